@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 #[global_allocator]
-static COUNTED: Counted = Counted;
+static COUNTED: CountingAllocator = CountingAllocator;
 
 thread_local! {
     /// Bytes that this thread has allocated and not freed. What another thread frees is counted there.
@@ -13,7 +13,7 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-struct Counted;
+struct CountingAllocator;
 
 fn count(bytes: isize) {
     // At a thread's end its counters are gone before its last allocations are.
@@ -25,7 +25,7 @@ fn count(bytes: isize) {
 }
 
 // SAFETY: all work is the system allocator's; counting allocates nothing.
-unsafe impl GlobalAlloc for Counted {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
         // SAFETY: the caller's promises are passed on.

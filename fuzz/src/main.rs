@@ -3,9 +3,9 @@
 #![no_main]
 
 use std::sync::LazyLock;
-use varve_fuzz::targets::{Target, find};
+use varve_fuzz::targets::{FuzzTarget, find};
 
-static TARGET: LazyLock<&Target> = LazyLock::new(|| {
+static TARGET: LazyLock<&FuzzTarget> = LazyLock::new(|| {
     let name = std::env::var("VARVE_FUZZ_TARGET").expect("VARVE_FUZZ_TARGET names a target");
     find(&name).unwrap_or_else(|| panic!("there is no target {name}"))
 });

@@ -1,6 +1,6 @@
 //! Changes of bytes from a seed: what a run of `cargo test` does is always the same.
 
-use varve_world::random::Seeded;
+use varve_env::random::Seeded;
 
 /// Lengths, counts and numbers at which decoders go wrong: as varints, little- and big-endian.
 const HOSTILE: [&[u8]; 10] = [

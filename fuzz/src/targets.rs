@@ -19,13 +19,13 @@ use std::io;
 use std::path::PathBuf;
 
 /// A decoder under test.
-pub struct Target {
+pub struct FuzzTarget {
     pub name: &'static str,
     /// Whether the bytes were understood. Panics where something does not hold that must.
     pub reads: fn(&[u8]) -> bool,
     /// Longer inputs than this say nothing new.
     pub bytes_max: usize,
-    /// What the decoder may have allocated at once, beyond [`Target::memory_per_byte`] for each byte it was given.
+    /// What the decoder may have allocated at once, beyond [`FuzzTarget::memory_per_byte`] for each byte it was given.
     pub memory_max: usize,
     pub memory_per_byte: usize,
     /// How much dearer a run is than one of the cheapest.
@@ -36,25 +36,25 @@ pub struct Target {
 /// vector is there twice while it moves.
 const CAUTIOUS_BYTES: usize = 4 << 20;
 
-pub const TARGETS: &[Target] = &[
-    Target { name: "rows", reads: rows::reads, cost: 1, ..Target::SMALL },
-    Target { name: "log", reads: log::reads, cost: 2, ..Target::SMALL },
-    Target { name: "wire", reads: wire::reads, cost: 2, ..Target::SMALL },
-    Target { name: "config", reads: config::reads, cost: 100, ..Target::SMALL },
-    Target { name: "volume", reads: volume::reads, cost: 40, ..Target::SMALL },
-    Target { name: "journal", reads: journal::reads, cost: 20, ..Target::SMALL },
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "rows", reads: rows::reads, cost: 1, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "log", reads: log::reads, cost: 2, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "wire", reads: wire::reads, cost: 2, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "config", reads: config::reads, cost: 100, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "volume", reads: volume::reads, cost: 40, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "journal", reads: journal::reads, cost: 20, ..FuzzTarget::SMALL },
     // A command of a ZeroMQ peer has up to 64 KiB, a message is taken in pieces of 16 MiB.
-    Target { name: "stream2", reads: stream2::reads, cost: 8, memory_max: 20 << 20, ..Target::SMALL },
-    Target { name: "detector_stream", reads: detector_stream::reads, cost: 4, ..Target::SMALL },
-    Target { name: "layout", reads: layout::reads, cost: 20, ..Target::SMALL },
+    FuzzTarget { name: "stream2", reads: stream2::reads, cost: 8, memory_max: 20 << 20, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "detector_stream", reads: detector_stream::reads, cost: 4, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "layout", reads: layout::reads, cost: 20, ..FuzzTarget::SMALL },
     // Each exchanges keys.
-    Target { name: "handshake", reads: handshake::reads, cost: 40, ..Target::SMALL },
-    Target { name: "record", reads: record::reads, cost: 20, ..Target::SMALL },
-    Target { name: "names", reads: names::reads, cost: 40, ..Target::SMALL },
+    FuzzTarget { name: "handshake", reads: handshake::reads, cost: 40, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "record", reads: record::reads, cost: 20, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "names", reads: names::reads, cost: 40, ..FuzzTarget::SMALL },
 ];
 
-impl Target {
-    const SMALL: Target = Target {
+impl FuzzTarget {
+    const SMALL: FuzzTarget = FuzzTarget {
         name: "",
         reads: |_| false,
         bytes_max: 4096,
@@ -76,7 +76,7 @@ impl Target {
     }
 }
 
-pub fn find(name: &str) -> Option<&'static Target> {
+pub fn find(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
@@ -86,11 +86,11 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    pub fn directory(target: &Target) -> PathBuf {
+    pub fn directory(target: &FuzzTarget) -> PathBuf {
         PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus")).join(target.name)
     }
 
-    pub fn read(target: &Target) -> io::Result<Corpus> {
+    pub fn read(target: &FuzzTarget) -> io::Result<Corpus> {
         let mut files = BTreeMap::new();
         for entry in std::fs::read_dir(Corpus::directory(target))? {
             let entry = entry?;

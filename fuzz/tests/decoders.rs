@@ -2,9 +2,9 @@
 //! versions have written is still read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use varve_env::random::Seeded;
 use varve_fuzz::mutation::mutated;
-use varve_fuzz::targets::{Corpus, TARGETS, Target, find};
-use varve_world::random::Seeded;
+use varve_fuzz::targets::{Corpus, FuzzTarget, TARGETS, find};
 
 /// Mutations a target, for those that take microseconds; the slow ones say less.
 const MUTATIONS: usize = 400_000;
@@ -13,7 +13,7 @@ fn soak() -> bool {
     std::env::var_os("VARVE_SOAK").is_some_and(|value| value == "1")
 }
 
-fn try_out(target: &Target, bytes: &[u8]) -> Result<(), String> {
+fn try_out(target: &FuzzTarget, bytes: &[u8]) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(|| target.run_bounded(bytes))).map_err(|_| {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{} fails on {hex}\nkeep the bytes in fuzz/corpus/{}/ with the fix", target.name, target.name)
@@ -66,7 +66,7 @@ fn the_configuration() {
 }
 
 #[test]
-fn the_volume_file_and_its_neighbours() {
+fn volume_file_and_server_records() {
     fuzz("volume");
 }
 
@@ -81,7 +81,7 @@ fn the_journal_of_a_run() {
 }
 
 #[test]
-fn detectors_of_others() {
+fn stream2_messages() {
     fuzz("stream2");
 }
 

@@ -21,12 +21,12 @@ fn main() -> ExitCode {
 
 fn tidy() -> ExitCode {
     match xtask::tidy::check(&xtask::root()) {
-        Ok(complaints) if complaints.is_empty() => ExitCode::SUCCESS,
-        Ok(complaints) => {
-            for complaint in &complaints {
-                println!("{complaint}");
+        Ok(violations) if violations.is_empty() => ExitCode::SUCCESS,
+        Ok(violations) => {
+            for violation in &violations {
+                println!("{violation}");
             }
-            eprintln!("tidy: {} complaints", complaints.len());
+            eprintln!("tidy: {} complaints", violations.len());
             ExitCode::FAILURE
         }
         Err(error) => {

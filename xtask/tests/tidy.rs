@@ -4,9 +4,9 @@ use std::path::Path;
 use xtask::tidy;
 
 #[test]
-fn this_tree_keeps_the_house_rules() {
-    let complaints = tidy::check(&xtask::root()).expect("the tree can be read");
-    let listed: Vec<String> = complaints.iter().map(ToString::to_string).collect();
+fn this_tree_passes_tidy() {
+    let violations = tidy::check(&xtask::root()).expect("the tree can be read");
+    let listed: Vec<String> = violations.iter().map(ToString::to_string).collect();
     assert!(listed.is_empty(), "\n{}", listed.join("\n"));
 }
 
@@ -41,61 +41,61 @@ fn write(root: &Path, path: &str, text: &str) {
     std::fs::write(path, text).expect("a file");
 }
 
-fn complaint_about(path: &str, text: &str) -> String {
+fn violation_of(path: &str, text: &str) -> String {
     let tree = sound();
     write(tree.path(), path, text);
-    let complaints = tidy::check(tree.path()).expect("the tree can be read");
-    assert_eq!(complaints.len(), 1, "{complaints:?}");
-    complaints[0].to_string()
+    let violations = tidy::check(tree.path()).expect("the tree can be read");
+    assert_eq!(violations.len(), 1, "{violations:?}");
+    violations[0].to_string()
 }
 
 #[test]
-fn a_sound_tree_has_no_complaints() {
+fn clean_tree_has_no_violations() {
     assert_eq!(tidy::check(sound().path()).expect("the tree can be read"), []);
 }
 
 #[test]
-fn a_forbidden_arrow_is_seen() {
+fn forbidden_dependency_is_reported() {
     let manifest = "license.workspace = true\n[dependencies]\nvarve-meta = 1\n";
-    assert!(complaint_about("crates/client/Cargo.toml", manifest).contains("`client` must not know `meta`"));
+    assert!(violation_of("crates/client/Cargo.toml", manifest).contains("`client` must not know `meta`"));
 }
 
 #[test]
-fn a_library_outside_its_room_is_seen() {
-    assert!(complaint_about("crates/client/src/lib.rs", "use slatedb::Db;\n").contains("may know `slatedb`"));
+fn library_outside_its_crate_is_reported() {
+    assert!(violation_of("crates/client/src/lib.rs", "use slatedb::Db;\n").contains("may know `slatedb`"));
 }
 
 #[test]
-fn a_missing_licence_is_seen() {
-    assert!(complaint_about("crates/client/Cargo.toml", "[package]\n").contains("license.workspace"));
+fn missing_licence_is_reported() {
+    assert!(violation_of("crates/client/Cargo.toml", "[package]\n").contains("license.workspace"));
 }
 
 #[test]
-fn an_overlong_file_is_seen() {
-    assert!(complaint_about("crates/client/src/lib.rs", &"//\n".repeat(801)).contains("has 801 lines"));
+fn overlong_file_is_reported() {
+    assert!(violation_of("crates/client/src/lib.rs", &"//\n".repeat(801)).contains("has 801 lines"));
 }
 
 #[test]
-fn unfinished_business_is_seen() {
+fn todo_markers_are_reported() {
     let text = concat!("// TO", "DO\n");
-    assert!(complaint_about("crates/client/src/lib.rs", text).starts_with("crates/client/src/lib.rs:1:"));
+    assert!(violation_of("crates/client/src/lib.rs", text).starts_with("crates/client/src/lib.rs:1:"));
 }
 
 #[test]
-fn trailing_blanks_are_seen() {
-    assert!(complaint_about("crates/client/src/lib.rs", "fn a() {} \n").contains("trailing blanks"));
+fn trailing_blanks_are_reported() {
+    assert!(violation_of("crates/client/src/lib.rs", "fn a() {} \n").contains("trailing blanks"));
 }
 
 #[test]
 fn promise_without_entry_is_reported() {
     let text = format!("{SEMANTICS}Names are kept [names-kept].\n");
-    assert!(complaint_about("docs/semantics.md", &text).contains("[names-kept] has no entry"));
+    assert!(violation_of("docs/semantics.md", &text).contains("[names-kept] has no entry"));
 }
 
 #[test]
 fn entry_without_promise_is_reported() {
     let text = format!("{PROMISES}{}", PROMISES.replace("names-found", "names-kept"));
-    assert!(complaint_about("tests/promises.toml", &text).contains("does not name the promise [names-kept]"));
+    assert!(violation_of("tests/promises.toml", &text).contains("does not name the promise [names-kept]"));
 }
 
 #[test]
@@ -109,22 +109,22 @@ fn link_text_and_code_are_not_promise_ids() {
 #[test]
 fn section_without_promise_is_reported() {
     let text = format!("{SEMANTICS}\n## Times\n\nAre kept.\n");
-    assert!(complaint_about("docs/semantics.md", &text).contains("\"Times\" names no promise"));
+    assert!(violation_of("docs/semantics.md", &text).contains("\"Times\" names no promise"));
 }
 
 #[test]
 fn overlong_semantics_page_is_reported() {
     let text = format!("{SEMANTICS}{}", "Names are found.\n".repeat(2_000));
-    assert!(complaint_about("docs/semantics.md", &text).contains("cut it below 25600"));
+    assert!(violation_of("docs/semantics.md", &text).contains("cut it below 25600"));
 }
 
 #[test]
 fn faulty_promise_entries_are_reported() {
     let test = "    \"crates/client/tests/names.rs::a_name_is_found\",\n";
-    for (from, to, complaint) in [
+    for (from, to, violation) in [
         ("a_name_is_found", "gone", "toml:4: `crates/client/tests/names.rs` has no test `gone`"),
         ("a_name_is_found", "helper", "neither #[test] nor #[tokio::test]"),
-        ("tests/names.rs", "tests/gone.rs", "`crates/client/tests/gone.rs` does not exist"),
+        ("tests/names.rs", "tests/missing_log.rs", "`crates/client/tests/gone.rs` does not exist"),
         ("names.rs::", "names.rs/", "not of the form path::name"),
         (test, "", "[names-found] has no test"),
         (test, &test.repeat(2), "twice"),
@@ -133,8 +133,8 @@ fn faulty_promise_entries_are_reported() {
     ] {
         let tree = sound();
         write(tree.path(), "tests/promises.toml", &PROMISES.replace(from, to));
-        let complaints = tidy::check(tree.path()).expect("the tree can be read");
-        assert!(complaints.iter().any(|each| each.to_string().contains(complaint)), "{complaint}: {complaints:?}");
+        let violations = tidy::check(tree.path()).expect("the tree can be read");
+        assert!(violations.iter().any(|each| each.to_string().contains(violation)), "{violation}: {violations:?}");
     }
 }
 
@@ -142,20 +142,20 @@ fn faulty_promise_entries_are_reported() {
 fn missing_promise_file_is_reported() {
     let tree = sound();
     std::fs::remove_file(tree.path().join("tests/promises.toml")).expect("removed");
-    let complaints = tidy::check(tree.path()).expect("the tree can be read");
-    assert_eq!(complaints.iter().map(ToString::to_string).collect::<Vec<_>>(), ["tests/promises.toml: is missing"]);
+    let violations = tidy::check(tree.path()).expect("the tree can be read");
+    assert_eq!(violations.iter().map(ToString::to_string).collect::<Vec<_>>(), ["tests/promises.toml: is missing"]);
 }
 
 #[test]
 fn dangling_links_are_reported() {
-    for (link, complaint) in [
+    for (link, violation) in [
         ("gone.md", "`docs/gone.md`, which does not exist"),
         ("../../a.md", "leads out of the tree"),
         ("semantics.md#gone", "a heading that `docs/semantics.md` does not have"),
         ("#gone", "a heading that `docs/guide.md` does not have"),
     ] {
         let text = format!("# Guide\n\n[it]({link})\n");
-        assert!(complaint_about("docs/guide.md", &text).contains(complaint), "{link}");
+        assert!(violation_of("docs/guide.md", &text).contains(violation), "{link}");
     }
 }
 
@@ -168,19 +168,19 @@ fn sound_links_pass() {
 }
 
 #[test]
-fn a_format_without_golden_bytes_is_seen() {
-    assert!(complaint_about("formats/log.md", "# Log\n").contains("names no golden test"));
+fn format_without_golden_bytes_is_reported() {
+    assert!(violation_of("formats/log.md", "# Log\n").contains("names no golden test"));
 }
 
 #[test]
-fn a_chore_that_is_gone_is_seen() {
-    assert!(complaint_about("README.md", "```\n$ make coffee\n```\n").contains("no target `coffee`"));
+fn missing_make_target_is_reported() {
+    assert!(violation_of("README.md", "```\n$ make coffee\n```\n").contains("no target `coffee`"));
 }
 
 #[test]
 fn a_store_file_opened_by_path_is_seen() {
     let code = "fn key(path: &Path) -> Vec<u8> {\n    std::fs::read(path).unwrap()\n}\n";
-    assert!(complaint_about("crates/client/src/key.rs", code).contains("varve_world::store_path"));
+    assert!(violation_of("crates/client/src/key.rs", code).contains("varve_env::store_path"));
     let tree = sound();
     let tests = "#[cfg(test)]\nmod tests {\n    fn read() { std::fs::read(\"key\").unwrap(); }\n}\n";
     for (path, text) in [("crates/client/src/key/tests.rs", code), ("crates/client/src/key.rs", tests)] {

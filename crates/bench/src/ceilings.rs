@@ -7,7 +7,7 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 
-pub use null_fuse::{Mounted, MountedNull, NullMount};
+pub use null_fuse::{MountedNull, NullFuseMount, NullMount};
 
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@ mod mounts;
 #[cfg(test)]
 mod tests;
 
-pub use mounts::{Mount, mount_of};
+pub use mounts::{MountInfo, mount_of};
 
 use crate::target::Via;
 use crate::{Error, Result};

@@ -2,8 +2,8 @@
 //!
 //! A run measures several *targets* (a volume through its library, a mount, a plain directory) in turns, so that each
 //! is seen next to the others under the same weather, and in the same turns the *ceilings*: what the transport and
-//! the kernel allow at most on this machine. What leaves this crate is a [`report::Report`], which prints itself as
-//! mdtest's summary, as JSON and as a page. Entries: [`workloads::mdtest::run`] and [`workloads::stream::run`].
+//! the kernel allow at most on this machine. What leaves this crate is a [`report::BenchReport`], which prints itself
+//! as mdtest's summary, as JSON and as a page. Entries: [`workloads::mdtest::run`] and [`workloads::stream::run`].
 //!
 //! Everything that a run makes lies in one directory of each target, and is removed at its end, after errors and
 //! after SIGINT too.

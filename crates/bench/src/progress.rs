@@ -9,13 +9,13 @@ pub(crate) const STRIDE: u64 = 256;
 
 const REDRAWS_PER_SECOND: u8 = 5;
 
-pub(crate) struct Progress {
+pub(crate) struct ProgressDisplay {
     bar: ProgressBar,
 }
 
-impl Progress {
+impl ProgressDisplay {
     /// `steps` is the number of operations (or bytes) of the whole run.
-    pub(crate) fn new(wanted: bool, steps: u64) -> Progress {
+    pub(crate) fn new(wanted: bool, steps: u64) -> ProgressDisplay {
         let bar = if wanted && std::io::stderr().is_terminal() {
             ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND))
         } else {
@@ -24,10 +24,10 @@ impl Progress {
         let style = ProgressStyle::with_template("{bar:30.cyan/dim} {percent:>3}% {elapsed} (left {eta}) {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
-        Progress { bar }
+        ProgressDisplay { bar }
     }
 
-    pub(crate) fn say(&self, text: String) {
+    pub(crate) fn show_line(&self, text: String) {
         self.bar.set_message(text);
     }
 
@@ -36,7 +36,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

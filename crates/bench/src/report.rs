@@ -1,5 +1,5 @@
-//! The report of a run: what was measured, as data ([`Report`], which is also the JSON), as a text table, as a page, and
-//! compared with a recorded one.
+//! The report of a run: what was measured, as data ([`BenchReport`], which is also the JSON), as a text table, as a
+//! page, and compared with a recorded one.
 
 mod build;
 mod chart;
@@ -11,7 +11,7 @@ mod tests;
 mod text;
 
 pub use build::{of_mdtest, of_stream};
-pub use compare::{Compared, Comparison, REGRESSION, Ratios, Recorded, Regression, compare};
+pub use compare::{ComparedRatio, Comparison, REGRESSION, Ratios, Recorded, Regression, compare};
 pub use page::render_all;
 
 use crate::Result;
@@ -27,7 +27,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Everything a run gave. Its JSON is a promise to later commands and other programs: `schema_version`, `command`,
 /// `results` and `ceilings` keep their form, other keys are only ever added.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     pub schema_version: u32,
     /// `bench mdtest` or `bench stream`.
     pub command: String,
@@ -133,8 +133,8 @@ impl PhaseResult {
     }
 }
 
-impl Report {
-    pub fn from_json(text: &str) -> Result<Report> {
+impl BenchReport {
+    pub fn from_json(text: &str) -> Result<BenchReport> {
         Ok(serde_json::from_str(text)?)
     }
 

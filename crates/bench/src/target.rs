@@ -16,7 +16,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use varve_world::store_url::StoreUrl;
+use varve_env::store_url::StoreUrl;
 
 /// How a target is reached, as `--via` says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,16 +82,16 @@ impl FromStr for Via {
 }
 
 /// Something that is measured.
-pub trait Target: Send + Sync {
+pub trait BenchTarget: Send + Sync {
     /// As in messages: `path:/mnt/x`.
     fn label(&self) -> String;
 
     /// Opens one client's own way to the target. Called on the thread that will use it.
-    fn connect(&self) -> Result<Box<dyn Client>>;
+    fn connect(&self) -> Result<Box<dyn TargetClient>>;
 }
 
 /// One client of a target; used by one thread. Operations take names in the directory that was entered last.
-pub trait Client {
+pub trait TargetClient {
     /// Later names are looked for in `directory`, which is relative to the target's root (empty: the root itself).
     fn enter(&mut self, directory: &str) -> io::Result<()>;
 
@@ -115,7 +115,7 @@ pub trait Client {
 }
 
 /// Opens the target that `via` names and checks that it is what it says.
-pub fn open(via: &Via) -> Result<Box<dyn Target>> {
+pub fn open(via: &Via) -> Result<Box<dyn BenchTarget>> {
     match via {
         Via::Library(store) => Ok(Box::new(LibraryTarget::open(store)?)),
         Via::Mount(dir) => {

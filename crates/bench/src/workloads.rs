@@ -4,7 +4,7 @@ pub mod detector;
 pub mod mdtest;
 pub mod stream;
 
-use crate::target::{Client, Target, Via};
+use crate::target::{BenchTarget, TargetClient, Via};
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ pub(crate) struct Workplace {
 
 impl Workplace {
     /// Makes it. Its name is unlike any that another process, or another run in this process, makes.
-    pub(crate) fn make(target: &dyn Target, control: &mut dyn Client) -> Result<Workplace> {
+    pub(crate) fn make(target: &dyn BenchTarget, control: &mut dyn TargetClient) -> Result<Workplace> {
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let run = RUNS.fetch_add(1, Relaxed);
@@ -37,7 +37,12 @@ impl Workplace {
     }
 
     /// Removes it and what is in it, and keeps `outcome` unless the removal fails: what is left behind must be said.
-    pub(crate) fn remove<T>(self, target: &dyn Target, control: &mut dyn Client, outcome: Result<T>) -> Result<T> {
+    pub(crate) fn remove<T>(
+        self,
+        target: &dyn BenchTarget,
+        control: &mut dyn TargetClient,
+        outcome: Result<T>,
+    ) -> Result<T> {
         // After an error the old connection may be the broken thing, so a second attempt is made with a new one.
         let removed = control.remove_tree(&self.directory).or_else(|first| match target.connect() {
             Ok(mut anew) => anew.remove_tree(&self.directory),

@@ -7,7 +7,7 @@ use varve_bench::target::Via;
 use varve_bench::workloads::mdtest::{self, MdtestConfig};
 
 #[test]
-fn an_interrupted_run_removes_what_it_made() {
+fn interrupted_run_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
     let config = MdtestConfig {
         via: vec![Via::Path(dir.path().to_owned())],

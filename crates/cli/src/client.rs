@@ -4,7 +4,7 @@ use crate::problem::{Problem, Result};
 use clap::Args;
 use std::path::PathBuf;
 use varve_client::ClientConfig;
-use varve_world::volume_dir::KeyFile;
+use varve_env::volume_dir::KeyFile;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClientFlags {

@@ -24,9 +24,9 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
-use varve_world::printable::printable;
-use varve_world::private_file::{self, PrivateFileError};
-use varve_world::toml_text;
+use varve_env::printable::printable;
+use varve_env::private_file::{self, PrivateFileError};
+use varve_env::toml_text;
 
 /// Flags that a file may not set: those that find the file itself, and clap's own.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
@@ -196,8 +196,8 @@ fn check(flag: &Arg, key: &str, values: &[String]) -> std::result::Result<(), St
     let probed = Command::new("alone").no_binary_name(true).arg(alone).try_get_matches_from(words);
     let Err(refusal) = probed else { return Ok(()) };
     let text = refusal.to_string();
-    let said = text.split("\n\n").next().unwrap_or_default();
-    let lines: Vec<&str> = said.trim_start_matches("error: ").lines().map(str::trim).collect();
+    let printed = text.split("\n\n").next().unwrap_or_default();
+    let lines: Vec<&str> = printed.trim_start_matches("error: ").lines().map(str::trim).collect();
     Err(lines.join(" "))
 }
 

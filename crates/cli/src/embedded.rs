@@ -2,24 +2,24 @@
 //! brought together here.
 
 use std::sync::Arc;
-use varve_client::transport::neighbour::{Neighbour, Seat};
-use varve_meta::server::{Guest, Server};
+use varve_client::transport::in_process::{InProcessServer, InProcessSession};
+use varve_meta::server::{LocalSession, Server};
+use varve_proto::handshake::Purpose;
+use varve_proto::{Request, Response};
 use varve_types::SessionId;
-use varve_wire::handshake::Purpose;
-use varve_wire::{Request, Response};
 
 /// The server of an embedded mount, for its client.
 pub struct Embedded(pub Arc<Server>);
 
-struct Place(Guest);
+struct EmbeddedSession(LocalSession);
 
-impl Neighbour for Embedded {
-    fn join(&self, session: SessionId, purpose: Purpose) -> Result<Box<dyn Seat>, String> {
-        Ok(Box::new(Place(self.0.admit(session, purpose)?)))
+impl InProcessServer for Embedded {
+    fn join(&self, session: SessionId, purpose: Purpose) -> Result<Box<dyn InProcessSession>, String> {
+        Ok(Box::new(EmbeddedSession(self.0.admit(session, purpose)?)))
     }
 }
 
-impl Seat for Place {
+impl InProcessSession for EmbeddedSession {
     fn owners(&self) -> Vec<u16> {
         self.0.owners()
     }

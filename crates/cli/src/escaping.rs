@@ -1,7 +1,7 @@
 //! Text for terminals and logs: what comes from stores, records and other processes may hold escape sequences.
 
 use std::io::{self, Write};
-use varve_world::printable::printable;
+use varve_env::printable::printable;
 
 /// Every line of `text`, escaped. Newlines and tabs stay, which the program's own layout has.
 pub fn lines(text: &str) -> String {

@@ -1,13 +1,13 @@
-//! The rights that a command works with in a store: its owner's. See [`varve_world::identity`].
+//! The rights that a command works with in a store: its owner's. See [`varve_env::identity`].
 //!
 //! Every command that touches a store calls [`take`] first, while this process has one thread.
 
 use crate::problem::{Problem, Result};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use varve_world::identity::{self, IdentityError, Keep, Owner};
-use varve_world::runtime_dir;
-use varve_world::volume_dir::VolumeDir;
+use varve_env::identity::{self, IdentityError, Keep, Owner};
+use varve_env::runtime_dir;
+use varve_env::volume_dir::VolumeDir;
 
 /// What a command does in a store, which decides what it keeps of root's rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,14 +31,14 @@ mod tests {
     /// Promise: the option that is set is the one that the library has by this name, whichever version it is of. In a process
     /// of its own, which the library reads the environment of when it starts.
     #[test]
-    fn the_option_is_the_one_meant() {
+    fn allocator_option_number_is_correct() {
         if std::env::var(BY_NAME.0).as_deref() == Ok(BY_NAME.1) {
             // SAFETY: it only reads a number.
             assert_eq!(unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) }, 4711);
             return;
         }
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "tests::the_option_is_the_one_meant"]).env(BY_NAME.0, BY_NAME.1);
+        child.args(["--exact", "tests::allocator_option_number_is_correct"]).env(BY_NAME.0, BY_NAME.1);
         assert!(child.output().unwrap().status.success());
     }
 }

@@ -9,8 +9,8 @@ use std::io;
 use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use varve_meta::server::{Memory, ServerConfig, ServerError, WORKERS_MAX};
-use varve_world::volume_dir::{LockError, VolumeDir};
+use varve_env::volume_dir::{LockError, VolumeDir};
+use varve_meta::server::{MemoryShares, ServerConfig, ServerError, WORKERS_MAX};
 
 /// A stop syncs and closes every shard; a store that needs longer is stuck, and the log has what was acknowledged.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ pub struct ServerFlags {
     #[arg(long, value_name = "DIR")]
     pub unix_dir: Option<PathBuf>,
     /// Memory that the server may take, about, from 128MiB: caches and memtables are divided by it
-    #[arg(long, value_name = "SIZE", default_value_t = Bytes(Memory::BYTES_DEFAULT))]
+    #[arg(long, value_name = "SIZE", default_value_t = Bytes(MemoryShares::BYTES_DEFAULT))]
     pub memory: Bytes,
     /// Serve Prometheus metrics over HTTP at this loopback address
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]

@@ -15,7 +15,7 @@ pub struct Signals {
 
 /// Why [`Signals::on_stop_or_later`] runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum StopReason {
     /// A signal came.
     Now,
     /// The time is over that was to pass.
@@ -50,8 +50,11 @@ impl Signals {
         })
     }
 
-    /// The same, and [`Asked::Later`], without a signal, after the time that `asked` answered with.
-    pub fn on_stop_or_later(self, mut asked: impl FnMut(Asked) -> Option<Duration> + Send + 'static) -> Result<()> {
+    /// The same, and [`StopReason::Later`], without a signal, after the time that `asked` answered with.
+    pub fn on_stop_or_later(
+        self,
+        mut asked: impl FnMut(StopReason) -> Option<Duration> + Send + 'static,
+    ) -> Result<()> {
         let Signals { runtime, mut terminate, mut interrupt } = self;
         // `asked` runs outside the runtime: what it stops may have one of its own.
         let heed = move || {
@@ -65,9 +68,9 @@ impl Signals {
                 };
                 let event = runtime.block_on(async {
                     tokio::select! {
-                        signal = terminate.recv() => signal.map(|()| Asked::Now),
-                        signal = interrupt.recv() => signal.map(|()| Asked::Now),
-                        () = later => Some(Asked::Later),
+                        signal = terminate.recv() => signal.map(|()| StopReason::Now),
+                        signal = interrupt.recv() => signal.map(|()| StopReason::Now),
+                        () = later => Some(StopReason::Later),
                     }
                 });
                 let Some(event) = event else { return };

@@ -39,7 +39,7 @@ fn format_refuses_a_directory_that_is_not_empty() {
 }
 
 #[test]
-fn format_refuses_a_volume_unless_told_twice() {
+fn format_over_a_volume_needs_force_twice() {
     let volume = Volume::format(&[]);
     let store = volume.store();
     for flags in [&[][..], &["--force"]] {
@@ -51,7 +51,7 @@ fn format_refuses_a_volume_unless_told_twice() {
 }
 
 #[test]
-fn format_checks_what_it_is_told() {
+fn format_validates_settings() {
     let directory = scratch();
     let store = directory.path().join("store");
     let wrong = [
@@ -92,7 +92,7 @@ fn results_are_json_with_a_schema_version() {
 }
 
 #[test]
-fn wrong_usage_ends_with_2_and_failure_with_1() {
+fn usage_error_exits_2_and_failure_exits_1() {
     assert_eq!(outcome(&["fromat"]).code(), Some(2));
     assert_eq!(outcome(&["format"]).code(), Some(2));
     assert_eq!(outcome(&["--help"]).code(), Some(0));
@@ -126,7 +126,7 @@ fn wrong_usage_ends_with_2_and_failure_with_1() {
 
 /// Who measures for hours is told before that there is nothing to compare with.
 #[test]
-fn what_is_compared_with_is_read_before_anything_is_measured() {
+fn baseline_is_read_before_measuring() {
     let directory = scratch();
     let via = format!("path:{}", directory.path().display());
     let save = directory.path().join("report.json");
@@ -147,16 +147,16 @@ fn what_is_compared_with_is_read_before_anything_is_measured() {
 
 /// A problem that nobody reads changes no exit code.
 #[test]
-fn a_closed_pipe_is_no_panic() {
+fn closed_pipe_does_not_panic() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let mut told = varve();
-    told.args(["status", "/nonexistent"]).stdout(std::process::Stdio::null()).stderr(writer);
-    assert_eq!(told.status().expect("it runs").code(), Some(1));
+    let mut reported = varve();
+    reported.args(["status", "/nonexistent"]).stdout(std::process::Stdio::null()).stderr(writer);
+    assert_eq!(reported.status().expect("it runs").code(), Some(1));
 }
 
 #[test]
-fn flags_go_before_the_environment_and_that_before_the_file() {
+fn flag_overrides_environment_overrides_file() {
     let directory = scratch();
     let config = directory.path().join("config.toml");
     std::fs::write(&config, "json = true\n[format]\nshards = 4\nname = \"from-file\"\n").expect("a file");
@@ -173,7 +173,7 @@ fn flags_go_before_the_environment_and_that_before_the_file() {
 }
 
 #[test]
-fn an_unknown_key_of_the_configuration_is_refused_with_a_suggestion() {
+fn unknown_config_key_is_refused_with_a_suggestion() {
     let directory = scratch();
     let config = directory.path().join("config.toml");
     std::fs::write(&config, "[format]\nshard = 4\n").expect("a file");
@@ -199,10 +199,10 @@ fn a_second_server_on_one_volume_is_refused() {
     server.stop();
     let misplaced = run(varve().arg("serve").arg(&store).args(["--unix-dir", "/etc/passwd"]), SHORT);
     assert_eq!(misplaced.code(), Some(1));
-    let said = &misplaced.stderr;
+    let printed = &misplaced.stderr;
     assert!(
-        said.contains("choose another directory with --unix-dir") && !said.contains("may not use the store"),
-        "{said}"
+        printed.contains("choose another directory with --unix-dir") && !printed.contains("may not use the store"),
+        "{printed}"
     );
     volume.serve(&[]).stop();
 }
@@ -224,7 +224,7 @@ fn status_shows_the_server_and_notices_its_death() {
 
 /// A copy of a volume that is served brings the server's record along, and who follows it changes the original.
 #[test]
-fn a_copy_of_a_served_volume_is_not_taken_for_it() {
+fn copy_of_a_served_volume_is_a_different_volume() {
     let volume = Volume::format(&[]);
     let (store, copy, other) = (volume.store(), volume.beside("copy"), volume.beside("other"));
     let server = volume.serve(&[]);
@@ -250,7 +250,7 @@ fn a_copy_of_a_served_volume_is_not_taken_for_it() {
     outcome(&["status", text(&store)]).succeeded("status of the volume itself");
     // As after a crash: by itself, with a server of its own, beside the first one.
     outcome(&["fsck", text(&copy)]).succeeded("fsck of the copy");
-    let own = Background::mount_store(&volume, &copy, &other);
+    let own = BackgroundMount::mount_store(&volume, &copy, &other);
     assert_eq!(std::fs::read_to_string(other.join("before")).expect("it was copied"), "x");
     std::fs::write(other.join("of-the-copy"), "y").expect("a file");
     outcome(&["status", text(&copy)]).succeeded("status of the copy");
@@ -310,9 +310,9 @@ fn metrics_are_served_when_asked_for() {
 /// `varve mount` goes into the background and returns when the mount answers; `varve umount` returns when its process
 /// has ended; in between `stats` and `info` describe it.
 #[test]
-fn a_mount_lives_in_the_background() {
+fn mount_runs_in_background() {
     let volume = Volume::format(&["--shards", "4"]);
-    let mount = Background::mount(&volume);
+    let mount = BackgroundMount::mount(&volume);
     std::fs::write(mount.0.join("hello"), "world").expect("the mount answers when the command has returned");
     let stats = outcome(&["--json", "stats", text(&mount.0)]).succeeded("stats").json();
     let pid = stats["pid"].as_u64().expect("the mount's process");
@@ -328,7 +328,7 @@ fn a_mount_lives_in_the_background() {
     outcome(&["umount", text(&mount.0)]).succeeded("umount");
     assert!(!is_running(pid as u32), "process {pid} outlives the unmount");
     assert!(!is_mounted(&mount.0));
-    let mount = Background::mount(&volume);
+    let mount = BackgroundMount::mount(&volume);
     assert_eq!(std::fs::read_to_string(mount.0.join("hello")).expect("it is durable"), "world");
     outcome(&["umount", text(&mount.0)]).succeeded("umount");
 }
@@ -336,7 +336,7 @@ fn a_mount_lives_in_the_background() {
 /// A mount whose process was killed is named as what it is, not mounted over.
 /// The background process of a mount, and that of an unmount, have the configuration that was asked for, and not the user's own.
 #[test]
-fn a_mount_in_the_background_has_the_configuration_it_was_given() {
+fn background_mount_keeps_its_configuration() {
     let volume = Volume::format(&["--shards", "2"]);
     let (home, given) = (scratch(), volume.beside("given.toml"));
     std::fs::create_dir(home.path().join("varve")).expect("a directory");
@@ -355,17 +355,17 @@ fn a_mount_in_the_background_has_the_configuration_it_was_given() {
     // Nobody reads more than the first of what is told every moment.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let mut told = varve();
-    told.args(["stats", "-i", "10ms"]).arg(&directory).stdout(writer);
-    assert_eq!(told.status().expect("it runs").code(), Some(0));
+    let mut reported = varve();
+    reported.args(["stats", "-i", "10ms"]).arg(&directory).stdout(writer);
+    assert_eq!(reported.status().expect("it runs").code(), Some(0));
     let unmounted = run(&["umount", "--wait", "60s", text(&directory)]);
     assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
 }
 
 #[test]
-fn a_dead_mount_is_not_mounted_over() {
+fn mount_refuses_a_dead_mount_point() {
     let volume = Volume::format(&["--shards", "4"]);
-    let mount = Background::mount(&volume);
+    let mount = BackgroundMount::mount(&volume);
     let stats = outcome(&["--json", "stats", text(&mount.0)]).succeeded("stats").json();
     let pid = stats["pid"].as_u64().expect("the mount's process") as u32;
     must(Command::new("kill").args(["-9", &pid.to_string()]));
@@ -374,15 +374,15 @@ fn a_dead_mount_is_not_mounted_over() {
     assert_eq!(refused.code(), Some(1));
     assert!(refused.stderr.contains("umount"), "{}", refused.stderr);
     outcome(&["umount", text(&mount.0)]).succeeded("umount of a dead mount");
-    let mount = Background::mount(&volume);
+    let mount = BackgroundMount::mount(&volume);
     outcome(&["umount", text(&mount.0)]).succeeded("umount");
 }
 
 /// A second mount on the same directory would hide the first.
 #[test]
-fn a_mount_is_not_mounted_over() {
+fn mount_refuses_a_mounted_directory() {
     let volume = Volume::format(&["--shards", "4"]);
-    let mount = Background::mount(&volume);
+    let mount = BackgroundMount::mount(&volume);
     let refused = outcome(&["mount", text(&volume.store()), text(&mount.0)]);
     assert_eq!(refused.code(), Some(1));
     assert!(refused.stderr.contains("already") && refused.stderr.contains("varve umount"), "{}", refused.stderr);
@@ -391,16 +391,16 @@ fn a_mount_is_not_mounted_over() {
 }
 
 /// A mount made by `varve mount` without `-f`; taken away at the end if it is still there.
-struct Background(std::path::PathBuf);
+struct BackgroundMount(std::path::PathBuf);
 
-impl Background {
-    fn mount(volume: &Volume) -> Background {
-        Background::mount_store(volume, &volume.store(), &volume.mount_point())
+impl BackgroundMount {
+    fn mount(volume: &Volume) -> BackgroundMount {
+        BackgroundMount::mount_store(volume, &volume.store(), &volume.mount_point())
     }
 
     /// Another store, beside the one of `volume`.
-    fn mount_store(volume: &Volume, store: &Path, directory: &Path) -> Background {
-        let background = Background(directory.to_owned());
+    fn mount_store(volume: &Volume, store: &Path, directory: &Path) -> BackgroundMount {
+        let background = BackgroundMount(directory.to_owned());
         let log = volume.beside("background.log");
         let mut command = varve();
         command.arg("mount").arg(store).arg(&background.0).arg("--log-file").arg(&log);
@@ -410,7 +410,7 @@ impl Background {
     }
 }
 
-impl Drop for Background {
+impl Drop for BackgroundMount {
     fn drop(&mut self) {
         if is_mounted(&self.0) {
             // Orderly first: that ends the process, too.
@@ -446,7 +446,7 @@ fn mount_refuses_what_it_cannot_mount() {
 }
 
 #[test]
-fn a_volume_that_is_mounted_alone_is_not_mounted_twice() {
+fn embedded_mount_excludes_a_second_mount() {
     let volume = Volume::format(&["--shards", "4"]);
     let mount = volume.mount(&[]);
     let other = volume.beside("other");
@@ -458,7 +458,7 @@ fn a_volume_that_is_mounted_alone_is_not_mounted_twice() {
 }
 
 #[test]
-fn umount_names_what_holds_the_mount() {
+fn umount_names_processes_that_use_the_mount() {
     let volume = Volume::format(&["--shards", "4"]);
     let mount = volume.mount(&[]);
     let held = std::fs::File::create(mount.directory.join("held")).expect("a file");
@@ -471,11 +471,11 @@ fn umount_names_what_holds_the_mount() {
 
 /// The helper that mount(8) calls for a line of fstab is this program by another name.
 #[test]
-fn the_helper_of_fstab_mounts() {
+fn fstab_helper_mounts() {
     let volume = Volume::format(&["--shards", "4"]);
     let helper = volume.beside("mount.fuse.varve");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_varve"), &helper).expect("a link");
-    let background = Background(volume.mount_point());
+    let background = BackgroundMount(volume.mount_point());
     let mut command = Command::new(&helper);
     command.env("VARVE_MOUNT_UNIX_DIR", volume.beside("sockets")).env("VARVE_MOUNT_LOG_FILE", volume.beside("log"));
     command.arg(volume.store()).arg(&background.0).args(["-n", "-o", "rw,noatime,_netdev"]);
@@ -485,7 +485,7 @@ fn the_helper_of_fstab_mounts() {
 
 /// A user's volume is served and mounted by that user without root; another user is refused.
 #[test]
-fn a_user_has_a_volume_without_root() {
+fn unprivileged_user_can_use_a_volume() {
     if !rustix::process::geteuid().is_root() {
         // This test plays two users, for which it must be root; as a user all other tests are this one.
         return;

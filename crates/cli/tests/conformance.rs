@@ -12,7 +12,7 @@ use std::process::Command;
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Known {
+struct KnownFailures {
     #[serde(default)]
     failure: Vec<KnownFailure>,
 }
@@ -26,13 +26,13 @@ struct KnownFailure {
 
 /// The whole of pjdfstest, as root, for it changes users.
 #[test]
-fn pjdfstest_fails_only_what_is_known() {
+fn pjdfstest_has_only_listed_failures() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: pjdfstest needs root to change users");
         return;
     }
     let known = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pjdfstest-known.toml"));
-    let known: Known = toml::from_str(&known.expect("the list is there")).expect("the list is sound");
+    let known: KnownFailures = toml::from_str(&known.expect("the list is there")).expect("the list is sound");
     for failure in &known.failure {
         assert!(!failure.reason.trim().is_empty(), "{} is listed without a reason", failure.test);
     }
@@ -65,7 +65,7 @@ fn pjdfstest_fails_only_what_is_known() {
 }
 
 /// What Varve has of what POSIX leaves open, two users of every Debian, and what is expected to fail.
-fn configuration(known: &Known) -> String {
+fn configuration(known: &KnownFailures) -> String {
     let expected: Vec<&str> = known.failure.iter().map(|failure| failure.test.as_str()).collect();
     format!(
         "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nstat_st_birthtime = {{}}\nutime_now = {{}}\n\
@@ -83,7 +83,7 @@ fn results(stdout: &str) -> BTreeMap<&str, &str> {
 /// Random reads, writes, mappings, truncates, holes and copies of one file, every byte checked: on files that stay
 /// inline, that grow into backing files, and that are large from the start.
 #[test]
-fn fsx_finds_every_byte() {
+fn fsx_finds_no_difference() {
     let operations = if soak() { 100_000 } else { 3_000 };
     let volume = Volume::format(&[]);
     let place = volume.place();

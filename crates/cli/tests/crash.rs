@@ -11,20 +11,20 @@
 #[path = "crash/check.rs"]
 mod check;
 mod common;
-#[path = "crash/door.rs"]
-mod door;
+#[path = "crash/frontend.rs"]
+mod frontend;
 #[path = "crash/manifest.rs"]
 mod manifest;
 
-use check::Writer;
+use check::ManifestWriter;
 use common::{Mount, SHORT, Server, Volume, on_plain_directory, run, soak, varve};
-use door::{Door, InLibrary, Mounted};
+use frontend::{Frontend, LibraryFrontend, MountedFrontend};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use varve_client::Library;
-use varve_world::random::Seeded;
-use varve_world::volume_dir::VolumeDir;
+use varve_env::random::Seeded;
+use varve_env::volume_dir::VolumeDir;
 
 /// On each side of the volume.
 const WRITERS: u64 = 3;
@@ -41,22 +41,24 @@ fn seed() -> u64 {
     std::env::var("VARVE_SEED").map_or(1, |seed| seed.parse().expect("VARVE_SEED is a number"))
 }
 
-fn on_mount(root: &Path) -> Vec<Writer> {
-    let door = |writer| Box::new(Mounted::new(root.join(format!("mount-{writer}"))));
-    (0..WRITERS).map(|writer| Writer::new(format!("mount-{writer}"), door(writer), seed() + writer)).collect()
+fn on_mount(root: &Path) -> Vec<ManifestWriter> {
+    let frontend = |writer| Box::new(MountedFrontend::new(root.join(format!("mount-{writer}"))));
+    (0..WRITERS)
+        .map(|writer| ManifestWriter::new(format!("mount-{writer}"), frontend(writer), seed() + writer))
+        .collect()
 }
 
-fn in_library(volume: &Volume) -> Vec<Writer> {
-    let door = |writer| -> Box<dyn Door> {
+fn in_library(volume: &Volume) -> Vec<ManifestWriter> {
+    let frontend = |writer| -> Box<dyn Frontend> {
         let library = Library::open_volume(VolumeDir::new(volume.store())).expect("the server answers");
-        Box::new(InLibrary::new(library, &format!("/library-{writer}")))
+        Box::new(LibraryFrontend::new(library, &format!("/library-{writer}")))
     };
-    let writer = |writer| Writer::new(format!("library-{writer}"), door(writer), seed() + 100 + writer);
+    let writer = |writer| ManifestWriter::new(format!("library-{writer}"), frontend(writer), seed() + 100 + writer);
     (0..WRITERS).map(writer).collect()
 }
 
 /// Lets the writers work, and does something in the middle of it.
-fn work<T>(writers: &mut [Writer], meanwhile: impl FnOnce() -> T) -> T {
+fn work<T>(writers: &mut [ManifestWriter], meanwhile: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Also when `meanwhile` panics: the suite would wait for its writers for ever.
@@ -231,7 +233,7 @@ fn acknowledged_survives_kill_of_the_mount() {
 /// A mount that is killed as soon as the kernel knows it, before it says that it is there, dies: it waits for nothing that only
 /// itself could answer.
 #[test]
-fn a_mount_dies_while_it_starts() {
+fn killed_starting_mount_leaves_a_usable_volume() {
     if on_plain_directory() {
         return;
     }
@@ -244,16 +246,16 @@ fn a_mount_dies_while_it_starts() {
     }
 }
 
-fn expect_work(writers: &[Writer], least: u64) {
+fn expect_work(writers: &[ManifestWriter], least: u64) {
     let acknowledged: u64 = writers.iter().map(|writer| writer.acknowledged).sum();
-    let files: usize = writers.iter().map(Writer::files).sum();
+    let files: usize = writers.iter().map(ManifestWriter::files).sum();
     println!("{acknowledged} operations acknowledged, {files} files in the end");
     assert!(acknowledged > least, "only {acknowledged} operations: the suite proves nothing");
 }
 
 /// The suite's own manifest is right: on a plain directory it finds no difference.
 #[test]
-fn the_manifest_agrees_with_a_plain_directory() {
+fn manifest_matches_a_plain_directory() {
     if !on_plain_directory() {
         // On a mount the other tests say it all.
         let scratch = common::scratch();

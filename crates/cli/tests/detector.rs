@@ -10,7 +10,7 @@ fn varve(arguments: &[&str], file: &Path) -> Output {
 }
 
 /// The JSON that a command printed.
-fn told(output: &Output) -> serde_json::Value {
+fn reported(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
@@ -21,24 +21,25 @@ fn h5ls(file: &Path, dataset: &str) -> String {
 }
 
 #[test]
-fn a_simulated_run_is_one_nexus_file() {
+fn simulated_run_writes_one_nexus_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("run.h5");
     let simulate =
         ["--json", "detector", "simulate", "--model", "200x100xu16", "--frames", "40", "--drop", "0.2", "--out"];
     let output = varve(&simulate, &file);
     assert!(output.status.success(), "{output:?}");
-    let told = told(&output);
-    assert_eq!(told["command"], "detector simulate");
-    let (received, missing) = (told["received"].as_u64().expect("a count"), told["missing"].as_u64().expect("a count"));
-    assert!((20..40).contains(&received) && missing > 0, "{told}");
-    assert_eq!(told["dropped"], 0);
+    let reported = reported(&output);
+    assert_eq!(reported["command"], "detector simulate");
+    let (received, missing) =
+        (reported["received"].as_u64().expect("a count"), reported["missing"].as_u64().expect("a count"));
+    assert!((20..40).contains(&received) && missing > 0, "{reported}");
+    assert_eq!(reported["dropped"], 0);
     assert!(h5ls(&file, "entry/data/data").contains("100, 200"), "{}", h5ls(&file, "entry/data/data"));
     let again = varve(&simulate, &file);
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("exists; a run never writes over a file"), "{again:?}");
     let output = varve(&["--json", "record", "report"], &file);
-    let report: serde_json::Value = self::told(&output);
+    let report: serde_json::Value = self::reported(&output);
     assert_eq!((report["received"].as_u64(), report["missing"].as_u64()), (Some(received), Some(missing)), "{report}");
     let stages = report["stages"].as_array().expect("stages");
     assert!(stages.iter().all(|stage| stage["frames"] == received && stage["max_ms"].as_f64() > Some(0.0)), "{report}");
@@ -53,22 +54,29 @@ fn a_simulated_run_is_one_nexus_file() {
 /// What is lost at the end of a run of known length is missing as what is lost within it; and a series that is replayed
 /// has no frames where the file has none.
 #[test]
-fn frames_that_never_came_are_missing_also_at_the_end_and_when_replayed() {
+fn missing_frames_stay_missing_at_the_end_and_in_replay() {
     let directory = tempfile::tempdir().expect("a directory");
     let (file, again) = (directory.path().join("lost.h5"), directory.path().join("again.h5"));
     let simulate = ["--json", "detector", "simulate", "--model", "20x10xu16", "--frames", "20", "--drop"];
     for (share, layout) in [("1", "nexus"), ("0.5", "nexus"), ("0.5", "raw")] {
         let output = varve(&[&simulate[..], &[share, "--layout", layout, "--out"]].concat(), &file);
         assert!(output.status.success(), "{output:?}");
-        let told = told(&output);
+        let reported = reported(&output);
         let dataset = if layout == "raw" { "data" } else { "entry/data/data" };
-        assert_eq!(told["received"].as_u64().zip(told["missing"].as_u64()).map(|(came, lost)| came + lost), Some(20));
+        assert_eq!(
+            reported["received"].as_u64().zip(reported["missing"].as_u64()).map(|(came, lost)| came + lost),
+            Some(20)
+        );
         assert!(h5ls(&file, dataset).contains("{20, 10, 20}"), "{}", h5ls(&file, dataset));
         let replay = ["--json", "detector", "simulate", "--replay", file.to_str().expect("text"), "--out"];
         let output = varve(&replay, &again);
         assert!(output.status.success(), "{output:?}");
-        let replayed = self::told(&output);
-        assert_eq!((&replayed["received"], &replayed["missing"]), (&told["received"], &told["missing"]), "{replayed}");
+        let replayed = self::reported(&output);
+        assert_eq!(
+            (&replayed["received"], &replayed["missing"]),
+            (&reported["received"], &reported["missing"]),
+            "{replayed}"
+        );
         for file in [&file, &again] {
             std::fs::remove_file(file).expect("removed");
         }
@@ -160,13 +168,13 @@ fn a_killed_run_is_recovered() {
     let damaged = copy_damaged(&file, "damaged.h5", &mut bytes, middle);
     let output = varve(&["--json", "record", "recover"], &file);
     assert!(output.status.success(), "{output:?}");
-    let recovered = told(&output);
+    let recovered = reported(&output);
     assert!(recovered["received"].as_u64().expect("a count") > 10, "{recovered}");
     assert_eq!(recovered["damaged"], 0);
     let output = varve(&["--json", "record", "recover"], &damaged);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    let partly = told(&output);
-    let received = |told: &serde_json::Value| told["received"].as_u64().expect("a count");
+    let partly = reported(&output);
+    let received = |reported: &serde_json::Value| reported["received"].as_u64().expect("a count");
     assert!((received(&recovered) - 10..=received(&recovered)).contains(&received(&partly)), "{partly}: {recovered}");
     let damage = &partly["journal_damage"];
     assert_eq!(damage["places"], 1, "{partly}");
@@ -188,7 +196,7 @@ fn a_killed_run_is_recovered() {
 
 /// SIGINT and SIGTERM end a simulated run's file as an abort does: whole, with all frames so far, and no journal.
 #[test]
-fn a_simulator_that_is_broken_off_leaves_a_whole_file() {
+fn interrupted_simulator_leaves_a_valid_file() {
     let directory = tempfile::tempdir().expect("a directory");
     for signal in ["INT", "TERM"] {
         let file = directory.path().join(format!("{signal}.h5"));
@@ -219,13 +227,14 @@ fn a_simulator_that_is_broken_off_leaves_a_whole_file() {
         assert!(sent.success());
         let output = child.wait_with_output().expect("varve ends");
         assert_eq!(output.status.code(), Some(130), "{output:?}");
-        let told = told(&output);
-        assert_eq!((&told["broken_off"], &told["missing"]), (&true.into(), &0.into()), "{told}");
-        let frames = told["frames"].as_u64().expect("a count");
+        let reported = reported(&output);
+        assert_eq!((&reported["broken_off"], &reported["missing"]), (&true.into(), &0.into()), "{reported}");
+        let frames = reported["frames"].as_u64().expect("a count");
         let shape = format!("{{{frames}/");
         assert!(
             frames > 0
-                && told["received"].as_u64().zip(told["late"].as_u64()).map(|(on, late)| on + late) == Some(frames)
+                && reported["received"].as_u64().zip(reported["late"].as_u64()).map(|(on, late)| on + late)
+                    == Some(frames)
         );
         assert!(h5ls(&file, "entry/data/data").contains(&shape), "{shape} {}", h5ls(&file, "entry/data/data"));
         assert!(!journal.exists());
@@ -233,7 +242,7 @@ fn a_simulator_that_is_broken_off_leaves_a_whole_file() {
 }
 
 #[test]
-fn bad_wishes_are_refused_with_what_would_be_right() {
+fn invalid_arguments_are_refused_with_advice() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("run.h5");
     for (flag, value, words) in [
@@ -263,7 +272,7 @@ fn bad_wishes_are_refused_with_what_would_be_right() {
 
 /// What the service cannot be asked for is refused before it starts.
 #[test]
-fn bad_wishes_of_the_service_are_refused_with_what_would_be_right() {
+fn invalid_service_arguments_are_refused_with_advice() {
     let directory = tempfile::tempdir().expect("a directory");
     for (flag, value, words) in [
         ("--threads", "0", "give 1 to 1024"),
@@ -287,21 +296,21 @@ fn bad_wishes_of_the_service_are_refused_with_what_would_be_right() {
         // A service that does start is told to stop, which shows.
         let mut child =
             command.args([flag, value]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("varve runs");
-        let mut told = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut told).expect("a line, or the end");
-        if !told.is_empty() {
+        let mut reported = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut reported).expect("a line, or the end");
+        if !reported.is_empty() {
             child.kill().expect("killed");
         }
         let output = child.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(2) && said.contains(words), "{flag} {value}: {told} {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && printed.contains(words), "{flag} {value}: {reported} {printed}");
     }
 }
 
 /// Seen by fabio too, which is not installed for it: our reader and our writer agree, byte by byte.
 /// Promise: a series that cannot be replayed to its end leaves a whole file of the frames before, and says which frame it was.
 #[test]
-fn a_replay_that_breaks_off_ends_its_file() {
+fn interrupted_replay_closes_its_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let (series, file) = (directory.path().join("series"), directory.path().join("run.h5"));
     let wrote = varve(&["detector", "simulate", "--model", "40x30xu16", "--frames", "6", "--cbf"], &series);
@@ -314,7 +323,10 @@ fn a_replay_that_breaks_off_ends_its_file() {
     let broken = varve(&["--json", "detector", "simulate", "--replay", series, "--out"], &file);
     let why = String::from_utf8_lossy(&broken.stderr);
     assert!(broken.status.code() == Some(1) && why.contains("frame 3 cannot be replayed"), "{broken:?}");
-    assert_eq!((told(&broken)["received"].as_u64(), told(&broken)["broken_off"].as_bool()), (Some(3), Some(true)));
+    assert_eq!(
+        (reported(&broken)["received"].as_u64(), reported(&broken)["broken_off"].as_bool()),
+        (Some(3), Some(true))
+    );
     assert!(h5ls(&file, "entry/data/data").contains("{3/6, 30, 40}"), "{}", h5ls(&file, "entry/data/data"));
     assert!(!directory.path().join("run.h5.journal").exists());
 }
@@ -326,7 +338,7 @@ fn cbf_files_are_written_and_played_again() {
     let model = ["--json", "detector", "simulate", "--model", "487x50xi32", "--frames", "4"];
     let output = varve(&[&model[..], &["--cbf"]].concat(), &first);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(told(&output)["frames"], 4);
+    assert_eq!(reported(&output)["frames"], 4);
     let file = directory.path().join("run.h5");
     let played = Command::new(env!("CARGO_BIN_EXE_varve"))
         .args(["detector", "simulate", "--replay"])
@@ -370,7 +382,7 @@ print(numbers)
 "#;
 
 #[test]
-fn the_simulators_stream2_is_understood_by_others() {
+fn simulator_stream2_is_read_by_other_clients() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().and_then(Path::parent).expect("the workspace");
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr()).expect("a port").port();
     let client = Command::new(root.join("venv/bin/python"))
@@ -384,14 +396,14 @@ fn the_simulators_stream2_is_understood_by_others() {
         .output()
         .expect("varve runs");
     assert!(output.status.success(), "{output:?}");
-    let told = client.wait_with_output().expect("the client ends");
+    let reported = client.wait_with_output().expect("the client ends");
     let numbers: Vec<u64> = (0..12).collect();
-    assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), format!("{numbers:?}"), "{told:?}");
+    assert_eq!(String::from_utf8_lossy(&reported.stdout).trim(), format!("{numbers:?}"), "{reported:?}");
 }
 
 /// The form of the JSON that later readers rely on.
 #[test]
-fn the_benchmark_says_what_it_promises() {
+fn detector_benchmark_reports_its_documented_fields() {
     const CASES: [&str; 8] = [
         "precompressed",
         "raw-bslz4",
@@ -413,14 +425,14 @@ fn the_benchmark_says_what_it_promises() {
         .output()
         .expect("varve runs");
     assert!(output.status.success(), "{output:?}");
-    let told = told(&output);
-    assert_eq!((&told["schema_version"], &told["command"]), (&1.into(), &"bench detector".into()));
+    let reported = reported(&output);
+    assert_eq!((&reported["schema_version"], &reported["command"]), (&1.into(), &"bench detector".into()));
     let names = |list: &str, key: &str| -> Vec<String> {
-        let list = told[list].as_array().expect("a list").iter();
+        let list = reported[list].as_array().expect("a list").iter();
         list.map(|entry| entry[key].as_str().expect("a name").to_owned()).collect()
     };
     assert_eq!(names("results", "case"), CASES);
-    for result in told["results"].as_array().expect("a list") {
+    for result in reported["results"].as_array().expect("a list") {
         for key in ["frames", "frames_per_s", "bytes_per_s", "cpu_ms_per_frame"] {
             assert!(result[key].as_f64().expect(key) > 0.0, "{key}: {result}");
         }
@@ -445,7 +457,7 @@ fn the_benchmark_says_what_it_promises() {
 /// Issue 5: the adviser probes the directory, its answer makes a run and stays in its file; where nothing is fast enough,
 /// it says so.
 #[test]
-fn an_advice_is_measured_used_and_kept() {
+fn advice_is_measured_applied_and_stored() {
     let directory = tempfile::tempdir().expect("a directory");
     let model = ["--model", "200x100xu16", "--time", "500ms", "--threads", "2", "--compress-ratio", "4"];
     let asked =
@@ -456,7 +468,7 @@ fn an_advice_is_measured_used_and_kept() {
     assert!(wrong.contains("no setting takes 100000000 frames/s") && wrong.contains("the narrowest place"), "{wrong}");
     let output = asked("0.01");
     assert!(output.status.success(), "{output:?}");
-    let advice = told(&output);
+    let advice = reported(&output);
     assert!(advice["margin"].as_f64() > Some(1.0) && advice["alignment_bytes"].as_u64() > Some(0), "{advice}");
     let text = varve(&[&["record", "advise", "--rate", "0.01"], &model[..]].concat(), directory.path());
     assert!(String::from_utf8_lossy(&text.stdout).contains("proposed filter"), "{text:?}");
@@ -479,8 +491,8 @@ fn an_advice_is_measured_used_and_kept() {
         std::fs::write(kept, text.replace(from, to)).expect("written");
         let refused =
             varve(&[&simulate[..], &["--model", "200x100xu16", "--out"]].concat(), &file.with_extension("no"));
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(!refused.status.success() && said.contains(words) && !said.contains("panicked"), "{said}");
+        let printed = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && printed.contains(words) && !printed.contains("panicked"), "{printed}");
     }
     let listed = Command::new("h5dump").args(["-a", "varve_advice"]).arg(&file).output().expect("h5dump runs");
     let attribute = String::from_utf8_lossy(&listed.stdout).into_owned();

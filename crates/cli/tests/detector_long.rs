@@ -9,8 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use varve_detector::client::{Client, Options, Outgoing};
-use varve_detector::description::Description;
+use varve_detector::client::{Client, ClientOptions, Outgoing};
+use varve_detector::dataset_spec::DatasetSpec;
 use varve_detector::frame::ElementType;
 use varve_detector::service::StartRequest;
 
@@ -69,8 +69,8 @@ impl Service {
             .expect("varve runs");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-        let told: Value = serde_json::from_str(&line).expect("JSON");
-        Service { listen: told["listen"].as_str().expect("an address").to_owned(), child }
+        let reported: Value = serde_json::from_str(&line).expect("JSON");
+        Service { listen: reported["listen"].as_str().expect("an address").to_owned(), child }
     }
 
     /// The most memory that it ever had, in MiB.
@@ -90,15 +90,15 @@ impl Drop for Service {
 }
 
 #[test]
-fn frames_without_end_pass_through_bounded_memory() {
+fn endless_run_uses_bounded_memory() {
     let frames: u64 = if soak() { 20_000 } else { 96 };
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(directory.path());
-    let mut description = Description::new(ElementType::U16, vec![ROWS, COLUMNS]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![ROWS, COLUMNS]);
     description.scan = vec![Some(frames)];
     let start = StartRequest::new("long", "long.h5".into(), description);
     let start = serde_json::to_string(&start).expect("JSON");
-    let options = Options { start, window_bytes: 64 << 20, ..Options::new(&service.listen, "long") };
+    let options = ClientOptions { start, window_bytes: 64 << 20, ..ClientOptions::new(&service.listen, "long") };
     let patterns: Vec<Vec<u8>> = (0..PATTERNS).map(pattern).collect();
     let begun = std::time::Instant::now();
     let client = Client::connect(options).expect("welcome");

@@ -14,10 +14,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use varve_detector::client::{Client, ClientError, Options, Outgoing};
-use varve_detector::description::Description;
+use varve_detector::client::{Client, ClientError, ClientOptions, Outgoing};
+use varve_detector::dataset_spec::DatasetSpec;
+use varve_detector::frame::AckLevel;
 use varve_detector::frame::ElementType;
-use varve_detector::frame::Level;
 use varve_detector::service::StartRequest;
 use varve_detector::stream::ErrorCode;
 
@@ -43,36 +43,36 @@ fn frame(number: u64) -> Outgoing {
 }
 
 fn start(name: &str) -> StartRequest {
-    let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![SIDE, SIDE]);
     description.chunk = Some(vec![SIDE / 2, SIDE]);
     description.fill = Some(4321.0.into());
     StartRequest { absence_s: 30.0, ..StartRequest::new(name, format!("{name}.h5").into(), description) }
 }
 
-fn options(address: &str, request: &StartRequest) -> Options {
-    Options { start: serde_json::to_string(request).expect("JSON"), ..Options::new(address, &request.name) }
+fn options(address: &str, request: &StartRequest) -> ClientOptions {
+    ClientOptions { start: serde_json::to_string(request).expect("JSON"), ..ClientOptions::new(address, &request.name) }
 }
 
 /// A process of ours that prints JSON lines, ended by number whatever becomes of the test.
-struct Process {
+struct JsonProcess {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
-impl Process {
-    fn start(arguments: &[&str]) -> Process {
+impl JsonProcess {
+    fn start(arguments: &[&str]) -> JsonProcess {
         let mut command = varve();
         command.arg("--json").args(arguments);
-        Process::of(command)
+        JsonProcess::of(command)
     }
 
-    fn of(mut command: Command) -> Process {
+    fn of(mut command: Command) -> JsonProcess {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("varve runs");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Process { child, lines }
+        JsonProcess { child, lines }
     }
 
-    fn told(&mut self) -> Value {
+    fn reported(&mut self) -> Value {
         let line = self.lines.next().expect("a line").expect("text");
         serde_json::from_str(&line).expect("JSON")
     }
@@ -90,7 +90,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for JsonProcess {
     fn drop(&mut self) {
         // Ended in order already, most likely.
         let _ = self.child.kill();
@@ -100,7 +100,7 @@ impl Drop for Process {
 
 /// The service, always at the same address once it has one.
 struct Service {
-    process: Process,
+    process: JsonProcess,
     listen: String,
     http: String,
     root: PathBuf,
@@ -124,9 +124,9 @@ impl Service {
     }
 
     fn of(root: &Path, command: Command) -> Service {
-        let mut process = Process::of(command);
-        let told = process.told();
-        let word = |key: &str| told[key].as_str().expect("an address").to_owned();
+        let mut process = JsonProcess::of(command);
+        let reported = process.reported();
+        let word = |key: &str| reported[key].as_str().expect("an address").to_owned();
         Service { listen: word("listen"), http: word("http"), process, root: root.to_owned() }
     }
 
@@ -140,11 +140,11 @@ impl Service {
         let mut command = varve();
         command.args(["--json", "record"]).args(words).args(["--http", &self.http]);
         let output = command.output().expect("varve runs");
-        let told = String::from_utf8_lossy(&output.stdout).lines().last().map_or(Value::Null, |line| {
+        let reported = String::from_utf8_lossy(&output.stdout).lines().last().map_or(Value::Null, |line| {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {output:?}"))
         });
-        assert!(told != Value::Null || !output.stderr.is_empty(), "{output:?}");
-        (output.status.code().expect("a code"), told)
+        assert!(reported != Value::Null || !output.stderr.is_empty(), "{output:?}");
+        (output.status.code().expect("a code"), reported)
     }
 }
 
@@ -161,8 +161,8 @@ fn python(script: &str) -> Command {
 }
 
 fn tell(directory: &Path, name: &str, acknowledged: Vec<u64>, exact: bool) {
-    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": exact});
-    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("written");
+    let reported = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": exact});
+    std::fs::write(directory.join(format!("{name}.json")), reported.to_string()).expect("written");
 }
 
 /// Every file of `directory` that [`tell`] told of is as told.
@@ -180,9 +180,9 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-struct Chance(u64);
+struct TestRandom(u64);
 
-impl Chance {
+impl TestRandom {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -190,17 +190,17 @@ impl Chance {
 }
 
 /// A process that writes its share itself, and where it takes frames.
-fn join(service: &Service, root: &str, run: &str, source: u64, listen: &str, retry: &str) -> (Process, String) {
+fn join(service: &Service, root: &str, run: &str, source: u64, listen: &str, retry: &str) -> (JsonProcess, String) {
     let source = source.to_string();
     let place = ["--directory", root, "--source", &source, "--listen", listen];
     let flags = ["--threads", "1", "--report-interval", "10ms", "--retry", retry];
-    let mut joined = Process::start(&[&["record", "join", &service.listen, run], &place[..], &flags[..]].concat());
-    let listen = joined.told()["listen"].as_str().expect("an address").to_owned();
+    let mut joined = JsonProcess::start(&[&["record", "join", &service.listen, run], &place[..], &flags[..]].concat());
+    let listen = joined.reported()["listen"].as_str().expect("an address").to_owned();
     (joined, listen)
 }
 
 #[test]
-fn commands_steer_a_run() {
+fn commands_control_a_run() {
     let directory = common::scratch();
     let service = Service::start(directory.path());
     let started = service.record(&["start", "scan-1", "scan-1.h5", "--frame", "48x48", "--keep", "--layout", "nexus"]);
@@ -213,12 +213,12 @@ fn commands_steer_a_run() {
             let mut command = varve();
             let output =
                 command.arg("record").args(words).args(["--http", &service.http]).output().expect("varve runs");
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.code() == Some(2) && said.contains("use 1 to 64 letters"), "{words:?}: {said}");
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.code() == Some(2) && printed.contains("use 1 to 64 letters"), "{words:?}: {printed}");
         }
     }
-    let watched = Process::start(&["record", "watch", "scan-1", "--http", &service.http]);
-    let client = Client::connect(Options::new(&service.listen, "scan-1")).expect("in");
+    let watched = JsonProcess::start(&["record", "watch", "scan-1", "--http", &service.http]);
+    let client = Client::connect(ClientOptions::new(&service.listen, "scan-1")).expect("in");
     (0..10).for_each(|number| client.send(frame(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
     assert_eq!(service.record(&["status", "scan-1"]).1["latest_durable"], 9);
@@ -241,7 +241,7 @@ fn commands_steer_a_run() {
 fn killed_services_lose_no_acknowledged_frame() {
     let rounds = if soak() { 500 } else { 40 };
     let directory = common::scratch();
-    let mut chance = Chance(0x5eed);
+    let mut chance = TestRandom(0x5eed);
     let mut service = Service::start(directory.path());
     let mut files = 0;
     let mut kills = 0;
@@ -252,10 +252,10 @@ fn killed_services_lose_no_acknowledged_frame() {
             // A frame is one chunk: who brings it filters it while it comes.
             request.description.chunk = None;
         }
-        let level = [Level::Written, Level::Durable][chance.below(2) as usize];
+        let level = [AckLevel::Written, AckLevel::Durable][chance.below(2) as usize];
         let connections = 1 + chance.below(3) as u16;
         let window_bytes = 1 << (15 + chance.below(4));
-        let options = Options { level, connections, window_bytes, ..options(&service.listen, &request) };
+        let options = ClientOptions { level, connections, window_bytes, ..options(&service.listen, &request) };
         let client = Client::connect(options).expect("in");
         let again = chance.below(4);
         let mut next = 0;
@@ -298,7 +298,7 @@ fn killed_services_lose_no_acknowledged_frame() {
 /// Promise: several processes write into one file, each its share, and the death of one of them by kill -9 loses nothing
 /// that was acknowledged.
 #[test]
-fn processes_that_joined_write_one_file_and_may_be_killed() {
+fn joined_writers_share_a_file_and_survive_kills() {
     const SHARES: u64 = 4;
     let frames_each = if soak() { 5000 } else { 300 };
     let directory = common::scratch();
@@ -312,10 +312,10 @@ fn processes_that_joined_write_one_file_and_may_be_killed() {
     let mut joined: Vec<_> = (0..SHARES).map(|source| join(source, "127.0.0.1:0")).collect();
     let clients: Vec<Client> = joined
         .iter()
-        .map(|(_, listen)| Options { window_bytes: 1 << 16, ..Options::new(listen, "many") })
+        .map(|(_, listen)| ClientOptions { window_bytes: 1 << 16, ..ClientOptions::new(listen, "many") })
         .map(|options| Client::connect(options).expect("in"))
         .collect();
-    let mut chance = Chance(7);
+    let mut chance = TestRandom(7);
     let victim_at = 100 + chance.below(100);
     for turn in 0..frames_each {
         if turn == victim_at {
@@ -336,8 +336,9 @@ fn processes_that_joined_write_one_file_and_may_be_killed() {
     let first = finished[0];
     assert!(finished.iter().all(|finished| *finished == first), "{finished:?}");
     assert_eq!((first.frames, first.missing + first.damaged), (all, 0), "{first:?}");
-    let told = json!({"frame": [SIDE, SIDE], "fill": 0, "acknowledged": (0..all).collect::<Vec<u64>>(), "exact": true});
-    std::fs::write(directory.path().join("many.json"), told.to_string()).expect("written");
+    let reported =
+        json!({"frame": [SIDE, SIDE], "fill": 0, "acknowledged": (0..all).collect::<Vec<u64>>(), "exact": true});
+    std::fs::write(directory.path().join("many.json"), reported.to_string()).expect("written");
     check(directory.path(), 1);
     for (mut process, _) in joined {
         let status = process.child.wait().expect("gone");
@@ -349,14 +350,14 @@ fn processes_that_joined_write_one_file_and_may_be_killed() {
 /// Promise: a process that joined, and whose client has nothing more, is stopped like any other: what it wrote is the run's,
 /// which goes on.
 #[test]
-fn a_share_that_is_complete_can_be_stopped() {
+fn complete_writer_share_can_be_stopped() {
     let directory = common::scratch();
     let root = directory.path().to_str().expect("text");
     let service = Service::start(directory.path());
     assert_eq!(service.record(&["start", "two", "two.h5", "--frame", "48x48", "--sources", "2"]).0, 0);
     let (joined, listen) = join(&service, root, "two", 0, "127.0.0.1:0", "60s");
-    let client =
-        Client::connect(Options { retry: Duration::from_secs(1), ..Options::new(&listen, "two") }).expect("in");
+    let client = Client::connect(ClientOptions { retry: Duration::from_secs(1), ..ClientOptions::new(&listen, "two") })
+        .expect("in");
     (0..5).for_each(|number| client.send(frame(number), WAIT).expect("sent"));
     std::thread::scope(|scope| {
         let finish = scope.spawn(|| client.finish(WAIT));
@@ -374,12 +375,12 @@ fn a_share_that_is_complete_can_be_stopped() {
 /// Promise: unmodified h5py finds every frame that was durable two seconds before, at any moment of the run; a reader
 /// that is slow, or stopped, costs no frame.
 #[test]
-fn readers_follow_a_run_and_cost_nothing() {
+fn readers_follow_a_run_without_slowing_it() {
     let directory = common::scratch();
     let service = Service::start(directory.path());
     let request = start("live");
     let patience = Some(Duration::ZERO);
-    let client = Client::connect(Options { patience, ..options(&service.listen, &request) }).expect("in");
+    let client = Client::connect(ClientOptions { patience, ..options(&service.listen, &request) }).expect("in");
     let file = directory.path().join("live.h5");
     let mut follower = python("follow.py");
     let http = service.http.parse().expect("an address");
@@ -416,7 +417,8 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
     let service = Service::start(disk.path().as_path());
     let mut request = start("full");
     request.description.filter = "raw".parse().expect("a filter");
-    let options = Options { level: Level::Written, window_bytes: 1 << 20, ..options(&service.listen, &request) };
+    let options =
+        ClientOptions { level: AckLevel::Written, window_bytes: 1 << 20, ..options(&service.listen, &request) };
     let client = Client::connect(options).expect("in");
     let mut sent = 0;
     let refused = loop {
@@ -428,29 +430,29 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
         assert!(sent < 50_000, "the disk takes it all");
     };
     assert_eq!(refused.code, ErrorCode::Failed, "{refused}");
-    let acknowledged: Vec<u64> = client.acknowledged(Level::Written).iter().flatten().collect();
-    let mut told = Value::Null;
+    let acknowledged: Vec<u64> = client.acknowledged(AckLevel::Written).iter().flatten().collect();
+    let mut reported = Value::Null;
     until("the end of the run", || {
-        told = service.record(&["status", "full"]).1;
-        told["state"] == "failed"
+        reported = service.record(&["status", "full"]).1;
+        reported["state"] == "failed"
     });
     // Commits take most of the disk where frames come slowly: some 48 KiB each, fifty times a second.
-    assert!(acknowledged.len() > 300, "{} acknowledged: {told}", acknowledged.len());
-    let why = told["why"].as_str().expect("a reason");
-    assert!(why.contains("No space left") && why.contains("frames so far"), "{told}");
-    assert_eq!(told["failure"], told["why"], "{told}");
+    assert!(acknowledged.len() > 300, "{} acknowledged: {reported}", acknowledged.len());
+    let why = reported["why"].as_str().expect("a reason");
+    assert!(why.contains("No space left") && why.contains("frames so far"), "{reported}");
+    assert_eq!(reported["failure"], reported["why"], "{reported}");
     let listed = varve().args(["record", "status", "--http", &service.http]).output().expect("varve runs");
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    assert!(listed.contains(&format!("full  failed  durable {}  ", told["durable"])), "{listed}: {told}");
-    assert!(told["durable"].as_u64() >= Some(acknowledged.len() as u64), "{told}");
-    let held = told["finished"]["received"].as_u64().expect("a count");
-    assert!(held >= acknowledged.len() as u64, "{held} of {}: {told}", acknowledged.len());
+    assert!(listed.contains(&format!("full  failed  durable {}  ", reported["durable"])), "{listed}: {reported}");
+    assert!(reported["durable"].as_u64() >= Some(acknowledged.len() as u64), "{reported}");
+    let held = reported["finished"]["received"].as_u64().expect("a count");
+    assert!(held >= acknowledged.len() as u64, "{held} of {}: {reported}", acknowledged.len());
     // The check writes beside the file, where there is no room.
     let copies = common::scratch();
     std::fs::copy(disk.path().join("full.h5"), copies.path().join("full.h5")).expect("copied");
     tell(copies.path(), "full", acknowledged, false);
     check(copies.path(), 1);
-    assert!(!disk.path().join("full.h5.journal").exists(), "{told}");
+    assert!(!disk.path().join("full.h5.journal").exists(), "{reported}");
     drop(client);
     service.process.terminate();
     disk.unmount();
@@ -458,7 +460,7 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
 
 /// Promise: a file that may not become larger (`ulimit -f`) fails its run, with all frames so far, and no other.
 #[test]
-fn a_limit_of_file_sizes_fails_the_run_that_meets_it() {
+fn file_size_limit_fails_only_the_affected_run() {
     let directory = common::scratch();
     let root = directory.path();
     // In blocks of 512 bytes: more than a file begins with, and less than it goes on with.
@@ -477,7 +479,7 @@ fn a_limit_of_file_sizes_fails_the_run_that_meets_it() {
     let small = Client::connect(options(&service.listen, &start("small"))).expect("the service is there");
     (0..10).for_each(|number| small.send(frame(number), WAIT).expect("sent"));
     small.finish(WAIT).expect("finished");
-    let acknowledged = client.acknowledged(Level::Durable).iter().flatten().collect();
+    let acknowledged = client.acknowledged(AckLevel::Durable).iter().flatten().collect();
     tell(root, "large", acknowledged, false);
     tell(root, "small", (0..10).collect(), true);
     check(root, 2);
@@ -487,7 +489,7 @@ fn a_limit_of_file_sizes_fails_the_run_that_meets_it() {
 /// Promise: when the service that keeps a run is killed, processes that joined it go on once it is back; if it does not
 /// come back, they end within the time that they were given, and recovery gives a file with every acknowledged frame.
 #[test]
-fn the_death_of_a_coordinator_is_survived_by_those_who_joined() {
+fn joined_writers_survive_coordinator_death() {
     const SHARES: u64 = 2;
     let directory = common::scratch();
     let root = directory.path().to_str().expect("text");
@@ -497,8 +499,11 @@ fn the_death_of_a_coordinator_is_survived_by_those_who_joined() {
     let joined: Vec<_> =
         (0..SHARES).map(|source| join(&service, root, "orphaned", source, "127.0.0.1:0", "5s")).collect();
     let connect = |listen: &String| {
-        let options =
-            Options { level: Level::Written, retry: Duration::from_secs(2), ..Options::new(listen, "orphaned") };
+        let options = ClientOptions {
+            level: AckLevel::Written,
+            retry: Duration::from_secs(2),
+            ..ClientOptions::new(listen, "orphaned")
+        };
         Client::connect(options).expect("in")
     };
     let clients: Vec<Client> = joined.iter().map(|(_, listen)| connect(listen)).collect();
@@ -516,7 +521,7 @@ fn the_death_of_a_coordinator_is_survived_by_those_who_joined() {
     // It is killed for good, in the middle of what its writers report.
     bring(80..120);
     let acknowledged: Vec<u64> = {
-        let of = |client: &Client| client.acknowledged(Level::Written).iter().flatten().collect::<Vec<u64>>();
+        let of = |client: &Client| client.acknowledged(AckLevel::Written).iter().flatten().collect::<Vec<u64>>();
         let mut all: Vec<u64> = clients.iter().flat_map(of).collect();
         all.sort_unstable();
         all.dedup();
@@ -540,14 +545,14 @@ fn the_death_of_a_coordinator_is_survived_by_those_who_joined() {
     }
     let output = varve().args(["record", "recover"]).arg(directory.path().join("orphaned.h5")).output().expect("runs");
     assert!(output.status.success(), "{output:?}");
-    let told = json!({"frame": [SIDE, SIDE], "fill": 0, "acknowledged": acknowledged, "exact": false});
-    std::fs::write(directory.path().join("orphaned.json"), told.to_string()).expect("written");
+    let reported = json!({"frame": [SIDE, SIDE], "fill": 0, "acknowledged": acknowledged, "exact": false});
+    std::fs::write(directory.path().join("orphaned.json"), reported.to_string()).expect("written");
     check(directory.path(), 1);
 }
 
 /// Promise: a service that is stopped publishes what it has taken, and says which runs are not finished and what to do.
 #[test]
-fn a_service_that_is_stopped_publishes_what_it_took() {
+fn stopped_service_publishes_received_frames() {
     let directory = common::scratch();
     let root = directory.path().to_str().expect("text");
     let serve = |interval: &str| {
@@ -555,9 +560,9 @@ fn a_service_that_is_stopped_publishes_what_it_took() {
         command.args(["--json", "record", "serve", root, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         command.args(["--threads", "2", "--commit-interval", interval]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("varve runs");
-        let mut told = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut told).expect("a line");
-        (child, serde_json::from_str::<Value>(&told).expect("JSON"))
+        let mut reported = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut reported).expect("a line");
+        (child, serde_json::from_str::<Value>(&reported).expect("JSON"))
     };
     let stop = |child: Child| {
         let pid = rustix::process::Pid::from_child(&child);
@@ -567,25 +572,25 @@ fn a_service_that_is_stopped_publishes_what_it_took() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     // Nothing is committed before the end.
-    let (child, told) = serve("1h");
+    let (child, reported) = serve("1h");
     let request = start("left");
-    let listen = told["listen"].as_str().expect("an address");
-    let client = Client::connect(Options { level: Level::Memory, ..options(listen, &request) }).expect("in");
+    let listen = reported["listen"].as_str().expect("an address");
+    let client = Client::connect(ClientOptions { level: AckLevel::Memory, ..options(listen, &request) }).expect("in");
     (0..30).for_each(|number| client.send(frame(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("taken");
     drop(client);
-    let said = stop(child);
+    let printed = stop(child);
     for words in ["run `left` is not finished", "left.h5 shows its 30 frames so far", "varve record serve "] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
     tell(directory.path(), "left", (0..30).collect(), true);
     check(directory.path(), 1);
-    let (child, told) = serve("20ms");
-    let service = ["--json", "record", "stop", "left", "--http", told["http"].as_str().expect("an address")];
+    let (child, reported) = serve("20ms");
+    let service = ["--json", "record", "stop", "left", "--http", reported["http"].as_str().expect("an address")];
     let output = varve().args(service).output().expect("varve runs");
     let stopped: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(stopped["finished"]["received"], 30, "{stopped}");
-    let said = stop(child);
-    assert!(!said.contains("not finished"), "{said}");
+    let printed = stop(child);
+    assert!(!printed.contains("not finished"), "{printed}");
     check(directory.path(), 1);
 }

@@ -48,7 +48,7 @@ fn load(dump: &Path, store: &Path, data: &Path) -> serde_json::Value {
 }
 
 #[test]
-fn a_dump_under_load_restores_to_a_sound_volume() {
+fn dump_under_load_restores_to_a_consistent_volume() {
     let volume = Volume::format(&["--shards", "8", "--split-threshold", "4", "--inline-limit", "4KiB"]);
     let server = volume.serve(&[]);
     let mount = volume.mount(&[]);
@@ -84,7 +84,7 @@ fn a_dump_under_load_restores_to_a_sound_volume() {
 }
 
 #[test]
-fn a_dump_at_rest_is_the_volume_again() {
+fn offline_dump_restores_the_volume() {
     let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
     {
         let mount = volume.mount(&[]);
@@ -111,7 +111,7 @@ fn a_dump_at_rest_is_the_volume_again() {
 
 /// What follows a dump's end would be lost without a word, and what a load leaves alone is not said to be gone.
 #[test]
-fn a_load_refuses_what_follows_a_dump() {
+fn load_refuses_trailing_bytes() {
     let volume = Volume::format(&["--shards", "2"]);
     let dump = volume.beside("dump");
     must(varve().arg("dump").arg(volume.store()).arg("-o").arg(&dump));
@@ -132,7 +132,7 @@ fn a_load_refuses_what_follows_a_dump() {
 
 /// What a name leads to is written to where it is no regular file, and replaced where it is one; the links stay.
 #[test]
-fn a_dump_replaces_neither_devices_nor_links() {
+fn dump_does_not_replace_devices_or_links() {
     let volume = Volume::format(&["--shards", "2"]);
     let dump_to = |path: &Path| must(varve().arg("dump").arg(volume.store()).arg("-o").arg(path));
     let plain = volume.beside("plain");
@@ -177,7 +177,7 @@ fn a_dump_replaces_neither_devices_nor_links() {
 
 /// The content of a volume's large files is not copied over itself, and what has a name that the volume needs stays as it is.
 #[test]
-fn a_load_takes_nothing_from_where_it_goes() {
+fn load_ignores_existing_target_data() {
     let volume = Volume::format(&["--shards", "2"]);
     let dump = volume.beside("dump");
     let mount = volume.mount(&[]);
@@ -210,7 +210,7 @@ fn a_load_takes_nothing_from_where_it_goes() {
 
 /// A load says by its exit code that it is not all there, and one that fails leaves its directory as it was.
 #[test]
-fn a_load_that_is_not_whole_says_so() {
+fn incomplete_load_is_reported() {
     let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
     let mount = volume.mount(&[]);
     fs::write(volume.mount_point().join("large"), vec![7; 10_000]).expect("a file");
@@ -256,7 +256,7 @@ fn a_load_that_is_not_whole_says_so() {
 }
 
 #[test]
-fn what_is_no_dump_is_refused() {
+fn load_refuses_other_files() {
     let directory = scratch();
     let file = directory.path().join("file");
     fs::write(&file, "no dump at all").expect("a file");
@@ -306,8 +306,8 @@ fn a_load_by_root_drops_set_id_bits() {
         let loaded = Volume::format(&["--shards", "2"]);
         fs::remove_dir_all(loaded.store()).expect("removed");
         let mut command = varve();
-        let told = must(command.args(["--json", "load"]).args(flags).arg(&dump).arg(loaded.store())).json();
-        assert_eq!(told["set_ids_dropped"], count, "{told}");
+        let reported = must(command.args(["--json", "load"]).args(flags).arg(&dump).arg(loaded.store())).json();
+        assert_eq!(reported["set_ids_dropped"], count, "{reported}");
         let mount = loaded.mount(&[]);
         for (name, mode) in modes {
             let found = fs::metadata(loaded.mount_point().join(name)).expect("there").mode() & 0o7777;

@@ -10,10 +10,10 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, FileSystem, Library, now};
+use varve_client::{ClientConfig, FileSystem, Library, block_on};
+use varve_env::random::Seeded;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{Credentials, Mode};
-use varve_world::random::Seeded;
-use varve_world::volume_dir::VolumeDir;
 
 const CLIENTS: usize = 4;
 const SHARDS: u64 = 32;
@@ -51,18 +51,18 @@ fn caller() -> Credentials {
 }
 
 #[test]
-fn a_directory_of_very_many_files_is_spread_streamed_and_survives() {
+fn million_file_directory_splits_lists_and_survives_restart() {
     let shards = SHARDS.to_string();
     let volume = Volume::format(&["--shards", &shards, "--split-threshold", split_threshold()]);
     let server = volume.serve(&[]);
     let library = connect(&volume);
-    now(library.make_directory(b"/many", Mode(0o755))).expect("a directory can be made");
+    block_on(library.make_directory(b"/many", Mode(0o755))).expect("a directory can be made");
     let begun = Instant::now();
     create_all(library.file_system());
     let took = begun.elapsed();
     println!("{} files created in {took:.1?}: {:.0} a second", files(), files() as f64 / took.as_secs_f64());
     expect_all(&library);
-    now(library.file_system().shutdown()).expect("a session ends");
+    block_on(library.file_system().shutdown()).expect("a session ends");
     drop(library);
 
     let mount = volume.mount(&[]);
@@ -77,7 +77,7 @@ fn a_directory_of_very_many_files_is_spread_streamed_and_survives() {
     let server = restart(&volume, Until::AllOpen);
     let library = connect(&volume);
     expect_all(&library);
-    now(library.file_system().shutdown()).expect("a session ends");
+    block_on(library.file_system().shutdown()).expect("a session ends");
     expect_bounded("the server of very many files", server.pid());
     server.stop();
     let checked = must(varve().args(["--json", "fsck"]).arg(volume.store())).bounded("varve fsck").json();
@@ -104,12 +104,12 @@ fn restart(volume: &Volume, until: Until) -> Server {
     let serving = begun.elapsed();
     let library = connect(volume);
     let path = format!("/many/{}", name(Seeded::new(begun.elapsed().as_nanos() as u64).below(files())));
-    now(library.stat(path.as_bytes())).unwrap_or_else(|error| panic!("{path}: {error}"));
+    block_on(library.stat(path.as_bytes())).unwrap_or_else(|error| panic!("{path}: {error}"));
     let first = begun.elapsed();
     print!("again after kill -9: announced {serving:.2?}, {path} {first:.2?}");
     if until == Until::AllOpen {
         let mut names = 0;
-        let listed = now(library.list(b"/many", &mut |_| {
+        let listed = block_on(library.list(b"/many", &mut |_| {
             names += 1;
             false
         }));
@@ -132,7 +132,8 @@ fn create_all(file_system: &Arc<FileSystem>) {
             scope.spawn(move || {
                 for file in (client..files()).step_by(CLIENTS) {
                     let path = format!("/many/{}", name(file));
-                    now(library.create(path.as_bytes(), Mode(0o644))).unwrap_or_else(|error| panic!("{path}: {error}"));
+                    block_on(library.create(path.as_bytes(), Mode(0o644)))
+                        .unwrap_or_else(|error| panic!("{path}: {error}"));
                 }
             });
         }
@@ -143,7 +144,7 @@ fn create_all(file_system: &Arc<FileSystem>) {
 fn expect_all(library: &Library) {
     let mut found = HashSet::new();
     let mut twice = Vec::new();
-    now(library.list(b"/many", &mut |entry| {
+    block_on(library.list(b"/many", &mut |entry| {
         if !found.insert(entry.name.to_vec()) {
             twice.push(String::from_utf8_lossy(entry.name).into_owned());
         }
@@ -157,7 +158,7 @@ fn expect_all(library: &Library) {
     let mut random = Seeded::new(7);
     for _ in 0..2_000 {
         let path = format!("/many/{}", name(random.below(files())));
-        now(library.stat(path.as_bytes())).unwrap_or_else(|error| panic!("{path}: {error}"));
+        block_on(library.stat(path.as_bytes())).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 }
 

@@ -12,17 +12,17 @@ use std::time::Duration;
 const STAGES: [&str; 7] = ["client", "wire", "queue", "fetch", "decide", "log", "reply"];
 
 #[test]
-fn the_stages_of_an_operation_are_told() {
+fn profile_reports_stages_of_each_operation() {
     let scratch = scratch();
     let mut command = varve();
     command.args(["--json", "bench", "profile", "--files", "100"]).arg(scratch.path());
     let profile = must(&mut command).json();
-    let doors = profile["doors"].as_array().expect("doors");
-    let names: Vec<_> = doors.iter().map(|door| door["door"].as_str().unwrap_or_default()).collect();
+    let frontends = profile["doors"].as_array().expect("doors");
+    let names: Vec<_> = frontends.iter().map(|frontend| frontend["door"].as_str().unwrap_or_default()).collect();
     assert_eq!(names, ["library", "served mount", "embedded mount"]);
-    for door in doors {
-        let operations = door["operations"].as_array().expect("operations");
-        assert_eq!(operations.len(), 3, "{door}");
+    for frontend in frontends {
+        let operations = frontend["operations"].as_array().expect("operations");
+        assert_eq!(operations.len(), 3, "{frontend}");
         for operation in operations {
             let stages = operation["stages"].as_array().expect("stages");
             for stage in STAGES {
@@ -62,7 +62,7 @@ fn dies_while_it_measures(command: &Command, directory: &Path, mounts: &str) {
 }
 
 #[test]
-fn a_profile_that_is_killed_dies_and_unmounts() {
+fn killed_profile_ends_and_unmounts() {
     let scratch = scratch();
     let mut command = varve();
     command.args(["bench", "profile", "--files", "2000"]).arg(scratch.path());
@@ -71,7 +71,7 @@ fn a_profile_that_is_killed_dies_and_unmounts() {
 
 /// One that is interrupted while it measures ends as a benchmark does, and leaves nothing behind.
 #[test]
-fn a_profile_that_is_interrupted_leaves_nothing() {
+fn interrupted_profile_cleans_up() {
     let scratch = scratch();
     let mut command = varve();
     command.args(["bench", "profile", "--files", "10000"]).arg(scratch.path());
@@ -88,7 +88,7 @@ fn a_profile_that_is_interrupted_leaves_nothing() {
 }
 
 #[test]
-fn a_benchmark_of_ceilings_that_is_killed_dies_and_unmounts() {
+fn killed_ceiling_benchmark_ends_and_unmounts() {
     let scratch = scratch();
     let plain = scratch.path().join("plain");
     std::fs::create_dir(&plain).expect("a directory");

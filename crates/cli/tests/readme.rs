@@ -26,7 +26,7 @@ fn commands(readme: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn completions_and_manual_pages_are_made_of_the_definition() {
+fn completions_and_man_pages_match_the_definition() {
     let definition = varve_cli::definition();
     definition.clone().debug_assert();
     for command in [

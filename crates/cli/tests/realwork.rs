@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::tree::{self, Manifest};
+use common::tree::{self, TreeManifest};
 use common::{LONG, Volume, must, run, soak};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ fn git_files() -> usize {
 struct Sources {
     archive: PathBuf,
     plain: PathBuf,
-    manifest: Manifest,
+    manifest: TreeManifest,
 }
 
 impl Sources {
@@ -122,7 +122,7 @@ fn git_works_on_the_volume() {
     git(&place.directory, &["clone", "--quiet", "--no-local", "repository", clone_name]);
     std::fs::remove_dir_all(clone.join(".git")).expect("the clone's own files go");
     // git keeps contents and the executable bit, not times, other permission bits or empty directories.
-    let content = |manifest: &Manifest| -> Manifest {
+    let content = |manifest: &TreeManifest| -> TreeManifest {
         let files = manifest.iter().filter(|(_, entry)| entry.mode & 0o170_000 != 0o040_000);
         let kept = files.filter(|(name, _)| !name.starts_with(b".git/"));
         kept.map(|(name, entry)| {

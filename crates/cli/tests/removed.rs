@@ -62,7 +62,7 @@ fn expect_content(directory: &Path) {
 }
 
 #[test]
-fn a_server_that_is_killed_removes_them_when_it_is_back() {
+fn restarted_server_removes_unlinked_backing_files() {
     let volume = volume();
     let server = volume.serve(&[]);
     let mount = volume.mount(&[]);
@@ -80,7 +80,7 @@ fn a_server_that_is_killed_removes_them_when_it_is_back() {
 }
 
 #[test]
-fn a_repair_removes_them_too() {
+fn repair_removes_unlinked_backing_files() {
     let volume = volume();
     let mut mount = volume.mount(&[]);
     let directory = volume.mount_point().join("directory");
@@ -99,7 +99,7 @@ fn a_repair_removes_them_too() {
 
 /// What was unlinked while open, by a mount that is killed.
 #[test]
-fn a_mount_that_is_killed_leaves_no_open_ones() {
+fn killed_mount_leaves_no_open_unlinked_files() {
     let volume = volume();
     let mut mount = volume.mount(&[]);
     let directory = volume.mount_point().join("directory");

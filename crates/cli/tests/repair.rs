@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use varve_world::random::Seeded;
+use varve_env::random::Seeded;
 
 const FILES: usize = 400;
 
@@ -94,7 +94,7 @@ fn survives_kills(volume: &Volume, look: &dyn Fn(&Path)) {
 }
 
 #[test]
-fn a_repair_that_is_killed_goes_on() {
+fn killed_repair_can_be_resumed() {
     survives_kills(&damaged(), &|_| {});
 }
 
@@ -149,7 +149,7 @@ fn is_kept(directory: &Path, name: &OsStr, content: &[u8]) -> bool {
 }
 
 #[test]
-fn a_salvage_that_is_killed_goes_on_and_keeps_what_was_damaged() {
+fn killed_salvage_resumes_and_keeps_damaged_files() {
     let (volume, damaged) = torn();
     survives_kills(&volume, &|store| {
         for (name, content) in &damaged {
@@ -177,7 +177,7 @@ fn contents(store: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 /// Half of the shards would be taken for none, and a repair would remove what leads to them.
 #[test]
-fn a_volume_file_that_was_edited_is_refused_before_anything_is_written() {
+fn repair_refuses_an_edited_volume_file_before_writing() {
     let volume = Volume::format(&["--shards", "4"]);
     let root = volume.mount_point();
     let mount = volume.mount(&[]);
@@ -237,7 +237,7 @@ fn a_volume_file_that_was_edited_is_refused_before_anything_is_written() {
 /// Promise: a repair exits as fsck(8) does: 0 where it only cleared away what was left over, 4 where it leaves damage, as that of a
 /// data directory that is away, whose names stay until it is back or is given up, which ends with 1.
 #[test]
-fn a_repair_exits_by_what_it_found() {
+fn repair_exit_code_reflects_findings() {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "1KiB"]);
     let large = volume.mount_point().join("large");
     let mount = volume.mount(&[]);
@@ -251,14 +251,17 @@ fn a_repair_exits_by_what_it_found() {
     let stray = data.join("aa/00000000000000aa");
     fs::write(&stray, b"of a client that was killed").expect("a backing file without a row");
     assert_eq!(fsck(&[]).0, Some(0));
-    let (code, said) = fsck(&["--repair"]);
-    assert!(code == Some(0) && said.contains("left over was cleared away"), "{code:?} {said}");
+    let (code, printed) = fsck(&["--repair"]);
+    assert!(code == Some(0) && printed.contains("left over was cleared away"), "{code:?} {printed}");
     assert!(fsck(&["--repair"]).1.ends_with("The volume is sound.\n"));
 
     fs::rename(&data, &away).expect("moved away");
     for _ in 0..2 {
-        let (code, said) = fsck(&["--repair"]);
-        assert!(code == Some(4) && said.contains("missing-data") && said.contains("--without-data"), "{code:?} {said}");
+        let (code, printed) = fsck(&["--repair"]);
+        assert!(
+            code == Some(4) && printed.contains("missing-data") && printed.contains("--without-data"),
+            "{code:?} {printed}"
+        );
     }
     fs::rename(&away, &data).expect("moved back");
     assert_eq!(fsck(&[]).0, Some(0));

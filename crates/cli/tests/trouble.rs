@@ -1,29 +1,29 @@
-//! Trouble from outside: damaged files, a full, frozen, read-only or failing store, strangers on the socket, names of
-//! all kinds. Each is met with a clear error within its deadline; nothing is lost, nothing panics, and when the cause is
-//! gone the work goes on.
+//! Trouble from outside: damaged files, a full, frozen, read-only or failing store, unauthenticated connections on the
+//! socket, names of all kinds. Each is met with a clear error within its deadline; nothing is lost, nothing panics, and
+//! when the cause is gone the work goes on.
 
 mod common;
 #[path = "trouble/damage.rs"]
 mod damage;
-#[path = "trouble/doubts.rs"]
-mod doubts;
-#[path = "trouble/moved.rs"]
-mod moved;
 #[path = "trouble/names.rs"]
 mod names;
-#[path = "trouble/parts.rs"]
-mod parts;
+#[path = "trouble/partial_damage.rs"]
+mod partial_damage;
 #[path = "trouble/sockets.rs"]
 mod sockets;
 #[path = "trouble/stores.rs"]
 mod stores;
+#[path = "trouble/unknown_outcomes.rs"]
+mod unknown_outcomes;
+#[path = "trouble/unreachable.rs"]
+mod unreachable;
 
 use common::{Outcome, SHORT, Volume, run, varve};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use varve_world::random::Seeded;
+use varve_env::random::Seeded;
 
 /// What a mount is told to wait for a server that does not answer.
 const DEADLINE: Duration = Duration::from_secs(3);

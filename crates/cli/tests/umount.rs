@@ -15,7 +15,7 @@ const LARGE: &[u8] = &[7; 10_000];
 /// The sizes of large files are in the rows after a clean unmount, also when the server has just begun: whoever wrote
 /// them is known.
 #[test]
-fn a_clean_unmount_settles_what_was_written() {
+fn clean_unmount_records_file_sizes() {
     let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
     for round in ["made", "written again"] {
         let server = volume.serve(&[]);
@@ -37,7 +37,7 @@ fn a_clean_unmount_settles_what_was_written() {
 /// A server that was started since has to wait for the clients of the one before it, which may write the same files: so an
 /// unmount waits with it, or says that it did not.
 #[test]
-fn an_unmount_soon_after_a_restart_settles_what_was_written_before() {
+fn unmount_after_server_restart_records_file_sizes() {
     for deadline in ["1m", "5s"] {
         let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
         let server = volume.serve(&[]);
@@ -49,13 +49,13 @@ fn an_unmount_soon_after_a_restart_settles_what_was_written_before() {
         server.kill();
         let server = volume.serve(&[]);
         let unmounted = run(varve().arg("umount").arg(&root), SHORT).succeeded("varve umount");
-        let said = mount.log();
+        let printed = mount.log();
         drop(mount);
         server.stop();
         let checked = run(varve().args(["--json", "fsck"]).arg(volume.store()), SHORT).succeeded("varve fsck").json();
         let settled = checked["findings"].as_array().map(Vec::len) == Some(0);
         assert_eq!(
-            (settled, said.contains("does not know yet who else writes them")),
+            (settled, printed.contains("does not know yet who else writes them")),
             (deadline == "1m", deadline == "5s")
         );
         assert_eq!(unmounted.stderr.contains("waiting, "), settled, "{}", unmounted.stderr);
@@ -65,7 +65,7 @@ fn an_unmount_soon_after_a_restart_settles_what_was_written_before() {
 
 /// Who may not wait for that is told that it is unmounted and who is at work still, and that process settles the sizes.
 #[test]
-fn an_unmount_that_may_not_wait_leaves_its_process_at_work() {
+fn unmount_without_wait_leaves_the_process_writing() {
     let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
     let server = volume.serve(&[]);
     let mut mount = volume.mount(&[]);
@@ -84,9 +84,9 @@ fn an_unmount_that_may_not_wait_leaves_its_process_at_work() {
     volume.expect_sound();
 }
 
-/// What a dead writer left unsettled is one line, not one a file.
+/// What a dead writer left stale is one line, not one a file.
 #[test]
-fn what_a_crash_leaves_is_counted_and_listed_on_demand() {
+fn fsck_counts_and_lists_crash_leftovers() {
     let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
     let mut mount = volume.mount(&[]);
     for number in 0..20 {
@@ -103,7 +103,7 @@ fn what_a_crash_leaves_is_counted_and_listed_on_demand() {
 
 /// A mount whose server is gone is kept, and given up if its user says so.
 #[test]
-fn a_mount_without_server_is_given_up_on_demand() {
+fn mount_without_server_can_be_abandoned() {
     let volume = Volume::format(&["--shards", "2"]);
     let server = volume.serve(&[]);
     let mount = volume.mount(&["-o", "deadline=2s"]);
@@ -130,7 +130,7 @@ fn a_mount_without_server_is_given_up_on_demand() {
 
 /// Who says how long to wait waits no longer for a mount that itself waits much longer for its server.
 #[test]
-fn an_unmount_waits_no_longer_than_it_was_told() {
+fn unmount_waits_at_most_its_limit() {
     let volume = Volume::format(&["--shards", "2"]);
     let server = volume.serve(&[]);
     let mount = volume.mount(&["-o", "deadline=10m,noembedded"]);
@@ -179,7 +179,7 @@ fn an_unmount_that_is_too_late_says_what_holds_the_mount() {
 /// A process that starts a program while the mount hangs, and closes a file of it for that, hangs in the kernel, which tells
 /// nobody what else it has mapped. Whoever takes the mount away does not wait for that.
 #[test]
-fn an_unmount_does_not_wait_for_a_process_that_hangs() {
+fn unmount_does_not_wait_for_a_hung_process() {
     const SCRIPT: &str = "import os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 os.write(file, b'x')
@@ -192,9 +192,9 @@ os.execvp('sleep', ['sleep', '60'])";
     let mut python = Command::new("python3");
     python.args(["-c", SCRIPT]).arg(root.join("file")).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut holder = python.spawn().expect("python3");
-    let mut said = String::new();
-    BufReader::new(holder.stdout.take().expect("piped")).read_line(&mut said).expect("it says so");
-    assert_eq!(said, "open\n");
+    let mut printed = String::new();
+    BufReader::new(holder.stdout.take().expect("piped")).read_line(&mut printed).expect("it says so");
+    assert_eq!(printed, "open\n");
     mount.hang();
     writeln!(holder.stdin.take().expect("piped")).expect("it listens");
     // Until it is at that, it holds the mount.
@@ -211,7 +211,7 @@ os.execvp('sleep', ['sleep', '60'])";
 
 /// A mount that is taken away in the middle of changes ends what is under way, and has lost nothing that was answered.
 #[test]
-fn an_unmount_by_force_ends_what_is_under_way() {
+fn forced_unmount_aborts_pending_calls() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root takes mounts away by force");
     }
@@ -251,7 +251,7 @@ fn an_unmount_by_force_ends_what_is_under_way() {
 }
 
 #[test]
-fn what_is_not_there_is_said_once() {
+fn missing_mount_is_reported_once() {
     let refused = run(varve().args(["umount", "nope"]), SHORT);
     assert_eq!(refused.code(), Some(1));
     assert_eq!(refused.stderr.matches("cannot unmount").count(), 1, "{}", refused.stderr);

@@ -1,12 +1,12 @@
 //! Operations on what a file is: attributes and extended attributes.
 
-use crate::errand::waiting;
-use crate::files::Asking;
+use crate::async_ops::waiting;
+use crate::files::FetchTicket;
 use crate::locate::unexpected;
-use crate::{Failure, FileSystem, Handle, Node, Operation, Result, XattrMode};
+use crate::{Failure, FileSystem, Handle, NodeInfo, Operation, Result, XattrMode};
 use std::time::Duration;
+use varve_proto::{Call, NodeReply, Reply};
 use varve_types::{Credentials, Errno, FileKind, InodeId, PartitionMap, SetAttributes};
-use varve_wire::{Call, NodeReply, Reply};
 
 /// What a directory's home says of it.
 pub(crate) struct DirectoryReply {
@@ -17,9 +17,9 @@ pub(crate) struct DirectoryReply {
 }
 
 impl FileSystem {
-    /// For a door whose kernel believes what it is told: of a directory that may be what it was told before, with this
-    /// client's own changes since.
-    pub async fn attributes(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
+    /// For a frontend whose kernel believes what it is told: of a directory that may be what it was told before, with
+    /// this client's own changes since.
+    pub async fn attributes(&self, caller: &Credentials, inode: InodeId) -> Result<NodeInfo> {
         self.count(Operation::GetAttributes, async {
             let known = self.known_attributes(inode);
             match known.or_else(|| self.as_made(inode)) {
@@ -35,10 +35,10 @@ impl FileSystem {
         .await
     }
 
-    /// A directory that its door still has open and that is gone has no links and no entries, and is else as it was last
-    /// known: what is asked for in it is not there. If its name still means it, its rows were lost with power, and it has
-    /// them again.
-    async fn as_removed(&self, directory: InodeId, stale: Failure) -> Result<Node> {
+    /// A directory that its frontend still has open and that is gone has no links and no entries, and is else as it was
+    /// last known: what is asked for in it is not there. If its name still means it, its rows were lost with power, and
+    /// it has them again.
+    async fn as_removed(&self, directory: InodeId, stale: Failure) -> Result<NodeInfo> {
         if let Some((parent, name)) = self.core.inodes.name(directory) {
             match self.lookup_counting(&Credentials::root(), parent, &name, 0).await {
                 Ok(node) if node.inode == directory => return Ok(node),
@@ -46,19 +46,19 @@ impl FileSystem {
                 Ok(_) | Err(_) => {}
             }
         }
-        let mut node = self.known.last_attributes(directory).ok_or(stale)?;
+        let mut node = self.directory_cache.last_attributes(directory).ok_or(stale)?;
         (node.attributes.nlink, node.attributes.size) = (0, 0);
         (node.entry_ttl, node.attributes_ttl) = (Duration::ZERO, Duration::ZERO);
         Ok(node)
     }
 
     /// A directory's attributes as this client has followed them, unless something may have changed them unseen.
-    fn known_attributes(&self, directory: InodeId) -> Option<Node> {
-        let known = self.known.attributes(directory, self.core.clock.monotonic())?;
-        (!self.core.doubts.of_inode(directory)).then_some(known)
+    fn known_attributes(&self, directory: InodeId) -> Option<NodeInfo> {
+        let known = self.directory_cache.attributes(directory, self.core.clock.monotonic())?;
+        (!self.core.unknown_outcomes.of_inode(directory)).then_some(known)
     }
 
-    pub(crate) async fn attributes_of(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
+    pub(crate) async fn attributes_of(&self, caller: &Credentials, inode: InodeId) -> Result<NodeInfo> {
         if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) {
             return self.directory_node(caller, inode).await;
         }
@@ -68,7 +68,7 @@ impl FileSystem {
     }
 
     /// A file's attributes from its row, with what this client knows better of a file that it has open.
-    pub(crate) async fn file_row(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
+    pub(crate) async fn file_row(&self, caller: &Credentials, inode: InodeId) -> Result<NodeInfo> {
         if let Some(open) = self.files.find(inode) {
             // It may write back first.
             return waiting(self.open_attributes(caller, &open)).await;
@@ -78,7 +78,7 @@ impl FileSystem {
     }
 
     /// The node of `reply`, just received, or newer if this client has the file open, or has closed it since that was asked for.
-    pub(crate) async fn file_node(&self, reply: NodeReply, asked: Asking) -> Result<Node> {
+    pub(crate) async fn file_node(&self, reply: NodeReply, asked: FetchTicket) -> Result<NodeInfo> {
         let inode = InodeId(reply.inode);
         match self.files.find(inode) {
             Some(open) if !open.quiet(&self.files) => {
@@ -124,7 +124,7 @@ impl FileSystem {
         caller: &Credentials,
         directory: InodeId,
         lease: Duration,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         let until = self.core.clock.monotonic().after(lease);
         let mut node = self.directory_node(caller, directory).await?;
         if !self.embedded() {
@@ -136,8 +136,8 @@ impl FileSystem {
     }
 
     /// A directory's attributes, merged of all its partitions.
-    async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
-        let known = &self.known;
+    async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<NodeInfo> {
+        let known = &self.directory_cache;
         if self.embedded()
             && let Some(node) = self.known_attributes(directory)
         {
@@ -162,7 +162,7 @@ impl FileSystem {
         inode: InodeId,
         set: SetAttributes,
         handle: Option<Handle>,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         self.count(Operation::SetAttributes, async {
             self.check_writable()?;
             self.changes_something();
@@ -173,7 +173,7 @@ impl FileSystem {
                 Some(size) => self.resize_and_set(caller, inode, size, set, handle).await,
                 None => self.set_file_attributes(caller, inode, set).await,
             };
-            done.map_err(|failure| self.doubt(failure, &[], &[Some(inode)]))
+            done.map_err(|failure| self.unknown_outcome(failure, &[], &[Some(inode)]))
         })
         .await
     }
@@ -183,12 +183,12 @@ impl FileSystem {
         caller: &Credentials,
         directory: InodeId,
         set: SetAttributes,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         let change = self.changing(directory);
         self.send_attributes(caller, directory, set).await?;
         drop(change);
         // They are set, whatever comes now.
-        self.directory_node(caller, directory).await.map_err(Failure::in_doubt)
+        self.directory_node(caller, directory).await.map_err(Failure::outcome_unknown)
     }
 
     /// Changes of a file other than of its size.
@@ -197,7 +197,7 @@ impl FileSystem {
         caller: &Credentials,
         inode: InodeId,
         set: SetAttributes,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         if let Some(open) = self.files.find(inode) {
             return self.set_open_attributes(caller, &open, set).await;
         }
@@ -246,7 +246,7 @@ impl FileSystem {
             let _change = self.changing(inode);
             let call = |at| Call::SetXattr { at, name: name.to_vec(), value: value.to_vec(), mode };
             let asked = self.core.ask_inode(caller, inode, call).await;
-            match asked.map_err(|refusal| self.doubt(refusal.into(), &[], &[Some(inode)]))? {
+            match asked.map_err(|refusal| self.unknown_outcome(refusal.into(), &[], &[Some(inode)]))? {
                 Reply::Done | Reply::Node(_) => {
                     // Files with xattrs have inode rows.
                     self.core.inodes.set_by_inode(inode, true);
@@ -275,7 +275,7 @@ impl FileSystem {
             let _change = self.changing(inode);
             let call = |at| Call::RemoveXattr { at, name: name.to_vec() };
             let asked = self.core.ask_inode(caller, inode, call).await;
-            match asked.map_err(|refusal| self.doubt(refusal.into(), &[], &[Some(inode)]))? {
+            match asked.map_err(|refusal| self.unknown_outcome(refusal.into(), &[], &[Some(inode)]))? {
                 Reply::Done | Reply::Node(_) => Ok(()),
                 other => Err(unexpected("RemoveXattr", &other)),
             }

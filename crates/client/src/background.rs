@@ -1,15 +1,16 @@
 //! What is done without being asked: releases are told within a second, holds let go, small files written back within
 //! the volume's sync interval, and large ones synced, by a thread of its own because a store takes its time for that. So does a
-//! shard that is being opened, and files that it has not taken yet have a thread, too. Errands have one that waits for nobody.
+//! shard that is being opened, and files that it has not taken yet have a thread, too. Asynchronous operations have one
+//! that waits for nobody.
 
-use crate::{Failure, FileSystem, Result, now};
+use crate::{Failure, FileSystem, Result, block_on};
 use parking_lot::{Condvar, Mutex};
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use varve_env::clock::Instant;
 use varve_types::Errno;
-use varve_world::clock::Moment;
 
 /// A client that has files open and has asked nothing for so long asks whether the server is there: one that was started anew
 /// waits for those who had files open, and takes what nobody comes for as closed.
@@ -32,27 +33,27 @@ struct Resting {
 }
 
 #[derive(Default)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundThreads {
     rest: Arc<Rest>,
-    /// Of the thread that tends errands, which can be called.
-    errands_rest: Arc<Rest>,
+    /// Of the thread that tends asynchronous operations, which can be called.
+    async_ops_rest: Arc<Rest>,
     /// How many requests there had been when they were counted last, and since when.
-    asked: Mutex<Option<(u64, Moment)>>,
+    asked: Mutex<Option<(u64, Instant)>>,
 }
 
-impl Background {
+impl BackgroundThreads {
     /// Begins to work for `file_system`, which it does not keep alive.
     pub fn start(file_system: &Arc<FileSystem>) -> Result<()> {
-        let Background { rest, errands_rest, .. } = &file_system.background;
+        let BackgroundThreads { rest, async_ops_rest, .. } = &file_system.background;
         fn ticking(work: impl Future<Output = ()>) -> Duration {
-            now(work);
+            block_on(work);
             TICK
         }
-        let spawn = |name, rest, look| Background::spawn(name, file_system, rest, look);
+        let spawn = |name, rest, look| BackgroundThreads::spawn(name, file_system, rest, look);
         spawn("varve-background", rest, |file_system| ticking(file_system.tick()))?;
-        spawn("varve-errands", errands_rest, FileSystem::tend_errands)?;
+        spawn("varve-errands", async_ops_rest, FileSystem::drive_async_ops)?;
         spawn("varve-register", rest, |file_system| ticking(file_system.register_late()))?;
-        spawn("varve-settle", rest, |file_system| ticking(file_system.settle_closed()))
+        spawn("varve-settle", rest, |file_system| ticking(file_system.record_closed_sizes()))
     }
 
     /// `look`: how long it rests then.
@@ -73,16 +74,16 @@ impl Background {
     }
 
     pub fn stop(&self) {
-        for rest in [&self.rest, &self.errands_rest] {
+        for rest in [&self.rest, &self.async_ops_rest] {
             rest.state.lock().stopped = true;
             rest.changed.notify_all();
         }
     }
 
-    /// Has errands tended now.
-    pub fn call_who_tends_errands(&self) {
-        self.errands_rest.state.lock().called = true;
-        self.errands_rest.changed.notify_all();
+    /// Has asynchronous operations tended now.
+    pub fn wake_async_op_driver(&self) {
+        self.async_ops_rest.state.lock().called = true;
+        self.async_ops_rest.changed.notify_all();
     }
 }
 
@@ -108,7 +109,7 @@ impl FileSystem {
     async fn tick(&self) {
         self.write_back_old().await;
         self.let_go_old();
-        self.tell_releases().await;
+        self.send_releases().await;
         self.keep_in_touch().await;
     }
 
@@ -125,17 +126,17 @@ impl FileSystem {
             return;
         }
         let Some(shard) = self.core.shard_of_an_open_file().filter(|_| !self.embedded()) else { return };
-        if let Err(failure) = self.core.ask_shard(shard, varve_wire::Call::Release).await {
+        if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
             tracing::warn!("the server could not be asked whether it is there: {failure}");
         }
     }
 
     /// Tells the servers which files are closed.
-    pub(crate) async fn tell_releases(&self) {
+    pub(crate) async fn send_releases(&self) {
         self.core.session.release_due(self.core.clock.monotonic());
         for shard in self.core.session.untold() {
             // The request carries the releases by itself.
-            if let Err(failure) = self.core.ask_shard(shard, varve_wire::Call::Release).await {
+            if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
                 tracing::warn!(%shard, "the server could not be told of closed files: {failure}");
                 return;
             }

@@ -1,22 +1,22 @@
 //! The way of one request: slot, worker, answer; and what is done when there is no answer or one that says "not now".
 
-use crate::attendance::Attendance;
-use crate::doubts::Doubts;
-use crate::errand::{self, waiting};
+use crate::async_ops::{self, waiting};
 use crate::inodes::Inodes;
+use crate::reactor::Reactor;
 use crate::routing::Routing;
-use crate::session::{Session, TakenBack, Turn};
-use crate::transport::{CallError, FindError, Server, Transport};
+use crate::session::{ClientSession, SlotGuard, TakenBack};
+use crate::transport::{CallError, FindError, FoundServer, Transport};
+use crate::unknown_outcomes::UnknownOutcomes;
 use crate::{ClientConfig, Counters, Failure, Result};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use varve_env::clock::{Clock, Instant};
+use varve_env::stages::{self, Stage};
+use varve_proto::{self as wire, Call, OpenMode, Reply, Request};
 use varve_types::{Credentials, Errno, InodeId, ShardId, VolumeSettings};
-use varve_wire::{self as wire, Call, OpenMode, Reply, Request};
-use varve_world::clock::{Clock, Moment};
-use varve_world::stages::{self, Stage};
 
 /// First and longest wait before rows that another change holds are asked for again. A change takes two fsyncs at most.
 pub(crate) const BUSY_WAIT: Wait = Wait { first: Duration::from_micros(50), longest: Duration::from_millis(20) };
@@ -40,7 +40,7 @@ impl Wait {
 }
 
 /// What a shard said that its caller must act on; whatever can be overcome by asking again has been.
-pub(crate) enum Refusal {
+pub(crate) enum CallRefusal {
     Failure(Failure),
     /// Learned from already; to be routed again.
     Moved {
@@ -53,29 +53,29 @@ pub(crate) enum Refusal {
     WritersUnknown(Duration),
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
+impl From<CallRefusal> for Failure {
+    fn from(refusal: CallRefusal) -> Failure {
         match refusal {
-            Refusal::Failure(failure) => failure,
-            Refusal::Moved { .. } | Refusal::NotHere => Errno::ESTALE.into(),
-            Refusal::MustPromote => Failure::new(Errno::EFBIG, "the content outgrows the file's row"),
-            Refusal::Stale => Failure::new(Errno::ESTALE, "the file's content has moved again and again"),
-            Refusal::WritersUnknown(_) => {
+            CallRefusal::Failure(failure) => failure,
+            CallRefusal::Moved { .. } | CallRefusal::NotHere => Errno::ESTALE.into(),
+            CallRefusal::MustPromote => Failure::new(Errno::EFBIG, "the content outgrows the file's row"),
+            CallRefusal::Stale => Failure::new(Errno::ESTALE, "the file's content has moved again and again"),
+            CallRefusal::WritersUnknown(_) => {
                 Failure::new(Errno::EAGAIN, "the server does not know yet who else writes the file")
             }
         }
     }
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Refusal {
-        Refusal::Failure(failure)
+impl From<Failure> for CallRefusal {
+    fn from(failure: Failure) -> CallRefusal {
+        CallRefusal::Failure(failure)
     }
 }
 
 /// What became of telling a server that a file is open.
 #[derive(PartialEq, Eq)]
-enum Registered {
+enum RegisterOutcome {
     Done,
     /// And never will be: the file is gone, say.
     NotHere,
@@ -85,10 +85,10 @@ enum Registered {
 
 /// A file that is open in this session.
 #[derive(Clone, Copy)]
-struct Opened {
+struct OpenRegistration {
     mode: OpenMode,
     /// Before, the server may be about to open it for a call that was given up, and is not told that it is closed.
-    release_from: Moment,
+    release_from: Instant,
 }
 
 /// Open files that a server could not be told of yet: it takes them for closed.
@@ -112,18 +112,18 @@ pub(crate) struct Core {
     pub config: ClientConfig,
     pub settings: VolumeSettings,
     pub clock: Arc<dyn Clock>,
-    pub session: Session,
+    pub session: ClientSession,
     pub routing: Routing,
     pub inodes: Inodes,
-    pub doubts: Doubts,
+    pub unknown_outcomes: UnknownOutcomes,
     pub counters: Counters,
-    pub attendance: Arc<Attendance>,
+    pub reactor: Arc<Reactor>,
     pub transport: Box<dyn Transport>,
-    server: RwLock<Arc<Server>>,
+    server: RwLock<Arc<FoundServer>>,
     /// One thread at a time looks for a lost server.
     finding: futures::lock::Mutex<()>,
     /// Files that the server has as open in this session; told again to the next server.
-    registered: Mutex<HashMap<InodeId, Opened>>,
+    registered: Mutex<HashMap<InodeId, OpenRegistration>>,
     unregistered: Mutex<Unregistered>,
     closed: AtomicBool,
 }
@@ -134,8 +134,8 @@ impl Core {
         config: ClientConfig,
         settings: VolumeSettings,
         clock: Arc<dyn Clock>,
-        session: Session,
-        attendance: Arc<Attendance>,
+        session: ClientSession,
+        reactor: Arc<Reactor>,
         transport: Box<dyn Transport>,
     ) -> Result<Core> {
         let server = transport.find(1).await.map_err(|error| match error {
@@ -145,9 +145,9 @@ impl Core {
         Ok(Core {
             routing: Routing::new(settings.shards),
             inodes: Inodes::default(),
-            doubts: Doubts::default(),
+            unknown_outcomes: UnknownOutcomes::default(),
             counters: Counters::default(),
-            attendance,
+            reactor,
             server: RwLock::new(server),
             finding: futures::lock::Mutex::new(()),
             registered: Mutex::default(),
@@ -161,7 +161,7 @@ impl Core {
         })
     }
 
-    pub fn server(&self) -> Arc<Server> {
+    pub fn server(&self) -> Arc<FoundServer> {
         self.server.read().clone()
     }
 
@@ -175,7 +175,7 @@ impl Core {
         self.transport.close();
     }
 
-    pub fn deadline(&self) -> Moment {
+    pub fn deadline(&self) -> Instant {
         self.clock.monotonic().after(self.config.deadline)
     }
 
@@ -190,10 +190,10 @@ impl Core {
     }
 
     /// `inode` is open in this session. `taken_back`: as [`Core::settle_releases`] has answered.
-    pub fn register(&self, inode: InodeId, mode: OpenMode, taken_back: Option<Moment>) {
-        let release_from = taken_back.unwrap_or(Moment(Duration::ZERO));
+    pub fn register(&self, inode: InodeId, mode: OpenMode, taken_back: Option<Instant>) {
+        let release_from = taken_back.unwrap_or(Instant(Duration::ZERO));
         let mut registered = self.registered.lock();
-        let known = registered.entry(inode).or_insert(Opened { mode, release_from });
+        let known = registered.entry(inode).or_insert(OpenRegistration { mode, release_from });
         known.release_from = known.release_from.max(release_from);
         if known.mode != mode {
             known.mode = OpenMode::ReadWrite;
@@ -217,7 +217,7 @@ impl Core {
 
     /// Before `inode` is opened: waits until no release of it is under way. One that waited is taken back; it was to be told from
     /// the moment on that is answered.
-    pub async fn settle_releases(&self, inode: InodeId) -> Result<Option<Moment>> {
+    pub async fn settle_releases(&self, inode: InodeId) -> Result<Option<Instant>> {
         let deadline = self.deadline();
         let mut wait = BUSY_WAIT;
         loop {
@@ -232,16 +232,16 @@ impl Core {
     }
 
     /// `inode`, which the server may have as open in this session, could not be opened. `taken_back`: as
-    /// [`Core::settle_releases`] has answered. `in_doubt`: the server may be about to open it.
-    pub fn not_opened(&self, inode: InodeId, taken_back: Option<Moment>, in_doubt: bool) {
-        let opened = in_doubt.then(|| self.opened_by());
+    /// [`Core::settle_releases`] has answered. `outcome_unknown`: the server may be about to open it.
+    pub fn not_opened(&self, inode: InodeId, taken_back: Option<Instant>, outcome_unknown: bool) {
+        let opened = outcome_unknown.then(|| self.opened_by());
         let Some(then) = taken_back.max(opened) else { return };
         if !self.registered.lock().contains_key(&inode) {
             self.session.release_from(then, self.row_shard(inode), inode);
         }
     }
 
-    pub fn check_deadline(&self, deadline: Moment, why: &str) -> Result<()> {
+    pub fn check_deadline(&self, deadline: Instant, why: &str) -> Result<()> {
         if self.clock.monotonic() < deadline {
             return Ok(());
         }
@@ -250,15 +250,15 @@ impl Core {
 
     /// On a thread that may wait.
     pub async fn pause(&self, wait: Duration) {
-        if !errand::leaves() {
-            self.attendance.step_back();
+        if !async_ops::leaves() {
+            self.reactor.hand_off_reactor();
         }
         waiting(self.transport.pause(wait)).await;
     }
 
     /// Finds the server again after the one numbered `lost` was lost, and tells it which files are open. Returns when any
     /// thread has done so.
-    async fn find_again(&self, lost: u64, deadline: Moment, why: &str) -> Result<()> {
+    async fn find_again(&self, lost: u64, deadline: Instant, why: &str) -> Result<()> {
         // Others may be at it for as long as their own deadlines are, one after the other.
         let mut turn = BUSY_WAIT;
         let _one = loop {
@@ -300,7 +300,7 @@ impl Core {
 
     /// Opens at `server` what this session holds open: a server that was started anew does not know. It is not held back by what
     /// cannot be opened there yet, as where a shard's store is in trouble; that is tried again by the background.
-    async fn register_again(&self, server: &Server, deadline: Moment) -> std::result::Result<(), CallError> {
+    async fn register_again(&self, server: &FoundServer, deadline: Instant) -> std::result::Result<(), CallError> {
         let open: Vec<(InodeId, OpenMode)> =
             self.registered.lock().iter().map(|(inode, opened)| (*inode, opened.mode)).collect();
         let (mut refused, mut busy) = (HashSet::new(), HashSet::new());
@@ -311,9 +311,9 @@ impl Core {
                 continue;
             }
             match self.register_one(server, inode, mode, self.registered_by().min(deadline)).await {
-                Ok(Registered::Done) => {}
-                Ok(Registered::NotHere) => tracing::warn!(%inode, "an open file is not there any more"),
-                Ok(Registered::Refused) => {
+                Ok(RegisterOutcome::Done) => {}
+                Ok(RegisterOutcome::NotHere) => tracing::warn!(%inode, "an open file is not there any more"),
+                Ok(RegisterOutcome::Refused) => {
                     refused.insert(inode);
                 }
                 Err(CallError::Deadline) => {
@@ -350,7 +350,7 @@ impl Core {
             if let Err(CallError::Deadline) = asked {
                 self.not_registered_yet(inode);
             }
-            if asked? == Registered::Refused {
+            if asked? == RegisterOutcome::Refused {
                 return Ok(false);
             }
         }
@@ -363,12 +363,12 @@ impl Core {
     }
 
     /// Until when a server that is asked now is waited for.
-    fn registered_by(&self) -> Moment {
+    fn registered_by(&self) -> Instant {
         self.clock.monotonic().after(REGISTERED_MAX)
     }
 
     /// When a server that was asked before now has taken an open file, or does not.
-    fn opened_by(&self) -> Moment {
+    fn opened_by(&self) -> Instant {
         self.clock.monotonic().after(OPENED_MAX)
     }
 
@@ -382,22 +382,22 @@ impl Core {
 
     async fn register_one(
         &self,
-        server: &Server,
+        server: &FoundServer,
         inode: InodeId,
         mode: OpenMode,
-        deadline: Moment,
-    ) -> std::result::Result<Registered, CallError> {
+        deadline: Instant,
+    ) -> std::result::Result<RegisterOutcome, CallError> {
         let by_row = wire::Locator::Inode { inode: inode.0 };
         let mut places = vec![self.inodes.locator(inode)];
         if places[0] != by_row {
             places.push(by_row);
         }
-        let mut registered = Registered::NotHere;
+        let mut registered = RegisterOutcome::NotHere;
         for at in places {
             match self.register_at(server, inode, at, mode, deadline).await? {
-                Registered::Done => return Ok(Registered::Done),
-                Registered::NotHere => {}
-                Registered::Refused => registered = Registered::Refused,
+                RegisterOutcome::Done => return Ok(RegisterOutcome::Done),
+                RegisterOutcome::NotHere => {}
+                RegisterOutcome::Refused => registered = RegisterOutcome::Refused,
             }
         }
         Ok(registered)
@@ -405,12 +405,12 @@ impl Core {
 
     async fn register_at(
         &self,
-        server: &Server,
+        server: &FoundServer,
         inode: InodeId,
         at: wire::Locator,
         mode: OpenMode,
-        deadline: Moment,
-    ) -> std::result::Result<Registered, CallError> {
+        deadline: Instant,
+    ) -> std::result::Result<RegisterOutcome, CallError> {
         let turn = self.session.begin();
         let mut wait = BUSY_WAIT;
         while self.clock.monotonic() < deadline {
@@ -421,19 +421,19 @@ impl Core {
             let request = Request { id: turn.id(), shard: shard.0, credentials, released: Vec::new(), call };
             let response = self.transport.call(server, server.worker_of(shard), &request, deadline).await?;
             match response.result {
-                Ok(_) => return Ok(Registered::Done),
-                Err(wire::Failure::Moved { directory, map }) if self.routing.learn(InodeId(directory), &map) => {}
-                Err(wire::Failure::Busy | wire::Failure::Moved { .. } | wire::Failure::NotOwner) => {
+                Ok(_) => return Ok(RegisterOutcome::Done),
+                Err(wire::CallFailure::Moved { directory, map }) if self.routing.learn(InodeId(directory), &map) => {}
+                Err(wire::CallFailure::Busy | wire::CallFailure::Moved { .. } | wire::CallFailure::NotOwner) => {
                     self.transport.pause(wait.next()).await;
                 }
-                Err(wire::Failure::NotHere) => return Ok(Registered::NotHere),
-                Err(wire::Failure::Server { message, .. }) => {
+                Err(wire::CallFailure::NotHere) => return Ok(RegisterOutcome::NotHere),
+                Err(wire::CallFailure::Server { message, .. }) => {
                     tracing::debug!(%inode, message, "an open file could not be registered again");
-                    return Ok(Registered::Refused);
+                    return Ok(RegisterOutcome::Refused);
                 }
                 Err(refusal) => {
                     tracing::warn!(%inode, ?refusal, "an open file could not be registered again");
-                    return Ok(Registered::NotHere);
+                    return Ok(RegisterOutcome::NotHere);
                 }
             }
         }
@@ -459,44 +459,44 @@ impl Core {
 /// One call under way.
 pub(crate) struct Calling<'a> {
     core: &'a Core,
-    turn: Turn<'a>,
+    turn: SlotGuard<'a>,
     credentials: wire::WireCredentials,
-    deadline: Moment,
+    deadline: Instant,
 }
 
 impl Calling<'_> {
     /// Asks `shard`, and asks again under the same call id while the answer is that it is busy or there is none.
-    pub async fn ask(&mut self, shard: ShardId, call: Call) -> std::result::Result<Reply, Refusal> {
+    pub async fn ask(&mut self, shard: ShardId, call: Call) -> std::result::Result<Reply, CallRefusal> {
         let core = self.core;
-        let released = core.session.tell(shard);
+        let released = core.session.releases_to_send(shard);
         let credentials = self.credentials.clone();
         let request = Request { id: self.turn.id(), shard: shard.0, credentials, released, call };
         let answer = self.insist(shard, &request).await;
-        core.session.told(shard, &request.released, answer.is_ok());
+        core.session.releases_sent(shard, &request.released, answer.is_ok());
         // A call that was given up may be under way, and a server that failed may have made it or find it in its log.
-        match answer.map_err(Failure::in_doubt)? {
+        match answer.map_err(Failure::outcome_unknown)? {
             Ok(reply) => Ok(reply),
-            Err(wire::Failure::Errno(number)) => Err(Refusal::Failure(Errno::from_number(number).into())),
-            Err(wire::Failure::Server { errno, message }) => {
-                Err(Refusal::Failure(Failure::new(Errno::from_number(errno), message).in_doubt()))
+            Err(wire::CallFailure::Errno(number)) => Err(CallRefusal::Failure(Errno::from_number(number).into())),
+            Err(wire::CallFailure::Server { errno, message }) => {
+                Err(CallRefusal::Failure(Failure::new(Errno::from_number(errno), message).outcome_unknown()))
             }
-            Err(wire::Failure::Moved { directory, map }) => {
+            Err(wire::CallFailure::Moved { directory, map }) => {
                 core.counters.retries.fetch_add(1, Relaxed);
-                Err(Refusal::Moved { learned: core.routing.learn(InodeId(directory), &map) })
+                Err(CallRefusal::Moved { learned: core.routing.learn(InodeId(directory), &map) })
             }
-            Err(wire::Failure::NotHere) => Err(Refusal::NotHere),
-            Err(wire::Failure::Stale { .. }) => Err(Refusal::Stale),
-            Err(wire::Failure::MustPromote) => Err(Refusal::MustPromote),
-            Err(wire::Failure::WritersUnknown { milliseconds }) => {
-                Err(Refusal::WritersUnknown(Duration::from_millis(milliseconds.into())))
+            Err(wire::CallFailure::NotHere) => Err(CallRefusal::NotHere),
+            Err(wire::CallFailure::Stale { .. }) => Err(CallRefusal::Stale),
+            Err(wire::CallFailure::MustPromote) => Err(CallRefusal::MustPromote),
+            Err(wire::CallFailure::WritersUnknown { milliseconds }) => {
+                Err(CallRefusal::WritersUnknown(Duration::from_millis(milliseconds.into())))
             }
-            Err(wire::Failure::Busy | wire::Failure::NotOwner) => {
+            Err(wire::CallFailure::Busy | wire::CallFailure::NotOwner) => {
                 unreachable!("insist() goes on asking while a shard is busy or its owner unknown")
             }
         }
     }
 
-    async fn insist(&self, shard: ShardId, request: &Request) -> Result<std::result::Result<Reply, wire::Failure>> {
+    async fn insist(&self, shard: ShardId, request: &Request) -> Result<std::result::Result<Reply, wire::CallFailure>> {
         let core = self.core;
         let (mut busy_wait, mut lost_wait) = (BUSY_WAIT, BUSY_WAIT);
         loop {
@@ -509,12 +509,12 @@ impl Calling<'_> {
             let response = core.transport.call(&server, server.worker_of(shard), request, self.deadline).await;
             drop(passage);
             match response.map(|response| response.result) {
-                Ok(Err(wire::Failure::Busy)) => {
+                Ok(Err(wire::CallFailure::Busy)) => {
                     let why = format!("other changes keep the rows busy, or shard {shard} is still being opened");
                     core.check_deadline(self.deadline, &why)?;
                     core.pause(busy_wait.next()).await;
                 }
-                Ok(Err(wire::Failure::NotOwner)) => {
+                Ok(Err(wire::CallFailure::NotOwner)) => {
                     let why = format!("the server does not own shard {shard}");
                     core.check_deadline(self.deadline, &why)?;
                     Box::pin(waiting(core.find_again(server.found, self.deadline, &why))).await?;
@@ -538,7 +538,7 @@ impl Calling<'_> {
     }
 
     pub async fn pause(&self, wait: &mut Wait, why: &str) -> Result<()> {
-        self.core.check_deadline(self.deadline, why).map_err(Failure::in_doubt)?;
+        self.core.check_deadline(self.deadline, why).map_err(Failure::outcome_unknown)?;
         self.core.pause(wait.next()).await;
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! How a client joins a volume.
 
 use std::time::Duration;
-use varve_wire::handshake::Purpose;
-use varve_world::volume_dir::{KeyFile, VolumeDir};
+use varve_env::volume_dir::{KeyFile, VolumeDir};
+use varve_proto::handshake::Purpose;
 
 /// What a client is told when it connects.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 macro_rules! operations {
     ($($variant:ident = $name:literal,)*) => {
-        /// A kind of operation, as doors ask for it.
+        /// A kind of operation, as frontends ask for it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Operation { $($variant,)* }
 

@@ -3,19 +3,19 @@
 
 mod cookies;
 
-use crate::files::Asking;
-use crate::inodes::Sighting;
+use crate::files::FetchTicket;
+use crate::inodes::ObservedInode;
 use crate::locate::unexpected;
-use crate::{Failure, FileSystem, Node, Operation, Result};
-use cookies::{AFTER_DOT, AFTER_DOT_DOT, Cookies, Position};
+use crate::{Failure, FileSystem, NodeInfo, Operation, Result};
+use cookies::{AFTER_DOT, AFTER_DOT_DOT, Cookies, ListingPosition};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use varve_env::random;
+use varve_proto::{Call, EntryReply, ListingEntry, Reply};
 use varve_types::{Credentials, Errno, FileKind, InodeId, Name, NameHash};
-use varve_wire::{Call, Child, EntryReply, Reply};
-use varve_world::random;
 
 /// Batches of a plain listing: some hundreds of names, so that the first come at once and a large directory takes few
 /// requests.
@@ -39,31 +39,31 @@ pub struct DirectoryEntry<'a> {
     pub kind: FileKind,
     /// Attributes, if they were asked for and came with the listing. A handed-out node counts one lookup, if the
     /// visitor took it.
-    pub node: Option<Node>,
+    pub node: Option<NodeInfo>,
 }
 
 /// What was last fetched: all names with hashes from `from` to before `next`.
-struct Batch {
+struct ListingBatch {
     from: u64,
     /// Ordered by hash, then by name.
-    children: Vec<Child>,
+    children: Vec<ListingEntry>,
     /// `None`: up to the end of the directory.
     next: Option<u64>,
 }
 
-impl Batch {
-    fn covers(&self, position: &Position) -> bool {
+impl ListingBatch {
+    fn covers(&self, position: &ListingPosition) -> bool {
         self.from <= position.hash() && self.next.is_none_or(|next| position.hash() < next)
     }
 
     /// The first name that is still to come.
-    fn find(&self, position: &Position) -> usize {
+    fn find(&self, position: &ListingPosition) -> usize {
         self.children.partition_point(|child| !position.precedes(child.hash, &child.name))
     }
 }
 
-struct Listing {
-    batch: Option<Batch>,
+struct ListingState {
+    batch: Option<ListingBatch>,
     /// The batch is the one that opening fetched, and nothing was shown of it yet.
     unread: bool,
     cookies: Cookies,
@@ -72,7 +72,7 @@ struct Listing {
 
 struct OpenDirectory {
     inode: InodeId,
-    listing: futures::lock::Mutex<Listing>,
+    listing: futures::lock::Mutex<ListingState>,
 }
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ pub(crate) struct Directories {
     made: AtomicU64,
 }
 
-type Visit<'a> = dyn FnMut(DirectoryEntry<'_>) -> bool + 'a;
+type EntryVisitor<'a> = dyn FnMut(DirectoryEntry<'_>) -> bool + 'a;
 
 impl FileSystem {
     /// `EACCES` unless `caller` may read the directory.
@@ -89,7 +89,7 @@ impl FileSystem {
         self.count(Operation::ReadDirectory, async {
             // The first batch, in the caller's name: later ones are listed with the right that was checked here.
             let batch = self.fetch(caller, inode, 0, BATCH_BYTES).await?;
-            let listing = Listing {
+            let listing = ListingState {
                 batch: Some(batch),
                 unread: true,
                 cookies: Cookies::default(),
@@ -137,19 +137,24 @@ impl FileSystem {
     }
 
     /// Shows `.` and `..` where they are still to come. `None`: no room.
-    async fn show_dots(&self, inode: InodeId, position: Position, visit: &mut Visit<'_>) -> Result<Option<Position>> {
+    async fn show_dots(
+        &self,
+        inode: InodeId,
+        position: ListingPosition,
+        visit: &mut EntryVisitor<'_>,
+    ) -> Result<Option<ListingPosition>> {
         let kind = FileKind::Directory;
-        if position == Position::Start
+        if position == ListingPosition::Start
             && !visit(DirectoryEntry { cookie: AFTER_DOT, name: b".", inode, kind, node: None })
         {
             return Ok(None);
         }
-        if matches!(position, Position::Start | Position::AfterDot) {
+        if matches!(position, ListingPosition::Start | ListingPosition::AfterDot) {
             let parent = self.parent(inode).await?;
             if !visit(DirectoryEntry { cookie: AFTER_DOT_DOT, name: b"..", inode: parent, kind, node: None }) {
                 return Ok(None);
             }
-            return Ok(Some(Position::From(0)));
+            return Ok(Some(ListingPosition::From(0)));
         }
         Ok(Some(position))
     }
@@ -158,10 +163,10 @@ impl FileSystem {
     async fn show(
         &self,
         inode: InodeId,
-        listing: &mut Listing,
-        mut position: Position,
+        listing: &mut ListingState,
+        mut position: ListingPosition,
         rewound: bool,
-        visit: &mut Visit<'_>,
+        visit: &mut EntryVisitor<'_>,
     ) -> Result<()> {
         // The batch that opening fetched is fresh enough for the first reading.
         let unread = std::mem::take(&mut listing.unread);
@@ -169,7 +174,7 @@ impl FileSystem {
             listing.batch = None;
         }
         loop {
-            let Listing { batch, cookies, .. } = listing;
+            let ListingState { batch, cookies, .. } = listing;
             let batch = match batch {
                 Some(batch) if batch.covers(&position) => batch,
                 _ => batch.insert(self.fetch_on(inode, position.hash(), BATCH_BYTES).await?),
@@ -178,7 +183,7 @@ impl FileSystem {
                 return Ok(());
             }
             match batch.next {
-                Some(next) => position = Position::From(next),
+                Some(next) => position = ListingPosition::From(next),
                 None => return Ok(()),
             }
         }
@@ -188,9 +193,9 @@ impl FileSystem {
     async fn show_with_attributes(
         &self,
         inode: InodeId,
-        listing: &mut Listing,
-        mut position: Position,
-        visit: &mut Visit<'_>,
+        listing: &mut ListingState,
+        mut position: ListingPosition,
+        visit: &mut EntryVisitor<'_>,
     ) -> Result<()> {
         (listing.batch, listing.unread) = (None, false);
         loop {
@@ -214,7 +219,7 @@ impl FileSystem {
             }
             listing.plus_batch_bytes = (listing.plus_batch_bytes * 2).min(BATCH_BYTES);
             match batch.next {
-                Some(next) => position = Position::From(next),
+                Some(next) => position = ListingPosition::From(next),
                 None => return Ok(()),
             }
         }
@@ -222,34 +227,36 @@ impl FileSystem {
 
     /// The attributes that came with a name; none of a file that is open here, or was until after they were asked for: more was known
     /// of it than they say.
-    fn listed_node(&self, parent: InodeId, child: &Child, asked: Asking) -> Option<Node> {
+    fn listed_node(&self, parent: InodeId, child: &ListingEntry, asked: FetchTicket) -> Option<NodeInfo> {
         let EntryReply::Node(reply) = &child.entry else { return None };
         let inode = InodeId(reply.inode);
         let known_better = self.files.find(inode).is_some() || self.files.is_outdated(inode, asked);
         (!known_better).then(|| self.under(parent, &child.name, self.node(reply, Duration::ZERO)))
     }
 
-    fn saw_listed(&self, parent: InodeId, child: &Child) {
+    fn saw_listed(&self, parent: InodeId, child: &ListingEntry) {
         let EntryReply::Node(reply) = &child.entry else { return };
         // Checked when the batch was fetched.
         let Ok(name) = Name::new(&child.name) else { return };
         let kind = reply.attributes.kind.into();
-        let seen = Sighting { inode: InodeId(reply.inode), parent, name: &name, kind, by_inode: reply.by_inode };
+        let seen = ObservedInode { inode: InodeId(reply.inode), parent, name: &name, kind, by_inode: reply.by_inode };
         self.core.inodes.saw(seen, 1);
     }
 
     /// A batch in the name of whoever opened the directory. A directory that was removed meanwhile has no more names.
-    async fn fetch_on(&self, directory: InodeId, from: u64, bytes_max: u32) -> Result<Batch> {
+    async fn fetch_on(&self, directory: InodeId, from: u64, bytes_max: u32) -> Result<ListingBatch> {
         if from > NameHash::LAST.0 {
-            return Ok(Batch { from, children: Vec::new(), next: None });
+            return Ok(ListingBatch { from, children: Vec::new(), next: None });
         }
         match self.fetch(&Credentials::root(), directory, from, bytes_max).await {
-            Err(failure) if failure.errno == Errno::ENOENT => Ok(Batch { from, children: Vec::new(), next: None }),
+            Err(failure) if failure.errno == Errno::ENOENT => {
+                Ok(ListingBatch { from, children: Vec::new(), next: None })
+            }
             fetched => fetched,
         }
     }
 
-    async fn fetch(&self, caller: &Credentials, directory: InodeId, from: u64, bytes_max: u32) -> Result<Batch> {
+    async fn fetch(&self, caller: &Credentials, directory: InodeId, from: u64, bytes_max: u32) -> Result<ListingBatch> {
         let call = || Call::List { directory: directory.0, from, bytes_max };
         let listing = match self.core.ask_hash(caller, directory, NameHash(from), call).await? {
             Reply::Listing(listing) => listing,
@@ -257,23 +264,23 @@ impl FileSystem {
         };
         self.core.routing.learn(directory, &listing.map);
         let mut children = listing.children;
-        let in_range = |child: &Child| {
+        let in_range = |child: &ListingEntry| {
             child.hash >= from && listing.next.is_none_or(|next| child.hash < next) && Name::new(&child.name).is_ok()
         };
         if listing.next.is_some_and(|next| next <= from) || !children.iter().all(in_range) {
             return Err(Failure::new(Errno::EIO, "the server listed names that were not asked for"));
         }
         children.sort_by(|a, b| (a.hash, &a.name).cmp(&(b.hash, &b.name)));
-        Ok(Batch { from, children, next: listing.next })
+        Ok(ListingBatch { from, children, next: listing.next })
     }
 }
 
 /// Shows the names of `batch` after `position`. `false`: the visitor has no more room.
 fn show_batch(
-    batch: &Batch,
+    batch: &ListingBatch,
     cookies: &mut Cookies,
-    position: &Position,
-    visit: &mut dyn FnMut(&Child, DirectoryEntry<'_>) -> bool,
+    position: &ListingPosition,
+    visit: &mut dyn FnMut(&ListingEntry, DirectoryEntry<'_>) -> bool,
 ) -> Result<bool> {
     for at in batch.find(position)..batch.children.len() {
         let child = &batch.children[at];

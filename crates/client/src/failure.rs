@@ -14,16 +14,16 @@ pub struct Failure {
     pub errno: Errno,
     pub message: Option<Box<str>>,
     /// It does not say that nothing was changed: what was asked for may have been done, or be done later.
-    pub in_doubt: bool,
+    pub outcome_unknown: bool,
 }
 
 impl Failure {
     pub fn new(errno: Errno, message: impl Into<String>) -> Failure {
-        Failure { errno, message: Some(message.into().into_boxed_str()), in_doubt: false }
+        Failure { errno, message: Some(message.into().into_boxed_str()), outcome_unknown: false }
     }
 
-    pub(crate) fn in_doubt(self) -> Failure {
-        Failure { in_doubt: true, ..self }
+    pub(crate) fn outcome_unknown(self) -> Failure {
+        Failure { outcome_unknown: true, ..self }
     }
 
     /// The failure of an operation on a file of the store. Errors that Varve has no errno for become `EIO` and keep
@@ -37,22 +37,22 @@ impl Failure {
             _ => error.raw_os_error().map_or(Errno::EIO, Errno::from_number),
         };
         // Of what was done before it, this says nothing.
-        Failure::new(errno, format!("{what}: {error}")).in_doubt()
+        Failure::new(errno, format!("{what}: {error}")).outcome_unknown()
     }
 
     /// The store's directory is not in its place.
-    pub(crate) fn away(root: &Path) -> Failure {
+    pub(crate) fn unreachable(root: &Path) -> Failure {
         Failure::new(
             Errno::EIO,
             format!("the store {} is not there, or was not a moment ago; bring it back", root.display()),
         )
-        .in_doubt()
+        .outcome_unknown()
     }
 }
 
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Failure {
-        Failure { errno, message: None, in_doubt: false }
+        Failure { errno, message: None, outcome_unknown: false }
     }
 }
 

@@ -1,19 +1,19 @@
 //! The volume as this process works on it, and how it is joined.
 
-use crate::attendance::Attendance;
-use crate::background::Background;
+use crate::async_ops::AsyncOps;
+use crate::attribute_cache::AttributeCache;
+use crate::background::BackgroundThreads;
+use crate::block_on;
 use crate::calls::Core;
 use crate::directories::Directories;
-use crate::errand::Errands;
-use crate::files::{Asking, Files, backing_blocks};
-use crate::holds::Holds;
-use crate::known::{Change, Known};
-use crate::now;
-use crate::seen::Seen;
-use crate::session::Session;
+use crate::directory_cache::{DirectoryCache, PendingChange};
+use crate::files::{FetchTicket, FileTable, backing_blocks};
+use crate::lookup_pins::LookupPins;
+use crate::reactor::Reactor;
+use crate::session::ClientSession;
 use crate::transport::Transport;
 use crate::transport::blocking::BlockingTransport;
-use crate::transport::neighbour::{Neighbour, NeighbourTransport};
+use crate::transport::in_process::{InProcessServer, InProcessTransport};
 use crate::{ClientConfig, Counters, Failure, Operation, Result};
 use futures::FutureExt;
 use std::future::Future;
@@ -21,22 +21,22 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use varve_env::clock::{Clock, Instant, RealClock};
+use varve_env::random;
+use varve_env::stages::{self, Stage};
+use varve_env::volume_dir::VolumeDir;
+use varve_env::volume_dir::VolumeFileError;
+use varve_proto::handshake::{KeyId, Purpose, VolumeKey};
+use varve_proto::{EntryReply, FileContent, NodeReply};
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, SessionId, VolumeSettings};
-use varve_wire::handshake::{KeyId, Purpose, VolumeKey};
-use varve_wire::{EntryReply, FileContent, NodeReply};
-use varve_world::clock::{Clock, Moment, RealClock};
-use varve_world::random;
-use varve_world::stages::{self, Stage};
-use varve_world::volume_dir::VolumeDir;
-use varve_world::volume_dir::VolumeFileError;
 
 /// How long the kernel of an embedded mount may believe names and attributes: nobody else changes them, and what this mount
 /// changes the kernel knows. An hour bounds the damage of a mistake.
 const ALONE_TTL: Duration = Duration::from_secs(3600);
 
-/// A file or directory as a door shows it.
+/// A file or directory as a frontend shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeInfo {
     pub inode: InodeId,
     pub attributes: Attributes,
     /// 512-byte blocks, as `st_blocks`.
@@ -47,7 +47,7 @@ pub struct Node {
     pub attributes_ttl: Duration,
 }
 
-/// For how long a door's kernel may believe what it was told.
+/// For how long a frontend's kernel may believe what it was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
     /// Names and attributes of directories.
@@ -61,13 +61,13 @@ pub struct Timeouts {
 /// A volume that this process works on. Used by many threads at once, through `Arc`.
 pub struct FileSystem {
     pub(crate) core: Core,
-    pub(crate) files: Files,
+    pub(crate) files: FileTable,
     pub(crate) directories: Directories,
-    pub(crate) background: Background,
-    pub(crate) known: Known,
-    pub(crate) seen: Seen,
-    pub(crate) holds: Holds,
-    pub(crate) errands: Errands,
+    pub(crate) background: BackgroundThreads,
+    pub(crate) directory_cache: DirectoryCache,
+    pub(crate) attribute_cache: AttributeCache,
+    pub(crate) lookup_pins: LookupPins,
+    pub(crate) async_ops: AsyncOps,
     /// Counts what might change names or attributes of files, makings and writes aside: of those, the openings for writing.
     pub(crate) changes: AtomicU64,
     /// Milliseconds of the last lease on a directory.
@@ -82,11 +82,17 @@ impl FileSystem {
     }
 
     /// As [`FileSystem::connect`], to a server in this process, which asks no key.
-    pub fn connect_within(config: ClientConfig, neighbour: Arc<dyn Neighbour>) -> Result<Arc<FileSystem>> {
-        FileSystem::connect_to(config, Some(neighbour))
+    pub fn connect_within(
+        config: ClientConfig,
+        in_process_server: Arc<dyn InProcessServer>,
+    ) -> Result<Arc<FileSystem>> {
+        FileSystem::connect_to(config, Some(in_process_server))
     }
 
-    fn connect_to(mut config: ClientConfig, neighbour: Option<Arc<dyn Neighbour>>) -> Result<Arc<FileSystem>> {
+    fn connect_to(
+        mut config: ClientConfig,
+        in_process_server: Option<Arc<dyn InProcessServer>>,
+    ) -> Result<Arc<FileSystem>> {
         let settings = config.store.read_settings().map_err(|error| {
             let errno = match error {
                 VolumeFileError::NoVolume { .. } | VolumeFileError::NoDirectory { .. } => Errno::ENOENT,
@@ -99,31 +105,33 @@ impl FileSystem {
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         // 0 is never a session.
         let session = SessionId(random::number().max(1));
-        let attendance = Arc::new(Attendance::default());
+        let reactor = Arc::new(Reactor::default());
         let (purpose, own_clock) = (config.purpose, Arc::clone(&clock));
-        let transport: Box<dyn Transport> = match neighbour {
-            Some(neighbour) => Box::new(NeighbourTransport::new(neighbour, session, purpose, own_clock)),
+        let transport: Box<dyn Transport> = match in_process_server {
+            Some(in_process_server) => {
+                Box::new(InProcessTransport::new(in_process_server, session, purpose, own_clock))
+            }
             None => {
                 let key = key_of(&config, &settings)?;
-                let attendance = Arc::clone(&attendance);
-                Box::new(BlockingTransport::new(&config, &settings, key, session, own_clock, attendance))
+                let reactor = Arc::clone(&reactor);
+                Box::new(BlockingTransport::new(&config, &settings, key, session, own_clock, reactor))
             }
         };
-        let session = Session::new(session, settings.shards);
-        let core = now(Core::start(config, settings, clock, session, attendance, transport))?;
+        let session = ClientSession::new(session, settings.shards);
+        let core = block_on(Core::start(config, settings, clock, session, reactor, transport))?;
         let file_system = Arc::new(FileSystem {
-            files: Files::new(&core.settings),
+            files: FileTable::new(&core.settings),
             directories: Directories::default(),
-            background: Background::default(),
-            known: Known::default(),
-            seen: Seen::default(),
-            holds: Holds::default(),
-            errands: Errands::default(),
+            background: BackgroundThreads::default(),
+            directory_cache: DirectoryCache::default(),
+            attribute_cache: AttributeCache::default(),
+            lookup_pins: LookupPins::default(),
+            async_ops: AsyncOps::default(),
             changes: AtomicU64::new(0),
             lease_ms: AtomicU64::new(0),
             core,
         });
-        Background::start(&file_system)?;
+        BackgroundThreads::start(&file_system)?;
         Ok(file_system)
     }
 
@@ -142,12 +150,12 @@ impl FileSystem {
     }
 
     /// To be held while `inode` is changed in a way that nobody here follows.
-    pub(crate) fn changing(&self, inode: InodeId) -> Option<Change<'_>> {
+    pub(crate) fn changing(&self, inode: InodeId) -> Option<PendingChange<'_>> {
         let directory = inode == InodeId::ROOT || self.core.inodes.is_directory(inode);
-        directory.then(|| self.known.change(inode, None))
+        directory.then(|| self.directory_cache.change(inode, None))
     }
 
-    /// What the kernel is told at present, at the longest; less of what is in doubt.
+    /// What the kernel is told at present, at the longest; less of what is of unknown outcome.
     pub fn timeouts(&self) -> Timeouts {
         if self.embedded() {
             return Timeouts { directories: ALONE_TTL, files: ALONE_TTL, absent: ALONE_TTL };
@@ -156,8 +164,8 @@ impl FileSystem {
         Timeouts { directories, files: Duration::ZERO, absent: Duration::ZERO }
     }
 
-    /// A directory was leased at `now` for `lease_ms`, counted from `asked`: what is left of that.
-    pub(crate) fn leased(&self, asked: Moment, lease_ms: u32) -> Duration {
+    /// A directory was leased at `block_on` for `lease_ms`, counted from `asked`: what is left of that.
+    pub(crate) fn leased(&self, asked: Instant, lease_ms: u32) -> Duration {
         if lease_ms > 0 {
             self.lease_ms.store(lease_ms.into(), Relaxed);
         }
@@ -191,8 +199,8 @@ impl FileSystem {
         if self.core.config.read_only { Err(Errno::EROFS.into()) } else { Ok(()) }
     }
 
-    /// What a door is shown of `reply`. `lease`: how long a directory's name may be believed.
-    pub(crate) fn node(&self, reply: &NodeReply, lease: Duration) -> Node {
+    /// What a frontend is shown of `reply`. `lease`: how long a directory's name may be believed.
+    pub(crate) fn node(&self, reply: &NodeReply, lease: Duration) -> NodeInfo {
         let attributes = Attributes::from(reply.attributes);
         // What could not be counted is asked for again, though nobody else changes it: it may be readable by then.
         let counted = attributes.nlink != Attributes::NLINK_UNKNOWN || attributes.kind != FileKind::Directory;
@@ -205,20 +213,20 @@ impl FileSystem {
         } else {
             (Duration::ZERO, Duration::ZERO)
         };
-        let in_doubt = self.core.doubts.of_inode(InodeId(reply.inode));
-        let attributes_ttl = if in_doubt { Duration::ZERO } else { attributes_ttl };
+        let outcome_unknown = self.core.unknown_outcomes.of_inode(InodeId(reply.inode));
+        let attributes_ttl = if outcome_unknown { Duration::ZERO } else { attributes_ttl };
         let blocks = match reply.content {
             FileContent::Backing { .. } => backing_blocks(&self.core, InodeId(reply.inode)),
             _ => None,
         };
         let blocks = blocks.unwrap_or(attributes.blocks());
-        Node { inode: InodeId(reply.inode), attributes, blocks, entry_ttl, attributes_ttl }
+        NodeInfo { inode: InodeId(reply.inode), attributes, blocks, entry_ttl, attributes_ttl }
     }
 
-    /// `node`, which a name means, as a door shows it under that name.
-    pub(crate) fn under(&self, parent: InodeId, name: &[u8], node: Node) -> Node {
-        match self.core.doubts.of_name(parent, name) {
-            true => Node { entry_ttl: Duration::ZERO, ..node },
+    /// `node`, which a name means, as a frontend shows it under that name.
+    pub(crate) fn under(&self, parent: InodeId, name: &[u8], node: NodeInfo) -> NodeInfo {
+        match self.core.unknown_outcomes.of_name(parent, name) {
+            true => NodeInfo { entry_ttl: Duration::ZERO, ..node },
             false => node,
         }
     }
@@ -228,9 +236,9 @@ impl FileSystem {
         &self,
         caller: &Credentials,
         entry: EntryReply,
-        asked: Asking,
+        asked: FetchTicket,
         lease: Duration,
-    ) -> Result<Option<Node>> {
+    ) -> Result<Option<NodeInfo>> {
         let resolved = match entry {
             EntryReply::Node(node) => self.file_node(node, asked).await,
             EntryReply::Elsewhere { inode, kind } => {

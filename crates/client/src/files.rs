@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - An inode is registered with the server from before its first handle works until after its last one is closed.
-//! - A backing file is written only while its row says *unsettled*, so that its size is the file's whatever happens; the
-//!   row says *settled* only what the store has on its disk ([`settle`]).
+//! - A backing file is written only while its row says *stale*, so that its size is the file's whatever happens; the
+//!   row says *settled* only what the store has on its disk ([`size_recording`]).
 //! - Lock order: an inode's content (held over calls), then, for a moment each, the table of open inodes, an inode's
 //!   counts, its backing file, and what calls share.
 
@@ -15,31 +15,31 @@ mod backing;
 mod catch_up;
 mod content;
 mod failures;
-mod forecast;
+mod fetch_order;
 mod inline;
 mod io;
+mod large_file_prediction;
 mod open;
-mod outdated;
 mod pages;
-mod settle;
+mod size_check;
+mod size_recording;
 mod space;
-mod whole;
 mod write_behind;
 
 pub(crate) use backing::blocks as backing_blocks;
 pub(crate) use content::OpenInode;
-pub(crate) use outdated::Asking;
+pub(crate) use fetch_order::FetchTicket;
 pub(crate) use pages::Version;
-pub use settle::Unsettled;
+pub use size_recording::StaleSizes;
 
 use crate::{Failure, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use varve_env::clock::Instant;
+use varve_env::disk::File;
 use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
-use varve_world::clock::Moment;
-use varve_world::disk::File;
 
 /// An open file of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,13 +119,13 @@ pub enum Io {
     /// cannot be read also beside passed-through ones: a mapping goes through the page cache. `keep`: as above, for what is
     /// mapped.
     Direct { keep: bool },
-    /// On the backing file itself; all passthrough opens of an inode share one descriptor. If the kernel refuses, the door
-    /// calls [`crate::FileSystem::decline_passthrough`] and goes on as that says.
+    /// On the backing file itself; all passthrough opens of an inode share one descriptor. If the kernel refuses, the
+    /// frontend calls [`crate::FileSystem::decline_passthrough`] and goes on as that says.
     Passthrough(Arc<File>),
 }
 
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenedFile {
     pub handle: Handle,
     pub io: Io,
 }
@@ -143,25 +143,25 @@ pub(crate) struct OpenHandle {
     pub flags: OpenFlags,
     /// In whose name content is written back.
     pub caller: Credentials,
-    pub way: Mutex<Way>,
+    pub handle_io: Mutex<HandleIo>,
     /// Of the file's [`Failures`](failures::Failures), those that this one has been told.
     pub failures_known: AtomicU64,
 }
 
 /// [`Io`], as a handle remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum HandleIo {
     Cached,
     Direct,
     Passthrough,
 }
 
-impl From<&Io> for Way {
-    fn from(io: &Io) -> Way {
+impl From<&Io> for HandleIo {
+    fn from(io: &Io) -> HandleIo {
         match io {
-            Io::Cached { .. } => Way::Cached,
-            Io::Direct { .. } => Way::Direct,
-            Io::Passthrough(_) => Way::Passthrough,
+            Io::Cached { .. } => HandleIo::Cached,
+            Io::Direct { .. } => HandleIo::Direct,
+            Io::Passthrough(_) => HandleIo::Passthrough,
         }
     }
 }
@@ -169,18 +169,18 @@ impl From<&Io> for Way {
 /// Bytes a file can have: what `off_t` holds.
 pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-pub(crate) struct Files {
+pub(crate) struct FileTable {
     inline_limit: usize,
     inodes: Mutex<HashMap<InodeId, Arc<OpenInode>>>,
     handles: RwLock<HashMap<u64, Arc<OpenHandle>>>,
     handles_made: AtomicU64,
     /// Inodes whose content waits to be written back, since when, and how many bytes it has.
-    dirty: Mutex<HashMap<InodeId, (Moment, usize)>>,
+    dirty: Mutex<HashMap<InodeId, (Instant, usize)>>,
     dirty_bytes: AtomicUsize,
-    outdated: outdated::Outdated,
-    settling: Mutex<settle::Settling>,
+    outdated: fetch_order::Outdated,
+    size_queue: Mutex<size_recording::SizeQueue>,
     write_behind: write_behind::WriteBehind,
-    pub(crate) forecast: forecast::Forecast,
+    pub(crate) prediction: large_file_prediction::LargeFilePredictor,
     /// The kernel refused a passthrough: it would refuse the next one too.
     passthrough_refused: AtomicBool,
     /// Handles so far that it was offered for and that were not refused: what is written by those is not in the page cache.
@@ -189,19 +189,19 @@ pub(crate) struct Files {
     direct_is_coherent: AtomicBool,
 }
 
-impl Files {
-    pub fn new(settings: &VolumeSettings) -> Files {
-        Files {
+impl FileTable {
+    pub fn new(settings: &VolumeSettings) -> FileTable {
+        FileTable {
             inline_limit: settings.inline_limit as usize,
             inodes: Mutex::default(),
             handles: RwLock::default(),
             handles_made: AtomicU64::new(0),
             dirty: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
-            outdated: outdated::Outdated::default(),
-            settling: Mutex::default(),
+            outdated: fetch_order::Outdated::default(),
+            size_queue: Mutex::default(),
             write_behind: write_behind::WriteBehind::default(),
-            forecast: forecast::Forecast::default(),
+            prediction: large_file_prediction::LargeFilePredictor::default(),
             passthrough_refused: AtomicBool::new(false),
             passed_through: AtomicU64::new(0),
             direct_is_coherent: AtomicBool::new(false),
@@ -222,7 +222,7 @@ impl Files {
         self.handles.read().get(&handle.0).cloned().ok_or_else(unknown)
     }
 
-    /// Takes part in `inode` with one more handle; undone by [`Files::leave`].
+    /// Takes part in `inode` with one more handle; undone by [`FileTable::leave`].
     fn enter(&self, inode: InodeId, writable: bool) -> Arc<OpenInode> {
         let mut inodes = self.inodes.lock();
         let open = inodes.entry(inode).or_insert_with(|| Arc::new(OpenInode::new(inode)));
@@ -240,7 +240,7 @@ impl Files {
         counts.handles -= 1;
         if counts.handles == 0 {
             drop(counts);
-            self.outdated.told(open.inode);
+            self.outdated.note_reply(open.inode);
             inodes.remove(&open.inode);
             self.mark_clean(open.inode);
             unregister();
@@ -258,7 +258,7 @@ impl Files {
     }
 
     /// The content of `inode`, `bytes` long, waits to be written back. `true`: too much waits.
-    fn mark_dirty(&self, inode: InodeId, bytes: usize, now: Moment, bytes_max: usize) -> bool {
+    fn mark_dirty(&self, inode: InodeId, bytes: usize, now: Instant, bytes_max: usize) -> bool {
         let mut dirty = self.dirty.lock();
         let waiting = dirty.entry(inode).or_insert((now, 0));
         let before = std::mem::replace(&mut waiting.1, bytes);
@@ -275,22 +275,22 @@ impl Files {
         let mut dirty = self.dirty.lock();
         if let Some((_, bytes)) = dirty.remove(&inode) {
             self.dirty_bytes.fetch_sub(bytes, Relaxed);
-            self.outdated.told(inode);
+            self.outdated.note_reply(inode);
         }
     }
 
     /// Rows are about to be asked for.
-    pub fn asking(&self) -> Asking {
+    pub fn asking(&self) -> FetchTicket {
         self.outdated.asking()
     }
 
     /// Whether the row of a file, asked for as `asked` says, may lack what was done with it here.
-    pub fn is_outdated(&self, inode: InodeId, asked: Asking) -> bool {
+    pub fn is_outdated(&self, inode: InodeId, asked: FetchTicket) -> bool {
         self.outdated.is(inode, asked)
     }
 
     /// Inodes that have waited for their write-back since before `then`.
-    fn dirty_since(&self, then: Moment) -> Vec<InodeId> {
+    fn dirty_since(&self, then: Instant) -> Vec<InodeId> {
         let dirty = self.dirty.lock();
         dirty.iter().filter(|(_, (since, _))| *since <= then).map(|(inode, _)| *inode).collect()
     }

@@ -1,16 +1,16 @@
-//! What this client knows of the inodes that its door holds: under which name each was last seen, and whether its
+//! What this client knows of the inodes that its frontend holds: under which name each was last seen, and whether its
 //! attributes are in that entry or in an inode row.
 //!
-//! Kept for as long as the door counts lookups of the inode or has it open. All of it is a hint: a locator that is
+//! Kept for as long as the frontend counts lookups of the inode or has it open. All of it is a hint: a locator that is
 //! wrong is answered with `NotHere` and corrected ([`crate::locate`]).
 
 use crate::files::Version;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use varve_env::key_hash::KeyHashing;
+use varve_proto::Locator;
 use varve_types::{FileKind, InodeId, Name};
-use varve_wire::Locator;
-use varve_world::key_hash::KeyHashing;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Enough that the threads of a mount seldom meet at one lock.
@@ -18,7 +18,7 @@ const STRIPES: usize = 16;
 
 /// One inode.
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedInode {
     parent: InodeId,
     /// `None` once its last known name is gone, and of the root.
     name: Option<Name>,
@@ -31,7 +31,7 @@ struct Known {
     /// A directory whose row and entry are known to be on disk, and those of all that it is in: as of how many moves of directories
     /// ([`Inodes::moves`]), for it may be in others since.
     durable: Option<u64>,
-    /// Of a file: what the pages are of that the door's kernel may have.
+    /// Of a file: what the pages are of that the frontend's kernel may have.
     pages: Pages,
 }
 
@@ -48,7 +48,7 @@ enum Pages {
 
 #[derive(Default)]
 pub(crate) struct Inodes {
-    stripes: [Mutex<HashMap<InodeId, Known, KeyHashing>>; STRIPES],
+    stripes: [Mutex<HashMap<InodeId, CachedInode, KeyHashing>>; STRIPES],
     /// The inode last seen under a name, by a hash of both the directory and the name. A collision makes a hint
     /// wrong, no more.
     names: [Mutex<HashMap<u64, InodeId, KeyHashing>>; STRIPES],
@@ -56,8 +56,8 @@ pub(crate) struct Inodes {
     moves: AtomicU64,
 }
 
-/// Where a door saw an inode.
-pub(crate) struct Sighting<'a> {
+/// Where a frontend saw an inode.
+pub(crate) struct ObservedInode<'a> {
     pub inode: InodeId,
     pub parent: InodeId,
     pub name: &'a Name,
@@ -66,8 +66,8 @@ pub(crate) struct Sighting<'a> {
 }
 
 impl Inodes {
-    /// The inode was seen; counts `lookups` more of the door's references to it.
-    pub fn saw(&self, seen: Sighting<'_>, lookups: u64) {
+    /// The inode was seen; counts `lookups` more of the frontend's references to it.
+    pub fn saw(&self, seen: ObservedInode<'_>, lookups: u64) {
         let by_inode = seen.by_inode || seen.kind == FileKind::Directory;
         let old = {
             let mut stripe = self.stripe(seen.inode).lock();
@@ -88,7 +88,7 @@ impl Inodes {
                 }
                 None if lookups == 0 => return,
                 None => {
-                    let known = Known {
+                    let known = CachedInode {
                         parent: seen.parent,
                         name: Some(seen.name.clone()),
                         kind: seen.kind,
@@ -110,15 +110,15 @@ impl Inodes {
         self.name_stripe(key).lock().insert(key, seen.inode);
     }
 
-    /// The door drops `lookups` references.
+    /// The frontend drops `lookups` references.
     pub fn forget(&self, inode: InodeId, lookups: u64) {
         self.change_and_prune(inode, |known| known.lookups = known.lookups.saturating_sub(lookups));
     }
 
     pub fn opened(&self, inode: InodeId) {
         let mut stripe = self.stripe(inode).lock();
-        // A handle may be opened by number alone, by a door that remembers inodes longer than we do.
-        let unknown = || Known {
+        // A handle may be opened by number alone, by a frontend that remembers inodes longer than we do.
+        let unknown = || CachedInode {
             parent: InodeId::ROOT,
             name: None,
             kind: FileKind::Regular,
@@ -138,7 +138,7 @@ impl Inodes {
     /// How to ask for the row of `inode`.
     pub fn locator(&self, inode: InodeId) -> Locator {
         match self.stripe(inode).lock().get(&inode) {
-            Some(Known { parent, name: Some(name), by_inode: false, .. }) => {
+            Some(CachedInode { parent, name: Some(name), by_inode: false, .. }) => {
                 Locator::Entry { parent: parent.0, name: name.as_bytes().to_vec(), inode: inode.0 }
             }
             _ => Locator::Inode { inode: inode.0 },
@@ -181,7 +181,7 @@ impl Inodes {
             let Some(known) = stripe.get(&inode) else { return };
             (known.kind, known.by_inode || known.opens > 0)
         };
-        self.saw(Sighting { inode, parent, name, kind: seen.0, by_inode: seen.1 }, 0);
+        self.saw(ObservedInode { inode, parent, name, kind: seen.0, by_inode: seen.1 }, 0);
     }
 
     /// The name does not mean `inode` any more: what was known under it has only its inode row, if any. What the name means
@@ -217,8 +217,8 @@ impl Inodes {
         }
     }
 
-    /// The door opens a file, which is `now` as said, through its kernel's pages: whether those that it has are still right, as
-    /// they are where it is `alone`, unless what was written by them is lost. It drops them if not.
+    /// The frontend opens a file, which is `now` as said, through its kernel's pages: whether those that it has are
+    /// still right, as they are where it is `alone`, unless what was written by them is lost. It drops them if not.
     pub fn pages_are_right(&self, file: InodeId, now: Option<Version>, alone: bool) -> bool {
         let mut stripe = self.stripe(file).lock();
         let Some(known) = stripe.get_mut(&file) else { return false };
@@ -227,14 +227,14 @@ impl Inodes {
         before != Pages::Lost && (alone || now != Pages::Unknown && before == now)
     }
 
-    /// What was written to a file is lost, and the door's kernel may have pages of it.
+    /// What was written to a file is lost, and the frontend's kernel may have pages of it.
     pub fn pages_are_lost(&self, file: InodeId) {
         if let Some(known) = self.stripe(file).lock().get_mut(&file) {
             known.pages = Pages::Lost;
         }
     }
 
-    fn change_and_prune(&self, inode: InodeId, change: impl FnOnce(&mut Known)) {
+    fn change_and_prune(&self, inode: InodeId, change: impl FnOnce(&mut CachedInode)) {
         let removed = {
             let mut stripe = self.stripe(inode).lock();
             let Some(known) = stripe.get_mut(&inode) else { return };
@@ -244,7 +244,7 @@ impl Inodes {
             }
             stripe.remove(&inode)
         };
-        if let Some(Known { parent, name: Some(name), .. }) = removed {
+        if let Some(CachedInode { parent, name: Some(name), .. }) = removed {
             self.drop_name(parent, &name, inode);
         }
     }
@@ -257,7 +257,7 @@ impl Inodes {
         }
     }
 
-    fn stripe(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Known, KeyHashing>> {
+    fn stripe(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, CachedInode, KeyHashing>> {
         &self.stripes[(inode.0 ^ (inode.0 >> 48)) as usize % STRIPES]
     }
 

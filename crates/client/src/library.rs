@@ -1,23 +1,23 @@
-//! Files by path, for programs and benchmarks: the door "library". Paths are absolute within the volume (a leading `/`
-//! may be left out); symlinks are not followed, `..` is not understood.
+//! Files by path, for programs and benchmarks: the frontend "library". Paths are absolute within the volume (a leading
+//! `/` may be left out); symlinks are not followed, `..` is not understood.
 //!
 //! Names of directories are believed for as long as the server leases them. What is believed was found in the name of this
 //! library's one caller, so the caller's right to search is leased with it.
 
 use crate::calls::{BUSY_WAIT, Wait};
 use crate::{
-    ClientConfig, DirectoryEntry, Failure, FileSystem, NewNode, Node, OpenFlags, OpenMode, Operation, RenameFlags,
+    ClientConfig, DirectoryEntry, Failure, FileSystem, NewNode, NodeInfo, OpenFlags, OpenMode, Operation, RenameFlags,
     Result,
 };
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_env::key_hash::KeyHashing;
+use varve_env::volume_dir::VolumeDir;
+use varve_proto::EntryReply;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name, NameError};
-use varve_wire::EntryReply;
-use varve_world::clock::Moment;
-use varve_world::key_hash::KeyHashing;
-use varve_world::volume_dir::VolumeDir;
 
 /// Directories' names kept; when there are more, all are forgotten. With names of usual length some 2 MB.
 const NAMES_MAX: usize = 16 * 1024;
@@ -33,14 +33,14 @@ const READ_BYTES: usize = 256 * 1024;
 const LOST_RACE_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// What directories' names mean, and until when that may be believed.
-type KnownNames = HashMap<(InodeId, Name), (InodeId, Moment), KeyHashing>;
+type KnownNames = HashMap<(InodeId, Name), (InodeId, Instant), KeyHashing>;
 
 /// What this library's caller may believe of directories.
 #[derive(Default)]
 struct KnownDirectories {
     names: KnownNames,
     /// Paths as they were given, believed for as long as each name in them is. All those names are in `names`.
-    paths: HashMap<Box<[u8]>, (InodeId, Moment), KeyHashing>,
+    paths: HashMap<Box<[u8]>, (InodeId, Instant), KeyHashing>,
     /// Counts what was forgotten: a path that was walked meanwhile is not kept.
     forgotten: u64,
     /// The names forgotten last, the latest at the end: one that was asked for before that is not kept.
@@ -53,7 +53,7 @@ const FORGOTTEN_MAX: usize = 64;
 pub struct Library {
     file_system: Arc<FileSystem>,
     caller: Credentials,
-    known: Mutex<KnownDirectories>,
+    known_directories: Mutex<KnownDirectories>,
 }
 
 impl Library {
@@ -71,7 +71,7 @@ impl Library {
     }
 
     pub fn new(file_system: Arc<FileSystem>, caller: Credentials) -> Library {
-        Library { file_system, caller, known: Mutex::default() }
+        Library { file_system, caller, known_directories: Mutex::default() }
     }
 
     pub fn file_system(&self) -> &Arc<FileSystem> {
@@ -94,7 +94,7 @@ impl Library {
     }
 
     /// As lstat(2).
-    pub async fn stat(&self, path: &[u8]) -> Result<Node> {
+    pub async fn stat(&self, path: &[u8]) -> Result<NodeInfo> {
         let fs = &self.file_system;
         if components(path).next().is_none() {
             let attributes = fs.attributes_of(&self.caller, InodeId::ROOT);
@@ -124,7 +124,7 @@ impl Library {
     pub async fn remove_directory(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = self.parent_of(path).await?;
         let removed = self.file_system.remove_directory(&self.caller, parent, &name).await;
-        self.known.lock().forget(&(parent, name));
+        self.known_directories.lock().forget(&(parent, name));
         removed
     }
 
@@ -132,7 +132,7 @@ impl Library {
         let (parent, name) = self.parent_of(from).await?;
         let (new_parent, new_name) = self.parent_of(to).await?;
         let renamed = self.file_system.rename(&self.caller, parent, &name, new_parent, &new_name, flags).await;
-        let mut known = self.known.lock();
+        let mut known = self.known_directories.lock();
         known.forget(&(parent, name));
         known.forget(&(new_parent, new_name));
         renamed
@@ -254,7 +254,7 @@ impl Library {
     /// The directory at `path`.
     async fn walk(&self, path: &[u8]) -> Result<InodeId> {
         let now = self.file_system.core.clock.monotonic();
-        let known = self.known.lock().paths.get(path).copied();
+        let known = self.known_directories.lock().paths.get(path).copied();
         match known {
             Some((inode, until)) if now < until => Ok(inode),
             // In a box of its own, as all that few operations wait for: a future is moved when it is made.
@@ -264,36 +264,36 @@ impl Library {
 
     async fn walk_by_name(&self, path: &[u8]) -> Result<InodeId> {
         let (mut at, mut believed) = (InodeId::ROOT, None);
-        let forgotten = self.known.lock().forgotten;
+        let forgotten = self.known_directories.lock().forgotten;
         for component in components(path) {
             let key = (at, name(component)?);
             let asked = self.file_system.core.clock.monotonic();
-            let known = self.known.lock().names.get(&key).copied();
+            let known = self.known_directories.lock().names.get(&key).copied();
             let (inode, until) = match known {
                 Some((inode, until)) if asked < until => (inode, until),
                 _ => self.step(key, asked, forgotten).await?,
             };
-            believed = Some(believed.map_or(until, |believed: Moment| believed.min(until)));
+            believed = Some(believed.map_or(until, |believed: Instant| believed.min(until)));
             at = inode;
         }
         if let Some(until) = believed {
-            self.known.lock().keep(path, (at, until), forgotten);
+            self.known_directories.lock().keep(path, (at, until), forgotten);
         }
         Ok(at)
     }
 
     /// The directory that `key` means, at a server, and until when that may be believed. `forgotten`: as that was before.
-    async fn step(&self, key: (InodeId, Name), asked: Moment, forgotten: u64) -> Result<(InodeId, Moment)> {
+    async fn step(&self, key: (InodeId, Name), asked: Instant, forgotten: u64) -> Result<(InodeId, Instant)> {
         let core = &self.file_system.core;
         let (entry, lease_ms) = core.look_up(&self.caller, key.0, &key.1).await?;
-        let lease_ms = if core.doubts.of_name(key.0, key.1.as_bytes()) { 0 } else { lease_ms };
+        let lease_ms = if core.unknown_outcomes.of_name(key.0, key.1.as_bytes()) { 0 } else { lease_ms };
         let EntryReply::Elsewhere { inode, kind } = entry else { return Err(Errno::ENOTDIR.into()) };
         if FileKind::from(kind) != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
         let found = (InodeId(inode), asked.after(Duration::from_millis(lease_ms.into())));
         if lease_ms > 0 {
-            let mut known = self.known.lock();
+            let mut known = self.known_directories.lock();
             if known.names.len() >= NAMES_MAX {
                 known.forget_all();
             }
@@ -307,7 +307,7 @@ impl Library {
 
 impl KnownDirectories {
     /// Keeps what `path` was found to mean, unless something has been forgotten since `forgotten` was read.
-    fn keep(&mut self, path: &[u8], found: (InodeId, Moment), forgotten: u64) {
+    fn keep(&mut self, path: &[u8], found: (InodeId, Instant), forgotten: u64) {
         if self.forgotten != forgotten || path.len() > PATH_BYTES_MAX {
             return;
         }
@@ -392,8 +392,8 @@ mod tests {
 
     /// Promise: a path is believed no longer than the names in it, also if one is forgotten while it is walked.
     #[test]
-    fn paths_go_with_their_names() {
-        let (mut known, until) = (KnownDirectories::default(), Moment(Duration::from_secs(9)));
+    fn forgetting_a_name_forgets_its_paths() {
+        let (mut known, until) = (KnownDirectories::default(), Instant(Duration::from_secs(9)));
         let key = |text: &[u8]| (InodeId::ROOT, Name::new(text).unwrap());
         let found = (InodeId(5), until);
         known.names.insert(key(b"a"), found);
@@ -408,7 +408,7 @@ mod tests {
 
     /// Promise: a name that was forgotten while it was asked for is not kept, nor one of which nobody remembers whether it was.
     #[test]
-    fn names_that_are_forgotten_while_they_are_asked_for_go() {
+    fn names_forgotten_during_lookup_are_not_cached() {
         let mut known = KnownDirectories::default();
         let key = |text: &[u8]| (InodeId::ROOT, Name::new(text).unwrap());
         let asked = known.forgotten;
@@ -428,7 +428,7 @@ mod tests {
 
     /// Promise: what is moved when an operation begins is small. What only few operations need waits in boxes of its own.
     #[test]
-    fn operations_are_small() {
+    fn operation_futures_are_small() {
         fn size<'a, F>(_: impl FnOnce(&'a Library, &'a [u8]) -> F) -> usize {
             size_of::<F>()
         }

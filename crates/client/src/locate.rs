@@ -1,10 +1,10 @@
 //! Calls about a name and calls about an inode: which shard to ask, and where to look when what is asked for is not there.
 
-use crate::calls::{BUSY_WAIT, Core, Refusal};
-use crate::inodes::Sighting;
+use crate::calls::{BUSY_WAIT, CallRefusal, Core};
+use crate::inodes::ObservedInode;
 use crate::{Failure, Result};
+use varve_proto::{Call, EntryReply, Locator, Reply};
 use varve_types::{Credentials, Errno, InodeId, Name, ShardId};
-use varve_wire::{Call, EntryReply, Locator, Reply};
 
 /// Places tried for one inode before it is taken for gone. Its entry, its row and its name are one round; between rounds
 /// another thread's rename may end.
@@ -34,12 +34,12 @@ impl Core {
         loop {
             match calling.ask(self.routing.shard_of(directory, hash), call()).await {
                 Ok(reply) => return Ok(reply),
-                Err(Refusal::Moved { learned: true }) => {}
-                Err(Refusal::Moved { learned: false }) => {
+                Err(CallRefusal::Moved { learned: true }) => {}
+                Err(CallRefusal::Moved { learned: false }) => {
                     calling.pause(&mut wait, "the shards disagree on who holds a part of the directory").await?
                 }
                 // What a name call can miss is its directory.
-                Err(Refusal::NotHere) => return Err(Errno::ENOENT.into()),
+                Err(CallRefusal::NotHere) => return Err(Errno::ENOENT.into()),
                 Err(refusal) => return Err(refusal.into()),
             }
         }
@@ -50,14 +50,14 @@ impl Core {
         self.begin(&Credentials::root()).ask(shard, call).await.map_err(Failure::from)
     }
 
-    /// Asks about `inode` where its row is. `Refusal::Stale` is handed to the caller, `NotHere` only when the inode is
-    /// nowhere.
+    /// Asks about `inode` where its row is. `CallRefusal::Stale` is handed to the caller, `NotHere` only when the inode
+    /// is nowhere.
     pub async fn ask_inode(
         &self,
         caller: &Credentials,
         inode: InodeId,
         call: impl Fn(Locator) -> Call,
-    ) -> std::result::Result<Reply, Refusal> {
+    ) -> std::result::Result<Reply, CallRefusal> {
         self.ask_located(caller, inode, |core, at| core.shard_at(at), call).await
     }
 
@@ -68,18 +68,18 @@ impl Core {
         inode: InodeId,
         route: impl Fn(&Core, &Locator) -> ShardId,
         call: impl Fn(Locator) -> Call,
-    ) -> std::result::Result<Reply, Refusal> {
+    ) -> std::result::Result<Reply, CallRefusal> {
         let mut calling = self.begin(caller);
         let mut wait = BUSY_WAIT;
         let mut places = 0;
         loop {
             let at = self.inodes.locator(inode);
             match calling.ask(route(self, &at), call(at.clone())).await {
-                Err(Refusal::Moved { learned: true }) => {}
-                Err(Refusal::Moved { learned: false }) => {
+                Err(CallRefusal::Moved { learned: true }) => {}
+                Err(CallRefusal::Moved { learned: false }) => {
                     calling.pause(&mut wait, "the shards disagree on who holds a part of a directory").await?
                 }
-                Err(Refusal::NotHere) if places < PLACES_MAX => {
+                Err(CallRefusal::NotHere) if places < PLACES_MAX => {
                     places += 1;
                     Box::pin(self.look_elsewhere(inode, &at)).await?;
                     if places > 2 {
@@ -102,11 +102,11 @@ impl Core {
             return Ok(());
         }
         // A rename of which nobody knew whether it was made may have been.
-        for (parent, name) in self.inodes.name(inode).into_iter().chain(self.doubts.places(inode)) {
+        for (parent, name) in self.inodes.name(inode).into_iter().chain(self.unknown_outcomes.places(inode)) {
             match self.look_up(&Credentials::root(), parent, &name).await {
                 Ok((EntryReply::Node(node), _)) if node.inode == inode.0 => {
                     let kind = node.attributes.kind.into();
-                    self.inodes.saw(Sighting { inode, parent, name: &name, kind, by_inode: false }, 0);
+                    self.inodes.saw(ObservedInode { inode, parent, name: &name, kind, by_inode: false }, 0);
                     return Ok(());
                 }
                 Ok(_) => {}

@@ -1,15 +1,15 @@
 //! Operations on names.
 
+use crate::async_ops::waiting;
 use crate::calls::Core;
-use crate::errand::waiting;
-use crate::inodes::Sighting;
-use crate::known::{Change, Delta};
+use crate::directory_cache::{Delta, PendingChange};
+use crate::inodes::ObservedInode;
 use crate::locate::unexpected;
-use crate::{FileSystem, NewNode, Node, OpenFlags, Opened, Operation, RenameFlags, Result};
+use crate::{FileSystem, NewNode, NodeInfo, OpenFlags, OpenedFile, Operation, RenameFlags, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use varve_proto::{Call, EntryReply, NodeReply, Reply, WireTime};
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name};
-use varve_wire::{Call, EntryReply, NodeReply, Reply, WireTime};
 
 /// Lookups of one name whose meaning is removed between the two requests that it takes, before it is taken for absent: more
 /// than others who replace it all the time win in a row.
@@ -19,19 +19,19 @@ const VANISHED_MAX: usize = 64;
 const RACES_MAX: usize = 64;
 
 impl FileSystem {
-    pub async fn lookup(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<Node> {
+    pub async fn lookup(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<NodeInfo> {
         self.count(Operation::Lookup, self.lookup_counting(caller, parent, name, 1)).await
     }
 
-    /// Looks up and counts `lookups` references of the door.
+    /// Looks up and counts `lookups` references of the frontend.
     pub(crate) async fn lookup_counting(
         &self,
         caller: &Credentials,
         parent: InodeId,
         name: &Name,
         lookups: u64,
-    ) -> Result<Node> {
-        if self.embedded() && self.known.is_absent(parent, name.hash()) {
+    ) -> Result<NodeInfo> {
+        if self.embedded() && self.directory_cache.is_absent(parent, name.hash()) {
             return Err(Errno::ENOENT.into());
         }
         for _ in 0..VANISHED_MAX {
@@ -42,7 +42,7 @@ impl FileSystem {
                 EntryReply::Elsewhere { inode, kind } => (InodeId(*inode), FileKind::from(*kind), true),
             };
             // Known first, so that what follows finds it by its name too.
-            self.core.inodes.saw(Sighting { inode, parent, name, kind, by_inode }, lookups);
+            self.core.inodes.saw(ObservedInode { inode, parent, name, kind, by_inode }, lookups);
             let resolved = self.resolve(caller, entry, asking, self.leased(asked, lease_ms)).await;
             match resolved {
                 Ok(Some(node)) => return Ok(self.under(parent, name.as_bytes(), node)),
@@ -62,7 +62,7 @@ impl FileSystem {
     }
 
     /// The kernel has dropped `lookups` of its references to `inode`; with the last one, what is kept of it goes.
-    /// Every `Node` that `lookup`, `create`, `make_node`, `make_directory`, `link` and `read_directory` with `plus`
+    /// Every `NodeInfo` that `lookup`, `create`, `make_node`, `make_directory`, `link` and `read_directory` with `plus`
     /// hand out counts one.
     pub fn forget(&self, inode: InodeId, lookups: u64) {
         self.core.inodes.forget(inode, lookups);
@@ -74,7 +74,7 @@ impl FileSystem {
             return Ok(directory);
         }
         match self.core.inodes.parent(directory) {
-            Some(parent) if !self.core.doubts.of_inode(directory) => Ok(parent),
+            Some(parent) if !self.core.unknown_outcomes.of_inode(directory) => Ok(parent),
             _ => Ok(self.directory_reply(&Credentials::root(), directory).await?.parent),
         }
     }
@@ -88,7 +88,7 @@ impl FileSystem {
         name: &Name,
         mode: Mode,
         flags: OpenFlags,
-    ) -> Result<(Node, Opened)> {
+    ) -> Result<(NodeInfo, OpenedFile)> {
         self.count(Operation::Create, self.create_or_open(caller, parent, name, mode, flags)).await
     }
 
@@ -99,7 +99,7 @@ impl FileSystem {
         name: &Name,
         mode: Mode,
         flags: OpenFlags,
-    ) -> Result<(Node, Opened)> {
+    ) -> Result<(NodeInfo, OpenedFile)> {
         self.check_writable()?;
         for _ in 0..RACES_MAX {
             let (server, changes) = (self.core.server().found, self.changes.load(Relaxed));
@@ -116,7 +116,7 @@ impl FileSystem {
                         Err(failure) => {
                             self.forget(InodeId(made.inode), 1);
                             // It is made, though not opened.
-                            Err(self.doubt(failure.in_doubt(), &[(parent, name)], &[Some(parent)]))
+                            Err(self.unknown_outcome(failure.outcome_unknown(), &[(parent, name)], &[Some(parent)]))
                         }
                     };
                 }
@@ -138,7 +138,7 @@ impl FileSystem {
         parent: InodeId,
         name: &Name,
         flags: OpenFlags,
-    ) -> Result<(Node, Opened)> {
+    ) -> Result<(NodeInfo, OpenedFile)> {
         let node = self.lookup_counting(caller, parent, name, 1).await?;
         let opened = async {
             if node.attributes.kind == FileKind::Symlink {
@@ -147,7 +147,7 @@ impl FileSystem {
             let opened = self.open_with(caller, node.inode, flags, true).await?;
             // Opening may have cut it.
             match self.attributes_of(caller, node.inode).await {
-                Ok(after) => Ok((Node { entry_ttl: node.entry_ttl, ..after }, opened)),
+                Ok(after) => Ok((NodeInfo { entry_ttl: node.entry_ttl, ..after }, opened)),
                 Err(failure) => {
                     self.release(opened.handle).await;
                     Err(failure)
@@ -169,7 +169,7 @@ impl FileSystem {
         name: &Name,
         mode: Mode,
         node: NewNode,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         self.count(Operation::MakeNode, async {
             self.check_writable()?;
             let made = self.create_at(caller, parent, name, mode, node, false).await?;
@@ -196,9 +196,9 @@ impl FileSystem {
             mode: mode.bits(),
             open,
         };
-        let change = self.known.change(parent, Some(name.hash()));
+        let change = self.directory_cache.change(parent, Some(name.hash()));
         let asked = self.core.ask_name(caller, parent, name, call).await;
-        match asked.map_err(|failure| self.doubt(failure, &[(parent, name)], &[Some(parent)]))? {
+        match asked.map_err(|failure| self.unknown_outcome(failure, &[(parent, name)], &[Some(parent)]))? {
             Reply::Node(made) => {
                 made_in(change, 0, &made);
                 Ok(made)
@@ -207,12 +207,18 @@ impl FileSystem {
         }
     }
 
-    pub async fn make_directory(&self, caller: &Credentials, parent: InodeId, name: &Name, mode: Mode) -> Result<Node> {
+    pub async fn make_directory(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &Name,
+        mode: Mode,
+    ) -> Result<NodeInfo> {
         self.count(Operation::MakeDirectory, async {
             let made = self.make_directory_at(caller, parent, name, mode).await?;
             self.saw_made(parent, name, &made);
             let node = self.node(&made, Duration::ZERO);
-            self.known.saw(node.inode, node);
+            self.directory_cache.saw(node.inode, node);
             Ok(self.under(parent, name.as_bytes(), node))
         })
         .await
@@ -227,15 +233,15 @@ impl FileSystem {
     ) -> Result<NodeReply> {
         self.check_writable()?;
         let call = || Call::MakeDirectory { parent: parent.0, name: name.as_bytes().to_vec(), mode: mode.bits() };
-        let change = self.known.change(parent, Some(name.hash()));
+        let change = self.directory_cache.change(parent, Some(name.hash()));
         let asked = self.core.ask_name(caller, parent, name, call).await;
-        match asked.map_err(|failure| self.doubt(failure, &[(parent, name)], &[Some(parent)]))? {
+        match asked.map_err(|failure| self.unknown_outcome(failure, &[(parent, name)], &[Some(parent)]))? {
             Reply::Node(made) => {
                 made_in(change, 1, &made);
                 if self.embedded() {
-                    self.known.made(InodeId(made.inode));
+                    self.directory_cache.made(InodeId(made.inode));
                 }
-                self.files.forecast.made(InodeId(made.inode));
+                self.files.prediction.made(InodeId(made.inode));
                 Ok(made)
             }
             other => Err(unexpected("MakeDirectory", &other)),
@@ -258,7 +264,7 @@ impl FileSystem {
     fn saw_made(&self, parent: InodeId, name: &Name, made: &NodeReply) {
         let kind = made.attributes.kind.into();
         let inode = InodeId(made.inode);
-        self.core.inodes.saw(Sighting { inode, parent, name, kind, by_inode: made.by_inode }, 1);
+        self.core.inodes.saw(ObservedInode { inode, parent, name, kind, by_inode: made.by_inode }, 1);
     }
 
     pub async fn unlink(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<()> {
@@ -266,10 +272,11 @@ impl FileSystem {
             self.check_writable()?;
             self.changes_something();
             let call = || Call::Unlink { parent: parent.0, name: name.as_bytes().to_vec() };
-            let change = self.known.change(parent, None);
+            let change = self.directory_cache.change(parent, None);
             let meant = self.core.inodes.at(parent, name);
             let asked = self.core.ask_name(caller, parent, name, call).await;
-            let reply = asked.map_err(|failure| self.doubt(failure, &[(parent, name)], &[Some(parent), meant]))?;
+            let reply =
+                asked.map_err(|failure| self.unknown_outcome(failure, &[(parent, name)], &[Some(parent), meant]))?;
             let Reply::Removed { last_name_of, at } = reply else { return Err(unexpected("Unlink", &reply)) };
             removed_from(change, 0, at);
             self.unlinked(parent, name, last_name_of.map(InodeId).or(meant));
@@ -297,16 +304,16 @@ impl FileSystem {
         self.count(Operation::RemoveDirectory, async {
             self.check_writable()?;
             let call = || Call::RemoveDirectory { parent: parent.0, name: name.as_bytes().to_vec() };
-            let change = self.known.change(parent, None);
+            let change = self.directory_cache.change(parent, None);
             let meant = self.core.inodes.at(parent, name);
             let asked = self.core.ask_name(caller, parent, name, call).await;
-            match asked.map_err(|failure| self.doubt(failure, &[(parent, name)], &[Some(parent), meant]))? {
+            match asked.map_err(|failure| self.unknown_outcome(failure, &[(parent, name)], &[Some(parent), meant]))? {
                 Reply::Removed { at, .. } => removed_from(change, 1, at),
                 other => return Err(unexpected("RemoveDirectory", &other)),
             }
             if let Some(inode) = meant {
                 self.core.routing.forget(inode);
-                self.known.removed(inode);
+                self.directory_cache.removed(inode);
             }
             self.unlinked(parent, name, meant);
             Ok(())
@@ -334,14 +341,17 @@ impl FileSystem {
                 flags,
             };
             // A name that is exchanged was there before, so only the new parent can get one that it never had.
-            let _in_both = (self.known.change(parent, None), self.known.change(new_parent, Some(new_name.hash())));
+            let _in_both = (
+                self.directory_cache.change(parent, None),
+                self.directory_cache.change(new_parent, Some(new_name.hash())),
+            );
             let at = |parent, name| self.core.inodes.at(parent, name);
             let (moved, meant) = (at(parent, name), at(new_parent, new_name));
             let changing = |inode: Option<InodeId>| inode.and_then(|inode| self.changing(inode));
             let _of_both = (changing(moved), changing(meant));
             let asked = self.core.ask_name(caller, parent, name, call).await;
             let (old, new) = ((parent, name, moved), (new_parent, new_name, meant));
-            let reply = asked.map_err(|failure| self.doubt_rename(failure, old, new))?;
+            let reply = asked.map_err(|failure| self.mark_rename_unknown(failure, old, new))?;
             let Reply::Removed { last_name_of, .. } = reply else { return Err(unexpected("Rename", &reply)) };
             let replaced = last_name_of.map(InodeId).or(meant);
             self.renamed((parent, name, moved), (new_parent, new_name, replaced), flags);
@@ -382,12 +392,12 @@ impl FileSystem {
         inode: InodeId,
         new_parent: InodeId,
         new_name: &Name,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         self.count(Operation::Link, async {
             self.check_writable()?;
             self.changes_something();
             let hash = new_name.hash();
-            let _change = self.known.change(new_parent, Some(hash));
+            let _change = self.directory_cache.change(new_parent, Some(hash));
             let call = |source| Call::Link {
                 source,
                 inode: inode.0,
@@ -395,22 +405,23 @@ impl FileSystem {
                 name: new_name.as_bytes().to_vec(),
             };
             let route = |core: &Core, _: &_| core.routing.shard_of(new_parent, hash);
-            let doubt = |failure| self.doubt(failure, &[(new_parent, new_name)], &[Some(inode), Some(new_parent)]);
+            let unknown_outcome =
+                |failure| self.unknown_outcome(failure, &[(new_parent, new_name)], &[Some(inode), Some(new_parent)]);
             let asked = self.core.ask_located(caller, inode, route, call).await;
-            let reply = asked.map_err(|refusal| doubt(refusal.into()))?;
+            let reply = asked.map_err(|refusal| unknown_outcome(refusal.into()))?;
             let Reply::Entry { entry, .. } = reply else { return Err(unexpected("Link", &reply)) };
             let kind = match &entry {
                 EntryReply::Node(node) => node.attributes.kind.into(),
                 EntryReply::Elsewhere { kind, .. } => FileKind::from(*kind),
             };
-            let seen = Sighting { inode, parent: new_parent, name: new_name, kind, by_inode: true };
+            let seen = ObservedInode { inode, parent: new_parent, name: new_name, kind, by_inode: true };
             self.core.inodes.saw(seen, 1);
             match self.attributes_of(caller, inode).await {
                 Ok(node) => Ok(self.under(new_parent, new_name.as_bytes(), node)),
                 Err(failure) => {
                     self.forget(inode, 1);
                     // The name is made.
-                    Err(doubt(failure.in_doubt()))
+                    Err(unknown_outcome(failure.outcome_unknown()))
                 }
             }
         })
@@ -429,10 +440,10 @@ impl FileSystem {
 }
 
 /// `made` was made in a directory, of whose names `subdirectories` more mean directories.
-fn made_in(change: Change<'_>, subdirectories: i64, made: &NodeReply) {
+fn made_in(change: PendingChange<'_>, subdirectories: i64, made: &NodeReply) {
     change.done(Delta { entries: 1, subdirectories, at: made.attributes.ctime.into() });
 }
 
-fn removed_from(change: Change<'_>, subdirectories: i64, at: WireTime) {
+fn removed_from(change: PendingChange<'_>, subdirectories: i64, at: WireTime) {
     change.done(Delta { entries: -1, subdirectories: -subdirectories, at: at.into() });
 }

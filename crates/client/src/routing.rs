@@ -3,9 +3,9 @@
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use varve_env::key_hash::KeyHashing;
+use varve_proto::WireMap;
 use varve_types::{InodeId, NameHash, PartitionMap, ShardCount, ShardId};
-use varve_wire::WireMap;
-use varve_world::key_hash::KeyHashing;
 
 /// Maps of one generation: with 512 bytes a map at most, both together stay below 32 MiB. A map that was dropped is
 /// learned again from the first answer `Moved`.
@@ -43,23 +43,23 @@ impl Routing {
     }
 
     /// Learns a map. `false`: it is no map of this volume, or says nothing new.
-    pub fn learn(&self, directory: InodeId, told: &WireMap) -> bool {
-        let Some(told) = told.to_map(self.shards) else {
+    pub fn learn(&self, directory: InodeId, reported: &WireMap) -> bool {
+        let Some(reported) = reported.to_map(self.shards) else {
             tracing::warn!(%directory, "the server sent a partition map that is not of this volume");
             return false;
         };
-        if told.len() == 1 {
+        if reported.len() == 1 {
             return false;
         }
         let mut maps = self.maps.lock();
         match maps.find(directory) {
             Some(map) => {
                 let before = map.len();
-                map.merge(&told);
+                map.merge(&reported);
                 map.len() > before
             }
             None => {
-                maps.insert(directory, told);
+                maps.insert(directory, reported);
                 true
             }
         }

@@ -4,12 +4,12 @@ use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_proto::CallId;
 use varve_types::{InodeId, SessionId, ShardCount, ShardId};
-use varve_wire::CallId;
-use varve_world::clock::Moment;
 
 /// A lane of the session that carries one call at a time and numbers them from 1.
-struct Slot {
+struct SessionSlot {
     number: u32,
     calls: u64,
 }
@@ -18,7 +18,7 @@ struct Slot {
 struct Slots {
     /// Last used first, so that a client with few threads keeps to few slots, for each of which the server remembers
     /// an answer.
-    free: Vec<Slot>,
+    free: Vec<SessionSlot>,
     made: u32,
 }
 
@@ -29,9 +29,9 @@ struct Releases {
     /// Where each of them waits.
     waiting_at: HashMap<InodeId, ShardId>,
     /// Told in a request that has not been answered.
-    told: HashSet<InodeId>,
+    reported: HashSet<InodeId>,
     /// Files that the server may be about to have as open, with when and where it is to be told that they are closed.
-    later: HashMap<InodeId, (Moment, ShardId)>,
+    later: HashMap<InodeId, (Instant, ShardId)>,
 }
 
 impl Releases {
@@ -50,12 +50,12 @@ pub(crate) enum TakenBack {
     Nothing,
     /// The server has the file as open in this session, or is about to, and is not told any more that it is closed, as it would
     /// have been from then on.
-    Release(Moment),
+    Release(Instant),
     /// The server is being told at this moment, and might hear of the release after the open; ask again shortly.
     NotYet,
 }
 
-pub(crate) struct Session {
+pub(crate) struct ClientSession {
     pub id: SessionId,
     slots: Mutex<Slots>,
     releases: Mutex<Releases>,
@@ -64,21 +64,21 @@ pub(crate) struct Session {
 /// Releases that travel with one request: a request stays small, and the rest goes with the next one.
 const RELEASES_PER_REQUEST_MAX: usize = 512;
 
-impl Session {
-    pub fn new(id: SessionId, shards: ShardCount) -> Session {
+impl ClientSession {
+    pub fn new(id: SessionId, shards: ShardCount) -> ClientSession {
         let waiting = vec![Vec::new(); usize::from(shards.get())];
-        Session { id, slots: Mutex::default(), releases: Mutex::new(Releases { waiting, ..Releases::default() }) }
+        ClientSession { id, slots: Mutex::default(), releases: Mutex::new(Releases { waiting, ..Releases::default() }) }
     }
 
     /// Takes a slot and numbers its next call.
-    pub fn begin(&self) -> Turn<'_> {
+    pub fn begin(&self) -> SlotGuard<'_> {
         let mut slots = self.slots.lock();
         let mut slot = slots.free.pop().unwrap_or_else(|| {
             slots.made += 1;
-            Slot { number: slots.made, calls: 0 }
+            SessionSlot { number: slots.made, calls: 0 }
         });
         slot.calls += 1;
-        Turn { session: self, slot }
+        SlotGuard { session: self, slot }
     }
 
     /// The last handle of `inode`, which the server has as open, is closed; to be told to `shard`.
@@ -87,12 +87,12 @@ impl Session {
     }
 
     /// The same of one that the server may yet come to have as open: to be told from `then` on.
-    pub fn release_from(&self, then: Moment, shard: ShardId, inode: InodeId) {
+    pub fn release_from(&self, then: Instant, shard: ShardId, inode: InodeId) {
         self.releases.lock().later.insert(inode, (then, shard));
     }
 
     /// What was to be told from before `now` on waits to be told.
-    pub fn release_due(&self, now: Moment) {
+    pub fn release_due(&self, now: Instant) {
         let mut releases = self.releases.lock();
         let due: Vec<_> = releases.later.extract_if(|_, (then, _)| *then <= now).collect();
         due.into_iter().for_each(|(inode, (_, shard))| releases.wait(shard, inode));
@@ -101,7 +101,7 @@ impl Session {
     /// Before `inode` is opened again: takes back a release that waits.
     pub fn take_back(&self, inode: InodeId) -> TakenBack {
         let mut releases = self.releases.lock();
-        if releases.told.contains(&inode) {
+        if releases.reported.contains(&inode) {
             return TakenBack::NotYet;
         }
         if let Some((then, _)) = releases.later.remove(&inode) {
@@ -109,11 +109,11 @@ impl Session {
         }
         let Some(shard) = releases.waiting_at.remove(&inode) else { return TakenBack::Nothing };
         releases.waiting[usize::from(shard.0)].retain(|other| *other != inode);
-        TakenBack::Release(Moment(Duration::ZERO))
+        TakenBack::Release(Instant(Duration::ZERO))
     }
 
-    /// What a request to `shard` shall tell; given back with [`Session::told`].
-    pub fn tell(&self, shard: ShardId) -> Vec<u64> {
+    /// What a request to `shard` shall tell; given back with [`ClientSession::reported`].
+    pub fn releases_to_send(&self, shard: ShardId) -> Vec<u64> {
         let mut releases = self.releases.lock();
         let releases = &mut *releases;
         let waiting = &mut releases.waiting[usize::from(shard.0)];
@@ -122,7 +122,7 @@ impl Session {
         }
         let rest = waiting.split_off(waiting.len().min(RELEASES_PER_REQUEST_MAX));
         let telling = std::mem::replace(waiting, rest);
-        releases.told.extend(&telling);
+        releases.reported.extend(&telling);
         telling.iter().for_each(|inode| {
             releases.waiting_at.remove(inode);
         });
@@ -131,13 +131,13 @@ impl Session {
 
     /// A request that told `inodes` to `shard` has been answered, or never will be: then they are told again, for it may not
     /// have arrived.
-    pub fn told(&self, shard: ShardId, inodes: &[u64], answered: bool) {
+    pub fn releases_sent(&self, shard: ShardId, inodes: &[u64], answered: bool) {
         if inodes.is_empty() {
             return;
         }
         let mut releases = self.releases.lock();
         for inode in inodes.iter().map(|inode| InodeId(*inode)) {
-            releases.told.remove(&inode);
+            releases.reported.remove(&inode);
             if !answered {
                 releases.wait(shard, inode);
             }
@@ -153,20 +153,20 @@ impl Session {
 }
 
 /// A slot in use; given back when dropped.
-pub(crate) struct Turn<'a> {
-    session: &'a Session,
-    slot: Slot,
+pub(crate) struct SlotGuard<'a> {
+    session: &'a ClientSession,
+    slot: SessionSlot,
 }
 
-impl Turn<'_> {
+impl SlotGuard<'_> {
     pub fn id(&self) -> CallId {
         CallId { session: self.session.id.0, slot: self.slot.number, number: self.slot.calls }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
-        let slot = Slot { number: self.slot.number, calls: self.slot.calls };
+        let slot = SessionSlot { number: self.slot.number, calls: self.slot.calls };
         self.session.slots.lock().free.push(slot);
     }
 }

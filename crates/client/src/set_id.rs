@@ -1,7 +1,7 @@
 //! Set-user-id and set-group-id bits fall when somebody without privilege writes.
 
 use crate::files::OpenInode;
-use crate::{FileSystem, Handle, Node, Result};
+use crate::{FileSystem, Handle, NodeInfo, Result};
 use varve_types::{Credentials, FileKind, InodeId, Mode, SetAttributes};
 
 /// What is known of the set-id bits of an open file.
@@ -58,7 +58,7 @@ impl FileSystem {
     /// file or the caller is not of the group. (root keeps them when it writes; what comes in its name is chown(2).) Done as the
     /// file's owner, for a writer may have no other right than its open descriptor; so not for others where nobody here can
     /// write the file. Directories keep them.
-    pub async fn drop_set_id(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
+    pub async fn drop_set_id(&self, caller: &Credentials, inode: InodeId) -> Result<NodeInfo> {
         let node = self.attributes(caller, inode).await?;
         let written = || self.files.find(inode).is_some_and(|open| open.counts.lock().writers > 0);
         let owns = caller.is_root() || caller.uid == node.attributes.uid;

@@ -5,20 +5,20 @@
 
 pub mod blocking;
 mod connection;
-pub mod neighbour;
-mod place;
+pub mod in_process;
+mod reply_slot;
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_proto::{Request, Response};
 use varve_types::ShardId;
-use varve_wire::{Request, Response};
-use varve_world::clock::Moment;
 
 /// A server that has been found and has welcomed this session.
 #[derive(Debug)]
-pub struct Server {
+pub struct FoundServer {
     /// Counts the servers (or the same one, found again) that this client has had; from 1.
     pub found: u64,
     /// The worker that owns each shard, by shard.
@@ -27,7 +27,7 @@ pub struct Server {
     pub embedded: bool,
 }
 
-impl Server {
+impl FoundServer {
     /// The worker to ask about `shard`.
     pub fn worker_of(&self, shard: ShardId) -> usize {
         self.owners.get(usize::from(shard.0)).map_or(0, |worker| usize::from(*worker))
@@ -62,15 +62,15 @@ pub enum CallError {
 pub trait Transport: Send + Sync {
     /// Looks up who serves the volume now and shakes hands; `found` numbers the answer. All connections to an earlier
     /// server are given up.
-    fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<Server>, FindError>>;
+    fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<FoundServer>, FindError>>;
 
     /// Sends `request` to a worker of `server` and waits for its response, at most until `deadline`.
     fn call<'a>(
         &'a self,
-        server: &'a Server,
+        server: &'a FoundServer,
         worker: usize,
         request: &'a Request,
-        deadline: Moment,
+        deadline: Instant,
     ) -> BoxFuture<'a, Result<Response, CallError>>;
 
     /// Lets `wait` pass.
@@ -87,7 +87,7 @@ pub trait Transport: Send + Sync {
         0
     }
 
-    /// Has the errands taken up whose answers have come; how many those were. Waits for nothing.
+    /// Has the asynchronous operations taken up whose answers have come; how many those were. Waits for nothing.
     fn bring_answers(&self, _take_up: fn(Waker)) -> usize {
         0
     }

@@ -3,10 +3,10 @@
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
 use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_env::{disk, reserve};
+use varve_proto::{Call, Reply, ShardStatus};
 use varve_types::{Errno, Name, ShardId};
-use varve_wire::{Call, Reply, ShardStatus};
-use varve_world::clock::Moment;
-use varve_world::{disk, reserve};
 
 /// What statfs(2) shows: the store's space and files, for the volume lives in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl FileSystem {
             self.sync_backing_files()?;
             self.sync_all_shards().await?;
             // When all else went, so that nobody waits for a store that is in trouble.
-            if self.settle_late().await? {
+            if self.record_late_sizes().await? {
                 self.sync_all_shards().await?;
             }
             Ok(())
@@ -85,9 +85,10 @@ impl FileSystem {
         }
     }
 
-    /// Has the server hold this moment of the whole volume under `number`, chosen at random, for [`Self::read_moment`].
-    pub async fn take_moment(&self, number: u64) -> Result<()> {
-        match self.core.ask_shard(ShardId(0), Call::TakeMoment { number }).await? {
+    /// Has the server hold this moment of the whole volume under `number`, chosen at random, for
+    /// [`Self::read_snapshot`].
+    pub async fn take_snapshot(&self, number: u64) -> Result<()> {
+        match self.core.ask_shard(ShardId(0), Call::TakeSnapshot { number }).await? {
             Reply::Done => Ok(()),
             other => Err(unexpected("TakeMoment", &other)),
         }
@@ -95,7 +96,7 @@ impl FileSystem {
 
     /// Rows of `shard` at the moment `number`, as they are stored: those with keys in `from..end`, at most about
     /// `bytes_max` of them; none when there are no more.
-    pub async fn read_moment(
+    pub async fn read_snapshot(
         &self,
         number: u64,
         shard: ShardId,
@@ -104,14 +105,14 @@ impl FileSystem {
         bytes_max: u32,
     ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         self.check_shard(shard)?;
-        match self.core.ask_shard(shard, Call::ReadMoment { number, from, end, bytes_max }).await? {
+        match self.core.ask_shard(shard, Call::ReadSnapshot { number, from, end, bytes_max }).await? {
             Reply::Rows(rows) => Ok(rows),
             other => Err(unexpected("ReadMoment", &other)),
         }
     }
 
-    pub async fn forget_moment(&self, number: u64) -> Result<()> {
-        match self.core.ask_shard(ShardId(0), Call::ForgetMoment { number }).await? {
+    pub async fn release_snapshot(&self, number: u64) -> Result<()> {
+        match self.core.ask_shard(ShardId(0), Call::ReleaseSnapshot { number }).await? {
             Reply::Done => Ok(()),
             other => Err(unexpected("ForgetMoment", &other)),
         }
@@ -136,7 +137,7 @@ impl FileSystem {
 
     /// Writes back, syncs and ends the session. Handles that are still open are closed. Nothing can be asked afterwards.
     pub async fn shutdown(&self) -> Result<()> {
-        self.see_errands_off().await;
+        self.finish_async_ops().await;
         self.background.stop();
         let written = self.write_back_all().await;
         if written.as_ref().is_err_and(|failure| failure.errno == Errno::ETIMEDOUT) {
@@ -149,9 +150,9 @@ impl FileSystem {
             self.release(handle).await;
         }
         // Of what was given up just now, too: the server hears no more of this session.
-        self.core.session.release_due(Moment(Duration::MAX));
-        self.tell_releases().await;
-        self.settle_all().await;
+        self.core.session.release_due(Instant(Duration::MAX));
+        self.send_releases().await;
+        self.record_all_sizes().await;
         let synced = self.sync().await;
         self.core.close();
         written.and(synced)

@@ -8,10 +8,10 @@ mod store;
 pub use probe::{FilterProbe, Trial, WriteProbe};
 pub use store::Store;
 
-use crate::description::Description;
+use crate::dataset_spec::DatasetSpec;
 use crate::filters::Filter;
 use crate::hdf5::ElementType;
-use crate::simulator::{Model, OutOfReach, Simulator};
+use crate::simulator::{DetectorModel, OutOfReach, Simulator};
 use crate::writer::{Settings, WriteError};
 use probe::Probe;
 use serde::{Deserialize, Serialize};
@@ -32,10 +32,10 @@ const CHUNK_BYTES_MAX: u64 = 64 << 20;
 
 /// What is asked.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct AdviceRequest {
     pub directory: PathBuf,
     pub name: String,
-    pub model: Model,
+    pub model: DetectorModel,
     /// Frames a second.
     pub rate: f64,
     /// How far bitshuffle+LZ4 compresses the frames.
@@ -86,58 +86,58 @@ pub enum AdviseError {
     Model(#[from] OutOfReach),
 }
 
-/// Probes the directory for about [`Wish::time`]; nothing stays there.
+/// Probes the directory for about [`AdviceRequest::time`]; nothing stays there.
 ///
 /// # Errors
 /// If the directory cannot be written, or has no room.
-pub fn advise(wish: &Wish) -> Result<Advice, AdviseError> {
-    let io = |source| AdviseError::Io { path: wish.directory.clone(), source };
-    let simulator = Simulator::new(wish.model.clone(), wish.ratio, 1)?;
+pub fn advise(request: &AdviceRequest) -> Result<Advice, AdviseError> {
+    let io = |source| AdviseError::Io { path: request.directory.clone(), source };
+    let simulator = Simulator::new(request.model.clone(), request.ratio, 1)?;
     let frames: Vec<Vec<u8>> = (0..4).map(|number| simulator.frame(number)).collect();
-    let frame = vec![wish.model.height, wish.model.width];
-    let probe = Probe::new(wish, frames).map_err(io)?;
-    let room = store::room(&wish.directory).map_err(io)?;
+    let frame = vec![request.model.height, request.model.width];
+    let probe = Probe::new(request, frames).map_err(io)?;
+    let room = store::room(&request.directory).map_err(io)?;
     probe.check_room(room)?;
     let store = probe.store().map_err(io)?;
     let alignment_bytes = alignment(&store);
-    let chunks = chunks(&frame, wish.model.element, wish.rate);
-    let filters = probe.filters(wish.time.mul_f64(0.25)).map_err(io)?;
-    let writes = probe.writes(alignment_bytes, wish.time.mul_f64(0.35)).map_err(io)?;
+    let chunks = chunks(&frame, request.model.element, request.rate);
+    let filters = probe.filters(request.time.mul_f64(0.25)).map_err(io)?;
+    let writes = probe.writes(alignment_bytes, request.time.mul_f64(0.35)).map_err(io)?;
     let best = writes.iter().max_by(|one, other| one.bytes_per_s.total_cmp(&other.bytes_per_s));
     let (writers, bytes_per_s) = best.map_or((1, 0.0), |best| (best.writers, best.bytes_per_s));
     // Compression and writes follow each other on the same threads: what the slower of both allows is the most there is.
-    let promise = |probe: &FilterProbe| probe.frames_per_s.min(bytes_per_s * probe.ratio / frame_bytes(wish) as f64);
+    let promise = |probe: &FilterProbe| probe.frames_per_s.min(bytes_per_s * probe.ratio / frame_bytes(request) as f64);
     let mut promising: Vec<&FilterProbe> = filters.iter().collect();
     promising.sort_by(|one, other| promise(other).total_cmp(&promise(one)));
     let kept = promising.iter().take(probe::FILTERS_TRIED);
-    let time = wish.time.mul_f64(0.4) / (kept.len() * chunks.len()) as u32;
+    let time = request.time.mul_f64(0.4) / (kept.len() * chunks.len()) as u32;
     let mut trials = Vec::new();
     for candidate in kept {
-        let threads = if candidate.filter.is_raw() { writers } else { writers.max(wish.threads_max) };
+        let threads = if candidate.filter.is_raw() { writers } else { writers.max(request.threads_max) };
         for chunk in &chunks {
-            let mut description = Description::new(wish.model.element, frame.clone());
+            let mut description = DatasetSpec::new(request.model.element, frame.clone());
             (description.chunk, description.filter) = (chunk.clone(), candidate.filter);
             trials.push(probe.trial(description, (threads, alignment_bytes), time)?);
         }
     }
-    let chosen = choose(&trials, wish.rate).clone();
+    let chosen = choose(&trials, request.rate).clone();
     Ok(Advice {
-        model: wish.name.clone(),
-        element: wish.model.element,
+        model: request.name.clone(),
+        element: request.model.element,
         frame,
-        rate_hz: wish.rate,
-        directory: wish.directory.clone(),
+        rate_hz: request.rate,
+        directory: request.directory.clone(),
         store,
         chunk: chosen.chunk,
         alignment_bytes,
         writers: chosen.writers,
         filter: chosen.filter,
         frames_per_s: chosen.frames_per_s,
-        margin: rounded(chosen.frames_per_s / wish.rate),
+        margin: rounded(chosen.frames_per_s / request.rate),
         filters,
         writes,
         trials,
-        advised_ns: crate::writer::now(),
+        advised_ns: crate::writer::unix_nanos(),
     })
 }
 
@@ -153,8 +153,8 @@ fn choose(trials: &[Trial], rate: f64) -> &Trial {
     smallest.or_else(fastest).expect("some filters were tried")
 }
 
-fn frame_bytes(wish: &Wish) -> u64 {
-    wish.model.height * wish.model.width * wish.model.element.size() as u64
+fn frame_bytes(request: &AdviceRequest) -> u64 {
+    request.model.height * request.model.width * request.model.element.size() as u64
 }
 
 fn alignment(store: &Store) -> u64 {
@@ -203,7 +203,7 @@ impl Advice {
     ///
     /// # Errors
     /// If the run's frames are others.
-    pub fn apply(&self, description: &mut Description) -> Result<(), String> {
+    pub fn apply(&self, description: &mut DatasetSpec) -> Result<(), String> {
         if self.frame != description.frame || self.element != description.element {
             return Err(format!(
                 "the advice is for frames of {:?} {}, the run's are of {:?} {}",
@@ -242,15 +242,15 @@ impl Advice {
 }
 
 /// Removes what a probe leaves behind, whatever becomes of it.
-struct Removed(PathBuf);
+struct RemoveOnDrop(PathBuf);
 
-impl Removed {
+impl RemoveOnDrop {
     fn files(&self) -> [PathBuf; 2] {
         [self.0.clone(), crate::journal::path_beside(&self.0)]
     }
 }
 
-impl Drop for Removed {
+impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         for file in self.files() {
             match std::fs::remove_file(&file) {
@@ -264,9 +264,9 @@ impl Drop for Removed {
 }
 
 /// A name that nobody else takes.
-fn scratch(directory: &Path, what: &str) -> Removed {
-    let random: [u8; 8] = varve_world::random::bytes();
-    Removed(directory.join(format!(".varve-advise-{:016x}-{what}", u64::from_le_bytes(random))))
+fn scratch(directory: &Path, what: &str) -> RemoveOnDrop {
+    let random: [u8; 8] = varve_env::random::bytes();
+    RemoveOnDrop(directory.join(format!(".varve-advise-{:016x}-{what}", u64::from_le_bytes(random))))
 }
 
 #[cfg(test)]

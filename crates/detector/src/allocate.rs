@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_is_no_hole() {
+    fn named_extents_are_not_punched() {
         let mut unnamed = Unnamed::default();
         unnamed.grant(10..20);
         unnamed.grant(30..40);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_are_aligned_and_apart() {
+    fn extents_are_aligned_and_disjoint() {
         let allocator = Allocator::new(48);
         assert_eq!(allocator.extent(1, 8), 4096..8192);
         assert_eq!(allocator.extent(4097, 8), 8192..16384);

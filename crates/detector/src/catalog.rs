@@ -1,16 +1,16 @@
 //! What is known of a run's frames: the one source of a commit. Pure; entries of the journal go in, in any order.
 
 use crate::column::Column;
-use crate::description::{Description, Scalar, ScalarColumn, Structure};
+use crate::dataset_spec::{DatasetSpec, Scalar, ScalarColumn, Structure};
 use crate::frame::{FrameStatus, Nanoseconds, Times};
 use crate::hdf5::{ChunkMap, ChunkRecord, Datatype, ElementType};
-use crate::journal::{Entry, FrameEntry, SlabEntry};
+use crate::journal::{ChunkGroupEntry, FrameEntry, JournalEntry};
 use crate::structure::{LayoutColumns, Mask};
 use std::collections::BTreeSet;
 
 #[derive(Debug)]
 pub struct Catalog {
-    pub description: Description,
+    pub description: DatasetSpec,
     pub chunks: ChunkMap,
     /// By frame, as all columns.
     pub status: Column,
@@ -37,7 +37,7 @@ pub struct Catalog {
 
 /// Frames by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counts {
+pub struct FrameCounts {
     /// One past the highest number that came; of a run that is complete, all of a scan that ends.
     pub frames: u64,
     pub received: u64,
@@ -49,7 +49,7 @@ pub struct Counts {
 }
 
 impl Catalog {
-    pub fn new(description: Description) -> Catalog {
+    pub fn new(description: DatasetSpec) -> Catalog {
         let chunks = ChunkMap::new(description.grid(0));
         let status = Datatype::Enumeration(FrameStatus::NAMES.to_vec());
         let time = |_| Column::new(Datatype::Number(ElementType::U64), vec![0; 8]);
@@ -93,14 +93,14 @@ impl Catalog {
     }
 
     /// Takes in what has been synced at `durable`.
-    pub fn apply(&mut self, entry: &Entry, durable: Nanoseconds) {
+    pub fn apply(&mut self, entry: &JournalEntry, durable: Nanoseconds) {
         match entry {
-            Entry::Slab(slab) => self.slab(slab, durable),
-            Entry::Durable { .. } | Entry::Granted { .. } => {}
-            Entry::Damaged { frame } => self.damage(*frame),
-            Entry::Column { name, kind } => self.column(ScalarColumn { name: name.clone(), kind: *kind }),
-            Entry::Scalars { frame, values } => self.row(*frame, values),
-            Entry::Duplicate { frame } => match self.status_of(*frame) {
+            JournalEntry::ChunkGroup(chunk_group) => self.chunk_group(chunk_group, durable),
+            JournalEntry::Durable { .. } | JournalEntry::Granted { .. } => {}
+            JournalEntry::Damaged { frame } => self.damage(*frame),
+            JournalEntry::Column { name, kind } => self.column(ScalarColumn { name: name.clone(), kind: *kind }),
+            JournalEntry::Scalars { frame, values } => self.row(*frame, values),
+            JournalEntry::Duplicate { frame } => match self.status_of(*frame) {
                 FrameStatus::Received | FrameStatus::Late => self.set_status(*frame, FrameStatus::Duplicate),
                 // It came before this one, but is entered later.
                 FrameStatus::Missing | FrameStatus::Damaged => {
@@ -166,7 +166,7 @@ impl Catalog {
         self.status.set(frame, &[status as u8]);
     }
 
-    fn slab(&mut self, entry: &SlabEntry, durable: Nanoseconds) {
+    fn chunk_group(&mut self, entry: &ChunkGroupEntry, durable: Nanoseconds) {
         let came = |catalog: &Catalog, frame: u64| {
             !matches!(catalog.status_of(frame), FrameStatus::Missing | FrameStatus::Damaged)
         };
@@ -177,7 +177,7 @@ impl Catalog {
         // What has come is not written over, unless the same writer has put it together with what came later.
         if !entry.again && entry.frames.iter().any(|frame| came(self, frame.number)) {
             for frame in &entry.frames {
-                self.apply(&Entry::Duplicate { frame: frame.number }, durable);
+                self.apply(&JournalEntry::Duplicate { frame: frame.number }, durable);
             }
             return;
         }
@@ -207,7 +207,7 @@ impl Catalog {
         }
         let counts = self.description.chunk_counts();
         for (number, chunk) in entry.chunks.iter().enumerate() {
-            let mut coordinates = self.description.cell(entry.slab);
+            let mut coordinates = self.description.cell(entry.chunk_group);
             coordinates.extend(unravel(number as u64, &counts));
             let record = ChunkRecord { address: chunk.address, size: chunk.size, mask: chunk.mask };
             self.chunks.set(&coordinates, record);
@@ -271,9 +271,9 @@ impl Catalog {
         self.published.get(at).is_some_and(|(_, time)| *time < received)
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> FrameCounts {
         let of = |status: FrameStatus| self.counted[status as usize];
-        Counts {
+        FrameCounts {
             frames: self.frames,
             received: of(FrameStatus::Received),
             missing: of(FrameStatus::Missing),

@@ -1,7 +1,7 @@
 //! miniCBF files, an image each, as Pilatus detectors write them: a header of text, and the pixels compressed by CBF's byte
 //! offsets. What we read and write of the format is in `formats/cbf.md`.
 //!
-//! Entries: [`Image::encode`], [`decode`].
+//! Entries: [`CbfImage::encode`], [`decode`].
 
 pub mod byte_offset;
 
@@ -37,14 +37,14 @@ fn bad<T>(text: impl Into<String>) -> Result<T, BadCbf> {
 
 /// An image in memory, row-major, little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
+pub struct CbfImage {
     pub width: u64,
     pub height: u64,
     pub element: ElementType,
     pub pixels: Vec<u8>,
 }
 
-impl Image {
+impl CbfImage {
     /// The bytes of a file. `name`: of the data block, as `run_00001`; `header`: lines of the miniCBF header, such as
     /// `Exposure_time 0.04 s`.
     ///
@@ -85,7 +85,7 @@ impl Image {
 
 /// # Errors
 /// If `file` is no CBF file of one image compressed by byte offsets, or is damaged; says why.
-pub fn decode(file: &[u8]) -> Result<Image, BadCbf> {
+pub fn decode(file: &[u8]) -> Result<CbfImage, BadCbf> {
     if !file.starts_with(b"###CBF:") {
         return bad("it does not begin with ###CBF:");
     }
@@ -124,7 +124,7 @@ pub fn decode(file: &[u8]) -> Result<Image, BadCbf> {
     }
     let mut pixels = Vec::with_capacity(bytes as usize);
     byte_offset::decode(binary, *element, bytes as usize, &mut pixels).map_err(|why| BadCbf(why.to_owned()))?;
-    Ok(Image { width, height, element: *element, pixels })
+    Ok(CbfImage { width, height, element: *element, pixels })
 }
 
 /// The value of a line `name: value`, without quotes.

@@ -7,11 +7,13 @@
 mod connection;
 mod scalars;
 
-use crate::frame::Level;
+use crate::frame::AckLevel;
 use crate::hdf5::ElementType;
 use crate::stream::answers::NO_FRAME;
-use crate::stream::scalars::{Row, ScalarsHead};
-use crate::stream::{BadMessage, BodyChecksum, ErrorCode, FinishedHead, Notice, NoticeCode, Ranges, Refusal, Role};
+use crate::stream::scalars::{ScalarRow, ScalarsHead};
+use crate::stream::{
+    BadMessage, BodyChecksum, ErrorCode, FinishedHead, Notice, NoticeCode, Ranges, StreamRefusal, StreamRole,
+};
 use crate::tls::ClientTls;
 use parking_lot::{Condvar, Mutex};
 use scalars::{Coded, SentScalars};
@@ -27,7 +29,7 @@ const NOTICES_MAX: usize = 1024;
 const PROTOCOL_ERRORS: u32 = 10;
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ClientOptions {
     /// `HOST:PORT`.
     pub address: String,
     pub run: String,
@@ -37,11 +39,11 @@ pub struct Options {
     pub tls: Option<ClientTls>,
     /// JSON that starts the run if there is none; empty: it is started otherwise.
     pub start: String,
-    pub role: Role,
+    pub role: StreamRole,
     pub source: u16,
     pub connections: u16,
     /// A frame is kept until it is acknowledged at this level.
-    pub level: Level,
+    pub level: AckLevel,
     pub checksum: BodyChecksum,
     /// How long the service may let a frame wait for room before it drops it; `None`: for ever.
     pub patience: Option<Duration>,
@@ -54,18 +56,18 @@ pub struct Options {
     pub client: Option<[u8; 16]>,
 }
 
-impl Options {
-    pub fn new(address: &str, run: &str) -> Options {
-        Options {
+impl ClientOptions {
+    pub fn new(address: &str, run: &str) -> ClientOptions {
+        ClientOptions {
             address: address.into(),
             run: run.into(),
             token: String::new(),
             tls: None,
             start: String::new(),
-            role: Role::Frames,
+            role: StreamRole::Frames,
             source: 0,
             connections: 1,
-            level: Level::Durable,
+            level: AckLevel::Durable,
             checksum: BodyChecksum::Xxh3,
             patience: None,
             window_bytes: 256 << 20,
@@ -83,7 +85,7 @@ pub fn identity(run: &str, name: &str) -> [u8; 16] {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("the service refuses: {0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] StreamRefusal),
     #[error("{address} cannot be reached: {why}")]
     Unreachable { address: String, why: String },
     #[error("there was no room for a connection to {address} for {waited:?}: {why}")]
@@ -130,7 +132,7 @@ impl Outgoing {
 #[derive(Clone, Debug)]
 pub struct Scalars {
     pub names: Vec<String>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ScalarRow>,
 }
 
 /// What END says.
@@ -142,28 +144,28 @@ pub(crate) enum Ending {
     Connection,
 }
 
-pub(crate) enum Item {
+pub(crate) enum QueuedItem {
     Frames { out: Arc<Outgoing>, again: bool },
     Scalars(Arc<Coded>),
 }
 
 /// A client of one source of a run.
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What the connections share.
-pub(crate) struct Shared {
-    pub options: Options,
+pub(crate) struct ClientShared {
+    pub options: ClientOptions,
     pub id: [u8; 16],
-    pub state: Mutex<State>,
+    pub state: Mutex<ClientState>,
     pub changed: Condvar,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
-    pub waiting: VecDeque<Item>,
+pub(crate) struct ClientState {
+    pub waiting: VecDeque<QueuedItem>,
     /// Sent or waiting, by first number, until acknowledged at the level asked for.
     pub kept: BTreeMap<u64, Arc<Outgoing>>,
     pub kept_bytes: usize,
@@ -194,15 +196,15 @@ impl Client {
     ///
     /// # Errors
     /// If the service cannot be reached within the time for retries, or refuses.
-    pub fn connect(options: Options) -> Result<Client, ClientError> {
+    pub fn connect(options: ClientOptions) -> Result<Client, ClientError> {
         let connections = options.connections.max(1);
         let unreachable = |why: String| ClientError::Unreachable { address: options.address.clone(), why };
         if let Err(error) = options.address.to_socket_addrs() {
             return Err(unreachable(error.to_string()));
         }
-        let shared = Arc::new(Shared {
-            options: Options { connections, ..options.clone() },
-            id: options.client.unwrap_or_else(varve_world::random::bytes),
+        let shared = Arc::new(ClientShared {
+            options: ClientOptions { connections, ..options.clone() },
+            id: options.client.unwrap_or_else(varve_env::random::bytes),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -215,12 +217,12 @@ impl Client {
                 .map_err(|error| unreachable(error.to_string()))?;
             client.threads.push(started);
         }
-        let welcomed = |state: &mut State| (state.welcomed >= connections).then_some(());
+        let welcomed = |state: &mut ClientState| (state.welcomed >= connections).then_some(());
         client.wait(options.retry + Duration::from_secs(10), welcomed)?;
         Ok(client)
     }
 
-    fn wait<T>(&self, wait: Duration, mut done: impl FnMut(&mut State) -> Option<T>) -> Result<T, ClientError> {
+    fn wait<T>(&self, wait: Duration, mut done: impl FnMut(&mut ClientState) -> Option<T>) -> Result<T, ClientError> {
         let deadline = Instant::now() + wait;
         let mut state = self.shared.state.lock();
         loop {
@@ -259,7 +261,7 @@ impl Client {
             let out = Arc::new(out.take()?);
             state.kept_bytes += bytes;
             state.kept.insert(out.number, Arc::clone(&out));
-            state.waiting.push_back(Item::Frames { out, again: false });
+            state.waiting.push_back(QueuedItem::Frames { out, again: false });
             Some(())
         })?;
         self.shared.changed.notify_all();
@@ -279,7 +281,7 @@ impl Client {
         scalars.check(self.shared.state.lock().version)?;
         self.wait(wait, |state| {
             let room = state.waiting.len().max(state.sent_scalars.len()) < WAITING_MAX && !state.is_over();
-            room.then(|| state.waiting.push_back(Item::Scalars(Arc::clone(&scalars))))
+            room.then(|| state.waiting.push_back(QueuedItem::Scalars(Arc::clone(&scalars))))
         })?;
         self.shared.changed.notify_all();
         Ok(())
@@ -291,12 +293,12 @@ impl Client {
     }
 
     /// The frames of the run acknowledged at a level, which must be the client's own, or below.
-    pub fn acknowledged(&self, level: Level) -> Ranges {
+    pub fn acknowledged(&self, level: AckLevel) -> Ranges {
         self.shared.state.lock().acknowledged[level as usize].clone()
     }
 
     /// Whether a frame of the run is acknowledged at a level; as of [`Client::acknowledged`].
-    pub fn acknowledged_frame(&self, level: Level, number: u64) -> bool {
+    pub fn acknowledged_frame(&self, level: AckLevel, number: u64) -> bool {
         self.shared.state.lock().acknowledged[level as usize].contains(number)
     }
 
@@ -346,7 +348,7 @@ impl Client {
     fn end(self, ending: Ending, wait: Duration) -> Result<FinishedHead, ClientError> {
         self.shared.state.lock().ending = Some(ending);
         self.flush();
-        self.wait(wait, State::has_ended_well)
+        self.wait(wait, ClientState::has_ended_well)
     }
 }
 
@@ -363,7 +365,7 @@ impl Drop for Client {
     }
 }
 
-impl State {
+impl ClientState {
     /// Whether nothing is under way.
     pub fn is_settled(&self) -> bool {
         self.waiting.is_empty() && self.kept.is_empty() && self.sent_scalars.is_empty()
@@ -380,11 +382,11 @@ impl State {
     }
 
     fn ended_without(&self) -> ClientError {
-        let unsent = self.waiting.iter().filter(|item| matches!(item, Item::Scalars(_))).count();
+        let unsent = self.waiting.iter().filter(|item| matches!(item, QueuedItem::Scalars(_))).count();
         ClientError::Ended { frames: self.kept.len(), scalars: self.sent_scalars.len() + unsent }
     }
 
-    pub fn acknowledge(&mut self, level: Level, own: Level, ranges: &[std::ops::Range<u64>]) {
+    pub fn acknowledge(&mut self, level: AckLevel, own: AckLevel, ranges: &[std::ops::Range<u64>]) {
         for range in ranges {
             self.acknowledged[level as usize].add(range.clone());
         }
@@ -399,7 +401,7 @@ impl State {
     }
 
     /// Lets go what has been acknowledged, or given up, of the messages that begin in `range`.
-    fn settle_kept(&mut self, level: Level, range: std::ops::Range<u64>) {
+    fn settle_kept(&mut self, level: AckLevel, range: std::ops::Range<u64>) {
         let (reached, over) = (&self.acknowledged[level as usize], &self.over);
         let is_settled = |out: &Outgoing| out.numbers().all(|number| reached.contains(number) || over.contains(number));
         let settled: Vec<u64> =
@@ -414,13 +416,13 @@ impl State {
     }
 
     /// Whether it helps to connect again after this.
-    pub fn passes(&mut self, refusal: &Refusal) -> bool {
+    pub fn passes(&mut self, refusal: &StreamRefusal) -> bool {
         self.protocol_errors += u32::from(refusal.code == ErrorCode::Protocol);
         refusal.code.passes() && self.protocol_errors < PROTOCOL_ERRORS
     }
 
     /// Something of what a connection brought is not as it should be.
-    pub fn take_notice(&mut self, connection: u16, notice: Notice, own: Level) {
+    pub fn take_notice(&mut self, connection: u16, notice: Notice, own: AckLevel) {
         self.dropped += u64::from(notice.code == NoticeCode::Dropped && notice.frame != NO_FRAME);
         let before = self.kept.range(..=notice.frame).next_back().map(|(number, out)| (*number, out.numbers()));
         if let Some((number, numbers)) = before.filter(|(_, numbers)| numbers.contains(&notice.frame)) {
@@ -436,11 +438,11 @@ impl State {
         }
         if notice.code == NoticeCode::Damaged {
             match self.kept.get(&notice.frame) {
-                Some(out) => self.waiting.push_back(Item::Frames { out: Arc::clone(out), again: true }),
+                Some(out) => self.waiting.push_back(QueuedItem::Frames { out: Arc::clone(out), again: true }),
                 // Not frames: scalars.
                 None if notice.frame == NO_FRAME => {
                     let unsure = self.sent_scalars.take_unsure(connection);
-                    self.waiting.extend(unsure.into_iter().map(Item::Scalars));
+                    self.waiting.extend(unsure.into_iter().map(QueuedItem::Scalars));
                 }
                 None => {}
             }

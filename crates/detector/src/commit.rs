@@ -1,13 +1,13 @@
 //! Publishing: the whole metadata written where nothing lies, synced, then the superblock that leads to it. Nothing that
 //! a superblock ever led to is changed, so that whoever opens the file at any moment opens a whole one. Each goes to room
-//! that was set aside before ([`crate::room`]).
+//! that was set aside before ([`crate::space_reservation`]).
 
 use crate::catalog::Catalog;
 use crate::hdf5::superblock::Superblock;
-use crate::hdf5::{Image, tree};
-use crate::room::{Room, Space};
+use crate::hdf5::{FileImage, tree};
+use crate::space_reservation::{Space, SpaceReservation};
 use crate::structure;
-use crate::writer::now;
+use crate::writer::unix_nanos;
 use parking_lot::Mutex;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -43,7 +43,11 @@ impl From<PublishError> for io::Error {
 ///
 /// # Errors
 /// If the file cannot be written or synced, or there is no room.
-pub(crate) fn publish(space: Space<'_>, room: &Mutex<Room>, catalog: &mut Catalog) -> Result<Published, PublishError> {
+pub(crate) fn publish(
+    space: Space<'_>,
+    room: &Mutex<SpaceReservation>,
+    catalog: &mut Catalog,
+) -> Result<Published, PublishError> {
     let Space { file, length, allocator } = space;
     let place = room.lock().begin(space, catalog.changed_bytes()).map_err(PublishError::NoRoom)?;
     let columns = place.columns;
@@ -61,12 +65,12 @@ pub(crate) fn publish(space: Space<'_>, room: &Mutex<Room>, catalog: &mut Catalo
     std::thread::sleep(length.unsettled(end));
     file.write_all_at(&Superblock { root, end }.encode(), 0)?;
     file.sync_data()?;
-    catalog.publish(now());
+    catalog.publish(unix_nanos());
     Ok(Published { end, bytes: (columns.end - columns.start) + (place.end - place.start) })
 }
 
 pub(crate) fn image(catalog: &Catalog, base: u64) -> io::Result<(Vec<u8>, u64)> {
-    let mut image = Image::new(base);
+    let mut image = FileImage::new(base);
     let root = tree::encode(&mut image, &structure::tree(catalog)).map_err(io::Error::other)?;
     Ok((image.into_bytes(), root))
 }

@@ -10,7 +10,7 @@ mod shuffle;
 
 pub use codec::{Decoder, Encoder, FilterError};
 pub use name::BadFilterName;
-pub use plugin::{Plugin, PluginChoice, PluginError, Registered};
+pub use plugin::{FilterRegistration, Plugin, PluginChoice, PluginError};
 
 use crate::hdf5::FilterMessage;
 

@@ -51,7 +51,7 @@ impl Payload {
 /// What a frame's acknowledgement means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum AckLevel {
     /// It is in the writer's memory.
     Memory,
     /// Chunk and journal record have been handed to the kernel: it survives the death of the writer.

@@ -1,7 +1,8 @@
 //! Bytes of an HDF5 file, as the *HDF5 File Format Specification Version 3.0* lays them down: superblock version 3,
 //! object headers version 2, data layout version 4 with its chunk indexes. Nothing here reads or writes a file ([`lock`]
-//! takes the library's lock of one): an [`Image`] collects the blocks that will lie from one address on, and [`tree::encode`] fills it with a whole tree of
-//! groups and datasets, so that a file's metadata is one pure function of what is known of the run.
+//! takes the library's lock of one): an [`FileImage`] collects the blocks that will lie from one address on, and
+//! [`tree::encode`] fills it with a whole tree of groups and datasets, so that a file's metadata is one pure function
+//! of what is known of the run.
 //!
 //! Everything is little-endian, addresses and lengths are 8 bytes. Readers from HDF5 1.10 on understand it.
 
@@ -19,24 +20,24 @@ pub mod tree;
 pub use datatype::{Datatype, ElementType};
 pub use filter::FilterMessage;
 pub use index::{ChunkMap, ChunkRecord, Grid, IndexKind};
-pub use tree::{Attribute, Dataset, Group, Node, Storage, Value};
+pub use tree::{Attribute, Dataset, Group, Storage, TreeNode, Value};
 
 /// The address that stands for "nothing is allocated".
 pub const UNDEFINED: u64 = u64::MAX;
 
 /// Blocks that will lie in the file from `base` on, one after the other.
 #[derive(Debug)]
-pub struct Image {
+pub struct FileImage {
     base: u64,
     bytes: Vec<u8>,
 }
 
-impl Image {
+impl FileImage {
     /// # Panics
     /// If `base` is not a multiple of 8, which every block's address is.
-    pub fn new(base: u64) -> Image {
+    pub fn new(base: u64) -> FileImage {
         assert_eq!(base % 8, 0, "an image begins at a multiple of 8");
-        Image { base, bytes: Vec::new() }
+        FileImage { base, bytes: Vec::new() }
     }
 
     /// Sets `length` zero bytes aside and answers their address, for a block that must be named before it is written.

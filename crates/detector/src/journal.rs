@@ -5,7 +5,7 @@ mod read;
 
 pub use read::{Contents, Damage, JournalError, decode, frames_told, has_whole_head, read, read_head};
 
-use crate::description::{Description, Scalar, ScalarKind};
+use crate::dataset_spec::{DatasetSpec, Scalar, ScalarKind};
 use crate::hdf5::UNDEFINED;
 use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use varve_world::flock::Locked;
+use varve_env::flock::Locked;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"VARVEDJ1";
@@ -26,9 +26,10 @@ pub(crate) const RECORD_BYTES_MAX: usize = 64 << 20;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Entry {
-    /// All chunks of a slab lie in the file.
-    Slab(SlabEntry),
+pub enum JournalEntry {
+    /// All chunks of a chunk group lie in the file.
+    #[serde(rename = "Slab")]
+    ChunkGroup(ChunkGroupEntry),
     /// The first `entries` of the journal, marks counted too, have been synced, and what they name.
     Durable { entries: u64, time: u64 },
     /// Scalars of one frame: column and value.
@@ -46,9 +47,10 @@ pub enum Entry {
 
 /// Frames that share chunks; mostly one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlabEntry {
+pub struct ChunkGroupEntry {
     /// Counted row-major over the scan in chunks.
-    pub slab: u64,
+    #[serde(rename = "slab")]
+    pub chunk_group: u64,
     /// Which writer, counted through the run; one that was given up is not listened to any more.
     pub epoch: u32,
     /// Its writer had entered it before, with fewer frames or regions; this takes its place.
@@ -83,12 +85,12 @@ impl ChunkEntry {
     }
 
     /// Whether an index can tell of it.
-    pub fn fits(&self, description: &Description) -> bool {
+    pub fn fits(&self, description: &DatasetSpec) -> bool {
         self.address == UNDEFINED && self.size == 0 || description.takes_chunk(self.size)
     }
 }
 
-impl SlabEntry {
+impl ChunkGroupEntry {
     /// Those of its chunks of which anything came.
     pub fn stored(&self) -> impl Iterator<Item = &ChunkEntry> {
         self.chunks.iter().filter(|chunk| chunk.address != UNDEFINED)
@@ -96,8 +98,8 @@ impl SlabEntry {
 
     /// Whether it can be one of a run of this description: of frames that lie there, with as many chunks as they have, of
     /// which an index can tell.
-    pub fn fits(&self, description: &Description) -> bool {
-        let lies = |frame: &FrameEntry| description.slab_of(frame.number).0 == self.slab;
+    pub fn fits(&self, description: &DatasetSpec) -> bool {
+        let lies = |frame: &FrameEntry| description.chunk_group_of(frame.number).0 == self.chunk_group;
         self.frames.first().is_some_and(|frame| description.takes_frame(frame.number))
             && self.frames.iter().all(lies)
             && self.chunks.len() as u64 == description.chunks_per_frame()
@@ -105,8 +107,8 @@ impl SlabEntry {
     }
 
     /// Bytes that the payload of the record of one takes at most, in a run of this description.
-    pub(crate) fn record_bytes_max(description: &Description) -> u64 {
-        // The variant, slab, epoch, whether again, and the two lengths.
+    pub(crate) fn record_bytes_max(description: &DatasetSpec) -> u64 {
+        // The variant, chunk group, epoch, whether again, and the two lengths.
         const AROUND: u64 = 1 + 10 + 5 + 1 + 10 + 10;
         // Number and times.
         const FRAME: u64 = 10 + 4 * 10;
@@ -116,7 +118,7 @@ impl SlabEntry {
             0 | 1 => 1,
             sources => 2 + 2 * sources,
         };
-        let frames = description.slab_frames().saturating_mul(FRAME + missing);
+        let frames = description.chunk_group_frames().saturating_mul(FRAME + missing);
         frames.saturating_add(description.chunks_per_frame().saturating_mul(CHUNK)).saturating_add(AROUND)
     }
 
@@ -126,11 +128,11 @@ impl SlabEntry {
     }
 }
 
-impl Entry {
+impl JournalEntry {
     /// One past the last byte of the file that it names.
     pub fn end(&self) -> u64 {
-        let Entry::Slab(slab) = self else { return 0 };
-        slab.stored().map(|chunk| chunk.range().end).max().unwrap_or(0)
+        let JournalEntry::ChunkGroup(chunk_group) = self else { return 0 };
+        chunk_group.stored().map(|chunk| chunk.range().end).max().unwrap_or(0)
     }
 }
 
@@ -188,12 +190,12 @@ fn record(payload: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends `entry` as a record.
-pub fn encode(entry: &Entry, out: &mut Vec<u8>) {
+pub fn encode(entry: &JournalEntry, out: &mut Vec<u8>) {
     record(&postcard::to_stdvec(entry).expect("an entry holds nothing that cannot be written"), out);
 }
 
 /// The entries of records one after the other, all of which must be whole.
-pub fn decode_records(mut bytes: &[u8]) -> Option<Vec<Entry>> {
+pub fn decode_records(mut bytes: &[u8]) -> Option<Vec<JournalEntry>> {
     let mut entries = Vec::new();
     while !bytes.is_empty() {
         let (payload, after) = split(bytes)?;
@@ -204,7 +206,7 @@ pub fn decode_records(mut bytes: &[u8]) -> Option<Vec<Entry>> {
 }
 
 /// The head of a journal: the magic, and the run's description as its first record.
-pub fn encode_head(description: &Description) -> Vec<u8> {
+pub fn encode_head(description: &DatasetSpec) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     record(&serde_json::to_vec(description).expect("a description is JSON"), &mut bytes);
     bytes
@@ -225,7 +227,7 @@ fn check_length(bytes: usize) -> io::Result<()> {
 }
 
 /// The entry of one record.
-pub fn decode_entry(payload: &[u8]) -> Option<Entry> {
+pub fn decode_entry(payload: &[u8]) -> Option<JournalEntry> {
     postcard::from_bytes(payload).ok()
 }
 
@@ -246,7 +248,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[derive(Debug)]
 pub struct Journal {
     file: Locked,
-    room: Room,
+    room: ReservedBlocks,
     /// Entries appended.
     entries: u64,
     scratch: Vec<u8>,
@@ -257,7 +259,7 @@ pub struct Journal {
 /// Blocks that the store has set aside after the journal's end, so that what lies in the file when a disk runs full can be told
 /// of: other processes report it late.
 #[derive(Debug)]
-struct Room {
+struct ReservedBlocks {
     /// The journal's length, and how far there are blocks.
     length: u64,
     end: u64,
@@ -265,13 +267,13 @@ struct Room {
     given_up: bool,
 }
 
-impl Room {
+impl ReservedBlocks {
     const LEAST: u64 = 64 << 10;
     const STEP: u64 = 256 << 10;
 
-    fn after(file: &File) -> io::Result<Room> {
+    fn after(file: &File) -> io::Result<ReservedBlocks> {
         let length = file.metadata()?.len();
-        Ok(Room { length, end: length, given_up: false })
+        Ok(ReservedBlocks { length, end: length, given_up: false })
     }
 
     /// So many bytes will be appended.
@@ -297,7 +299,7 @@ impl Journal {
     /// If another process holds it.
     pub fn lock(file: File) -> io::Result<Journal> {
         let file = Locked::take(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-        let room = Room::after(&file)?;
+        let room = ReservedBlocks::after(&file)?;
         Ok(Journal { file, room, entries: 0, scratch: Vec::new(), broken: None })
     }
 
@@ -315,7 +317,7 @@ impl Journal {
         Ok((own.dev(), own.ino()) == (there.dev(), there.ino()))
     }
 
-    pub fn write_head(&mut self, description: &Description) -> io::Result<()> {
+    pub fn write_head(&mut self, description: &DatasetSpec) -> io::Result<()> {
         let head = encode_head(description);
         check_length(head.len() - MAGIC.len())?;
         self.room.expect(&self.file, head.len() as u64);
@@ -326,7 +328,7 @@ impl Journal {
     ///
     /// # Errors
     /// If they cannot be written; from then on nothing can. If one is longer than readers take, of which nothing is written.
-    pub fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
+    pub fn append(&mut self, entries: &[JournalEntry]) -> io::Result<()> {
         if let Some((kind, why)) = &self.broken {
             // Who comes second may be the first to tell it.
             return Err(io::Error::new(*kind, why.clone()));

@@ -13,40 +13,40 @@ use std::fmt;
 #[serde(try_from = "String", into = "String")]
 pub struct Layout {
     text: String,
-    pub(crate) root: Group,
+    pub(crate) root: LayoutGroup,
     /// Where no group is the default, what is placed nowhere goes to the root group.
     pub(crate) default_to_root: bool,
 }
 
 /// Line and column, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Position {
+pub struct SourcePosition {
     pub line: u32,
     pub column: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct LayoutGroup {
     pub name: String,
-    pub at: Position,
+    pub at: SourcePosition,
     /// Takes what is placed nowhere.
     pub is_default: bool,
-    pub attributes: Vec<Attribute>,
+    pub attributes: Vec<LayoutAttribute>,
     pub members: Vec<Member>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Member {
-    Group(Group),
-    Dataset(Dataset),
+    Group(LayoutGroup),
+    Dataset(LayoutDataset),
     HardLink(HardLink),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Dataset {
+pub(crate) struct LayoutDataset {
     pub name: String,
-    pub at: Position,
-    pub attributes: Vec<Attribute>,
+    pub at: SourcePosition,
+    pub attributes: Vec<LayoutAttribute>,
     pub source: DatasetSource,
 }
 
@@ -55,26 +55,26 @@ pub(crate) enum DatasetSource {
     Frames,
     Constant(Value),
     /// An NDAttribute.
-    Named(Named),
+    Named(ConditionalName),
     /// The five times of each frame: areaDetector's `timestamp`, which has no source.
     Times,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Attribute {
+pub(crate) struct LayoutAttribute {
     pub name: String,
-    pub at: Position,
+    pub at: SourcePosition,
     pub source: AttributeSource,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AttributeSource {
     Constant(Value),
-    Named(Named),
+    Named(ConditionalName),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct ConditionalName {
     pub name: String,
     pub when: When,
 }
@@ -93,7 +93,7 @@ pub(crate) enum When {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HardLink {
     pub name: String,
-    pub at: Position,
+    pub at: SourcePosition,
     pub target: String,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct HardLink {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("layout, line {}, column {}: {why}", at.line, at.column)]
 pub struct BadLayout {
-    pub at: Position,
+    pub at: SourcePosition,
     pub why: String,
 }
 
@@ -114,7 +114,7 @@ impl Layout {
 
     /// The path of the group that takes what is placed nowhere, from the root, which is empty; `None` if none does.
     pub(crate) fn default_group(&self) -> Option<String> {
-        fn find(group: &Group, path: &str) -> Option<String> {
+        fn find(group: &LayoutGroup, path: &str) -> Option<String> {
             if group.is_default {
                 return Some(path.to_owned());
             }

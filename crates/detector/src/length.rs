@@ -17,10 +17,10 @@ const READER_GAP: Duration = Duration::from_millis(200);
 const STEP_LASTS: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub struct Length(Mutex<State>);
+pub struct Length(Mutex<LengthState>);
 
 #[derive(Debug)]
-struct State {
+struct LengthState {
     bytes: u64,
     /// Before it was last made longer, and when that was.
     before: u64,
@@ -30,7 +30,7 @@ struct State {
     step: u64,
 }
 
-impl State {
+impl LengthState {
     fn check(&self, file: &File) -> io::Result<()> {
         let there = file.metadata()?.len();
         if there >= self.bytes {
@@ -58,7 +58,7 @@ impl State {
 impl Length {
     /// Of a file that has `bytes`.
     pub fn new(bytes: u64) -> Length {
-        Length(Mutex::new(State { bytes, before: bytes, grown: Instant::now(), end: bytes, step: STEP_BYTES }))
+        Length(Mutex::new(LengthState { bytes, before: bytes, grown: Instant::now(), end: bytes, step: STEP_BYTES }))
     }
 
     /// Makes room for writing up to `end`, and well before it is needed for what follows.
@@ -69,7 +69,7 @@ impl Length {
             let step = state.next_step(end, state.grown.elapsed());
             let bytes = end + step.max(end / 8);
             file.set_len(bytes)?;
-            *state = State { bytes, before: state.bytes, grown: Instant::now(), end, step };
+            *state = LengthState { bytes, before: state.bytes, grown: Instant::now(), end, step };
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ mod tests {
     /// A step that is too short would have a commit wait, and the end of the run with it.
     #[test]
     fn steps_are_as_long_as_the_rate_asks_for() {
-        let mut state = State { bytes: 0, before: 0, grown: Instant::now(), end: STEP_BYTES, step: STEP_BYTES };
+        let mut state = LengthState { bytes: 0, before: 0, grown: Instant::now(), end: STEP_BYTES, step: STEP_BYTES };
         let tenth = Duration::from_millis(100);
         assert_eq!(state.next_step(STEP_BYTES / 2, tenth), 2 * STEP_BYTES, "nothing is known of the rate");
         assert_eq!(state.next_step(2 * STEP_BYTES, tenth), 10 * STEP_BYTES);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_longer_than_what_comes_next_needs() {
+    fn file_is_extended_before_it_is_needed() {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(STEP_BYTES).expect("its first length");
         let length = Length::new(STEP_BYTES);

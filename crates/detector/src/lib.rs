@@ -3,11 +3,11 @@
 //!
 //! - [`hdf5`] the file's bytes: pure, no I/O.
 //! - [`filters`] compression in the framing of HDF5's registered filters.
-//! - [`description`] what is said of a run before it starts; [`frame`] what comes then.
+//! - [`dataset_spec`] what is said of a run before it starts; [`frame`] what comes then.
 //! - [`catalog`] what is known of a run's frames, pure, in [`column`]s; [`structure`] lays it out as groups and datasets,
 //!   after a [`layout`] file where there is one.
-//! - [`allocate`], [`journal`], [`commit`], `length`, `room`: addresses; what was written where; what readers see, and
-//!   safely.
+//! - [`allocate`], [`journal`], [`commit`], `length`, `space_reservation`: addresses; what was written where; what
+//!   readers see, and safely.
 //! - [`report`] what the times in a file say of the stages.
 //! - [`advise`] what to ask of a run, measured where it will be written.
 //! - [`simulator`] makes frames as detectors do.
@@ -30,7 +30,7 @@ pub mod client;
 pub mod column;
 pub mod commit;
 pub mod control;
-pub mod description;
+pub mod dataset_spec;
 pub mod filters;
 pub mod frame;
 pub mod hdf5;
@@ -41,9 +41,9 @@ mod length;
 pub mod recover;
 pub mod replay;
 pub mod report;
-mod room;
 pub mod service;
 pub mod simulator;
+mod space_reservation;
 pub mod stream;
 pub mod stream2;
 pub mod structure;

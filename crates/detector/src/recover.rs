@@ -1,32 +1,32 @@
 //! After a crash: the journal and what lies in the file make a valid file with every frame that was acknowledged. Of what a
 //! damaged journal has lost, the file's own last commit tells.
 
-mod alone;
 mod committed;
-mod headless;
 mod holes;
-mod sound;
+mod intact;
+mod without_head;
+mod without_journal;
 
-pub use alone::{Left, NoJournal};
-pub use headless::Headless;
+pub use without_head::Headless;
+pub use without_journal::{NoJournal, UnfinishedFile};
 
 use crate::allocate::{Allocator, punch};
-use crate::catalog::Counts;
+use crate::catalog::FrameCounts;
 use crate::commit::publish;
 use crate::hdf5::lock::WrittenFile;
 use crate::hdf5::superblock::{self, Superblock};
-use crate::journal::{self, Contents, Damage, Entry, Journal, JournalError};
+use crate::journal::{self, Contents, Damage, Journal, JournalEntry, JournalError};
 use crate::length::Length;
-use crate::room::{Room, Space};
+use crate::space_reservation::{Space, SpaceReservation};
 use crate::stream::Ranges;
 use crate::writer::{remove_journal, remove_unnamed};
-use alone::Alone;
+pub(crate) use intact::IntactFrames;
 use parking_lot::Mutex;
-pub(crate) use sound::Sound;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use without_journal::Alone;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
@@ -52,7 +52,7 @@ pub enum RecoverError {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Recovered {
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: FrameCounts,
     /// Journal bytes that a crash had cut short.
     pub torn_bytes: u64,
     /// What of the journal before them could not be read.
@@ -78,17 +78,17 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let io = |source| RecoverError::Io { path: path.to_owned(), source };
     let held = hold(path)?;
     let found = match journal::read(&journal::path_beside(path)) {
-        Err(JournalError::NotOne { path: journal, why }) => return headless::recover(path, (journal, held), why),
-        contents => Found::open(path, held, contents?)?,
+        Err(JournalError::NotOne { path: journal, why }) => return without_head::recover(path, (journal, held), why),
+        contents => UnfinishedRun::open(path, held, contents?)?,
     };
-    let Sound { entries, mut catalog, damage, restored, spoiled } = found.sound().map_err(io)?;
+    let IntactFrames { entries, mut catalog, damage, restored, spoiled } = found.sound().map_err(io)?;
     catalog.keep_rows();
     let file = &found.file;
     file.sync_data().map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();
     let used = found.used(&entries).map_err(io)?;
     // What a lost end of the journal told of may lie anywhere, and a copy of it may turn up.
-    let used = if damage.end { headless::data_end(file, used).map_err(io)? } else { used };
+    let used = if damage.end { without_head::data_end(file, used).map_err(io)? } else { used };
     if used < bytes {
         // What lies above was never named: without it there is room on a disk that is full. Nor does anybody name what a
         // process that joined still writes there.
@@ -99,7 +99,7 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let free = used.max(found.granted().unwrap_or(bytes));
     let (allocator, length) = (Allocator::new(free), Length::new(bytes));
     let space = Space { file, length: &length, allocator: &allocator };
-    let room = Mutex::new(Room::of_last(&mut catalog));
+    let room = Mutex::new(SpaceReservation::of_last(&mut catalog));
     let end = publish(space, &room, &mut catalog).map_err(|error| io(error.into()))?.end;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
     let torn_bytes = found.contents.torn_bytes;
@@ -128,7 +128,7 @@ fn hold(path: &Path) -> Result<Journal, RecoverError> {
     if !beside.try_exists().map_err(io)? {
         // A missing file is said to be missing, not to be in order.
         let path = path.to_owned();
-        return Err(match alone::look(&path).map_err(io)? {
+        return Err(match without_journal::look(&path).map_err(io)? {
             Alone::Finished => RecoverError::NothingToDo { path },
             Alone::Unfinished(left) => NoJournal { path, journal: beside, left }.into(),
             Alone::Foreign(why) => RecoverError::Foreign { path, why },
@@ -147,21 +147,21 @@ fn hold(path: &Path) -> Result<Journal, RecoverError> {
 }
 
 /// What a crash left: the file, and its journal, which is held for as long as this is.
-pub(crate) struct Found {
+pub(crate) struct UnfinishedRun {
     path: PathBuf,
     pub file: WrittenFile,
     pub contents: Contents,
     _held: Journal,
 }
 
-impl Found {
-    pub fn read(path: &Path) -> Result<Found, RecoverError> {
+impl UnfinishedRun {
+    pub fn read(path: &Path) -> Result<UnfinishedRun, RecoverError> {
         let held = hold(path)?;
         let contents = journal::read(&journal::path_beside(path))?;
-        Found::open(path, held, contents)
+        UnfinishedRun::open(path, held, contents)
     }
 
-    fn open(path: &Path, held: Journal, contents: Contents) -> Result<Found, RecoverError> {
+    fn open(path: &Path, held: Journal, contents: Contents) -> Result<UnfinishedRun, RecoverError> {
         let io = |source| RecoverError::Io { path: path.to_owned(), source };
         if !path.try_exists().map_err(io)? {
             taken_away(path, &std::fs::read(journal::path_beside(path)).map_err(io)?)?;
@@ -170,8 +170,8 @@ impl Found {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
         let file = WrittenFile::new(file).map_err(io)?;
         let (head, bytes) = (head(&file).map_err(io)?, file.metadata().map_err(io)?.len());
-        let entries = &contents.entries[..sound::synced(&contents)];
-        if bytes < entries.iter().map(Entry::end).max().unwrap_or(0) && Superblock::decode(&head).is_none() {
+        let entries = &contents.entries[..intact::synced(&contents)];
+        if bytes < entries.iter().map(JournalEntry::end).max().unwrap_or(0) && Superblock::decode(&head).is_none() {
             let why = format!(
                 "its journal tells of more in it than its {bytes} bytes, and no run's file begins as it does: if it was \
                  replaced, put the run's file back; if that is lost, remove the journal {}",
@@ -179,13 +179,13 @@ impl Found {
             );
             return Err(RecoverError::Foreign { path: path.to_owned(), why });
         }
-        Ok(Found { path: path.to_owned(), file, contents, _held: held })
+        Ok(UnfinishedRun { path: path.to_owned(), file, contents, _held: held })
     }
 
     /// Others may write below this; `None` if the journal does not say.
     pub fn granted(&self) -> Option<u64> {
         let ends = self.contents.entries.iter().filter_map(|entry| match entry {
-            Entry::Granted { end } => Some(*end),
+            JournalEntry::Granted { end } => Some(*end),
             _ => None,
         });
         ends.max().filter(|_| self.contents.damage.is_none())
@@ -211,9 +211,9 @@ impl Found {
     }
 
     /// The end of all that the journal or a reader knows of, or what was found besides to be so; what lies above was never named.
-    pub fn used(&self, sound: &[Entry]) -> io::Result<u64> {
-        let told = self.contents.entries.iter().chain(sound);
-        Ok(used(&self.file, told)?.max(self.contents.description.first_address()))
+    pub fn used(&self, sound: &[JournalEntry]) -> io::Result<u64> {
+        let reported = self.contents.entries.iter().chain(sound);
+        Ok(used(&self.file, reported)?.max(self.contents.description.first_address()))
     }
 }
 
@@ -224,7 +224,7 @@ fn head(file: &File) -> io::Result<[u8; superblock::LENGTH]> {
     Ok(head)
 }
 
-fn used<'e>(file: &File, entries: impl Iterator<Item = &'e Entry>) -> io::Result<u64> {
+fn used<'e>(file: &File, entries: impl Iterator<Item = &'e JournalEntry>) -> io::Result<u64> {
     let mut head = [0; superblock::LENGTH];
     let end = match file.read_exact_at(&mut head, 0) {
         Ok(()) => Superblock::decode(&head).map_or(0, |superblock| superblock.end),
@@ -232,5 +232,5 @@ fn used<'e>(file: &File, entries: impl Iterator<Item = &'e Entry>) -> io::Result
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
         Err(error) => return Err(error),
     };
-    Ok(entries.map(Entry::end).fold(end, u64::max))
+    Ok(entries.map(JournalEntry::end).fold(end, u64::max))
 }

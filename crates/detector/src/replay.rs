@@ -20,7 +20,7 @@ fn unfit<T>(path: &Path, why: impl ToString) -> Result<T, ReplayError> {
     Err(ReplayError::Unfit { path: path.to_owned(), why: why.to_string() })
 }
 
-pub struct Replay {
+pub struct FrameReplay {
     pub element: ElementType,
     /// Sides of a frame, the slowest first.
     pub frame: Vec<u64>,
@@ -33,21 +33,21 @@ enum Images {
     Hdf5(Hdf5Series),
 }
 
-impl Replay {
+impl FrameReplay {
     /// `dataset`: of an HDF5 file; otherwise the usual places are looked at.
     ///
     /// # Errors
     /// If there is nothing that can be replayed; says what was looked for.
-    pub fn open(path: &Path, dataset: Option<&str>) -> Result<Replay, ReplayError> {
+    pub fn open(path: &Path, dataset: Option<&str>) -> Result<FrameReplay, ReplayError> {
         let io = |source| ReplayError::Io { path: path.to_owned(), source };
         if std::fs::metadata(path).map_err(io)?.is_dir() {
-            return Replay::cbf(path);
+            return FrameReplay::cbf(path);
         }
         let (series, element, frame, frames) = Hdf5Series::open(path, dataset)?;
-        Ok(Replay { element, frame, frames, images: Images::Hdf5(series) })
+        Ok(FrameReplay { element, frame, frames, images: Images::Hdf5(series) })
     }
 
-    fn cbf(directory: &Path) -> Result<Replay, ReplayError> {
+    fn cbf(directory: &Path) -> Result<FrameReplay, ReplayError> {
         let io = |source| ReplayError::Io { path: directory.to_owned(), source };
         let mut files = Vec::new();
         for entry in std::fs::read_dir(directory).map_err(io)? {
@@ -59,7 +59,7 @@ impl Replay {
         files.sort();
         let Some(first) = files.first() else { return unfit(directory, "there are no .cbf files in this directory") };
         let image = read_cbf(first)?;
-        Ok(Replay {
+        Ok(FrameReplay {
             element: image.element,
             frame: vec![image.height, image.width],
             frames: files.len() as u64,
@@ -96,7 +96,7 @@ impl Replay {
     }
 }
 
-fn read_cbf(path: &Path) -> Result<cbf::Image, ReplayError> {
+fn read_cbf(path: &Path) -> Result<cbf::CbfImage, ReplayError> {
     let file = std::fs::read(path).map_err(|source| ReplayError::Io { path: path.to_owned(), source })?;
     cbf::decode(&file).or_else(|error| unfit(path, error))
 }

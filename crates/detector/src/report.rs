@@ -15,7 +15,7 @@ pub struct ReportError {
 
 /// How long one stage took, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Stage {
+pub struct StageTiming {
     pub name: &'static str,
     /// Frames whose times at both its ends are known.
     pub frames: u64,
@@ -27,7 +27,7 @@ pub struct Stage {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct RunReport {
     /// Frames by what became of them.
     pub received: u64,
     pub missing: u64,
@@ -36,7 +36,7 @@ pub struct Report {
     pub late: u64,
     pub partial: u64,
     /// In the order in which a frame goes through them, and last the whole way.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StageTiming>,
     /// The stage with the largest mean; `None` without times.
     pub slowest: Option<&'static str>,
 }
@@ -48,11 +48,11 @@ const STAGES: [(&str, usize, usize); 4] = [("transfer", 0, 1), ("compression", 1
 ///
 /// # Errors
 /// If it cannot be read, or has no times.
-pub fn report(path: &Path) -> Result<Report, ReportError> {
+pub fn report(path: &Path) -> Result<RunReport, ReportError> {
     let (status, times) = open(path)?;
     let columns: Result<Vec<Vec<u64>>, _> = times.iter().map(read).collect();
     let columns = columns.map_err(|cause| ReportError { path: path.to_owned(), why: cause.to_string() })?;
-    Ok(Report::new(&status, &columns))
+    Ok(RunReport::new(&status, &columns))
 }
 
 /// The status of each frame in the file at `path`.
@@ -105,19 +105,19 @@ fn read(dataset: &Dataset) -> Result<Vec<u64>, hdf5_reader::error::Error> {
     Ok(dataset.read_array::<u64>()?.iter().copied().collect())
 }
 
-impl Report {
+impl RunReport {
     /// `columns`: in the order of [`Times::NAMES`], a value a frame.
-    fn new(status: &[u8], columns: &[Vec<u64>]) -> Report {
+    fn new(status: &[u8], columns: &[Vec<u64>]) -> RunReport {
         let count = |wanted: FrameStatus| status.iter().filter(|byte| **byte == wanted as u8).count() as u64;
         let stage = |name, from: usize, to: usize| {
             let ends = columns[from].iter().zip(&columns[to]).filter(|(from, to)| **from > 0 && **to > 0);
-            Stage::new(name, ends.map(|(from, to)| to.saturating_sub(*from)).collect())
+            StageTiming::new(name, ends.map(|(from, to)| to.saturating_sub(*from)).collect())
         };
-        let mut stages: Vec<Stage> = STAGES.iter().map(|(name, from, to)| stage(name, *from, *to)).collect();
+        let mut stages: Vec<StageTiming> = STAGES.iter().map(|(name, from, to)| stage(name, *from, *to)).collect();
         let known = stages.iter().filter(|stage| stage.frames > 0);
         let slowest = known.max_by(|one, other| one.mean_ms.total_cmp(&other.mean_ms)).map(|stage| stage.name);
         stages.push(stage("received-to-durable", 1, 4));
-        Report {
+        RunReport {
             received: count(FrameStatus::Received),
             missing: count(FrameStatus::Missing),
             damaged: count(FrameStatus::Damaged),
@@ -130,8 +130,8 @@ impl Report {
     }
 }
 
-impl Stage {
-    fn new(name: &'static str, mut nanoseconds: Vec<u64>) -> Stage {
+impl StageTiming {
+    fn new(name: &'static str, mut nanoseconds: Vec<u64>) -> StageTiming {
         nanoseconds.sort_unstable();
         let frames = nanoseconds.len();
         let ms = |nanoseconds: f64| nanoseconds / 1e6;
@@ -141,7 +141,7 @@ impl Stage {
             nanoseconds.get(rank.max(1) - 1).map_or(0.0, |value| ms(*value as f64))
         };
         let sum: f64 = nanoseconds.iter().map(|value| *value as f64).sum();
-        Stage {
+        StageTiming {
             name,
             frames: frames as u64,
             mean_ms: if frames == 0 { 0.0 } else { ms(sum / frames as f64) },
@@ -168,7 +168,7 @@ mod tests {
             vec![3 * ms, 4 * ms, 0, 12 * ms],
             vec![9 * ms, 9 * ms, 0, 13 * ms],
         ];
-        let report = Report::new(&status, &columns);
+        let report = RunReport::new(&status, &columns);
         assert_eq!((report.received, report.missing, report.late), (2, 1, 1));
         assert_eq!(report.stages[0].frames, 0);
         let compression = &report.stages[1];

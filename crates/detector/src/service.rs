@@ -16,32 +16,31 @@ mod receive;
 mod records;
 mod request;
 mod run;
-mod share;
 mod sink;
 mod stream2;
 mod tries;
+mod writer_share;
 
-pub use board::Board;
+pub use board::ProgressBoard;
 pub use config::{Config, Joining, Protection, ServiceError};
 pub use http::OPENAPI;
-pub use records::{Ended, How};
+pub use records::{EndKind, RunEnd};
 pub use request::StartRequest;
-pub use run::{Run, Status, Unfinished};
-pub use share::ShareOptions;
+pub use run::{Run, RunStatus, Unfinished};
+pub use writer_share::WriterShareOptions;
 
-use crate::description::Description;
+use crate::dataset_spec::DatasetSpec;
 use crate::host_check::HostCheck;
 use crate::journal;
-use crate::stream::{ErrorCode, Refusal};
+use crate::stream::{ErrorCode, StreamRefusal};
 use crate::token::{self, Published};
 use crate::writer::join::{Coordinator, Joined};
 use bound::Listening;
 use lock::Lock;
 use parking_lot::Mutex;
-use records::{Record, Records, Taken};
-use run::Home;
-use share::{Asking, Share};
-use sink::Sink;
+use records::{RunRecord, RunRecords, TakenSeries};
+use run::RunContext;
+use sink::RunSink;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -51,7 +50,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tries::Tries;
-use varve_world::reserve::Reserve;
+use varve_env::reserve::Reserve;
+use writer_share::{CoordinatorHandle, WriterShare};
 
 /// How often failures and absences are looked for.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
@@ -64,7 +64,7 @@ const ENDED_MAX: usize = 100;
 
 /// The running service.
 pub struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceShared>,
     address: SocketAddr,
     http: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
@@ -74,11 +74,11 @@ pub struct Service {
 }
 
 /// What connections and HTTP know of the service.
-pub struct Shared {
+pub struct ServiceShared {
     pub config: Config,
     hosts: HostCheck,
     tries: Tries,
-    home: Arc<Home>,
+    home: Arc<RunContext>,
     runs: Mutex<BTreeMap<String, Arc<Run>>>,
     /// Images of detectors that no run has kept.
     images_passed_over: AtomicU64,
@@ -99,7 +99,7 @@ impl Service {
         let asked = config.root.clone();
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
         let root = config.root.canonicalize().map_err(failed)?;
-        let records = Records::open(&root).map_err(failed)?;
+        let records = RunRecords::open(&root).map_err(failed)?;
         let lock = Lock::take(records.directory(), &root)?;
         records.remove_leftovers().map_err(failed)?;
         let reserve = Reserve::of(records.directory().join("reserve")).map_err(failed)?;
@@ -108,17 +108,22 @@ impl Service {
             tracing::warn!("a run is not known any more, for its record cannot be read: {text}");
         }
         config.root.clone_from(&root);
-        let home = Arc::new(Home { root, records: Some(records), reserve: Some(reserve) });
-        let known = found.into_iter().map(|record| Known::Record(Box::new(record))).collect();
+        let home = Arc::new(RunContext { root, records: Some(records), reserve: Some(reserve) });
+        let known = found.into_iter().map(|record| KnownRun::Record(Box::new(record))).collect();
         Service::listen(config, home, known, Some(lock))
     }
 
-    fn listen(config: Config, home: Arc<Home>, known: Vec<Known>, lock: Option<Lock>) -> Result<Service, ServiceError> {
+    fn listen(
+        config: Config,
+        home: Arc<RunContext>,
+        known: Vec<KnownRun>,
+        lock: Option<Lock>,
+    ) -> Result<Service, ServiceError> {
         let asked = config.root.clone();
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
         let Listening { frames: listener, http: http_listener, published } = bound::listen(&config)?;
         let address = listener.local_addr().map_err(failed)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServiceShared {
             hosts: HostCheck::new(&config.protection.hosts),
             tries: Tries::default(),
             config,
@@ -132,8 +137,8 @@ impl Service {
         });
         for known in known {
             match known {
-                Known::Record(record) => shared.take_up(*record),
-                Known::Share(name, run) => drop(shared.runs.lock().insert(name, run)),
+                KnownRun::Record(record) => shared.take_up(*record),
+                KnownRun::Share(name, run) => drop(shared.runs.lock().insert(name, run)),
             }
         }
         let mut threads = Vec::new();
@@ -158,14 +163,14 @@ impl Service {
         let asked = config.root.clone();
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
         let refused = |refusal| ServiceError::Join { run: joining.coordinator.run.clone(), refusal };
-        let bad = |text: String| refused(Refusal::new(ErrorCode::Description, text));
+        let bad = |text: String| refused(StreamRefusal::new(ErrorCode::Description, text));
         let root = config.root.canonicalize().map_err(failed)?;
         config.root.clone_from(&root);
         // The one run that there is.
         config.runs_max = 0;
-        let board = Arc::new(Board::default());
-        let (share, head) = Share::join(joining.coordinator.clone(), board.clone()).map_err(refused)?;
-        let description: Description =
+        let board = Arc::new(ProgressBoard::default());
+        let (share, head) = WriterShare::join(joining.coordinator.clone(), board.clone()).map_err(refused)?;
+        let description: DatasetSpec =
             serde_json::from_str(&head.description).map_err(|error| bad(error.to_string()))?;
         let path = request::place(&root, Path::new(&head.file)).map_err(&bad)?;
         let elsewhere = |what: String| {
@@ -175,16 +180,16 @@ impl Service {
         if kept != description {
             return Err(elsewhere(format!("{} is the file of another run", path.display())));
         }
-        let (settings, coordinator) = (config.settings.clone(), Arc::new(Asking(Arc::clone(&share))));
+        let (settings, coordinator) = (config.settings.clone(), Arc::new(CoordinatorHandle(Arc::clone(&share))));
         let joined = (head.epoch, coordinator as Arc<dyn Coordinator>);
         let joined = Joined::join(&path, description.clone(), settings, joined, board.clone());
         let joined = joined.map_err(|error| bad(error.to_string()))?;
         let name = joining.coordinator.run.clone();
         let request =
             StartRequest { sources: joining.sources, ..StartRequest::new(&name, head.file.into(), description) };
-        let home = Arc::new(Home { root, records: None, reserve: None });
-        let run = Run::new(Arc::clone(&home), Record::of(request), path, (Sink::Share(joined, share), board));
-        Service::listen(config, home, vec![Known::Share(name, Arc::new(run))], None)
+        let home = Arc::new(RunContext { root, records: None, reserve: None });
+        let run = Run::new(Arc::clone(&home), RunRecord::of(request), path, (RunSink::Share(joined, share), board));
+        Service::listen(config, home, vec![KnownRun::Share(name, Arc::new(run))], None)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -201,7 +206,7 @@ impl Service {
         self.http
     }
 
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<ServiceShared> {
         &self.shared
     }
 
@@ -220,10 +225,10 @@ impl Service {
     pub fn stop(self) -> Vec<Unfinished> {
         self.shared.stopping.store(true, SeqCst);
         for run in self.shared.runs() {
-            let stopping = || Refusal::new(ErrorCode::Stopping, "the service is being stopped");
+            let stopping = || StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped");
             match run.ended_as() {
                 // Its end may not have been told yet.
-                Some(ended) => run.tell_end(&ended),
+                Some(ended) => run.notify_end(&ended),
                 None => run.board.each(|outbox| outbox.refuse(stopping())),
             }
         }
@@ -250,24 +255,24 @@ impl Service {
 enum Asker<'a> {
     Control,
     Client(&'a [u8; 16]),
-    Detector(Box<Taken>),
+    Detector(Box<TakenSeries>),
 }
 
 impl Asker<'_> {
     /// Of the run that begins so.
-    fn record(&self, request: StartRequest) -> Record {
-        let record = Record::of(request);
+    fn record(&self, request: StartRequest) -> RunRecord {
+        let record = RunRecord::of(request);
         match self {
-            Asker::Detector(taken) => Record { series: Some(taken.clone()), ..record },
-            Asker::Client(_) => Record { by_client: true, ..record },
+            Asker::Detector(taken) => RunRecord { series: Some(taken.clone()), ..record },
+            Asker::Client(_) => RunRecord { by_client: true, ..record },
             Asker::Control => record,
         }
     }
 }
 
 /// A run that the service has from the start.
-enum Known {
-    Record(Box<Record>),
+enum KnownRun {
+    Record(Box<RunRecord>),
     Share(String, Arc<Run>),
 }
 
@@ -275,7 +280,7 @@ fn named(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     std::thread::Builder::new().name(name.into()).spawn(work)
 }
 
-impl Shared {
+impl ServiceShared {
     /// Whether the service is being stopped.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(SeqCst)
@@ -291,12 +296,14 @@ impl Shared {
 
     /// # Errors
     /// If the service asks for a token and this is not it.
-    pub fn check_token(&self, token: &str) -> Result<(), Refusal> {
+    pub fn check_token(&self, token: &str) -> Result<(), StreamRefusal> {
         let Some(own) = &self.config.token else { return Ok(()) };
         match (token::matches(own, token), token.is_empty()) {
             (true, _) => Ok(()),
-            (false, false) => Err(Refusal::new(ErrorCode::Token, "the token is not that of this service")),
-            (false, true) => Err(Refusal::new(ErrorCode::Token, "this service asks for a token, and none was given")),
+            (false, false) => Err(StreamRefusal::new(ErrorCode::Token, "the token is not that of this service")),
+            (false, true) => {
+                Err(StreamRefusal::new(ErrorCode::Token, "this service asks for a token, and none was given"))
+            }
         }
     }
 
@@ -308,15 +315,15 @@ impl Shared {
     ///
     /// # Errors
     /// If it cannot start; says what is wrong.
-    pub fn begin(&self, request: StartRequest) -> Result<Arc<Run>, Refusal> {
+    pub fn begin(&self, request: StartRequest) -> Result<Arc<Run>, StreamRefusal> {
         self.begin_for(request, &Asker::Control)
     }
 
-    fn begin_for(&self, request: StartRequest, asker: &Asker<'_>) -> Result<Arc<Run>, Refusal> {
-        let bad = |text: String| Refusal::new(ErrorCode::Description, text);
+    fn begin_for(&self, request: StartRequest, asker: &Asker<'_>) -> Result<Arc<Run>, StreamRefusal> {
+        let bad = |text: String| StreamRefusal::new(ErrorCode::Description, text);
         request.check().map_err(bad)?;
         if self.is_stopping() {
-            return Err(Refusal::new(ErrorCode::Stopping, "the service is being stopped"));
+            return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped"));
         }
         // Held while the run is made, so that of two requests one makes it and the other finds it. A store that hangs then
         // holds up who begins a run, and nobody else.
@@ -330,7 +337,7 @@ impl Shared {
                         "a run `{}` is under way, and was started otherwise; stop it first, or give another name and file",
                         request.name
                     );
-                    return Err(Refusal::new(ErrorCode::Busy, text));
+                    return Err(StreamRefusal::new(ErrorCode::Busy, text));
                 }
                 None => return Ok(run),
                 Some(_) if same && hears_the_end => return Ok(run),
@@ -342,7 +349,7 @@ impl Shared {
         let running = self.runs().iter().filter(|run| run.ended_as().is_none()).count();
         if running >= self.config.runs_max {
             let text = format!("{running} runs are under way, as many as this service takes; stop one first");
-            return Err(Refusal::new(ErrorCode::Limit, text));
+            return Err(StreamRefusal::new(ErrorCode::Limit, text));
         }
         self.check_plugin(&request).map_err(bad)?;
         let path = request::place(&self.home.root, &request.file).map_err(bad)?;

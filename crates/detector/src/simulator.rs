@@ -2,14 +2,14 @@
 //! rings, Bragg spots that change from frame to frame, module gaps, bad pixels), fitted so that bitshuffle+LZ4 compresses
 //! them as far as asked. The same seed gives the same frames.
 
-mod chance;
 mod count;
 mod model;
+mod random;
 
-pub use model::{BadModel, Model};
+pub use model::{BadModel, DetectorModel};
 
 use crate::filters::{Encoder, Filter};
-use chance::Chance;
+use random::FrameRandom;
 
 /// Each row of a frame is a row of one of so many exposures, chosen anew: no two frames are alike, and a frame costs
 /// little more than its copy.
@@ -35,8 +35,8 @@ pub enum OutOfReach {
     Small { asked: f64, frame_bytes: u64 },
 }
 
-fn chance(seed: u64, what: u64) -> Chance {
-    Chance::new(seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+fn chance(seed: u64, what: u64) -> FrameRandom {
+    FrameRandom::new(seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// Whether a detector that loses this share of its frames loses this one.
@@ -46,7 +46,7 @@ pub fn is_lost(seed: u64, number: u64, share: f64) -> bool {
 }
 
 pub struct Simulator {
-    model: Model,
+    model: DetectorModel,
     seed: u64,
     /// Counts a pixel at the beam.
     brightness: f64,
@@ -58,7 +58,7 @@ impl Simulator {
     ///
     /// # Errors
     /// If no brightness gives that ratio.
-    pub fn new(model: Model, ratio: f64, seed: u64) -> Result<Simulator, OutOfReach> {
+    pub fn new(model: DetectorModel, ratio: f64, seed: u64) -> Result<Simulator, OutOfReach> {
         let mut simulator = Simulator { model, seed, brightness: 0.0, exposures: Vec::new() };
         simulator.brightness = simulator.fit(ratio)?;
         for exposure in 0..EXPOSURES {
@@ -70,11 +70,11 @@ impl Simulator {
         Ok(simulator)
     }
 
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &DetectorModel {
         &self.model
     }
 
-    fn chance(&self, what: u64) -> Chance {
+    fn chance(&self, what: u64) -> FrameRandom {
         chance(self.seed, what)
     }
 
@@ -121,8 +121,8 @@ impl Simulator {
     }
 
     /// Those rows of an exposure without spots.
-    fn expose(&self, chance: &mut Chance, rows: &[u64], brightness: f64) -> Vec<u8> {
-        let Model { width, height, element, .. } = self.model;
+    fn expose(&self, chance: &mut FrameRandom, rows: &[u64], brightness: f64) -> Vec<u8> {
+        let DetectorModel { width, height, element, .. } = self.model;
         let size = element.size();
         let radius = (width.min(height) / 2) as f64;
         let mut bytes = Vec::with_capacity(rows.len() * width as usize * size);
@@ -142,7 +142,7 @@ impl Simulator {
 
     /// Bad pixels stay bad.
     fn is_bad(&self, x: u64, y: u64) -> bool {
-        Chance::new(self.seed ^ (y * self.model.width + x)).below(1_000_000) < BAD_PER_MILLION
+        FrameRandom::new(self.seed ^ (y * self.model.width + x)).below(1_000_000) < BAD_PER_MILLION
     }
 
     /// Frame `number`: row-major, little-endian.
@@ -168,9 +168,9 @@ impl Simulator {
     }
 
     /// A reflection: a few pixels wide, its centre some hundred counts above the background.
-    fn spot(&self, bytes: &mut [u8], chance: &mut Chance) {
+    fn spot(&self, bytes: &mut [u8], chance: &mut FrameRandom) {
         const REACH: u64 = 3;
-        let Model { width, height, element, .. } = self.model;
+        let DetectorModel { width, height, element, .. } = self.model;
         let (x, y) = (chance.below(width), chance.below(height));
         let height_counts = 20.0 + chance.below(400) as f64;
         for row in y.saturating_sub(REACH)..(y + REACH + 1).min(height) {

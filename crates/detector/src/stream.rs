@@ -14,16 +14,16 @@ mod read;
 pub mod scalars;
 mod socket;
 
-pub use answers::{Ack, ErrorCode, FinishedHead, FromService, Notice, NoticeCode, Refusal, ShareHead};
+pub use answers::{Ack, ErrorCode, FinishedHead, FromService, Notice, NoticeCode, ShareHead, StreamRefusal};
 pub use frames::FrameHead;
-pub use hello::{Hello, Role, Welcome};
+pub use hello::{StreamHello, StreamRole, StreamWelcome};
 pub use message::{BodyChecksum, HEAD_BYTES_MAX, HEADER_BYTES, Header};
 pub use ranges::Ranges;
 pub use scalars::ScalarsHead;
 pub use socket::Socket;
 
-use crate::frame::Level;
-use read::Reader;
+use crate::frame::AckLevel;
+use read::MessageReader;
 
 /// The oldest version of `formats/detector-stream.md` that is spoken here.
 pub const VERSION: u16 = 1;
@@ -44,18 +44,18 @@ fn bad<T>(text: impl Into<String>) -> Result<T, BadMessage> {
 }
 
 /// A level's bit in messages.
-pub fn level_bit(level: Level) -> u8 {
+pub fn level_bit(level: AckLevel) -> u8 {
     match level {
-        Level::Memory => 1,
-        Level::Written => 2,
-        Level::Durable => 4,
+        AckLevel::Memory => 1,
+        AckLevel::Written => 2,
+        AckLevel::Durable => 4,
     }
 }
 
 /// The heads that a client sends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToService {
-    Hello(Hello),
+    Hello(StreamHello),
     /// `again`: sent before, on a connection that broke.
     Frame {
         head: FrameHead,
@@ -110,9 +110,9 @@ impl ToService {
     /// If a service cannot take it; says why.
     pub fn decode(header: &Header, head: &[u8]) -> Result<ToService, BadMessage> {
         let flag = header.flags & FLAG != 0;
-        let mut reader = Reader(head);
+        let mut reader = MessageReader(head);
         let message = match header.kind {
-            HELLO => ToService::Hello(Hello::decode(&mut reader)?),
+            HELLO => ToService::Hello(StreamHello::decode(&mut reader)?),
             FRAME => ToService::Frame { head: FrameHead::decode(&mut reader)?, again: flag },
             SCALARS => ToService::Scalars(ScalarsHead::decode(&mut reader, flag)?),
             END => ToService::End { complete: flag, lost: reader.u64()? },

@@ -12,9 +12,9 @@ pub mod push;
 pub mod series;
 pub mod zmtp;
 
-pub use message::{BadMessage, Image, Message, Start};
+pub use message::{BadStream2Message, SeriesStart, Stream2Image, Stream2Message};
 pub use push::Push;
-pub use series::Series;
+pub use series::Stream2Series;
 
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,9 @@ pub(crate) use mask::Mask;
 
 use crate::catalog::Catalog;
 use crate::column::Column;
-use crate::description::{Description, RunValue, ScalarColumn, Structure};
+use crate::dataset_spec::{DatasetSpec, RunValue, ScalarColumn, Structure};
 use crate::frame::Times;
-use crate::hdf5::{Attribute, Dataset, Datatype, Group, Node, Storage, Value};
+use crate::hdf5::{Attribute, Dataset, Datatype, Group, Storage, TreeNode, Value};
 use crate::layout::BadLayout;
 
 /// The attribute of the root that says what the run was advised.
@@ -30,7 +30,7 @@ fn structured(catalog: &Catalog) -> Group<'_> {
     match &catalog.description.structure {
         Structure::Raw => {
             let mut root = Group::default();
-            root.members.push(("data".into(), Node::Dataset(frames(catalog, Vec::new()))));
+            root.members.push(("data".into(), TreeNode::Dataset(frames(catalog, Vec::new()))));
             root.members.extend(beside(catalog, |_| Vec::new()));
             root
         }
@@ -41,7 +41,7 @@ fn structured(catalog: &Catalog) -> Group<'_> {
 
 /// # Errors
 /// If no file can be made of what is said, given that its shape and names are right.
-pub fn check(description: &Description) -> Result<(), BadLayout> {
+pub fn check(description: &DatasetSpec) -> Result<(), BadLayout> {
     match &description.structure {
         Structure::Raw | Structure::Nexus => Ok(()),
         Structure::Layout(layout) => layout::tree(layout, &Catalog::new(description.clone())).map(|_| ()),
@@ -62,29 +62,30 @@ fn nexus(catalog: &Catalog) -> Group<'_> {
     let nxmx = catalog.description.nxmx.as_ref();
     let mut detector = Group { attributes: class("NXdetector"), members: Vec::new() };
     let signal = vec![text("long_name", "frames")];
-    detector.members.push(("data".into(), Node::Dataset(frames(catalog, signal))));
+    detector.members.push(("data".into(), TreeNode::Dataset(frames(catalog, signal))));
     detector.members.extend(nxmx.map(|nxmx| nxmx::detector(nxmx, catalog)).unwrap_or_default());
     detector.members.extend(beside(catalog, class));
     let mut instrument =
-        Group { attributes: class("NXinstrument"), members: vec![("detector".into(), Node::Group(detector))] };
+        Group { attributes: class("NXinstrument"), members: vec![("detector".into(), TreeNode::Group(detector))] };
     instrument.members.extend(nxmx.map(nxmx::instrument).unwrap_or_default());
-    let mut data = Group { attributes: class("NXdata"), members: vec![("data".into(), Node::HardLink(FRAMES.into()))] };
+    let mut data =
+        Group { attributes: class("NXdata"), members: vec![("data".into(), TreeNode::HardLink(FRAMES.into()))] };
     data.attributes.push(text("signal", "data"));
     let mut axes = vec!["."; catalog.chunks.grid().rank()];
     let axis = nxmx.and_then(|nxmx| nxmx.goniometer.as_ref()).filter(|_| catalog.description.scan.len() == 1);
     if let Some(axis) = axis {
         axes[0] = &axis.name;
-        data.members.push((axis.name.clone(), Node::HardLink(nxmx::path_of(axis))));
+        data.members.push((axis.name.clone(), TreeNode::HardLink(nxmx::path_of(axis))));
     }
     data.attributes.push(Attribute { name: "axes".into(), value: Value::texts(&axes) });
     let mut entry = Group { attributes: class("NXentry"), members: Vec::new() };
     entry.attributes.push(text("default", "data"));
     entry.members.extend(nxmx.map(|nxmx| nxmx::entry(nxmx, catalog)).unwrap_or_default());
-    entry.members.push(("instrument".into(), Node::Group(instrument)));
-    entry.members.push(("data".into(), Node::Group(data)));
+    entry.members.push(("instrument".into(), TreeNode::Group(instrument)));
+    entry.members.push(("data".into(), TreeNode::Group(data)));
     let mut attributes = class("NXroot");
     attributes.push(text("default", "entry"));
-    Group { attributes, members: vec![("entry".into(), Node::Group(entry))] }
+    Group { attributes, members: vec![("entry".into(), TreeNode::Group(entry))] }
 }
 
 fn frames(catalog: &Catalog, attributes: Vec<Attribute>) -> Dataset<'_> {
@@ -100,31 +101,31 @@ fn frames(catalog: &Catalog, attributes: Vec<Attribute>) -> Dataset<'_> {
 }
 
 /// Status, times and scalars of each frame, and what holds for all.
-fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>) -> Vec<(String, Node<'a>)> {
+fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>) -> Vec<(String, TreeNode<'a>)> {
     let mut members = status_and_times(catalog, collection("NXcollection"));
     if !catalog.scalars.is_empty() {
         let column = |(scalar, column): &'a (ScalarColumn, Column)| {
-            (scalar.name.clone(), Node::Dataset(column.dataset(Vec::new())))
+            (scalar.name.clone(), TreeNode::Dataset(column.dataset(Vec::new())))
         };
         let columns = catalog.scalars.iter().map(column);
         let scalars = Group { attributes: collection("NXcollection"), members: columns.collect() };
-        members.push(("scalars".to_owned(), Node::Group(scalars)));
+        members.push(("scalars".to_owned(), TreeNode::Group(scalars)));
     }
     if !catalog.description.values.is_empty() {
         let values =
             catalog.description.values.iter().map(|(name, value)| (name.clone(), whole(run_value(value), Vec::new())));
         let values = Group { attributes: collection("NXcollection"), members: values.collect() };
-        members.push(("values".to_owned(), Node::Group(values)));
+        members.push(("values".to_owned(), TreeNode::Group(values)));
     }
     members
 }
 
-fn status_and_times(catalog: &Catalog, attributes: Vec<Attribute>) -> Vec<(String, Node<'_>)> {
+fn status_and_times(catalog: &Catalog, attributes: Vec<Attribute>) -> Vec<(String, TreeNode<'_>)> {
     let times = Times::NAMES.iter().zip(&catalog.times);
-    let times = times.map(|(name, column)| ((*name).to_owned(), Node::Dataset(column.dataset(time_units()))));
+    let times = times.map(|(name, column)| ((*name).to_owned(), TreeNode::Dataset(column.dataset(time_units()))));
     let times = Group { attributes, members: times.collect() };
-    let status = Node::Dataset(catalog.status.dataset(Vec::new()));
-    vec![("frame_status".to_owned(), status), ("times".to_owned(), Node::Group(times))]
+    let status = TreeNode::Dataset(catalog.status.dataset(Vec::new()));
+    vec![("frame_status".to_owned(), status), ("times".to_owned(), TreeNode::Group(times))]
 }
 
 fn run_value(value: &RunValue) -> Value {
@@ -135,8 +136,8 @@ fn run_value(value: &RunValue) -> Value {
     }
 }
 
-fn whole<'a>(value: Value, attributes: Vec<Attribute>) -> Node<'a> {
-    Node::Dataset(Dataset { attributes, storage: Storage::Whole(value) })
+fn whole<'a>(value: Value, attributes: Vec<Attribute>) -> TreeNode<'a> {
+    TreeNode::Dataset(Dataset { attributes, storage: Storage::Whole(value) })
 }
 
 fn time_units() -> Vec<Attribute> {

@@ -47,7 +47,7 @@ pub enum TokenError {
 
 /// A new token.
 pub fn random() -> String {
-    varve_world::random::bytes::<RANDOM_BYTES>().iter().map(|byte| format!("{byte:02x}")).collect()
+    varve_env::random::bytes::<RANDOM_BYTES>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether a client gave the service's token. The time it takes tells nothing but the length.

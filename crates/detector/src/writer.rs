@@ -8,38 +8,38 @@
 mod assemble;
 mod buffers;
 pub(crate) mod check;
+mod chunk_group;
 mod committer;
 mod coordinate;
+mod extent_source;
 mod gather;
-mod ground;
 pub mod join;
 mod levels;
 mod outcome;
 mod pipeline;
 mod queue;
 mod resume;
-mod slab;
 mod stripes;
 
 pub(crate) use coordinate::ONE_WRITER;
-pub use gather::Charge;
-pub use outcome::{Finished, Progress, WriteError};
+pub use gather::InlineWrite;
+pub use outcome::{Finished, WriteError, WriterProgress};
 pub use pipeline::Pipeline;
-pub use queue::Patience;
+pub use queue::WaitPolicy;
 pub use resume::Resumed;
 
 use crate::allocate::Allocator;
 use crate::catalog::Catalog;
-use crate::description::Description;
+use crate::dataset_spec::DatasetSpec;
 use crate::filters::Plugin;
-use crate::frame::{Level, Nanoseconds};
+use crate::frame::{AckLevel, Nanoseconds};
 use crate::hdf5::lock::WrittenFile;
-use crate::journal::{self, Entry, Journal};
+use crate::journal::{self, Journal, JournalEntry};
 use crate::length::{self, Length};
-use crate::room::Room;
-use committer::Committed;
-use ground::{Ground, Own};
-use pipeline::Shared;
+use crate::space_reservation::SpaceReservation;
+use committer::CommitterState;
+use extent_source::{ExtentSource, Own};
+use pipeline::PipelineShared;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use varve_world::clock::{Clock, RealClock};
+use varve_env::clock::{Clock, RealClock};
 
 /// How a run is written; not what.
 #[derive(Clone, Debug)]
@@ -85,34 +85,34 @@ impl Default for Settings {
 pub trait Listener: Send + Sync {
     /// These frames have reached the level. Of a frame that comes in regions it is told each time that regions have
     /// reached it; [`Pipeline::level`] says which.
-    fn reached(&self, level: Level, numbers: &[u64]);
+    fn reached(&self, level: AckLevel, numbers: &[u64]);
 
     /// Whether anybody keeps frames until they are at the level or a further one.
-    fn waits_for(&self, level: Level) -> bool;
+    fn waits_for(&self, level: AckLevel) -> bool;
 }
 
 /// Nobody is told.
 impl Listener for () {
-    fn reached(&self, _: Level, _: &[u64]) {}
+    fn reached(&self, _: AckLevel, _: &[u64]) {}
 
-    fn waits_for(&self, _: Level) -> bool {
+    fn waits_for(&self, _: AckLevel) -> bool {
         false
     }
 }
 
 /// Waits for every level.
-impl<F: Fn(Level, &[u64]) + Send + Sync> Listener for F {
-    fn reached(&self, level: Level, numbers: &[u64]) {
+impl<F: Fn(AckLevel, &[u64]) + Send + Sync> Listener for F {
+    fn reached(&self, level: AckLevel, numbers: &[u64]) {
         self(level, numbers);
     }
 
-    fn waits_for(&self, _: Level) -> bool {
+    fn waits_for(&self, _: AckLevel) -> bool {
         true
     }
 }
 
 /// Nanoseconds since 1970.
-pub fn now() -> Nanoseconds {
+pub fn unix_nanos() -> Nanoseconds {
     let now = RealClock::new().now();
     u64::try_from(now.seconds).unwrap_or(0) * 1_000_000_000 + u64::from(now.nanoseconds)
 }
@@ -198,7 +198,7 @@ impl Drop for New<'_> {
 /// A run being written, by the process that began it.
 pub struct Writer {
     pipeline: Pipeline,
-    committer: Option<JoinHandle<io::Result<Committed>>>,
+    committer: Option<JoinHandle<io::Result<CommitterState>>>,
 }
 
 impl Deref for Writer {
@@ -216,7 +216,7 @@ impl Writer {
     /// If the description is bad, `FILE`, `FILE.new` or a journal exists, or they cannot be made.
     pub fn create(
         path: &Path,
-        mut description: Description,
+        mut description: DatasetSpec,
         settings: Settings,
         listener: Arc<dyn Listener>,
     ) -> Result<Writer, WriteError> {
@@ -225,7 +225,7 @@ impl Writer {
         if let Some(choice) = &mut description.plugin {
             let plugin = Plugin::load(choice)?;
             choice.registered = Some(plugin.registered.clone());
-            if !plugin.decodes && (description.slab_frames() > 1 || !description.sources.is_empty()) {
+            if !plugin.decodes && (description.chunk_group_frames() > 1 || !description.sources.is_empty()) {
                 return Err(WriteError::Failed(
                     "the plug-in does not decompress, as it must where chunks are put together: \
                      let chunks hold a frame of one source"
@@ -253,7 +253,7 @@ impl Writer {
         let mut journal = Journal::lock(journal).map_err(io)?;
         journal
             .write_head(&description)
-            .and_then(|()| journal.append(&[Entry::Granted { end: 0 }]))
+            .and_then(|()| journal.append(&[JournalEntry::Granted { end: 0 }]))
             .and_then(|()| journal.handle()?.sync_all())
             .map_err(io)?;
         // It gets its name when it can be opened: who waits for the name opens it at once.
@@ -270,8 +270,8 @@ impl Writer {
         file.set_len(bytes).map_err(io)?;
         let length = Length::new(bytes);
         let mut catalog = Catalog::new(description.clone());
-        let own = Own::new(allocator, length, journal, Room::new(&mut catalog));
-        let mut committed = Committed::new(catalog);
+        let own = Own::new(allocator, length, journal, SpaceReservation::new(&mut catalog));
+        let mut committed = CommitterState::new(catalog);
         committed.publish(&file, &own).map_err(|error| io(error.into()))?;
         give_name(&made, path).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => WriteError::Exists { path: path.to_owned() },
@@ -279,12 +279,13 @@ impl Writer {
         })?;
         new.0 = vec![&beside, path];
         sync_directory(path).map_err(io)?;
-        let shared = Shared::new((path, file), description, settings, Ground::Own(Box::new(own)), listener)?;
+        let shared =
+            PipelineShared::new((path, file), description, settings, ExtentSource::Own(Box::new(own)), listener)?;
         new.0.clear();
         Writer::start(Arc::new(shared), committed).map_err(io)
     }
 
-    fn start(shared: Arc<Shared>, committed: Committed) -> io::Result<Writer> {
+    fn start(shared: Arc<PipelineShared>, committed: CommitterState) -> io::Result<Writer> {
         let pipeline = Pipeline::start(Arc::clone(&shared))?;
         let named = std::thread::Builder::new().name("commit".into());
         let committer = named.spawn(move || committer::run(&shared, own(&shared), committed))?;
@@ -348,16 +349,16 @@ impl Writer {
         published.map(drop).map_err(|error| io(error.into()))
     }
 
-    fn join(&mut self) -> io::Result<Committed> {
+    fn join(&mut self) -> io::Result<CommitterState> {
         let committer = self.committer.take().expect("joined once");
         self.pipeline.end(committer)
     }
 }
 
-fn own(shared: &Shared) -> &Own {
+fn own(shared: &PipelineShared) -> &Own {
     match &shared.ground {
-        Ground::Own(own) => own,
-        Ground::Joint(_) => unreachable!("who began the run has its journal"),
+        ExtentSource::Own(own) => own,
+        ExtentSource::Joint(_) => unreachable!("who began the run has its journal"),
     }
 }
 

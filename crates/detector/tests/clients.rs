@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use varve_detector::client::{Client, Options, Outgoing};
-use varve_detector::description::Description;
+use varve_detector::client::{Client, ClientOptions, Outgoing};
+use varve_detector::dataset_spec::DatasetSpec;
 use varve_detector::hdf5::ElementType;
-use varve_detector::service::{Config, How, Protection, Run, Service, StartRequest};
+use varve_detector::service::{Config, EndKind, Protection, Run, Service, StartRequest};
 use varve_detector::tls::ServerTls;
 use varve_detector::writer::Settings;
 
@@ -130,19 +130,19 @@ fn build(directory: &Path, compiler: &str, libraries: &[&str], (source, name): (
     let mut command = Command::new(compiler);
     command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"]).arg(clients().join("c"));
     command.arg(source).arg(clients().join("c/varve_detector.c"));
-    common::said(command.args(libraries).args(["-o", &program]));
+    common::printed(command.args(libraries).args(["-o", &program]));
     program
 }
 
-fn told(output: &Output, name: &str) -> Value {
+fn reported(output: &Output, name: &str) -> Value {
     assert!(output.status.success(), "{name}: {output:?}");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{name}: {error}: {output:?}"))
 }
 
 /// A frame that another one overtook, as happens where connections break, came late.
-fn assert_all(told: &Value, frames: u64) {
-    let count = |name: &str| told[name].as_u64().expect("a count");
-    assert_eq!((count("received"), count("missing")), (frames, 0), "{told}");
+fn assert_all(reported: &Value, frames: u64) {
+    let count = |name: &str| reported[name].as_u64().expect("a count");
+    assert_eq!((count("received"), count("missing")), (frames, 0), "{reported}");
 }
 
 /// The file holds frames 0 to `frames` with their scalars.
@@ -152,16 +152,16 @@ fn check(directory: &Path, name: &str, frames: u64) {
 
 fn check_scalars(directory: &Path, name: &str, frames: u64, scalars: &[&str]) {
     let acknowledged: Vec<u64> = (0..frames).collect();
-    let told =
+    let reported =
         json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": true, "scalars": scalars});
     let description = directory.join(format!("{name}.json"));
-    std::fs::write(&description, told.to_string()).expect("written");
+    std::fs::write(&description, reported.to_string()).expect("written");
     assert_eq!(common::python("frames.py", &[directory]).trim(), "1");
     std::fs::remove_file(description).expect("removed");
 }
 
 #[test]
-fn clients_in_python_and_c_bring_frames_and_scalars() {
+fn python_and_c_clients_send_frames_and_scalars() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = service(directory.path());
     for program in [Program::python(), Program::c(directory.path())] {
@@ -169,8 +169,8 @@ fn clients_in_python_and_c_bring_frames_and_scalars() {
             let name = format!("{}-{level}", program.name);
             let start = start(directory.path(), &name, [SIDE, SIDE]);
             let output = program.run(service.address(), &name, &[start.to_str().expect("text"), "100", level]);
-            let told = told(&output, &name);
-            assert_all(&told, 100);
+            let reported = reported(&output, &name);
+            assert_all(&reported, 100);
             check(directory.path(), &name, 100);
         }
     }
@@ -178,7 +178,7 @@ fn clients_in_python_and_c_bring_frames_and_scalars() {
 }
 
 #[test]
-fn clients_in_python_and_c_bring_scalars_of_every_kind() {
+fn python_and_c_clients_send_every_scalar_kind() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = service(directory.path());
     for program in [Program::python(), Program::c(directory.path())] {
@@ -191,7 +191,7 @@ fn clients_in_python_and_c_bring_scalars_of_every_kind() {
         std::fs::write(&path, start.to_string()).expect("written");
         let start = path.to_str().expect("text");
         let output = program.run(service.address(), &name, &[start, "60", "durable", "", "kinds"]);
-        assert_all(&told(&output, &name), 60);
+        assert_all(&reported(&output, &name), 60);
         check_scalars(directory.path(), &name, 60, &["energy", "steps", "pulse", "sample"]);
     }
     service.stop();
@@ -203,13 +203,13 @@ fn the_python_client_takes_arrays() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = service(directory.path());
     let address = service.address().to_string();
-    let told = common::python("arrays.py", &[Path::new(&address), directory.path(), &clients().join("python")]);
-    assert_eq!(told.trim(), "51", "{told}");
+    let reported = common::python("arrays.py", &[Path::new(&address), directory.path(), &clients().join("python")]);
+    assert_eq!(reported.trim(), "51", "{reported}");
     service.stop();
 }
 
 #[test]
-fn clients_come_back_after_broken_connections() {
+fn clients_reconnect_after_broken_connections() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = service(directory.path());
     for program in [Program::python(), Program::c(directory.path())] {
@@ -219,10 +219,10 @@ fn clients_come_back_after_broken_connections() {
             let start = start(directory.path(), &name, [SIDE, SIDE]);
             let cutter = Cutter::new(service.address(), budget, 4);
             let output = program.run(cutter.address, &name, &[start.to_str().expect("text"), "120"]);
-            let told = told(&output, &name);
-            assert_all(&told, 120);
-            assert_eq!(told["duplicate"], 0, "what is sent again is no duplicate: {told}");
-            assert_eq!(cutter.cuts(), 0, "{told}");
+            let reported = reported(&output, &name);
+            assert_all(&reported, 120);
+            assert_eq!(reported["duplicate"], 0, "what is sent again is no duplicate: {reported}");
+            assert_eq!(cutter.cuts(), 0, "{reported}");
             check(directory.path(), &name, 120);
         }
     }
@@ -231,7 +231,7 @@ fn clients_come_back_after_broken_connections() {
 
 /// Chunks that several frames share go in one message, also again, and the last may hold fewer.
 #[test]
-fn the_c_client_brings_frames_that_share_chunks() {
+fn c_client_sends_frames_that_share_chunks() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = service(directory.path());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slabs.c");
@@ -244,9 +244,9 @@ fn the_c_client_brings_frames_that_share_chunks() {
         std::fs::write(&path, json!({"file": format!("{name}.h5"), "description": description}).to_string())
             .expect("written");
         let cutter = Cutter::new(service.address(), 100_003, cuts);
-        let told = told(&program.run(cutter.address, name, &[path.to_str().expect("text"), "102"]), name);
-        assert_all(&told, 102);
-        assert_eq!(told["duplicate"], 0, "{told}");
+        let reported = reported(&program.run(cutter.address, name, &[path.to_str().expect("text"), "102"]), name);
+        assert_all(&reported, 102);
+        assert_eq!(reported["duplicate"], 0, "{reported}");
         check_scalars(directory.path(), name, 102, &[]);
     }
     service.stop();
@@ -270,9 +270,9 @@ fn clients_wait_for_a_service_that_is_restarted() {
         }
         first.stop();
         let second = Service::start(config(directory.path(), &address.to_string(), None)).expect("the address again");
-        let told = told(&child.wait_with_output().expect("it ends"), program.name);
-        assert_all(&told, frames);
-        assert_eq!(told["reconnects"], 1, "{told}");
+        let reported = reported(&child.wait_with_output().expect("it ends"), program.name);
+        assert_all(&reported, frames);
+        assert_eq!(reported["reconnects"], 1, "{reported}");
         check(directory.path(), program.name, frames);
         second.stop();
     }
@@ -307,7 +307,7 @@ assert time.process_time() - begun[1] < 1 and time.monotonic() - begun[0] < 10
 "#;
 
 #[test]
-fn an_idle_client_hears_that_its_run_was_ended() {
+fn idle_client_is_notified_of_run_end() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = service(directory.path());
     let mut child = Command::new("python3")
@@ -320,7 +320,7 @@ fn an_idle_client_hears_that_its_run_was_ended() {
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     assert_eq!(line, "ready\n");
-    service.shared().run("idle").expect("it runs").end(How::Finished, "");
+    service.shared().run("idle").expect("it runs").end(EndKind::Finished, "");
     writeln!(child.stdin.take().expect("piped"), "ended").expect("it listens");
     assert!(child.wait().expect("it ends").success());
     service.stop();
@@ -328,7 +328,7 @@ fn an_idle_client_hears_that_its_run_was_ended() {
 
 /// Promise: a client whose run others end hears of it with its next frame, and does not go on as if frames were taken.
 #[test]
-fn clients_hear_that_their_run_was_ended() {
+fn clients_are_notified_of_run_end() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = service(directory.path());
     for program in [Program::python(), Program::c(directory.path())] {
@@ -343,18 +343,22 @@ fn clients_hear_that_their_run_was_ended() {
             assert!(Instant::now() < deadline, "no frames come");
             std::thread::sleep(Duration::from_millis(5));
         };
-        run.end(How::Finished, "");
+        run.end(EndKind::Finished, "");
         let ended = Instant::now();
         let output = child.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         let words = ["the run has ended", "the run has been finished"];
-        assert!(!output.status.success() && words.iter().any(|words| said.contains(words)), "{}: {said}", program.name);
+        assert!(
+            !output.status.success() && words.iter().any(|words| printed.contains(words)),
+            "{}: {printed}",
+            program.name
+        );
         assert!(ended.elapsed() < Duration::from_secs(20), "{}: after {:?}", program.name, ended.elapsed());
     }
-    let request = StartRequest::new("rust", "rust.h5".into(), Description::new(ElementType::U16, vec![4, 4]));
+    let request = StartRequest::new("rust", "rust.h5".into(), DatasetSpec::new(ElementType::U16, vec![4, 4]));
     let start = serde_json::to_string(&request).expect("JSON");
-    let client =
-        Client::connect(Options { start, ..Options::new(&service.address().to_string(), "rust") }).expect("in");
+    let client = Client::connect(ClientOptions { start, ..ClientOptions::new(&service.address().to_string(), "rust") })
+        .expect("in");
     let wait = Duration::from_secs(20);
     let send = |number| {
         let (element, filter, parts) = (ElementType::U16, String::new(), vec![vec![0; 32]]);
@@ -362,7 +366,7 @@ fn clients_hear_that_their_run_was_ended() {
     };
     send(0).expect("taken");
     client.settle(wait).expect("durable");
-    service.shared().run("rust").expect("it runs").end(How::Finished, "");
+    service.shared().run("rust").expect("it runs").end(EndKind::Finished, "");
     let deadline = Instant::now() + wait;
     let mut number = 1;
     while send(number).is_ok() {
@@ -375,7 +379,7 @@ fn clients_hear_that_their_run_was_ended() {
 }
 
 #[test]
-fn refusals_are_said_in_words() {
+fn refusals_have_readable_reasons() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path(), "127.0.0.1:0", Some("secret"))).expect("a service");
     let bad = directory.path().join("bad.start");
@@ -392,11 +396,11 @@ fn refusals_are_said_in_words() {
         ] {
             let run = format!("{}-{run}", program.name);
             let output = program.run(service.address(), &run, &[start.to_str().expect("text"), "10", "durable", token]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success(), "{run}: {output:?}");
             // Python's client finds out by itself that the frame does not fit the start that it was given.
-            let own = run == "python-small" && said.contains("are no frame of");
-            assert!(said.contains(words) || own, "{run}: {said}");
+            let own = run == "python-small" && printed.contains("are no frame of");
+            assert!(printed.contains(words) || own, "{run}: {printed}");
         }
     }
     service.stop();
@@ -413,7 +417,7 @@ fn clients_find_a_published_token() {
     for program in [Program::python(), Program::c(directory.path())] {
         let path = start(directory.path(), program.name, [SIDE, SIDE]);
         let output = program.run(service.address(), program.name, &[path.to_str().expect("text"), "5", "durable"]);
-        assert_all(&told(&output, program.name), 5);
+        assert_all(&reported(&output, program.name), 5);
         check(directory.path(), program.name, 5);
     }
     service.stop();
@@ -432,7 +436,7 @@ fn python_brings_frames_over_tls() {
     let path = path.to_str().expect("text");
     let authority = certificate("authority.pem");
     let rest = [path, "40", "durable", "secret", "", authority.to_str().expect("text")];
-    assert_all(&told(&program.run(service.address(), "encrypted", &rest), "encrypted"), 40);
+    assert_all(&reported(&program.run(service.address(), "encrypted", &rest), "encrypted"), 40);
     check(directory.path(), "encrypted", 40);
     service.stop();
 }
@@ -452,7 +456,7 @@ fn clients_do_not_wait_for_an_incomplete_chunk() {
         let file = format!("{}.h5", program.name);
         std::fs::write(&path, json!({"file": file, "description": description}).to_string()).expect("written");
         let output = program.run(service.address(), program.name, &[path.to_str().expect("text"), "9", "written"]);
-        assert_all(&told(&output, program.name), 9);
+        assert_all(&reported(&output, program.name), 9);
         check(directory.path(), program.name, 9);
     }
     service.stop();
@@ -460,7 +464,7 @@ fn clients_do_not_wait_for_an_incomplete_chunk() {
 
 /// A service that has no room for another connection is waited for, as one that is away.
 #[test]
-fn clients_wait_for_room() {
+fn clients_wait_for_queue_space() {
     let directory = tempfile::tempdir().expect("a directory");
     let one = Config { connections_max: 1, ..config(directory.path(), "127.0.0.1:0", None) };
     let service = Service::start(one).expect("a service");
@@ -468,13 +472,13 @@ fn clients_wait_for_room() {
         let other = start(directory.path(), &format!("{}-other", program.name), [SIDE, SIDE]);
         let text = std::fs::read_to_string(other).expect("read");
         let address = service.address().to_string();
-        let holds = Options { start: text, ..Options::new(&address, &format!("{}-other", program.name)) };
+        let holds = ClientOptions { start: text, ..ClientOptions::new(&address, &format!("{}-other", program.name)) };
         let holds = Client::connect(holds).expect("in");
         let start = start(directory.path(), program.name, [SIDE, SIDE]);
         let child = program.spawn(service.address(), program.name, &[start.to_str().expect("text"), "10"]);
         std::thread::sleep(Duration::from_millis(500));
         drop(holds);
-        assert_all(&told(&child.wait_with_output().expect("it ends"), program.name), 10);
+        assert_all(&reported(&child.wait_with_output().expect("it ends"), program.name), 10);
     }
     service.stop();
 }
@@ -490,8 +494,8 @@ fn the_windows_program_runs_under_wine() {
         let start = start(directory.path(), name, [SIDE, SIDE]);
         let cutter = Cutter::new(service.address(), 100_003, cuts);
         let output = program.run(cutter.address, name, &[start.to_str().expect("text"), "200"]);
-        let told = told(&output, name);
-        assert_all(&told, 200);
+        let reported = reported(&output, name);
+        assert_all(&reported, 200);
         check(directory.path(), name, 200);
     }
     service.stop();

@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::{Description, Region};
-use varve_detector::frame::{Frame, Level, Payload};
+use varve_detector::dataset_spec::{DatasetSpec, Region};
+use varve_detector::frame::{AckLevel, Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::recover::{RecoverError, recover};
-use varve_detector::writer::{Patience, Settings, Writer};
+use varve_detector::writer::{Settings, WaitPolicy, Writer};
 
 const FILE: &str = "VARVE_KILL_FILE";
 const SIDE: u64 = 48;
 
 /// Every other round has chunks of several frames, which come in two regions.
-fn description(path: &Path) -> Description {
-    let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
+fn description(path: &Path) -> DatasetSpec {
+    let mut description = DatasetSpec::new(ElementType::U16, vec![SIDE, SIDE]);
     description.chunk = Some(vec![SIDE / 2, SIDE]);
     if path.to_string_lossy().ends_with(['1', '3', '5', '7', '9']) {
         description.chunk = Some(vec![3, SIDE / 2, SIDE]);
@@ -45,8 +45,8 @@ fn victim_writes() {
         commit_interval: Duration::from_millis(20),
         ..Settings::default()
     };
-    let acknowledge = Arc::new(|level: Level, numbers: &[u64]| {
-        if level >= Level::Written {
+    let acknowledge = Arc::new(|level: AckLevel, numbers: &[u64]| {
+        if level >= AckLevel::Written {
             let words: String = numbers.iter().map(|number| format!("ack {number}\n")).collect();
             std::io::stdout().lock().write_all(words.as_bytes()).expect("the kill test listens");
         }
@@ -60,7 +60,7 @@ fn victim_writes() {
             let frame = Frame { number, taken: 0, payload: Payload::Plain(region.to_vec()) };
             let patience = match number % 3 {
                 0 => Duration::from_secs(60).into(),
-                rest => Patience::Writes { more: rest == 1 },
+                rest => WaitPolicy::Writes { more: rest == 1 },
             };
             writer.submit_region(source as u32, frame, patience).expect("a region taken");
         }
@@ -86,8 +86,8 @@ fn victim(test: &str, path: &Path) -> Child {
 }
 
 fn tell(directory: &Path, name: &str, acknowledged: &[u64]) {
-    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": false});
-    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");
+    let reported = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": false});
+    std::fs::write(directory.join(format!("{name}.json")), reported.to_string()).expect("the description written");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn killed_writers_lose_no_acknowledged_frame() {
         total += acknowledged.len();
         let before = directory.path().join(format!("{name}-before.h5"));
         // Its length was grown ahead by a hole, which must stay one.
-        common::said(Command::new("cp").arg("--sparse=always").arg(&path).arg(&before));
+        common::printed(Command::new("cp").arg("--sparse=always").arg(&path).arg(&before));
         tell(directory.path(), &format!("{name}-before"), &[]);
         if state >> 40 & 1 == 0 {
             let mut child = victim("victim_recovers", &path);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::{Description, RunValue, Structure};
+use varve_detector::dataset_spec::{DatasetSpec, RunValue, Structure};
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::layout::Layout;
@@ -18,10 +18,10 @@ use varve_detector::writer::{Settings, Writer};
 /// Seconds since 1970; a frame a second.
 const START: u64 = 1_700_000_000;
 
-fn description(layout: &str) -> Description {
+fn description(layout: &str) -> DatasetSpec {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layouts").join(layout);
     let text = std::fs::read_to_string(path).expect("the layout");
-    let mut description = Description::new(ElementType::U16, vec![8, 16]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![8, 16]);
     description.structure = Structure::Layout(Layout::parse(&text).expect("a layout"));
     description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(Into::into).to_vec();
     description.values = BTreeMap::from([
@@ -33,7 +33,7 @@ fn description(layout: &str) -> Description {
 }
 
 /// Ten frames, of which number 3 never comes, and number 0 without an angle.
-fn write(path: &Path, description: Description) -> Writer {
+fn write(path: &Path, description: DatasetSpec) -> Writer {
     let settings = Settings { commit_interval: Duration::from_millis(5), ..Settings::default() };
     let writer = Writer::create(path, description, settings, Arc::new(())).expect("a run started");
     for number in (0..10).filter(|number| *number != 3) {
@@ -64,7 +64,7 @@ fn layouts_are_followed() {
 fn copies_have_all_attributes(directory: &Path, names: &[&str]) {
     for name in names {
         let (path, copy) = (directory.join(format!("{name}.h5")), directory.join(format!("{name}.copy")));
-        common::said(common::with_plugins(&mut Command::new("h5repack")).arg(&path).arg(&copy));
+        common::printed(common::with_plugins(&mut Command::new("h5repack")).arg(&path).arg(&copy));
         let counted = common::python("attributes.py", &[&path, &copy]);
         assert!(counted.trim().parse::<u32>().expect("a count") > 2, "{name}: {counted}");
     }
@@ -95,7 +95,7 @@ fn nxmx_is_written_where_its_fields_are_given() {
         "pixel_mask": [{"value": 1, "offset": [0, 4], "shape": [8, 2]}, {"value": 2, "offset": [3, 5], "shape": [2, 4]}],
         "goniometer": {"vector": [-1, 0, 0], "start": 90, "increment": 0.1}
     }"#;
-    let mut description = Description::new(ElementType::U16, vec![8, 16]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![8, 16]);
     description.structure = Structure::Nexus;
     description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(Into::into).to_vec();
     description.nxmx = Some(serde_json::from_str(nxmx).expect("fields of NXmx"));

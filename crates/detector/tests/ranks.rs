@@ -6,7 +6,7 @@ use common::frames;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::{Description, Structure};
+use varve_detector::dataset_spec::{DatasetSpec, Structure};
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::writer::{Settings, Writer};
@@ -18,7 +18,7 @@ fn four_ranks_read_disjoint_slices() {
         [("fixed", "bslz4", Some(1500)), ("extensible", "shuffle+gzip:1", None), ("raw", "raw", None)]
     {
         let path = directory.path().join(format!("{name}.h5"));
-        let mut description = Description::new(ElementType::U16, vec![12, 20]);
+        let mut description = DatasetSpec::new(ElementType::U16, vec![12, 20]);
         description.filter = filter.parse().expect("a filter's name");
         description.scan = vec![scan];
         description.structure = Structure::Nexus;
@@ -34,7 +34,7 @@ fn four_ranks_read_disjoint_slices() {
         let mut ranks = Command::new("mpirun");
         // Debian's own Python has the parallel h5py; one processor may hold several ranks.
         ranks.args(["--allow-run-as-root", "--oversubscribe", "-n", "4", "/usr/bin/python3", "-B"]);
-        let said = common::said(common::with_plugins(ranks.arg(script).arg(&path).arg("777")));
-        assert_eq!(said.trim(), "4 1500", "{name}");
+        let printed = common::printed(common::with_plugins(ranks.arg(script).arg(&path).arg("777")));
+        assert_eq!(printed.trim(), "4 1500", "{name}");
     }
 }

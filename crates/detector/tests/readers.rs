@@ -13,8 +13,8 @@ use std::process::Command;
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::hdf5::superblock::{self, Superblock};
 use varve_detector::hdf5::{
-    Attribute, ChunkMap, ChunkRecord, Dataset, Datatype, ElementType, Grid, Group, Image, IndexKind, Node, Storage,
-    Value, tree,
+    Attribute, ChunkMap, ChunkRecord, Dataset, Datatype, ElementType, FileImage, Grid, Group, IndexKind, Storage,
+    TreeNode, Value, tree,
 };
 
 #[derive(Clone, Debug)]
@@ -133,13 +133,13 @@ fn encode(chunks: &ChunkMap, case: &Case, fill: Option<Vec<u8>>, mut file: Vec<u
     group.attributes.push(attribute("texts", Value::texts(&["", "ab", "c"])));
     // More than the library itself keeps in an object header, unless it finds them there.
     group.attributes.extend((0..9).map(|number| attribute(&format!("more-{number}"), Value::integer(number))));
-    group.members.push(("soft".into(), Node::SoftLink("/data".into())));
+    group.members.push(("soft".into(), TreeNode::SoftLink("/data".into())));
     let mut root = Group::default();
-    root.members.push(("data".into(), Node::Dataset(Dataset { attributes: Vec::new(), storage })));
-    root.members.push(("group".into(), Node::Group(group)));
-    root.members.push(("again".into(), Node::HardLink("/data".into())));
+    root.members.push(("data".into(), TreeNode::Dataset(Dataset { attributes: Vec::new(), storage })));
+    root.members.push(("group".into(), TreeNode::Group(group)));
+    root.members.push(("again".into(), TreeNode::HardLink("/data".into())));
     file.resize(file.len().next_multiple_of(8), 0);
-    let mut image = Image::new(file.len() as u64);
+    let mut image = FileImage::new(file.len() as u64);
     let root = tree::encode(&mut image, &root).expect("a tree without dead links");
     file.extend_from_slice(&image.into_bytes());
     let head = Superblock { root, end: file.len() as u64 }.encode();
@@ -153,7 +153,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|extension| extension == "h5")).collect()
 }
 
-fn told(path: &Path) -> serde_json::Value {
+fn reported(path: &Path) -> serde_json::Value {
     let text = std::fs::read_to_string(path.with_extension("json")).expect("the description");
     serde_json::from_str(&text).expect("JSON")
 }
@@ -172,8 +172,8 @@ fn third_reader_knows(case: &Case) -> bool {
 /// The third reader finds the same elements, attributes and links; before anybody else has opened the files for appending.
 fn third_reader(directory: &Path) {
     for path in files(directory) {
-        let (case, told) = (path.display(), told(&path));
-        if told["third"] == false {
+        let (case, reported) = (path.display(), reported(&path));
+        if reported["third"] == false {
             continue;
         }
         let file = third::open(&path);
@@ -184,7 +184,7 @@ fn third_reader(directory: &Path) {
             let differing: Vec<usize> = (0..plain.len()).filter(|at| read.get(*at) != Some(&plain[*at])).collect();
             assert!(
                 read.len() == plain.len() && differing.is_empty(),
-                "{case}: {name}: {} bytes differ from {:?} on: {told}",
+                "{case}: {name}: {} bytes differ from {:?} on: {reported}",
                 differing.len(),
                 differing.first()
             );
@@ -199,13 +199,13 @@ fn third_reader(directory: &Path) {
 fn hdf5_tools(directory: &Path) {
     let copy = directory.join("copy");
     // HDF5 1.10 takes long for a hundred thousand chunks.
-    for path in files(directory).iter().filter(|path| told(path)["chunks"].as_u64() < Some(50_000)) {
-        common::said(Command::new("h5ls").arg("-rv").arg(path));
-        common::said(Command::new("h5dump").arg("-H").arg("-p").arg(path));
+    for path in files(directory).iter().filter(|path| reported(path)["chunks"].as_u64() < Some(50_000)) {
+        common::printed(Command::new("h5ls").arg("-rv").arg(path));
+        common::printed(Command::new("h5dump").arg("-H").arg("-p").arg(path));
         for filter in ["NONE", "GZIP=1"] {
             let mut repack = Command::new("h5repack");
-            common::said(common::with_plugins(&mut repack).args(["-f", filter]).arg(path).arg(&copy));
-            common::said(common::with_plugins(&mut Command::new("h5diff")).arg(path).arg(&copy));
+            common::printed(common::with_plugins(&mut repack).args(["-f", filter]).arg(path).arg(&copy));
+            common::printed(common::with_plugins(&mut Command::new("h5diff")).arg(path).arg(&copy));
         }
     }
 }
@@ -227,7 +227,7 @@ fn random_shapes_drops_and_filters_are_read_back_equal() {
 
 /// Pages and levels of every index, where indexes written by hand go wrong.
 #[test]
-fn more_than_a_thousand_and_a_hundred_thousand_chunks_are_read_back_equal() {
+fn thousands_of_chunks_are_read_back_equal() {
     let directory = tempfile::tempdir().expect("a directory");
     // A hundred thousand take minutes in an unoptimised build.
     let rows: &[(u64, u64)] = match std::env::var_os("VARVE_SOAK") {
@@ -292,11 +292,11 @@ fn implicit_index_is_read_back_equal() {
         text("number", Value::integer(-7)),
         text("texts", Value::texts(&["", "ab", "c"])),
     ];
-    let group = Group { attributes, members: vec![("soft".into(), Node::SoftLink("/data".into()))] };
-    root.members.push(("data".into(), Node::Dataset(Dataset { attributes: Vec::new(), storage })));
-    root.members.push(("group".into(), Node::Group(group)));
-    root.members.push(("again".into(), Node::HardLink("/data".into())));
-    let mut image = Image::new(file.len() as u64);
+    let group = Group { attributes, members: vec![("soft".into(), TreeNode::SoftLink("/data".into()))] };
+    root.members.push(("data".into(), TreeNode::Dataset(Dataset { attributes: Vec::new(), storage })));
+    root.members.push(("group".into(), TreeNode::Group(group)));
+    root.members.push(("again".into(), TreeNode::HardLink("/data".into())));
+    let mut image = FileImage::new(file.len() as u64);
     let root = tree::encode(&mut image, &root).expect("a tree without dead links");
     file.extend_from_slice(&image.into_bytes());
     let head = Superblock { root, end: file.len() as u64 }.encode();

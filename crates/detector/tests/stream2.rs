@@ -5,13 +5,13 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::frame::ElementType;
-use varve_detector::replay::Replay;
-use varve_detector::service::{Config, How, Protection, Service};
-use varve_detector::stream::link::{Incoming, say};
-use varve_detector::stream::{self, BodyChecksum, FromService, Hello, ToService, VERSION};
-use varve_detector::stream2::message::{Channel, Compression};
-use varve_detector::stream2::zmtp::{Role, handshake, send};
-use varve_detector::stream2::{Image, Push, Start};
+use varve_detector::replay::FrameReplay;
+use varve_detector::service::{Config, EndKind, Protection, Service};
+use varve_detector::stream::link::{Incoming, send_to_service};
+use varve_detector::stream::{self, BodyChecksum, FromService, StreamHello, ToService, VERSION};
+use varve_detector::stream2::message::{Channel, Stream2Compression};
+use varve_detector::stream2::zmtp::{ZmtpRole, handshake, send};
+use varve_detector::stream2::{Push, SeriesStart, Stream2Image};
 use varve_detector::writer::Settings;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,8 +41,8 @@ fn blob(plain: &[u8]) -> Vec<u8> {
     blob
 }
 
-fn start(channels: &[&str]) -> Start {
-    Start {
+fn start(channels: &[&str]) -> SeriesStart {
+    SeriesStart {
         series: 9,
         unique: "series".into(),
         images: 8,
@@ -50,7 +50,7 @@ fn start(channels: &[&str]) -> Start {
         width: 64,
         channels: channels.iter().map(|name| (*name).to_owned()).collect(),
         incident_wavelength: Some(1.0),
-        ..Start::default()
+        ..SeriesStart::default()
     }
 }
 
@@ -64,7 +64,7 @@ fn until(done: impl Fn() -> bool) {
 
 /// The file has these images.
 fn equal(directory: &std::path::Path, numbers: &[u64]) {
-    let replay = Replay::open(&directory.join("series_000009.h5"), None).expect("a file");
+    let replay = FrameReplay::open(&directory.join("series_000009.h5"), None).expect("a file");
     let mut bytes = Vec::new();
     for number in numbers {
         for channel in 0..2 {
@@ -79,7 +79,7 @@ fn send_image(push: &mut Push, number: u64) {
 }
 
 /// A message with an image whose channels' bytes are changed.
-fn image(number: u64, compression: Compression, change: fn(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
+fn image(number: u64, compression: Stream2Compression, change: fn(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
     let blobs = [0, 1].map(|channel| change(blob(&pixels(number, channel))));
     let names = ["threshold_1", "threshold_2"];
     let channel = |at: usize| Channel {
@@ -91,7 +91,8 @@ fn image(number: u64, compression: Compression, change: fn(Vec<u8>) -> Vec<u8>) 
         bytes: &blobs[at],
     };
     let channels = vec![channel(0), channel(1)];
-    Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }.encode()
+    Stream2Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }
+        .encode()
 }
 
 fn send_image_of(push: &mut Push, unique: &str, number: u64) {
@@ -102,11 +103,11 @@ fn send_image_of(push: &mut Push, unique: &str, number: u64) {
         height: 48,
         width: 64,
         element: ElementType::U16,
-        compression: Compression::BitshuffleLz4,
+        compression: Stream2Compression::BitshuffleLz4,
         bytes: &blobs[at],
     };
     let channels = vec![channel(0), channel(1)];
-    let image = Image {
+    let image = Stream2Image {
         series: 9,
         unique,
         number,
@@ -119,7 +120,7 @@ fn send_image_of(push: &mut Push, unique: &str, number: u64) {
 }
 
 #[test]
-fn a_series_of_two_thresholds_becomes_a_file_even_when_the_connection_breaks() {
+fn two_threshold_series_survives_a_broken_connection() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut service = Service::start(config(directory.path())).expect("started");
     let mut push = Push::bind("127.0.0.1:0").expect("bound");
@@ -150,21 +151,21 @@ fn a_series_of_two_thresholds_becomes_a_file_even_when_the_connection_breaks() {
 /// Promise: an image that comes and cannot be read is marked as damaged, not as missing, and may come again; messages
 /// of the legacy stream are passed over, on the same connection.
 #[test]
-fn images_that_cannot_be_read_are_marked_as_damaged() {
+fn unreadable_images_are_marked_damaged() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut service = Service::start(config(directory.path())).expect("started");
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     service.take_stream2(&listener.local_addr().expect("bound").to_string()).expect("a thread");
     let (mut detector, _) = listener.accept().expect("the service connects");
-    handshake(&mut detector, Role::Push).expect("a PULL socket");
+    handshake(&mut detector, ZmtpRole::Push).expect("a PULL socket");
     let mut push = |message: &[u8]| send(&mut detector, message).expect("sent");
     let start = start(&["threshold_1", "threshold_2"]);
     push(&start.encode());
-    let whole = |number: u64| image(number, Compression::BitshuffleLz4, |blob| blob);
+    let whole = |number: u64| image(number, Stream2Compression::BitshuffleLz4, |blob| blob);
     push(&whole(0));
     // A part of its compressed bytes, of its plain ones, of the message; compressed as nobody knows.
-    push(&image(1, Compression::BitshuffleLz4, |blob| blob[..blob.len() / 2].to_vec()));
-    push(&image(2, Compression::None, |_| vec![0; 100]));
+    push(&image(1, Stream2Compression::BitshuffleLz4, |blob| blob[..blob.len() / 2].to_vec()));
+    push(&image(2, Stream2Compression::None, |_| vec![0; 100]));
     push(&whole(3)[..200]);
     let mut unknown = whole(4);
     let at = unknown.windows(5).position(|window| window == b"bslz4").expect("an algorithm");
@@ -226,10 +227,10 @@ fn a_series_goes_on_after_the_service_was_stopped() {
 /// Somebody who looks in on the run, by its name, and leaves again.
 fn look_in(service: &Service, run: &str) {
     let mut socket = TcpStream::connect(service.address()).expect("connected");
-    let hello = Hello {
+    let hello = StreamHello {
         version: VERSION,
         newest: 0,
-        role: stream::Role::Scalars,
+        role: stream::StreamRole::Scalars,
         checksum: BodyChecksum::Crc32,
         levels: 0,
         source: 0,
@@ -241,7 +242,7 @@ fn look_in(service: &Service, run: &str) {
         token: String::new(),
         start: String::new(),
     };
-    say(&mut socket, &ToService::Hello(hello), &[], 0).expect("said");
+    send_to_service(&mut socket, &ToService::Hello(hello), &[], 0).expect("said");
     let welcome = Incoming::new(socket).from_service().expect("an answer");
     assert!(matches!(welcome, Some(FromService::Welcome(_))), "{welcome:?}");
 }
@@ -278,7 +279,7 @@ fn a_series_waits_for_its_detector() {
     (3..6).for_each(|number| send_image(&mut push, number));
     until(|| durable(&service) == 6);
     assert!(run.is_running());
-    service.shared().end(&run, How::Finished);
+    service.shared().end(&run, EndKind::Finished);
     send_image(&mut push, 6);
     let passed_over = || {
         let mut socket = TcpStream::connect(service.http().expect("served")).expect("connected");
@@ -293,7 +294,7 @@ fn a_series_waits_for_its_detector() {
 /// Promise: images of a series whose start was never seen are not kept. The one that was under way goes on, unless nothing
 /// else comes any more.
 #[test]
-fn images_of_an_unknown_series_end_the_one_before_when_nothing_else_comes() {
+fn images_of_an_unknown_series_end_the_previous_series() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut service = Service::start(config(directory.path())).expect("started");
     let mut push = Push::bind("127.0.0.1:0").expect("bound");
@@ -323,20 +324,21 @@ fn images_of_an_unknown_series_end_the_one_before_when_nothing_else_comes() {
 fn lacking(number: u64, change: impl FnOnce(&mut Channel<'_>) -> bool) -> Vec<u8> {
     let blobs = [0, 1].map(|channel| blob(&pixels(number, channel)));
     let channel = |name, bytes| {
-        let (element, compression) = (ElementType::U16, Compression::BitshuffleLz4);
+        let (element, compression) = (ElementType::U16, Stream2Compression::BitshuffleLz4);
         Channel { name, height: 48, width: 64, element, compression, bytes }
     };
     let mut channels = vec![channel("threshold_1", &blobs[0][..]), channel("threshold_2", &blobs[1][..])];
     if !change(&mut channels[1]) {
         channels.pop();
     }
-    Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }.encode()
+    Stream2Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }
+        .encode()
 }
 
 /// Promise: a series is kept without a field that only its metadata need; of an image with a channel that cannot be
 /// read, or did not come, the others are kept, and the image is partial.
 #[test]
-fn what_can_be_kept_of_a_series_is_kept() {
+fn readable_part_of_a_series_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut service = Service::start(config(directory.path())).expect("started");
     let mut push = Push::bind("127.0.0.1:0").expect("bound");
@@ -355,7 +357,7 @@ fn what_can_be_kept_of_a_series_is_kept() {
     message.splice(material..material + 3, *b"\x82\x01\x02");
     push.send(&message).expect("sent");
     // Nothing of the first can be read; the next tells what the start does not.
-    let mut nothing = image(0, Compression::BitshuffleLz4, |blob| blob);
+    let mut nothing = image(0, Stream2Compression::BitshuffleLz4, |blob| blob);
     for at in (0..nothing.len() - 5).filter(|at| nothing[*at..at + 5] == *b"bslz4").collect::<Vec<usize>>() {
         nothing[at..at + 5].copy_from_slice(b"lzw-9");
     }
@@ -391,7 +393,7 @@ fn what_can_be_kept_of_a_series_is_kept() {
     assert_eq!((finished.frames, finished.received, finished.partial, finished.missing), (8, 2, 5, 1), "{ended:?}");
     service.stop();
     equal(directory.path(), &[1, 7]);
-    let replay = Replay::open(&directory.path().join("series_000009.h5"), None).expect("a file");
+    let replay = FrameReplay::open(&directory.path().join("series_000009.h5"), None).expect("a file");
     let mut bytes = Vec::new();
     for number in 2..7 {
         replay.frame_into(number * 2, &mut bytes).expect("read");

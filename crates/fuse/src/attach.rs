@@ -22,7 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use varve_world::identity::{as_process_user, file_user};
+use varve_env::identity::{as_process_user, file_user};
 
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
@@ -34,7 +34,7 @@ pub(crate) struct Attached {
 }
 
 /// Does `work` with the file system identity of the user who started this process, and, where that may not, of the store's
-/// owner. Root's mount of another user's store has the owner's (`varve_world::identity`), and a mount point may be in a
+/// owner. Root's mount of another user's store has the owner's (`varve_env::identity`), and a mount point may be in a
 /// directory that either of the two alone may enter.
 pub(crate) fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match as_process_user(&work) {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_that_is_no_directory_is_refused_before_anything_is_mounted() {
+    fn non_directory_target_is_refused_before_mounting() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         std::fs::write(&file, b"").unwrap();

@@ -55,9 +55,11 @@ fn open_within(parent: &OwnedFd, name: &OsStr, target: &Path, id: u32) -> io::Re
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let root = rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)?;
     // Neither the mount's process nor its rights are asked, as statx(2) would.
-    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd()))?;
-    let number =
-        told.lines().find_map(|line| line.strip_prefix("mnt_id:")).and_then(|number| number.trim().parse::<u32>().ok());
+    let reported = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd()))?;
+    let number = reported
+        .lines()
+        .find_map(|line| line.strip_prefix("mnt_id:"))
+        .and_then(|number| number.trim().parse::<u32>().ok());
     match number {
         Some(number) if number == id => Ok(root),
         _ => Err(io::Error::other(format!(

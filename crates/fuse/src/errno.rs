@@ -5,8 +5,8 @@ use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use varve_client::{Failure, FileSystem, Result};
+use varve_env::stages::{self, Stage};
 use varve_types::{Errno, Name, NameError};
-use varve_world::stages::{self, Stage};
 
 /// Runs a handler and says with which errno the kernel is answered if it does not do what it says.
 ///
@@ -14,7 +14,7 @@ use varve_world::stages::{self, Stage};
 /// ours: it costs this one call (EIO) and is logged, and the mount goes on, for the thousand other files in use did
 /// nothing wrong. The client's locks do not poison, and what they guard is changed in steps that each leave it whole.
 pub(crate) fn answer<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> std::result::Result<T, fuser::Errno> {
-    let _door = stages::enter(Stage::Door);
+    let _frontend = stages::enter(Stage::Frontend);
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|failure| refused(what, &failure)),
         Err(panic) => {
@@ -33,9 +33,9 @@ pub(crate) fn answer_later<T: 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
     done: impl FnOnce(std::result::Result<T, fuser::Errno>) + Send + 'static,
 ) {
-    let door = stages::enter(Stage::Door);
-    fs.errand(work, move |result| {
-        drop(door);
+    let frontend = stages::enter(Stage::Frontend);
+    fs.async_op(work, move |result| {
+        drop(frontend);
         done(result.map_err(|failure| refused(what, &failure)));
     });
 }
@@ -65,7 +65,7 @@ mod tests {
 
     /// A panic in a handler costs one call, not the mount.
     #[test]
-    fn a_panic_becomes_eio_and_a_failure_its_number() {
+    fn panic_becomes_eio_and_failure_keeps_errno() {
         assert_eq!(answer("test", || Ok(7)), Ok(7));
         assert_eq!(answer::<()>("test", || Err(Errno::ENOTEMPTY.into())), Err(fuser::Errno::ENOTEMPTY));
         let quiet = std::panic::take_hook();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn names_hold_any_byte_but_are_bounded() {
+    fn names_allow_any_byte_up_to_the_limit() {
         assert_eq!(name(OsStr::from_bytes(b"\xff\xfe\n\x01 ")).unwrap().as_bytes(), b"\xff\xfe\n\x01 ");
         let long = [b'n'; 256];
         assert_eq!(name(OsStr::from_bytes(&long)).unwrap_err().errno, Errno::ENAMETOOLONG);

@@ -1,7 +1,7 @@
 //! Why a volume could not be mounted or unmounted: what happened, and what to do about it.
 
 use crate::options::OptionError;
-use crate::unmount::Holder;
+use crate::unmount::MountHolder;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub enum Error {
     #[error("what is mounted at {} is of type {kind}, not a volume of Varve", target.display())]
     NotVarve { target: PathBuf, kind: String },
     #[error("{} is busy{}", target.display(), held_by(holders))]
-    Busy { target: PathBuf, holders: Vec<Holder> },
+    Busy { target: PathBuf, holders: Vec<MountHolder> },
     #[error("cannot write everything on {} to the store, so it stays mounted: {source}", target.display())]
     NotDurable { target: PathBuf, source: io::Error },
     #[error("cannot unmount {}: {source}", target.display())]
@@ -57,12 +57,12 @@ pub enum Error {
     StillRunning { target: PathBuf, pid: u32, waited: Duration },
     #[error("{} is unmounted, but its process cannot be watched from here: {source}", target.display())]
     Unwatched { target: PathBuf, source: io::Error },
-    /// The door ended with this when it closed the volume.
+    /// The frontend ended with this when it closed the volume.
     #[error("the volume was unmounted, but closing it failed: {0}")]
     Closing(String),
 }
 
-fn held_by(holders: &[Holder]) -> String {
+fn held_by(holders: &[MountHolder]) -> String {
     if holders.is_empty() {
         let hint = if rustix::process::geteuid().is_root() { "" } else { ", or another user's: try as root" };
         return format!("; what holds it could not be seen (a process that hangs or is just ending{hint})");

@@ -43,7 +43,7 @@ pub(crate) fn device_at(target: &Path) -> Option<(u32, u32)> {
 
 /// A place of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct MountLocation {
     pub target: PathBuf,
     /// [`MountEntry::id`]; `None` where the table cannot be read.
     pub id: Option<u32>,
@@ -55,14 +55,14 @@ pub(crate) struct Place {
 
 /// Where the mount of `device`, which was made at `made_at`, is now, in the order in which it got there: it may have been moved
 /// or covered since, and bound to more places. As far as it can be known: at least the places of a volume.
-pub(crate) fn places_of(device: Option<(u32, u32)>, made_at: &Path) -> Vec<Place> {
+pub(crate) fn places_of(device: Option<(u32, u32)>, made_at: &Path) -> Vec<MountLocation> {
     match table() {
         Ok(table) => places_in(&table, device, made_at),
-        Err(_) => vec![Place { target: made_at.to_owned(), id: None, covered: None, holds: None }],
+        Err(_) => vec![MountLocation { target: made_at.to_owned(), id: None, covered: None, holds: None }],
     }
 }
 
-fn places_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -> Vec<Place> {
+fn places_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -> Vec<MountLocation> {
     let is_ours = |mount: &MountEntry| {
         mount.kind == TYPE && device.map_or(mount.target == made_at, |device| device == mount.device)
     };
@@ -75,7 +75,7 @@ fn places_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -
             at => (None, at),
         };
         let covered = covering(table, mount, is_ours).or(above);
-        Place { target: mount.target.clone(), id: Some(mount.id), covered, holds }
+        MountLocation { target: mount.target.clone(), id: Some(mount.id), covered, holds }
     };
     table.iter().filter(|mount| is_ours(mount)).map(place).collect()
 }
@@ -177,7 +177,7 @@ mod tests {
     fn a_mount_is_found_where_it_was_moved_covered_or_bound_to() {
         let places = |lines: &[(u32, u32, &str, &str)]| {
             let places = places_in(&table(&[&[(1, 0, "/", "ext4")], lines].concat()), Some((0, 7)), Path::new("/a/m"));
-            let text = |place: Place| {
+            let text = |place: MountLocation| {
                 let [covered, holds] =
                     [place.covered, place.holds].map(|at| at.map_or("-".into(), |at| at.into_os_string()));
                 [place.target.into_os_string(), covered, holds].map(|path| path.into_string().unwrap()).join(" ")

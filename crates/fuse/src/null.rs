@@ -1,15 +1,15 @@
 //! A file system that does nothing but remember which names exist: what the kernel, `fuser` and this machine allow at
-//! most, the ceiling that `varve bench --ceilings` measures the door against.
+//! most, the ceiling that `varve bench --ceilings` measures the frontend against.
 //!
 //! It is mounted by the same request loop, threads and agreement with the kernel as a volume. Names live in memory; an
 //! inode's number is a hash of its parent's number and its name, so nothing else needs to be kept. Files may be created,
 //! written, read (as zeroes), looked up, stat'ed and removed, directories made and removed; listings are empty, and a
 //! directory may be removed while names are in it. That is enough for mdtest, and no more.
 
-use crate::door::{bare_attr, negotiate, with_read_buffer};
 use crate::error::Result;
+use crate::frontend::{bare_attr, negotiate, with_read_buffer};
 use crate::options::MountOptions;
-use crate::session::{self, Closed, Mounted};
+use crate::session::{self, CloseOutcome, MountSession};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
     OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
@@ -32,7 +32,7 @@ const ROOT: u64 = 1;
 const FIRST_INODE: u64 = 16;
 
 #[derive(Clone, Copy)]
-struct Inode {
+struct NullInode {
     directory: bool,
     mode: u16,
     size: u64,
@@ -44,13 +44,13 @@ struct Inode {
 ///
 /// # Errors
 /// As [`crate::mount`].
-pub fn mount(target: &Path, timeouts: Timeouts, options: &MountOptions) -> Result<Mounted> {
-    session::start(NullFileSystem::new(timeouts), target, options, Closed::default(), None)
+pub fn mount(target: &Path, timeouts: Timeouts, options: &MountOptions) -> Result<MountSession> {
+    session::start(NullFileSystem::new(timeouts), target, options, CloseOutcome::default(), None)
 }
 
 struct NullFileSystem {
     timeouts: Timeouts,
-    stripes: [Mutex<HashMap<u64, Inode>>; STRIPES],
+    stripes: [Mutex<HashMap<u64, NullInode>>; STRIPES],
 }
 
 impl NullFileSystem {
@@ -58,13 +58,13 @@ impl NullFileSystem {
         NullFileSystem { timeouts, stripes: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    fn stripe(&self, inode: u64) -> &Mutex<HashMap<u64, Inode>> {
+    fn stripe(&self, inode: u64) -> &Mutex<HashMap<u64, NullInode>> {
         &self.stripes[(inode >> 32) as usize % STRIPES]
     }
 
-    fn get(&self, inode: u64) -> Option<Inode> {
+    fn get(&self, inode: u64) -> Option<NullInode> {
         match inode {
-            ROOT => Some(Inode { directory: true, mode: 0o777, size: 0 }),
+            ROOT => Some(NullInode { directory: true, mode: 0o777, size: 0 }),
             _ => self.stripe(inode).lock().get(&inode).copied(),
         }
     }
@@ -73,7 +73,7 @@ impl NullFileSystem {
         self.get(inode).map(|found| attr(inode, found)).ok_or(Errno::ENOENT)
     }
 
-    fn make(&self, parent: INodeNo, name: &OsStr, new: Inode) -> std::result::Result<FileAttr, Errno> {
+    fn make(&self, parent: INodeNo, name: &OsStr, new: NullInode) -> std::result::Result<FileAttr, Errno> {
         let inode = number(parent, name);
         match self.stripe(inode).lock().entry(inode) {
             std::collections::hash_map::Entry::Occupied(_) => Err(Errno::EEXIST),
@@ -111,7 +111,7 @@ fn number(parent: INodeNo, name: &OsStr) -> u64 {
     xxh3_64_with_seed(name.as_bytes(), parent.0).max(FIRST_INODE)
 }
 
-fn attr(inode: u64, found: Inode) -> FileAttr {
+fn attr(inode: u64, found: NullInode) -> FileAttr {
     FileAttr {
         ino: INodeNo(inode),
         size: found.size,
@@ -198,12 +198,12 @@ impl Filesystem for NullFileSystem {
         _rdev: u32,
         reply: ReplyEntry,
     ) {
-        let new = Inode { directory: false, mode: mode as u16 & 0o7777, size: 0 };
+        let new = NullInode { directory: false, mode: mode as u16 & 0o7777, size: 0 };
         self.entry(self.make(parent, name, new), reply);
     }
 
     fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let new = Inode { directory: true, mode: mode as u16 & 0o7777, size: 0 };
+        let new = NullInode { directory: true, mode: mode as u16 & 0o7777, size: 0 };
         self.entry(self.make(parent, name, new), reply);
     }
 
@@ -229,7 +229,7 @@ impl Filesystem for NullFileSystem {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let new = Inode { directory: false, mode: mode as u16 & 0o7777, size: 0 };
+        let new = NullInode { directory: false, mode: mode as u16 & 0o7777, size: 0 };
         match self.make(parent, name, new) {
             Ok(attr) => reply.created(&self.timeouts.files, &attr, Generation(0), FileHandle(0), FopenFlags::empty()),
             Err(errno) => reply.error(errno),

@@ -1,15 +1,15 @@
-//! A mount from its first request to its last: who carries the kernel's requests to the door, and how it ends.
+//! A mount from its first request to its last: who carries the kernel's requests to the frontend, and how it ends.
 
 #![allow(clippy::disallowed_types, reason = "the socket on which fusermount3 waits for this process to end")]
 
 use crate::attach::{self, Attached};
 use crate::detach::detach;
-use crate::door::Door;
-use crate::doubts::{Doubts, Telling};
 use crate::error::{Error, Result};
-use crate::mounts::Place;
+use crate::frontend::FuseFrontend;
+use crate::invalidation::{InvalidatorThread, KernelInvalidator};
+use crate::mounts::MountLocation;
 use crate::options::{Access, MountOptions};
-use crate::unmount::Holder;
+use crate::unmount::MountHolder;
 use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -64,12 +64,12 @@ impl<F: Filesystem> DeviceLoop<F> {
     }
 }
 
-/// What the door leaves behind when it has closed the volume.
-pub(crate) type Closed = Arc<OnceLock<std::result::Result<(), String>>>;
+/// What the frontend leaves behind when it has closed the volume.
+pub(crate) type CloseOutcome = Arc<OnceLock<std::result::Result<(), String>>>;
 
 /// A mount that is being served. Dropping it unmounts at once (files still open on it end with ENOTCONN when this
-/// process ends); [`Mounted::unmount`] is the orderly way.
-pub struct Mounted {
+/// process ends); [`MountSession::unmount`] is the orderly way.
+pub struct MountSession {
     unmounter: Unmounter,
     thread: Option<JoinHandle<io::Result<()>>>,
     /// Closing it makes fusermount3 unmount (`auto_unmount`), so it lives as long as the mount.
@@ -80,18 +80,18 @@ pub struct Mounted {
 ///
 /// # Errors
 /// If the directory cannot be mounted at, `/dev/fuse` or fusermount3 refuse, the kernel is too old, or the store does not answer.
-pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Result<Mounted> {
-    let closed = Closed::default();
+pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Result<MountSession> {
+    let closed = CloseOutcome::default();
     let store = fs.store().root();
     let ask = |source| Error::Store { store: store.to_owned(), source };
     let owner = store.metadata().map_err(ask)?.uid();
-    let door = Door::new(Arc::clone(&fs), options, Arc::clone(&closed));
+    let frontend = FuseFrontend::new(Arc::clone(&fs), options, Arc::clone(&closed));
     let mut options = options.clone();
     if owner != 0 {
         // They may write into its tables what they like.
         options.flags |= MountFlags::NOSUID | MountFlags::NODEV;
     }
-    start(door, target, &options, closed, Some(&fs))
+    start(frontend, target, &options, closed, Some(&fs))
 }
 
 /// Mounts any file system on the same request loop. `volume`: what it shows, if that is a volume.
@@ -99,9 +99,9 @@ pub(crate) fn start<F: Filesystem>(
     file_system: F,
     target: &Path,
     options: &MountOptions,
-    closed: Closed,
+    closed: CloseOutcome,
     volume: Option<&Arc<FileSystem>>,
-) -> Result<Mounted> {
+) -> Result<MountSession> {
     let target = attach::resolve(target)?;
     let Attached { device, helper } = attach::attach(&target, options)?;
     let number = crate::mounts::device_at(&target);
@@ -109,15 +109,15 @@ pub(crate) fn start<F: Filesystem>(
         let device_too = Arc::new(device_too);
         let unmounter = Unmounter { target: target.clone(), number, device: Arc::downgrade(&device_too), closed };
         let requests: Box<dyn RequestLoop> = Box::new(DeviceLoop::new(file_system, device, options)?);
-        let told = volume.map(|volume| begin_beside(volume, &device_too, options.threads)).transpose()?;
+        let reported = volume.map(|volume| begin_beside(volume, &device_too, options.threads)).transpose()?;
         let thread = std::thread::Builder::new().name("fuse".into()).spawn(move || {
-            let _until_the_end = (told, device_too);
+            let _until_the_end = (reported, device_too);
             requests.run()
         })?;
         Ok((unmounter, thread))
     });
     match started {
-        Ok((unmounter, thread)) => Ok(Mounted { unmounter, thread: Some(thread), _helper: helper }),
+        Ok((unmounter, thread)) => Ok(MountSession { unmounter, thread: Some(thread), _helper: helper }),
         Err(error) => {
             // The device is closed by now, so what is mounted is dead: nobody can be using it.
             let id =
@@ -131,15 +131,19 @@ pub(crate) fn start<F: Filesystem>(
 }
 
 /// Begins what has to do with the device of a volume's mount beside its requests and replies.
-fn begin_beside(volume: &Arc<FileSystem>, device: &Arc<OwnedFd>, threads: usize) -> io::Result<Option<Telling>> {
+fn begin_beside(
+    volume: &Arc<FileSystem>,
+    device: &Arc<OwnedFd>,
+    threads: usize,
+) -> io::Result<Option<InvalidatorThread>> {
     if volume.embedded() {
         // The kernel believes for long what an embedded server says.
-        return Doubts::of(volume).tell(device.try_clone()?).map(Some);
+        return KernelInvalidator::of(volume).start(device.try_clone()?).map(Some);
     }
     // Where a server in another process is waited for, requests are looked for at the same time. The volume may outlive the
     // mount, whose requests end with its last descriptor.
     let at = Arc::downgrade(device);
-    volume.attended_by(threads, move |wait| at.upgrade().is_none_or(|device| is_readable_within(&device, wait)));
+    volume.run_reactor_on(threads, move |wait| at.upgrade().is_none_or(|device| is_readable_within(&device, wait)));
     Ok(None)
 }
 
@@ -154,7 +158,7 @@ fn is_readable_within(device: &OwnedFd, wait: Duration) -> bool {
     }
 }
 
-impl Mounted {
+impl MountSession {
     /// Where it was mounted, as the kernel names it.
     pub fn target(&self) -> &Path {
         self.unmounter.target()
@@ -172,7 +176,7 @@ impl Mounted {
     /// Unmounts and waits until the volume is closed.
     ///
     /// # Errors
-    /// As [`Mounted::join`]; [`Error::Unmount`] if the kernel refuses.
+    /// As [`MountSession::join`]; [`Error::Unmount`] if the kernel refuses.
     pub fn unmount(mut self) -> Result<()> {
         self.unmounter.unmount()?;
         self.wait()
@@ -199,7 +203,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountSession {
     fn drop(&mut self) {
         // Once the thread has ended the mount is gone, and what is at the path may be somebody else's.
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -220,7 +224,7 @@ pub struct Unmounter {
     number: Option<(u32, u32)>,
     /// Where requests come from, as long as any may.
     device: Weak<OwnedFd>,
-    closed: Closed,
+    closed: CloseOutcome,
 }
 
 impl Unmounter {
@@ -260,7 +264,7 @@ impl Unmounter {
         places.iter().rev().filter(|place| place.covered.is_none()).try_for_each(detach_lazily)
     }
 
-    fn unless_gone(&self, unmount: impl Fn(&Place) -> Result<()>) -> Result<()> {
+    fn unless_gone(&self, unmount: impl Fn(&MountLocation) -> Result<()>) -> Result<()> {
         let mut places = crate::mounts::places_of(self.number, &self.target);
         // Asked after the table was read: then the number was this mount's, and no other's.
         if self.has_ended() {
@@ -269,7 +273,7 @@ impl Unmounter {
         // With it would go, or in its stead, what others have mounted.
         for place in &mut places {
             if let Some(mount) = place.covered.take().or(place.holds.take()) {
-                return Err(Error::Busy { target: place.target.clone(), holders: vec![Holder::Mount(mount)] });
+                return Err(Error::Busy { target: place.target.clone(), holders: vec![MountHolder::Mount(mount)] });
             }
         }
         // Where it was made last: it is usable there while it is busy elsewhere.
@@ -277,7 +281,7 @@ impl Unmounter {
     }
 
     /// No error where a place is none any more: the kernel takes some away with others.
-    fn unless_left(&self, place: &Place, error: Error) -> Result<()> {
+    fn unless_left(&self, place: &MountLocation, error: Error) -> Result<()> {
         let left = crate::mounts::places_of(self.number, &self.target);
         if left.iter().any(|left| left.target == place.target) { Err(error) } else { Ok(()) }
     }
@@ -304,7 +308,7 @@ fn has_hung_up(device: &OwnedFd) -> bool {
         .is_ok_and(|_| watched[0].revents().contains(PollFlags::ERR))
 }
 
-fn detach_lazily(place: &Place) -> Result<()> {
+fn detach_lazily(place: &MountLocation) -> Result<()> {
     detach(&place.target, place.id, true).map_err(unmounting(&place.target))
 }
 

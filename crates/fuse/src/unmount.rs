@@ -14,8 +14,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
-use varve_client::Unsettled;
-use varve_world::clock::{Clock, RealClock};
+use varve_client::StaleSizes;
+use varve_env::clock::{Clock, RealClock};
 
 /// The last descriptor of a process that has just ended is closed a moment after the process: an unmount that is
 /// refused while nothing seems to hold the mount is tried again so often.
@@ -30,18 +30,18 @@ const COMMAND_CHARACTERS_MAX: usize = 80;
 
 /// What keeps a mount busy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum MountHolder {
     Process {
         pid: u32,
         command: String,
-        how: How,
+        how: HolderUse,
     },
     /// Another mount below.
     Mount(PathBuf),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum HolderUse {
     WorkingDirectory,
     RootDirectory,
     Program,
@@ -49,17 +49,17 @@ pub enum How {
     MappedFile,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for MountHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Holder::Mount(path) => write!(f, "another mount at {}", path.display()),
-            Holder::Process { pid, command, how } => {
+            MountHolder::Mount(path) => write!(f, "another mount at {}", path.display()),
+            MountHolder::Process { pid, command, how } => {
                 let how = match how {
-                    How::WorkingDirectory => "its working directory is there",
-                    How::RootDirectory => "its root directory is there",
-                    How::Program => "it is a program from there",
-                    How::OpenFile => "it has a file open there",
-                    How::MappedFile => "it has a file mapped from there",
+                    HolderUse::WorkingDirectory => "its working directory is there",
+                    HolderUse::RootDirectory => "its root directory is there",
+                    HolderUse::Program => "it is a program from there",
+                    HolderUse::OpenFile => "it has a file open there",
+                    HolderUse::MappedFile => "it has a file mapped from there",
                 };
                 write!(f, "process {pid} ({command}): {how}")
             }
@@ -78,12 +78,12 @@ pub enum Unwritten {
 
 /// What an unmount left.
 #[derive(Debug, Default)]
-pub struct Unmounted {
+pub struct UnmountOutcome {
     /// Why not everything could be written, where that was given up.
     pub given_up: Option<io::Error>,
     /// Sizes of closed files that the mount has left to who opens them next: the server could not let them be settled before
     /// the mount's deadline.
-    pub unsettled: Option<Unsettled>,
+    pub size_stale: Option<StaleSizes>,
 }
 
 /// Unmounts the volume at `target` and waits for its process to end, both at most `wait`, but for what the kernel itself waits
@@ -93,7 +93,12 @@ pub struct Unmounted {
 /// [`Error::Busy`] with what holds it; [`Error::NotDurable`] if the store refuses to take what is not yet on disk (it
 /// then stays mounted); [`Error::StillRunning`] and [`Error::Unwatched`] if it is unmounted but its process is not known
 /// to have ended.
-pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn Fn(&Unsettled)) -> Result<Unmounted> {
+pub fn unmount(
+    target: &Path,
+    wait: Duration,
+    unwritten: Unwritten,
+    tell: &dyn Fn(&StaleSizes),
+) -> Result<UnmountOutcome> {
     let clock = RealClock::new();
     let end = clock.monotonic().after(wait);
     let MountEntry { target, id, .. } = find(target)?;
@@ -116,12 +121,12 @@ pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn F
         (Err(source), Unwritten::Keep) => return Err(Error::NotDurable { target, source }),
         (Err(source), Unwritten::GiveUp) => Some(source),
     };
-    let unsettled = if alive && given_up.is_none() { settle(point.path()) } else { None };
+    let size_stale = if alive && given_up.is_none() { record_sizes(point.path()) } else { None };
     detach(&target, Some(id))?;
-    if let Some(awaited) = unsettled.filter(|unsettled| unsettled.awaited) {
+    if let Some(awaited) = size_stale.filter(|size_stale| size_stale.awaited) {
         tell(&awaited);
     }
-    let unmounted = Unmounted { given_up, unsettled: unsettled.filter(|unsettled| !unsettled.awaited) };
+    let unmounted = UnmountOutcome { given_up, size_stale: size_stale.filter(|size_stale| !size_stale.awaited) };
     match process {
         Ok(None) => Ok(unmounted),
         Ok(Some((pid, process))) if ended(&process, end.since(clock.monotonic())).map_err(unwatched(&target))? => {
@@ -146,7 +151,7 @@ pub fn take_away(target: &Path, asker: u32) -> Result<()> {
     };
     let mut holders = holders(&target);
     let own = std::process::id();
-    holders.retain(|holder| !matches!(holder, Holder::Process { pid, .. } if *pid == own || *pid == asker));
+    holders.retain(|holder| !matches!(holder, MountHolder::Process { pid, .. } if *pid == own || *pid == asker));
     if !holders.is_empty() {
         return Err(Error::Busy { target, holders });
     }
@@ -179,7 +184,7 @@ pub(crate) fn detach(target: &Path, id: Option<u32>) -> Result<()> {
                 if holders.len() > 1 {
                     // Whoever unmounts holds it only by standing in it, or by looking; the others are in the way.
                     let this = std::process::id();
-                    holders.retain(|holder| !matches!(holder, Holder::Process { pid, .. } if *pid == this));
+                    holders.retain(|holder| !matches!(holder, MountHolder::Process { pid, .. } if *pid == this));
                 }
                 if !holders.is_empty() || !ended {
                     return Err(Error::Busy { target: target.to_owned(), holders });
@@ -226,8 +231,8 @@ fn sync(target: &Path) -> io::Result<()> {
 }
 
 /// The mount does the same when it ends, and tells nobody what it could not settle.
-fn settle(target: &Path) -> Option<Unsettled> {
-    virtual_xattrs::settle(target).unwrap_or_else(|error| {
+fn record_sizes(target: &Path) -> Option<StaleSizes> {
+    virtual_xattrs::record_sizes(target).unwrap_or_else(|error| {
         tracing::debug!("the mount does not tell which sizes are to settle: {error}");
         None
     })
@@ -257,18 +262,18 @@ fn ended(process: &OwnedFd, wait: Duration) -> io::Result<bool> {
 
 /// Who uses the mount at `target`: every process whose /proc entry shows a path on it, and mounts below. Processes of
 /// others are unseen unless this is root, and so are those that come after one of which the kernel tells nothing for 2 s.
-pub fn holders(target: &Path) -> Vec<Holder> {
+pub fn holders(target: &Path) -> Vec<MountHolder> {
     search_in_time(target).found
 }
 
 /// [`holders`] of the volume mounted at `target`, whose process is asked nothing.
-pub fn holders_unasked(target: &Path) -> Vec<Holder> {
+pub fn holders_unasked(target: &Path) -> Vec<MountHolder> {
     find_unasked(target).map(|mount| holders(&mount.target)).unwrap_or_default()
 }
 
 /// What was found, at most [`HOLDERS_MAX`], and whether that is all that can be seen.
 struct Search {
-    found: Vec<Holder>,
+    found: Vec<MountHolder>,
     ended: bool,
 }
 
@@ -293,10 +298,10 @@ fn search_in_time(target: &Path) -> Search {
 }
 
 /// Tells each of [`holders`], until it is told to stop.
-fn search(target: &Path, tell: &dyn Fn(Holder) -> bool) {
+fn search(target: &Path, tell: &dyn Fn(MountHolder) -> bool) {
     let table = mounts::table().unwrap_or_default();
     let below = table.iter().filter(|mount| mount.target != target && mount.target.starts_with(target));
-    if !below.map(|mount| Holder::Mount(mount.target.clone())).all(tell) {
+    if !below.map(|mount| MountHolder::Mount(mount.target.clone())).all(tell) {
         return;
     }
     let device = mounts::at(&table, target).map(|mount| mount.device);
@@ -304,27 +309,27 @@ fn search(target: &Path, tell: &dyn Fn(Holder) -> bool) {
     for process in processes.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         if let Some(how) = how_held(&process.path(), target, device)
-            && !tell(Holder::Process { pid, command: command(&process.path()), how })
+            && !tell(MountHolder::Process { pid, command: command(&process.path()), how })
         {
             return;
         }
     }
 }
 
-fn how_held(process: &Path, target: &Path, device: Option<(u32, u32)>) -> Option<How> {
+fn how_held(process: &Path, target: &Path, device: Option<(u32, u32)>) -> Option<HolderUse> {
     let on_mount = |link: PathBuf| std::fs::read_link(link).is_ok_and(|path| path.starts_with(target));
-    let links = [("cwd", How::WorkingDirectory), ("root", How::RootDirectory), ("exe", How::Program)];
+    let links = [("cwd", HolderUse::WorkingDirectory), ("root", HolderUse::RootDirectory), ("exe", HolderUse::Program)];
     if let Some((_, how)) = links.into_iter().find(|(name, _)| on_mount(process.join(name))) {
         return Some(how);
     }
     let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     if open.into_iter().any(|descriptor| on_mount(descriptor.path())) {
-        return Some(How::OpenFile);
+        return Some(HolderUse::OpenFile);
     }
     let maps = std::fs::read(process.join("maps")).unwrap_or_default();
     let device = device?;
     let mapped = maps.split(|byte| *byte == b'\n').any(|line| maps_device(line) == Some(device));
-    mapped.then_some(How::MappedFile)
+    mapped.then_some(HolderUse::MappedFile)
 }
 
 /// The device of a line of `maps`: `7f00-7f01 r-xp 00000000 fe:01 1234 /path`, its numbers in hexadecimal.
@@ -357,13 +362,13 @@ mod tests {
     fn this_process_is_found_by_its_open_file_and_its_program() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().canonicalize().unwrap();
-        let own = |holders: Vec<Holder>| {
-            holders.into_iter().find(|h| matches!(h, Holder::Process { pid, .. } if *pid == std::process::id()))
+        let own = |holders: Vec<MountHolder>| {
+            holders.into_iter().find(|h| matches!(h, MountHolder::Process { pid, .. } if *pid == std::process::id()))
         };
         assert_eq!(own(holders(&path)), None);
         let file = File::create(path.join("open")).unwrap();
         let held = own(holders(&path)).expect("holds a file");
-        assert!(matches!(held, Holder::Process { how: How::OpenFile, .. }), "{held}");
+        assert!(matches!(held, MountHolder::Process { how: HolderUse::OpenFile, .. }), "{held}");
         drop(file);
         let program = std::env::current_exe().unwrap();
         assert!(own(holders(program.parent().unwrap())).is_some());

@@ -2,13 +2,13 @@
 //! `varve umount`. They are read with getxattr(2), need no socket and no privilege beyond reading the file, and are
 //! never listed, so that copying tools do not see them.
 
-use crate::door::PassthroughCount;
 use crate::error::{Error, Result};
+use crate::frontend::PassthroughCount;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use varve_client::{Description, FileSystem, Place, Timeouts, Unsettled};
+use varve_client::{ContentLocation, FileSystem, InodeInfo, StaleSizes, Timeouts};
 use varve_types::FileKind;
 
 /// On the root of the mount: counters of its operations, as JSON.
@@ -20,7 +20,7 @@ pub(crate) const PROCESS: &[u8] = b"varve.process";
 /// On the root of the mount: empty, and answered when everything acknowledged before is on disk.
 pub(crate) const SYNC: &[u8] = b"varve.sync";
 /// On the root of the mount: what can be settled is; which sizes of closed files cannot be yet, as JSON, or empty.
-pub(crate) const SETTLE: &[u8] = b"varve.settle";
+pub(crate) const RECORD_SIZES: &[u8] = b"varve.settle";
 /// Names that begin so are the mount's own; nobody can set or remove one.
 pub(crate) const PREFIX: &[u8] = b"varve.";
 
@@ -31,7 +31,7 @@ const PARTITIONS_SHOWN_MAX: usize = 500;
 
 /// A process and the namespace (an inode of nsfs) in which its number means something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct ProcessIdentity {
     pub pid: u32,
     pub namespace: String,
 }
@@ -52,8 +52,9 @@ pub fn timeouts(directory: &Path) -> Result<Timeouts> {
     let wrap = |source: io::Error| Error::Ask { path: directory.to_owned(), source };
     let stats: serde_json::Value = serde_json::from_str(&stats(directory)?).map_err(|error| wrap(error.into()))?;
     let timeout = |of: &str| {
-        let told = stats["timeouts_ms"][of].as_u64();
-        told.map(Duration::from_millis)
+        let reported = stats["timeouts_ms"][of].as_u64();
+        reported
+            .map(Duration::from_millis)
             .ok_or_else(|| wrap(io::Error::other(format!("the mount tells no timeout of {of}"))))
     };
     Ok(Timeouts { directories: timeout("directories")?, files: timeout("files")?, absent: timeout("absent")? })
@@ -68,11 +69,11 @@ pub fn info(path: &Path) -> Result<String> {
 }
 
 /// The process that serves the mount at `directory`.
-pub(crate) fn process(directory: &Path) -> io::Result<Process> {
+pub(crate) fn process(directory: &Path) -> io::Result<ProcessIdentity> {
     let stated = text(directory, PROCESS)?;
     let malformed = || io::Error::other(format!("the mount names its process as {stated:?}"));
     let (pid, namespace) = stated.split_once(' ').ok_or_else(malformed)?;
-    Ok(Process { pid: pid.parse().map_err(|_| malformed())?, namespace: namespace.to_owned() })
+    Ok(ProcessIdentity { pid: pid.parse().map_err(|_| malformed())?, namespace: namespace.to_owned() })
 }
 
 /// Everything that the mount at `directory` has acknowledged is on disk when this returns.
@@ -81,14 +82,14 @@ pub(crate) fn sync(directory: &Path) -> io::Result<()> {
 }
 
 /// Settles the sizes of closed files on the mount at `directory`, and answers which cannot be settled yet.
-pub(crate) fn settle(directory: &Path) -> io::Result<Option<Unsettled>> {
-    let stated = text(directory, SETTLE)?;
+pub(crate) fn record_sizes(directory: &Path) -> io::Result<Option<StaleSizes>> {
+    let stated = text(directory, RECORD_SIZES)?;
     if stated.is_empty() {
         return Ok(None);
     }
     let fields: serde_json::Value = serde_json::from_str(&stated)?;
     let read = || {
-        Some(Unsettled {
+        Some(StaleSizes {
             files: fields["files"].as_u64()?.try_into().ok()?,
             known_in: Duration::from_millis(fields["known_in_ms"].as_u64()?),
             awaited: fields["awaited"].as_bool()?,
@@ -97,8 +98,8 @@ pub(crate) fn settle(directory: &Path) -> io::Result<Option<Unsettled>> {
     read().map(Some).ok_or_else(|| io::Error::other(format!("the mount tells of sizes to settle as {stated:?}")))
 }
 
-/// What [`settle`] reads.
-pub(crate) fn unsettled(of: &Unsettled) -> String {
+/// What [`record_sizes`] reads.
+pub(crate) fn size_stale(of: &StaleSizes) -> String {
     json!({ "files": of.files, "known_in_ms": of.known_in.as_millis() as u64, "awaited": of.awaited }).to_string()
 }
 
@@ -132,7 +133,7 @@ pub(crate) fn counters(fs: &FileSystem, passthrough: PassthroughCount) -> String
 }
 
 /// What [`info`] answers. Inodes and hashes are hexadecimal, as in the names of backing files.
-pub(crate) fn description(of: &Description) -> String {
+pub(crate) fn description(of: &InodeInfo) -> String {
     let kind = match of.attributes.kind {
         FileKind::Regular => "file",
         FileKind::Directory => "directory",
@@ -143,11 +144,11 @@ pub(crate) fn description(of: &Description) -> String {
         FileKind::BlockDevice => "block device",
     };
     let content = match &of.place {
-        Place::Row => json!({ "place": "row" }),
-        Place::BackingFile(path) => json!({ "place": "backing file", "path": path.to_string_lossy() }),
-        Place::Nowhere => json!({ "place": "none" }),
+        ContentLocation::Row => json!({ "place": "row" }),
+        ContentLocation::BackingFile(path) => json!({ "place": "backing file", "path": path.to_string_lossy() }),
+        ContentLocation::Nowhere => json!({ "place": "none" }),
     };
-    let partition = |partition: &varve_client::PartitionDescription| {
+    let partition = |partition: &varve_client::PartitionInfo| {
         json!({
             "index": partition.index.0,
             "shard": partition.shard.0,

@@ -12,14 +12,14 @@ pub use load::{Data, LoadError, Loaded, load};
 pub use privileges::{Dropped, Privileges};
 pub use record::{DumpError, VERSION};
 
-use crate::snapshot::at_rest::{self, AtRest};
-use crate::snapshot::{Found, Snapshot, Source};
+use crate::snapshot::offline::{self, OfflineSnapshot};
+use crate::snapshot::{RowSource, Snapshot, SnapshotRow};
 use crate::tables::{Key, Kind, Row, codec};
-use record::{Counts, Record, RecordWriter};
+use record::{DumpCounts, DumpRecord, RecordWriter};
 use std::collections::HashSet;
 use std::io::Write;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{InodeId, ShardId, VolumeSettings};
-use varve_world::volume_dir::VolumeDir;
 
 /// What is dumped of each shard, in this order. Intents and decisions are seen through, answers for retries are of no use
 /// later, and orphans end with the server that holds them open.
@@ -35,16 +35,16 @@ pub struct Dumped {
 
 /// How far a dump or load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct DumpProgress {
     pub shard: ShardId,
     pub rows: u64,
 }
 
 /// Dumps a volume that nobody serves; writes nothing to it. Must not be called on an asynchronous runtime's thread.
-pub fn dump_at_rest(
+pub fn dump_offline(
     volume: &VolumeDir,
     output: &mut dyn Write,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DumpProgress),
 ) -> Result<Dumped, DumpError> {
     let settings = volume.read_settings()?;
     let failed =
@@ -52,11 +52,11 @@ pub fn dump_at_rest(
     let volume = &volume.opened().map_err(failed)?;
     let _lock = volume.lock_for_reading()?;
     let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
-    let runtime = at_rest::runtime().map_err(threads)?;
-    let store = at_rest::store_for_reading(volume);
-    let config = at_rest::table_config(volume, &settings, store, runtime.handle().clone());
+    let runtime = offline::runtime().map_err(threads)?;
+    let store = offline::store_for_reading(volume);
+    let config = offline::table_config(volume, &settings, store, runtime.handle().clone());
     runtime.block_on(async {
-        let mut tables = AtRest::open(&config, settings.shards).await.map_err(|mut all| all.remove(0))?;
+        let mut tables = OfflineSnapshot::open(&config, settings.shards).await.map_err(|mut all| all.remove(0))?;
         let dumped = dump(&mut tables, &settings, output, progress).await;
         tables.close().await?;
         dumped
@@ -65,20 +65,20 @@ pub fn dump_at_rest(
 
 /// Dumps what `source` holds of the volume with these settings.
 pub async fn dump(
-    source: &mut dyn Source,
+    source: &mut dyn RowSource,
     settings: &VolumeSettings,
     output: &mut dyn Write,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DumpProgress),
 ) -> Result<Dumped, DumpError> {
     let mut writer = RecordWriter::begin(output)?;
-    writer.write(&Record::Volume(settings.clone()))?;
+    writer.write(&DumpRecord::Volume(settings.clone()))?;
     let mut snapshot = Snapshot::begin(source).await?;
-    let mut counts = Counts::default();
+    let mut counts = DumpCounts::default();
     for shard in settings.shards.all() {
-        progress(Progress { shard, rows: counts.rows });
+        progress(DumpProgress { shard, rows: counts.rows });
         dump_shard(&mut snapshot, shard, &mut writer, &mut counts).await?;
     }
-    writer.write(&Record::End(counts))?;
+    writer.write(&DumpRecord::End(counts))?;
     let bytes = writer.finish()?;
     Ok(Dumped { rows: counts.rows, entries: counts.entries, bytes })
 }
@@ -87,12 +87,12 @@ async fn dump_shard(
     snapshot: &mut Snapshot<'_>,
     shard: ShardId,
     writer: &mut RecordWriter<'_>,
-    counts: &mut Counts,
+    counts: &mut DumpCounts,
 ) -> Result<(), DumpError> {
     let mut orphans: HashSet<InodeId> = HashSet::new();
     let mut rows = snapshot.rows(shard, Kind::Orphan).await?;
     while let Some(found) = rows.next().await? {
-        if let Found::Row(Key::Orphan(inode), _) = found {
+        if let SnapshotRow::Row(Key::Orphan(inode), _) = found {
             orphans.insert(inode);
         }
     }
@@ -100,8 +100,10 @@ async fn dump_shard(
         let mut rows = snapshot.rows(shard, kind).await?;
         while let Some(found) = rows.next().await? {
             let (key, row) = match found {
-                Found::Row(key, row) => (key, row),
-                Found::Damaged { error, .. } => return Err(DumpError::Damaged { shard, reason: error.to_string() }),
+                SnapshotRow::Row(key, row) => (key, row),
+                SnapshotRow::Damaged { error, .. } => {
+                    return Err(DumpError::Damaged { shard, reason: error.to_string() });
+                }
             };
             if matches!(&key, Key::Inode(inode) | Key::Xattr(inode, _) if orphans.contains(inode)) {
                 continue;
@@ -109,7 +111,7 @@ async fn dump_shard(
             counts.rows += 1;
             counts.entries += u64::from(matches!(row, Row::Entry(_)));
             let (key, row) = (codec::encode_key(&key), codec::encode_row(&row));
-            writer.write(&Record::Row { shard, key, row })?;
+            writer.write(&DumpRecord::Row { shard, key, row })?;
         }
     }
     Ok(())

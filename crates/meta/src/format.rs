@@ -4,10 +4,10 @@ use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
 use crate::shards::{Table, TableBatch, TableConfig, TableError};
 use crate::tables::{DirectoryRow, Key, PartitionRow, PartitionState, Row, codec};
 use std::io;
+use varve_env::clock::{Clock, RealClock};
+use varve_env::posix_store::PosixStore;
+use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
 use varve_types::{InodeId, Mode, PartitionIndex, PartitionMap, VolumeSettings};
-use varve_world::clock::{Clock, RealClock};
-use varve_world::posix_store::PosixStore;
-use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
 
 /// Mode of a new volume's root directory.
 const ROOT_MODE: Mode = Mode(0o755);
@@ -17,7 +17,7 @@ const CACHE_BYTES: u64 = 1024 * 1024;
 
 /// Formats `volume`, durably. The volume exists once its volume file does, and that comes last: a crash leaves a whole
 /// volume or none. Must not be called on an asynchronous runtime's thread.
-pub fn format(volume: &VolumeDir, settings: &VolumeSettings, over: FormatOver) -> Result<(), FormatError> {
+pub fn format(volume: &VolumeDir, settings: &VolumeSettings, over: FormatOver) -> Result<(), VolumeFormatError> {
     volume.format_with(settings, over, || make_root(volume, settings))
 }
 

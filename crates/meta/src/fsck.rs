@@ -20,23 +20,23 @@ mod data;
 mod directories;
 mod files;
 mod fix;
-mod gone;
 mod logs;
+mod missing_shards;
 mod repair;
 mod rows;
 
-pub use repair::Missing;
+pub use repair::MissingContent;
 pub(crate) use repair::repair_locked;
 pub use repair::{Repaired, repair};
 
 use crate::snapshot::Unreadable;
 use census::Census;
-use fix::{Fix, Stage};
+use fix::{Fix, RepairStage};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use varve_env::volume_dir::{LockError, VolumeDir, VolumeFileError};
 use varve_types::{ShardId, VolumeSettings};
-use varve_world::volume_dir::{LockError, VolumeDir, VolumeFileError};
 
 /// Findings kept with their text; more are counted. Someone has to read them.
 pub const FINDINGS_MAX: usize = 10_000;
@@ -110,7 +110,7 @@ kinds! {
         "a partition that no other one was cut into; please report this, it is a fault of Varve";
     AbortedSplit = Leftover, "aborted-split",
         "a split was cut short before it was committed; the next one clears this away";
-    ArrivedPartition = Leftover, "arrived-partition",
+    ImportedPartition = Leftover, "arrived-partition",
         "a split was committed and its target was not asked for since; a server notes it when the directory is used";
     WrongPartition = Damage, "wrong-partition",
         "the partition row contradicts its key or its directory; please report this, it is a fault of Varve";
@@ -168,7 +168,7 @@ kinds! {
     WrongSize = Damage, "wrong-size",
         "the backing file was changed beside Varve, or the store lost writes: compare it with a copy; --repair takes what is left \
          for the file, and notes those that were cut in damaged/cut.txt";
-    UnsettledSize = Leftover, "unsettled-size",
+    StaleSize = Leftover, "unsettled-size",
         "a writer was cut short, and the backing file says how large the file is; who opens it settles it, from half a minute \
          after the server's start on";
     PendingTruncate = Leftover, "pending-truncate",
@@ -197,7 +197,7 @@ impl fmt::Display for Finding {
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CheckCounts {
     pub shards: u64,
     pub rows: u64,
     pub directories: u64,
@@ -218,8 +218,8 @@ pub struct Counts {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    pub counts: Counts,
+pub struct FsckReport {
+    pub counts: CheckCounts,
     /// At most [`FINDINGS_MAX`], in the order in which they were made.
     pub findings: Vec<Finding>,
     /// How many of each kind, those beyond the kept ones included.
@@ -233,10 +233,10 @@ pub struct Report {
     /// There is no backing file at all, and there should be.
     data_gone: bool,
     /// What would repair it, at most [`fix::FIXES_MAX`] of each stage.
-    fixes: BTreeMap<Stage, Vec<Fix>>,
+    fixes: BTreeMap<RepairStage, Vec<Fix>>,
 }
 
-impl Report {
+impl FsckReport {
     /// Nothing is wrong but what a crash leaves.
     pub fn is_sound(&self) -> bool {
         !self.incomplete && self.totals.keys().all(|kind| kind.severity() == Severity::Leftover)
@@ -260,7 +260,7 @@ impl Report {
 
 /// How far a check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum CheckProgress {
     Opening,
     /// Rows of directories and inodes, then entries: both over all shards.
     Reading {
@@ -299,7 +299,7 @@ pub enum FsckError {
 }
 
 /// Checks `volume`, which no server may have; writes nothing. Must not be called on an asynchronous runtime's thread.
-pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Report, FsckError> {
+pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(CheckProgress)) -> Result<FsckReport, FsckError> {
     let (settings, _) = volume.read_settings_or_copy()?;
     let volume = open(volume)?;
     let _lock = volume.lock_for_reading()?;
@@ -317,9 +317,9 @@ fn open(volume: &VolumeDir) -> Result<VolumeDir, FsckError> {
 fn check_locked(
     volume: &VolumeDir,
     settings: &VolumeSettings,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(Report, Census), FsckError> {
-    let mut report = Report::default();
+    progress: &mut dyn FnMut(CheckProgress),
+) -> Result<(FsckReport, Census), FsckError> {
+    let mut report = FsckReport::default();
     let mut census = Census::new(settings);
     report.counts.shards = u64::from(settings.shards.get());
     if let Ok((_, Some(damaged))) = volume.read_settings_or_copy() {
@@ -336,7 +336,7 @@ fn check_locked(
         report.add(FindingKind::DamagedKey, "key", error);
         report.fix(Fix::MakeKey);
     }
-    if gone::compare(volume, settings, &mut report)? {
+    if missing_shards::compare(volume, settings, &mut report)? {
         // There is nothing to be read.
         report.incomplete = true;
         return Ok((report, census));

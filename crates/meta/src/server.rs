@@ -9,49 +9,48 @@
 //! to the worker that owns the shard. What they do share is in [`shared`].
 
 mod background;
-mod board;
+mod busy_poll;
 mod clients;
-mod complaints;
 mod connection;
-mod desk;
 mod dispatch;
-mod guest;
 mod handshake;
-mod held;
 mod inbox;
 mod keys;
 mod leases;
 mod limits;
 mod listener;
+mod local_session;
 mod local_stream;
-mod mailboxes;
 mod memory;
+mod memory_budget;
 mod metrics;
 mod opening;
+mod rate_limited_log;
 mod remote_stream;
+mod request_queue;
 mod sessions;
 mod shared;
-mod strangers;
+mod shm_slots;
 mod turned_away;
-mod vigil;
+mod unauthenticated;
 mod worker;
+mod worker_board;
 
-pub use guest::{Answered, Guest};
 pub use leases::LEASE;
 pub use limits::Limits;
-pub use memory::Memory;
+pub use local_session::{LocalSession, ReplyCallback};
+pub use memory::MemoryShares;
 pub use sessions::SESSION_GRACE;
 
 use crate::shards::table::{Merges, TableCache};
 use crate::shards::{CacheBudget, OpenFiles, SESSIONS_RETURN, TableConfig};
-use background::Background;
-use board::{Board, Stage, Unreached};
-use inbox::{Command, INBOX_MAX, Message};
+use background::BackgroundRuntimes;
+use inbox::{INBOX_MAX, ServerCommand, WorkerMessage};
 use keys::Keys;
 use leases::Leases;
 use parking_lot::Mutex;
 use sessions::{Admission, Sessions};
-use shared::Shared;
+use shared::ServerShared;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -60,13 +59,16 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use varve_env::clock::{Clock, RealClock};
+use varve_env::posix_store::PosixStore;
+use varve_env::reserve::Reserve;
+use varve_env::runtime_dir::{self, RuntimeDirError};
+use varve_env::volume_dir::{
+    LockError, ServerRecord, ShutdownState, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord,
+};
+use varve_proto::handshake::{VolumeKey, WorkerAddress};
 use varve_types::{ShardId, VolumeSettings};
-use varve_wire::handshake::{VolumeKey, WorkerAddress};
-use varve_world::clock::{Clock, RealClock};
-use varve_world::posix_store::PosixStore;
-use varve_world::reserve::Reserve;
-use varve_world::runtime_dir::{self, RuntimeDirError};
-use varve_world::volume_dir::{Left, LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
+use worker_board::{Unreached, WorkerBoard, WorkerStage};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Threads of a server: as many as the largest machines have processors that one service may take.
@@ -90,7 +92,7 @@ pub struct ServerConfig {
     pub unix_directory: Option<PathBuf>,
     /// Inside a mount: one session of this very process works on the volume, all others only observe.
     pub embedded: bool,
-    /// Memory that the server may take, about: its caches and memtables follow from it ([`Memory`]).
+    /// Memory that the server may take, about: its caches and memtables follow from it ([`MemoryShares`]).
     pub memory_bytes: u64,
     /// A recorder of `metrics` is installed: count and time calls.
     pub measure: bool,
@@ -114,7 +116,7 @@ impl ServerConfig {
             listen: None,
             unix_directory: Some(runtime_dir::default_directory()),
             embedded: false,
-            memory_bytes: Memory::BYTES_DEFAULT,
+            memory_bytes: MemoryShares::BYTES_DEFAULT,
             measure: false,
             limits: Limits::default(),
         }
@@ -155,17 +157,17 @@ pub enum ServerError {
 
 /// A running server.
 pub struct Server {
-    shared: Arc<Shared>,
-    board: Arc<Board>,
-    command: watch::Sender<Command>,
-    inboxes: Vec<mpsc::Sender<Message>>,
-    running: Mutex<Option<Running>>,
+    shared: Arc<ServerShared>,
+    board: Arc<WorkerBoard>,
+    command: watch::Sender<ServerCommand>,
+    inboxes: Vec<mpsc::Sender<WorkerMessage>>,
+    running: Mutex<Option<RunningServer>>,
 }
 
 /// What a stop takes apart. The lock is let go last.
-struct Running {
+struct RunningServer {
     threads: Vec<JoinHandle<()>>,
-    background: Background,
+    background: BackgroundRuntimes,
     lock: VolumeLock,
 }
 
@@ -212,16 +214,16 @@ impl Server {
             embedded: config.embedded,
         };
         let workers = config.workers.min(usize::from(settings.shards.get()));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerShared {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
             // Also of a mount's own server: clients of the one before come to the next, and what they have open has to be there.
             sessions_known_from: match left {
-                Left::OpenFiles => owned_since.after(SESSIONS_RETURN),
-                Left::Nothing => owned_since,
+                ShutdownState::OpenFiles => owned_since.after(SESSIONS_RETURN),
+                ShutdownState::Nothing => owned_since,
             },
-            number: varve_world::random::number(),
+            number: varve_env::random::number(),
             reserve,
             keys: Arc::new(Keys::new(volume.clone(), key)),
             limits: config.limits.clone(),
@@ -235,17 +237,17 @@ impl Server {
             addresses: OnceLock::new(),
             settings,
         });
-        let board = Arc::new(Board::new(workers, Arc::clone(&shared.clock)));
-        let command = watch::Sender::new(Command::Open);
-        let background = Background::start().map_err(doing("cannot start the threads for tables"))?;
+        let board = Arc::new(WorkerBoard::new(workers, Arc::clone(&shared.clock)));
+        let command = watch::Sender::new(ServerCommand::Open);
+        let background = BackgroundRuntimes::start().map_err(doing("cannot start the threads for tables"))?;
         background.tables.spawn(tend(Arc::clone(&shared.reserve)));
-        let (inboxes, receivers): (Vec<mpsc::Sender<Message>>, Vec<_>) =
+        let (inboxes, receivers): (Vec<mpsc::Sender<WorkerMessage>>, Vec<_>) =
             (0..workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
-        let mailboxes = Mailboxes { inboxes: inboxes.clone(), receivers };
-        let threads = spawn_workers(&config, &shared, &board, &command, store, &background, mailboxes)?;
-        let running = Mutex::new(Some(Running { threads, background, lock }));
+        let shm_slots = ShmSlots { inboxes: inboxes.clone(), receivers };
+        let threads = spawn_workers(&config, &shared, &board, &command, store, &background, shm_slots)?;
+        let running = Mutex::new(Some(RunningServer { threads, background, lock }));
         let server = Server { shared, board, command, inboxes, running };
-        match server.open_doors() {
+        match server.open_listeners() {
             Ok(()) => {
                 server.shared.reserve.has_started();
                 Ok(server)
@@ -258,14 +260,14 @@ impl Server {
         }
     }
 
-    fn open_doors(&self) -> Result<(), ServerError> {
-        self.board.wait_for(Stage::Ready, None).map_err(ServerError::from)?;
+    fn open_listeners(&self) -> Result<(), ServerError> {
+        self.board.wait_for(WorkerStage::Ready, None).map_err(ServerError::from)?;
         let addresses = self.board.addresses();
         let record_of = |address: &WorkerAddress| WorkerRecord { unix: address.unix.clone(), tcp: address.tcp.clone() };
         let workers = addresses.iter().map(record_of).collect();
         // Set once, here; workers read it only after they have been told to accept.
         self.shared.addresses.get_or_init(|| addresses);
-        self.command.send_replace(Command::Accept);
+        self.command.send_replace(ServerCommand::Accept);
         let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
             .map_err(doing("cannot tell this host and boot"))?;
         let record = ServerRecord { after_open_files: self.leaves_as_found(), ..record };
@@ -303,21 +305,21 @@ impl Server {
     /// announcement withdrawn, the lock let go. After `deadline` what is not done is left as a crash would leave it. A
     /// second stop does nothing.
     pub fn stop(&self, deadline: Duration) -> Result<(), ServerError> {
-        let Some(Running { threads, background, lock }) = self.running.lock().take() else {
+        let Some(RunningServer { threads, background, lock }) = self.running.lock().take() else {
             return Ok(());
         };
         let clock = &self.shared.clock;
         let begin = clock.monotonic();
         let end = begin.after(deadline);
-        self.command.send_replace(Command::Drain);
+        self.command.send_replace(ServerCommand::Drain);
         // Half of the time is for requests under way: a client that does not take its answers must not keep the shards
         // from being closed.
-        let drained = self.board.wait_for(Stage::Drained, Some(begin.after(deadline / 2)));
+        let drained = self.board.wait_for(WorkerStage::Drained, Some(begin.after(deadline / 2)));
         if let Err(Unreached::Deadline { workers }) = drained {
             tracing::warn!("{workers} workers still have requests under way; their shards are closed nevertheless");
         }
         let left = self.leaves();
-        self.command.send_replace(Command::Close);
+        self.command.send_replace(ServerCommand::Close);
         let workers = self.board.wait_for_ends(end);
         if workers > 0 {
             // A thread that still runs may still write: nobody else may have the volume while this process lives.
@@ -344,20 +346,20 @@ impl Server {
 
 impl Server {
     /// What clients have of it, once nothing is asked any more.
-    fn leaves(&self) -> Left {
-        let Shared { open_files, sessions_known_from, clock, .. } = &*self.shared;
+    fn leaves(&self) -> ShutdownState {
+        let ServerShared { open_files, sessions_known_from, clock, .. } = &*self.shared;
         // A client of the server before may not have come yet.
         let all_known = clock.monotonic() >= *sessions_known_from && !self.leaves_as_found();
         match open_files.is_quiet() && all_known {
-            true => Left::Nothing,
-            false => Left::OpenFiles,
+            true => ShutdownState::Nothing,
+            false => ShutdownState::OpenFiles,
         }
     }
 
     /// Whether clients of the server before may have files open of which this one does not hear, for it has one client alone:
     /// they come back to the next server that serves others.
     fn leaves_as_found(&self) -> bool {
-        self.shared.embedded && self.shared.found == Left::OpenFiles
+        self.shared.embedded && self.shared.found == ShutdownState::OpenFiles
     }
 }
 
@@ -389,8 +391,8 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     if config.workers == 0 || config.workers > WORKERS_MAX {
         return Err(ServerError::Config(format!("{} workers: use 1 to {WORKERS_MAX}", config.workers)));
     }
-    if config.memory_bytes < Memory::BYTES_MIN {
-        let (asked, min) = (config.memory_bytes, Memory::BYTES_MIN >> 20);
+    if config.memory_bytes < MemoryShares::BYTES_MIN {
+        let (asked, min) = (config.memory_bytes, MemoryShares::BYTES_MIN >> 20);
         return Err(ServerError::Config(format!(
             "a server needs {min} MiB of memory at least, and is to have {asked} bytes: give it more with --memory"
         )));
@@ -408,25 +410,25 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
 }
 
 /// Both ends of every worker's inbox.
-struct Mailboxes {
-    inboxes: Vec<mpsc::Sender<Message>>,
-    receivers: Vec<mpsc::Receiver<Message>>,
+struct ShmSlots {
+    inboxes: Vec<mpsc::Sender<WorkerMessage>>,
+    receivers: Vec<mpsc::Receiver<WorkerMessage>>,
 }
 
 fn spawn_workers(
     config: &ServerConfig,
-    shared: &Arc<Shared>,
-    board: &Arc<Board>,
-    command: &watch::Sender<Command>,
+    shared: &Arc<ServerShared>,
+    board: &Arc<WorkerBoard>,
+    command: &watch::Sender<ServerCommand>,
     store: PosixStore,
-    background: &Background,
-    Mailboxes { inboxes, receivers }: Mailboxes,
+    background: &BackgroundRuntimes,
+    ShmSlots { inboxes, receivers }: ShmSlots,
 ) -> Result<Vec<JoinHandle<()>>, ServerError> {
     let sockets =
         config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &config.volume, &shared.settings));
     let sockets = sockets.transpose()?;
     let shards = usize::from(shared.settings.shards.get());
-    let memory = Memory::divide(config.memory_bytes, shards);
+    let memory = MemoryShares::divide(config.memory_bytes, shards);
     let table = TableConfig {
         shard: ShardId(0),
         volume: shared.volume.clone(),
@@ -459,7 +461,7 @@ fn spawn_workers(
             tcp,
             tables: tables.clone(),
             measure: config.measure,
-            held_max: memory.messages / inboxes.len(),
+            memory_held_max: memory.messages / inboxes.len(),
         };
         let thread = std::thread::Builder::new().name(format!("varve-worker-{index}"));
         let thread = thread.spawn(move || worker::run(worker)).map_err(doing("cannot start a worker's thread"))?;

@@ -2,17 +2,17 @@
 //! coordinator has a decision counts as applied, any other as never made. So what is read is what a server would serve
 //! after a crash at that moment.
 //!
-//! Rows come from a [`Source`]: tables at rest ([`at_rest`]), or a server's snapshot of them.
+//! Rows come from a [`RowSource`]: tables at rest ([`offline`]), or a server's snapshot of them.
 
-pub mod at_rest;
 mod decided;
+pub mod offline;
 
 pub use decided::{Unresolved, UnresolvedKind};
 
 use crate::tables::{Key, Kind, Row, codec};
 use async_trait::async_trait;
 use bytes::Bytes;
-use decided::Decided;
+use decided::DecidedChanges;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::iter::Peekable;
@@ -30,7 +30,7 @@ pub struct Unreadable {
 
 /// Where rows come from: all of them as they were at one moment.
 #[async_trait(?Send)]
-pub trait Source {
+pub trait RowSource {
     fn shards(&self) -> ShardCount;
 
     /// Begins to read the rows of `shard` whose keys are in `range`; what was being read before is let go of.
@@ -42,17 +42,17 @@ pub trait Source {
 
 /// See the module.
 pub struct Snapshot<'a> {
-    source: &'a mut dyn Source,
+    source: &'a mut dyn RowSource,
     /// By shard.
-    decided: Vec<Decided>,
+    decided: Vec<DecidedChanges>,
     unresolved: Vec<Unresolved>,
 }
 
 impl<'a> Snapshot<'a> {
     /// Reads which changes are decided. They are few: what was under way at that moment.
-    pub async fn begin(source: &'a mut dyn Source) -> Result<Snapshot<'a>, Unreadable> {
+    pub async fn begin(source: &'a mut dyn RowSource) -> Result<Snapshot<'a>, Unreadable> {
         let shards = usize::from(source.shards().get());
-        let decided = (0..shards).map(|_| Decided::default()).collect();
+        let decided = (0..shards).map(|_| DecidedChanges::default()).collect();
         let mut snapshot = Snapshot { source, decided, unresolved: Vec::new() };
         let (mut decided, mut unresolved) = (Vec::new(), Vec::new());
         decided::read(&mut snapshot, &mut decided, &mut unresolved).await?;
@@ -70,23 +70,23 @@ impl<'a> Snapshot<'a> {
     }
 
     /// What the decided changes make of the rows of `shard`: `None` for a row that they delete. Tallies are included.
-    pub fn decided(&self, shard: ShardId) -> &Decided {
+    pub fn decided(&self, shard: ShardId) -> &DecidedChanges {
         &self.decided[usize::from(shard.0)]
     }
 
     /// All rows of `kind` in `shard`, in the order of their keys.
-    pub async fn rows(&mut self, shard: ShardId, kind: Kind) -> Result<Rows<'_>, Unreadable> {
+    pub async fn rows(&mut self, shard: ShardId, kind: Kind) -> Result<SnapshotRows<'_>, Unreadable> {
         let range = codec::keys_of(kind);
         let decided = &self.decided[usize::from(shard.0)];
         let puts = decided.rows.range(range.clone()).peekable();
         self.source.begin(shard, range).await?;
-        Ok(Rows { source: &mut *self.source, puts, decided, page: Vec::new().into_iter(), ended: false })
+        Ok(SnapshotRows { source: &mut *self.source, puts, decided, page: Vec::new().into_iter(), ended: false })
     }
 }
 
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum SnapshotRow {
     Row(Key, Row),
     /// Bytes that are no row of this version.
     Damaged {
@@ -97,17 +97,17 @@ pub enum Found {
 }
 
 /// Rows of one kind in one shard.
-pub struct Rows<'a> {
-    source: &'a mut dyn Source,
+pub struct SnapshotRows<'a> {
+    source: &'a mut dyn RowSource,
     puts: Peekable<btree_map::Range<'a, Vec<u8>, Option<Row>>>,
-    decided: &'a Decided,
+    decided: &'a DecidedChanges,
     page: vec::IntoIter<(Bytes, Bytes)>,
     ended: bool,
 }
 
-impl Rows<'_> {
+impl SnapshotRows<'_> {
     /// `None` at the end.
-    pub async fn next(&mut self) -> Result<Option<Found>, Unreadable> {
+    pub async fn next(&mut self) -> Result<Option<SnapshotRow>, Unreadable> {
         loop {
             let stored = self.stored().await?;
             let put_is_first = match (&stored, self.puts.peek()) {
@@ -125,7 +125,7 @@ impl Rows<'_> {
             }
             if let Some(row) = row {
                 let key = codec::decode_key(put).expect("decided changes have whole keys");
-                return Ok(Some(Found::Row(key, row.clone())));
+                return Ok(Some(SnapshotRow::Row(key, row.clone())));
             }
         }
     }
@@ -139,15 +139,15 @@ impl Rows<'_> {
         Ok(self.page.as_slice().first().cloned())
     }
 
-    fn decode(&self, key: Bytes, row: Bytes) -> Found {
+    fn decode(&self, key: Bytes, row: Bytes) -> SnapshotRow {
         match codec::decode(&key, &row) {
             Ok((parsed, mut row)) => {
                 if let (Row::Partition(partition), Some(tally)) = (&mut row, self.decided.tallies.get(key.as_ref())) {
                     tally.apply(partition);
                 }
-                Found::Row(parsed, row)
+                SnapshotRow::Row(parsed, row)
             }
-            Err(error) => Found::Damaged { key, row, error },
+            Err(error) => SnapshotRow::Damaged { key, row, error },
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The errors a file system call can end with. `varve-meta`'s `namespace` chooses them; doors turn them into an `int`.
+//! The errors a file system call can end with. `varve-meta`'s `namespace` chooses them; frontends turn them into an
+//! `int`.
 
 macro_rules! errnos {
     ($($name:ident = $number:literal, $text:literal;)*) => {

@@ -1,6 +1,6 @@
 //! The nouns every room shares: ids, names, attributes, partitions, credentials, errno, volume settings.
 //!
-//! No I/O, no serialization, no clock: a type here says what a thing *is*. How it looks on the wire is `varve-wire`'s
+//! No I/O, no serialization, no clock: a type here says what a thing *is*. How it looks on the wire is `varve-proto`'s
 //! business and how it looks in a table is `varve-meta`'s `tables` room's.
 
 mod attributes;

@@ -1,12 +1,13 @@
-//! The handshake, from both sides: what a stranger may send to a server, and what a false server may answer.
+//! The handshake, from both sides: what an unauthenticated connection may send to a server, and what a false server may
+//! answer.
 //!
 //! Input: `H` and the body of a `Hello`, taken by a server with a fixed key and nonce; `A` and the body of an `Answer`, taken by a
 //! client that has just asked.
 
 use super::choice;
-use varve_wire::frame::{self, HEADER_BYTES};
-use varve_wire::handshake::exchange::{Binding, Initiator, Responder};
-use varve_wire::handshake::{Answer, Channel, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome};
+use varve_proto::frame::{self, HEADER_BYTES};
+use varve_proto::handshake::exchange::{Binding, Initiator, Responder};
+use varve_proto::handshake::{Answer, Channel, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome};
 
 const KEY: VolumeKey = VolumeKey([7; 32]);
 const NONCE: [u8; 16] = [5; 16];
@@ -48,7 +49,7 @@ fn accepts(hello: Hello) -> bool {
 /// No answer is believed that was not made with the key for this very question; a refusal is read.
 fn believes(answer: Answer) -> bool {
     let hello = Hello {
-        version: varve_wire::VERSION,
+        version: varve_proto::VERSION,
         volume: [1; 16],
         key: KeyId::VOLUME,
         purpose: Purpose::Work,
@@ -63,7 +64,7 @@ fn believes(answer: Answer) -> bool {
             false
         }
         Answer::Refused { reason } | Answer::Crowded { reason } => {
-            let shown = varve_wire::handshake::printable(&reason);
+            let shown = varve_proto::handshake::printable(&reason);
             assert!(!shown.chars().any(char::is_control), "{shown:?} would move a terminal");
             true
         }

@@ -4,9 +4,9 @@
 
 use super::choice;
 use varve_detector::catalog::Catalog;
-use varve_detector::description::Description;
+use varve_detector::dataset_spec::DatasetSpec;
 use varve_detector::hdf5::ElementType;
-use varve_detector::journal::{Entry, decode, decode_entry, encode};
+use varve_detector::journal::{JournalEntry, decode, decode_entry, encode};
 
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {
@@ -18,7 +18,7 @@ pub fn reads(bytes: &[u8]) -> bool {
             let again = decode_entry(&record[4..record.len() - 8]);
             // Not numbers differ from themselves.
             assert_eq!(format!("{:?}", again.expect("what was written is read")), format!("{entry:?}"));
-            let mut description = Description::new(ElementType::U16, vec![4, 4]);
+            let mut description = DatasetSpec::new(ElementType::U16, vec![4, 4]);
             description.scalars = vec!["one".into(), "other".into()];
             let mut catalog = Catalog::new(description);
             if is_near(&entry) {
@@ -31,12 +31,16 @@ pub fn reads(bytes: &[u8]) -> bool {
 }
 
 /// Tables reach up to the highest frame, and a run takes none that is far above all others.
-fn is_near(entry: &Entry) -> bool {
+fn is_near(entry: &JournalEntry) -> bool {
     const NEAR: u64 = 1000;
     match entry {
-        Entry::Slab(slab) => slab.slab < NEAR && slab.frames.iter().all(|frame| frame.number < NEAR),
-        Entry::Scalars { frame, .. } | Entry::Duplicate { frame } | Entry::Damaged { frame } => *frame < NEAR,
-        Entry::Column { kind, .. } => kind.datatype().size() < 4096,
-        Entry::Durable { .. } | Entry::Granted { .. } => true,
+        JournalEntry::ChunkGroup(chunk_group) => {
+            chunk_group.chunk_group < NEAR && chunk_group.frames.iter().all(|frame| frame.number < NEAR)
+        }
+        JournalEntry::Scalars { frame, .. } | JournalEntry::Duplicate { frame } | JournalEntry::Damaged { frame } => {
+            *frame < NEAR
+        }
+        JournalEntry::Column { kind, .. } => kind.datatype().size() < 4096,
+        JournalEntry::Durable { .. } | JournalEntry::Granted { .. } => true,
     }
 }

@@ -1,6 +1,6 @@
 //! Layout files of detector runs: XML, and what becomes of it in a run that has a scalar and a value.
 
-use varve_detector::description::{Description, RunValue, Structure};
+use varve_detector::dataset_spec::{DatasetSpec, RunValue, Structure};
 use varve_detector::hdf5::ElementType;
 use varve_detector::layout::Layout;
 
@@ -8,7 +8,7 @@ pub fn reads(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     match Layout::parse(text) {
         Ok(layout) => {
-            let mut description = Description::new(ElementType::U8, vec![2, 2]);
+            let mut description = DatasetSpec::new(ElementType::U8, vec![2, 2]);
             description.values.insert("Model".into(), RunValue::Text("Eiger".into()));
             description.structure = Structure::Layout(layout);
             // Whatever it says, it is either a file's structure or refused.

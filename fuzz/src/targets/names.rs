@@ -12,10 +12,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use tempfile::TempDir;
+use varve_env::posix_store::PosixStore;
+use varve_env::store_url::StoreUrl;
 use varve_fuse::MountOptions;
 use varve_types::Name;
-use varve_world::posix_store::PosixStore;
-use varve_world::store_url::StoreUrl;
 
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {

@@ -5,9 +5,9 @@
 
 use super::choice;
 use std::cell::RefCell;
-use varve_wire::handshake::exchange::{Binding, Initiator, Responder};
-use varve_wire::handshake::{Channel, KeyId, Offer, Purpose, VolumeKey, Welcome};
-use varve_wire::record::Records;
+use varve_proto::handshake::exchange::{Binding, Initiator, Responder};
+use varve_proto::handshake::{Channel, KeyId, Offer, Purpose, VolumeKey, Welcome};
+use varve_proto::record::Records;
 
 thread_local! {
     /// Ends that have not failed yet: an exchange takes far longer than a record.

@@ -5,60 +5,62 @@
 use super::choice;
 use std::io::{self, Read, Write};
 use varve_detector::cbf;
-use varve_detector::description::Description;
+use varve_detector::dataset_spec::DatasetSpec;
 use varve_detector::filters::Filter;
 use varve_detector::hdf5::ElementType;
-use varve_detector::stream2::zmtp::{Role, handshake, receive};
-use varve_detector::stream2::{Message, Series, Start};
+use varve_detector::stream2::zmtp::{ZmtpRole, handshake, receive};
+use varve_detector::stream2::{SeriesStart, Stream2Message, Stream2Series};
 
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {
         Some((b'M', message)) => reads_message(message),
         Some((b'C', file)) => cbf::decode(file).is_ok(),
         Some((b'H', sent)) => {
-            let mut peer = Peer(sent);
+            let mut peer = ScriptedPeer(sent);
             let mut message = Vec::new();
-            handshake(&mut peer, Role::Pull).and_then(|()| receive(&mut peer, &mut message, 1 << 20)).is_ok()
+            handshake(&mut peer, ZmtpRole::Pull).and_then(|()| receive(&mut peer, &mut message, 1 << 20)).is_ok()
         }
         _ => false,
     }
 }
 
 fn reads_message(bytes: &[u8]) -> bool {
-    match Message::decode(bytes) {
-        Ok(Message::Start(start)) => {
+    match Stream2Message::decode(bytes) {
+        Ok(Stream2Message::Start(start)) => {
             let again = start.encode();
             // Not numbers differ from themselves; what is encoded anew is the same.
-            assert!(matches!(Message::decode(&again), Ok(Message::Start(read)) if read.encode() == again));
+            assert!(
+                matches!(Stream2Message::decode(&again), Ok(Stream2Message::Start(read)) if read.encode() == again)
+            );
             true
         }
-        Ok(Message::Image(image)) => {
+        Ok(Stream2Message::Image(image)) => {
             let names = image.channels.iter().map(|channel| channel.name.to_owned()).collect();
             // Images of this size are as good as any, and do not take the memory that a message may claim.
-            let start = Start { images: 1, height: 8, width: 8, channels: names, ..Start::default() };
-            if let Ok(series) = Series::begin(start, &image, Filter::RAW) {
-                let described = series.describe(Description::new(ElementType::U8, vec![1]));
+            let start = SeriesStart { images: 1, height: 8, width: 8, channels: names, ..SeriesStart::default() };
+            if let Ok(series) = Stream2Series::begin(start, &image, Filter::RAW) {
+                let described = series.describe(DatasetSpec::new(ElementType::U8, vec![1]));
                 assert!(described.check().is_ok(), "{described:?}");
                 let _ = series.payload(&image);
                 assert_eq!(series.channels(&image).len(), series.start.channels.len());
             }
             true
         }
-        Ok(Message::End { .. }) => true,
+        Ok(Stream2Message::End { .. }) => true,
         Err(_) => false,
     }
 }
 
 /// Says its bytes and listens to none.
-struct Peer<'b>(&'b [u8]);
+struct ScriptedPeer<'b>(&'b [u8]);
 
-impl Read for Peer<'_> {
+impl Read for ScriptedPeer<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer)
     }
 }
 
-impl Write for Peer<'_> {
+impl Write for ScriptedPeer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(bytes.len())
     }

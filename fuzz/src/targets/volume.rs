@@ -5,7 +5,7 @@
 use super::choice;
 use std::cell::RefCell;
 use std::path::Path;
-use varve_world::volume_dir::VolumeDir;
+use varve_env::volume_dir::VolumeDir;
 
 pub fn reads(bytes: &[u8]) -> bool {
     let volume = |path: &Path| VolumeDir::new(path.ancestors().nth(1).expect("a file in a directory"));

@@ -6,9 +6,9 @@
 use super::choice;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
-use varve_wire::frame::{self, HEADER_BYTES};
-use varve_wire::handshake::{Answer, Greeting, Hello, Welcome};
-use varve_wire::{Request, Response};
+use varve_proto::frame::{self, HEADER_BYTES};
+use varve_proto::handshake::{Answer, Greeting, Hello, Welcome};
+use varve_proto::{Request, Response};
 
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {

@@ -1,31 +1,32 @@
 //! Documents that speak of the code must be true: a format names its golden bytes, the README chores that exist.
 //! (That the README's `varve` commands parse is a test of `crates/cli`, which has their definition.)
 
-use super::{Complaint, File, Tree};
+use super::{SourceFile, SourceTree, Violation};
 
 const README: &str = "README.md";
 
 /// Every file of `formats/` names golden bytes by a line ``Golden: `path::name` ``, and the test exists.
-pub fn formats(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn formats(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for format in tree.with_extension("md").filter(|file| file.path.starts_with("formats/")) {
         let named: Vec<(usize, &str)> = references(format, "Golden: ").collect();
         if named.is_empty() {
-            complaints.push(format.complain_whole("names no golden test; add a line Golden: `path::name`"));
+            violations.push(format.violation_in_file("names no golden test; add a line Golden: `path::name`"));
         }
-        complaints
-            .extend(named.iter().filter_map(|(line, name)| missing(tree, name).map(|why| format.complain(*line, why))));
+        violations.extend(
+            named.iter().filter_map(|(line, name)| missing(tree, name).map(|why| format.violation(*line, why))),
+        );
     }
-    complaints
+    violations
 }
 
 /// `make` and `cargo xtask` chores in the README's code blocks exist.
-pub fn chores(tree: &Tree) -> Vec<Complaint> {
+pub fn chores(tree: &SourceTree) -> Vec<Violation> {
     let Some(readme) = tree.file(README) else {
-        return vec![Complaint { path: README.into(), line: 0, text: "is missing".into() }];
+        return vec![Violation { path: README.into(), line: 0, text: "is missing".into() }];
     };
     let makefile = tree.file("Makefile").map_or("", |file| &file.text);
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     let mut code = false;
     for (index, line) in readme.text.lines().enumerate() {
         if line.starts_with("```") {
@@ -36,21 +37,21 @@ pub fn chores(tree: &Tree) -> Vec<Complaint> {
         if let (true, ["make", target, ..]) = (code, words.as_slice())
             && !makefile.lines().any(|rule| rule.starts_with(&format!("{target}:")))
         {
-            complaints.push(readme.complain(index, format!("the Makefile has no target `{target}`")));
+            violations.push(readme.violation(index, format!("the Makefile has no target `{target}`")));
         }
     }
-    complaints
+    violations
 }
 
 /// The names in back quotes on lines that begin with `label`.
-fn references<'a>(file: &'a File, label: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+fn references<'a>(file: &'a SourceFile, label: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
     let labelled =
         file.text.lines().enumerate().filter_map(move |(index, line)| Some((index, line.strip_prefix(label)?)));
     labelled.flat_map(|(index, rest)| rest.split('`').skip(1).step_by(2).map(move |name| (index, name)))
 }
 
 /// Why the test `path::name` does not exist; `None` where it does.
-fn missing(tree: &Tree, reference: &str) -> Option<String> {
+fn missing(tree: &SourceTree, reference: &str) -> Option<String> {
     let Some((path, name)) = reference.rsplit_once("::") else {
         return Some(format!("`{reference}` is not of the form path::name"));
     };

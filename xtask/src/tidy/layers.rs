@@ -1,6 +1,6 @@
 //! Who may know whom: arrows between crates, the seams that keep a library in its room, licences.
 
-use super::{Complaint, File, Tree};
+use super::{SourceFile, SourceTree, Violation};
 use std::collections::{BTreeMap, BTreeSet};
 
 const ARCHITECTURE: &str = "docs/internals/architecture.md";
@@ -15,19 +15,19 @@ const SEAMS: [(&str, &[&str]); 3] = [
 ];
 
 /// Arrows between crates are those of the code map in docs/internals/architecture.md. Dependencies of tests are free.
-pub fn arrows(tree: &Tree) -> Vec<Complaint> {
+pub fn arrows(tree: &SourceTree) -> Vec<Violation> {
     let Some(architecture) = tree.file(ARCHITECTURE) else {
-        return vec![Complaint { path: ARCHITECTURE.into(), line: 0, text: "is missing".into() }];
+        return vec![Violation { path: ARCHITECTURE.into(), line: 0, text: "is missing".into() }];
     };
     let map = code_map(&architecture.text);
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for manifest in manifests(tree) {
         let Some(name) = manifest.path.strip_prefix("crates/").and_then(|path| path.strip_suffix("/Cargo.toml")) else {
             continue;
         };
         let Some(allowed) = map.get(name) else {
-            complaints
-                .push(manifest.complain_whole(format!("crate `{name}` is not in the code map of {ARCHITECTURE}")));
+            violations
+                .push(manifest.violation_in_file(format!("crate `{name}` is not in the code map of {ARCHITECTURE}")));
             continue;
         };
         if allowed.contains("all") {
@@ -35,25 +35,25 @@ pub fn arrows(tree: &Tree) -> Vec<Complaint> {
         }
         let known = match dependencies(manifest) {
             Ok(known) => known,
-            Err(complaint) => {
-                complaints.push(complaint);
+            Err(violation) => {
+                violations.push(violation);
                 continue;
             }
         };
         for dependency in known.iter().filter_map(|name| name.strip_prefix(PREFIX)) {
             if !allowed.contains(dependency) {
-                complaints.push(manifest.complain_whole(format!(
+                violations.push(manifest.violation_in_file(format!(
                     "`{name}` must not know `{dependency}`: the code map of {ARCHITECTURE} has no such arrow"
                 )));
             }
         }
     }
-    complaints
+    violations
 }
 
 /// A library behind a seam is mentioned by its room alone.
-pub fn seams(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn seams(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for (library, rooms) in SEAMS {
         for file in tree.files.iter().filter(|file| file.path.starts_with("crates/")) {
             if rooms.iter().any(|room| file.path.starts_with(room)) {
@@ -68,19 +68,19 @@ pub fn seams(tree: &Tree) -> Vec<Complaint> {
                 }
             };
             for (index, _) in file.text.lines().enumerate().filter(|(_, line)| named(line)) {
-                complaints.push(file.complain(index, format!("only {} may know `{library}`", rooms[0])));
+                violations.push(file.violation(index, format!("only {} may know `{library}`", rooms[0])));
             }
         }
     }
-    complaints
+    violations
 }
 
 /// Every crate bears the workspace's licence, and its text is there.
-pub fn licenses(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn licenses(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     match tree.file("LICENSE") {
         Some(license) if license.text.contains("Apache License") => {}
-        _ => complaints.push(Complaint {
+        _ => violations.push(Violation {
             path: "LICENSE".into(),
             line: 0,
             text: "must hold the text of the Apache License 2.0".into(),
@@ -90,13 +90,13 @@ pub fn licenses(tree: &Tree) -> Vec<Complaint> {
         let inherits = manifest.text.lines().any(|line| line.trim() == "license.workspace = true");
         let states = manifest.path == "Cargo.toml" && manifest.text.contains("license = \"Apache-2.0\"");
         if !inherits && !states {
-            complaints.push(manifest.complain_whole("must say `license.workspace = true`"));
+            violations.push(manifest.violation_in_file("must say `license.workspace = true`"));
         }
     }
-    complaints
+    violations
 }
 
-fn manifests(tree: &Tree) -> impl Iterator<Item = &File> {
+fn manifests(tree: &SourceTree) -> impl Iterator<Item = &SourceFile> {
     tree.files.iter().filter(|file| file.path == "Cargo.toml" || file.path.ends_with("/Cargo.toml"))
 }
 
@@ -112,9 +112,9 @@ fn code_map(architecture: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     .collect()
 }
 
-fn dependencies(manifest: &File) -> Result<Vec<String>, Complaint> {
+fn dependencies(manifest: &SourceFile) -> Result<Vec<String>, Violation> {
     let table: toml::Table =
-        manifest.text.parse().map_err(|error| manifest.complain_whole(format!("is not TOML: {error}")))?;
+        manifest.text.parse().map_err(|error| manifest.violation_in_file(format!("is not TOML: {error}")))?;
     let names = ["dependencies", "build-dependencies"]
         .iter()
         .filter_map(|section| table.get(*section)?.as_table())

@@ -1,24 +1,24 @@
 //! Links between documents lead somewhere.
 
-use super::{Complaint, File, Tree};
+use super::{SourceFile, SourceTree, Violation};
 use std::collections::BTreeSet;
 
 /// A relative link in a Markdown file, `[text](path#heading)`, names a file or directory of the tree and, of a Markdown
 /// file, a heading that it has.
-pub fn links(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn links(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for file in tree.with_extension("md") {
         for (line, target) in targets(file) {
             if let Some(why) = dangling(tree, file, target) {
-                complaints.push(file.complain(line, why));
+                violations.push(file.violation(line, why));
             }
         }
     }
-    complaints
+    violations
 }
 
 /// Line and target of each inline link outside of code.
-fn targets(file: &File) -> impl Iterator<Item = (usize, &str)> {
+fn targets(file: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     let mut code = false;
     let text = file.text.lines().enumerate().filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```");
@@ -36,7 +36,7 @@ fn targets(file: &File) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Why a link of `file` leads nowhere; `None` where it leads somewhere or out of the tree.
-fn dangling(tree: &Tree, file: &File, target: &str) -> Option<String> {
+fn dangling(tree: &SourceTree, file: &SourceFile, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
@@ -71,7 +71,7 @@ fn resolve(from: &str, link: &str) -> Option<String> {
 
 /// The anchors that a Markdown renderer gives the headings: in lower case, without punctuation, blanks as hyphens, the
 /// second of the same name with `-1`.
-fn headings(file: &File) -> BTreeSet<String> {
+fn headings(file: &SourceFile) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     let mut code = false;
     for line in file.text.lines() {

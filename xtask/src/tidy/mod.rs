@@ -11,20 +11,20 @@
 
 pub mod documents;
 pub mod layers;
-pub mod store_access;
 pub mod links;
 pub mod promises;
+pub mod store_access;
 pub mod text;
 mod tree;
 
-pub use tree::{File, Tree};
+pub use tree::{SourceFile, SourceTree};
 
 use std::fmt;
 use std::path::Path;
 
 /// One rule broken at one place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Complaint {
+pub struct Violation {
     /// Path from the root of the workspace.
     pub path: String,
     /// Counted from 1; 0 where the whole file is meant.
@@ -32,7 +32,7 @@ pub struct Complaint {
     pub text: String,
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "{}: {}", self.path, self.text),
@@ -45,8 +45,8 @@ impl fmt::Display for Complaint {
 ///
 /// # Errors
 /// If a file of the tree cannot be read.
-pub fn check(root: &Path) -> anyhow::Result<Vec<Complaint>> {
-    let tree = Tree::read(root)?;
+pub fn check(root: &Path) -> anyhow::Result<Vec<Violation>> {
+    let tree = SourceTree::read(root)?;
     let rules = [
         layers::arrows,
         layers::seams,
@@ -60,7 +60,7 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Complaint>> {
         documents::formats,
         documents::chores,
     ];
-    let mut complaints: Vec<Complaint> = rules.iter().flat_map(|rule| rule(&tree)).collect();
-    complaints.sort();
-    Ok(complaints)
+    let mut violations: Vec<Violation> = rules.iter().flat_map(|rule| rule(&tree)).collect();
+    violations.sort();
+    Ok(violations)
 }

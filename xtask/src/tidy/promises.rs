@@ -2,7 +2,7 @@
 //! has a table for each id: the promise in one line, and the tests that check it. The two agree in both directions, and
 //! every test exists.
 
-use super::{Complaint, File, Tree};
+use super::{SourceFile, SourceTree, Violation};
 use std::collections::{BTreeMap, BTreeSet};
 
 const SEMANTICS: &str = "docs/semantics.md";
@@ -13,48 +13,48 @@ const SEMANTICS_BYTES_MAX: usize = 25 * 1024;
 /// A promise id of `docs/semantics.md` has an entry in `tests/promises.toml` and the reverse; an entry has a statement and
 /// at least one test; each test is a function with a test attribute; each section of `docs/semantics.md` has an id, and the
 /// page its limit of size.
-pub fn promises(tree: &Tree) -> Vec<Complaint> {
+pub fn promises(tree: &SourceTree) -> Vec<Violation> {
     let (semantics, promises) = match (tree.file(SEMANTICS), tree.file(PROMISES)) {
         (Some(semantics), Some(promises)) => (semantics, promises),
         (semantics, promises) => {
             let missing = [(semantics, SEMANTICS), (promises, PROMISES)].into_iter().filter(|(file, _)| file.is_none());
             return missing
-                .map(|(_, path)| Complaint { path: path.into(), line: 0, text: "is missing".into() })
+                .map(|(_, path)| Violation { path: path.into(), line: 0, text: "is missing".into() })
                 .collect();
         }
     };
     let entries = match promises.text.parse::<toml::Table>() {
         Ok(entries) => entries,
-        Err(error) => return vec![promises.complain_whole(format!("is not TOML: {}", error.message()))],
+        Err(error) => return vec![promises.violation_in_file(format!("is not TOML: {}", error.message()))],
     };
     let ids = ids(semantics);
-    let mut complaints = sections_without_id(semantics, &ids);
+    let mut violations = sections_without_id(semantics, &ids);
     if semantics.text.len() > SEMANTICS_BYTES_MAX {
         let text = format!("has {} bytes; cut it below {SEMANTICS_BYTES_MAX}", semantics.text.len());
-        complaints.push(semantics.complain_whole(text));
+        violations.push(semantics.violation_in_file(text));
     }
     for (id, line) in &ids {
         if !entries.contains_key(*id) {
-            complaints.push(semantics.complain(*line, format!("the promise [{id}] has no entry in {PROMISES}")));
+            violations.push(semantics.violation(*line, format!("the promise [{id}] has no entry in {PROMISES}")));
         }
     }
     for (id, entry) in &entries {
         if !ids.contains_key(id.as_str()) {
             let text = format!("{SEMANTICS} does not name the promise [{id}]; state it there or remove the entry");
-            complaints.push(promises.complain(line_of(promises, &format!("[{id}]")), text));
+            violations.push(promises.violation(line_of(promises, &format!("[{id}]")), text));
         }
-        complaints.extend(faults(tree, promises, id, entry));
+        violations.extend(faults(tree, promises, id, entry));
     }
-    complaints
+    violations
 }
 
 /// The faults of one entry.
-fn faults(tree: &Tree, promises: &File, id: &str, entry: &toml::Value) -> Vec<Complaint> {
+fn faults(tree: &SourceTree, promises: &SourceFile, id: &str, entry: &toml::Value) -> Vec<Violation> {
     let head = line_of(promises, &format!("[{id}]"));
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     let statement = entry.get("statement").and_then(toml::Value::as_str);
     if statement.is_none_or(|text| text.trim().is_empty() || text.contains('\n')) {
-        complaints.push(promises.complain(head, format!("[{id}] needs a `statement` of one line")));
+        violations.push(promises.violation(head, format!("[{id}] needs a `statement` of one line")));
     }
     let tests: Option<Vec<&str>> = entry
         .get("tests")
@@ -62,45 +62,45 @@ fn faults(tree: &Tree, promises: &File, id: &str, entry: &toml::Value) -> Vec<Co
         .and_then(|tests| tests.iter().map(toml::Value::as_str).collect());
     let Some(tests) = tests.filter(|tests| !tests.is_empty()) else {
         let text = format!("the promise [{id}] has no test; add tests = [\"path::name\"]");
-        complaints.push(promises.complain(head, text));
-        return complaints;
+        violations.push(promises.violation(head, text));
+        return violations;
     };
     let mut seen = BTreeSet::new();
     for test in tests {
         let line = head + line_of_text(promises.text.lines().skip(head), &format!("\"{test}\""));
         if !seen.insert(test) {
-            complaints.push(promises.complain(line, format!("[{id}] names `{test}` twice")));
+            violations.push(promises.violation(line, format!("[{id}] names `{test}` twice")));
         } else if let Some(why) = missing(tree, test) {
-            complaints.push(promises.complain(line, why));
+            violations.push(promises.violation(line, why));
         }
     }
     let known = ["statement", "tests"];
     for key in entry.as_table().into_iter().flat_map(toml::Table::keys).filter(|key| !known.contains(&key.as_str())) {
-        complaints.push(promises.complain(head, format!("[{id}] has an unknown key `{key}`")));
+        violations.push(promises.violation(head, format!("[{id}] has an unknown key `{key}`")));
     }
-    complaints
+    violations
 }
 
 /// A section (from one `##` or `###` heading to the next) with text names at least one promise.
-fn sections_without_id(semantics: &File, ids: &BTreeMap<&str, usize>) -> Vec<Complaint> {
+fn sections_without_id(semantics: &SourceFile, ids: &BTreeMap<&str, usize>) -> Vec<Violation> {
     let lines: Vec<&str> = semantics.text.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|index| lines[*index].starts_with("##")).collect();
     let named: BTreeSet<usize> = lines_with_ids(semantics).map(|(line, _)| line).collect();
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for (position, start) in starts.iter().enumerate() {
         let end = starts.get(position + 1).copied().unwrap_or(lines.len());
         let has_text = lines[start + 1..end].iter().any(|line| !line.trim().is_empty());
         if has_text && !ids.is_empty() && named.range(*start..end).next().is_none() {
             let title = lines[*start].trim_start_matches('#').trim();
-            complaints
-                .push(semantics.complain(*start, format!("the section \"{title}\" names no promise; add its [id]")));
+            violations
+                .push(semantics.violation(*start, format!("the section \"{title}\" names no promise; add its [id]")));
         }
     }
-    complaints
+    violations
 }
 
 /// Each id with the line, from 0, on which it is first named.
-fn ids(semantics: &File) -> BTreeMap<&str, usize> {
+fn ids(semantics: &SourceFile) -> BTreeMap<&str, usize> {
     let mut ids = BTreeMap::new();
     for (line, id) in lines_with_ids(semantics) {
         ids.entry(id).or_insert(line);
@@ -109,7 +109,7 @@ fn ids(semantics: &File) -> BTreeMap<&str, usize> {
 }
 
 /// Line and id of each `[id]` outside of code that is not the text of a link.
-fn lines_with_ids(semantics: &File) -> impl Iterator<Item = (usize, &str)> {
+fn lines_with_ids(semantics: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     let mut code = false;
     let text = semantics.text.lines().enumerate().filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```");
@@ -132,7 +132,7 @@ fn bracketed(prose: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Why the test `path::name` does not exist; `None` if it does.
-fn missing(tree: &Tree, reference: &str) -> Option<String> {
+fn missing(tree: &SourceTree, reference: &str) -> Option<String> {
     let Some((path, name)) = reference.rsplit_once("::") else {
         return Some(format!("`{reference}` is not of the form path::name"));
     };
@@ -150,7 +150,7 @@ fn missing(tree: &Tree, reference: &str) -> Option<String> {
 }
 
 /// The line, from 0, that begins with `start`; the first if there is none.
-fn line_of(file: &File, start: &str) -> usize {
+fn line_of(file: &SourceFile, start: &str) -> usize {
     file.text.lines().position(|line| line.starts_with(start)).unwrap_or(0)
 }
 

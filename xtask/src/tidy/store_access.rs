@@ -1,15 +1,15 @@
-//! A store's files are opened beneath its held directory alone (`varve_world::store_path`), never by their whole path.
+//! A store's files are opened beneath its held directory alone (`varve_env::store_path`), never by their whole path.
 
-use super::{Complaint, Tree};
+use super::{SourceTree, Violation};
 
 /// Code that works on stores.
 const WATCHED: [&str; 6] = [
     "crates/client/src/",
     "crates/meta/src/",
-    "crates/world/src/posix_store",
-    "crates/world/src/reserve",
-    "crates/world/src/store_path",
-    "crates/world/src/volume_dir",
+    "crates/env/src/posix_store",
+    "crates/env/src/reserve",
+    "crates/env/src/store_path",
+    "crates/env/src/volume_dir",
 ];
 
 /// Calls that take a path from the current or the root directory on.
@@ -48,13 +48,13 @@ const BY_PATH: [&str; 28] = [
 const MAY: [(&str, &str, &str); 5] = [
     ("crates/meta/src/server/listener.rs", "fs::", "sockets and their directory, which are in no store"),
     ("crates/meta/src/server.rs", "fs::", "sockets of servers that died"),
-    ("crates/world/src/store_path.rs", "rustix::fs::open(", "the root itself, by the path that the user gave"),
-    ("crates/world/src/volume_dir/rights.rs", "fs::read_to_string(", "the kernel's number for nobody"),
-    ("crates/world/src/volume_dir/server_record.rs", "fs::read_to_string(", "threads of a process, in /proc"),
+    ("crates/env/src/store_path.rs", "rustix::fs::open(", "the root itself, by the path that the user gave"),
+    ("crates/env/src/volume_dir/rights.rs", "fs::read_to_string(", "the kernel's number for nobody"),
+    ("crates/env/src/volume_dir/server_record.rs", "fs::read_to_string(", "threads of a process, in /proc"),
 ];
 
-pub fn beneath(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn beneath(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     let watched = |path: &str| WATCHED.iter().any(|prefix| path.starts_with(prefix));
     let is_test = |path: &str| path.ends_with("/tests.rs") || path.contains("/tests/");
     for file in tree.files.iter().filter(|file| file.has_extension("rs") && watched(&file.path) && !is_test(&file.path))
@@ -72,10 +72,10 @@ pub fn beneath(tree: &Tree) -> Vec<Complaint> {
             let allowed = |call: &str| MAY.iter().any(|(path, what, _)| file.path == *path && call.contains(what));
             if let Some(call) = BY_PATH.iter().find(|call| line.contains(**call) && !allowed(call)) {
                 let text =
-                    format!("`{call}` takes a whole path: open files of a store by varve_world::store_path and disk");
-                complaints.push(file.complain(index, text));
+                    format!("`{call}` takes a whole path: open files of a store by varve_env::store_path and disk");
+                violations.push(file.violation(index, text));
             }
         }
     }
-    complaints
+    violations
 }

@@ -1,44 +1,45 @@
 //! Rules about text itself.
 
-use super::{Complaint, Tree};
+use super::{SourceTree, Violation};
 
 /// 400 lines are a smell, twice as many hide a second subject.
 const LINES_MAX: usize = 800;
 /// Says "later" where an issue or an RFC should be. Written apart, for this file obeys the rule too.
 const UNFINISHED: [&str; 4] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:"), concat!("for ", "now")];
 
-pub fn sizes(tree: &Tree) -> Vec<Complaint> {
+pub fn sizes(tree: &SourceTree) -> Vec<Violation> {
     let code = tree.files.iter().filter(|file| ["rs", "py", "sh"].iter().any(|e| file.has_extension(e)));
     code.filter_map(|file| {
         let lines = file.text.lines().count();
-        (lines > LINES_MAX).then(|| file.complain_whole(format!("has {lines} lines; cut it below {LINES_MAX}")))
+        (lines > LINES_MAX).then(|| file.violation_in_file(format!("has {lines} lines; cut it below {LINES_MAX}")))
     })
     .collect()
 }
 
-pub fn unfinished(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn unfinished(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for file in tree.files.iter().filter(|file| file.path != "LICENSE") {
         for (index, line) in file.text.lines().enumerate() {
             for word in UNFINISHED.iter().filter(|word| line.contains(**word)) {
-                complaints.push(file.complain(index, format!("`{word}`: finish it, or open an issue and say what is")));
+                violations
+                    .push(file.violation(index, format!("`{word}`: finish it, or open an issue and say what is")));
             }
         }
     }
-    complaints
+    violations
 }
 
-pub fn blanks(tree: &Tree) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+pub fn blanks(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for file in &tree.files {
         for (index, line) in file.text.lines().enumerate() {
             if line.ends_with([' ', '\t', '\r']) {
-                complaints.push(file.complain(index, "trailing blanks"));
+                violations.push(file.violation(index, "trailing blanks"));
             }
         }
         if !file.text.is_empty() && !file.text.ends_with('\n') {
-            complaints.push(file.complain_whole("does not end with a newline"));
+            violations.push(file.violation_in_file("does not end with a newline"));
         }
     }
-    complaints
+    violations
 }

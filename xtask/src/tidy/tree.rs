@@ -1,6 +1,6 @@
 //! The files of the workspace, read once.
 
-use super::Complaint;
+use super::Violation;
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,40 +11,40 @@ const NOT_OURS: [&str; 3] = ["target", "venv", ".git"];
 const TEXT: [&str; 7] = ["rs", "md", "toml", "py", "sh", "yml", "txt"];
 const TEXT_NAMES: [&str; 5] = ["Makefile", "run", "LICENSE", ".gitignore", "mount.fuse.varve"];
 
-pub struct File {
+pub struct SourceFile {
     /// From the root, with `/` between the parts.
     pub path: String,
     pub text: String,
 }
 
-impl File {
+impl SourceFile {
     pub fn has_extension(&self, extension: &str) -> bool {
         self.path.rsplit_once('.').is_some_and(|(_, e)| e == extension)
     }
 
     /// A line's complaint; `index` counts from 0.
-    pub fn complain(&self, index: usize, text: impl Into<String>) -> Complaint {
-        Complaint { path: self.path.clone(), line: index + 1, text: text.into() }
+    pub fn violation(&self, index: usize, text: impl Into<String>) -> Violation {
+        Violation { path: self.path.clone(), line: index + 1, text: text.into() }
     }
 
-    pub fn complain_whole(&self, text: impl Into<String>) -> Complaint {
-        Complaint { path: self.path.clone(), line: 0, text: text.into() }
+    pub fn violation_in_file(&self, text: impl Into<String>) -> Violation {
+        Violation { path: self.path.clone(), line: 0, text: text.into() }
     }
 }
 
-pub struct Tree {
+pub struct SourceTree {
     /// Sorted by path.
-    pub files: Vec<File>,
+    pub files: Vec<SourceFile>,
     /// Every file and directory, those that are not text too, from the root.
     paths: BTreeSet<String>,
 }
 
-impl Tree {
+impl SourceTree {
     /// Reads every text file below `root`.
     ///
     /// # Errors
     /// If a directory or file cannot be read, or a text file is not UTF-8.
-    pub fn read(root: &Path) -> anyhow::Result<Tree> {
+    pub fn read(root: &Path) -> anyhow::Result<SourceTree> {
         let mut files = Vec::new();
         let mut paths = BTreeSet::new();
         let mut waiting = vec![root.to_path_buf()];
@@ -61,7 +61,7 @@ impl Tree {
                 let below = path.strip_prefix(root).expect("walked from the root").to_string_lossy().into_owned();
                 if kind.is_file() && is_text(&name) {
                     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-                    files.push(File { path: below.clone(), text });
+                    files.push(SourceFile { path: below.clone(), text });
                 }
                 paths.insert(below);
                 if kind.is_dir() {
@@ -70,7 +70,7 @@ impl Tree {
             }
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(Tree { files, paths })
+        Ok(SourceTree { files, paths })
     }
 
     /// Whether the tree has a file or directory of this path.
@@ -78,11 +78,11 @@ impl Tree {
         self.paths.contains(path)
     }
 
-    pub fn file(&self, path: &str) -> Option<&File> {
+    pub fn file(&self, path: &str) -> Option<&SourceFile> {
         self.files.binary_search_by(|file| file.path.as_str().cmp(path)).ok().map(|index| &self.files[index])
     }
 
-    pub fn with_extension<'a>(&'a self, extension: &'a str) -> impl Iterator<Item = &'a File> {
+    pub fn with_extension<'a>(&'a self, extension: &'a str) -> impl Iterator<Item = &'a SourceFile> {
         self.files.iter().filter(move |file| file.has_extension(extension))
     }
 }

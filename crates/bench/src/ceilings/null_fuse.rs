@@ -10,7 +10,7 @@ use rustix::process::{Pid, test_kill_process};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use varve_world::private_file::{check_directory, make_directory};
+use varve_env::private_file::{check_directory, make_directory};
 
 /// Of mount points, before the process and its number in it.
 const NAME: &str = "varve-null-fuse.";
@@ -19,18 +19,18 @@ const NAME: &str = "varve-null-fuse.";
 pub trait NullMount: Send + Sync {
     /// Mounts one at `directory`, which is empty. It must be usable when this returns, with create, lookup, getattr,
     /// unlink, mkdir, rmdir and readdir in any directory of it.
-    fn mount(&self, directory: &Path) -> io::Result<Box<dyn Mounted>>;
+    fn mount(&self, directory: &Path) -> io::Result<Box<dyn NullFuseMount>>;
 }
 
 /// A null file system that is mounted, by a thread of this process or by another process. Dropping it unmounts too.
-pub trait Mounted: Send {
+pub trait NullFuseMount: Send {
     fn unmount(self: Box<Self>) -> io::Result<()>;
 }
 
 /// A mounted null file system and its mount point, which are removed together.
 pub struct MountedNull {
     directory: PathBuf,
-    mounted: Option<Box<dyn Mounted>>,
+    mounted: Option<Box<dyn NullFuseMount>>,
 }
 
 impl MountedNull {
@@ -56,7 +56,7 @@ impl MountedNull {
 
     pub fn unmount(mut self) -> Result<()> {
         let fail = |error: io::Error| Error::Ceiling { name: NULL_FUSE, reason: format!("cannot unmount: {error}") };
-        self.mounted.take().map_or(Ok(()), Mounted::unmount).map_err(fail)
+        self.mounted.take().map_or(Ok(()), NullFuseMount::unmount).map_err(fail)
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_points_of_the_dead_are_removed_if_they_are_empty_and_nothing_else() {
+    fn only_empty_mount_points_of_dead_processes_are_removed() {
         let beneath = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = child.id();

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
-use varve_wire::{
+use varve_proto::{
     Call, CallId, FileContent, NewNode, NodeReply, Reply, Request, Response, WireAttributes, WireCredentials, WireKind,
     WireTime, frame,
 };
@@ -28,31 +28,31 @@ const TIME: Duration = Duration::from_millis(300);
 const SPIN: Duration = Duration::from_micros(20);
 
 #[derive(Clone, Copy, PartialEq)]
-enum Waiting {
+enum WaitMode {
     Blocking,
     Spinning,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Server {
+enum ServerModel {
     ThreadAConnection,
     Workers,
     OneThread,
 }
 
-const VARIANTS: [(&str, Server, Waiting); 6] = [
-    ("request-reply/threads-blocking", Server::ThreadAConnection, Waiting::Blocking),
-    ("request-reply/threads-spinning", Server::ThreadAConnection, Waiting::Spinning),
-    ("request-reply/workers-blocking", Server::Workers, Waiting::Blocking),
-    ("request-reply/workers-spinning", Server::Workers, Waiting::Spinning),
-    ("request-reply/one-blocking", Server::OneThread, Waiting::Blocking),
-    ("request-reply/one-spinning", Server::OneThread, Waiting::Spinning),
+const VARIANTS: [(&str, ServerModel, WaitMode); 6] = [
+    ("request-reply/threads-blocking", ServerModel::ThreadAConnection, WaitMode::Blocking),
+    ("request-reply/threads-spinning", ServerModel::ThreadAConnection, WaitMode::Spinning),
+    ("request-reply/workers-blocking", ServerModel::Workers, WaitMode::Blocking),
+    ("request-reply/workers-spinning", ServerModel::Workers, WaitMode::Spinning),
+    ("request-reply/one-blocking", ServerModel::OneThread, WaitMode::Blocking),
+    ("request-reply/one-spinning", ServerModel::OneThread, WaitMode::Spinning),
 ];
 
 /// Round trips a second of all `clients` together, for each variant. The ceiling [`REQUEST_REPLY`] is the variant with the
 /// best median: the best of each turn would be a rate that no server has.
 pub fn measure(clients: usize, workers: usize) -> Result<Vec<(&'static str, f64)>> {
-    let sizes = Sizes::of_a_create()?;
+    let sizes = MessageSizes::of_a_create()?;
     let mut rates = Vec::with_capacity(VARIANTS.len());
     for (name, server, waiting) in VARIANTS {
         interrupt::check()?;
@@ -64,14 +64,14 @@ pub fn measure(clients: usize, workers: usize) -> Result<Vec<(&'static str, f64)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sizes {
+pub(super) struct MessageSizes {
     pub(super) request: usize,
     pub(super) reply: usize,
 }
 
-impl Sizes {
+impl MessageSizes {
     /// The frames of a create in a shared directory, as Varve sends them.
-    pub(super) fn of_a_create() -> Result<Sizes> {
+    pub(super) fn of_a_create() -> Result<MessageSizes> {
         let id = CallId { session: u64::MAX / 3, slot: 5, number: 1_000_000 };
         let time = WireTime { seconds: 1_800_000_000, nanoseconds: 123_456_789 };
         let call = Call::Create {
@@ -103,21 +103,21 @@ impl Sizes {
         let (mut sent, mut answered) = (Vec::new(), Vec::new());
         frame::encode(&request, &mut sent).map_err(fail)?;
         frame::encode(&response, &mut answered).map_err(fail)?;
-        Ok(Sizes { request: sent.len(), reply: answered.len() })
+        Ok(MessageSizes { request: sent.len(), reply: answered.len() })
     }
 }
 
-fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: Sizes) -> io::Result<f64> {
+fn run(server: ServerModel, waiting: WaitMode, clients: usize, workers: usize, sizes: MessageSizes) -> io::Result<f64> {
     let pairs = (0..clients).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>()?;
     let (near, far): (Vec<UnixStream>, Vec<UnixStream>) = pairs.into_iter().unzip();
     let groups: Vec<Vec<UnixStream>> = match server {
-        Server::ThreadAConnection => far.into_iter().map(|socket| vec![socket]).collect(),
-        Server::Workers => {
+        ServerModel::ThreadAConnection => far.into_iter().map(|socket| vec![socket]).collect(),
+        ServerModel::Workers => {
             let mut groups: Vec<Vec<UnixStream>> = (0..workers).map(|_| Vec::new()).collect();
             far.into_iter().enumerate().for_each(|(i, socket)| groups[i % workers].push(socket));
             groups
         }
-        Server::OneThread => vec![far],
+        ServerModel::OneThread => vec![far],
     };
     let (stop, start) = (&AtomicBool::new(false), &Gate::new(clients + 1));
     std::thread::scope(|scope| {
@@ -125,8 +125,8 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
             .into_iter()
             .map(|sockets| {
                 Builder::new().spawn_scoped(scope, move || match (server, sockets) {
-                    (Server::ThreadAConnection, sockets) => serve_one(&sockets[0], waiting, sizes),
-                    (Server::Workers | Server::OneThread, sockets) => serve_many(&sockets, waiting, sizes),
+                    (ServerModel::ThreadAConnection, sockets) => serve_one(&sockets[0], waiting, sizes),
+                    (ServerModel::Workers | ServerModel::OneThread, sockets) => serve_many(&sockets, waiting, sizes),
                 })
             })
             .collect();
@@ -139,7 +139,7 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
             std::thread::sleep(TIME);
         }
         stop.store(true, Relaxed);
-        let mut total = Calls::default();
+        let mut total = RoundTrips::default();
         let mut outcome = Ok(());
         for caller in callers {
             let Ok(caller) = caller.map_err(|error| outcome = Err(error)) else { continue };
@@ -165,13 +165,13 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
 /// Round trips and when they were made. The rate of several clients is that of all their calls over the time from the
 /// first's beginning to the last's end: the sum of their own rates would count those twice that waited for a processor.
 #[derive(Default)]
-struct Calls {
+struct RoundTrips {
     number: u64,
     span: Option<(Instant, Instant)>,
 }
 
-impl Calls {
-    fn add(&mut self, other: Calls) {
+impl RoundTrips {
+    fn add(&mut self, other: RoundTrips) {
         self.number += other.number;
         self.span = match (self.span, other.span) {
             (Some((begun, ended)), Some((other_begun, other_ended))) => {
@@ -187,11 +187,17 @@ impl Calls {
 }
 
 /// One client. Its socket is closed at the end.
-fn call(socket: UnixStream, waiting: Waiting, sizes: Sizes, start: &Gate, stop: &AtomicBool) -> io::Result<Calls> {
+fn call(
+    socket: UnixStream,
+    waiting: WaitMode,
+    sizes: MessageSizes,
+    start: &Gate,
+    stop: &AtomicBool,
+) -> io::Result<RoundTrips> {
     let request = vec![0x5a; sizes.request];
     let mut reply = vec![0; sizes.reply];
     if !start.wait() {
-        return Ok(Calls::default());
+        return Ok(RoundTrips::default());
     }
     let begun = Instant::now();
     let mut calls = 0_u64;
@@ -202,10 +208,10 @@ fn call(socket: UnixStream, waiting: Waiting, sizes: Sizes, start: &Gate, stop: 
         }
         calls += 1;
     }
-    Ok(Calls { number: calls, span: Some((begun, Instant::now())) })
+    Ok(RoundTrips { number: calls, span: Some((begun, Instant::now())) })
 }
 
-fn serve_one(socket: &UnixStream, waiting: Waiting, sizes: Sizes) -> io::Result<()> {
+fn serve_one(socket: &UnixStream, waiting: WaitMode, sizes: MessageSizes) -> io::Result<()> {
     let mut request = vec![0; sizes.request];
     let reply = vec![0xa5; sizes.reply];
     while receive(socket.as_fd(), &mut request, waiting)? {
@@ -214,7 +220,7 @@ fn serve_one(socket: &UnixStream, waiting: Waiting, sizes: Sizes) -> io::Result<
     Ok(())
 }
 
-fn serve_many(sockets: &[UnixStream], waiting: Waiting, sizes: Sizes) -> io::Result<()> {
+fn serve_many(sockets: &[UnixStream], waiting: WaitMode, sizes: MessageSizes) -> io::Result<()> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (i, socket) in sockets.iter().enumerate() {
         epoll::add(&epoll, socket, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
@@ -228,7 +234,7 @@ fn serve_many(sockets: &[UnixStream], waiting: Waiting, sizes: Sizes) -> io::Res
         for event in &events {
             let socket = &sockets[event.data.u64() as usize];
             // A client sends a request in one piece and waits for the answer, so a whole one is there.
-            if receive(socket.as_fd(), &mut request, Waiting::Blocking)? {
+            if receive(socket.as_fd(), &mut request, WaitMode::Blocking)? {
                 send(socket.as_fd(), &reply)?;
             } else {
                 epoll::delete(&epoll, socket)?;
@@ -239,10 +245,10 @@ fn serve_many(sockets: &[UnixStream], waiting: Waiting, sizes: Sizes) -> io::Res
     Ok(())
 }
 
-fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, waiting: Waiting) -> io::Result<()> {
+fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, waiting: WaitMode) -> io::Result<()> {
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     let begun = Instant::now();
-    while waiting == Waiting::Spinning && begun.elapsed() < SPIN {
+    while waiting == WaitMode::Spinning && begun.elapsed() < SPIN {
         events.clear();
         epoll::wait(epoll, rustix::buffer::spare_capacity(events), Some(&now))?;
         if !events.is_empty() {
@@ -268,10 +274,10 @@ fn send(socket: BorrowedFd, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Fills `buffer`; `false` where the peer closed the connection before its first byte.
-fn receive(socket: BorrowedFd, buffer: &mut [u8], waiting: Waiting) -> io::Result<bool> {
+fn receive(socket: BorrowedFd, buffer: &mut [u8], waiting: WaitMode) -> io::Result<bool> {
     let mut filled = 0;
     let mut spun: Option<Instant> = None;
-    let mut block = waiting == Waiting::Blocking;
+    let mut block = waiting == WaitMode::Blocking;
     while filled < buffer.len() {
         let flags = if block { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         match rustix::net::recv(socket, &mut buffer[filled..], flags) {

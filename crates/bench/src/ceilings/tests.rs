@@ -4,8 +4,8 @@ use super::*;
 use crate::target::Via;
 
 #[test]
-fn frames_are_as_large_as_a_creates() {
-    let sizes = request_reply::Sizes::of_a_create().unwrap();
+fn message_sizes_match_a_create() {
+    let sizes = request_reply::MessageSizes::of_a_create().unwrap();
     assert!((40..120).contains(&sizes.request), "{sizes:?}");
     assert!((60..160).contains(&sizes.reply), "{sizes:?}");
 }
@@ -19,14 +19,14 @@ fn every_variant_of_request_and_reply_is_measured() {
 }
 
 #[test]
-fn the_stores_fsyncs_are_counted_and_leave_nothing() {
+fn fsync_probe_counts_and_leaves_no_files() {
     let store = tempfile::tempdir().unwrap();
     assert!(store::fsyncs_per_second(store.path()).unwrap() > 1.0);
     assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn the_store_is_not_measured_twice() {
+fn store_is_measured_once() {
     let parent = tempfile::tempdir().unwrap();
     let store = parent.path().join("volume");
     std::fs::create_dir(&store).unwrap();

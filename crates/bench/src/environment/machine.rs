@@ -29,8 +29,8 @@ pub fn is_memory_taken_back() -> bool {
     let devices = std::fs::read_dir("/sys/bus/virtio/devices").into_iter().flatten().flatten();
     order.is_some_and(|order: u32| order <= ORDER_MAX)
         && devices.map(|device| device.path()).any(|device| {
-            let told = |name: &str| line(&device.join(name).to_string_lossy()).unwrap_or_default();
-            is_reporting_balloon(&told("device"), &told("features"))
+            let reported = |name: &str| line(&device.join(name).to_string_lossy()).unwrap_or_default();
+            is_reporting_balloon(&reported("device"), &reported("features"))
         })
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// One mount, as the kernel shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mount {
+pub struct MountInfo {
     pub mount_point: String,
     pub filesystem: String,
     pub source: String,
@@ -14,7 +14,7 @@ pub struct Mount {
     pub options: String,
 }
 
-impl Mount {
+impl MountInfo {
     /// Of an ext3 or ext4 on a block device: whether the kernel keeps a journal for it.
     pub fn journal(&self) -> Option<bool> {
         let device = self.source.strip_prefix("/dev/")?.replace('/', "!");
@@ -25,7 +25,7 @@ impl Mount {
 }
 
 /// The mount that `path` lies on.
-pub fn mount_of(path: &Path) -> io::Result<Mount> {
+pub fn mount_of(path: &Path) -> io::Result<MountInfo> {
     let path = std::fs::canonicalize(path)?;
     let table = std::fs::read("/proc/self/mountinfo")?;
     find(&table, path.as_os_str().as_bytes())
@@ -33,8 +33,8 @@ pub fn mount_of(path: &Path) -> io::Result<Mount> {
 }
 
 /// The last of the mounts with the longest mount point above `path`: a later mount covers an earlier one.
-pub(super) fn find(table: &[u8], path: &[u8]) -> Option<Mount> {
-    let mut found: Option<(usize, Mount)> = None;
+pub(super) fn find(table: &[u8], path: &[u8]) -> Option<MountInfo> {
+    let mut found: Option<(usize, MountInfo)> = None;
     for (point, mount) in table.split(|byte| *byte == b'\n').filter_map(parse) {
         let above = path
             .strip_prefix(point.as_slice())
@@ -47,7 +47,7 @@ pub(super) fn find(table: &[u8], path: &[u8]) -> Option<Mount> {
 }
 
 /// `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
-fn parse(line: &[u8]) -> Option<(Vec<u8>, Mount)> {
+fn parse(line: &[u8]) -> Option<(Vec<u8>, MountInfo)> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = unescape(fields.nth(4)?);
     let options = fields.next()?;
@@ -60,7 +60,7 @@ fn parse(line: &[u8]) -> Option<(Vec<u8>, Mount)> {
         }
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mount = Mount {
+    let mount = MountInfo {
         mount_point: text(&point),
         filesystem: text(filesystem),
         source: text(&source),

@@ -11,7 +11,7 @@ const TABLE: &[u8] = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n\
 33 32 0:51 / /mnt/v rw - tmpfs tmpfs rw\n";
 
 #[test]
-fn the_deepest_and_latest_mount_holds_a_path() {
+fn deepest_latest_mount_contains_path() {
     let find = |path: &str| mounts::find(TABLE, path.as_bytes()).unwrap();
     let ab = find("/mnt/a b/c");
     assert_eq!(
@@ -26,7 +26,7 @@ fn the_deepest_and_latest_mount_holds_a_path() {
 }
 
 #[test]
-fn this_machine_is_described() {
+fn machine_description_is_complete() {
     assert_eq!(mount_of(Path::new("/proc/self")).unwrap().filesystem, "proc");
     let environment = Environment::gather(&[]).unwrap().finished();
     assert!(environment.cpus > 0 && environment.memory_bytes > 1 << 20);
@@ -34,7 +34,7 @@ fn this_machine_is_described() {
 }
 
 #[test]
-fn times_of_processors_become_shares() {
+fn cpu_times_become_shares() {
     let before = CpuTimes::parse("cpu  10 0 10 80 0 0 0 0 0 0\ncpu0 1 2 3 4\n").unwrap();
     let after = CpuTimes::parse("cpu  40 0 20 130 0 0 0 10 0 0\n").unwrap();
     assert!((after.busy_since(&before) - 0.5).abs() < 1e-9);
@@ -44,7 +44,7 @@ fn times_of_processors_become_shares() {
 }
 
 #[test]
-fn dates_are_civil() {
+fn days_convert_to_civil_dates() {
     let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
     assert_eq!(at(0), "1970-01-01T00:00:00Z");
     assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");
@@ -52,7 +52,7 @@ fn dates_are_civil() {
 }
 
 #[test]
-fn an_ext4_without_journal_is_warned_of() {
+fn ext4_without_journal_is_warned_about() {
     let target =
         TargetEnvironment { via: "path".into(), target: "/x".into(), journal: Some(false), ..Default::default() };
     let environment = Environment { targets: vec![target], ..Environment::default() };
@@ -62,7 +62,7 @@ fn an_ext4_without_journal_is_warned_of() {
 }
 
 #[test]
-fn a_host_that_takes_memory_back_is_warned_of() {
+fn memory_ballooning_is_warned_about() {
     assert!(is_reporting_balloon("0x0005", "0110010100000000"));
     assert!(!is_reporting_balloon("0x0005", "0110000100000000"));
     assert!(!is_reporting_balloon("0x0005", ""));

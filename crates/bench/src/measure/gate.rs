@@ -5,13 +5,13 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 pub struct Gate {
     clients: usize,
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     opened: Condvar,
     broken: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+struct GateState {
     waiting: usize,
     round: u64,
 }

@@ -20,7 +20,7 @@ fn percentiles_are_within_three_digits_of_the_truth() {
 }
 
 #[test]
-fn percentiles_of_nothing_are_zero() {
+fn percentiles_without_samples_are_zero() {
     assert_eq!(Latencies::default().percentiles(), Percentiles::default());
 }
 
@@ -48,7 +48,7 @@ fn intervals_are_those_of_the_sign_test() {
 }
 
 #[test]
-fn few_pairs_have_no_interval_and_ratios_are_of_neighbours() {
+fn few_pairs_have_no_interval_and_ratios_pair_by_turn() {
     let (ratios, interval) = paired_ratios(&[10.0, 40.0, 90.0], &[10.0, 20.0, 30.0]).unwrap();
     assert_eq!(ratios.samples, [1.0, 2.0, 3.0]);
     assert_eq!(interval, None);
@@ -56,7 +56,7 @@ fn few_pairs_have_no_interval_and_ratios_are_of_neighbours() {
 }
 
 #[test]
-fn a_gate_opens_for_all_and_gives_up_for_all() {
+fn gate_opens_or_aborts_for_all_threads() {
     let gate = Gate::new(3);
     std::thread::scope(|scope| {
         let rounds: Vec<_> = (0..3).map(|_| scope.spawn(|| (0..100).all(|_| gate.wait()))).collect();
@@ -70,7 +70,7 @@ fn a_gate_opens_for_all_and_gives_up_for_all() {
 
 /// However many turns there are, the interval is one of which the confidence is true.
 #[test]
-fn an_interval_of_thousands_of_pairs_is_no_point() {
+fn interval_of_many_pairs_has_a_width() {
     let these: Vec<f64> = (0..2000).map(|turn| f64::from(turn) + 1.0).collect();
     let (_, interval) = paired_ratios(&these, &[1.0; 2000]).unwrap();
     let interval = interval.unwrap();

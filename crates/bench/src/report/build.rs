@@ -1,11 +1,11 @@
 //! From what was measured to the report: rates, ratios of neighbours, and what is doubtful about them.
 
-use super::{CeilingResult, PhaseResult, Ratio, Report, SCHEMA_VERSION, numbers};
+use super::{BenchReport, CeilingResult, PhaseResult, Ratio, SCHEMA_VERSION, numbers};
 use crate::ceilings::{EMPTY_DIRECTORY, REQUEST_REPLY};
 use crate::environment::Environment;
 use crate::measure::{PAIRS_FOR_INTERVAL, Spread, paired_ratios};
 use crate::target::Via;
-use crate::workloads::mdtest::{CeilingSeries, MdtestConfig, Measured, Role, Series};
+use crate::workloads::mdtest::{CeilingSeries, ContenderRole, MdtestConfig, MdtestMeasurement, PhaseSeries};
 use crate::workloads::stream::{StreamConfig, StreamSeries};
 use serde_json::json;
 
@@ -14,19 +14,19 @@ const NOISE: f64 = 0.20;
 /// A pass shorter than this is mostly its own beginning and end.
 const SHORT_PASS_S: f64 = 0.1;
 
-pub fn of_mdtest(config: &MdtestConfig, environment: Environment, measured: Measured) -> Report {
+pub fn of_mdtest(config: &MdtestConfig, environment: Environment, measured: MdtestMeasurement) -> BenchReport {
     let mut results = Vec::new();
     let mut ceilings = Vec::new();
     let mut short = 0;
     for (role, all) in &measured.contenders {
         for series in all {
             match role {
-                Role::Target(via) => {
+                ContenderRole::Target(via) => {
                     short += usize::from(series.shortest_s < SHORT_PASS_S);
                     results.extend(phase_result(via, config.files, series));
                 }
-                Role::Ceiling(name) => ceilings.extend(phase_ceiling(name, series)),
-                Role::Empty(via) => {
+                ContenderRole::Ceiling(name) => ceilings.extend(phase_ceiling(name, series)),
+                ContenderRole::Empty(via) => {
                     let target = Some(format!("{}:{}", via.kind(), via.place()));
                     let empty = phase_ceiling(EMPTY_DIRECTORY, series);
                     ceilings.extend(empty.map(|empty| CeilingResult { target, ..empty }));
@@ -48,7 +48,7 @@ pub fn of_mdtest(config: &MdtestConfig, environment: Environment, measured: Meas
         ("warm_up", json!(config.warm_up)),
         ("seed", json!(config.seed)),
     ];
-    let mut report = Report {
+    let mut report = BenchReport {
         schema_version: SCHEMA_VERSION,
         command: "bench mdtest".to_owned(),
         results,
@@ -75,7 +75,7 @@ pub fn of_stream(
     environment: Environment,
     series: Vec<StreamSeries>,
     notes: Vec<String>,
-) -> Report {
+) -> BenchReport {
     let result = |series: &StreamSeries| {
         let mib_per_s = rounded(Spread::of(&series.mib_per_s)?);
         let blocks: Vec<f64> =
@@ -97,7 +97,7 @@ pub fn of_stream(
         ("clients", json!(config.clients)),
         ("repeat", json!(config.repeat)),
     ];
-    let mut report = Report {
+    let mut report = BenchReport {
         schema_version: SCHEMA_VERSION,
         command: "bench stream".to_owned(),
         results: series.iter().filter_map(result).collect(),
@@ -127,7 +127,7 @@ fn rounded(spread: Spread) -> Spread {
     }
 }
 
-fn phase_result(via: &Via, files: u64, series: &Series) -> Option<PhaseResult> {
+fn phase_result(via: &Via, files: u64, series: &PhaseSeries) -> Option<PhaseResult> {
     Some(PhaseResult {
         via: via.kind().to_owned(),
         target: via.place(),
@@ -140,7 +140,7 @@ fn phase_result(via: &Via, files: u64, series: &Series) -> Option<PhaseResult> {
     })
 }
 
-fn phase_ceiling(name: &str, series: &Series) -> Option<CeilingResult> {
+fn phase_ceiling(name: &str, series: &PhaseSeries) -> Option<CeilingResult> {
     let latency_us = Some(series.latencies.percentiles());
     let phase = Some(series.phase.name().to_owned());
     Some(CeilingResult { phase, latency_us, ..ceiling(name, series.clients, &series.per_second)? })
@@ -184,7 +184,7 @@ fn ceiling(name: &str, clients: usize, per_second: &[f64]) -> Option<CeilingResu
 }
 
 /// Every target to the first plain directory, and to each ceiling that bounds it.
-fn ratios(report: &Report) -> Vec<Ratio> {
+fn ratios(report: &BenchReport) -> Vec<Ratio> {
     let reference = report.results.iter().find(|result| result.via == "path").map(|result| result.target.clone());
     let mut ratios = Vec::new();
     for result in &report.results {
@@ -226,7 +226,7 @@ fn ratio(result: &PhaseResult, to: &str, those: &[f64]) -> Option<Ratio> {
     })
 }
 
-fn warnings(report: &Report) -> Vec<String> {
+fn warnings(report: &BenchReport) -> Vec<String> {
     let mut warnings = report.environment.warnings();
     if report.targets().len() == 1 && report.ceilings.is_empty() {
         warnings.push("Only one target was measured, next to nothing; rates alone say little about it.".to_owned());

@@ -1,7 +1,7 @@
 //! Whether something became slower: ratios of a run against those of a recorded one. Rates themselves are not
 //! compared, for they are of two machines, or of one on two days.
 
-use super::Report;
+use super::BenchReport;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ pub struct Comparison {
 
 /// Compares the ratios that are in both reports. Targets are matched by kind and by their order within it, for their places
 /// are rarely the same twice.
-pub fn compare(now: &Report, recorded: &Report) -> Comparison {
+pub fn compare(now: &BenchReport, recorded: &BenchReport) -> Comparison {
     let recorded: BTreeMap<String, f64> = named(recorded).into_iter().collect();
     let mut comparison = Comparison::default();
     for (name, now) in named(now) {
@@ -49,9 +49,9 @@ pub fn compare(now: &Report, recorded: &Report) -> Comparison {
     comparison
 }
 
-impl Report {
+impl BenchReport {
     /// Names of the settings of which `other` had something else. How often it was repeated is none: ratios are medians.
-    pub fn other_settings<'a>(&'a self, other: &Report) -> Vec<&'a str> {
+    pub fn other_settings<'a>(&'a self, other: &BenchReport) -> Vec<&'a str> {
         let differ = |(name, value): &(&String, &serde_json::Value)| {
             name.as_str() != "repeat" && other.settings.get(name.as_str()).is_some_and(|theirs| theirs != *value)
         };
@@ -77,7 +77,7 @@ pub struct Recorded {
 
 /// One ratio beside the recorded one, if there is one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Compared {
+pub struct ComparedRatio {
     pub name: String,
     pub recorded: Option<f64>,
     pub now: f64,
@@ -90,7 +90,7 @@ impl Ratios {
     ///
     /// # Errors
     /// [`Error::Usage`] if they are not all of one machine, or two of them have one name.
-    pub fn of(reports: &[(String, Report)]) -> Result<Ratios> {
+    pub fn of(reports: &[(String, BenchReport)]) -> Result<Ratios> {
         let names: BTreeSet<&str> = reports.iter().map(|(name, _)| name.as_str()).collect();
         if names.len() < reports.len() {
             let what = "two of the reports have one name, by which their ratios are told apart: rename a file";
@@ -104,7 +104,7 @@ impl Ratios {
                 "these reports are of several machines ({machines}): compare those of one at a time"
             )));
         }
-        let of_one = |(name, report): &(String, Report)| {
+        let of_one = |(name, report): &(String, BenchReport)| {
             let named = named(report).into_iter();
             named.map(|(ratio, median)| (format!("{name}: {ratio}"), median)).collect::<Vec<_>>()
         };
@@ -113,7 +113,7 @@ impl Ratios {
     }
 
     /// What `recorded` has of these reports that none of them has.
-    pub fn lost(&self, reports: &[(String, Report)], recorded: &BTreeMap<String, f64>) -> Vec<String> {
+    pub fn lost(&self, reports: &[(String, BenchReport)], recorded: &BTreeMap<String, f64>) -> Vec<String> {
         let of_these = |name: &&String| {
             let report = name.split_once(": ").map_or("", |(report, _)| report);
             reports.iter().any(|(given, _)| given == report) && !self.ratios.contains_key(*name)
@@ -122,11 +122,11 @@ impl Ratios {
     }
 
     /// Every one of these beside that of the same name in `recorded`.
-    pub fn beside(&self, recorded: &BTreeMap<String, f64>) -> Vec<Compared> {
+    pub fn beside(&self, recorded: &BTreeMap<String, f64>) -> Vec<ComparedRatio> {
         let compare = |(name, now): (&String, &f64)| {
             let recorded = recorded.get(name).copied();
             let fell = recorded.is_some_and(|recorded| *now < recorded * (1.0 - REGRESSION));
-            Compared { name: name.clone(), recorded, now: *now, fell }
+            ComparedRatio { name: name.clone(), recorded, now: *now, fell }
         };
         self.ratios.iter().map(compare).collect()
     }
@@ -146,7 +146,7 @@ impl Recorded {
     }
 }
 
-fn named(report: &Report) -> Vec<(String, f64)> {
+fn named(report: &BenchReport) -> Vec<(String, f64)> {
     let targets = report.targets();
     let name = |via: &str, target: &str| {
         let position = targets.iter().filter(|(kind, _)| *kind == via).position(|(_, place)| *place == target);

@@ -1,13 +1,13 @@
 //! The page: one HTML file that needs nothing else, neither the net nor a script.
 
 use super::chart::{self, colour, escape};
-use super::{CeilingResult, PhaseResult, Report, numbers, text};
+use super::{BenchReport, CeilingResult, PhaseResult, numbers, text};
 use crate::workloads::mdtest::Phase;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");
 
-pub fn render(report: &Report) -> String {
+pub fn render(report: &BenchReport) -> String {
     let mut page = begun(&format!("Varve {}", report.command));
     section(report, &mut page);
     ended(report, &mut page);
@@ -15,7 +15,7 @@ pub fn render(report: &Report) -> String {
 }
 
 /// Several reports on one page, each under its name, after the ratios of all of them.
-pub fn render_all(reports: &[(String, Report)], ratios: &str) -> String {
+pub fn render_all(reports: &[(String, BenchReport)], ratios: &str) -> String {
     let mut page = begun("Varve bench");
     let _ = writeln!(page, "<h1>Ratios</h1>\n<pre><code>{}</code></pre>", escape(ratios));
     for (name, report) in reports {
@@ -37,7 +37,7 @@ fn begun(title: &str) -> String {
     )
 }
 
-fn section(report: &Report, page: &mut String) {
+fn section(report: &BenchReport, page: &mut String) {
     head(report, page);
     rates(report, page);
     latencies(report, page);
@@ -47,7 +47,7 @@ fn section(report: &Report, page: &mut String) {
     environment(report, page);
 }
 
-fn ended(report: &Report, page: &mut String) {
+fn ended(report: &BenchReport, page: &mut String) {
     let _ = write!(
         page,
         "<footer>Varve {}, report format {}</footer>\n</main>\n</body>\n</html>\n",
@@ -56,7 +56,7 @@ fn ended(report: &Report, page: &mut String) {
     );
 }
 
-fn head(report: &Report, page: &mut String) {
+fn head(report: &BenchReport, page: &mut String) {
     let environment = &report.environment;
     let _ = write!(
         page,
@@ -94,7 +94,7 @@ fn command_line(arguments: &[String]) -> String {
     arguments.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-fn legend(report: &Report, page: &mut String) {
+fn legend(report: &BenchReport, page: &mut String) {
     page.push_str("<ul class=\"legend\">\n");
     for (n, (via, place)) in report.targets().into_iter().enumerate() {
         let _ = writeln!(
@@ -123,7 +123,7 @@ fn legend(report: &Report, page: &mut String) {
     page.push_str("</ul>\n");
 }
 
-fn rates(report: &Report, page: &mut String) {
+fn rates(report: &BenchReport, page: &mut String) {
     let _ = write!(
         page,
         "<h2>Rates</h2>\n<p class=\"soft\">{}; a bar is the median of the turns, its whisker goes from the slowest to the \
@@ -138,7 +138,7 @@ fn rates(report: &Report, page: &mut String) {
     page.push_str("</div>\n");
 }
 
-fn latencies(report: &Report, page: &mut String) {
+fn latencies(report: &BenchReport, page: &mut String) {
     page.push_str(
         "<h2>Latencies</h2>\n<p class=\"soft\">Of single operations, all turns together, on a logarithmic axis: the large \
          dot is the median, the small one the 99th percentile, the stroke the 99.9th.</p>\n",
@@ -152,7 +152,7 @@ fn latencies(report: &Report, page: &mut String) {
 }
 
 /// Three beside each other where there is room; two and four phases in pairs.
-fn cards(report: &Report) -> &'static str {
+fn cards(report: &BenchReport) -> &'static str {
     if report.phases().len().is_multiple_of(2) { "<div class=\"cards pairs\">\n" } else { "<div class=\"cards\">\n" }
 }
 
@@ -161,7 +161,7 @@ fn capital(text: &str) -> String {
     characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
 }
 
-fn table(report: &Report, page: &mut String) {
+fn table(report: &BenchReport, page: &mut String) {
     let references = report.references();
     let _ = write!(
         page,
@@ -190,7 +190,7 @@ fn table(report: &Report, page: &mut String) {
     page.push_str("</tbody></table></div>\n");
 }
 
-fn row(report: &Report, result: &PhaseResult, references: &[&str], first: bool, page: &mut String) {
+fn row(report: &BenchReport, result: &PhaseResult, references: &[&str], first: bool, page: &mut String) {
     let (rate, latency) = (result.rate(), &result.latency_us);
     let _ = write!(
         page,
@@ -239,7 +239,7 @@ fn limit(ceiling: &CeilingResult, references: usize, page: &mut String) {
 }
 
 /// Those without phases: the transport's variants, the store's fsyncs.
-fn ceilings(report: &Report, page: &mut String) {
+fn ceilings(report: &BenchReport, page: &mut String) {
     if report.ceilings.iter().all(|ceiling| ceiling.phase.is_some()) {
         return;
     }
@@ -263,7 +263,7 @@ fn ceilings(report: &Report, page: &mut String) {
     page.push_str("</tbody></table></div>\n");
 }
 
-fn method(report: &Report, page: &mut String) {
+fn method(report: &BenchReport, page: &mut String) {
     let warmed = report.settings.get("warm_up").and_then(serde_json::Value::as_bool).unwrap_or(false);
     let workload = if report.command == "bench stream" {
         "Each client writes one file and fsyncs it, then all caches are dropped as far as possible, then each client reads its \
@@ -282,7 +282,7 @@ fn method(report: &Report, page: &mut String) {
     );
 }
 
-fn environment(report: &Report, page: &mut String) {
+fn environment(report: &BenchReport, page: &mut String) {
     let environment = &report.environment;
     page.push_str("<h2>Environment</h2>\n<div class=\"table\"><table>\n<tbody>\n");
     let mut line = |name: &str, value: String| {

@@ -5,18 +5,18 @@ use super::*;
 use crate::ceilings::{NULL_FUSE, STORE_FSYNC};
 use crate::measure::Latencies;
 use crate::target::Via;
-use crate::workloads::mdtest::{CeilingSeries, MdtestConfig, Measured, Phase, Role, Series};
+use crate::workloads::mdtest::{CeilingSeries, ContenderRole, MdtestConfig, MdtestMeasurement, Phase, PhaseSeries};
 use serde_json::Value;
 use std::time::Duration;
 
-fn series(clients: usize, phase: Phase, per_second: &[f64]) -> Series {
+fn series(clients: usize, phase: Phase, per_second: &[f64]) -> PhaseSeries {
     let mut latencies = Latencies::default();
     (1..=1000).for_each(|i| latencies.record(Duration::from_micros(i)));
-    Series { clients, phase, per_second: per_second.to_vec(), shortest_s: 1.0, latencies }
+    PhaseSeries { clients, phase, per_second: per_second.to_vec(), shortest_s: 1.0, latencies }
 }
 
 /// A run with all kinds of targets and ceilings, whose figures are known.
-fn sample(repeat: u32, factor: f64) -> Report {
+fn sample(repeat: u32, factor: f64) -> BenchReport {
     let config = MdtestConfig {
         via: vec![Via::Library("/stores/v".into()), Via::Mount("/mnt/v".into()), Via::Path("/mnt/<x>&y".into())],
         files: 100_000,
@@ -29,10 +29,10 @@ fn sample(repeat: u32, factor: f64) -> Report {
     let phases =
         |base: f64| [Phase::Create, Phase::Stat, Phase::Delete].map(|phase| series(8, phase, &scaled(base))).into();
     let contenders = vec![
-        (Role::Target(config.via[0].clone()), phases(60_000.0 * factor)),
-        (Role::Target(config.via[1].clone()), phases(15_000.0)),
-        (Role::Target(config.via[2].clone()), phases(50_000.0)),
-        (Role::Ceiling(NULL_FUSE), phases(20_000.0)),
+        (ContenderRole::Target(config.via[0].clone()), phases(60_000.0 * factor)),
+        (ContenderRole::Target(config.via[1].clone()), phases(15_000.0)),
+        (ContenderRole::Target(config.via[2].clone()), phases(50_000.0)),
+        (ContenderRole::Ceiling(NULL_FUSE), phases(20_000.0)),
     ];
     let plain = |name, clients, base| CeilingSeries { name, clients, per_second: scaled(base) };
     let ceilings = vec![
@@ -40,11 +40,11 @@ fn sample(repeat: u32, factor: f64) -> Report {
         plain("request-reply/threads-blocking", 8, 150_000.0),
         plain(STORE_FSYNC, 1, 5_000.0),
     ];
-    of_mdtest(&config, Environment::default(), Measured { contenders, ceilings })
+    of_mdtest(&config, Environment::default(), MdtestMeasurement { contenders, ceilings })
 }
 
 #[test]
-fn the_json_has_the_promised_form() {
+fn json_matches_documented_schema() {
     let json: Value = serde_json::from_str(&sample(3, 1.0).to_json().unwrap()).unwrap();
     assert_eq!(json["schema_version"], 1);
     assert_eq!(json["command"], "bench mdtest");
@@ -67,16 +67,16 @@ fn the_json_has_the_promised_form() {
 }
 
 #[test]
-fn a_report_survives_its_json_and_an_older_one_is_read() {
+fn report_round_trips_json_and_old_reports_parse() {
     let report = sample(12, 1.0);
-    assert_eq!(Report::from_json(&report.to_json().unwrap()).unwrap(), report);
+    assert_eq!(BenchReport::from_json(&report.to_json().unwrap()).unwrap(), report);
     let bare = r#"{"schema_version":1,"command":"bench mdtest","results":[{"via":"library","phase":"create","clients":8,
         "files":100000,"ops_per_s":{"median":1.5,"min":1,"max":2},"latency_us":{"p50":1,"p99":2,"p999":3}}],
         "ceilings":[{"name":"request-reply","clients":8,"ops_per_s":3}],"from_the_future":true}"#;
-    let bare = Report::from_json(bare).unwrap();
+    let bare = BenchReport::from_json(bare).unwrap();
     assert_eq!(bare.results[0].ops_per_s.median, 1.5);
     assert!(bare.to_html().contains("</html>") && bare.to_text().contains("File creation"));
-    assert!(matches!(Report::from_json("{"), Err(crate::Error::Report(_))));
+    assert!(matches!(BenchReport::from_json("{"), Err(crate::Error::Report(_))));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn regressions_are_reported_by_name() {
 
 /// What cannot be compared is not taken for what has not fallen.
 #[test]
-fn what_is_not_compared_is_told() {
+fn compare_lists_uncompared_results() {
     let (now, mut recorded) = (sample(3, 1.0), sample(3, 1.0));
     assert!(now.other_settings(&recorded).is_empty());
     recorded.settings.insert("files".into(), 7.into());
@@ -137,14 +137,15 @@ fn what_is_not_compared_is_told() {
 }
 
 #[test]
-fn close_ratios_of_few_pairs_are_warned_of() {
-    let said =
-        |report: &Report| report.warnings.iter().any(|warning| warning.contains("of even with fewer than 10 pairs"));
+fn close_ratios_of_few_pairs_are_warned_about() {
+    let said = |report: &BenchReport| {
+        report.warnings.iter().any(|warning| warning.contains("of even with fewer than 10 pairs"))
+    };
     assert!(said(&sample(3, 0.9)) && !said(&sample(10, 0.9)) && !said(&sample(3, 4.0)));
 }
 
 #[test]
-fn the_text_is_mdtests_summary_side_by_side() {
+fn text_shows_mdtest_summary_side_by_side() {
     let text = sample(3, 1.0).to_text();
     assert!(text.contains("SUMMARY rate in operations/s: (of 3 iterations), 8 clients"), "{text}");
     let creation = text.lines().position(|line| line.contains("File creation")).unwrap();
@@ -156,7 +157,7 @@ fn the_text_is_mdtests_summary_side_by_side() {
 }
 
 #[test]
-fn the_page_is_whole_and_needs_nothing_else() {
+fn page_is_self_contained() {
     let page = sample(12, 1.0).to_html();
     well_formed(&page);
     for forbidden in ["http://", "https://", "//cdn", "src=", "href=", "<script", "@import", "url(", "NaN", "inf"] {
@@ -165,7 +166,7 @@ fn the_page_is_whole_and_needs_nothing_else() {
     assert_eq!(page.matches("<svg viewBox=\"0 0 420").count(), 6, "rates and latencies of three phases");
     assert!(page.contains("&lt;x&gt;&amp;y") && !page.contains("<x>"));
     assert!(page.contains("'it'\\''s'"), "the command line can be typed again");
-    well_formed(&Report { results: Vec::new(), ..sample(1, 1.0) }.to_html());
+    well_formed(&BenchReport { results: Vec::new(), ..sample(1, 1.0) }.to_html());
 }
 
 /// Every tag is closed in order, every attribute quoted: what an XML parser asks for.
@@ -188,7 +189,7 @@ fn well_formed(page: &str) {
 }
 
 #[test]
-fn numbers_are_short_for_people() {
+fn numbers_are_rounded_for_display() {
     for (value, text) in [(0.0, "0"), (7.0, "7.00"), (999.6, "1.00 k"), (45_312.0, "45.3 k"), (1_105_000.0, "1.10 M")] {
         assert_eq!(numbers::short(value), text);
     }

@@ -1,10 +1,10 @@
 //! The text form: mdtest's summary, a block for each number of clients, the targets side by side under each operation.
 
-use super::{PhaseResult, Report, numbers};
+use super::{BenchReport, PhaseResult, numbers};
 use crate::workloads::mdtest::Phase;
 use std::fmt::Write;
 
-pub fn render(report: &Report) -> String {
+pub fn render(report: &BenchReport) -> String {
     let mut text = String::new();
     head(report, &mut text);
     for clients in report.clients() {
@@ -21,7 +21,7 @@ pub fn render(report: &Report) -> String {
 }
 
 /// What the columns after the latencies say.
-fn legend(report: &Report, text: &mut String) {
+fn legend(report: &BenchReport, text: &mut String) {
     line(text, "");
     line(
         text,
@@ -37,7 +37,7 @@ fn line(text: &mut String, line: impl AsRef<str>) {
     text.push('\n');
 }
 
-fn head(report: &Report, text: &mut String) {
+fn head(report: &BenchReport, text: &mut String) {
     let environment = &report.environment;
     line(text, format!("varve {} {}, {}", environment.varve_version, report.command, environment.date));
     line(
@@ -52,7 +52,7 @@ fn head(report: &Report, text: &mut String) {
 }
 
 /// One sentence on what was done.
-pub fn workload(report: &Report) -> String {
+pub fn workload(report: &BenchReport) -> String {
     let number = |name: &str| report.settings.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let is = |name: &str| report.settings.get(name).and_then(serde_json::Value::as_bool).unwrap_or(false);
     let turns = if number("repeat") == 1 { "one turn".to_owned() } else { format!("{} turns", number("repeat")) };
@@ -73,7 +73,7 @@ pub fn workload(report: &Report) -> String {
     format!("{} {what}{size} in {place}{prefill}, {turns}", number("files"))
 }
 
-fn summary(report: &Report, clients: usize, text: &mut String) {
+fn summary(report: &BenchReport, clients: usize, text: &mut String) {
     let references = report.references();
     let iterations = report.settings.get("repeat").and_then(serde_json::Value::as_u64).unwrap_or(1);
     line(text, "");
@@ -129,7 +129,7 @@ fn summary(report: &Report, clients: usize, text: &mut String) {
     intervals(report, clients, text);
 }
 
-fn columns(report: &Report, result: &PhaseResult, references: &[&str], row: &mut String) {
+fn columns(report: &BenchReport, result: &PhaseResult, references: &[&str], row: &mut String) {
     let rate = result.rate();
     for value in [rate.max, rate.min, rate.mean, rate.stddev, rate.median] {
         let _ = write!(row, " {value:>12.3}");
@@ -145,7 +145,7 @@ fn columns(report: &Report, result: &PhaseResult, references: &[&str], row: &mut
 }
 
 /// Only where there are pairs enough.
-fn intervals(report: &Report, clients: usize, text: &mut String) {
+fn intervals(report: &BenchReport, clients: usize, text: &mut String) {
     for ratio in report.ratios.iter().filter(|ratio| ratio.clients == clients) {
         if let Some(interval) = &ratio.interval {
             let label = report.label(&ratio.via, &ratio.target);

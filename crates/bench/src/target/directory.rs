@@ -1,7 +1,7 @@
 //! A directory of the kernel's: plain, or of a mount. Raw system calls on names relative to an open directory, so that
 //! neither a path walk nor a library is measured with them.
 
-use super::{Client, Target, joined, missing};
+use super::{BenchTarget, TargetClient, joined, missing};
 use crate::{Error, Result};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::io;
@@ -24,12 +24,12 @@ impl DirectoryTarget {
     }
 }
 
-impl Target for DirectoryTarget {
+impl BenchTarget for DirectoryTarget {
     fn label(&self) -> String {
         format!("{}:{}", self.kind, self.root.display())
     }
 
-    fn connect(&self) -> Result<Box<dyn Client>> {
+    fn connect(&self) -> Result<Box<dyn TargetClient>> {
         let entered = open_directory(&self.root).map_err(Error::io(self.label()))?;
         Ok(Box::new(DirectoryClient { root: self.root.clone(), entered }))
     }
@@ -77,7 +77,7 @@ fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> io::Result<u64> {
     }
 }
 
-impl Client for DirectoryClient {
+impl TargetClient for DirectoryClient {
     fn enter(&mut self, directory: &str) -> io::Result<()> {
         self.entered = open_directory(&joined(&self.root, directory))?;
         Ok(())

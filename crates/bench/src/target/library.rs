@@ -1,13 +1,13 @@
 //! A volume through Varve's library, without a kernel between. Each client joins the volume for itself, as another
 //! process would: session, connections and caches of its own.
 
-use super::{Client, Target};
+use super::{BenchTarget, TargetClient};
 use crate::{Error, Result};
 use std::io;
-use varve_client::{Failure, Library, now};
+use varve_client::{Failure, Library, block_on};
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{Errno, FileKind, Mode};
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::VolumeDir;
 
 pub struct LibraryTarget {
     store: String,
@@ -22,12 +22,12 @@ impl LibraryTarget {
     }
 }
 
-impl Target for LibraryTarget {
+impl BenchTarget for LibraryTarget {
     fn label(&self) -> String {
         format!("library:{}", self.store)
     }
 
-    fn connect(&self) -> Result<Box<dyn Client>> {
+    fn connect(&self) -> Result<Box<dyn TargetClient>> {
         let library = Library::open_volume(self.volume.clone())
             .map_err(|failure| Error::Io { what: self.label(), source: to_io(failure) })?;
         Ok(Box::new(LibraryClient { library, path: String::from("/"), directory_len: 1 }))
@@ -61,7 +61,7 @@ impl LibraryClient {
 
     fn remove(&self, path: &str) -> varve_client::Result<()> {
         let mut children = Vec::new();
-        now(self.library.list(path.as_bytes(), &mut |entry| {
+        block_on(self.library.list(path.as_bytes(), &mut |entry| {
             children.push((String::from_utf8_lossy(entry.name).into_owned(), entry.kind));
             true
         }))?;
@@ -69,20 +69,20 @@ impl LibraryClient {
             let child = format!("{path}/{name}");
             match kind {
                 FileKind::Directory => self.remove(&child)?,
-                _ => now(self.library.unlink(child.as_bytes()))?,
+                _ => block_on(self.library.unlink(child.as_bytes()))?,
             }
         }
-        now(self.library.remove_directory(path.as_bytes()))
+        block_on(self.library.remove_directory(path.as_bytes()))
     }
 }
 
-impl Client for LibraryClient {
+impl TargetClient for LibraryClient {
     fn enter(&mut self, directory: &str) -> io::Result<()> {
         self.path.clear();
         self.path.push('/');
         self.path.push_str(directory);
         // Asking for it once fills the caches of the walk, as opening a directory does for the kernel's.
-        now(self.library.stat(self.path.as_bytes())).map_err(to_io)?;
+        block_on(self.library.stat(self.path.as_bytes())).map_err(to_io)?;
         if !directory.is_empty() {
             self.path.push('/');
         }
@@ -94,36 +94,36 @@ impl Client for LibraryClient {
         self.path(name);
         let path = self.path.as_bytes();
         if content.is_empty() {
-            now(self.library.create(path, FILE_MODE)).map_err(to_io)
+            block_on(self.library.create(path, FILE_MODE)).map_err(to_io)
         } else {
-            now(self.library.write_file(path, FILE_MODE, content)).map_err(to_io)
+            block_on(self.library.write_file(path, FILE_MODE, content)).map_err(to_io)
         }
     }
 
     fn stat(&mut self, name: &str) -> io::Result<u64> {
         self.path(name);
-        let node = now(self.library.stat(self.path.as_bytes())).map_err(to_io)?;
+        let node = block_on(self.library.stat(self.path.as_bytes())).map_err(to_io)?;
         Ok(node.attributes.size)
     }
 
     fn read(&mut self, name: &str, _buffer: &mut [u8]) -> io::Result<u64> {
         self.path(name);
-        Ok(now(self.library.read_file(self.path.as_bytes())).map_err(to_io)?.len() as u64)
+        Ok(block_on(self.library.read_file(self.path.as_bytes())).map_err(to_io)?.len() as u64)
     }
 
     fn unlink(&mut self, name: &str) -> io::Result<()> {
         self.path(name);
-        now(self.library.unlink(self.path.as_bytes())).map_err(to_io)
+        block_on(self.library.unlink(self.path.as_bytes())).map_err(to_io)
     }
 
     fn make_directory(&mut self, name: &str) -> io::Result<()> {
         self.path(name);
-        now(self.library.make_directory(self.path.as_bytes(), DIRECTORY_MODE)).map_err(to_io)
+        block_on(self.library.make_directory(self.path.as_bytes(), DIRECTORY_MODE)).map_err(to_io)
     }
 
     fn remove_directory(&mut self, name: &str) -> io::Result<()> {
         self.path(name);
-        now(self.library.remove_directory(self.path.as_bytes())).map_err(to_io)
+        block_on(self.library.remove_directory(self.path.as_bytes())).map_err(to_io)
     }
 
     fn remove_tree(&mut self, path: &str) -> io::Result<()> {

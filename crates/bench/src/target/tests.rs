@@ -13,7 +13,7 @@ fn via_is_parsed_and_printed() {
 }
 
 #[test]
-fn a_directory_does_what_it_is_asked() {
+fn directory_target_performs_each_operation() {
     let root = tempfile::tempdir().unwrap();
     let target = DirectoryTarget::open("path", root.path()).unwrap();
     let mut client = target.connect().unwrap();
@@ -35,7 +35,7 @@ fn a_directory_does_what_it_is_asked() {
 }
 
 #[test]
-fn what_is_no_mount_is_not_taken_for_one() {
+fn plain_directory_is_rejected_as_mount() {
     let root = tempfile::tempdir().unwrap();
     let error = open(&Via::Mount(root.path().to_owned())).err().unwrap();
     assert!(error.to_string().contains("is not on a FUSE mount"), "{error}");

@@ -13,18 +13,18 @@ pub mod report;
 mod stages;
 mod writers;
 
-pub use case::Case;
+pub use case::PipelineCase;
 
 use crate::environment::Environment;
 use crate::interrupt::{self, Interrupt};
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::{Error, Result};
-use report::{DetectorReport, Turn};
+use report::{BenchTurn, DetectorReport};
 use stages::Stages;
 use std::path::{Path, PathBuf};
 use varve_detector::filters::{Encoder, Filter};
-use varve_detector::simulator::{Model, Simulator};
-use varve_world::private_file::make_directory;
+use varve_detector::simulator::{DetectorModel, Simulator};
+use varve_env::private_file::make_directory;
 
 /// Chunks are made before the run and sent in turn: more than the caches of a processor hold, as those of a detector are.
 const PREPARED_BYTES: usize = 128 << 20;
@@ -39,14 +39,15 @@ pub const RATES: [u32; 7] = [1, 5, 10, 20, 25, 40, 50];
 pub struct DetectorConfig {
     /// Where the files go; each is removed as soon as it has been measured.
     pub directory: PathBuf,
-    pub model: Model,
+    pub model: DetectorModel,
     pub compress_ratio: f64,
     /// Frames of a run that goes as fast as it can.
     pub frames: u64,
     /// That bring the frames of such a run to the one service.
     pub connections: u16,
-    /// Those of [`Case::FAST`] run in this order in each turn, in the opposite one in every other; those at a rate once.
-    pub cases: Vec<Case>,
+    /// Those of [`PipelineCase::FAST`] run in this order in each turn, in the opposite one in every other; those at a
+    /// rate once.
+    pub cases: Vec<PipelineCase>,
     /// Seconds of a run at a rate.
     pub rate_seconds: f64,
     pub repeat: u32,
@@ -74,7 +75,7 @@ impl DetectorConfig {
         if self.cases.is_empty() {
             return fail("no case is to be measured; name one");
         }
-        if self.cases.iter().any(|case| matches!(case, Case::Rate(rate) if !(1..=10_000).contains(rate))) {
+        if self.cases.iter().any(|case| matches!(case, PipelineCase::Rate(rate) if !(1..=10_000).contains(rate))) {
             return fail("rates go from 1 to 10000 frames a second");
         }
         Ok(())
@@ -90,7 +91,7 @@ struct Material {
 
 impl Material {
     /// For runs that send so many frames.
-    fn make(model: Model, ratio: f64, frames: u64) -> Result<Material> {
+    fn make(model: DetectorModel, ratio: f64, frames: u64) -> Result<Material> {
         let simulator = Simulator::new(model, ratio, 1).map_err(|error| Error::Usage(error.to_string()))?;
         let mut encoder = Encoder::new(Filter::BSLZ4, simulator.model().element.size())
             .map_err(|error| Error::Usage(error.to_string()))?;
@@ -119,7 +120,7 @@ impl Material {
 }
 
 /// The directory of a run, gone at its end whatever happened.
-struct Place(PathBuf);
+struct RunDirectory(PathBuf);
 
 /// As many as processors: with fewer than the stages can use, processors wait for the sender.
 pub fn default_connections() -> u16 {
@@ -131,18 +132,18 @@ pub fn find_python(candidates: &[PathBuf]) -> Option<PathBuf> {
     candidates.iter().find(|python| h5py::works(python)).cloned()
 }
 
-impl Place {
-    fn make(directory: &Path) -> Result<Place> {
+impl RunDirectory {
+    fn make(directory: &Path) -> Result<RunDirectory> {
         let path = directory.join(format!("varve-bench-detector.{}", std::process::id()));
         // One that is there is another's, who has the same number in another container.
         std::fs::create_dir_all(directory)
             .and_then(|()| make_directory(&path, 0o700))
             .map_err(Error::io(format!("cannot make {}", path.display())))?;
-        Ok(Place(path))
+        Ok(RunDirectory(path))
     }
 }
 
-impl Drop for Place {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             eprintln!("cannot remove {}, remove it by hand: {error}", self.0.display());
@@ -158,31 +159,31 @@ pub fn run(config: &DetectorConfig) -> Result<DetectorReport> {
     config.check()?;
     let _interrupt = Interrupt::listen();
     let environment = Environment::gather(&[])?;
-    let place = Place::make(&config.directory)?;
+    let place = RunDirectory::make(&config.directory)?;
     let material = Material::make(config.model.clone(), config.compress_ratio, config.frames)?;
     let mut report = DetectorReport::begin(config, &place.0)?;
-    let (rates, mut fast): (Vec<Case>, Vec<Case>) =
-        config.cases.iter().copied().partition(|case| matches!(case, Case::Rate(_)));
+    let (rates, mut fast): (Vec<PipelineCase>, Vec<PipelineCase>) =
+        config.cases.iter().copied().partition(|case| matches!(case, PipelineCase::Rate(_)));
     let turns = if fast.is_empty() { 0 } else { config.repeat };
     let steps = u64::from(turns) * (fast.len() as u64 + 2) + rates.len() as u64;
-    let progress = Progress::new(config.progress, steps);
+    let progress = ProgressDisplay::new(config.progress, steps);
     for number in 0..turns {
-        progress.say(format!("turn {}, stages", number + 1));
+        progress.show_line(format!("turn {}, stages", number + 1));
         let before = Stages::measure(&material, &place.0, config.frames)?;
         progress.advance(1);
         let mut cases = Vec::new();
         for case in &fast {
             interrupt::check()?;
-            progress.say(format!("turn {}, {case}", number + 1));
+            progress.show_line(format!("turn {}, {case}", number + 1));
             if let Some(measured) = case.run(config, &material, &place.0)? {
                 cases.push((*case, measured));
             }
             progress.advance(1);
         }
-        progress.say(format!("turn {}, stages again", number + 1));
+        progress.show_line(format!("turn {}, stages again", number + 1));
         let stages = Stages::between(before, Stages::measure(&material, &place.0, config.frames)?);
         progress.advance(1);
-        let mut turn = Turn::new(stages, &material);
+        let mut turn = BenchTurn::new(stages, &material);
         cases.into_iter().for_each(|(case, measured)| turn.add(case, measured, &material));
         report.add(turn);
         // What comes first or last in a turn is so in every other turn only.
@@ -193,7 +194,7 @@ pub fn run(config: &DetectorConfig) -> Result<DetectorReport> {
         let material = Material::make(pilatus, config.compress_ratio, FRAMES_MIN)?;
         for case in rates {
             interrupt::check()?;
-            progress.say(case.to_string());
+            progress.show_line(case.to_string());
             if let Some(measured) = case.run(config, &material, &place.0)? {
                 report.add_rate(case, measured, &material);
             }

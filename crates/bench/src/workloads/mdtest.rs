@@ -13,18 +13,18 @@ mod tests;
 mod turns;
 
 pub use pass::PhaseOutcome;
-pub use plan::{FILES_MAX, Order, Phase, Plan};
+pub use plan::{FILES_MAX, FileOrder, Phase, Plan};
 pub use profile::{CounterCost, Meter, OperationProfile, OwnStages, StageProfile, Sums, counter_cost, profile, table};
-pub use turns::{CeilingSeries, Measured, Role, Series};
+pub use turns::{CeilingSeries, ContenderRole, MdtestMeasurement, PhaseSeries};
 
 use crate::ceilings::CeilingsConfig;
 use crate::environment::Environment;
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
-use crate::report::Report;
+use crate::progress::ProgressDisplay;
+use crate::report::BenchReport;
 use crate::target::Via;
 use crate::{Error, Result, report};
-use turns::Turns;
+use turns::TurnRunner;
 
 pub struct MdtestConfig {
     /// Measured in turns, in this order.
@@ -152,12 +152,12 @@ impl MdtestConfig {
 }
 
 /// Measures and reports. Whatever was made is removed, whether it went well or not.
-pub fn run(config: &MdtestConfig) -> Result<Report> {
+pub fn run(config: &MdtestConfig) -> Result<BenchReport> {
     config.check()?;
     let _interrupt = Interrupt::listen();
     let environment = Environment::gather(&config.via)?;
-    let mut turns = Turns::open(config)?;
-    let progress = Progress::new(config.progress, config.operations(turns.contenders(), turns.prefilled()));
+    let mut turns = TurnRunner::open(config)?;
+    let progress = ProgressDisplay::new(config.progress, config.operations(turns.contenders(), turns.prefilled()));
     let measured = measure(config, &mut turns, &progress);
     let measured = turns.close(&progress, measured);
     drop(progress);
@@ -165,7 +165,7 @@ pub fn run(config: &MdtestConfig) -> Result<Report> {
     Ok(report::of_mdtest(config, environment.finished(), measured))
 }
 
-fn measure(config: &MdtestConfig, turns: &mut Turns, progress: &Progress) -> Result<()> {
+fn measure(config: &MdtestConfig, turns: &mut TurnRunner, progress: &ProgressDisplay) -> Result<()> {
     if config.prefill > 0 {
         turns.prefill(&config.prefill_plan(), progress)?;
     }
@@ -174,7 +174,7 @@ fn measure(config: &MdtestConfig, turns: &mut Turns, progress: &Progress) -> Res
             turns.warm_up(&config.warm_up_plan(*clients), progress)?;
         }
         for turn in 0..config.repeat {
-            progress.say(format!("{clients} clients, turn {} of {}", turn + 1, config.repeat));
+            progress.show_line(format!("{clients} clients, turn {} of {}", turn + 1, config.repeat));
             turns.take(&config.plan(*clients, u64::from(turn)), progress)?;
         }
     }

@@ -14,9 +14,9 @@ use super::{Workplace, panicked};
 use crate::environment::Environment;
 use crate::interrupt::{self, Interrupt};
 use crate::measure::{Gate, Latencies};
-use crate::progress::Progress;
-use crate::report::{self, Report};
-use crate::target::{self, Client, Target, Via};
+use crate::progress::ProgressDisplay;
+use crate::report::{self, BenchReport};
+use crate::target::{self, BenchTarget, TargetClient, Via};
 use crate::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -84,34 +84,34 @@ impl StreamConfig {
     }
 }
 
-struct Contender {
+struct StreamContender {
     via: Via,
-    target: Box<dyn Target>,
-    control: Box<dyn Client>,
+    target: Box<dyn BenchTarget>,
+    control: Box<dyn TargetClient>,
     workplace: Workplace,
 }
 
 /// Measures and reports. Whatever was made is removed, whether it went well or not.
-pub fn run(config: &StreamConfig) -> Result<Report> {
+pub fn run(config: &StreamConfig) -> Result<BenchReport> {
     config.check()?;
     let _interrupt = Interrupt::listen();
     let environment = Environment::gather(&config.via)?;
     let each: u64 = config.clients.iter().map(|clients| *clients as u64 * config.bytes).sum();
     let steps = 3 * each * u64::from(config.repeat) * config.via.len() as u64;
-    let progress = Progress::new(config.progress, steps);
+    let progress = ProgressDisplay::new(config.progress, steps);
     let mut contenders = Vec::new();
-    let mut measured = Measured::default();
+    let mut measured = StreamMeasurement::default();
     let mut outcome = config.via.iter().try_for_each(|via| {
         let target = target::open(via)?;
         let mut control = target.connect()?;
         let workplace = Workplace::make(&*target, &mut *control)?;
-        contenders.push(Contender { via: via.clone(), target, control, workplace });
+        contenders.push(StreamContender { via: via.clone(), target, control, workplace });
         Ok(())
     });
     if outcome.is_ok() {
         outcome = measure(config, &contenders, &mut measured, &progress);
     }
-    for Contender { target, mut control, workplace, .. } in contenders {
+    for StreamContender { target, mut control, workplace, .. } in contenders {
         outcome = workplace.remove(&*target, &mut *control, outcome);
     }
     drop(progress);
@@ -120,12 +120,12 @@ pub fn run(config: &StreamConfig) -> Result<Report> {
 }
 
 #[derive(Default)]
-struct Measured {
+struct StreamMeasurement {
     series: Vec<StreamSeries>,
     notes: Vec<String>,
 }
 
-impl Measured {
+impl StreamMeasurement {
     fn keep(&mut self, via: &Via, phase: &'static str, clients: usize, outcome: (f64, Latencies)) {
         let (rate, latencies) = outcome;
         let known =
@@ -149,11 +149,16 @@ impl Measured {
     }
 }
 
-fn measure(config: &StreamConfig, all: &[Contender], measured: &mut Measured, progress: &Progress) -> Result<()> {
+fn measure(
+    config: &StreamConfig,
+    all: &[StreamContender],
+    measured: &mut StreamMeasurement,
+    progress: &ProgressDisplay,
+) -> Result<()> {
     for clients in &config.clients {
         for turn in 0..config.repeat {
             for contender in all {
-                progress.say(format!("{clients} clients, turn {}, {}", turn + 1, contender.target.label()));
+                progress.show_line(format!("{clients} clients, turn {}, {}", turn + 1, contender.target.label()));
                 let workplace = contender.via.directory().join(&contender.workplace.directory);
                 let directory = workplace.join(format!("{clients}.{turn}"));
                 std::fs::create_dir(&directory).map_err(Error::io(directory.display().to_string()))?;
@@ -177,7 +182,12 @@ fn measure(config: &StreamConfig, all: &[Contender], measured: &mut Measured, pr
 type Streamed = fn(&StreamConfig, &Path, &mut dyn FnMut(u64) -> Result<bool>) -> Result<()>;
 
 /// All clients at once; MiB a second of all together, from the first's beginning to the last's end.
-fn pass(config: &StreamConfig, files: &[PathBuf], stream: Streamed, progress: &Progress) -> Result<(f64, Latencies)> {
+fn pass(
+    config: &StreamConfig,
+    files: &[PathBuf],
+    stream: Streamed,
+    progress: &ProgressDisplay,
+) -> Result<(f64, Latencies)> {
     let gate = &Gate::new(files.len());
     let one = |file: &Path| {
         let mut latencies = Latencies::default();
@@ -213,11 +223,11 @@ fn pass(config: &StreamConfig, files: &[PathBuf], stream: Streamed, progress: &P
         threads.into_iter().map(ended).collect()
     });
     // Who was only told to give up says less than who told.
-    let (told, tellers): (Vec<_>, Vec<_>) =
+    let (reported, tellers): (Vec<_>, Vec<_>) =
         results.into_iter().partition(|result| matches!(result, Err(Error::Interrupted)));
     let mut latencies = Latencies::default();
     let mut span: Option<(Instant, Instant)> = None;
-    for result in tellers.into_iter().chain(told) {
+    for result in tellers.into_iter().chain(reported) {
         let (begun, ended, part) = result?;
         latencies.add(&part);
         span = Some(span.map_or((begun, ended), |(first, last)| (first.min(begun), last.max(ended))));
@@ -310,8 +320,8 @@ fn forget(path: &Path) -> Result<()> {
 
 /// Where a file of a mounted volume has its bytes, if those are a file of the store (`varve info` shows the same).
 fn beneath(path: &Path) -> Option<PathBuf> {
-    let mut told = vec![0; 64 * 1024];
-    let length = rustix::fs::getxattr(path, "varve.info", &mut told).ok()?;
-    let info: serde_json::Value = serde_json::from_slice(&told[..length]).ok()?;
+    let mut reported = vec![0; 64 * 1024];
+    let length = rustix::fs::getxattr(path, "varve.info", &mut reported).ok()?;
+    let info: serde_json::Value = serde_json::from_slice(&reported[..length]).ok()?;
     info["content"]["path"].as_str().map(PathBuf::from)
 }

@@ -16,9 +16,9 @@ use crate::problem::{Exit, Problem, Result};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use varve_bench::Error;
-use varve_bench::report::{Regression, Report, compare};
+use varve_bench::report::{BenchReport, Regression, compare};
 use varve_bench::target::Via;
-use varve_world::printable::printable;
+use varve_env::printable::printable;
 
 /// Measure a volume beside the storage beneath it
 #[derive(Debug, Args)]
@@ -95,13 +95,13 @@ fn take_rights(via: &[Via], report: &ReportFlags) -> Result<Rights> {
 impl ReportFlags {
     /// What is compared with. Read before anything is measured: the same file may be saved to, and figures of an hour must not
     /// be lost for a word that is wrong.
-    fn recorded(&self) -> Result<Option<Report>> {
+    fn recorded(&self) -> Result<Option<BenchReport>> {
         self.compare.as_ref().map(read).transpose()
     }
 }
 
 /// Keeps the report where it shall be kept, prints it, and compares it. What cannot be kept is printed all the same.
-fn deliver(report: &Report, recorded: Option<&Report>, flags: &ReportFlags, output: &Output) -> Result<Exit> {
+fn deliver(report: &BenchReport, recorded: Option<&BenchReport>, flags: &ReportFlags, output: &Output) -> Result<Exit> {
     let json = report.to_json().map_err(|error| explain(&error))?;
     let saved = flags.save.as_ref().map(|path| write(path, &format!("{json}\n"))).transpose();
     output::print_line(&if output.is_json() { escaping::json(&json) } else { escaping::lines(&report.to_text()) })?;
@@ -117,7 +117,7 @@ fn deliver(report: &Report, recorded: Option<&Report>, flags: &ReportFlags, outp
 }
 
 /// The ratios that fell; what makes the comparison doubtful is said.
-fn compare_with(report: &Report, recorded: &Report) -> Vec<Regression> {
+fn compare_with(report: &BenchReport, recorded: &BenchReport) -> Vec<Regression> {
     let machines = (report.environment.machine(), recorded.environment.machine());
     if machines.0 != machines.1 {
         let (here, there) = (printable(&machines.0), printable(&machines.1));
@@ -134,10 +134,10 @@ fn compare_with(report: &Report, recorded: &Report) -> Vec<Regression> {
     comparison.fallen
 }
 
-fn read(path: &PathBuf) -> Result<Report> {
+fn read(path: &PathBuf) -> Result<BenchReport> {
     let failed = || Problem::new(format!("cannot compare with {}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| failed().caused_by(&error))?;
-    Report::from_json(&text).map_err(|error| failed().caused_by(&error))
+    BenchReport::from_json(&text).map_err(|error| failed().caused_by(&error))
 }
 
 fn write(path: &PathBuf, text: &str) -> Result<()> {

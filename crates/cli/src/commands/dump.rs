@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_client::{ClientConfig, FileSystem, Purpose};
-use varve_meta::dump::{self, DumpError, Dumped, Progress};
-use varve_meta::snapshot::{Source, Unreadable};
+use varve_env::disk;
+use varve_env::identity::as_process_user;
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::{LockError, VolumeDir};
+use varve_meta::dump::{self, DumpError, DumpProgress, Dumped};
+use varve_meta::snapshot::{RowSource, Unreadable};
 use varve_types::{ShardCount, ShardId, VolumeSettings};
-use varve_world::disk;
-use varve_world::identity::as_process_user;
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{LockError, VolumeDir};
 
 /// A server that does not answer within this is not well.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct DumpReport {
     store: PathBuf,
     output: Option<PathBuf>,
     rows: u64,
@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     bar.set_style(style);
     let mut progress =
-        |progress: Progress| bar.set_message(format!("shard {}, {} rows", progress.shard, progress.rows));
+        |progress: DumpProgress| bar.set_message(format!("shard {}, {} rows", progress.shard, progress.rows));
     let written = match file {
         Some(path) => to_file(&config, path, &mut progress),
         None => dump_volume(&config, &mut Stdout, &mut progress),
@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     })?;
     if let Some(path) = file {
         let Dumped { rows, entries, bytes } = dumped;
-        output.result("dump", &Report { store, output: Some(path.clone()), rows, names: entries, bytes }, text)?;
+        output.result("dump", &DumpReport { store, output: Some(path.clone()), rows, names: entries, bytes }, text)?;
     }
     Ok(Exit::Done)
 }
@@ -113,7 +113,7 @@ fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
 fn to_file(
     config: &ClientConfig,
     path: &Path,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DumpProgress),
 ) -> std::result::Result<Dumped, DumpError> {
     match as_starter(|| std::fs::metadata(path)) {
         Ok(found) if found.is_dir() => Err(failed("write", path)(io::ErrorKind::IsADirectory.into())),
@@ -130,7 +130,7 @@ fn to_file(
 fn to_device(
     config: &ClientConfig,
     path: &Path,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DumpProgress),
 ) -> std::result::Result<Dumped, DumpError> {
     let mut file = as_starter(|| File::options().write(true).open(path)).map_err(failed("write", path))?;
     let dumped = dump_volume(config, &mut file, progress)?;
@@ -161,7 +161,7 @@ fn at_end_of_links(path: &Path) -> io::Result<PathBuf> {
 fn to_regular_file(
     config: &ClientConfig,
     path: &Path,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DumpProgress),
 ) -> std::result::Result<Dumped, DumpError> {
     let temporary = disk::temporary(disk::parent(path));
     let opened = as_starter(|| {
@@ -187,16 +187,16 @@ fn to_regular_file(
 fn dump_volume(
     config: &ClientConfig,
     output: &mut dyn Write,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DumpProgress),
 ) -> std::result::Result<Dumped, DumpError> {
     let volume = &config.store;
-    match dump::dump_at_rest(volume, output, progress) {
+    match dump::dump_offline(volume, output, progress) {
         Err(DumpError::Locked(LockError::Held { .. })) => {}
         done => return done,
     }
     let settings = volume.read_settings()?;
     let mut served = Served::connect(config.clone(), &settings)?;
-    let dumped = varve_client::now(dump::dump(&mut served, &settings, output, progress));
+    let dumped = varve_client::block_on(dump::dump(&mut served, &settings, output, progress));
     served.end();
     dumped
 }
@@ -214,9 +214,9 @@ impl Served {
         config.purpose = Purpose::Observe;
         config.deadline = ANSWER_DEADLINE;
         config.read_only = true;
-        let number = u64::from_le_bytes(varve_world::random::bytes());
+        let number = u64::from_le_bytes(varve_env::random::bytes());
         let taken = FileSystem::connect(config).and_then(|file_system| {
-            varve_client::now(file_system.take_moment(number))?;
+            varve_client::block_on(file_system.take_snapshot(number))?;
             Ok(file_system)
         });
         let file_system = taken.map_err(|failure| Unreadable { shard: ShardId(0), reason: failure.to_string() })?;
@@ -225,14 +225,14 @@ impl Served {
 
     fn end(self) {
         // Else the server forgets it in a minute or two.
-        if let Err(failure) = varve_client::now(self.file_system.forget_moment(self.number)) {
+        if let Err(failure) = varve_client::block_on(self.file_system.release_snapshot(self.number)) {
             tracing::debug!(%failure, "the server was not told that the dump has ended");
         }
     }
 }
 
 #[async_trait(?Send)]
-impl Source for Served {
+impl RowSource for Served {
     fn shards(&self) -> ShardCount {
         self.shards
     }
@@ -245,7 +245,7 @@ impl Source for Served {
     async fn page(&mut self) -> std::result::Result<Vec<(Bytes, Bytes)>, Unreadable> {
         let Some((shard, range)) = &mut self.reading else { return Ok(Vec::new()) };
         let (from, end) = (range.start.clone(), range.end.clone());
-        let rows = self.file_system.read_moment(self.number, *shard, from, end, PAGE_BYTES).await;
+        let rows = self.file_system.read_snapshot(self.number, *shard, from, end, PAGE_BYTES).await;
         let rows = rows.map_err(|failure| Unreadable { shard: *shard, reason: failure.to_string() })?;
         match rows.last() {
             // The next key there can be.
@@ -256,7 +256,7 @@ impl Source for Served {
     }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &DumpReport) -> String {
     columns(&[
         ("store", report.store.display().to_string()),
         ("dump", report.output.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),

@@ -8,10 +8,10 @@ use crate::server;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use varve_env::random;
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::{FormatOver, LockError, VolumeDir, VolumeFormatError};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
-use varve_world::random;
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{FormatError, FormatOver, LockError, VolumeDir};
 
 /// Make a volume in a directory
 ///
@@ -115,20 +115,22 @@ fn name_of(directory: &Path) -> String {
     if name.is_empty() { "volume".to_owned() } else { name }
 }
 
-fn explain(directory: &Path, error: &FormatError) -> Problem {
+fn explain(directory: &Path, error: &VolumeFormatError) -> Problem {
     let problem = Problem::new(format!("cannot format {}", directory.display())).caused_by(error);
     match error {
-        FormatError::NotEmpty { .. } => problem.next("To put the volume beside what is there, add --force."),
-        FormatError::VolumeExists { .. } => problem.next("To destroy that volume and all it holds, add --force twice."),
-        FormatError::Locked(LockError::Held { .. }) => {
+        VolumeFormatError::NotEmpty { .. } => problem.next("To put the volume beside what is there, add --force."),
+        VolumeFormatError::VolumeExists { .. } => {
+            problem.next("To destroy that volume and all it holds, add --force twice.")
+        }
+        VolumeFormatError::Locked(LockError::Held { .. }) => {
             problem.next("Unmount it or stop its server, then format again.")
         }
-        FormatError::Locked(lock) => problem.next(server::to_lock(lock)),
-        FormatError::Io { .. } if directory.exists() && !directory.is_dir() => {
+        VolumeFormatError::Locked(lock) => problem.next(server::to_lock(lock)),
+        VolumeFormatError::Io { .. } if directory.exists() && !directory.is_dir() => {
             problem.next("A volume is a directory: name one, or a path where nothing is yet.")
         }
-        FormatError::Taken { .. } => problem.next("Nothing was made or changed."),
-        FormatError::Settings(_) | FormatError::Io { .. } => problem,
+        VolumeFormatError::Taken { .. } => problem.next("Nothing was made or changed."),
+        VolumeFormatError::Settings(_) | VolumeFormatError::Io { .. } => problem,
     }
 }
 

@@ -10,9 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
-use varve_meta::fsck::{self, FsckError, Missing, Progress, Repaired, Report, Severity};
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{LockError, VolumeDir};
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::{LockError, VolumeDir};
+use varve_meta::fsck::{self, CheckProgress, FsckError, FsckReport, MissingContent, Repaired, Severity};
 
 /// fsck(8)'s exit codes: something was wrong and is repaired; something is wrong and was left so; the check itself
 /// failed.
@@ -46,7 +46,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Checked {
+struct FsckOutput {
     store: PathBuf,
     /// With --repair: after it.
     sound: bool,
@@ -60,16 +60,16 @@ struct Checked {
     repairs: Vec<String>,
     repairs_total: u64,
     /// What is left after a repair.
-    left: Vec<Finding>,
+    left: Vec<FindingOutput>,
     /// With --repair: after it.
-    counts: Counts,
+    counts: FsckCounts,
     /// How often each kind was found.
     totals: Vec<Total>,
-    findings: Vec<Finding>,
+    findings: Vec<FindingOutput>,
 }
 
 #[derive(Serialize)]
-struct Counts {
+struct FsckCounts {
     shards: u64,
     rows: u64,
     directories: u64,
@@ -95,7 +95,7 @@ struct Total {
 }
 
 #[derive(Serialize)]
-struct Finding {
+struct FindingOutput {
     kind: &'static str,
     damage: bool,
     place: String,
@@ -115,10 +115,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let mut progress = |progress| bar.set_message(shown(progress));
     let result = match arguments.repair {
         true => {
-            let missing = if arguments.without_data { Missing::SetApart } else { Missing::SetApartUnlessAll };
-            fsck::repair(&volume, missing, &mut progress).map(Outcome::of_repair)
+            let missing =
+                if arguments.without_data { MissingContent::SetApart } else { MissingContent::SetApartUnlessAll };
+            fsck::repair(&volume, missing, &mut progress).map(FsckOutcome::of_repair)
         }
-        false => fsck::check(&volume, &mut progress).map(Outcome::of_check),
+        false => fsck::check(&volume, &mut progress).map(FsckOutcome::of_check),
     };
     bar.finish_and_clear();
     let outcome = result.map_err(|error| {
@@ -138,28 +139,28 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         }
     })?;
     let code = outcome.exit_code();
-    let told = output.result("fsck", &checked(store, outcome), |checked| text(checked, arguments.verbose));
-    told.map_err(|problem| problem.exits(Exit::Fsck(OPERATIONAL_ERROR)))?;
+    let reported = output.result("fsck", &checked(store, outcome), |checked| text(checked, arguments.verbose));
+    reported.map_err(|problem| problem.exits(Exit::Fsck(OPERATIONAL_ERROR)))?;
     Ok(Exit::Fsck(code))
 }
 
 /// What was found, and what was done about it.
-struct Outcome {
-    report: Report,
+struct FsckOutcome {
+    report: FsckReport,
     repairs: Vec<String>,
     repairs_total: u64,
     /// After a repair.
-    after: Option<Report>,
+    after: Option<FsckReport>,
 }
 
-impl Outcome {
-    fn of_check(report: Report) -> Outcome {
-        Outcome { report, repairs: Vec::new(), repairs_total: 0, after: None }
+impl FsckOutcome {
+    fn of_check(report: FsckReport) -> FsckOutcome {
+        FsckOutcome { report, repairs: Vec::new(), repairs_total: 0, after: None }
     }
 
-    fn of_repair(repaired: Repaired) -> Outcome {
+    fn of_repair(repaired: Repaired) -> FsckOutcome {
         let Repaired { before, repairs, repairs_total, after } = repaired;
-        Outcome { report: before, repairs, repairs_total, after: Some(after) }
+        FsckOutcome { report: before, repairs, repairs_total, after: Some(after) }
     }
 
     fn is_sound(&self) -> bool {
@@ -175,23 +176,23 @@ impl Outcome {
     }
 }
 
-fn shown(progress: Progress) -> String {
+fn shown(progress: CheckProgress) -> String {
     match progress {
-        Progress::Opening => "opening the tables".into(),
-        Progress::Reading { pass, shard, shards, rows } => {
+        CheckProgress::Opening => "opening the tables".into(),
+        CheckProgress::Reading { pass, shard, shards, rows } => {
             format!("pass {pass} of 2: shard {shard} of {shards}, {rows} rows")
         }
-        Progress::Data { directories } => format!("backing files: directory {directories} of 256"),
-        Progress::Repairing { fixes } => format!("repairing {fixes} findings"),
+        CheckProgress::Data { directories } => format!("backing files: directory {directories} of 256"),
+        CheckProgress::Repairing { fixes } => format!("repairing {fixes} findings"),
     }
 }
 
-fn checked(store: PathBuf, outcome: Outcome) -> Checked {
+fn checked(store: PathBuf, outcome: FsckOutcome) -> FsckOutput {
     let (sound, was_sound) = (outcome.is_sound(), outcome.report.is_sound());
-    let Outcome { report, repairs, repairs_total, after } = outcome;
-    let Report { counts, incomplete, .. } = *after.as_ref().unwrap_or(&report);
+    let FsckOutcome { report, repairs, repairs_total, after } = outcome;
+    let FsckReport { counts, incomplete, .. } = *after.as_ref().unwrap_or(&report);
     let damage = |kind: fsck::FindingKind| kind.severity() == Severity::Damage;
-    Checked {
+    FsckOutput {
         store,
         sound,
         was_sound,
@@ -199,7 +200,7 @@ fn checked(store: PathBuf, outcome: Outcome) -> Checked {
         repairs,
         repairs_total,
         left: after.map(|report| findings(report.findings)).unwrap_or_default(),
-        counts: Counts {
+        counts: FsckCounts {
             shards: counts.shards,
             rows: counts.rows,
             directories: counts.directories,
@@ -229,10 +230,10 @@ fn checked(store: PathBuf, outcome: Outcome) -> Checked {
     }
 }
 
-fn findings(findings: Vec<fsck::Finding>) -> Vec<Finding> {
+fn findings(findings: Vec<fsck::Finding>) -> Vec<FindingOutput> {
     findings
         .into_iter()
-        .map(|finding| Finding {
+        .map(|finding| FindingOutput {
             kind: finding.kind.name(),
             damage: finding.kind.severity() == Severity::Damage,
             place: finding.place,
@@ -241,7 +242,7 @@ fn findings(findings: Vec<fsck::Finding>) -> Vec<Finding> {
         .collect()
 }
 
-fn text(checked: &Checked, verbose: bool) -> String {
+fn text(checked: &FsckOutput, verbose: bool) -> String {
     let counts = &checked.counts;
     let mut text = columns(&[
         ("store", checked.store.display().to_string()),
@@ -255,11 +256,11 @@ fn text(checked: &Checked, verbose: bool) -> String {
         text += "Reading ended at damage: these are counts of what was read until then, nothing was compared, and there may be \
                  more.\n";
     }
-    let line = |finding: &Finding| {
+    let line = |finding: &FindingOutput| {
         let grade = if finding.damage { "damage" } else { "left over" };
         format!("{grade}: {} {}: {}\n", finding.kind, finding.place, finding.what)
     };
-    let listed = |finding: &&Finding| verbose || finding.damage;
+    let listed = |finding: &&FindingOutput| verbose || finding.damage;
     checked.findings.iter().filter(listed).for_each(|finding| text += &line(finding));
     for total in &checked.totals {
         let grade = if total.damage { "" } else { "left over: " };

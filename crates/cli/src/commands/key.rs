@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
-use varve_world::identity::as_process_user;
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{HostKey, KeyFile, VolumeDir};
+use varve_env::identity::as_process_user;
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::{HostKey, KeyFile, VolumeDir};
 
 /// List, add and revoke the keys of hosts
 ///

@@ -11,10 +11,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
 use varve_meta::dump::{self, Data, Dropped, DumpError, LoadError, Loaded, Privileges};
 use varve_meta::fsck::FindingKind;
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
 
 /// Make a volume from a dump
 ///
@@ -44,7 +44,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct LoadReport {
     store: PathBuf,
     rows: u64,
     names: u64,
@@ -97,14 +97,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let loaded = loaded.map_err(|error| {
         let problem = failed().caused_by(&error);
         match &error {
-            LoadError::Format(FormatError::NotEmpty { .. }) => {
+            LoadError::Format(VolumeFormatError::NotEmpty { .. }) => {
                 problem.next("To put the volume beside what is there, add --force.")
             }
-            LoadError::Format(FormatError::VolumeExists { .. }) => {
+            LoadError::Format(VolumeFormatError::VolumeExists { .. }) => {
                 problem.next("Load into another directory, or remove that volume first.")
             }
-            LoadError::Format(FormatError::Locked(lock)) => problem.next(server::to_lock(lock)),
-            LoadError::Format(FormatError::Taken { .. }) => problem.next("Nothing was made or changed."),
+            LoadError::Format(VolumeFormatError::Locked(lock)) => problem.next(server::to_lock(lock)),
+            LoadError::Format(VolumeFormatError::Taken { .. }) => problem.next("Nothing was made or changed."),
             LoadError::Dump(DumpError::NoDump) => problem.next(format!("Nothing was made or changed. {MAKES_ONE}")),
             LoadError::Dump(DumpError::Newer { .. }) => problem.next("Nothing was made or changed."),
             _ if VolumeDir::new(&store).volume_file().exists() => {
@@ -120,8 +120,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let report = report(store, loaded);
     let complete = report.sound && report.files_left_out == 0 && report.files_without_content == 0;
     let exit = if complete { Exit::Done } else { Exit::Degraded };
-    let told = output.result("load", &report, text);
-    told.map_err(|problem| problem.next(kept(&report, complete)))?;
+    let reported = output.result("load", &report, text);
+    reported.map_err(|problem| problem.next(kept(&report, complete)))?;
     Ok(exit)
 }
 
@@ -144,7 +144,7 @@ fn check_data(data: &Path, volume: &VolumeDir) -> std::result::Result<(), String
 }
 
 /// The volume is not taken away because nobody can be told of it: a load may take hours.
-fn kept(report: &Report, complete: bool) -> String {
+fn kept(report: &LoadReport, complete: bool) -> String {
     let store = report.store.display();
     match complete {
         true => format!("The load itself is done: the volume in {store} is whole, and stays."),
@@ -154,11 +154,11 @@ fn kept(report: &Report, complete: bool) -> String {
     }
 }
 
-fn report(store: PathBuf, loaded: Loaded) -> Report {
+fn report(store: PathBuf, loaded: Loaded) -> LoadReport {
     let Loaded { rows, entries, files_copied, files_left_out, dropped, repaired } = loaded;
     let Dropped { set_ids, capabilities, devices } = dropped;
     let missing = repaired.after.totals.get(&FindingKind::MissingBackingFile).copied().unwrap_or(0);
-    Report {
+    LoadReport {
         store,
         rows,
         names: entries,
@@ -173,7 +173,7 @@ fn report(store: PathBuf, loaded: Loaded) -> Report {
     }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &LoadReport) -> String {
     let mut text = columns(&[
         ("store", report.store.display().to_string()),
         ("names", report.names.to_string()),
@@ -181,7 +181,7 @@ fn text(report: &Report) -> String {
         ("large files copied", report.files_copied.to_string()),
     ]);
     report.repairs.iter().for_each(|repair| text += &format!("put right: {repair}\n"));
-    let Report { set_ids_dropped, capabilities_dropped, devices_restricted, .. } = report;
+    let LoadReport { set_ids_dropped, capabilities_dropped, devices_restricted, .. } = report;
     if set_ids_dropped + capabilities_dropped + devices_restricted > 0 {
         text += &format!(
             "dropped: set-user-id and set-group-id bits of {set_ids_dropped} files, security.capability of \

@@ -16,7 +16,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Written {
+struct ManOutput {
     pages: Vec<PathBuf>,
 }
 
@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let mut pages: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     pages.retain(|page| page.file_name().is_some_and(|name| name.to_string_lossy().starts_with("varve")));
     pages.sort();
-    let lines = |written: &Written| written.pages.iter().map(|page| format!("{}\n", page.display())).collect();
-    output.result("man", &Written { pages }, lines)?;
+    let lines = |written: &ManOutput| written.pages.iter().map(|page| format!("{}\n", page.display())).collect();
+    output.result("man", &ManOutput { pages }, lines)?;
     Ok(Exit::Done)
 }

@@ -16,18 +16,18 @@ use crate::quantity::Span;
 use crate::server::{self, ServerFlags};
 use crate::signals::{self, Signals};
 use clap::Args;
-use options::Options;
+use options::FstabOptions;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stopping::Stopping;
 use varve_client::{ClientConfig, FileSystem};
-use varve_fuse::Mounted;
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::VolumeDir;
+use varve_fuse::MountSession;
 use varve_meta::server::{Server, ServerError};
 use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::VolumeDir;
 
 /// How long a server is looked for that was started just before: from its process to its lock, and then to where it listens,
 /// before which it lays hands on each shard's directory. Who names a volume that nobody serves hears so after the first.
@@ -77,7 +77,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct MountOutput<'a> {
     store: &'a Path,
     directory: &'a Path,
     pid: u32,
@@ -87,7 +87,7 @@ struct Shown<'a> {
 }
 
 pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Exit> {
-    let options = Options::parse(arguments)?;
+    let options = FstabOptions::parse(arguments)?;
     if arguments.in_background {
         let waiting = background::begin()?;
         let mount = match start(&options, arguments) {
@@ -114,29 +114,35 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
 }
 
 /// Takes the rights of the store's owner and reads what volume it is.
-fn open_store(options: &Options) -> Result<(Rights, VolumeSettings)> {
+fn open_store(options: &FstabOptions) -> Result<(Rights, VolumeSettings)> {
     let failed = || Problem::new(format!("cannot mount {}", options.store.display()));
     let rights = identity::take(&options.store, Work::Mount, failed)?;
     let settings = VolumeDir::new(&options.store).read_settings().map_err(|error| failed().caused_by(&error))?;
     Ok((rights, settings))
 }
 
-fn show(output: &Output, options: &Options, pid: u32, embedded: Option<bool>, log_file: Option<&Path>) -> Result<()> {
-    let shown = Shown { store: &options.store, directory: &options.directory, pid, embedded, log_file };
+fn show(
+    output: &Output,
+    options: &FstabOptions,
+    pid: u32,
+    embedded: Option<bool>,
+    log_file: Option<&Path>,
+) -> Result<()> {
+    let shown = MountOutput { store: &options.store, directory: &options.directory, pid, embedded, log_file };
     // mount(8) is silent when all went well.
     output.announce("mount", &shown, |_| String::new())
 }
 
 /// A mount that answers, and what stands behind it.
-struct Mount {
-    mounted: Mounted,
+struct RunningMount {
+    mounted: MountSession,
     file_system: Arc<FileSystem>,
     /// Embedded.
     server: Option<Arc<Server>>,
     signals: Signals,
 }
 
-fn start(options: &Options, arguments: &Arguments) -> Result<Mount> {
+fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> {
     let approach = options.client.read()?;
     // First of all: threads inherit the identity of the one that starts them.
     let (rights, _) = open_store(options)?;
@@ -169,11 +175,11 @@ fn start(options: &Options, arguments: &Arguments) -> Result<Mount> {
     let mounted = varve_fuse::mount(Arc::clone(&file_system), &options.directory, &options.fuse).map_err(of_mount)?;
     // Asked here and not through the mount, with which the kernel has agreed by now: a process that dies while it waits for
     // itself waits in the kernel for ever, and everybody who uses the mount with it.
-    varve_client::now(file_system.attributes(&Credentials::root(), InodeId::ROOT)).map_err(|failure| {
+    varve_client::block_on(file_system.attributes(&Credentials::root(), InodeId::ROOT)).map_err(|failure| {
         let problem = Problem::new(failed()).because(format!("its root directory does not answer: {failure}"));
         problem.next("`varve status STORE --shards` shows which shards can be used, and why others cannot.")
     })?;
-    Ok(Mount { mounted, file_system, server, signals })
+    Ok(RunningMount { mounted, file_system, server, signals })
 }
 
 /// To a server, also one that is just starting: it has taken the volume's lock, or is about to, and has not said yet where it
@@ -202,7 +208,7 @@ fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
 
 /// A server in this process, unless another one has the volume. Whoever has it and has not said yet who it is, is waited for:
 /// a server that is just starting, or one that has stopped or died and is about to let go.
-fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir, rights: &Rights) -> Result<Option<Server>> {
+fn embed(options: &FstabOptions, arguments: &Arguments, volume: &VolumeDir, rights: &Rights) -> Result<Option<Server>> {
     if options.embedded == Some(false) || (options.embedded.is_none() && options.client.any()) {
         return Ok(None);
     }
@@ -243,7 +249,7 @@ fn await_word_of_holder(volume: &VolumeDir, until: Instant) {
     }
 }
 
-impl Mount {
+impl RunningMount {
     /// Until somebody unmounts: then everything acknowledged is durable, or this is an error.
     fn serve(self) -> Result<Exit> {
         let mut stopping = Stopping::new(self.mounted.unmounter(), Arc::clone(&self.file_system));

@@ -44,21 +44,21 @@ mod tests {
 
     /// What mount(8) passes on for a line of fstab becomes a mount.
     #[test]
-    fn mounts_own_flags_are_dropped() {
+    fn flags_of_mount8_are_dropped() {
         let translated = translate(&words("/sbin/mount.fuse.varve /store /mnt -n -o rw,noatime -s -t fuse.varve"));
         assert_eq!(translated, Some(words("varve mount /store /mnt -o rw,noatime")));
     }
 
     /// Promise: a mount that is only to be tried is not made.
     #[test]
-    fn a_fake_mount_is_none() {
+    fn fake_flag_mounts_nothing() {
         assert!(is_fake(&words("/sbin/mount.fuse.varve /store /mnt -f -o rw")));
         assert!(!is_fake(&words("/sbin/mount.fuse.varve /store /mnt -o rw")));
         assert!(!is_fake(&words("/usr/bin/varve mount -f /store /mnt")));
     }
 
     #[test]
-    fn another_name_is_another_program() {
+    fn helper_runs_only_under_its_names() {
         assert_eq!(translate(&words("/usr/bin/varve mount /store /mnt")), None);
     }
 }

@@ -7,7 +7,7 @@ pub mod protection;
 mod recover;
 mod report;
 mod serve;
-pub mod wishes;
+pub mod validators;
 
 pub use advise::read as advice;
 
@@ -17,10 +17,10 @@ use clap::{Args, Subcommand};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-use varve_detector::description::nxmx::Nxmx;
-use varve_detector::description::{Description, RunValue, Structure};
+use varve_detector::dataset_spec::nxmx::Nxmx;
+use varve_detector::dataset_spec::{DatasetSpec, RunValue, Structure};
 use varve_detector::layout::Layout;
-use varve_world::toml_text;
+use varve_env::toml_text;
 
 /// Record runs of detectors, and look after their files
 #[derive(Debug, Args)]
@@ -32,14 +32,14 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Arguments),
-    Start(control::Start),
+    Start(control::StartArguments),
     /// Finish a run with all frames taken so far
-    Stop(control::Named),
+    Stop(control::RunArguments),
     /// End a run as aborted; its file is valid and keeps all frames taken so far
-    Abort(control::Named),
-    Status(control::Status),
+    Abort(control::RunArguments),
+    Status(control::StatusArguments),
     /// Follow a run: a line whenever frames have become durable, until it ends
-    Watch(control::Named),
+    Watch(control::RunArguments),
     Join(join::Arguments),
     Advise(advise::Arguments),
     Recover(recover::Arguments),
@@ -81,7 +81,7 @@ impl Metadata {
         toml::from_str(&text).map_err(|error| cannot("understand").because(toml_text::reason(&text, &error)))
     }
 
-    pub fn add_to(self, description: &mut Description) {
+    pub fn add_to(self, description: &mut DatasetSpec) {
         description.values.extend(self.values);
         description.nxmx = self.nxmx.or(description.nxmx.take());
     }

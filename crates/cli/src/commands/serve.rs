@@ -11,9 +11,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::VolumeDir;
 use varve_meta::server::{Server, ServerError};
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::VolumeDir;
 
 /// Serve a volume, in the foreground, until SIGTERM or SIGINT
 ///
@@ -49,14 +49,14 @@ impl FromStr for Listen {
 }
 
 #[derive(Serialize)]
-struct Serving {
+struct ServeReady {
     store: PathBuf,
     pid: u32,
-    workers: Vec<Address>,
+    workers: Vec<WorkerEndpoints>,
 }
 
 #[derive(Serialize)]
-struct Address {
+struct WorkerEndpoints {
     unix: Option<String>,
     tcp: Option<String>,
 }
@@ -87,13 +87,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn serving(store: PathBuf, server: &Server) -> Serving {
+fn serving(store: PathBuf, server: &Server) -> ServeReady {
     let addresses = server.addresses().into_iter();
-    let workers = addresses.map(|address| Address { unix: address.unix, tcp: address.tcp }).collect();
-    Serving { store, pid: std::process::id(), workers }
+    let workers = addresses.map(|address| WorkerEndpoints { unix: address.unix, tcp: address.tcp }).collect();
+    ServeReady { store, pid: std::process::id(), workers }
 }
 
-fn text(serving: &Serving) -> String {
+fn text(serving: &ServeReady) -> String {
     let mut lines = format!("serving {}, process {}\n", serving.store.display(), serving.pid);
     for (index, worker) in serving.workers.iter().enumerate() {
         let places = [&worker.unix, &worker.tcp].into_iter().flatten().cloned().collect::<Vec<_>>();

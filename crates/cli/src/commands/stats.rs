@@ -24,16 +24,16 @@ pub struct Arguments {
 
 /// What the mount counts (`varve_fuse::stats`).
 #[derive(Clone, Deserialize)]
-struct Counters {
+struct CounterSnapshot {
     pid: u32,
     requests: u64,
     retries: u64,
     reconnects: u64,
-    operations: Vec<Operation>,
+    operations: Vec<OperationStats>,
 }
 
 #[derive(Clone, Deserialize)]
-struct Operation {
+struct OperationStats {
     operation: String,
     calls: u64,
     errors: u64,
@@ -43,7 +43,7 @@ struct Operation {
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct StatsOutput {
     directory: PathBuf,
     pid: u32,
     /// The seconds that the counts are of; absent where they are of the mount's whole life.
@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn read(arguments: &Arguments) -> Result<Counters> {
+fn read(arguments: &Arguments) -> Result<CounterSnapshot> {
     let directory = &arguments.directory;
     let failed = || Problem::new(format!("cannot read the counters of {}", directory.display()));
     let text = varve_fuse::stats(directory).map_err(|error| match error {
@@ -98,16 +98,21 @@ fn read(arguments: &Arguments) -> Result<Counters> {
 }
 
 /// Shows what was counted since `before` and the seconds between; `false`: nobody reads more of it.
-fn show(arguments: &Arguments, output: &Output, now: &Counters, before: Option<(&Counters, f64)>) -> Result<bool> {
+fn show(
+    arguments: &Arguments,
+    output: &Output,
+    now: &CounterSnapshot,
+    before: Option<(&CounterSnapshot, f64)>,
+) -> Result<bool> {
     let earlier = before.map(|(counters, _)| counters);
     let seconds = before.map(|(_, seconds)| seconds);
-    let since = |count: fn(&Counters) -> u64| count(now).saturating_sub(earlier.map_or(0, count));
+    let since = |count: fn(&CounterSnapshot) -> u64| count(now).saturating_sub(earlier.map_or(0, count));
     let operations = now.operations.iter().filter_map(|operation| {
         let earlier = earlier?.operations.iter().find(|before| before.operation == operation.operation);
         rate(operation, earlier, seconds)
     });
     let totals = now.operations.iter().filter_map(|operation| rate(operation, None, seconds));
-    let shown = Shown {
+    let shown = StatsOutput {
         directory: arguments.directory.clone(),
         pid: now.pid,
         interval_s: seconds,
@@ -120,8 +125,8 @@ fn show(arguments: &Arguments, output: &Output, now: &Counters, before: Option<(
 }
 
 /// What was counted of one operation; `None` where nothing was.
-fn rate(now: &Operation, before: Option<&Operation>, seconds: Option<f64>) -> Option<Rate> {
-    let since = |count: fn(&Operation) -> u64| count(now).saturating_sub(before.map_or(0, count));
+fn rate(now: &OperationStats, before: Option<&OperationStats>, seconds: Option<f64>) -> Option<Rate> {
+    let since = |count: fn(&OperationStats) -> u64| count(now).saturating_sub(before.map_or(0, count));
     let calls = since(|operation| operation.calls);
     if calls == 0 {
         return None;
@@ -152,7 +157,7 @@ fn quantile_us(latency_log2_us: &[u64], share: f64) -> Option<u64> {
     1_u64.checked_shl(bucket as u32)
 }
 
-fn text(shown: &Shown) -> String {
+fn text(shown: &StatsOutput) -> String {
     let place = shown.directory.display();
     let span = shown.interval_s.map_or_else(|| "since it began".to_owned(), |seconds| format!("in {seconds:.1} s"));
     let mut lines = format!(

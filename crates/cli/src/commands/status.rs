@@ -10,10 +10,10 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use varve_client::{ClientConfig, Failure, FileSystem, Purpose};
+use varve_env::reserve;
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::{ServerRecord, VolumeDir, WorkerRecord};
 use varve_types::{Errno, ShardId, VolumeSettings};
-use varve_world::reserve;
-use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{ServerRecord, VolumeDir, WorkerRecord};
 
 /// A server that does not answer within this is not well.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
@@ -35,17 +35,17 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Status {
+struct StatusOutput {
     store: PathBuf,
-    volume: Volume,
+    volume: VolumeOutput,
     /// The store is full: what would grow is refused, or would be.
     full: bool,
     /// Null where nobody serves the volume.
-    server: Option<Server>,
+    server: Option<ServerStatus>,
 }
 
 #[derive(Serialize)]
-struct Volume {
+struct VolumeOutput {
     id: String,
     name: String,
     shards: u16,
@@ -56,22 +56,22 @@ struct Volume {
 }
 
 #[derive(Serialize)]
-struct Server {
+struct ServerStatus {
     host: String,
     pid: u32,
     /// The same in words.
     #[serde(skip)]
     process: String,
     embedded: bool,
-    workers: Vec<Worker>,
+    workers: Vec<WorkerOutput>,
     open_files: u64,
     /// Null where it answers.
     problem: Option<String>,
-    shards: Vec<Shard>,
+    shards: Vec<ShardOutput>,
 }
 
 #[derive(Serialize)]
-struct Worker {
+struct WorkerOutput {
     unix: Option<String>,
     tcp: Option<String>,
     listeners: Vec<Listener>,
@@ -85,19 +85,19 @@ struct Listener {
     protection: &'static str,
 }
 
-impl Worker {
-    fn of(record: WorkerRecord) -> Worker {
+impl WorkerOutput {
+    fn of(record: WorkerRecord) -> WorkerOutput {
         let listener =
             |address: &String, transport, protection| Listener { address: address.clone(), transport, protection };
         let unix = record.unix.iter().map(|address| listener(address, "unix", "peer's user and key checked"));
         let tcp = record.tcp.iter().map(|address| listener(address, "tcp", "key checked, encrypted"));
         let listeners = unix.chain(tcp).collect();
-        Worker { unix: record.unix, tcp: record.tcp, listeners }
+        WorkerOutput { unix: record.unix, tcp: record.tcp, listeners }
     }
 }
 
 #[derive(Serialize)]
-struct Shard {
+struct ShardOutput {
     shard: u16,
     epoch: u64,
     partitions_loaded: u64,
@@ -124,8 +124,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     // A store that does not tell is not known to be full.
     let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);
     let degraded = full || server.as_ref().is_some_and(|server| !server.problems().is_empty());
-    let status = Status {
-        volume: Volume {
+    let status = StatusOutput {
+        volume: VolumeOutput {
             id: settings.id.to_string(),
             name: settings.name,
             shards: settings.shards.get(),
@@ -154,7 +154,7 @@ fn find(place: &Path) -> Result<PathBuf> {
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))
 }
 
-impl Server {
+impl ServerStatus {
     /// What keeps it from doing all that it is asked.
     fn problems(&self) -> Vec<String> {
         if let Some(problem) = &self.problem {
@@ -165,9 +165,9 @@ impl Server {
     }
 }
 
-impl Shard {
-    fn closed(shard: ShardId, problem: String) -> Shard {
-        Shard {
+impl ShardOutput {
+    fn closed(shard: ShardId, problem: String) -> ShardOutput {
+        ShardOutput {
             shard: shard.0,
             epoch: 0,
             partitions_loaded: 0,
@@ -181,28 +181,33 @@ impl Shard {
 }
 
 /// The recorded server and what it says of its shards.
-fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord, approach: &Approach) -> Result<Server> {
+fn ask(
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    record: ServerRecord,
+    approach: &Approach,
+) -> Result<ServerStatus> {
     let mut config = ClientConfig::new(volume.clone());
     approach.apply(&mut config);
     let process = record.process();
-    let workers = record.workers.into_iter().map(Worker::of).collect();
+    let workers = record.workers.into_iter().map(WorkerOutput::of).collect();
     let ((shards, open_files), problem) = match shards(config, settings) {
-        Ok(told) => (told, None),
+        Ok(reported) => (reported, None),
         Err(failure) => (Default::default(), Some(failure.to_string())),
     };
     let (host, pid, embedded) = (record.host, record.pid, record.embedded);
-    Ok(Server { host, pid, process, embedded, workers, open_files, problem, shards })
+    Ok(ServerStatus { host, pid, process, embedded, workers, open_files, problem, shards })
 }
 
 /// And how many files are open at the server, which each shard tells of them all.
-fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::Result<(Vec<Shard>, u64)> {
+fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::Result<(Vec<ShardOutput>, u64)> {
     config.purpose = Purpose::Observe;
     config.deadline = ANSWER_DEADLINE;
     config.read_only = true;
     let file_system = FileSystem::connect(config)?;
     let mut open_files = 0;
     let asked = settings.shards.all().map(|shard| {
-        let status = match varve_client::now(file_system.shard_status(shard)) {
+        let status = match varve_client::block_on(file_system.shard_status(shard)) {
             Ok(status) => status,
             // The server answers, for the others.
             Err(Failure {
@@ -210,12 +215,12 @@ fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::
                 message: Some(problem),
                 ..
             }) => {
-                return Ok(Shard::closed(shard, problem.into()));
+                return Ok(ShardOutput::closed(shard, problem.into()));
             }
             Err(failure) => return Err(failure),
         };
         open_files = status.open_files;
-        Ok(Shard {
+        Ok(ShardOutput {
             shard: status.shard,
             epoch: status.epoch,
             partitions_loaded: status.partitions_loaded,
@@ -226,12 +231,12 @@ fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::
             problem: None,
         })
     });
-    let shards = asked.collect::<varve_client::Result<Vec<Shard>>>()?;
-    varve_client::now(file_system.shutdown())?;
+    let shards = asked.collect::<varve_client::Result<Vec<ShardOutput>>>()?;
+    varve_client::block_on(file_system.shutdown())?;
     Ok((shards, open_files))
 }
 
-fn text(status: &Status, each_shard: bool) -> String {
+fn text(status: &StatusOutput, each_shard: bool) -> String {
     let volume = &status.volume;
     let mut rows = vec![
         ("volume", volume.name.clone()),
@@ -262,7 +267,7 @@ fn text(status: &Status, each_shard: bool) -> String {
     if server.problem.is_some() {
         return columns(&rows);
     }
-    let sum = |count: fn(&Shard) -> u64| server.shards.iter().map(count).sum::<u64>();
+    let sum = |count: fn(&ShardOutput) -> u64| server.shards.iter().map(count).sum::<u64>();
     rows.extend([
         ("partitions loaded", sum(|shard| shard.partitions_loaded).to_string()),
         ("cached", format!("{} bytes", sum(|shard| shard.cache_bytes))),
@@ -275,7 +280,7 @@ fn text(status: &Status, each_shard: bool) -> String {
     columns(&rows) + &table
 }
 
-fn shard_table(shards: &[Shard]) -> String {
+fn shard_table(shards: &[ShardOutput]) -> String {
     let mut lines = format!(
         "\n{:>5} {:>6} {:>10} {:>12} {:>10} {:>7} {:>7}\n",
         "shard", "epoch", "partitions", "cached B", "unsynced B", "intents", "orphans"

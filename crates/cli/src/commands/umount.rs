@@ -14,9 +14,9 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use varve_client::Unsettled;
+use varve_client::StaleSizes;
 use varve_fuse::Error;
-use varve_fuse::unmount::{self, Holder, Unwritten, unmount};
+use varve_fuse::unmount::{self, MountHolder, Unwritten, unmount};
 
 /// Beyond the time that was given, for the process apart to say what it found just then.
 const SAID_MAX: Duration = Duration::from_millis(500);
@@ -45,21 +45,22 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Unmounted {
+struct UmountOutput {
     directory: PathBuf,
     /// Why not everything is on disk; only with --force.
     given_up: Option<String>,
     /// Large files the rows of which do not have their sizes yet: whoever opens one next settles it.
-    sizes_unsettled: usize,
+    #[serde(rename = "sizes_unsettled")]
+    sizes_stale: usize,
 }
 
 pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Exit> {
     let directory = &arguments.directory;
     let wait = arguments.wait.0;
-    let (given_up, sizes_unsettled) = if arguments.apart {
+    let (given_up, sizes_stale) = if arguments.apart {
         let unwritten = if arguments.force { Unwritten::GiveUp } else { Unwritten::Keep };
         let unmounted = unmount(directory, wait, unwritten, &tell).map_err(|error| problem(arguments, &error))?;
-        (unmounted.given_up.map(|error| error.to_string()), unmounted.unsettled.map_or(0, |left| left.files))
+        (unmounted.given_up.map(|error| error.to_string()), unmounted.size_stale.map_or(0, |left| left.files))
     } else {
         match apart(arguments, wait, global, output)? {
             Apart::Done(exit) => return Ok(exit),
@@ -67,19 +68,19 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
         }
     };
     let exit = if given_up.is_some() { Exit::Degraded } else { Exit::Done };
-    let unmounted = Unmounted { directory: directory.clone(), given_up, sizes_unsettled };
+    let unmounted = UmountOutput { directory: directory.clone(), given_up, sizes_stale };
     output.result("umount", &unmounted, text)?;
     Ok(exit)
 }
 
 /// Who waits for it wants to know why.
-fn tell(unsettled: &Unsettled) {
-    let seconds = unsettled.known_in.as_secs() + 1;
+fn tell(size_stale: &StaleSizes) {
+    let seconds = size_stale.known_in.as_secs() + 1;
     let _ = writeln!(
         io::stderr(),
         "varve: waiting, {seconds}s at most: the server was started a moment ago and does not know yet who else writes the \
          large files written here ({}), the sizes of which are settled then",
-        unsettled.files
+        size_stale.files
     );
 }
 
@@ -134,7 +135,7 @@ fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output
     let telling = std::thread::Builder::new().spawn(tell).map_err(failed)?;
     if let Some(status) = ended(&mut child, wait.saturating_add(SAID_MAX)).map_err(failed)? {
         telling.join().expect("what copies does not panic");
-        let (result, exit) = said(&mut child, status).map_err(failed)?;
+        let (result, exit) = printed(&mut child, status).map_err(failed)?;
         output::print_line(&result)?;
         return Ok(Apart::Done(exit));
     }
@@ -162,8 +163,9 @@ fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output
 fn held(directory: &Path, asker: u32) -> String {
     let own = [std::process::id(), asker];
     let holders = unmount::holders_unasked(directory);
-    let others = holders.iter().filter(|holder| !matches!(holder, Holder::Process { pid, .. } if own.contains(pid)));
-    let others: Vec<String> = others.map(Holder::to_string).collect();
+    let others =
+        holders.iter().filter(|holder| !matches!(holder, MountHolder::Process { pid, .. } if own.contains(pid)));
+    let others: Vec<String> = others.map(MountHolder::to_string).collect();
     match others.is_empty() {
         true => "as far as can be seen, nothing holds it but its own process".to_owned(),
         false => format!("it is held by {}", others.join("; ")),
@@ -182,7 +184,7 @@ fn ended(child: &mut Child, wait: Duration) -> io::Result<Option<ExitStatus>> {
 }
 
 /// The result of `child`, which has ended, and how it did.
-fn said(child: &mut Child, status: ExitStatus) -> io::Result<(String, Exit)> {
+fn printed(child: &mut Child, status: ExitStatus) -> io::Result<(String, Exit)> {
     let mut out = Vec::new();
     child.stdout.take().expect("piped").read_to_end(&mut out)?;
     let exits = [Exit::Done, Exit::Usage, Exit::Degraded];
@@ -190,9 +192,9 @@ fn said(child: &mut Child, status: ExitStatus) -> io::Result<(String, Exit)> {
     Ok((String::from_utf8_lossy(&out).into_owned(), exit))
 }
 
-fn text(unmounted: &Unmounted) -> String {
+fn text(unmounted: &UmountOutput) -> String {
     let directory = unmounted.directory.display();
-    match (&unmounted.given_up, unmounted.sizes_unsettled) {
+    match (&unmounted.given_up, unmounted.sizes_stale) {
         (Some(reason), _) => format!(
             "{directory} is unmounted, and not everything was written: {reason}.\n\
              What was written to files that were neither closed nor fsynced is lost. What was acknowledged before is kept, in\n\

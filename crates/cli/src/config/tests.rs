@@ -21,7 +21,7 @@ fn the_file_gives_a_flag_its_value() {
 }
 
 #[test]
-fn the_command_line_goes_before_the_file() {
+fn command_line_overrides_file() {
     assert_eq!(workers("[serve]\nworkers = 3\n", &["serve", "/s", "--workers", "5"]), Some(5));
 }
 
@@ -37,36 +37,36 @@ fn an_unknown_table_is_refused_with_a_suggestion() {
 }
 
 #[test]
-fn a_key_like_no_other_is_refused_with_what_is_known() {
+fn unknown_key_without_near_match_lists_known_keys() {
     assert!(complaint("colour = \"blue\"\n").contains("Known here:"));
 }
 
 #[test]
-fn what_is_not_toml_is_refused() {
+fn invalid_toml_is_refused() {
     assert!(complaint("workers 3").contains("is not TOML"));
 }
 
 #[test]
-fn a_file_cannot_name_another_file() {
+fn config_file_cannot_include_another() {
     assert!(complaint("config = \"elsewhere.toml\"\n").contains("no such key"));
 }
 
 #[test]
-fn a_wrong_value_is_an_error_of_the_flag() {
-    for (file, said) in [
+fn invalid_value_is_reported_for_its_flag() {
+    for (file, printed) in [
         ("[serve]\nworkers = \"many\"\n", ["sets `serve.workers`", "invalid value 'many' for '--workers"]),
         ("[serve]\nworkers = 1.5\n", ["sets `serve.workers`", "invalid value '1.5' for '--workers"]),
         ("json = 5\n", ["sets `json`", "invalid value '5' for '--json"]),
         ("[serve]\nworkers 3\n", ["is not TOML", "line 2, `workers 3`"]),
     ] {
         let text = complaint(file);
-        assert!(text.contains("config.toml") && said.iter().all(|words| text.contains(words)), "{text}");
+        assert!(text.contains("config.toml") && printed.iter().all(|words| text.contains(words)), "{text}");
         assert!(!text.contains('\n'), "{text}");
     }
 }
 
 #[test]
-fn every_flag_has_a_variable_of_its_own() {
+fn every_flag_has_its_own_environment_variable() {
     fn collect(command: &clap::Command, into: &mut Vec<String>) {
         into.extend(command.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_string_lossy().into_owned())));
         command.get_subcommands().for_each(|sub| collect(sub, into));
@@ -107,7 +107,7 @@ fn variables_of_destructive_flags_are_refused() {
 }
 
 #[test]
-fn edit_distances_are_levenshteins() {
+fn edit_distance_is_levenshtein() {
     for (a, b, distance) in [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("worker", "workers", 1)] {
         assert_eq!(edit_distance(a, b), distance);
     }

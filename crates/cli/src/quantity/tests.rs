@@ -4,7 +4,7 @@ use super::{Bytes, Span};
 use std::time::Duration;
 
 #[test]
-fn a_span_of_some_length_is_not_none() {
+fn zero_duration_is_refused_where_length_is_required() {
     assert!(Span::of_some_length("0s").is_err() && Span::of_some_length("0").is_err());
     assert_eq!(Span::of_some_length("1ms").map(|span| span.0), Ok(Duration::from_millis(1)));
 }
@@ -27,7 +27,7 @@ fn sizes_are_read() {
 }
 
 #[test]
-fn what_is_no_size_is_refused() {
+fn invalid_sizes_are_refused() {
     for text in ["", "KiB", "-1", "1e3", "12parsecs", "0.3", "99999999TiB", "1.2.3"] {
         assert!(text.parse::<Bytes>().is_err(), "{text}");
     }
@@ -43,14 +43,14 @@ fn durations_are_read() {
 }
 
 #[test]
-fn what_is_no_duration_is_refused() {
+fn invalid_durations_are_refused() {
     for text in ["", "5", "s", "-5s", "5 fortnights"] {
         assert!(text.parse::<Span>().is_err(), "{text}");
     }
 }
 
 #[test]
-fn printed_quantities_can_be_read_again() {
+fn quantities_round_trip() {
     for bytes in [0, 1, 1023, 1024, 65_536, 1_572_864, 5 << 30] {
         assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
     }

@@ -26,7 +26,7 @@ fn listed(directory: &Path) -> (u64, u64) {
 /// A directory of many partitions is shown whole by a mount that has just begun, in every stat, whether the mount is beside
 /// a server or has its own.
 #[test]
-fn a_split_directory_is_shown_whole_from_the_first_stat_on() {
+fn first_stat_shows_all_partitions_of_a_directory() {
     let volume = Volume::format(&["--shards", "4", "--split-threshold", "3"]);
     let (server, mount) = (volume.serve(&[]), volume.mount(&["-o", "noembedded"]));
     let directory = volume.mount_point().join("split");

@@ -11,7 +11,7 @@ const WAITED_FOR_NOBODY: Duration = Duration::from_secs(10);
 /// `varve serve … & varve mount -o noembedded …`: the mount waits for the server, which has taken the volume, or is about to,
 /// and has not said yet where it listens.
 #[test]
-fn a_mount_finds_a_server_that_is_just_starting() {
+fn mount_waits_for_a_starting_server() {
     for _ in 0..3 {
         let volume = Volume::format(&["--shards", "64"]);
         let (server, mount) = std::thread::scope(|scope| {
@@ -29,7 +29,7 @@ fn a_mount_finds_a_server_that_is_just_starting() {
 /// `varve serve … & varve mount …` after an embedded mount was killed: the record that it left says nothing of the server, which
 /// has taken the volume and has not said yet where it listens. The mount waits for that, and not for itself.
 #[test]
-fn a_mount_is_not_refused_because_of_one_that_was_killed() {
+fn mount_succeeds_after_a_killed_mount() {
     let volume = Volume::format(&["--shards", "64"]);
     for round in 0..3 {
         let mut killed = volume.mount(&[]);
@@ -51,7 +51,7 @@ fn a_mount_is_not_refused_because_of_one_that_was_killed() {
 
 /// Whether somebody has the volume, which is asked without being in the way of a server that takes it.
 fn is_locked(volume: &Volume) -> bool {
-    let lock = varve_world::volume_dir::VolumeDir::new(volume.store()).lock_file();
+    let lock = varve_env::volume_dir::VolumeDir::new(volume.store()).lock_file();
     let inode = std::fs::metadata(lock).expect("a mount has made it").ino();
     let locks = std::fs::read_to_string("/proc/locks").expect("proc(5) is there");
     locks.lines().any(|line| line.contains("FLOCK") && line.contains(&format!(":{inode} ")))
@@ -59,7 +59,7 @@ fn is_locked(volume: &Volume) -> bool {
 
 /// A client of a server that was killed is told so, and not that a process does not answer which is not there.
 #[test]
-fn a_mount_is_told_that_its_server_was_killed() {
+fn mount_reports_a_killed_server() {
     let volume = Volume::format(&["--shards", "2"]);
     let server = volume.serve(&[]);
     let pid = server.pid();
@@ -68,9 +68,9 @@ fn a_mount_is_told_that_its_server_was_killed() {
     mount.arg("mount").arg(volume.store()).arg(volume.mount_point()).args(["-f", "-o", "noembedded"]);
     let refused = run(&mut mount, SHORT);
     assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
-    let told =
+    let reported =
         refused.stderr.contains("nobody serves the volume") && refused.stderr.contains(&format!("process {pid} on"));
-    assert!(told && refused.stderr.contains("varve serve"), "{}", refused.stderr);
+    assert!(reported && refused.stderr.contains("varve serve"), "{}", refused.stderr);
 }
 
 /// A mount in a container finds the server that the host has, whose number is another process's there, or nobody's.
@@ -111,7 +111,7 @@ fn a_mount_beside_an_embedded_one_is_refused() {
 
 /// Where nobody serves and nobody is about to, that is said, after a while.
 #[test]
-fn a_mount_says_that_nobody_serves() {
+fn mount_reports_missing_server() {
     let volume = Volume::format(&["--shards", "2"]);
     let mut mount = varve();
     mount.arg("mount").arg(volume.store()).arg(volume.mount_point()).args(["-f", "-o", "noembedded"]);

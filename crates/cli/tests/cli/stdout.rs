@@ -32,7 +32,7 @@ fn shell(redirection: &str, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_a_failure() {
+fn unwritable_result_is_a_failure() {
     let volume = Volume::format(&["--shards", "2"]);
     let commands: [(&[&str], i32); 9] = [
         (&["dump", "-o", "-"], 1),
@@ -50,8 +50,9 @@ fn a_result_that_cannot_be_written_is_a_failure() {
             let path = if arguments == ["man"] { volume.beside("man") } else { volume.store() };
             let refused = redirected(redirection, arguments, &path);
             assert_eq!(refused.code(), Some(code), "{arguments:?} {redirection}: {}", refused.stderr);
-            let said = ["standard output", "cannot write the dump"].iter().any(|words| refused.stderr.contains(words));
-            assert!(said && !refused.stderr.contains("panicked"), "{arguments:?} {redirection}: {}", refused.stderr);
+            let printed =
+                ["standard output", "cannot write the dump"].iter().any(|words| refused.stderr.contains(words));
+            assert!(printed && !refused.stderr.contains("panicked"), "{arguments:?} {redirection}: {}", refused.stderr);
         }
         let refused = redirected(redirection, &["completions"], Path::new("bash"));
         assert_eq!(refused.code(), Some(1), "{redirection}: {}", refused.stderr);
@@ -59,7 +60,7 @@ fn a_result_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
-fn help_that_cannot_be_written_is_a_failure() {
+fn unwritable_help_is_a_failure() {
     for redirection in REFUSING {
         for (arguments, code) in [
             (&["--version"][..], 1),
@@ -79,7 +80,7 @@ fn help_that_cannot_be_written_is_a_failure() {
 
 /// What was loaded is not thrown away for want of a place for the report, and the failure says so.
 #[test]
-fn a_load_whose_report_cannot_be_written_leaves_the_volume_and_says_so() {
+fn load_keeps_the_volume_if_its_report_cannot_be_written() {
     let volume = Volume::format(&["--shards", "2"]);
     let (store, dump) = (volume.store(), volume.beside("dump"));
     run(varve().arg("dump").arg("-o").arg(&dump).arg(&store), SHORT).succeeded("varve dump");
@@ -93,26 +94,26 @@ fn a_load_whose_report_cannot_be_written_leaves_the_volume_and_says_so() {
 
 /// A server may have acknowledged something by the time at which it would say that it serves.
 #[test]
-fn a_server_serves_though_nobody_can_be_told() {
+fn server_runs_with_stdout_closed() {
     let volume = Volume::format(&["--shards", "2"]);
     let mut shell = shell(">/dev/full", &["serve", "--unix-dir"]);
     shell.arg(volume.beside("sockets")).arg(volume.store());
     let log = std::fs::File::create(volume.beside("server.log")).expect("a file");
     let mut server = shell.stderr(log).spawn().expect("sh is everywhere");
-    let said = || std::fs::read_to_string(volume.beside("server.log")).expect("it can be read");
-    until("the server has tried to say that it serves", SHORT, || said().contains("standard output"));
-    assert!(said().contains("It goes on all the same"), "{}", said());
+    let printed = || std::fs::read_to_string(volume.beside("server.log")).expect("it can be read");
+    until("the server has tried to say that it serves", SHORT, || printed().contains("standard output"));
+    assert!(printed().contains("It goes on all the same"), "{}", printed());
     let mount = volume.mount(&["-o", "noembedded"]);
     std::fs::write(mount.directory.join("file"), "served").expect("it is served");
     mount.unmount();
     must(Command::new("kill").arg(server.id().to_string()));
-    assert!(server.wait().expect("it was started here").success(), "{}", said());
+    assert!(server.wait().expect("it was started here").success(), "{}", printed());
     volume.expect_sound();
 }
 
 /// Who starts a daemon without a stdout does not want to be told of it, and what says nothing needs none.
 #[test]
-fn what_goes_on_to_run_needs_no_stdout() {
+fn long_running_commands_tolerate_closed_stdout() {
     let volume = Volume::format(&["--shards", "2"]);
     let (store, directory) = (volume.store(), volume.mount_point());
     let log = format!("--log-file={}", volume.beside("mount.log").display());

@@ -34,7 +34,7 @@ fn expect_kept(volume: &Volume, content: &str) {
 
 /// One signal: the mount says what holds it, is used on, and goes when it is free, without another word.
 #[test]
-fn a_busy_mount_that_is_asked_to_stop_goes_when_it_is_free() {
+fn busy_mount_stops_when_it_becomes_free() {
     let volume = Volume::format(&["--shards", "2"]);
     let mut mount = volume.mount(&[]);
     let mut file = open(&mount);
@@ -54,7 +54,7 @@ fn a_busy_mount_that_is_asked_to_stop_goes_when_it_is_free() {
 
 /// Two signals: nobody sees it any more, and what is open goes on until it is closed.
 #[test]
-fn a_busy_mount_that_is_asked_to_stop_twice_is_out_of_sight() {
+fn second_stop_detaches_a_busy_mount() {
     let volume = Volume::format(&["--shards", "2"]);
     let mut mount = volume.mount(&[]);
     let mut file = open(&mount);
@@ -73,7 +73,7 @@ fn a_busy_mount_that_is_asked_to_stop_twice_is_out_of_sight() {
 
 /// Two signals, and another mount over the mount: that one stays, and the mount goes when it is seen again, though in use.
 #[test]
-fn a_covered_mount_that_is_asked_to_stop_twice_goes_when_it_is_seen() {
+fn twice_stopped_covered_mount_ends_when_uncovered() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root may mount over a mount");
         return;
@@ -101,7 +101,7 @@ fn a_covered_mount_that_is_asked_to_stop_twice_goes_when_it_is_seen() {
 /// The second signal is seen while the first one's sync waits for a server that is gone, for much longer than this test. (What is
 /// held is a directory: a process that is started meanwhile has it too, and its close waits for nobody, unlike a file's.)
 #[test]
-fn a_second_signal_does_not_wait_for_the_sync_of_the_first() {
+fn second_signal_does_not_wait_for_the_first_sync() {
     let volume = Volume::format(&["--shards", "2"]);
     let server = volume.serve(&[]);
     let mut mount = volume.mount(&["-o", "deadline=10m,noembedded"]);
@@ -121,7 +121,7 @@ fn a_second_signal_does_not_wait_for_the_sync_of_the_first() {
 
 /// A benchmark that is interrupted says so with the exit code of that, and leaves nothing behind.
 #[test]
-fn an_interrupted_benchmark_leaves_nothing() {
+fn interrupted_benchmark_cleans_up() {
     let directory = scratch();
     let via = format!("path:{}", directory.path().display());
     let made = || fs::read_dir(directory.path()).expect("a directory").count();

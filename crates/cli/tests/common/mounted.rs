@@ -108,22 +108,22 @@ impl Volume {
     }
 
     /// Mounts it, or makes the plain directory that `VARVE_E2E_ON=plain` asks for.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> TestDirectory {
         if on_plain_directory() {
-            return Place { directory: self.mount_point(), mount: None };
+            return TestDirectory { directory: self.mount_point(), mount: None };
         }
         let mount = self.mount(&[]);
-        Place { directory: mount.directory.clone(), mount: Some(mount) }
+        TestDirectory { directory: mount.directory.clone(), mount: Some(mount) }
     }
 }
 
 /// Where a suite does its work.
-pub struct Place {
+pub struct TestDirectory {
     pub directory: PathBuf,
     pub mount: Option<Mount>,
 }
 
-impl Place {
+impl TestDirectory {
     /// Unmounts cleanly.
     pub fn end(self) {
         if let Some(mount) = self.mount {

@@ -48,10 +48,10 @@ fn weigh(path: &Path) -> (u64, usize, PathBuf) {
 }
 
 /// What a tree holds: a line for each name with its kind, permissions, size, time and content.
-pub type Manifest = BTreeMap<Vec<u8>, Entry>;
+pub type TreeManifest = BTreeMap<Vec<u8>, TreeEntry>;
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TreeEntry {
     pub mode: u32,
     /// Of files; a directory's size is the file system's own affair.
     pub size: u64,
@@ -61,15 +61,15 @@ pub struct Entry {
     pub hash: u128,
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for TreeEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:o} {} bytes mtime {} {:032x}", self.mode, self.size, self.mtime, self.hash)
     }
 }
 
 /// Reads the whole tree below `root`. `times`: whether modification times belong to it.
-pub fn manifest(root: &Path, times: bool) -> Manifest {
-    let mut manifest = Manifest::new();
+pub fn manifest(root: &Path, times: bool) -> TreeManifest {
+    let mut manifest = TreeManifest::new();
     walk(root, &mut |path, metadata| {
         let content = if metadata.is_symlink() {
             std::fs::read_link(path).expect("a symlink has a target").as_os_str().as_bytes().to_vec()
@@ -79,7 +79,7 @@ pub fn manifest(root: &Path, times: bool) -> Manifest {
             Vec::new()
         };
         let file = metadata.is_file();
-        let entry = Entry {
+        let entry = TreeEntry {
             mode: metadata.mode(),
             size: if file { metadata.len() } else { 0 },
             mtime: if file && times { metadata.mtime() } else { 0 },
@@ -96,8 +96,8 @@ pub fn manifest(root: &Path, times: bool) -> Manifest {
 
 /// # Panics
 /// If the manifests differ; shows the first differences.
-pub fn assert_equal(what: &str, expected: &Manifest, found: &Manifest) {
-    let show = |name: &[u8], entry: Option<&Entry>| format!("{} {entry:?}", String::from_utf8_lossy(name));
+pub fn assert_equal(what: &str, expected: &TreeManifest, found: &TreeManifest) {
+    let show = |name: &[u8], entry: Option<&TreeEntry>| format!("{} {entry:?}", String::from_utf8_lossy(name));
     let names: std::collections::BTreeSet<&Vec<u8>> = expected.keys().chain(found.keys()).collect();
     let different: Vec<String> = names
         .into_iter()

@@ -1,33 +1,33 @@
 //! A writer: works by its manifest, and compares the volume with it.
 
-use super::door::{Door, Found, Stopped};
-use super::manifest::{Content, Manifest, Operation};
+use super::frontend::{FoundFile, Frontend, Stopped};
+use super::manifest::{ExpectedContent, FileOperation, Manifest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// One writer's directory and what it knows.
-pub struct Writer {
+pub struct ManifestWriter {
     pub name: String,
-    door: Box<dyn Door>,
-    random: varve_world::random::Seeded,
+    frontend: Box<dyn Frontend>,
+    random: varve_env::random::Seeded,
     manifest: Manifest,
     /// Under way when a process died.
-    pub unanswered: Option<Operation>,
+    pub unanswered: Option<FileOperation>,
     pub acknowledged: u64,
 }
 
-impl fmt::Debug for Writer {
+impl fmt::Debug for ManifestWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} was not answered {:?}", self.name, self.unanswered)
     }
 }
 
-impl Writer {
-    pub fn new(name: String, door: Box<dyn Door>, seed: u64) -> Writer {
-        let random = varve_world::random::Seeded::new(seed);
-        Writer { name, door, random, manifest: Manifest::default(), unanswered: None, acknowledged: 0 }
+impl ManifestWriter {
+    pub fn new(name: String, frontend: Box<dyn Frontend>, seed: u64) -> ManifestWriter {
+        let random = varve_env::random::Seeded::new(seed);
+        ManifestWriter { name, frontend, random, manifest: Manifest::default(), unanswered: None, acknowledged: 0 }
     }
 
     pub fn files(&self) -> usize {
@@ -38,7 +38,7 @@ impl Writer {
     pub fn work(&mut self, stop: &AtomicBool) {
         while !stop.load(Relaxed) {
             let operation = self.manifest.choose(&mut self.random);
-            match self.door.perform(&operation) {
+            match self.frontend.perform(&operation) {
                 Ok(()) => self.acknowledge(&operation),
                 Err(Stopped { error, synced }) if is_death(&error) => {
                     if synced {
@@ -53,14 +53,15 @@ impl Writer {
         }
     }
 
-    fn acknowledge(&mut self, operation: &Operation) {
+    fn acknowledge(&mut self, operation: &FileOperation) {
         self.manifest.apply(operation);
         self.acknowledged += 1;
     }
 
     /// Compares the volume with the manifest; then the volume's word counts for what was unanswered.
     pub fn check(&mut self, when: &str) {
-        let tree = Tree::read(self.door.as_ref()).unwrap_or_else(|error| panic!("{when}: {}: {error}", self.name));
+        let tree =
+            VolumeTree::read(self.frontend.as_ref()).unwrap_or_else(|error| panic!("{when}: {}: {error}", self.name));
         let unlike_before = tree.differences(&self.manifest, None);
         let Some(operation) = self.unanswered.take() else {
             assert!(unlike_before.is_empty(), "{when}: {}: {}", self.name, unlike_before.join("\n"));
@@ -90,7 +91,7 @@ impl Writer {
     /// Removes a file of whose content only a part was promised.
     fn forget(&mut self, name: &str) {
         for name in self.manifest.forget(name) {
-            match self.door.remove(&name) {
+            match self.frontend.remove(&name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => panic!("{}: {name}: {error}", self.name),
                 _ => {}
             }
@@ -112,13 +113,13 @@ struct Partial {
 }
 
 impl Partial {
-    fn new(name: &str, operation: &Operation, before: &Manifest, after: &Manifest) -> Partial {
+    fn new(name: &str, operation: &FileOperation, before: &Manifest, after: &Manifest) -> Partial {
         let bytes = |manifest: &Manifest| manifest.names.get(name).map(|file| manifest.files[file].bytes());
         Partial {
             file: after.names[name],
             before: bytes(before),
             after: bytes(after).expect("the operation makes it"),
-            appends: matches!(operation, Operation::Append { .. }),
+            appends: matches!(operation, FileOperation::Append { .. }),
         }
     }
 
@@ -129,22 +130,22 @@ impl Partial {
 }
 
 /// A writer's directory as it is on the volume.
-struct Tree {
-    files: BTreeMap<String, Found>,
+struct VolumeTree {
+    files: BTreeMap<String, FoundFile>,
     directories: BTreeSet<String>,
 }
 
-impl Tree {
-    fn read(door: &dyn Door) -> io::Result<Tree> {
-        let mut tree = Tree { files: BTreeMap::new(), directories: BTreeSet::new() };
+impl VolumeTree {
+    fn read(frontend: &dyn Frontend) -> io::Result<VolumeTree> {
+        let mut tree = VolumeTree { files: BTreeMap::new(), directories: BTreeSet::new() };
         let mut waiting = vec![String::new()];
         while let Some(directory) = waiting.pop() {
             let within = |error: io::Error| io::Error::new(error.kind(), format!("listing {directory:?}: {error}"));
-            for name in door.list(&directory).map_err(within)? {
+            for name in frontend.list(&directory).map_err(within)? {
                 let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
                 let within =
                     |error: io::Error| io::Error::new(error.kind(), format!("{path:?} is listed, but: {error}"));
-                let found = door.look(&path).map_err(within)?;
+                let found = frontend.look(&path).map_err(within)?;
                 if found.directory {
                     tree.directories.insert(path.clone());
                     waiting.push(path);
@@ -182,7 +183,7 @@ impl Tree {
     }
 }
 
-fn unlike(name: &str, found: &Found, content: &Content, links: u64) -> Vec<String> {
+fn unlike(name: &str, found: &FoundFile, content: &ExpectedContent, links: u64) -> Vec<String> {
     let mut differences = Vec::new();
     if found.bytes != content.bytes() {
         differences.push(format!("{name} has {} other bytes than {:?}", found.bytes.len(), content.pieces));

@@ -1,7 +1,7 @@
 //! What writers were told, kept outside the volume, and the operations that make sense by it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use varve_world::random::Seeded;
+use varve_env::random::Seeded;
 
 /// More names than this in one directory make later operations meet earlier files; a few times the split threshold of the
 /// suite's volumes.
@@ -16,14 +16,14 @@ const SIZES: [usize; 6] = [0, 1, 700, 4096, 4097, 60_000];
 
 /// So many bytes of chance, or zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct ContentPiece {
     pub seed: Option<u64>,
     pub length: usize,
 }
 
-impl Piece {
-    fn chance(random: &mut Seeded, length: usize) -> Piece {
-        Piece { seed: Some(random.number()), length }
+impl ContentPiece {
+    fn chance(random: &mut Seeded, length: usize) -> ContentPiece {
+        ContentPiece { seed: Some(random.number()), length }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -36,8 +36,8 @@ impl Piece {
 
 /// What is known of a file. Two names of one file share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Content {
-    pub pieces: Vec<Piece>,
+pub struct ExpectedContent {
+    pub pieces: Vec<ContentPiece>,
     pub mode: u32,
     /// Seconds, when it was set and not changed by a write since.
     pub mtime: Option<i64>,
@@ -45,9 +45,9 @@ pub struct Content {
     pub xattr: Option<Vec<u8>>,
 }
 
-impl Content {
+impl ExpectedContent {
     pub fn bytes(&self) -> Vec<u8> {
-        self.pieces.iter().flat_map(Piece::bytes).collect()
+        self.pieces.iter().flat_map(ContentPiece::bytes).collect()
     }
 
     fn length(&self) -> usize {
@@ -62,7 +62,7 @@ impl Content {
             piece.length > 0
         });
         if left > 0 {
-            self.pieces.push(Piece { seed: None, length: left });
+            self.pieces.push(ContentPiece { seed: None, length: left });
         }
     }
 }
@@ -71,23 +71,23 @@ impl Content {
 #[derive(Clone, Debug, Default)]
 pub struct Manifest {
     pub names: BTreeMap<String, u64>,
-    pub files: BTreeMap<u64, Content>,
+    pub files: BTreeMap<u64, ExpectedContent>,
     pub directories: BTreeSet<String>,
     next_directory: u64,
 }
 
 #[derive(Clone, Debug)]
-pub enum Operation {
+pub enum FileOperation {
     /// Makes or replaces a file: written under the name and closed; `sync`: fsynced before.
     Write {
         name: String,
-        piece: Piece,
+        piece: ContentPiece,
         sync: bool,
     },
     /// Opens a file, writes to its end, and closes it; `sync`: fsynced before.
     Append {
         name: String,
-        piece: Piece,
+        piece: ContentPiece,
         sync: bool,
     },
     Rename {
@@ -136,11 +136,11 @@ pub enum Operation {
     },
 }
 
-impl Operation {
+impl FileOperation {
     /// The file whose bytes it writes.
     pub fn writes(&self) -> Option<&str> {
         match self {
-            Operation::Write { name, .. } | Operation::Append { name, .. } => Some(name),
+            FileOperation::Write { name, .. } | FileOperation::Append { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -152,37 +152,37 @@ fn pick<'a, T>(random: &mut Seeded, mut all: impl ExactSizeIterator<Item = &'a T
 
 impl Manifest {
     /// An operation that makes sense now.
-    pub fn choose(&self, random: &mut Seeded) -> Operation {
+    pub fn choose(&self, random: &mut Seeded) -> FileOperation {
         let unused = self.fresh(random);
         let Some(name) = pick(random, self.names.keys().collect::<Vec<_>>().iter()).map(|name| (*name).clone()) else {
             return self.write(unused, random);
         };
         if self.names.len() >= FILES_MAX {
-            return Operation::Unlink { name };
+            return FileOperation::Unlink { name };
         }
         match random.below(32) {
             0..=10 => self.write(unused, random),
             11 | 12 => {
                 let length = SIZES[random.below(SIZES.len())];
-                Operation::Append { name, piece: Piece::chance(random, length), sync: random.below(2) == 0 }
+                FileOperation::Append { name, piece: ContentPiece::chance(random, length), sync: random.below(2) == 0 }
             }
-            13..=16 => Operation::Rename { from: name, to: unused },
-            17 | 18 if !self.names.contains_key(&unused) => Operation::Link { from: name, to: unused },
-            19 if self.names.contains_key(&unused) => Operation::Exchange { one: name, other: unused },
-            19..=21 => Operation::Unlink { name },
-            22 => Operation::Chmod { name, mode: 0o600 + random.below(0o100) as u32 },
-            23 => Operation::SetTime { name, seconds: random.below(2_000_000_000) as i64 },
+            13..=16 => FileOperation::Rename { from: name, to: unused },
+            17 | 18 if !self.names.contains_key(&unused) => FileOperation::Link { from: name, to: unused },
+            19 if self.names.contains_key(&unused) => FileOperation::Exchange { one: name, other: unused },
+            19..=21 => FileOperation::Unlink { name },
+            22 => FileOperation::Chmod { name, mode: 0o600 + random.below(0o100) as u32 },
+            23 => FileOperation::SetTime { name, seconds: random.below(2_000_000_000) as i64 },
             24 => {
                 let length = 1 + random.below(300);
-                Operation::SetXattr { name, value: random.bytes(length) }
+                FileOperation::SetXattr { name, value: random.bytes(length) }
             }
-            25 if self.files[&self.names[&name]].xattr.is_some() => Operation::RemoveXattr { name },
-            25 | 26 => Operation::Truncate { name, length: SIZES[random.below(SIZES.len())] },
-            _ => self.of_directories(random).unwrap_or(Operation::Unlink { name }),
+            25 if self.files[&self.names[&name]].xattr.is_some() => FileOperation::RemoveXattr { name },
+            25 | 26 => FileOperation::Truncate { name, length: SIZES[random.below(SIZES.len())] },
+            _ => self.of_directories(random).unwrap_or(FileOperation::Unlink { name }),
         }
     }
 
-    fn of_directories(&self, random: &mut Seeded) -> Option<Operation> {
+    fn of_directories(&self, random: &mut Seeded) -> Option<FileOperation> {
         let fresh = format!("d{}", self.next_directory);
         let empty = |name: &String| !self.inside(name).any(|_| true);
         let name = pick(random, self.directories.iter());
@@ -192,8 +192,8 @@ impl Manifest {
                 let name = name?;
                 let inside = self.names.keys().find(|file| is_inside(file, name));
                 Some(match inside {
-                    Some(file) => Operation::Unlink { name: file.clone() },
-                    None if empty(name) => Operation::RemoveDirectory { name: name.clone() },
+                    Some(file) => FileOperation::Unlink { name: file.clone() },
+                    None if empty(name) => FileOperation::RemoveDirectory { name: name.clone() },
                     None => return None,
                 })
             }
@@ -201,15 +201,17 @@ impl Manifest {
                 let name = name?;
                 let parent = pick(random, self.directories.iter()).filter(|p| *p != name && !is_inside(p, name));
                 let to = parent.map_or(fresh.clone(), |parent| format!("{parent}/{fresh}"));
-                Some(Operation::MoveDirectory { from: name.clone(), to })
+                Some(FileOperation::MoveDirectory { from: name.clone(), to })
             }
             _ if self.directories.len() < DIRECTORIES_MAX => {
                 let parent = name.filter(|_| random.below(2) == 0);
-                Some(Operation::MakeDirectory { name: parent.map_or(fresh.clone(), |p| format!("{p}/{fresh}")) })
+                Some(FileOperation::MakeDirectory { name: parent.map_or(fresh.clone(), |p| format!("{p}/{fresh}")) })
             }
-            _ => {
-                self.directories.iter().find(|name| empty(name)).map(|n| Operation::RemoveDirectory { name: n.clone() })
-            }
+            _ => self
+                .directories
+                .iter()
+                .find(|name| empty(name))
+                .map(|n| FileOperation::RemoveDirectory { name: n.clone() }),
         }
     }
 
@@ -226,55 +228,55 @@ impl Manifest {
         self.names.keys().chain(&self.directories).filter(move |name| is_inside(name, directory))
     }
 
-    fn write(&self, name: String, random: &mut Seeded) -> Operation {
+    fn write(&self, name: String, random: &mut Seeded) -> FileOperation {
         let length = SIZES[random.below(SIZES.len())];
-        Operation::Write { name, piece: Piece::chance(random, length), sync: random.below(4) == 0 }
+        FileOperation::Write { name, piece: ContentPiece::chance(random, length), sync: random.below(4) == 0 }
     }
 
-    fn file(&mut self, name: &str) -> &mut Content {
+    fn file(&mut self, name: &str) -> &mut ExpectedContent {
         self.files.get_mut(&self.names[name]).expect("a name's file")
     }
 
     /// What the operation does once it is acknowledged.
-    pub fn apply(&mut self, operation: &Operation) {
+    pub fn apply(&mut self, operation: &FileOperation) {
         match operation {
-            Operation::Write { name, piece, .. } => {
+            FileOperation::Write { name, piece, .. } => {
                 let next = self.files.keys().last().map_or(0, |last| last + 1);
                 let file = *self.names.entry(name.clone()).or_insert(next);
-                let new = Content { pieces: Vec::new(), mode: MODE, mtime: None, xattr: None };
+                let new = ExpectedContent { pieces: Vec::new(), mode: MODE, mtime: None, xattr: None };
                 let content = self.files.entry(file).or_insert(new);
                 content.pieces = vec![piece.clone()];
                 content.mtime = None;
             }
-            Operation::Append { name, piece, .. } => {
+            FileOperation::Append { name, piece, .. } => {
                 let content = self.file(name);
                 content.pieces.push(piece.clone());
                 // An append of nothing changes nothing.
                 content.mtime = content.mtime.filter(|_| piece.length == 0);
             }
-            Operation::Rename { from, to } => {
+            FileOperation::Rename { from, to } => {
                 // Two names of one file: rename(2) does nothing.
                 if self.names.get(from) != self.names.get(to) {
                     let file = self.names.remove(from).expect("chosen among the names");
                     self.names.insert(to.clone(), file);
                 }
             }
-            Operation::Exchange { one, other } => {
+            FileOperation::Exchange { one, other } => {
                 let (first, second) = (self.names[one], self.names[other]);
                 self.names.insert(one.clone(), second);
                 self.names.insert(other.clone(), first);
             }
-            Operation::Link { from, to } => {
+            FileOperation::Link { from, to } => {
                 self.names.insert(to.clone(), self.names[from]);
             }
-            Operation::Unlink { name } => {
+            FileOperation::Unlink { name } => {
                 self.names.remove(name);
             }
-            Operation::Chmod { name, mode } => self.file(name).mode = *mode,
-            Operation::SetTime { name, seconds } => self.file(name).mtime = Some(*seconds),
-            Operation::SetXattr { name, value } => self.file(name).xattr = Some(value.clone()),
-            Operation::RemoveXattr { name } => self.file(name).xattr = None,
-            Operation::Truncate { name, length } => {
+            FileOperation::Chmod { name, mode } => self.file(name).mode = *mode,
+            FileOperation::SetTime { name, seconds } => self.file(name).mtime = Some(*seconds),
+            FileOperation::SetXattr { name, value } => self.file(name).xattr = Some(value.clone()),
+            FileOperation::RemoveXattr { name } => self.file(name).xattr = None,
+            FileOperation::Truncate { name, length } => {
                 let content = self.file(name);
                 // truncate(2) to the same length may set the time or not.
                 content.mtime = None;
@@ -282,12 +284,12 @@ impl Manifest {
                     content.truncate(*length);
                 }
             }
-            Operation::MakeDirectory { name } => {
+            FileOperation::MakeDirectory { name } => {
                 self.directories.insert(name.clone());
                 self.next_directory += 1;
             }
-            Operation::MoveDirectory { from, to } => self.move_directory(from, to),
-            Operation::RemoveDirectory { name } => {
+            FileOperation::MoveDirectory { from, to } => self.move_directory(from, to),
+            FileOperation::RemoveDirectory { name } => {
                 self.directories.remove(name);
             }
         }

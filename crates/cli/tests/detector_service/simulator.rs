@@ -4,12 +4,12 @@ use super::*;
 
 /// Promise: the simulator waits for room for its connections as long as its patience lasts, and says so.
 #[test]
-fn the_simulator_waits_for_room() {
+fn simulator_waits_for_a_free_connection() {
     let directory = common::scratch();
     let root = directory.path().to_str().expect("text");
     let place = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--connections-max", "1"];
-    let mut service = Process::start(&[&["record", "serve", root], &place[..]].concat());
-    let listen = service.told()["listen"].as_str().expect("an address").to_owned();
+    let mut service = JsonProcess::start(&[&["record", "serve", root], &place[..]].concat());
+    let listen = service.reported()["listen"].as_str().expect("an address").to_owned();
     let holds = Client::connect(options(&listen, &start("holds"))).expect("in");
     let to = format!("tcp://{listen}");
     let simulate = |patience: &str| {
@@ -30,10 +30,10 @@ fn the_simulator_waits_for_room() {
         command.spawn().expect("varve runs")
     };
     let output = simulate("500ms").wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     for words in ["waiting up to 500ms for room", "no room for a connection", "--patience waits longer"] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
     let waits = simulate("60s");
     std::thread::sleep(Duration::from_millis(500));
@@ -46,20 +46,24 @@ fn the_simulator_waits_for_room() {
 /// Issue 5: the simulator plays our protocol: a run of its own or one that exists, over several connections; a simulator
 /// that was killed is taken up by the next; a service that is lost is told of.
 #[test]
-fn the_simulator_plays_a_run_to_a_service() {
+fn simulator_streams_a_run_to_a_service() {
     let directory = common::scratch();
     let service = Service::start(directory.path());
     let to = format!("tcp://{}", service.listen);
     let model = ["detector", "simulate", "--to", &to, "--model", "64x48xu16", "--compress-ratio", "4"];
     let simulate = |words: &[&str]| {
         let output = varve().arg("--json").args(model).args(words).output().expect("varve runs");
-        let told: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
-        (output.status.code().expect("a code"), told, String::from_utf8_lossy(&output.stderr).into_owned())
+        let reported: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        (output.status.code().expect("a code"), reported, String::from_utf8_lossy(&output.stderr).into_owned())
     };
     // A run of its own.
-    let (code, told, wrong) =
+    let (code, reported, wrong) =
         simulate(&["--run", "own", "--file", "own.h5", "--frames", "200", "--connections", "3", "--layout", "raw"]);
-    assert_eq!((code, told["frames"].as_u64(), told["missing"].as_u64()), (0, Some(200), Some(0)), "{told} {wrong}");
+    assert_eq!(
+        (code, reported["frames"].as_u64(), reported["missing"].as_u64()),
+        (0, Some(200), Some(0)),
+        "{reported} {wrong}"
+    );
     assert_eq!(service.record(&["status", "own"]).1["durable"], 200);
     // The same frames as the file has that a simulator writes itself.
     let alone = directory.path().join("alone.h5");
@@ -68,7 +72,7 @@ fn the_simulator_plays_a_run_to_a_service() {
     let output = command.args(["--frames", "200", "--out"]).arg(&alone).output().expect("varve runs");
     assert!(output.status.success(), "{output:?}");
     let own = directory.path().join("own.h5");
-    let data = |file: &Path| varve_detector::replay::Replay::open(file, None).expect("a file");
+    let data = |file: &Path| varve_detector::replay::FrameReplay::open(file, None).expect("a file");
     let (own, alone) = (data(&own), data(&alone));
     let (mut one, mut other) = (Vec::new(), Vec::new());
     for number in [0, 1, 99, 199] {
@@ -78,9 +82,9 @@ fn the_simulator_plays_a_run_to_a_service() {
     }
     // The elements of a detector, each bringing its rows.
     let elements = ["--run", "rows", "--file", "rows.h5", "--frames", "30", "--sources", "3", "--layout", "raw"];
-    let (code, told, wrong) = simulate(&elements);
-    let there = told["received"].as_u64();
-    assert_eq!((code, there, told["partial"].as_u64()), (0, Some(30), Some(0)), "{told} {wrong}");
+    let (code, reported, wrong) = simulate(&elements);
+    let there = reported["received"].as_u64();
+    assert_eq!((code, there, reported["partial"].as_u64()), (0, Some(30), Some(0)), "{reported} {wrong}");
     let rows = data(&directory.path().join("rows.h5"));
     for number in [0, 17, 29] {
         rows.frame_into(number, &mut one).expect("read");
@@ -92,8 +96,8 @@ fn the_simulator_plays_a_run_to_a_service() {
     assert!(code == 1 && wrong.contains("give another name and file"), "{code} {wrong}");
     // A run that exists, which goes on afterwards.
     assert_eq!(service.record(&["start", "there", "there.h5", "--frame", "48x64", "--keep"]).0, 0);
-    let (code, told, wrong) = simulate(&["--run", "there", "--frames", "20", "--leave"]);
-    assert_eq!((code, told["frames"].as_u64()), (0, Some(20)), "{told} {wrong}");
+    let (code, reported, wrong) = simulate(&["--run", "there", "--frames", "20", "--leave"]);
+    assert_eq!((code, reported["frames"].as_u64()), (0, Some(20)), "{reported} {wrong}");
     assert_eq!(service.record(&["status", "there"]).1["state"], "running");
     assert_eq!(service.record(&["stop", "there"]).1["finished"]["received"], 20);
     assert_eq!(service.record(&["start", "narrow", "narrow.h5", "--frame", "48x63"]).0, 0);
@@ -111,8 +115,9 @@ fn the_simulator_plays_a_run_to_a_service() {
     let output = hung.wait_with_output().expect("it ends");
     let wrong = String::from_utf8_lossy(&output.stderr).into_owned();
     // By who sent something, or who was connecting just then.
-    let told = ["made no progress for 0.5 s", "it has not answered for 5s"].iter().any(|told| wrong.contains(told));
-    assert!(output.status.code() == Some(1) && told, "{output:?}");
+    let reported =
+        ["made no progress for 0.5 s", "it has not answered for 5s"].iter().any(|reported| wrong.contains(reported));
+    assert!(output.status.code() == Some(1) && reported, "{output:?}");
     service.process.kill();
     let (code, _, wrong) = simulate(&["--run", "lost", "--frames", "20", "--patience", "300ms"]);
     assert!(code == 1 && wrong.contains("cannot be reached"), "{code} {wrong}");
@@ -127,9 +132,9 @@ fn resumed(service: &Service, to: &str) {
     first.kill().expect("killed");
     first.wait().expect("gone");
     let output = varve().arg("--json").args(model).args(flags).output().expect("varve runs");
-    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let count = |key: &str| told[key].as_u64().expect("a count");
-    assert!(count("already") > 5, "{told}");
-    assert_eq!((count("frames") + count("dropped") + count("already"), count("duplicate")), (120, 0), "{told}");
-    assert_eq!(count("received") + count("dropped"), 120, "{told}");
+    let reported: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let count = |key: &str| reported[key].as_u64().expect("a count");
+    assert!(count("already") > 5, "{reported}");
+    assert_eq!((count("frames") + count("dropped") + count("already"), count("duplicate")), (120, 0), "{reported}");
+    assert_eq!(count("received") + count("dropped"), 120, "{reported}");
 }

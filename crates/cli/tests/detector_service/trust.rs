@@ -101,12 +101,12 @@ fn other_users_need_the_token() {
             let mut command = Command::new(&program);
             command.env_clear().env("XDG_RUNTIME_DIR", runtime).current_dir("/").uid(STRANGER).gid(STRANGER);
             let output = run(command.arg("record").args(words).args(["--http", &service.http]), LIMIT);
-            let said = output.stderr.as_str();
+            let printed = output.stderr.as_str();
             assert!(
-                output.code() == Some(1) && said.contains("asks for a token, and none was given"),
-                "{words:?}: {said}"
+                output.code() == Some(1) && printed.contains("asks for a token, and none was given"),
+                "{words:?}: {printed}"
             );
-            assert!(said.contains("--token-file"), "{said}");
+            assert!(printed.contains("--token-file"), "{printed}");
         }
     }
     assert_eq!(service.record(&["status", "mine"]).1["state"], "running");
@@ -130,18 +130,18 @@ fn commands_and_the_simulator_speak_tls() {
     let status =
         run(varve().args(["--json", "record", "status", "tls"]).args(trusting), LIMIT).succeeded("status").json();
     assert_eq!(status["durable"], 20, "{status}");
-    let stranger = certificate("stranger.pem");
+    let unauthenticated = certificate("stranger.pem");
     for (arguments, words) in [
         (&["--http", &url][..], "needs --tls-ca"),
         (&["--http", &service.http], "--tls-ca"),
-        (&["--http", &url, "--tls-ca", &stranger], "is not trusted"),
+        (&["--http", &url, "--tls-ca", &unauthenticated], "is not trusted"),
         (&["--http", &url, "--tls-ca", "/nonexistent"], "cannot read the certificates"),
     ] {
         let output = run(varve().args(["record", "status"]).args(arguments), LIMIT);
         assert!(output.code() != Some(0) && output.stderr.contains(words), "{arguments:?}: {}", output.stderr);
     }
     let joined = ["record", "join", &service.listen, "tls", "--directory", "/nonexistent", "--retry", "1s"];
-    let output = run(varve().args(joined).args(["--tls-ca", &stranger]), LIMIT);
+    let output = run(varve().args(joined).args(["--tls-ca", &unauthenticated]), LIMIT);
     assert!(output.code() == Some(1), "{}", output.stderr);
     service.process.terminate();
 }
@@ -154,11 +154,11 @@ fn insecure_listening_warns() {
     command.args(Service::words(directory.path(), "0.0.0.0:0", "127.0.0.1:0")).arg("--insecure");
     let child = command.arg("--token-file").arg(&token).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut child = child.expect("varve runs");
-    let mut told = String::new();
-    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut told).expect("a line");
+    let mut reported = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut reported).expect("a line");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told");
     let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("warning: --listen 0.0.0.0:0 is open to other hosts without TLS"), "{told} {said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("warning: --listen 0.0.0.0:0 is open to other hosts without TLS"), "{reported} {printed}");
 }

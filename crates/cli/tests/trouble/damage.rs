@@ -152,7 +152,7 @@ fn a_volume_of_a_newer_format_is_refused_with_advice() {
 }
 
 #[test]
-fn a_damaged_log_is_refused_and_read_again_when_it_is_restored() {
+fn damaged_log_is_refused_until_restored() {
     let (volume, kept) = worked_on(false);
     let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
     let log = logs.last().expect("a server that was killed leaves its log");
@@ -170,7 +170,7 @@ fn a_damaged_log_is_refused_and_read_again_when_it_is_restored() {
 
 /// Not one of its files is left: that is not taken for a log that held nothing.
 #[test]
-fn a_log_that_is_gone_is_refused_and_gone_on_without_by_a_repair() {
+fn missing_log_is_refused_until_repaired() {
     let (volume, kept) = worked_on(false);
     let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
     let sound: Vec<_> = logs.iter().map(|path| std::fs::read(path).expect("a log")).collect();
@@ -191,7 +191,7 @@ fn a_log_that_is_gone_is_refused_and_gone_on_without_by_a_repair() {
 
 /// To a part, to its header, and to nothing: what is left of it is whole, and is not taken for all that was synced.
 #[test]
-fn a_log_that_was_cut_is_refused_and_gone_on_without_by_a_repair() {
+fn truncated_log_is_refused_until_repaired() {
     let (volume, kept) = worked_on(false);
     let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
     let log = logs.last().expect("a server that was killed leaves its log");
@@ -236,7 +236,7 @@ fn a_log_that_was_cut_is_refused_and_gone_on_without_by_a_repair() {
 }
 
 #[test]
-fn a_torn_end_of_a_log_is_no_damage() {
+fn torn_log_tail_is_not_damage() {
     let (volume, kept) = worked_on(false);
     let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
     // What a power cut leaves behind the last fsync.
@@ -247,7 +247,7 @@ fn a_torn_end_of_a_log_is_no_damage() {
 }
 
 #[test]
-fn a_damaged_table_is_refused_and_read_again_when_it_is_restored() {
+fn damaged_table_is_refused_until_restored() {
     let (volume, kept) = worked_on(true);
     let tables = files_below(&volume.store().join("shards"), &|path| path.ends_with(".sst"));
     let table = tables.iter().max_by_key(|path| path.metadata().map_or(0, |found| found.len())).expect("a table");
@@ -269,7 +269,7 @@ fn a_damaged_table_is_refused_and_read_again_when_it_is_restored() {
 
 /// Content that was removed from the store is an I/O error of the file that had it, and the rest of the volume works.
 #[test]
-fn content_that_is_gone_is_an_error_of_its_file() {
+fn missing_content_is_an_error_of_its_file() {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
     let mount = volume.mount(&[]);
     let large = mount.directory.join("large");
@@ -293,7 +293,7 @@ fn content_that_is_gone_is_an_error_of_its_file() {
 /// Content that was cut in the store is an I/O error of its file, which the log names, and never passes for the whole
 /// of it; a repair keeps what is left.
 #[test]
-fn content_that_was_cut_is_an_error_of_its_file() {
+fn truncated_content_is_an_error_of_its_file() {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
     let mount = volume.mount(&[]);
     std::fs::write(mount.directory.join("cut"), vec![7; 100_000]).expect("a large file");
@@ -331,7 +331,7 @@ fn content_that_was_cut_is_an_error_of_its_file() {
 /// A large file that was fsynced, and closed a moment ago or not at all when the mount died, is known to have been longer:
 /// by the check, by the next mount and by the repair, which notes it.
 #[test]
-fn content_that_was_synced_and_cut_is_an_error_after_a_crash() {
+fn truncated_synced_content_is_an_error_after_a_crash() {
     let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
     let mut mount = volume.mount(&[]);
     let directory = mount.directory.join("directory");

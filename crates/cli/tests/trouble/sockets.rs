@@ -1,5 +1,5 @@
-//! Strangers on the server's socket: garbage, oversized, truncated and foreign messages, in the memory that is shared with a
-//! client too, and peers that say nothing.
+//! Unauthenticated connections on the server's socket: garbage, oversized, truncated and foreign messages, in the
+//! memory that is shared with a client too, and peers that say nothing.
 
 use super::common::{SHORT, Volume, expect_bounded, resident_bytes, run, until, varve};
 use super::expect_no_panic;
@@ -13,15 +13,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use varve_wire::frame::{self, FRAME_BYTES_MAX, HEADER_BYTES};
-use varve_wire::handshake::exchange::{Binding, Initiator};
-use varve_wire::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey};
-use varve_wire::{Call, CallId, Request, WireCredentials};
-use varve_world::random::Seeded;
+use varve_env::random::Seeded;
+use varve_proto::frame::{self, FRAME_BYTES_MAX, HEADER_BYTES};
+use varve_proto::handshake::exchange::{Binding, Initiator};
+use varve_proto::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey};
+use varve_proto::{Call, CallId, Request, WireCredentials};
 
 /// What the server may grow by under all of it: a few frames of the longest kind, and its own caches.
 const GROWTH_MAX: u64 = 96 << 20;
-const STRANGERS: u64 = 200;
+const UNAUTHENTICATED: u64 = 200;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn socket(volume: &Volume) -> PathBuf {
@@ -72,18 +72,18 @@ fn sharing(socket: &Path, store: &Path, session: u64) -> (UnixStream, File) {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    (stream, File::from(shared.expect("a mailbox comes with the welcome")))
+    (stream, File::from(shared.expect("a shared-memory slot comes with the welcome")))
 }
 
-fn greeted(socket: &Path, store: &Path, session: u64, mailbox: bool) -> UnixStream {
+fn greeted(socket: &Path, store: &Path, session: u64, shm_slot: bool) -> UnixStream {
     let key: [u8; 32] = std::fs::read(store.join("key")).expect("the key").try_into().expect("32 bytes");
     let mut stream = connect(socket);
     let greeting: Greeting = receive(&mut stream);
     let (volume, nonce, purpose) = (greeting.volume, greeting.nonce, Purpose::Work);
     let binding = Binding { volume, key: KeyId::VOLUME, purpose, session, worker: 0, channel: Channel::Local, nonce };
-    let offer = Offer { mailbox, credential: Vec::new() };
+    let offer = Offer { shm_slot, credential: Vec::new() };
     let (_, sealed) = Initiator::begin(&VolumeKey(key), &binding, &offer).expect("an exchange begins");
-    let version = varve_wire::VERSION;
+    let version = varve_proto::VERSION;
     let hello = Hello { version, volume, key: KeyId::VOLUME, purpose, session, worker: 0, sealed };
     stream.write_all(&encoded(&hello)).expect("the server reads");
     stream
@@ -109,37 +109,41 @@ fn hangs_up(mut stream: UnixStream, bytes: &[u8], what: &str) {
 
 fn abuse(socket: &Path, store: &Path, random: &mut Seeded) {
     let header = |length: u32| [length.to_le_bytes(), 0_u32.to_le_bytes()].concat();
-    for stranger in 0..STRANGERS {
+    for unauthenticated in 0..UNAUTHENTICATED {
         let length = 1 + random.below(2_000);
         let noise = random.bytes(length);
-        match stranger % 9 {
+        match unauthenticated % 9 {
             0 => hangs_up(connect(socket), &noise, "garbage for a Hello"),
             1 => hangs_up(connect(socket), &header(u32::MAX), "a Hello of 4 GiB"),
             2 => hangs_up(connect(socket), &header(80)[..5], "half a header"),
-            3 => hangs_up(welcomed(socket, store, stranger), &noise, "garbage for a request"),
-            4 => hangs_up(welcomed(socket, store, stranger), &header(FRAME_BYTES_MAX as u32 + 1), "a frame too long"),
+            3 => hangs_up(welcomed(socket, store, unauthenticated), &noise, "garbage for a request"),
+            4 => hangs_up(
+                welcomed(socket, store, unauthenticated),
+                &header(FRAME_BYTES_MAX as u32 + 1),
+                "a frame too long",
+            ),
             5 => {
-                let whole = encoded(&ping(stranger, noise));
-                hangs_up(welcomed(socket, store, stranger), &whole[..whole.len() - 1], "a frame cut short");
+                let whole = encoded(&ping(unauthenticated, noise));
+                hangs_up(welcomed(socket, store, unauthenticated), &whole[..whole.len() - 1], "a frame cut short");
             }
             6 => {
                 let mut body = vec![0xff; 300];
-                body[0] = stranger as u8;
+                body[0] = unauthenticated as u8;
                 let mut sealed = Vec::new();
                 frame::encode_body(&body, &mut sealed).expect("short");
-                hangs_up(welcomed(socket, store, stranger), &sealed, "a sound frame of nonsense");
+                hangs_up(welcomed(socket, store, unauthenticated), &sealed, "a sound frame of nonsense");
             }
-            7 => scribble(socket, store, stranger, random),
+            7 => scribble(socket, store, unauthenticated, random),
             _ => {
-                let foreign = encoded(&ping(stranger + 1, Vec::new()));
-                hangs_up(welcomed(socket, store, stranger), &foreign, "another session's request");
+                let foreign = encoded(&ping(unauthenticated + 1, Vec::new()));
+                hangs_up(welcomed(socket, store, unauthenticated), &foreign, "another session's request");
             }
         }
     }
 }
 
-/// Writes what cannot be where words, lengths and requests lie (`varve_world::mailbox`), while the server looks there, and asks
-/// by the socket between; then what could be a request, again and again without waiting for the answer.
+/// Writes what cannot be where words, lengths and requests lie (`varve_env::shm_slot`), while the server looks there,
+/// and asks by the socket between; then what could be a request, again and again without waiting for the answer.
 fn scribble(socket: &Path, store: &Path, session: u64, random: &mut Seeded) {
     let (mut stream, memory) = sharing(socket, store, session);
     let whole = encoded(&ping(session, vec![3; 100]));
@@ -186,7 +190,7 @@ fn hang(socket: &Path, store: &Path) -> Vec<UnixStream> {
 }
 
 #[test]
-fn strangers_on_the_socket_disturb_nobody() {
+fn unauthenticated_connections_do_not_disturb_clients() {
     let volume = Volume::format(&["--shards", "1"]);
     let server = volume.serve(&["--workers", "1"]);
     let mount = volume.mount(&[]);
@@ -214,7 +218,7 @@ fn strangers_on_the_socket_disturb_nobody() {
     let grown = resident_bytes(server.pid()).saturating_sub(before);
     assert!(grown < GROWTH_MAX, "the server grew by {grown} bytes");
     expect_no_panic("the server", &server.log());
-    expect_bounded("the server that strangers talk to", server.pid());
+    expect_bounded("the server that unauthenticated connections talk to", server.pid());
     let found = std::fs::read_dir(&mount.directory).expect("it can be listed").count() as u64;
     assert_eq!(found, made.load(Relaxed));
     mount.unmount();
@@ -230,7 +234,7 @@ fn strangers_on_the_socket_disturb_nobody() {
     volume.expect_sound();
 }
 
-/// Of a file that is written beside strangers: some are in their rows, some in backing files.
+/// Of a file that is written beside unauthenticated connections: some are in their rows, some in backing files.
 fn content(number: u64) -> Vec<u8> {
     let length = [11, 3_000, 70_000][number as usize % 3];
     Seeded::new(number).bytes(length)
@@ -286,7 +290,7 @@ fn clients_that_do_not_read_take_bounded_memory() {
 /// More connections that say nothing than the server keeps, beside a client that comes: it is served, and the oldest of them
 /// are gone.
 #[test]
-fn strangers_that_say_nothing_keep_nobody_out() {
+fn silent_unauthenticated_connections_are_evicted() {
     raise_descriptors();
     let volume = Volume::format(&["--shards", "1"]);
     let server = volume.serve(&["--workers", "1"]);
@@ -298,7 +302,7 @@ fn strangers_that_say_nothing_keep_nobody_out() {
     let mut oldest = &silent[0];
     // Its greeting, and no more.
     oldest.read_to_end(&mut Vec::new()).expect("the server hangs up");
-    expect_bounded("the server of silent strangers", server.pid());
+    expect_bounded("the server of silent unauthenticated connections", server.pid());
     drop(silent);
     let log = server.log();
     assert!(log.contains("have not said who they are"), "{log}");
@@ -308,23 +312,23 @@ fn strangers_that_say_nothing_keep_nobody_out() {
     volume.expect_sound();
 }
 
-/// As many clients as a server takes, which do nothing: another one is told so, strangers beside them or not, and is served
-/// when one of them has gone.
+/// As many clients as a server takes, which do nothing: another one is told so, unauthenticated connections beside them
+/// or not, and is served when one of them has gone.
 #[test]
-fn a_client_too_many_is_told_so() {
+fn client_over_the_limit_gets_an_error() {
     raise_descriptors();
     let volume = Volume::format(&["--shards", "1"]);
     let server = volume.serve(&["--workers", "1"]);
     let (socket, store) = (socket(&volume), volume.store());
     let clients: Vec<UnixStream> = (0..CLIENTS).map(|_| welcomed(&socket, &store, 3_000_000)).collect();
-    let strangers: Vec<UnixStream> = (0..SILENT).map(|_| connect(&socket)).collect();
-    for strangers in [strangers, Vec::new()] {
-        // Strangers of the same user have a quarter of a second before they make room.
+    let unauthenticated: Vec<UnixStream> = (0..SILENT).map(|_| connect(&socket)).collect();
+    for unauthenticated in [unauthenticated, Vec::new()] {
+        // Unauthenticated connections of the same user have a quarter of a second before they make room.
         until("it is told so", PATIENCE, || {
             let status = run(varve().arg("status").arg(&store), SHORT);
             status.code() == Some(3) && status.stdout.contains("1024 connections of clients already")
         });
-        drop(strangers);
+        drop(unauthenticated);
     }
     drop(clients);
     until("there is room again", PATIENCE, || run(varve().arg("status").arg(&store), SHORT).code() == Some(0));

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, FileSystem, OpenFlags, now};
+use varve_client::{ClientConfig, FileSystem, OpenFlags, block_on};
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{Credentials, Errno, InodeId, Mode, Name};
-use varve_world::volume_dir::VolumeDir;
 
 /// How long the store is in trouble under load.
 fn loaded() -> Duration {
@@ -91,7 +91,7 @@ const OTHERS: [Change; 3] = [
 ];
 
 #[test]
-fn a_full_store_says_so_and_takes_more_when_it_has_room() {
+fn full_store_returns_enospc_until_space_is_freed() {
     let Some(disk) = Disk::make("48M") else { return };
     let mut site = Site::on(&disk.path());
     disk.fill();
@@ -112,7 +112,7 @@ fn a_full_store_says_so_and_takes_more_when_it_has_room() {
 
 /// Small files that would outgrow their rows on a full store are refused, and nothing of the trial is left there.
 #[test]
-fn a_file_that_cannot_outgrow_its_row_leaves_nothing() {
+fn failed_promotion_leaves_no_files() {
     let Some(disk) = Disk::make("48M") else { return };
     let site = Site::on(&disk.path());
     let path = |number: u32| site.mount.directory.join(format!("growing-{number}"));
@@ -143,7 +143,7 @@ fn a_file_that_cannot_outgrow_its_row_leaves_nothing() {
 /// Workers go on as fast as they can while the store fills, for as long as nothing goes, and when there is room again: what
 /// waits is bounded, in the server and in the mount.
 #[test]
-fn a_full_store_under_load_takes_bounded_memory() {
+fn full_store_under_load_uses_bounded_memory() {
     let Some(disk) = Disk::make("192M") else { return };
     let site = Site::on(&disk.path());
     under_load(&site.mount.directory, || {
@@ -157,7 +157,7 @@ fn a_full_store_under_load_takes_bounded_memory() {
 
 /// The same while the store answers errors: it is a mount of Varve whose server is killed.
 #[test]
-fn a_store_that_fails_under_load_takes_bounded_memory() {
+fn failing_store_under_load_uses_bounded_memory() {
     let beneath = Volume::format(&["--shards", "2", "--inline-limit", "1MiB"]);
     let beneath_server = beneath.serve(&[]);
     let store = beneath.mount(&["-o", "noembedded,deadline=1s"]);
@@ -176,7 +176,7 @@ fn a_store_that_fails_under_load_takes_bounded_memory() {
 
 /// The same while the store hangs.
 #[test]
-fn a_store_that_hangs_under_load_takes_bounded_memory() {
+fn hanging_store_under_load_uses_bounded_memory() {
     let Some(disk) = Disk::make("192M") else { return };
     let site = Site::on(&disk.path());
     under_load(&site.mount.directory, || {
@@ -290,7 +290,7 @@ fn starts_on_a_full_store(ended: fn(Server)) {
 
 /// Not even what is kept back is there any more.
 #[test]
-fn a_server_starts_on_a_store_without_any_room_and_reads() {
+fn server_starts_read_only_on_a_store_without_space() {
     [Server::kill, Server::stop].into_iter().for_each(starts_on_a_store_without_any_room_and_reads);
 }
 
@@ -319,7 +319,7 @@ fn starts_on_a_store_without_any_room_and_reads(ended: fn(Server)) {
 /// A server is stopped while its store has no room at all: what was acknowledged is in its log, synced, so it ends
 /// well, and the next server reads it there.
 #[test]
-fn a_server_on_a_store_without_any_room_stops() {
+fn server_stops_on_a_store_without_space() {
     let Some(disk) = Disk::make("64M") else { return };
     let Site { volume, server, mount, kept } = Site::on(&disk.path());
     mount.unmount();
@@ -342,7 +342,7 @@ fn a_server_on_a_store_without_any_room_stops() {
 }
 
 #[test]
-fn a_store_that_hangs_is_waited_for() {
+fn hanging_store_is_waited_for() {
     let Some(disk) = Disk::make("64M") else { return };
     let site = Site::on(&disk.path());
     disk.freeze();
@@ -357,20 +357,20 @@ fn a_store_that_hangs_is_waited_for() {
 /// Whoever closes a file waits no longer than the deadline for another call on it that waits for the store. (A process that
 /// starts a program closes what it has open, and the program may be `fsfreeze -u`.)
 #[test]
-fn a_file_is_closed_though_its_writer_waits_for_a_store_that_hangs() {
+fn close_returns_while_a_hanging_store_blocks_the_writer() {
     let Some(disk) = Disk::make("64M") else { return };
     let site = Site::on(&disk.path());
     let config = ClientConfig { deadline: DEADLINE, ..ClientConfig::new(VolumeDir::new(site.volume.store())) };
     let client = FileSystem::connect(config).expect("the server answers");
     let (root, name) = (Credentials::root(), Name::new(b"grows").expect("a name"));
     let made = client.create(&root, InodeId::ROOT, &name, Mode(0o644), OpenFlags::READ_WRITE);
-    let handle = now(made).expect("a file").1.handle;
+    let handle = block_on(made).expect("a file").1.handle;
     disk.freeze();
     std::thread::scope(|scope| {
-        let writing = scope.spawn(|| now(client.write(handle, 0, &[7; 100_000])));
+        let writing = scope.spawn(|| block_on(client.write(handle, 0, &[7; 100_000])));
         // It makes the file's backing file.
         std::thread::sleep(Duration::from_secs(1));
-        let closing = scope.spawn(|| now(client.flush(handle)));
+        let closing = scope.spawn(|| block_on(client.flush(handle)));
         let given_up = Instant::now() + SHORT;
         while !closing.is_finished() && Instant::now() < given_up {
             std::thread::sleep(Duration::from_millis(50));
@@ -382,14 +382,14 @@ fn a_file_is_closed_though_its_writer_waits_for_a_store_that_hangs() {
         assert!(hangs, "the writer waited for the store");
         assert_eq!(writing.join().expect("the writer").expect("it is written"), 100_000);
     });
-    now(client.flush(handle)).expect("it can be closed");
-    now(client.release(handle));
+    block_on(client.flush(handle)).expect("it can be closed");
+    block_on(client.release(handle));
     drop(client);
     site.ends_well();
 }
 
 #[test]
-fn a_store_that_turns_read_only_refuses_changes_and_keeps_what_was_synced() {
+fn read_only_store_refuses_changes_and_keeps_synced_data() {
     let Some(disk) = Disk::make("64M") else { return };
     let Site { volume, server, mount, mut kept } = Site::on(&disk.path());
     kept.write_one(&mount.directory, "idle", 100).expect("a file");
@@ -417,7 +417,7 @@ fn a_store_that_turns_read_only_refuses_changes_and_keeps_what_was_synced() {
 
 /// What only reads a volume does so in a store that takes no writes, and what writes says why it cannot.
 #[test]
-fn a_store_that_is_read_only_is_checked_and_dumped() {
+fn read_only_store_can_be_checked_and_dumped() {
     let Some(disk) = Disk::make("64M") else { return };
     let volume = Volume::format_in(&disk.path(), &SMALL);
     let mount = volume.mount(&[]);
@@ -436,7 +436,7 @@ fn a_store_that_is_read_only_is_checked_and_dumped() {
 /// The store is itself a mount of Varve, whose server is killed: every call of the store fails with an error, until the
 /// server is back.
 #[test]
-fn a_store_that_answers_errors_for_a_while_works_again_after() {
+fn store_recovers_after_transient_errors() {
     let beneath = Volume::format(&["--shards", "2", "--inline-limit", "1MiB"]);
     let beneath_server = beneath.serve(&[]);
     let store = beneath.mount(&["-o", "noembedded,deadline=1s"]);
@@ -455,7 +455,7 @@ fn a_store_that_answers_errors_for_a_while_works_again_after() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_waited_for_until_the_deadline() {
+fn missing_server_is_waited_for_until_the_deadline() {
     let volume = Volume::format(&["--shards", "2"]);
     let absent =
         run(varve().arg("mount").arg(volume.store()).arg(volume.mount_point()).args(["-f", "-o", "noembedded"]), SHORT);

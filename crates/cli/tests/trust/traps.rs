@@ -95,10 +95,10 @@ fn serve(scene: &Scene, store: &Path, served_for: Duration) -> String {
 /// Each of root's commands that touches a store.
 fn all_commands(scene: &Scene, store: &Path) -> String {
     let dump = scene.path("dump");
-    let mut said = String::new();
+    let mut printed = String::new();
     let mut note = |command: &mut Command| {
         let outcome = run(command, END);
-        said += &outcome.stderr;
+        printed += &outcome.stderr;
     };
     note(scene.by_root().arg("status").arg(store));
     note(scene.by_root().arg("dump").arg(store).arg("-o").arg(&dump));
@@ -107,7 +107,7 @@ fn all_commands(scene: &Scene, store: &Path) -> String {
     note(scene.by_root().args(["fsck", "--repair"]).arg(store));
     note(scene.by_root().args(["format", "--force", "--force"]).arg(store));
     let _ = fs::remove_file(dump);
-    format!("{said}{mounted}{served}")
+    format!("{printed}{mounted}{served}")
 }
 
 fn pristine(scene: &Scene) -> PathBuf {
@@ -129,9 +129,9 @@ fn spring(traps: impl Iterator<Item = (Trap, &'static str)>) {
         let store = scene.path("attacker/store");
         copy_tree(&pristine, &store);
         trap.set(&scene, &store, at);
-        let said = all_commands(&scene, &store);
-        assert!(!said.contains("panicked"), "{trap:?} at {at}: {said}");
-        assert_eq!(snapshot(&scene.path("victim")), before, "{trap:?} at {at}: root's files changed\n{said}");
+        let printed = all_commands(&scene, &store);
+        assert!(!printed.contains("panicked"), "{trap:?} at {at}: {printed}");
+        assert_eq!(snapshot(&scene.path("victim")), before, "{trap:?} at {at}: root's files changed\n{printed}");
         fs::remove_dir_all(&store).expect("it can be removed");
     }
 }

@@ -2,26 +2,26 @@ use super::*;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use std::sync::atomic::AtomicUsize;
+use varve_env::volume_dir::VolumeDir;
+use varve_proto::Response;
 use varve_types::{SessionId, ShardCount, Timestamp, VolumeId};
-use varve_wire::Response;
-use varve_world::volume_dir::VolumeDir;
 
 /// A clock that stands still unless it is moved.
-struct Moved(Mutex<Moment>);
+struct ManualClock(Mutex<Instant>);
 
-impl Clock for Moved {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp { seconds: 0, nanoseconds: 0 }
     }
 
-    fn monotonic(&self) -> Moment {
+    fn monotonic(&self) -> Instant {
         *self.0.lock()
     }
 }
 
 /// A server that is lost at its first call, and one after it that is opening a shard.
-struct Opening {
-    clock: Arc<Moved>,
+struct OpeningServer {
+    clock: Arc<ManualClock>,
     shard: ShardId,
     /// Times that it has said so.
     busy: Arc<AtomicUsize>,
@@ -30,17 +30,17 @@ struct Opening {
 /// As long as a server has a call wait for its shard.
 const ANSWERED_BUSY: Duration = Duration::from_secs(5);
 
-impl Transport for Opening {
-    fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<Server>, FindError>> {
-        ready(Ok(Arc::new(Server { found, owners: vec![0; 4], workers: 1, embedded: false }))).boxed()
+impl Transport for OpeningServer {
+    fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<FoundServer>, FindError>> {
+        ready(Ok(Arc::new(FoundServer { found, owners: vec![0; 4], workers: 1, embedded: false }))).boxed()
     }
 
     fn call<'a>(
         &'a self,
-        server: &'a Server,
+        server: &'a FoundServer,
         _worker: usize,
         request: &'a Request,
-        deadline: Moment,
+        deadline: Instant,
     ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
         let answer = |result| Ok(Response { id: request.id, result });
         let mut now = self.clock.0.lock();
@@ -54,7 +54,7 @@ impl Transport for Opening {
         } else {
             *now = now.after(ANSWERED_BUSY);
             self.busy.fetch_add(1, Relaxed);
-            answer(Err(wire::Failure::Busy))
+            answer(Err(wire::CallFailure::Busy))
         };
         ready(answered).boxed()
     }
@@ -71,10 +71,10 @@ impl Transport for Opening {
 /// Promise: a shard that the next server is still opening keeps nobody from that server: the files of others are open there, and
 /// its own are told of later. Each time it is asked until it has answered, once for all its files.
 #[test]
-fn a_shard_that_is_being_opened_holds_back_no_other() {
-    let clock = Arc::new(Moved(Mutex::new(Moment(Duration::ZERO))));
+fn opening_shard_does_not_block_other_shards() {
+    let clock = Arc::new(ManualClock(Mutex::new(Instant(Duration::ZERO))));
     let (opening, busy) = (ShardId(2), Arc::<AtomicUsize>::default());
-    let transport = Opening { clock: Arc::clone(&clock), shard: opening, busy: Arc::clone(&busy) };
+    let transport = OpeningServer { clock: Arc::clone(&clock), shard: opening, busy: Arc::clone(&busy) };
     let settings = VolumeSettings {
         id: VolumeId([0; 16]),
         name: "test".into(),
@@ -84,13 +84,13 @@ fn a_shard_that_is_being_opened_holds_back_no_other() {
         sync_interval: Duration::from_secs(5),
         owner_uid: 0,
     };
-    let session = Session::new(SessionId(7), settings.shards);
+    let session = ClientSession::new(SessionId(7), settings.shards);
     let config = ClientConfig::new(VolumeDir::new("/nowhere"));
     let core = Core::start(config, settings, clock.clone(), session, Arc::default(), Box::new(transport));
-    let core = crate::now(core).unwrap();
+    let core = crate::block_on(core).unwrap();
     let files: Vec<InodeId> = (0..40).map(|number| InodeId::new(ShardId(number % 4), number.into())).collect();
     files.iter().for_each(|inode| core.register(*inode, OpenMode::Read, None));
-    let asked = crate::now(core.ask_shard(ShardId(0), Call::Sync)).map_err(|failure| failure.to_string());
+    let asked = crate::block_on(core.ask_shard(ShardId(0), Call::Sync)).map_err(|failure| failure.to_string());
     assert!(matches!(asked, Ok(Reply::Done)), "{asked:?}");
     assert_eq!(core.server().found, 2);
     let mut late = core.unregistered();
@@ -98,7 +98,7 @@ fn a_shard_that_is_being_opened_holds_back_no_other() {
     let theirs: Vec<InodeId> = files.iter().copied().filter(|inode| inode.shard() == opening).collect();
     assert_eq!(late, theirs);
     assert_eq!(busy.load(Relaxed), 1);
-    assert!(matches!(crate::now(core.register_late(late[0])), Err(CallError::Deadline)));
+    assert!(matches!(crate::block_on(core.register_late(late[0])), Err(CallError::Deadline)));
     assert_eq!(busy.load(Relaxed), 2);
     // Closed before the server has answered, it is told so when it has.
     core.unregister(late[0]);

@@ -21,7 +21,7 @@ const DRAWN_MAX: usize = 65_536;
 
 /// Where a listing goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Position {
+pub(super) enum ListingPosition {
     Start,
     AfterDot,
     /// Before the first name with this hash or a higher one.
@@ -30,21 +30,21 @@ pub(super) enum Position {
     After(u64, Vec<u8>),
 }
 
-impl Position {
+impl ListingPosition {
     /// The lowest hash that is still to come.
     pub fn hash(&self) -> u64 {
         match self {
-            Position::Start | Position::AfterDot => 0,
-            Position::From(hash) | Position::After(hash, _) => *hash,
+            ListingPosition::Start | ListingPosition::AfterDot => 0,
+            ListingPosition::From(hash) | ListingPosition::After(hash, _) => *hash,
         }
     }
 
     /// Whether the name is still to come.
     pub fn precedes(&self, hash: u64, name: &[u8]) -> bool {
         match self {
-            Position::Start | Position::AfterDot => true,
-            Position::From(from) => *from <= hash,
-            Position::After(after, last) => (*after, last.as_slice()) < (hash, name),
+            ListingPosition::Start | ListingPosition::AfterDot => true,
+            ListingPosition::From(from) => *from <= hash,
+            ListingPosition::After(after, last) => (*after, last.as_slice()) < (hash, name),
         }
     }
 }
@@ -56,14 +56,14 @@ pub(super) struct Cookies {
 }
 
 impl Cookies {
-    pub fn position(&self, cookie: u64) -> Position {
+    pub fn position(&self, cookie: u64) -> ListingPosition {
         match cookie {
-            START => Position::Start,
-            AFTER_DOT => Position::AfterDot,
-            AFTER_DOT_DOT => Position::From(0),
+            START => ListingPosition::Start,
+            AFTER_DOT => ListingPosition::AfterDot,
+            AFTER_DOT_DOT => ListingPosition::From(0),
             _ => match self.drawn.get(&cookie) {
-                Some((hash, name)) => Position::After(*hash, name.clone()),
-                None => Position::From(cookie.saturating_add(1)),
+                Some((hash, name)) => ListingPosition::After(*hash, name.clone()),
+                None => ListingPosition::From(cookie.saturating_add(1)),
             },
         }
     }

@@ -1,13 +1,13 @@
 use super::*;
-use varve_wire::WireKind;
+use varve_proto::WireKind;
 
-fn child(hash: u64, name: &str) -> Child {
+fn child(hash: u64, name: &str) -> ListingEntry {
     let entry = EntryReply::Elsewhere { inode: hash, kind: WireKind::Directory };
-    Child { name: name.as_bytes().to_vec(), hash, entry }
+    ListingEntry { name: name.as_bytes().to_vec(), hash, entry }
 }
 
 /// Reads a whole batch through a reader that takes `room` names at a time.
-fn read_in_portions(batch: &Batch, room: usize) -> Vec<String> {
+fn read_in_portions(batch: &ListingBatch, room: usize) -> Vec<String> {
     let mut cookies = Cookies::default();
     let mut cookie = AFTER_DOT_DOT;
     let mut names = Vec::new();
@@ -31,10 +31,10 @@ fn read_in_portions(batch: &Batch, room: usize) -> Vec<String> {
 
 /// Promise: whatever the reader's buffer holds, no name is lost or doubled, also among names that share a hash.
 #[test]
-fn no_name_is_lost_or_doubled() {
+fn listing_has_each_name_once() {
     let names = [(20, "a"), (30, "b"), (30, "c"), (30, "d"), (31, "e"), (40, "f"), (40, "g")];
     let children = names.iter().map(|(hash, name)| child(*hash, name)).collect();
-    let batch = Batch { from: 0, children, next: None };
+    let batch = ListingBatch { from: 0, children, next: None };
     for room in 1..8 {
         assert_eq!(read_in_portions(&batch, room), ["a", "b", "c", "d", "e", "f", "g"], "{room} at a time");
     }
@@ -43,10 +43,10 @@ fn no_name_is_lost_or_doubled() {
 /// Promise: a batch serves positions within the hashes that it was asked for, and no others.
 #[test]
 fn a_batch_covers_its_range() {
-    let batch = Batch { from: 20, children: vec![child(25, "a")], next: Some(50) };
-    assert!(batch.covers(&Position::From(20)));
-    assert!(batch.covers(&Position::After(49, b"x".to_vec())));
-    assert!(!batch.covers(&Position::From(19)));
-    assert!(!batch.covers(&Position::From(50)));
-    assert_eq!(batch.find(&Position::From(26)), 1);
+    let batch = ListingBatch { from: 20, children: vec![child(25, "a")], next: Some(50) };
+    assert!(batch.covers(&ListingPosition::From(20)));
+    assert!(batch.covers(&ListingPosition::After(49, b"x".to_vec())));
+    assert!(!batch.covers(&ListingPosition::From(19)));
+    assert!(!batch.covers(&ListingPosition::From(50)));
+    assert_eq!(batch.find(&ListingPosition::From(26)), 1);
 }

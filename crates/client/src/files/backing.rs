@@ -7,10 +7,10 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
+use varve_env::disk::{self, File};
+use varve_env::flock::Locked;
+use varve_env::volume_dir::BACKING_MODE_BITS;
 use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
-use varve_world::disk::{self, File};
-use varve_world::flock::Locked;
-use varve_world::volume_dir::BACKING_MODE_BITS;
 
 /// Until it has its owner, a backing file is the volume owner's alone.
 const BACKING_MODE_FIRST: u32 = 0o600;
@@ -32,16 +32,16 @@ pub(crate) fn stat(file: &File) -> Result<BackingStat> {
 /// What the backing file of `inode` takes up, in 512-byte blocks. `None`: the store does not say, which matters to nobody
 /// but du(1).
 pub(crate) fn blocks(core: &Core, inode: InodeId) -> Option<u64> {
-    core.attendance.step_back();
+    core.reactor.hand_off_reactor();
     core.config.store.backing_file(inode).metadata().ok().map(|metadata| metadata.blocks())
 }
 
 /// Opens the backing file of `inode`, for writing too where the store lets us.
 pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     let path = core.config.store.backing_file(inode);
-    let away = || Failure::away(core.config.store.data().path());
+    let unreachable = || Failure::unreachable(core.config.store.data().path());
     // From here on it is looked up from the directory that is held, whatever takes that one's place.
-    core.config.store.data_in_place().map_err(|_| away())?;
+    core.config.store.data_in_place().map_err(|_| unreachable())?;
     let options = || File::options().read(true);
     let opened = options().write(!core.config.read_only).open(&path).or_else(|error| {
         let read_only = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM));
@@ -53,7 +53,7 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
             let advice = "restore it from a copy, or have `varve fsck --repair` set the file apart";
             Failure::new(Errno::EIO, format!("the content of inode {inode} is gone: there is no {shown}; {advice}"))
         }
-        io::ErrorKind::NotFound => away(),
+        io::ErrorKind::NotFound => unreachable(),
         _ => Failure::store(&format!("cannot open the backing file {shown}"), &error),
     })
 }
@@ -157,7 +157,7 @@ impl Making {
 fn cannot_make(core: &Core, inode: InodeId, error: &io::Error) -> Failure {
     let store = &core.config.store;
     match error.kind() {
-        io::ErrorKind::NotFound => Failure::away(store.data().path()),
+        io::ErrorKind::NotFound => Failure::unreachable(store.data().path()),
         _ => Failure::store(&format!("cannot make the backing file {}", store.backing_file(inode).display()), error),
     }
 }
@@ -225,7 +225,7 @@ mod tests {
 
     /// Promise: what cannot be read is not taken for the end of the file, whatever could be read before it.
     #[test]
-    fn an_error_in_the_midst_is_one() {
+    fn partial_write_error_is_reported() {
         const PAGE: usize = 4096;
         // A process's own memory reads as a file of which the part that is not mapped cannot be read.
         // SAFETY: two new pages, of which the second goes at once and nobody uses the first.

@@ -2,18 +2,18 @@
 
 use super::OpenInode;
 use super::backing;
-use super::content::{Backing, Content};
+use super::content::{BackingState, ContentState};
 use super::inline::InlineBuffer;
 use crate::{Failure, FileSystem, OpenMode, Result};
 use std::sync::Arc;
+use varve_env::disk::File;
+use varve_proto::{Call, FileContent, NodeReply};
 use varve_types::{Credentials, Errno};
-use varve_wire::{Call, FileContent, NodeReply};
-use varve_world::disk::File;
 
 impl FileSystem {
     /// The content moved while this client held what it was: takes in where it is now, and puts unwritten bytes there. Where
     /// that fails, they are kept as they were, and who writes back next tries again.
-    pub(super) async fn catch_up(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+    pub(super) async fn catch_up(&self, open: &OpenInode, content: &mut ContentState) -> Result<()> {
         // The right to open was checked when it was opened.
         let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
         let mut reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
@@ -26,17 +26,22 @@ impl FileSystem {
 
     /// Puts what the row does not know of into the backing file that another client has made. Nobody here writes that file
     /// before all is in it, for older bytes would come over newer ones.
-    async fn put_into_backing(&self, open: &OpenInode, content: &mut Content, generation: u32) -> Result<NodeReply> {
+    async fn put_into_backing(
+        &self,
+        open: &OpenInode,
+        content: &mut ContentState,
+        generation: u32,
+    ) -> Result<NodeReply> {
         let file = match open.file() {
             Some(file) => file,
             None => Arc::new(backing::open(&self.core, open.inode)?),
         };
         let kept = content.inline.as_ref().and_then(|inline| inline.changes()?.kept);
         let kept = kept.map_or(u64::MAX, |kept| kept as u64);
-        let call = |at| Call::UnsettleSize { at, generation, at_least: kept };
+        let call = |at| Call::MarkSizeStale { at, generation, at_least: kept };
         // From here on the server takes this client for one who writes the file, until it has settled it.
-        content.left = true;
-        let told = self.ask_open(&content.writer, open.inode, call).await?;
+        content.writer_gone = true;
+        let reported = self.ask_open(&content.writer, open.inode, call).await?;
         let next = content.is_next(generation);
         if let Some(inline) = &mut content.inline {
             if next && begins_as_sent(&file, inline)? {
@@ -45,10 +50,10 @@ impl FileSystem {
             }
             place(inline, &file)?;
         }
-        content.left = false;
+        content.writer_gone = false;
         content.inline = None;
-        *open.backing.write() = Backing { file: Some(file), unsettled: true, at_least: 0 };
-        Ok(told)
+        *open.backing.write() = BackingState { file: Some(file), size_stale: true, at_least: 0 };
+        Ok(reported)
     }
 }
 

@@ -2,22 +2,22 @@
 
 use super::backing;
 use super::failures::Failures;
-use super::inline::{InlineBuffer, Sent};
+use super::inline::{InlineBuffer, UnconfirmedWrite};
 use super::pages::Version;
-use super::write_behind::Stream;
-use super::{Files, OpenFlags};
-use crate::calls::{BUSY_WAIT, Refusal};
+use super::write_behind::SequentialRun;
+use super::{FileTable, OpenFlags};
+use crate::calls::{BUSY_WAIT, CallRefusal};
 use crate::locate::unexpected;
 use crate::set_id::SetId;
-use crate::{Failure, FileSystem, Node, OpenMode, Result};
+use crate::{Failure, FileSystem, NodeInfo, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_env::disk::File;
+use varve_proto::{Call, FileContent, Locator, NodeReply, Reply, SizeState, WireKind};
 use varve_types::{Attributes, Credentials, Errno, InodeId, LayoutGeneration, SetAttributes, Timestamp};
-use varve_wire::{Call, FileContent, Locator, NodeReply, Reply, SizeState, WireKind};
-use varve_world::clock::Moment;
-use varve_world::disk::File;
 
 /// Times that a change of a backing file's size is sent again because the content moved there meanwhile, which it does once in
 /// a file's life.
@@ -28,7 +28,7 @@ const ALWAYS_REPLACED: &str = "other clients replace the content of the same fil
 
 /// Handles of an inode.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct HandleCounts {
     pub handles: usize,
     pub writers: usize,
     /// Handles whose I/O comes here.
@@ -39,7 +39,7 @@ pub(crate) struct Counts {
     pub passthrough: usize,
 }
 
-impl Counts {
+impl HandleCounts {
     /// One handle more that is not passed through. `direct`: past the kernel's page cache.
     pub fn add(&mut self, direct: bool, flags: OpenFlags) {
         self.cached += usize::from(!direct);
@@ -55,16 +55,16 @@ impl Counts {
 /// One inode that has handles.
 pub(crate) struct OpenInode {
     pub inode: InodeId,
-    pub counts: Mutex<Counts>,
+    pub counts: Mutex<HandleCounts>,
     /// Held over calls that change where or what the content is.
-    pub content: futures::lock::Mutex<Content>,
+    pub content: futures::lock::Mutex<ContentState>,
     /// The backing file once there is one; writers hold it shared while they write.
-    pub backing: RwLock<Backing>,
+    pub backing: RwLock<BackingState>,
     pub failures: Mutex<Failures>,
     /// How its backing file is being written.
-    pub stream: Mutex<Stream>,
+    pub stream: Mutex<SequentialRun>,
     /// Of a file that this client has just made.
-    pub made: Mutex<Option<Made>>,
+    pub made: Mutex<Option<FreshFile>>,
     pub set_id: Mutex<SetId>,
     /// The directory that it was made in, while this client writes it since then and what it will come to is not known.
     pub growing_in: Mutex<Option<InodeId>>,
@@ -72,25 +72,25 @@ pub(crate) struct OpenInode {
 
 /// A file as it was made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Made {
-    pub node: Node,
-    pub at: Moment,
+pub(crate) struct FreshFile {
+    pub node: NodeInfo,
+    pub at: Instant,
     /// [`FileSystem::changes`] then.
     pub changes: u64,
 }
 
 #[derive(Default)]
-pub(crate) struct Backing {
+pub(crate) struct BackingState {
     pub file: Option<Arc<File>>,
     /// The row says that this file's size and mtime count, because this client said so: it may be written.
-    pub unsettled: bool,
+    pub size_stale: bool,
     /// The bytes that the file has at least, as the row said when it was last asked. Who shortens the file tells the row
-    /// first: [`whole`](super::whole).
+    /// first: [`whole`](super::size_check).
     pub at_least: u64,
 }
 
 /// What needs the lock over calls.
-pub(crate) struct Content {
+pub(crate) struct ContentState {
     /// `None` until the first open has been answered, and once the content is in a backing file.
     pub inline: Option<InlineBuffer>,
     pub generation: u32,
@@ -100,21 +100,21 @@ pub(crate) struct Content {
     pub written_at: Option<Timestamp>,
     /// In whose name it was written.
     pub writer: Credentials,
-    /// Whoever wrote the backing file last, here or elsewhere, has left its size unsettled.
-    pub left: bool,
+    /// Whoever wrote the backing file last, here or elsewhere, has left its size stale.
+    pub writer_gone: bool,
     /// What the file was when it was opened last.
     pub version: Option<Version>,
 }
 
 impl OpenInode {
     pub fn new(inode: InodeId) -> OpenInode {
-        let content = Content {
+        let content = ContentState {
             inline: None,
             generation: 0,
             attributes: None,
             written_at: None,
             writer: Credentials::root(),
-            left: false,
+            writer_gone: false,
             version: None,
         };
         OpenInode {
@@ -135,30 +135,30 @@ impl OpenInode {
     }
 
     /// Nothing is done with it here that its row does not know of.
-    pub fn quiet(&self, files: &Files) -> bool {
+    pub fn quiet(&self, files: &FileTable) -> bool {
         let writers = self.counts.lock().writers;
-        let unsettled = self.backing.read().unsettled;
-        writers == 0 && !unsettled && !files.is_dirty(self.inode)
+        let size_stale = self.backing.read().size_stale;
+        writers == 0 && !size_stale && !files.is_dirty(self.inode)
     }
 
     /// Takes in the row as a reply tells it.
-    pub(super) fn told(&self, content: &mut Content, reply: &NodeReply) {
+    pub(super) fn note_reply(&self, content: &mut ContentState, reply: &NodeReply) {
         content.generation = reply.generation;
         content.attributes = Some(reply.attributes.into());
-        self.mode_told(reply);
+        self.mode_noted(reply);
     }
 
     /// Takes in what the row says of the file's mode. Only while the content is held, so that no older reply comes after.
-    fn mode_told(&self, reply: &NodeReply) {
+    fn mode_noted(&self, reply: &NodeReply) {
         self.set_id.lock().seen(Attributes::from(reply.attributes).mode);
     }
 
     /// Takes in what the row says of the backing file's size.
-    pub fn size_told(&self, reply: &NodeReply) {
+    pub fn size_noted(&self, reply: &NodeReply) {
         if let FileContent::Backing(size) = reply.content {
             self.backing.write().at_least = match size {
-                SizeState::Settled => reply.attributes.size,
-                SizeState::Unsettled { at_least } | SizeState::Left { at_least } => at_least,
+                SizeState::Authoritative => reply.attributes.size,
+                SizeState::Stale { at_least } | SizeState::WriterGone { at_least } => at_least,
             };
         }
     }
@@ -166,17 +166,17 @@ impl OpenInode {
     /// The backing file and whether it may be written.
     pub fn file_to_write(&self) -> Option<(Arc<File>, bool)> {
         let backing = self.backing.read();
-        backing.file.clone().map(|file| (file, backing.unsettled))
+        backing.file.clone().map(|file| (file, backing.size_stale))
     }
 }
 
-impl Content {
+impl ContentState {
     pub fn dirty(&self) -> bool {
         self.inline.as_ref().is_some_and(|inline| inline.dirty().is_some())
     }
 
     /// Shows of a file what the row does not know yet. It may be lost, and so is not to be believed.
-    fn lay_over(&self, node: &mut Node) {
+    fn lay_over(&self, node: &mut NodeInfo) {
         let Some(inline) = &self.inline else { return };
         node.attributes_ttl = Duration::ZERO;
         node.attributes.size = inline.len() as u64;
@@ -198,7 +198,7 @@ const MADE_BELIEVED: Duration = Duration::from_millis(10);
 impl FileSystem {
     /// The attributes of a file that this client has just made, if nothing was done since that might have changed them.
     /// Once: the kernel asks for them before it lets the call return that made the file.
-    pub(crate) fn as_made(&self, inode: InodeId) -> Option<Node> {
+    pub(crate) fn as_made(&self, inode: InodeId) -> Option<NodeInfo> {
         let open = self.files.find(inode)?;
         let made = open.made.lock().take()?;
         let fresh = self.core.clock.monotonic().since(made.at) <= MADE_BELIEVED;
@@ -212,9 +212,9 @@ impl FileSystem {
     }
 
     /// Remembers a file as it was made, for [`FileSystem::as_made`].
-    pub(crate) fn remember_made(&self, node: Node, changes: u64) {
+    pub(crate) fn remember_made(&self, node: NodeInfo, changes: u64) {
         if let Some(open) = self.files.find(node.inode) {
-            *open.made.lock() = Some(Made { node, at: self.core.clock.monotonic(), changes });
+            *open.made.lock() = Some(FreshFile { node, at: self.core.clock.monotonic(), changes });
         }
     }
 
@@ -229,7 +229,7 @@ impl FileSystem {
         caller: &Credentials,
         inode: InodeId,
         call: impl Fn(Locator) -> Call,
-    ) -> std::result::Result<NodeReply, Refusal> {
+    ) -> std::result::Result<NodeReply, CallRefusal> {
         match self.core.ask_inode(caller, inode, call).await? {
             Reply::Node(node) => {
                 self.core.inodes.set_by_inode(inode, node.by_inode);
@@ -244,7 +244,7 @@ impl FileSystem {
     pub(super) fn take_in(
         &self,
         open: &OpenInode,
-        content: &mut Content,
+        content: &mut ContentState,
         reply: NodeReply,
         truncated: bool,
     ) -> Result<()> {
@@ -262,7 +262,7 @@ impl FileSystem {
                 content.inline = Some(match content.inline.take() {
                     Some(mut mine) if mine.dirty().is_some() && !truncated => {
                         // Once another client has replaced it, nobody can tell whether it was there: rather twice than lost.
-                        let is_ours = |sent: &Sent| {
+                        let is_ours = |sent: &UnconfirmedWrite| {
                             let mtime = Timestamp::from(reply.attributes.mtime);
                             next && !sent.moves && sent.bytes == theirs && sent.mtime.is_none_or(|sent| sent == mtime)
                         };
@@ -288,9 +288,10 @@ impl FileSystem {
                     open.backing.write().file = Some(file);
                 }
                 // The server takes who empties it for one who writes it.
-                content.left |= truncated || matches!(size, SizeState::Left { .. }) && self.may_settle();
-                open.backing.write().unsettled |= truncated && *size != SizeState::Settled;
-                open.size_told(&reply);
+                content.writer_gone |=
+                    truncated || matches!(size, SizeState::WriterGone { .. }) && self.may_record_size();
+                open.backing.write().size_stale |= truncated && *size != SizeState::Authoritative;
+                open.size_noted(&reply);
                 // Another client moved it. What was written here and is not in the row yet is for the caller to move.
                 if truncated || !content.dirty() {
                     content.inline = None;
@@ -302,12 +303,12 @@ impl FileSystem {
             FileContent::None => return Err(Errno::ENXIO.into()),
         }
         content.version = Version::of(&reply);
-        open.told(content, &reply);
+        open.note_reply(content, &reply);
         Ok(())
     }
 
     /// Writes inline content that the row does not have back to it. The answer is the row's, if it was asked.
-    pub(super) async fn write_back(&self, open: &OpenInode, content: &mut Content) -> Result<Option<NodeReply>> {
+    pub(super) async fn write_back(&self, open: &OpenInode, content: &mut ContentState) -> Result<Option<NodeReply>> {
         let deadline = self.core.deadline();
         loop {
             let Some(inline) = content.inline.as_ref().filter(|inline| inline.dirty().is_some()) else {
@@ -322,7 +323,7 @@ impl FileSystem {
                 Ok(reply) if !content.dirty() => return Ok(Some(reply)),
                 // What was done since is sent next.
                 Ok(_) => {}
-                Err(Refusal::Stale) => {
+                Err(CallRefusal::Stale) => {
                     self.core.check_deadline(deadline, ALWAYS_REPLACED)?;
                     self.catch_up(open, content).await?;
                 }
@@ -332,7 +333,11 @@ impl FileSystem {
     }
 
     /// Sends the row inline content once: what it was sent without a certain answer, if there is such.
-    async fn send_inline(&self, open: &OpenInode, content: &mut Content) -> std::result::Result<NodeReply, Refusal> {
+    async fn send_inline(
+        &self,
+        open: &OpenInode,
+        content: &mut ContentState,
+    ) -> std::result::Result<NodeReply, CallRefusal> {
         let inline = content.inline.as_ref().ok_or(Failure::from(Errno::EBADF))?;
         let (data, mtime) = match inline.sent() {
             Some(sent) => (&sent.bytes[..], sent.mtime),
@@ -344,14 +349,14 @@ impl FileSystem {
         if let Some(inline) = &mut content.inline {
             match &asked {
                 Ok(_) => inline.written_back(),
-                Err(Refusal::Failure(failure)) if failure.in_doubt && inline.sent().is_none() => {
-                    inline.put_in_doubt(mtime, false);
+                Err(CallRefusal::Failure(failure)) if failure.outcome_unknown && inline.sent().is_none() => {
+                    inline.mark_outcome_unknown(mtime, false);
                 }
                 Err(_) => {}
             }
         }
         let reply = asked?;
-        open.told(content, &reply);
+        open.note_reply(content, &reply);
         if !content.dirty() {
             content.written_at = None;
             self.files.mark_clean(open.inode);
@@ -360,7 +365,7 @@ impl FileSystem {
     }
 
     /// Moves inline content to a backing file, which may then be written, and is `length` bytes long at least.
-    pub(super) async fn promote(&self, open: &OpenInode, content: &mut Content, length: u64) -> Result<()> {
+    pub(super) async fn promote(&self, open: &OpenInode, content: &mut ContentState, length: u64) -> Result<()> {
         if content.inline.is_none() {
             return Ok(());
         }
@@ -378,7 +383,7 @@ impl FileSystem {
             if inline.sent().is_some_and(|sent| sent.bytes.len() <= self.files.inline_limit()) {
                 // First it must be known whether the row has that.
                 match self.send_inline(open, content).await {
-                    Ok(_) | Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
+                    Ok(_) | Err(CallRefusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
                     Err(refusal) => return Err(given_up(refusal.into())),
                 }
                 continue;
@@ -390,25 +395,25 @@ impl FileSystem {
             match self.ask_open(&content.writer, open.inode, call).await {
                 Ok(reply) => {
                     let file = Some(Arc::clone(&making.file));
-                    *open.backing.write() = Backing { file, unsettled: true, at_least: size };
-                    open.told(content, &reply);
+                    *open.backing.write() = BackingState { file, size_stale: true, at_least: size };
+                    open.note_reply(content, &reply);
                     content.inline = None;
                     content.written_at = None;
                     self.files.mark_clean(open.inode);
                     if let Some(directory) = open.growing_in.lock().take() {
-                        self.files.forecast.outgrew(directory);
+                        self.files.prediction.outgrew(directory);
                     }
                     return Ok(());
                 }
-                Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
+                Err(CallRefusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
                 Err(refusal) => {
                     let failure = Failure::from(refusal);
-                    if !failure.in_doubt {
+                    if !failure.outcome_unknown {
                         return Err(given_up(failure));
                     }
                     // It may have been done, or be done later.
                     if let Some(inline) = &mut content.inline {
-                        inline.put_in_doubt(content.written_at, true);
+                        inline.mark_outcome_unknown(content.written_at, true);
                     }
                     return Err(failure);
                 }
@@ -429,27 +434,27 @@ impl FileSystem {
     }
 
     /// Tells the row that the backing file's size counts, and that it may be cut to `end` bytes, if it will be.
-    pub(super) async fn unsettle(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
+    pub(super) async fn mark_size_stale(&self, open: &OpenInode, content: &mut ContentState, end: u64) -> Result<()> {
         for asked in 0..=STALE_MAX {
             let knows = {
                 let backing = open.backing.read();
-                backing.unsettled && backing.at_least <= end
+                backing.size_stale && backing.at_least <= end
             };
             // Another client may have told the row of more than this one was told: who cuts asks.
             if knows && (asked > 0 || end == u64::MAX) {
                 return Ok(());
             }
             let generation = content.generation;
-            let call = |at| Call::UnsettleSize { at, generation, at_least: end };
+            let call = |at| Call::MarkSizeStale { at, generation, at_least: end };
             match self.ask_open(&content.writer, open.inode, call).await {
                 // Where a cut that was begun had to be finished first, the row says what that came to.
                 Ok(reply) => {
-                    open.told(content, &reply);
-                    content.left = false;
-                    open.size_told(&reply);
-                    open.backing.write().unsettled = true;
+                    open.note_reply(content, &reply);
+                    content.writer_gone = false;
+                    open.size_noted(&reply);
+                    open.backing.write().size_stale = true;
                 }
-                Err(Refusal::Stale) => {
+                Err(CallRefusal::Stale) => {
                     let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
                     let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
                     self.core.register(open.inode, OpenMode::ReadWrite, None);
@@ -458,11 +463,11 @@ impl FileSystem {
                 Err(refusal) => return Err(refusal.into()),
             }
         }
-        Err(Refusal::Stale.into())
+        Err(CallRefusal::Stale.into())
     }
 
     /// Attributes of an open inode, newer than anything that this client did before.
-    pub(crate) async fn open_attributes(&self, caller: &Credentials, open: &Arc<OpenInode>) -> Result<Node> {
+    pub(crate) async fn open_attributes(&self, caller: &Credentials, open: &Arc<OpenInode>) -> Result<NodeInfo> {
         let mut content = self.content_in_time(open).await?;
         // Written back rather than laid over the row's: then what is shown now is what will be shown after close.
         let reply = match self.write_back(open, &mut content).await {
@@ -485,17 +490,17 @@ impl FileSystem {
     /// The row of an open inode, whose content is held.
     async fn ask_attributes(&self, caller: &Credentials, open: &OpenInode) -> Result<NodeReply> {
         let reply = self.get_attributes(caller, open.inode).await?;
-        open.mode_told(&reply);
+        open.mode_noted(&reply);
         Ok(reply)
     }
 
     /// The node of `reply` with the size that its backing file has.
-    pub(super) fn open_node(&self, open: &OpenInode, reply: &NodeReply) -> Result<Node> {
+    pub(super) fn open_node(&self, open: &OpenInode, reply: &NodeReply) -> Result<NodeInfo> {
         let mut node = self.node(reply, Duration::ZERO);
-        let Some((file, unsettled)) = open.file_to_write() else { return Ok(node) };
+        let Some((file, size_stale)) = open.file_to_write() else { return Ok(node) };
         let stat = backing::stat(&file)?;
         node.blocks = stat.blocks;
-        if unsettled {
+        if size_stale {
             node.attributes.size = stat.size;
             node.attributes.mtime = stat.mtime;
             node.attributes.ctime = node.attributes.ctime.max(stat.mtime);
@@ -510,7 +515,7 @@ impl FileSystem {
         caller: &Credentials,
         open: &Arc<OpenInode>,
         set: SetAttributes,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         let mut content = self.content_in_time(open).await?;
         // First what was written before: it must neither overwrite the times that are set now nor take set-id bits away.
         self.write_back(open, &mut content).await?;
@@ -518,7 +523,7 @@ impl FileSystem {
         open.set_id.lock().changed();
         let reply = reply?;
         if content.generation == reply.generation {
-            open.told(&mut content, &reply);
+            open.note_reply(&mut content, &reply);
         } else {
             self.catch_up(open, &mut content).await?;
         }
@@ -529,7 +534,7 @@ impl FileSystem {
     pub(super) async fn resized_by_server(
         &self,
         open: &OpenInode,
-        content: &mut Content,
+        content: &mut ContentState,
         reply: &NodeReply,
         size: u64,
     ) -> Result<()> {
@@ -542,13 +547,13 @@ impl FileSystem {
                 inline.written_back();
                 content.written_at = None;
             }
-            open.told(content, reply);
+            open.note_reply(content, reply);
         }
         if open.file().is_some() {
-            open.size_told(reply);
-            content.left = true;
-            if matches!(reply.content, FileContent::Backing(SizeState::Unsettled { .. })) {
-                open.backing.write().unsettled = true;
+            open.size_noted(reply);
+            content.writer_gone = true;
+            if matches!(reply.content, FileContent::Backing(SizeState::Stale { .. })) {
+                open.backing.write().size_stale = true;
             }
         }
         Ok(())
@@ -558,7 +563,7 @@ impl FileSystem {
     pub(crate) async fn write_back_old(&self) {
         let now = self.core.clock.monotonic().0;
         let Some(then) = now.checked_sub(self.core.settings.sync_interval) else { return };
-        for inode in self.files.dirty_since(varve_world::clock::Moment(then)) {
+        for inode in self.files.dirty_since(varve_env::clock::Instant(then)) {
             let Some(open) = self.files.find(inode) else { continue };
             // Who has it, perhaps because the store hangs, writes it back, or leaves it to the next round.
             let Some(mut content) = open.content.try_lock() else { continue };
@@ -575,7 +580,7 @@ impl FileSystem {
     }
 }
 
-impl Files {
+impl FileTable {
     pub(super) fn inline_limit(&self) -> usize {
         self.inline_limit
     }

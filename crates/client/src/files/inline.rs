@@ -7,13 +7,13 @@ use varve_types::Timestamp;
 pub(crate) struct InlineBuffer {
     bytes: Vec<u8>,
     dirty: Option<Dirty>,
-    sent: Option<Sent>,
+    sent: Option<UnconfirmedWrite>,
 }
 
 /// Content that the row was given without a certain answer: whether it has that, or is still to get it, is not known. Until
 /// it is, the row is given nothing else, so that there is only one such content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct UnconfirmedWrite {
     pub bytes: Vec<u8>,
     /// The time that it was given with it.
     pub mtime: Option<Timestamp>,
@@ -122,7 +122,7 @@ impl InlineBuffer {
         self.dirty.as_ref()
     }
 
-    pub fn sent(&self) -> Option<&Sent> {
+    pub fn sent(&self) -> Option<&UnconfirmedWrite> {
         self.sent.as_ref()
     }
 
@@ -132,9 +132,9 @@ impl InlineBuffer {
     }
 
     /// This content was sent, and the row may have it or get it.
-    pub fn put_in_doubt(&mut self, mtime: Option<Timestamp>, moves: bool) {
+    pub fn mark_outcome_unknown(&mut self, mtime: Option<Timestamp>, moves: bool) {
         if self.dirty.is_some() {
-            self.sent = Some(Sent { bytes: self.bytes.clone(), mtime, moves, since: None });
+            self.sent = Some(UnconfirmedWrite { bytes: self.bytes.clone(), mtime, moves, since: None });
         }
     }
 

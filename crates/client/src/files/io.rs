@@ -1,17 +1,17 @@
 //! Reading, writing, and what makes it durable.
 
-use super::content::Content;
-use super::{FILE_BYTES_MAX, Handle, OpenHandle, OpenInode, Way, WriteFlags, backing};
-use crate::calls::{Refusal, Wait};
+use super::content::ContentState;
+use super::{FILE_BYTES_MAX, Handle, HandleIo, OpenHandle, OpenInode, WriteFlags, backing};
+use crate::calls::{CallRefusal, Wait};
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
 use futures::lock::MutexGuard;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use varve_env::disk::File;
+use varve_proto::{Call, Reply};
 use varve_types::{Errno, InodeId, Name, ShardId};
-use varve_wire::{Call, Reply};
-use varve_world::disk::File;
 
 /// Levels of directories above a file; a volume with more is damaged or changing too fast to follow.
 const DEPTH_MAX: usize = 4096;
@@ -32,11 +32,11 @@ impl FileSystem {
         .await
     }
 
-    /// The same into a page of a door's kernel. `EINVAL` for a file that is passed through: what others write to that would never be
-    /// seen in the page. Only sendfile(2) and splice(2) come so, from a descriptor whose mappings alone are passed through, and
-    /// tell programs with that to read.
+    /// The same into a page of a frontend's kernel. `EINVAL` for a file that is passed through: what others write to
+    /// that would never be seen in the page. Only sendfile(2) and splice(2) come so, from a descriptor whose mappings
+    /// alone are passed through, and tell programs with that to read.
     pub async fn read_page(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        if *self.files.handle(handle)?.way.lock() == Way::Passthrough {
+        if *self.files.handle(handle)?.handle_io.lock() == HandleIo::Passthrough {
             return Err(Errno::EINVAL.into());
         }
         self.read(handle, offset, buffer).await
@@ -63,7 +63,7 @@ impl FileSystem {
         let count = backing::read(&file, offset, buffer)?;
         if count < buffer.len() && open.ends_early(offset + count as u64) {
             let mut content = open.content.lock().await;
-            self.check_whole(open, &mut content).await?;
+            self.check_size(open, &mut content).await?;
         }
         Ok(count)
     }
@@ -80,7 +80,7 @@ impl FileSystem {
             let handle = self.files.handle(handle)?;
             let written = self.write_open(&handle, offset, data, flags.append).await?;
             // After a write through its page cache the kernel asks for it by itself.
-            Ok((written, flags.sync && *handle.way.lock() != Way::Cached))
+            Ok((written, flags.sync && *handle.handle_io.lock() != HandleIo::Cached))
         });
         let (written, sync) = written.await?;
         if sync {
@@ -106,7 +106,7 @@ impl FileSystem {
         if !append {
             check_end(offset, data.len() as u64)?;
             let backing = open.backing.read();
-            if let (Some(file), true) = (&backing.file, backing.unsettled) {
+            if let (Some(file), true) = (&backing.file, backing.size_stale) {
                 return self.write_backing(open, file, offset, data);
             }
         }
@@ -127,7 +127,7 @@ impl FileSystem {
             self.inline_changed(open, &mut content).await?;
             return Ok(data.len());
         }
-        self.unsettle(open, &mut content, u64::MAX).await?;
+        self.mark_size_stale(open, &mut content, u64::MAX).await?;
         let file = open.file().ok_or(Errno::EBADF)?;
         if append {
             // Its end may have moved since: another client appends, too.
@@ -152,7 +152,7 @@ impl FileSystem {
     }
 
     /// Before something is done at or beyond `end`: what was appended here gets its place, behind what others have appended.
-    pub(super) async fn give_place(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
+    pub(super) async fn give_place(&self, open: &OpenInode, content: &mut ContentState, end: u64) -> Result<()> {
         let end = usize::try_from(end).unwrap_or(usize::MAX);
         match content.inline.as_ref().is_some_and(|inline| inline.awaits_place(end)) {
             true => self.write_back(open, content).await.map(|_| ()),
@@ -162,14 +162,14 @@ impl FileSystem {
 
     /// Promotes inline content that is going to be `end` bytes long, or stays longer, if that is too long for the row: of a
     /// file that was small under an earlier limit of the volume, what there is may be more than a row is given now.
-    pub(super) async fn make_room(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
+    pub(super) async fn make_room(&self, open: &OpenInode, content: &mut ContentState, end: u64) -> Result<()> {
         let Some(inline) = &content.inline else { return Ok(()) };
         let fits = end.max(inline.len() as u64) <= self.files.inline_limit() as u64;
         if fits { Ok(()) } else { self.promote(open, content, 0).await }
     }
 
     /// Inline content was changed just now: it is written back later, or at once if too much waits.
-    pub(super) async fn inline_changed(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+    pub(super) async fn inline_changed(&self, open: &OpenInode, content: &mut ContentState) -> Result<()> {
         content.written_at = Some(self.core.clock.now());
         let len = content.inline.as_ref().map_or(0, |inline| inline.len());
         let now = self.core.clock.monotonic();
@@ -185,14 +185,14 @@ impl FileSystem {
             let handle = self.files.handle(handle)?;
             let mut content = self.content_in_time(&handle.inode).await?;
             self.write_back(&handle.inode, &mut content).await?;
-            handle.inode.failures.lock().tell(&handle.failures_known)
+            handle.inode.failures.lock().report(&handle.failures_known)
         })
         .await
     }
 
     /// The content of a file, unless another call has it until the deadline, as one does that waits for a store which hangs. A
     /// process that starts a program closes what it has open, and the program may be the one that mends the store.
-    pub(super) async fn content_in_time<'a>(&self, open: &'a OpenInode) -> Result<MutexGuard<'a, Content>> {
+    pub(super) async fn content_in_time<'a>(&self, open: &'a OpenInode) -> Result<MutexGuard<'a, ContentState>> {
         let (deadline, mut wait) = (self.core.deadline(), CONTENT_WAIT);
         loop {
             if let Some(content) = open.content.try_lock() {
@@ -208,7 +208,7 @@ impl FileSystem {
         self.count(Operation::Fsync, async {
             let handle = self.files.handle(handle)?;
             let synced = self.fsync_data(&handle.inode, data_only).await;
-            handle.inode.failures.lock().tell(&handle.failures_known)?;
+            handle.inode.failures.lock().report(&handle.failures_known)?;
             synced?;
             self.sync_rows(handle.inode.inode).await
         })
@@ -216,7 +216,7 @@ impl FileSystem {
     }
 
     /// The content: in the row (which is not synced yet) or in the backing file, synced. A backing file whose size is
-    /// unsettled stays so: its own size counts, which the store has synced with it, and the row is told of it.
+    /// stale stays so: its own size counts, which the store has synced with it, and the row is told of it.
     pub(crate) async fn fsync_data(&self, open: &Arc<OpenInode>, data_only: bool) -> Result<()> {
         let mut content = open.content.lock().await;
         self.write_back(open, &mut content).await?;
@@ -234,10 +234,10 @@ impl FileSystem {
     }
 
     /// Tells the row that `size` bytes of the backing file, which this client writes, are on disk.
-    async fn raise(&self, open: &OpenInode, content: &mut Content, size: u64) -> Result<()> {
+    async fn raise(&self, open: &OpenInode, content: &mut ContentState, size: u64) -> Result<()> {
         let grew = {
             let backing = open.backing.read();
-            backing.unsettled && backing.at_least < size
+            backing.size_stale && backing.at_least < size
         };
         if !grew {
             return Ok(());
@@ -246,13 +246,13 @@ impl FileSystem {
         let call = |at| Call::RaiseSize { at, generation, at_least: size };
         match self.ask_open(&content.writer, open.inode, call).await {
             Ok(reply) => {
-                open.told(content, &reply);
-                open.size_told(&reply);
+                open.note_reply(content, &reply);
+                open.size_noted(&reply);
                 Ok(())
             }
             // Removed, or changed by another client: the row knows less than it could.
-            Err(Refusal::Stale | Refusal::NotHere | Refusal::Moved { .. }) => Ok(()),
-            Err(Refusal::Failure(failure)) if failure.errno == Errno::ESTALE => Ok(()),
+            Err(CallRefusal::Stale | CallRefusal::NotHere | CallRefusal::Moved { .. }) => Ok(()),
+            Err(CallRefusal::Failure(failure)) if failure.errno == Errno::ESTALE => Ok(()),
             Err(refusal) => Err(refusal.into()),
         }
     }
@@ -346,7 +346,7 @@ pub(super) fn check_end(offset: u64, len: u64) -> Result<u64> {
 }
 
 /// The size of an open file.
-pub(super) fn size_of(open: &OpenInode, content: &Content) -> Result<u64> {
+pub(super) fn size_of(open: &OpenInode, content: &ContentState) -> Result<u64> {
     match (&content.inline, open.file()) {
         (Some(inline), _) => Ok(inline.len() as u64),
         (None, Some(file)) => Ok(backing::stat(&file)?.size),

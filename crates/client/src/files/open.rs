@@ -1,8 +1,8 @@
 //! Opening and closing.
 
-use super::content::{Content, Counts};
-use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened, Way};
-use crate::errand::waiting;
+use super::content::{ContentState, HandleCounts};
+use super::{FileTable, Handle, HandleIo, Io, OpenFlags, OpenHandle, OpenInode, OpenedFile};
+use crate::async_ops::waiting;
 use crate::locate::unexpected;
 use crate::transport::CallError;
 use crate::{Failure, FileSystem, OpenMode, Operation, Result};
@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use varve_proto::{Call, FileContent, NodeReply, Reply};
 use varve_types::{Credentials, InodeId};
-use varve_wire::{Call, FileContent, NodeReply, Reply};
 
 impl FileSystem {
-    pub async fn open(&self, caller: &Credentials, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
+    pub async fn open(&self, caller: &Credentials, inode: InodeId, flags: OpenFlags) -> Result<OpenedFile> {
         self.count(Operation::Open, self.open_with(caller, inode, flags, true)).await
     }
 
@@ -29,7 +29,7 @@ impl FileSystem {
         inode: InodeId,
         flags: OpenFlags,
         offer: bool,
-    ) -> Result<Opened> {
+    ) -> Result<OpenedFile> {
         if flags.writable() || flags.truncate {
             self.check_writable()?;
             self.changes_something();
@@ -37,11 +37,11 @@ impl FileSystem {
         let open = self.files.enter(inode, false);
         self.core.inodes.opened(inode);
         match self.open_entered(caller, &open, flags, offer).await {
-            Ok(io) => Ok(Opened { handle: self.add_handle(&open, flags, caller, &io), io }),
+            Ok(io) => Ok(OpenedFile { handle: self.add_handle(&open, flags, caller, &io), io }),
             Err(failure) => {
                 self.leave(&open);
                 // It may be cut.
-                Err(if flags.truncate { self.doubt(failure, &[], &[Some(inode)]) } else { failure })
+                Err(if flags.truncate { self.unknown_outcome(failure, &[], &[Some(inode)]) } else { failure })
             }
         }
     }
@@ -51,7 +51,7 @@ impl FileSystem {
             inode: Arc::clone(open),
             flags,
             caller: caller.clone(),
-            way: Mutex::new(io.into()),
+            handle_io: Mutex::new(io.into()),
             failures_known: AtomicU64::new(open.failures.lock().known_to_new()),
         })
     }
@@ -65,16 +65,16 @@ impl FileSystem {
     ) -> Result<Io> {
         let mut content = self.content_in_time(open).await?;
         self.open_at_server(caller, open, &mut content, flags).await?;
-        self.check_whole(open, &mut content).await?;
-        if content.left && !flags.writable() && open.counts.lock().writers == 0 {
+        self.check_size(open, &mut content).await?;
+        if content.writer_gone && !flags.writable() && open.counts.lock().writers == 0 {
             // Somebody died who wrote it. Where too many wait, it stays as it is.
-            self.settle_later(open, &content);
+            self.record_size_later(open, &content);
         }
         let io = self.choose_io(open, &content, flags, offer);
         if matches!(io, Io::Passthrough(_)) && flags.writable() {
             // The kernel writes without asking.
             content.writer = caller.clone();
-            if let Err(failure) = self.unsettle(open, &mut content, u64::MAX).await {
+            if let Err(failure) = self.mark_size_stale(open, &mut content, u64::MAX).await {
                 self.not_passed_through(&mut open.counts.lock());
                 return Err(failure);
             }
@@ -90,7 +90,7 @@ impl FileSystem {
         &self,
         caller: &Credentials,
         open: &OpenInode,
-        content: &mut Content,
+        content: &mut ContentState,
         flags: OpenFlags,
     ) -> Result<()> {
         let inode = open.inode;
@@ -110,8 +110,9 @@ impl FileSystem {
             let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
             Ok(self.ask_open(caller, inode, call).await?)
         };
-        let reply =
-            asked.await.inspect_err(|failure: &Failure| self.core.not_opened(inode, taken_back, failure.in_doubt))?;
+        let reply = asked
+            .await
+            .inspect_err(|failure: &Failure| self.core.not_opened(inode, taken_back, failure.outcome_unknown))?;
         // Another client has moved it, so that it cannot be read before what was written here is there, too.
         if let Some(failure) = unwritten.filter(|_| reply.generation != content.generation) {
             let now = self.core.clock.monotonic();
@@ -143,7 +144,7 @@ impl FileSystem {
     /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones that cannot be
     /// mapped. A mapping of one that can keeps the kernel from passing anything through, which fails the open, and is itself
     /// refused where something is.
-    fn choose_io(&self, open: &OpenInode, content: &Content, flags: OpenFlags, offer: bool) -> Io {
+    fn choose_io(&self, open: &OpenInode, content: &ContentState, flags: OpenFlags, offer: bool) -> Io {
         let file = open.file();
         let mut counts = open.counts.lock();
         let offered = offer && self.offers_passthrough() && counts.lets_pass();
@@ -180,7 +181,7 @@ impl FileSystem {
         self.core.config.passthrough && !self.files.passthrough_refused.load(Relaxed)
     }
 
-    fn not_passed_through(&self, counts: &mut Counts) {
+    fn not_passed_through(&self, counts: &mut HandleCounts) {
         counts.passthrough -= 1;
         self.files.passed_through.fetch_sub(1, Relaxed);
     }
@@ -194,7 +195,7 @@ impl FileSystem {
         if direct { Io::Direct { keep: false } } else { Io::Cached { keep: false } }
     }
 
-    /// The door's kernel keeps its page cache coherent with [`Io::Direct`], which may then be chosen.
+    /// The frontend's kernel keeps its page cache coherent with [`Io::Direct`], which may then be chosen.
     pub fn direct_is_coherent(&self) {
         self.files.direct_is_coherent.store(true, Relaxed);
     }
@@ -251,7 +252,7 @@ impl FileSystem {
         made: &NodeReply,
         flags: OpenFlags,
         server: u64,
-    ) -> Result<Opened> {
+    ) -> Result<OpenedFile> {
         let inode = InodeId(made.inode);
         let open = self.files.enter(inode, flags.writable());
         self.core.inodes.opened(inode);
@@ -281,7 +282,7 @@ impl FileSystem {
             waiting(self.release(handle)).await;
             return Err(failure);
         }
-        Ok(Opened { handle, io })
+        Ok(OpenedFile { handle, io })
     }
 
     /// The kernel refused to pass I/O of this handle through: from now on it comes here, as the answer says, and no open offers
@@ -291,7 +292,7 @@ impl FileSystem {
         let Ok(handle) = self.files.handle(handle) else { return Io::Cached { keep: false } };
         let direct = self.goes_past_pages(handle.flags);
         let io = if direct { Io::Direct { keep: false } } else { Io::Cached { keep: false } };
-        if std::mem::replace(&mut *handle.way.lock(), Way::from(&io)) == Way::Passthrough {
+        if std::mem::replace(&mut *handle.handle_io.lock(), HandleIo::from(&io)) == HandleIo::Passthrough {
             let mut counts = handle.inode.counts.lock();
             self.not_passed_through(&mut counts);
             counts.add(direct, handle.flags);
@@ -315,13 +316,13 @@ impl FileSystem {
         let open = &handle.inode;
         let last_writer = {
             let mut counts = open.counts.lock();
-            match *handle.way.lock() {
-                Way::Passthrough => counts.passthrough -= 1,
-                Way::Direct => counts.mappable -= usize::from(handle.flags.readable()),
-                Way::Cached => counts.cached -= 1,
+            match *handle.handle_io.lock() {
+                HandleIo::Passthrough => counts.passthrough -= 1,
+                HandleIo::Direct => counts.mappable -= usize::from(handle.flags.readable()),
+                HandleIo::Cached => counts.cached -= 1,
             }
             if handle.flags.writable() {
-                self.files.outdated.told(open.inode);
+                self.files.outdated.note_reply(open.inode);
                 counts.writers -= 1;
             }
             counts.writers == 0
@@ -335,7 +336,7 @@ impl FileSystem {
             }
             if open.counts.lock().writers == 0 {
                 self.has_grown(open);
-                if let Err(failure) = self.settle_written(open, &mut content).await {
+                if let Err(failure) = self.record_written_sizes(open, &mut content).await {
                     // The row goes on to say that the backing file's size counts, which is right, only slower.
                     tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
                 }
@@ -351,7 +352,7 @@ impl FileSystem {
     }
 }
 
-impl Files {
+impl FileTable {
     /// Every handle, for a shutdown.
     pub(crate) fn handles(&self) -> Vec<Handle> {
         self.handles.read().keys().map(|number| Handle(*number)).collect()

@@ -1,13 +1,13 @@
 //! Sizes and holes: truncate, fallocate, SEEK_DATA and SEEK_HOLE, copies between files.
 
-use super::content::Content;
+use super::content::ContentState;
 use super::io::{check_end, size_of};
 use super::{FILE_BYTES_MAX, Handle, OpenFlags, OpenHandle, OpenInode, Whence};
-use crate::{Failure, FileSystem, Node, OpenMode, Operation, Result};
+use crate::{Failure, FileSystem, NodeInfo, OpenMode, Operation, Result};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use std::sync::Arc;
+use varve_env::disk::File;
 use varve_types::{Credentials, Errno, InodeId, SetAttributes, SetTime};
-use varve_world::disk::File;
 
 /// Bytes copied at a time where the store does not copy by itself; also bounds how long a copy keeps others waiting.
 const COPY_BYTES: usize = 128 * 1024;
@@ -24,7 +24,7 @@ impl FileSystem {
         size: u64,
         set: SetAttributes,
         handle: Option<Handle>,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         if size > FILE_BYTES_MAX {
             return Err(Errno::EFBIG.into());
         }
@@ -63,7 +63,7 @@ impl FileSystem {
         caller: &Credentials,
         size: u64,
         set: SetAttributes,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         let open = &handle.inode;
         if !caller.is_root() {
             // Whoever opened it.
@@ -81,7 +81,7 @@ impl FileSystem {
                 inline.resize(size as usize);
                 self.inline_changed(open, &mut content).await?;
             } else {
-                self.unsettle(open, &mut content, size).await?;
+                self.mark_size_stale(open, &mut content, size).await?;
                 let file = open.file().ok_or(Errno::EBADF)?;
                 file.set_len(size).map_err(|error| Failure::store("cannot resize a backing file", &error))?;
             }
@@ -103,7 +103,7 @@ impl FileSystem {
         caller: &Credentials,
         size: u64,
         set: SetAttributes,
-    ) -> Result<Node> {
+    ) -> Result<NodeInfo> {
         let mut content = self.content_in_time(open).await?;
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await?;
@@ -122,7 +122,7 @@ impl FileSystem {
                 return Err(Errno::EINVAL.into());
             }
             let end = check_end(offset, length)?;
-            let change = Allocation::of(mode)?;
+            let change = FallocateMode::of(mode)?;
             let open = &handle.inode;
             let mut content = open.content.lock().await;
             content.writer = handle.caller.clone();
@@ -136,7 +136,7 @@ impl FileSystem {
             if content.inline.is_some() {
                 return self.allocate_inline(open, &mut content, change, offset, end).await;
             }
-            self.unsettle(open, &mut content, u64::MAX).await?;
+            self.mark_size_stale(open, &mut content, u64::MAX).await?;
             let file = open.file().ok_or(Errno::EBADF)?;
             let flags = FallocateFlags::from_bits_retain(mode as u32);
             file.allocate(flags, offset, length).map_err(|error| store_error("fallocate", error))
@@ -147,8 +147,8 @@ impl FileSystem {
     async fn allocate_inline(
         &self,
         open: &OpenInode,
-        content: &mut Content,
-        change: Allocation,
+        content: &mut ContentState,
+        change: FallocateMode,
         offset: u64,
         end: u64,
     ) -> Result<()> {
@@ -233,7 +233,7 @@ impl FileSystem {
         {
             let mut content = to.inode.content.lock().await;
             content.writer = to.caller.clone();
-            self.unsettle(&to.inode, &mut content, u64::MAX).await?;
+            self.mark_size_stale(&to.inode, &mut content, u64::MAX).await?;
         }
         let copied = copy_between(&source, from_offset, &target, to_offset, length)?;
         if let Some(copied) = copied
@@ -241,7 +241,7 @@ impl FileSystem {
             && from.inode.ends_early(from_offset + copied)
         {
             let mut content = from.inode.content.lock().await;
-            self.check_whole(&from.inode, &mut content).await?;
+            self.check_size(&from.inode, &mut content).await?;
         }
         Ok(copied)
     }
@@ -279,7 +279,7 @@ impl FileSystem {
 
 /// What fallocate(2)'s flags ask for.
 #[derive(Clone, Copy)]
-struct Allocation {
+struct FallocateMode {
     /// The size may grow.
     extends: bool,
     /// The range reads as zero afterwards.
@@ -287,17 +287,17 @@ struct Allocation {
     punches: bool,
 }
 
-impl Allocation {
-    fn of(mode: i32) -> Result<Allocation> {
+impl FallocateMode {
+    fn of(mode: i32) -> Result<FallocateMode> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE;
         const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
         let extends = mode & KEEP == 0;
         match mode & !KEEP {
-            0 => Ok(Allocation { extends, zeroes: false, punches: false }),
-            ZERO => Ok(Allocation { extends, zeroes: true, punches: false }),
+            0 => Ok(FallocateMode { extends, zeroes: false, punches: false }),
+            ZERO => Ok(FallocateMode { extends, zeroes: true, punches: false }),
             // A hole never changes the size, and callers must say so.
-            PUNCH if !extends => Ok(Allocation { extends: false, zeroes: true, punches: true }),
+            PUNCH if !extends => Ok(FallocateMode { extends: false, zeroes: true, punches: true }),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
     }
@@ -346,13 +346,13 @@ mod tests {
     /// Promise: fallocate's flags that shift content, and holes that would change the size, are refused.
     #[test]
     fn fallocate_flags() {
-        assert!(Allocation::of(0).is_ok_and(|change| change.extends && !change.zeroes));
+        assert!(FallocateMode::of(0).is_ok_and(|change| change.extends && !change.zeroes));
         let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        assert!(Allocation::of(hole).is_ok_and(|change| change.zeroes && !change.reaches_beyond_the_end()));
+        assert!(FallocateMode::of(hole).is_ok_and(|change| change.zeroes && !change.reaches_beyond_the_end()));
         for refused in
             [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, 1 << 20]
         {
-            assert_eq!(Allocation::of(refused).err().map(|failure| failure.errno), Some(Errno::EOPNOTSUPP));
+            assert_eq!(FallocateMode::of(refused).err().map(|failure| failure.errno), Some(Errno::EOPNOTSUPP));
         }
     }
 }

@@ -5,7 +5,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use varve_world::disk::File;
+use varve_env::disk::File;
 
 /// Bytes that were written one after the other before they are handed over: enough for the disk to take them in large
 /// pieces, and files that are smaller, which may not live long, are left to the kernel.
@@ -16,13 +16,13 @@ const WINDOWS_MAX: usize = 16;
 
 /// How far a file has been written without a gap.
 #[derive(Debug, Default)]
-pub(crate) struct Stream {
+pub(crate) struct SequentialRun {
     /// From where on nothing was handed over.
     from: u64,
     end: u64,
 }
 
-impl Stream {
+impl SequentialRun {
     /// `len` bytes were written at `offset`. A window that is full, as offset and length.
     pub fn wrote(&mut self, offset: u64, len: u64) -> Option<(u64, u64)> {
         if offset != self.end {
@@ -38,7 +38,7 @@ impl Stream {
 }
 
 #[derive(Default)]
-struct Queue {
+struct WriteBehindQueue {
     windows: VecDeque<(Arc<File>, u64, u64)>,
     /// A thread takes from it.
     attended: bool,
@@ -46,14 +46,14 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct WriteBehindShared {
+    queue: Mutex<WriteBehindQueue>,
     changed: Condvar,
 }
 
 /// Hands windows to the disk, on a thread that begins with the first of them.
 #[derive(Default)]
-pub(crate) struct WriteBehind(Arc<Shared>);
+pub(crate) struct WriteBehind(Arc<WriteBehindShared>);
 
 impl WriteBehind {
     pub fn hand_over(&self, file: &Arc<File>, (offset, len): (u64, u64)) {
@@ -81,7 +81,7 @@ impl Drop for WriteBehind {
     }
 }
 
-fn attend(shared: &Shared) {
+fn attend(shared: &WriteBehindShared) {
     loop {
         let (file, offset, len) = {
             let mut queue = shared.queue.lock();
@@ -110,8 +110,8 @@ mod tests {
 
     /// Promise: windows follow each other without gap or overlap while writes do; a jump begins anew.
     #[test]
-    fn windows_follow_the_writes() {
-        let mut stream = Stream::default();
+    fn write_back_windows_follow_sequential_writes() {
+        let mut stream = SequentialRun::default();
         let full: Vec<_> = (0..20).filter_map(|at| stream.wrote(at * MIB, MIB)).collect();
         assert_eq!(full, [(0, 8 * MIB), (8 * MIB, 8 * MIB)]);
         assert_eq!(stream.wrote(100 * MIB, MIB), None);

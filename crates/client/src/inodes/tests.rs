@@ -9,7 +9,7 @@ fn name(text: &str) -> Name {
 
 fn saw(inodes: &Inodes, inode: InodeId, text: &str, by_inode: bool) {
     let name = name(text);
-    inodes.saw(Sighting { inode, parent: DIRECTORY, name: &name, kind: FileKind::Regular, by_inode }, 1);
+    inodes.saw(ObservedInode { inode, parent: DIRECTORY, name: &name, kind: FileKind::Regular, by_inode }, 1);
 }
 
 fn entry(text: &str) -> Locator {
@@ -20,7 +20,7 @@ const ROW: Locator = Locator::Inode { inode: FILE.0 };
 
 /// Promise: a file is asked for by the name it was last seen under, and by its row once it has one or none is known.
 #[test]
-fn the_locator_follows_the_name() {
+fn locator_follows_rename() {
     let inodes = Inodes::default();
     assert_eq!(inodes.locator(FILE), ROW);
     saw(&inodes, FILE, "a", false);
@@ -36,7 +36,7 @@ fn the_locator_follows_the_name() {
 /// Promise: what a name means by now, seen before the answer to the call that took it from another file, is still found
 /// by it.
 #[test]
-fn what_was_seen_since_stays() {
+fn newer_observation_wins() {
     let inodes = Inodes::default();
     let newer = InodeId(FILE.0 + 1);
     saw(&inodes, FILE, "a", false);
@@ -48,7 +48,7 @@ fn what_was_seen_since_stays() {
 
 /// Promise: renaming an open file moves its attributes to an inode row, so it is asked for there.
 #[test]
-fn an_open_file_that_is_renamed_is_asked_for_by_inode() {
+fn renamed_open_file_is_located_by_inode() {
     let inodes = Inodes::default();
     saw(&inodes, FILE, "a", false);
     inodes.opened(FILE);
@@ -59,7 +59,7 @@ fn an_open_file_that_is_renamed_is_asked_for_by_inode() {
 
 /// Promise: an inode is kept while it has lookups or handles, and nothing of it afterwards.
 #[test]
-fn what_nobody_holds_is_forgotten() {
+fn unreferenced_inode_is_forgotten() {
     let inodes = Inodes::default();
     saw(&inodes, FILE, "a", false);
     saw(&inodes, FILE, "a", false);
@@ -74,7 +74,7 @@ fn what_nobody_holds_is_forgotten() {
 
 /// Promise: a name that now means another file does not lead to the old one, whichever is forgotten first.
 #[test]
-fn a_reused_name_means_the_new_file() {
+fn reused_name_refers_to_new_file() {
     let inodes = Inodes::default();
     saw(&inodes, FILE, "a", false);
     saw(&inodes, InodeId(21), "a", false);
@@ -84,7 +84,7 @@ fn a_reused_name_means_the_new_file() {
 
 /// Promise: that a directory is on disk is known only of the name under which it was synced.
 #[test]
-fn durable_under_one_name() {
+fn durability_is_per_name() {
     let inodes = Inodes::default();
     saw(&inodes, FILE, "a", false);
     inodes.set_durable(FILE, &(DIRECTORY, name("other")), inodes.moves());
@@ -98,11 +98,11 @@ fn durable_under_one_name() {
 /// Promise: a directory that is in one which was moved is not known to be found there after a loss of power, not even where the move
 /// came while it was being synced.
 #[test]
-fn what_is_below_a_directory_that_moves_is_not_durable() {
+fn directory_move_clears_durability_below() {
     let inodes = Inodes::default();
     let (above, below) = (InodeId(30), InodeId(31));
     let see = |inode, parent, text: &str| {
-        let seen = Sighting { inode, parent, name: &name(text), kind: FileKind::Directory, by_inode: true };
+        let seen = ObservedInode { inode, parent, name: &name(text), kind: FileKind::Directory, by_inode: true };
         inodes.saw(seen, 1);
     };
     see(above, DIRECTORY, "above");

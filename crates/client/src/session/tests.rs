@@ -1,7 +1,7 @@
 use super::*;
 
-fn session() -> Session {
-    Session::new(SessionId(7), ShardCount::new(4).unwrap())
+fn session() -> ClientSession {
+    ClientSession::new(SessionId(7), ShardCount::new(4).unwrap())
 }
 
 /// Promise: slots rise from 1, carry one call at a time, and number their calls from 1.
@@ -20,17 +20,17 @@ fn slots_are_lanes_of_one_call() {
 
 /// Promise: a file that is opened again while its release waits is not released; one that is being told must wait.
 #[test]
-fn a_release_can_be_taken_back_until_it_is_told() {
+fn release_can_be_cancelled_until_sent() {
     let session = session();
     session.release(ShardId(2), InodeId(5));
-    assert_eq!(session.take_back(InodeId(5)), TakenBack::Release(Moment(Duration::ZERO)));
+    assert_eq!(session.take_back(InodeId(5)), TakenBack::Release(Instant(Duration::ZERO)));
     assert!(session.untold().is_empty());
     session.release(ShardId(2), InodeId(5));
     assert_eq!(session.untold(), [ShardId(2)]);
-    let telling = session.tell(ShardId(2));
+    let telling = session.releases_to_send(ShardId(2));
     assert_eq!(telling, [5]);
     assert_eq!(session.take_back(InodeId(5)), TakenBack::NotYet);
-    session.told(ShardId(2), &telling, true);
+    session.releases_sent(ShardId(2), &telling, true);
     assert_eq!(session.take_back(InodeId(5)), TakenBack::Nothing);
 }
 
@@ -38,7 +38,7 @@ fn a_release_can_be_taken_back_until_it_is_told() {
 #[test]
 fn a_release_waits_until_the_open_is_over() {
     let session = session();
-    let at = |seconds| Moment(Duration::from_secs(seconds));
+    let at = |seconds| Instant(Duration::from_secs(seconds));
     session.release_from(at(6), ShardId(2), InodeId(5));
     session.release_due(at(5));
     assert!(session.untold().is_empty());
@@ -47,26 +47,26 @@ fn a_release_waits_until_the_open_is_over() {
     assert!(session.untold().is_empty(), "it was taken back");
     session.release_from(at(6), ShardId(2), InodeId(5));
     session.release_due(at(6));
-    assert_eq!(session.tell(ShardId(2)), [5]);
+    assert_eq!(session.releases_to_send(ShardId(2)), [5]);
 }
 
 /// Promise: a release that was told in a request without an answer is told again.
 #[test]
-fn a_release_that_may_not_have_arrived_is_told_again() {
+fn unconfirmed_release_is_sent_again() {
     let session = session();
     session.release(ShardId(2), InodeId(5));
-    let telling = session.tell(ShardId(2));
-    session.told(ShardId(2), &telling, false);
-    assert_eq!(session.tell(ShardId(2)), [5]);
+    let telling = session.releases_to_send(ShardId(2));
+    session.releases_sent(ShardId(2), &telling, false);
+    assert_eq!(session.releases_to_send(ShardId(2)), [5]);
 }
 
 /// Promise: a request carries a bounded number of releases, and the rest is not forgotten.
 #[test]
-fn releases_are_told_in_portions() {
+fn releases_are_sent_in_batches() {
     let session = session();
     let count = RELEASES_PER_REQUEST_MAX + 3;
     (0..count).for_each(|i| session.release(ShardId(0), InodeId(i as u64)));
-    assert_eq!(session.tell(ShardId(0)).len(), RELEASES_PER_REQUEST_MAX);
-    assert_eq!(session.tell(ShardId(0)).len(), 3);
-    assert!(session.tell(ShardId(0)).is_empty());
+    assert_eq!(session.releases_to_send(ShardId(0)).len(), RELEASES_PER_REQUEST_MAX);
+    assert_eq!(session.releases_to_send(ShardId(0)).len(), 3);
+    assert!(session.releases_to_send(ShardId(0)).is_empty());
 }

@@ -1,35 +1,36 @@
 //! The transport over sockets: the calling thread writes its request and blocks until the response is there, so a future
-//! of this transport is ready whenever it is polled. Where threads [attend](crate::attendance), none waits for the response to an
-//! [errand](crate::errand): they look for it. Each worker has a pool of idle connections, last used first used: in
-//! practice a connection a calling thread, or one for each errand under way.
+//! of this transport is ready whenever it is polled. Where threads [attend](crate::reactor), none waits for the
+//! response to an [asynchronous operation](crate::async_ops): they look for it. Each worker has a pool of idle
+//! connections, last used first used: in practice a connection a calling thread, or one for each asynchronous operation
+//! under way.
 
 mod awaited;
 mod pool;
 
 use self::awaited::AwaitedCalls;
 use self::pool::Pool;
-use super::connection::{Connection, Identity, Reach, Untrusted};
-use super::{CallError, FindError, Server, Transport};
-use crate::attendance::Attendance;
+use super::connection::{Identity, Reach, ServerConnection, Untrusted};
+use super::{CallError, FindError, FoundServer, Transport};
+use crate::async_ops;
 use crate::config::ClientConfig;
-use crate::errand;
+use crate::reactor::Reactor;
 use futures::future::{BoxFuture, FutureExt, ready};
 use parking_lot::RwLock;
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
+use varve_env::clock::{Clock, Instant};
+use varve_env::printable::{printable, printable_path};
+use varve_env::spin::SPIN_TIME;
+use varve_env::volume_dir::{ServerRecord, VolumeDir};
+use varve_proto::handshake::{KeyId, VolumeKey, Welcome, WorkerAddress};
+use varve_proto::{CallId, Request, Response};
 use varve_types::{SessionId, VolumeSettings};
-use varve_wire::handshake::{KeyId, VolumeKey, Welcome, WorkerAddress};
-use varve_wire::{CallId, Request, Response};
-use varve_world::clock::{Clock, Moment};
-use varve_world::patience::LOOK;
-use varve_world::printable::{printable, printable_path};
-use varve_world::volume_dir::{ServerRecord, VolumeDir};
 
 /// How long the answer to a call that changes several shards is looked for: it takes its turn at each, behind those of other
 /// callers (`docs/internals/performance-findings.md`, "Waiting and waking").
-const LOOK_OVER_SHARDS: Duration = Duration::from_micros(300);
+const SPIN_TIME_OVER_SHARDS: Duration = Duration::from_micros(300);
 
 /// The pools of one found server.
 struct Pools {
@@ -47,7 +48,7 @@ pub struct BlockingTransport {
     /// TCP was asked for, also on the server's host.
     tcp: bool,
     clock: Arc<dyn Clock>,
-    attendance: Arc<Attendance>,
+    reactor: Arc<Reactor>,
     current: RwLock<Option<Arc<Pools>>>,
     awaited: AwaitedCalls,
 }
@@ -59,15 +60,15 @@ impl BlockingTransport {
         (key_id, key): (KeyId, VolumeKey),
         session: SessionId,
         clock: Arc<dyn Clock>,
-        attendance: Arc<Attendance>,
+        reactor: Arc<Reactor>,
     ) -> BlockingTransport {
         let identity = Identity { volume: settings.id, key_id, key, session, purpose: config.purpose };
         let (store, tcp) = (config.store.clone(), config.tcp);
         let (current, awaited) = Default::default();
-        BlockingTransport { store, shards: settings.shards.get(), identity, tcp, clock, attendance, current, awaited }
+        BlockingTransport { store, shards: settings.shards.get(), identity, tcp, clock, reactor, current, awaited }
     }
 
-    fn find_now(&self, found: u64) -> Result<Arc<Server>, FindError> {
+    fn find_blocking(&self, found: u64) -> Result<Arc<FoundServer>, FindError> {
         let root = printable_path(self.store.root());
         let record = self
             .store
@@ -84,7 +85,8 @@ impl BlockingTransport {
             FindError::Absent(format!("the server's record {} names no worker", self.store.server_file()))
         })?;
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
-        let mut connection = Connection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
+        let mut connection =
+            ServerConnection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
         let Welcome::Accepted { server: number, shards, owners, workers, embedded, .. } =
             connection.shake_hands(&self.identity, 0, &*self.clock)?
         else {
@@ -98,7 +100,7 @@ impl BlockingTransport {
             let reason = "the server's welcome does not fit the volume: are server and client of the same version?";
             return Err(FindError::Refused(reason.into()));
         }
-        let server = Server { found, owners, workers: workers.len(), embedded };
+        let server = FoundServer { found, owners, workers: workers.len(), embedded };
         let now = self.clock.monotonic();
         let pool = |(worker, address)| Arc::new(Pool::new(worker, address, now));
         let workers: Vec<Arc<Pool>> = workers.into_iter().enumerate().map(pool).collect();
@@ -139,7 +141,7 @@ impl BlockingTransport {
     }
 
     /// The connections to a worker of `server`.
-    fn pool(&self, server: &Server, worker: usize) -> Result<(Arc<Pools>, Arc<Pool>), CallError> {
+    fn pool(&self, server: &FoundServer, worker: usize) -> Result<(Arc<Pools>, Arc<Pool>), CallError> {
         let pools = self.current.read().clone().ok_or_else(|| CallError::Lost("it was closed".into()))?;
         if pools.found != server.found {
             return Err(CallError::Lost("another server was found meanwhile".into()));
@@ -149,12 +151,12 @@ impl BlockingTransport {
         Ok((pools, pool))
     }
 
-    fn call_now(
+    fn call_blocking(
         &self,
-        server: &Server,
+        server: &FoundServer,
         worker: usize,
         request: &Request,
-        deadline: Moment,
+        deadline: Instant,
     ) -> Result<Response, CallError> {
         let (pools, pool) = self.pool(server, worker)?;
         let connection = match pool.take() {
@@ -166,15 +168,15 @@ impl BlockingTransport {
 
     fn call_on(
         &self,
-        mut connection: Connection,
+        mut connection: ServerConnection,
         pool: &Pool,
         request: &Request,
-        deadline: Moment,
+        deadline: Instant,
     ) -> Result<Response, CallError> {
-        let look = if request.call.spans_shards() { LOOK_OVER_SHARDS } else { LOOK };
-        connection.send(request, look).map_err(unsent)?;
+        let spin = if request.call.spans_shards() { SPIN_TIME_OVER_SHARDS } else { SPIN_TIME };
+        connection.send(request, spin).map_err(unsent)?;
         let past_deadline = || self.clock.monotonic() >= deadline;
-        let sleeps = || self.attendance.step_back();
+        let sleeps = || self.reactor.hand_off_reactor();
         let received = connection.receive::<Response>(past_deadline, sleeps).map_err(|error| lost(&error))?;
         let response = received.ok_or(CallError::Deadline)?;
         check_answers(&response, request.id)?;
@@ -182,26 +184,26 @@ impl BlockingTransport {
         Ok(response)
     }
 
-    async fn call_of_errand(
+    async fn call_of_async_op(
         &self,
-        server: &Server,
+        server: &FoundServer,
         worker: usize,
         request: &Request,
-        deadline: Moment,
+        deadline: Instant,
     ) -> Result<Response, CallError> {
         let (pools, pool) = self.pool(server, worker)?;
         let Some(mut connection) = pool.take() else {
             // The thread that waits for the connection may wait for the answer.
             let whole = async { self.call_on(self.open(&pools, &pool)?, &pool, request, deadline) };
-            return errand::waiting(whole).await;
+            return async_ops::waiting(whole).await;
         };
         // Nothing else is under way there, so the kernel has room for it.
         connection.send_and_go(request).map_err(unsent)?;
         self.awaited.answer(connection, pool, request.id, deadline).await
     }
 
-    fn open(&self, pools: &Pools, pool: &Pool) -> Result<Connection, CallError> {
-        let mut connection = Connection::open(&pool.address, pools.reach).map_err(|error| lost(&error))?;
+    fn open(&self, pools: &Pools, pool: &Pool) -> Result<ServerConnection, CallError> {
+        let mut connection = ServerConnection::open(&pool.address, pools.reach).map_err(|error| lost(&error))?;
         let welcome = connection.shake_hands(&self.identity, pool.worker, &*self.clock);
         match welcome.map_err(|error| CallError::Lost(error.to_string()))? {
             // It has taken the other's place at this address, and is to hear first of what is open here.
@@ -232,21 +234,21 @@ fn check_answers(response: &Response, asked: CallId) -> Result<(), CallError> {
 }
 
 impl Transport for BlockingTransport {
-    fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<Server>, FindError>> {
-        ready(self.find_now(found)).boxed()
+    fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<FoundServer>, FindError>> {
+        ready(self.find_blocking(found)).boxed()
     }
 
     fn call<'a>(
         &'a self,
-        server: &'a Server,
+        server: &'a FoundServer,
         worker: usize,
         request: &'a Request,
-        deadline: Moment,
+        deadline: Instant,
     ) -> BoxFuture<'a, Result<Response, CallError>> {
-        // An errand that has a thread of its own may wait there.
-        match errand::brings() && self.attendance.is_kept() {
-            true => self.call_of_errand(server, worker, request, deadline).boxed(),
-            false => ready(self.call_now(server, worker, request, deadline)).boxed(),
+        // An asynchronous operation that has a thread of its own may wait there.
+        match async_ops::brings() && self.reactor.is_kept() {
+            true => self.call_of_async_op(server, worker, request, deadline).boxed(),
+            false => ready(self.call_blocking(server, worker, request, deadline)).boxed(),
         }
     }
 

@@ -1,5 +1,5 @@
 //! One blocking connection to a worker: the handshake, then one request and its response at a time, through memory while
-//! both sides look (`varve_world::mailbox`), else by the socket.
+//! both sides look (`varve_env::shm_slot`), else by the socket.
 
 #![expect(clippy::disallowed_types, reason = "this is where the client's sockets are")]
 
@@ -19,10 +19,10 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use varve_wire::frame;
-use varve_wire::handshake::WorkerAddress;
-use varve_world::mailbox::{Answer, Asking};
-use varve_world::patience::{Look, Patience};
+use varve_env::shm_slot::{ClientSide, SlotReply};
+use varve_env::spin::{SpinBudget, SpinWait};
+use varve_proto::frame;
+use varve_proto::handshake::WorkerAddress;
 
 /// A worker of the same host or network takes a connection within this time or is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,7 +37,8 @@ pub(super) const WAIT_SLICE: Duration = Duration::from_secs(1);
 /// unacknowledged data after as long.
 const TCP_SILENCE: Duration = Duration::from_secs(20);
 
-/// Looks into a mailbox after which the socket is asked, too: a server that is killed says nothing in memory.
+/// Looks into a shared-memory slot after which the socket is asked, too: a server that is killed says nothing in
+/// memory.
 const SOCKET_EVERY: u32 = 16;
 
 /// Room for most responses; larger ones make the buffer grow.
@@ -46,58 +47,58 @@ const INPUT_BYTES: usize = 16 * 1024;
 /// Buffers that grew beyond this (large listings, inline files) are given back after the call.
 const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
-enum Stream {
+enum SocketStream {
     Unix(UnixStream),
     Tcp(RemoteStream),
 }
 
-pub(super) struct Connection {
-    stream: Stream,
+pub(super) struct ServerConnection {
+    stream: SocketStream,
     /// Once the server has shared it.
-    mailbox: Option<Asking>,
+    shm_slot: Option<ClientSide>,
     input: Vec<u8>,
     output: Vec<u8>,
-    patience: Patience,
+    spin_budget: SpinBudget,
     /// For the answer to what was sent last, if it is to be looked for.
-    look: Option<Look>,
+    spin: Option<SpinWait>,
     /// Looks at hand.
-    looks: u32,
-    /// The longest wait for bytes before [`Connection::receive`] asks whether to give up.
+    spins: u32,
+    /// The longest wait for bytes before [`ServerConnection::receive`] asks whether to give up.
     wait: Duration,
     /// The longest message that is taken: less of a server that has proved nothing yet.
     message_bytes_max: usize,
 }
 
-impl Connection {
+impl ServerConnection {
     /// Connects to `address`; a server behind a Unix socket has been seen to be root's or the store's owner's.
-    pub fn open(address: &WorkerAddress, reach: Reach) -> io::Result<Connection> {
+    pub fn open(address: &WorkerAddress, reach: Reach) -> io::Result<ServerConnection> {
         let stream = match dial::dial(address, reach)? {
-            Dialled::Unix(stream) => Stream::Unix(stream),
-            Dialled::Tcp(stream) => Stream::Tcp(RemoteStream::new(stream)),
+            Dialled::Unix(stream) => SocketStream::Unix(stream),
+            Dialled::Tcp(stream) => SocketStream::Tcp(RemoteStream::new(stream)),
         };
         let (input, output) = (Vec::with_capacity(INPUT_BYTES), Vec::with_capacity(INPUT_BYTES));
-        Ok(Connection {
+        Ok(ServerConnection {
             stream,
-            mailbox: None,
+            shm_slot: None,
             input,
             output,
-            patience: Patience::default(),
-            look: None,
-            looks: 0,
+            spin_budget: SpinBudget::default(),
+            spin: None,
+            spins: 0,
             wait: HANDSHAKE_TIMEOUT,
             message_bytes_max: frame::FRAME_BYTES_MAX,
         })
     }
 
-    /// Writes one message. `look`: for how long its answer is looked for before the thread sleeps.
-    pub fn send<M: serde::Serialize>(&mut self, message: &M, look: Duration) -> io::Result<()> {
-        self.look = self.patience.look_for(look);
+    /// Writes one message. `spin`: for how long its answer is looked for before the thread sleeps.
+    pub fn send<M: serde::Serialize>(&mut self, message: &M, spin: Duration) -> io::Result<()> {
+        self.spin = self.spin_budget.spin_for(spin);
         self.write(message)
     }
 
-    /// Writes one message, whose answer is looked for with [`Connection::receive_at_hand`].
+    /// Writes one message, whose answer is looked for with [`ServerConnection::receive_at_hand`].
     pub fn send_and_go<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
-        self.look = Some(Look::begin(Duration::MAX));
+        self.spin = Some(SpinWait::begin(Duration::MAX));
         self.write(message)
     }
 
@@ -105,11 +106,11 @@ impl Connection {
         self.output.clear();
         frame::encode(message, &mut self.output).map_err(io::Error::other)?;
         self.input.clear();
-        let posted = self.mailbox.as_ref().is_some_and(|mailbox| mailbox.ask(&self.output, self.look.is_some()));
+        let posted = self.shm_slot.as_ref().is_some_and(|shm_slot| shm_slot.ask(&self.output, self.spin.is_some()));
         let written = match &mut self.stream {
             _ if posted => Ok(()),
-            Stream::Unix(stream) => stream.write_all(&self.output),
-            Stream::Tcp(stream) => stream.write(&self.output),
+            SocketStream::Unix(stream) => stream.write_all(&self.output),
+            SocketStream::Tcp(stream) => stream.write(&self.output),
         };
         self.output.shrink_to(BUFFER_BYTES_KEPT);
         written
@@ -144,9 +145,9 @@ impl Connection {
     pub fn receive_at_hand<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         loop {
             let mut read = self.read_at_hand();
-            self.looks = self.looks.wrapping_add(1);
+            self.spins = self.spins.wrapping_add(1);
             if matches!(&read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-                && self.looks.is_multiple_of(SOCKET_EVERY)
+                && self.spins.is_multiple_of(SOCKET_EVERY)
             {
                 read = self.read_some(RecvFlags::DONTWAIT);
             }
@@ -176,22 +177,22 @@ impl Connection {
 
     /// Reads what there is. The first bytes of a message are looked for before the thread sleeps.
     fn read_patiently(&mut self, sleeps: &impl Fn()) -> io::Result<usize> {
-        if let Some(mut look) = self.look.take() {
+        if let Some(mut spin) = self.spin.take() {
             loop {
                 match self.read_at_hand() {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     read => {
-                        self.patience.succeeded();
+                        self.spin_budget.succeeded();
                         return read;
                     }
                 }
-                if !look.again() {
+                if !spin.again() {
                     break;
                 }
             }
-            self.patience.failed();
-            if let Some(mailbox) = &self.mailbox
-                && !mailbox.sleep()
+            self.spin_budget.failed();
+            if let Some(shm_slot) = &self.shm_slot
+                && !shm_slot.sleep()
             {
                 return self.read_at_hand();
             }
@@ -203,10 +204,10 @@ impl Connection {
 
     /// Reads what is there without waiting, from where it comes while this thread looks.
     fn read_at_hand(&mut self) -> io::Result<usize> {
-        match self.mailbox.as_ref().map(|mailbox| (mailbox, mailbox.answer())) {
-            Some((_, Answer::Awaited)) => Err(io::ErrorKind::WouldBlock.into()),
-            Some((mailbox, Answer::Here)) => {
-                mailbox.take(&mut self.input);
+        match self.shm_slot.as_ref().map(|shm_slot| (shm_slot, shm_slot.answer())) {
+            Some((_, SlotReply::Awaited)) => Err(io::ErrorKind::WouldBlock.into()),
+            Some((shm_slot, SlotReply::Here)) => {
+                shm_slot.take(&mut self.input);
                 let body = self.input.first_chunk().map(|header| frame::body_len(header).map_err(io::Error::other));
                 match body.transpose()?.is_some_and(|body| frame::HEADER_BYTES + body <= self.input.len()) {
                     true => Ok(self.input.len()),
@@ -214,7 +215,7 @@ impl Connection {
                     false => Err(io::Error::other("the server answers with part of a message")),
                 }
             }
-            Some((_, Answer::BySocket)) | None => self.read_some(RecvFlags::DONTWAIT),
+            Some((_, SlotReply::BySocket)) | None => self.read_some(RecvFlags::DONTWAIT),
         }
     }
 
@@ -222,8 +223,8 @@ impl Connection {
     /// peer takes what was sent before.
     fn wait_for_bytes(&self) -> io::Result<()> {
         let mut watched = [match &self.stream {
-            Stream::Unix(stream) => PollFd::new(stream, PollFlags::IN),
-            Stream::Tcp(stream) => PollFd::new(&stream.socket, PollFlags::IN),
+            SocketStream::Unix(stream) => PollFd::new(stream, PollFlags::IN),
+            SocketStream::Tcp(stream) => PollFd::new(&stream.socket, PollFlags::IN),
         }];
         let timeout = rustix::event::Timespec::try_from(self.wait).map_err(io::Error::other)?;
         match rustix::event::poll(&mut watched, Some(&timeout))? {
@@ -248,7 +249,7 @@ impl Connection {
             None => INPUT_BYTES,
         };
         match &mut self.stream {
-            Stream::Unix(stream) => {
+            SocketStream::Unix(stream) => {
                 if self.message_bytes_max < frame::FRAME_BYTES_MAX {
                     return receive_at_most(stream, &mut self.input, wanted, flags);
                 }
@@ -256,7 +257,7 @@ impl Connection {
                 let (_, received) = rustix::net::recv(stream, spare_capacity(&mut self.input), flags)?;
                 Ok(received)
             }
-            Stream::Tcp(stream) => stream.read(&mut self.input, wanted, flags),
+            SocketStream::Tcp(stream) => stream.read(&mut self.input, wanted, flags),
         }
     }
 
@@ -264,8 +265,8 @@ impl Connection {
     fn set_timeouts(&mut self, wait: Duration) -> io::Result<()> {
         self.wait = wait;
         match &self.stream {
-            Stream::Unix(stream) => stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
-            Stream::Tcp(stream) => stream.socket.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
+            SocketStream::Unix(stream) => stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
+            SocketStream::Tcp(stream) => stream.socket.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The power fails at every point of what a program does through the client library: rows and the bytes of large files
-//! together (`varve_world::power_loss`). docs/semantics.md, "What survives which event".
+//! together (`varve_env::power_loss`). docs/semantics.md, "What survives which event".
 //!
 //! A sequence of steps runs once, recorded, in one process with its server. For points of the record and several fates of
 //! what was not synced, the volume that the disk may hold is served again, and what a client finds is compared with the
@@ -14,14 +14,14 @@ mod model;
 mod scene;
 mod steps;
 
-use model::Done;
-use scene::{Scene, State};
+use model::CompletedActions;
+use scene::{DiskState, Scene};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 use steps::Step::*;
 use steps::{Path::*, Step};
-use varve_world::power_loss::{Fate, Order};
-use varve_world::random::Seeded;
+use varve_env::power_loss::{CrashOrder, Fate};
+use varve_env::random::Seeded;
 
 fn soak() -> bool {
     std::env::var_os("VARVE_SOAK").is_some()
@@ -30,22 +30,31 @@ fn soak() -> bool {
 /// What one step after another does to a file that both know, at every point of the last ones.
 const SEQUENCES: &[&[Step]] = &[
     // A large file that was closed and settled, then written, appended to and cut without being synced.
-    &[Write(A, 0, 9000), Settle, Append(A, 6000)],
-    &[Write(A, 0, 9000), Settle, Sync, Write(A, 3000, 2000), Settle],
-    &[Write(A, 0, 20_000), Sync, Settle, Cut(A, 5000), Settle],
-    &[Write(A, 0, 9000), Settle, Sync, Empty(A), Write(A, 0, 7000), Settle],
-    &[Write(A, 0, 9000), Settle, Sync, Hold(A, 12_000, 3000), Fsync(A), Hold(A, 100, 9000), Drop(A)],
+    &[Write(A, 0, 9000), RecordSize, Append(A, 6000)],
+    &[Write(A, 0, 9000), RecordSize, Sync, Write(A, 3000, 2000), RecordSize],
+    &[Write(A, 0, 20_000), Sync, RecordSize, Cut(A, 5000), RecordSize],
+    &[Write(A, 0, 9000), RecordSize, Sync, Empty(A), Write(A, 0, 7000), RecordSize],
+    &[Write(A, 0, 9000), RecordSize, Sync, Hold(A, 12_000, 3000), Fsync(A), Hold(A, 100, 9000), Drop(A)],
     // Promotion: a small file outgrows its row.
-    &[Write(A, 0, 3000), Fsync(A), Append(A, 6000), Settle],
+    &[Write(A, 0, 3000), Fsync(A), Append(A, 6000), RecordSize],
     &[Write(A, 0, 3000), Append(A, 6000), Fsync(A), Cut(A, 100)],
-    &[Write(A, 0, 500), Sync, Cut(A, 30_000), Settle],
+    &[Write(A, 0, 500), Sync, Cut(A, 30_000), RecordSize],
     // As editors save: beside, synced, over the old one.
     &[Write(A, 0, 9000), Sync, Write(B, 0, 12_000), Fsync(B), Rename(B, A)],
-    &[Write(A, 0, 9000), Settle, Sync, Write(B, 0, 100), Fsync(B), Rename(B, A), Write(A, 50, 8000)],
-    &[Write(A, 0, 9000), Settle, Rename(A, C), Append(C, 5000), Settle, Remove(C)],
-    &[Write(A, 0, 6000), Link(A, D), Settle, Append(D, 6000), Remove(A), Settle, Fsync(D)],
+    &[Write(A, 0, 9000), RecordSize, Sync, Write(B, 0, 100), Fsync(B), Rename(B, A), Write(A, 50, 8000)],
+    &[Write(A, 0, 9000), RecordSize, Rename(A, C), Append(C, 5000), RecordSize, Remove(C)],
+    &[Write(A, 0, 6000), Link(A, D), RecordSize, Append(D, 6000), Remove(A), RecordSize, Fsync(D)],
     // What the row knows to be on disk at least is raised by fsync, and lowered before the file is cut.
-    &[Write(A, 0, 9000), Settle, Hold(A, 9000, 6000), Fsync(A), Cut(A, 5000), Hold(A, 5000, 9000), Fsync(A), Drop(A)],
+    &[
+        Write(A, 0, 9000),
+        RecordSize,
+        Hold(A, 9000, 6000),
+        Fsync(A),
+        Cut(A, 5000),
+        Hold(A, 5000, 9000),
+        Fsync(A),
+        Drop(A),
+    ],
     &[
         Hold(A, 0, 12_000),
         Fsync(A),
@@ -55,7 +64,7 @@ const SEQUENCES: &[&[Step]] = &[
         Empty(A),
         Hold(A, 0, 8000),
         Drop(A),
-        Settle,
+        RecordSize,
     ],
 ];
 
@@ -92,12 +101,13 @@ fn try_sequence(scene: &Scene, steps: &[Step], skipped: usize, stride: usize, se
     let mut tried = std::collections::HashSet::new();
     for point in points.into_iter().skip(skipped).step_by(stride) {
         let chances = (0..seeds).map(|seed| {
-            let order = if (seed + point as u64).is_multiple_of(2) { Order::Anyhow } else { Order::Journaled };
+            let order =
+                if (seed + point as u64).is_multiple_of(2) { CrashOrder::Anyhow } else { CrashOrder::Journaled };
             Fate::Chance { order, seed: seed + 1000 * point as u64 }
         });
-        let done = Done::at(&run.history, point);
+        let done = CompletedActions::at(&run.history, point);
         for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {
-            let state: State = run.history.lose_power(point, fate);
+            let state: DiskState = run.history.lose_power(point, fate);
             if tried.insert((state.digest(), done)) {
                 scene.check(&run, point, fate, &state);
             }

@@ -2,8 +2,8 @@
 
 use super::steps::Path;
 use std::collections::BTreeMap;
+use varve_env::power_loss::History;
 use varve_types::InodeId;
-use varve_world::power_loss::History;
 
 pub const INLINE_LIMIT: usize = 4096;
 
@@ -13,14 +13,14 @@ pub const SYNCED: u64 = 2000;
 
 /// Numbers of actions at a point. What is done in one shard and synced is all there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Done {
+pub struct CompletedActions {
     pub synced: usize,
     pub begun: usize,
 }
 
-impl Done {
-    pub fn at(history: &History, point: usize) -> Done {
-        let mut done = Done { synced: 0, begun: 0 };
+impl CompletedActions {
+    pub fn at(history: &History, point: usize) -> CompletedActions {
+        let mut done = CompletedActions { synced: 0, begun: 0 };
         for mark in history.marks(point) {
             let number = (mark % 1000) as usize;
             match mark - mark % 1000 {
@@ -33,7 +33,7 @@ impl Done {
 }
 
 #[derive(Clone, Default)]
-struct File {
+struct ModelFile {
     /// After which action it had which content.
     versions: Vec<(usize, Vec<u8>)>,
     /// Actions that have synced it.
@@ -45,10 +45,10 @@ struct File {
 type Names = BTreeMap<Path, usize>;
 
 #[derive(Clone)]
-pub struct Model {
+pub struct FileModel {
     /// What the names mean after each action, none included: numbers of files.
     names: Vec<Names>,
-    files: Vec<File>,
+    files: Vec<ModelFile>,
     /// Actions that have synced everything.
     synced: Vec<usize>,
     /// The volume has one log, so names are there in the order in which they were made.
@@ -57,14 +57,14 @@ pub struct Model {
 
 /// What was found behind a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundContent {
     pub inode: InodeId,
     pub content: Vec<u8>,
 }
 
-impl Model {
-    pub fn new(one_order: bool) -> Model {
-        Model { names: vec![Names::new()], files: Vec::new(), synced: vec![0], one_order }
+impl FileModel {
+    pub fn new(one_order: bool) -> FileModel {
+        FileModel { names: vec![Names::new()], files: Vec::new(), synced: vec![0], one_order }
     }
 
     pub fn file_at(&self, path: Path) -> Option<usize> {
@@ -94,7 +94,7 @@ impl Model {
 
     pub fn create(&mut self, path: Path) {
         let (action, file) = (self.next(), self.files.len());
-        self.files.push(File { versions: vec![(action, Vec::new())], ..File::default() });
+        self.files.push(ModelFile { versions: vec![(action, Vec::new())], ..ModelFile::default() });
         self.rename(|names| _ = names.insert(path, file));
     }
 
@@ -123,7 +123,7 @@ impl Model {
     // What may be found.
 
     /// Why `found` cannot be what is left when so much was done; `None` if it can.
-    pub fn objection(&self, found: &BTreeMap<Path, Found>, done: Done) -> Option<String> {
+    pub fn objection(&self, found: &BTreeMap<Path, FoundContent>, done: CompletedActions) -> Option<String> {
         if self.one_order {
             let objections = (done.synced..=done.begun).map(|action| self.objection_to_prefix(found, action, done));
             let objections: Option<Vec<String>> = objections.collect();
@@ -132,7 +132,12 @@ impl Model {
         Path::ALL.iter().find_map(|path| self.objection_to_name(*path, found.get(path), done))
     }
 
-    fn objection_to_prefix(&self, found: &BTreeMap<Path, Found>, action: usize, done: Done) -> Option<String> {
+    fn objection_to_prefix(
+        &self,
+        found: &BTreeMap<Path, FoundContent>,
+        action: usize,
+        done: CompletedActions,
+    ) -> Option<String> {
         let names = self.names.get(action).unwrap_or_else(|| &self.names[self.names.len() - 1]);
         if names.keys().ne(found.keys()) {
             return Some(format!("action {action}: names {:?}, found {:?}", names.keys(), found.keys()));
@@ -151,7 +156,7 @@ impl Model {
         None
     }
 
-    fn objection_to_name(&self, path: Path, found: Option<&Found>, done: Done) -> Option<String> {
+    fn objection_to_name(&self, path: Path, found: Option<&FoundContent>, done: CompletedActions) -> Option<String> {
         let everything = self.synced.iter().rfind(|action| **action <= done.synced).copied().unwrap_or(0);
         let named = |action: &usize| {
             self.names[*action].get(&path).is_some_and(|file| self.files[*file].synced.contains(action))
@@ -174,7 +179,7 @@ impl Model {
         Some(format!("{objections:#?}"))
     }
 
-    fn synced_at(&self, file: usize, done: Done) -> usize {
+    fn synced_at(&self, file: usize, done: CompletedActions) -> usize {
         self.files[file].synced.iter().rfind(|action| **action <= done.synced).copied().unwrap_or(0)
     }
 
@@ -184,7 +189,7 @@ impl Model {
         file: usize,
         mut rows: std::ops::RangeInclusive<usize>,
         content: &[u8],
-        done: Done,
+        done: CompletedActions,
     ) -> Option<String> {
         let number = file;
         let file = &self.files[file];

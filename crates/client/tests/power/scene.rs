@@ -1,33 +1,33 @@
 //! A volume, a server and a client in this process, and what the power leaves of them.
 
-use super::model::{BEGUN, Done, Found, INLINE_LIMIT, Model, SYNCED};
+use super::model::{BEGUN, CompletedActions, FileModel, FoundContent, INLINE_LIMIT, SYNCED};
 use super::steps::{Path, Step};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_client::{ClientConfig, FileSystem, Handle, Library, OpenFlags, OpenMode, RenameFlags, now};
+use varve_client::{ClientConfig, FileSystem, Handle, Library, OpenFlags, OpenMode, RenameFlags, block_on};
+use varve_env::power_loss::{Fate, History, Recording};
+use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Credentials, Errno, InodeId, Mode, Name, SetAttributes, ShardCount, VolumeId, VolumeSettings};
-use varve_world::power_loss::{Fate, History, Recording};
-use varve_world::volume_dir::{FormatOver, VolumeDir};
 
-pub use varve_world::power_loss::State;
+pub use varve_env::power_loss::DiskState;
 
 const MODE: Mode = Mode(0o644);
 const STOP: Duration = Duration::from_secs(20);
 
 /// The volume that every sequence begins with.
 pub struct Scene {
-    prepared: State,
+    prepared: DiskState,
     shards: u16,
 }
 
 /// What happened.
-pub struct Run {
+pub struct RunTrace {
     steps: Vec<Step>,
     pub history: History,
-    model: Model,
+    model: FileModel,
 }
 
 /// A volume that is served and used.
@@ -61,27 +61,27 @@ impl Running {
     /// Does `work` with the file while the client knows how it was found.
     fn with<T>(&self, path: Path, work: impl FnOnce(&FileSystem, InodeId) -> T) -> T {
         let (directory, last) = path.text().rsplit_once('/').expect("a path");
-        let directory = now(self.library.stat(directory.as_bytes())).unwrap().inode;
+        let directory = block_on(self.library.stat(directory.as_bytes())).unwrap().inode;
         let name = Name::new(last.as_bytes()).unwrap();
-        let inode = now(self.fs().lookup(&Credentials::root(), directory, &name)).unwrap().inode;
+        let inode = block_on(self.fs().lookup(&Credentials::root(), directory, &name)).unwrap().inode;
         let done = work(self.fs(), inode);
         self.fs().forget(inode, 1);
         done
     }
 
     fn open(&self, path: Path, flags: OpenFlags) -> Handle {
-        self.with(path, |fs, inode| now(fs.open(&Credentials::root(), inode, flags)).unwrap().handle)
+        self.with(path, |fs, inode| block_on(fs.open(&Credentials::root(), inode, flags)).unwrap().handle)
     }
 
     fn close(&self, handle: Handle) {
-        now(self.fs().flush(handle)).unwrap();
-        now(self.fs().release(handle));
+        block_on(self.fs().flush(handle)).unwrap();
+        block_on(self.fs().release(handle));
     }
 
     /// `clean`: as at the end of a mount. Otherwise as when the process dies, as far as that goes within one.
     fn stop(self, clean: bool) {
         if clean {
-            now(self.fs().shutdown()).unwrap();
+            block_on(self.fs().shutdown()).unwrap();
         }
         drop(self.library);
         self.server.stop(STOP).unwrap();
@@ -109,16 +109,16 @@ impl Scene {
         let recording = Recording::begin(&store).unwrap();
         let running = Running::start(&store, &directory.path().join("sockets"));
         for path in ["/one", "/two"] {
-            now(running.library.make_directory(path.as_bytes(), Mode::new(0o755))).unwrap();
+            block_on(running.library.make_directory(path.as_bytes(), Mode::new(0o755))).unwrap();
         }
         running.stop(true);
         drop(recording);
-        let prepared = State::read_from(&store).unwrap().without_empty(FilePath::new("data"));
+        let prepared = DiskState::read_from(&store).unwrap().without_empty(FilePath::new("data"));
         Scene { prepared, shards }
     }
 
     /// Runs the steps on a copy of the volume.
-    pub fn run(&self, steps: &[Step]) -> Run {
+    pub fn run(&self, steps: &[Step]) -> RunTrace {
         let directory = tempfile::tempdir().unwrap();
         let store = directory.path().join("store");
         std::fs::create_dir(&store).unwrap();
@@ -128,7 +128,7 @@ impl Scene {
         let mut actor = Actor {
             running: &running,
             recording: &recording,
-            model: Model::new(self.shards == 1),
+            model: FileModel::new(self.shards == 1),
             held: HashMap::new(),
             writes: 0,
         };
@@ -139,20 +139,20 @@ impl Scene {
         running.stop(true);
         let strays = recording.check().unwrap();
         assert!(strays.is_empty(), "changed past the seam: {strays:?}");
-        Run { steps: steps.to_vec(), history, model }
+        RunTrace { steps: steps.to_vec(), history, model }
     }
 
     /// Serves what the disk may hold, and looks at it.
-    pub fn check(&self, run: &Run, point: usize, fate: Fate, state: &State) {
+    pub fn check(&self, run: &RunTrace, point: usize, fate: Fate, state: &DiskState) {
         let directory = tempfile::tempdir().unwrap();
         let store = directory.path().join("store");
         std::fs::create_dir(&store).unwrap();
         state.write_to(&store).unwrap();
         let recording = Recording::begin(&store).unwrap();
-        let done = Done::at(&run.history, point);
+        let done = CompletedActions::at(&run.history, point);
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let running = Running::start(&store, &directory.path().join("sockets"));
-            let found: BTreeMap<Path, Found> =
+            let found: BTreeMap<Path, FoundContent> =
                 Path::ALL.into_iter().filter_map(|path| Some((path, look(&running, path)?))).collect();
             if let Some(objection) = run.model.objection(&found, done) {
                 panic!("{done:?}: {objection}");
@@ -185,24 +185,24 @@ impl Scene {
 }
 
 /// What is behind a name: read to its end, which is where stat says.
-fn look(running: &Running, path: Path) -> Option<Found> {
+fn look(running: &Running, path: Path) -> Option<FoundContent> {
     let text = path.text().as_bytes();
-    let node = match now(running.library.stat(text)) {
+    let node = match block_on(running.library.stat(text)) {
         Ok(node) => node,
         Err(failure) if failure.errno == Errno::ENOENT => return None,
         Err(failure) => panic!("{path:?}: {failure}"),
     };
-    let content = now(running.library.read_file(text)).unwrap();
+    let content = block_on(running.library.read_file(text)).unwrap();
     assert_eq!(node.attributes.size, content.len() as u64, "{path:?}: what stat says, and what is read");
-    Some(Found { inode: node.inode, content })
+    Some(FoundContent { inode: node.inode, content })
 }
 
 /// The file takes bytes at its end, and has them after.
 fn append(running: &Running, path: Path, content: &[u8]) {
     let handle = running.open(path, OpenFlags { append: true, ..OpenFlags::READ_WRITE });
-    assert_eq!(now(running.fs().write(handle, 0, b"more")).unwrap(), 4);
+    assert_eq!(block_on(running.fs().write(handle, 0, b"more")).unwrap(), 4);
     running.close(handle);
-    let read = now(running.library.read_file(path.text().as_bytes())).unwrap();
+    let read = block_on(running.library.read_file(path.text().as_bytes())).unwrap();
     assert!(read.strip_suffix(b"more") == Some(content), "{path:?} is not what it was and 4 bytes more");
 }
 
@@ -210,7 +210,7 @@ fn append(running: &Running, path: Path, content: &[u8]) {
 struct Actor<'a> {
     running: &'a Running,
     recording: &'a Recording,
-    model: Model,
+    model: FileModel,
     /// Descriptors that stay open, by file.
     held: HashMap<usize, Handle>,
     /// Counts writes, so that each writes bytes of its own.
@@ -219,7 +219,7 @@ struct Actor<'a> {
 
 impl Actor<'_> {
     /// Does one action; `learn` tells the model.
-    fn act(&mut self, work: impl FnOnce(&Running), learn: impl FnOnce(&mut Model)) {
+    fn act(&mut self, work: impl FnOnce(&Running), learn: impl FnOnce(&mut FileModel)) {
         self.recording.mark(BEGUN + self.model.next() as u64);
         work(self.running);
         learn(&mut self.model);
@@ -240,7 +240,7 @@ impl Actor<'_> {
             Step::Drop(path) => {
                 let held = self.model.file_at(path).and_then(|file| self.held.remove(&file));
                 if let Some(handle) = held {
-                    self.act(|running| running.close(handle), Model::nothing);
+                    self.act(|running| running.close(handle), FileModel::nothing);
                 }
             }
             Step::Cut(path, size) => self.cut(path, size),
@@ -257,7 +257,7 @@ impl Actor<'_> {
                 let held = self.held.get(&file).copied();
                 self.sync(Some(file), |running| {
                     let handle = held.unwrap_or_else(|| running.open(path, OpenFlags::READ));
-                    now(running.fs().fsync(handle, false)).unwrap();
+                    block_on(running.fs().fsync(handle, false)).unwrap();
                     if held.is_none() {
                         running.close(handle);
                     }
@@ -267,18 +267,18 @@ impl Actor<'_> {
             Step::Link(from, to) => {
                 let (Some(file), None) = (self.model.file_at(from), self.model.file_at(to)) else { return };
                 let link = |running: &Running| {
-                    now(running.library.link(from.text().as_bytes(), to.text().as_bytes())).unwrap();
+                    block_on(running.library.link(from.text().as_bytes(), to.text().as_bytes())).unwrap();
                 };
                 self.act(link, |model| model.rename(|names| _ = names.insert(to, file)));
             }
             Step::Remove(path) => {
                 if self.model.file_at(path).is_some() {
-                    let remove = |running: &Running| now(running.library.unlink(path.text().as_bytes())).unwrap();
+                    let remove = |running: &Running| block_on(running.library.unlink(path.text().as_bytes())).unwrap();
                     self.act(remove, |model| model.rename(|names| _ = names.remove(&path)));
                 }
             }
-            Step::Sync => self.sync(None, |running| now(running.fs().sync()).unwrap()),
-            Step::Settle => self.act(|running| now(running.fs().settle_all()), Model::nothing),
+            Step::Sync => self.sync(None, |running| block_on(running.fs().sync()).unwrap()),
+            Step::RecordSize => self.act(|running| block_on(running.fs().record_all_sizes()), FileModel::nothing),
         }
     }
 
@@ -287,7 +287,7 @@ impl Actor<'_> {
         if let Some(file) = self.model.file_at(path) {
             return file;
         }
-        let create = |running: &Running| now(running.library.create(path.text().as_bytes(), MODE)).unwrap();
+        let create = |running: &Running| block_on(running.library.create(path.text().as_bytes(), MODE)).unwrap();
         self.act(create, |model| model.create(path));
         self.model.file_at(path).expect("it was just made")
     }
@@ -311,7 +311,7 @@ impl Actor<'_> {
         let (bytes, content) = self.written(file, offset, length);
         let write = |running: &Running| {
             let handle = running.open(path, OpenFlags { append, mode: OpenMode::Write, ..OpenFlags::READ });
-            assert_eq!(now(running.fs().write(handle, offset as u64, &bytes)).unwrap(), bytes.len());
+            assert_eq!(block_on(running.fs().write(handle, offset as u64, &bytes)).unwrap(), bytes.len());
             running.close(handle);
         };
         self.act(write, |model| model.set_content(file, content));
@@ -323,8 +323,8 @@ impl Actor<'_> {
         let handle = *self.held.entry(file).or_insert_with(|| running.open(path, OpenFlags::READ_WRITE));
         let (bytes, content) = self.written(file, offset, length);
         let write = |running: &Running| {
-            assert_eq!(now(running.fs().write(handle, offset as u64, &bytes)).unwrap(), bytes.len());
-            now(running.fs().flush(handle)).unwrap();
+            assert_eq!(block_on(running.fs().write(handle, offset as u64, &bytes)).unwrap(), bytes.len());
+            block_on(running.fs().flush(handle)).unwrap();
         };
         self.act(write, |model| model.set_content(file, content));
     }
@@ -335,7 +335,8 @@ impl Actor<'_> {
         content.resize(size, 0);
         let cut = |running: &Running| {
             let set = SetAttributes { size: Some(size as u64), ..SetAttributes::default() };
-            running.with(path, |fs, inode| now(fs.set_attributes(&Credentials::root(), inode, set, None)).unwrap());
+            running
+                .with(path, |fs, inode| block_on(fs.set_attributes(&Credentials::root(), inode, set, None)).unwrap());
         };
         self.act(cut, |model| model.set_content(file, content));
     }
@@ -345,7 +346,7 @@ impl Actor<'_> {
         let Some(file) = self.model.file_at(from).filter(|file| self.model.file_at(to) != Some(*file)) else { return };
         let rename = |running: &Running| {
             let (from, to) = (from.text().as_bytes(), to.text().as_bytes());
-            now(running.library.rename(from, to, RenameFlags::Replace)).unwrap();
+            block_on(running.library.rename(from, to, RenameFlags::Replace)).unwrap();
         };
         self.act(rename, |model| {
             model.rename(|names| {

@@ -1,6 +1,6 @@
 //! What a program does, through the library, on a few names that every sequence knows.
 
-use varve_world::random::Seeded;
+use varve_env::random::Seeded;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
@@ -51,7 +51,7 @@ pub enum Step {
     /// The whole volume.
     Sync,
     /// What the background does a sync interval after a close.
-    Settle,
+    RecordSize,
 }
 
 impl Step {
@@ -74,7 +74,7 @@ impl Step {
             16 => Step::Link(path, Path::random(chance)),
             17 => Step::Remove(path),
             18 => Step::Sync,
-            _ => Step::Settle,
+            _ => Step::RecordSize,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::site::*;
 use std::sync::Arc;
-use varve_client::{FileSystem, Handle, RenameFlags, now};
+use varve_client::{FileSystem, Handle, RenameFlags, block_on};
 use varve_types::{Errno, InodeId, SetAttributes};
 
 /// xorshift64: the same sequence from the same seed.
@@ -53,12 +53,12 @@ impl Exercise<'_> {
                 let size = dice.below(reach);
                 let through = (dice.below(2) == 0 || !self.named).then_some(handle);
                 let set = SetAttributes { size: Some(size), ..Default::default() };
-                let node = now(self.fs.set_attributes(&root(), self.inode, set, through)).unwrap();
+                let node = block_on(self.fs.set_attributes(&root(), self.inode, set, through)).unwrap();
                 assert_eq!(node.attributes.size, size);
                 self.expected.resize(size as usize, 0);
             }
-            7 => now(self.fs.fsync(handle, dice.below(2) == 0)).unwrap(),
-            8 => now(self.fs.flush(handle)).unwrap(),
+            7 => block_on(self.fs.fsync(handle, dice.below(2) == 0)).unwrap(),
+            8 => block_on(self.fs.flush(handle)).unwrap(),
             9 => self.handles.push(open(self.fs, self.inode)),
             10 if self.handles.len() > 1 => {
                 self.handles.swap_remove(at);
@@ -67,7 +67,7 @@ impl Exercise<'_> {
             11 if self.named => {
                 // Closed for good, and opened again by its name.
                 self.handles.drain(..).for_each(|handle| close(self.fs, handle));
-                let found = now(self.fs.lookup(&root(), ROOT, &name(&self.name))).unwrap();
+                let found = block_on(self.fs.lookup(&root(), ROOT, &name(&self.name))).unwrap();
                 assert_eq!((found.inode, found.attributes.size), (self.inode, self.expected.len() as u64));
                 self.fs.forget(self.inode, 1);
                 self.handles.push(open(self.fs, self.inode));
@@ -75,13 +75,13 @@ impl Exercise<'_> {
             12 if self.named => {
                 let new_name = format!("{}'", self.name);
                 let (old, new) = (name(&self.name), name(&new_name));
-                now(self.fs.rename(&root(), ROOT, &old, ROOT, &new, RenameFlags::Replace)).unwrap();
+                block_on(self.fs.rename(&root(), ROOT, &old, ROOT, &new, RenameFlags::Replace)).unwrap();
                 self.name = new_name;
             }
             _ => {
                 let (offset, len) = (dice.below(reach), 1 + dice.below(reach / 2));
                 let flags = [0, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE][dice.below(2) as usize];
-                match now(self.fs.allocate(handle, flags, offset, len)) {
+                match block_on(self.fs.allocate(handle, flags, offset, len)) {
                     Ok(()) => {}
                     // Not every store can do it.
                     Err(failure) if failure.errno == Errno::EOPNOTSUPP => return,
@@ -111,7 +111,7 @@ impl Exercise<'_> {
 /// Promise: whatever is done to a file by several handles, it reads as it was written: inline, promoted, renamed, without
 /// a name, closed and opened again.
 #[test]
-fn a_file_reads_as_it_was_written() {
+fn random_writes_read_back() {
     let site = Site::new(4);
     let _server = site.serve();
     let fs = site.connect();
@@ -125,7 +125,7 @@ fn a_file_reads_as_it_was_written() {
         let unlinked_at = dice.below(2 * steps);
         for step in 0..steps {
             if step == unlinked_at {
-                now(fs.unlink(&root(), ROOT, &name(&exercise.name))).unwrap();
+                block_on(fs.unlink(&root(), ROOT, &name(&exercise.name))).unwrap();
                 exercise.named = false;
             }
             let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| exercise.step(&mut dice)));
@@ -154,9 +154,9 @@ fn threads_share_a_directory() {
         .collect();
     let mut expected: Vec<String> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
     expected.sort();
-    let listing = now(fs.open_directory(&root(), ROOT)).unwrap();
+    let listing = block_on(fs.open_directory(&root(), ROOT)).unwrap();
     let mut found = Vec::new();
-    now(fs.read_directory(listing, 2, false, &mut |entry| {
+    block_on(fs.read_directory(listing, 2, false, &mut |entry| {
         found.push(String::from_utf8(entry.name.to_vec()).unwrap());
         true
     }))
@@ -181,10 +181,10 @@ fn work(fs: &FileSystem, thread: u64, steps: u64) -> Vec<String> {
             write(fs, handle, u64::from(INLINE_LIMIT), b"far");
         }
         match dice.below(4) {
-            0 => now(fs.unlink(&root(), ROOT, &name(&text))).unwrap(),
+            0 => block_on(fs.unlink(&root(), ROOT, &name(&text))).unwrap(),
             1 => {
                 let new = format!("{text}.new");
-                now(fs.rename(&root(), ROOT, &name(&text), ROOT, &name(&new), RenameFlags::NoReplace)).unwrap();
+                block_on(fs.rename(&root(), ROOT, &name(&text), ROOT, &name(&new), RenameFlags::NoReplace)).unwrap();
                 left.push(new);
             }
             _ => left.push(text.clone()),
@@ -194,7 +194,7 @@ fn work(fs: &FileSystem, thread: u64, steps: u64) -> Vec<String> {
         fs.forget(inode, 1);
         if dice.below(3) == 0 && !left.is_empty() {
             let gone = left.swap_remove(dice.below(left.len() as u64) as usize);
-            now(fs.unlink(&root(), ROOT, &name(&gone))).unwrap();
+            block_on(fs.unlink(&root(), ROOT, &name(&gone))).unwrap();
         }
     }
     left

@@ -3,14 +3,14 @@
 use crate::site::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, FileSystem, OpenFlags, OpenMode, Whence, now};
+use varve_client::{ClientConfig, FileSystem, OpenFlags, OpenMode, Whence, block_on};
 use varve_types::{Credentials, Errno, InodeId, Mode, SetAttributes, SetTime, ShardId, Timestamp};
 
 pub const LIMIT: u64 = INLINE_LIMIT as u64;
 
 pub fn resized(fs: &FileSystem, inode: InodeId, size: u64, handle: Option<varve_client::Handle>) -> u64 {
     let set = SetAttributes { size: Some(size), ..Default::default() };
-    now(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
+    block_on(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
 }
 
 /// Promise: what one client wrote and closed, another reads: small files from their rows, large ones from backing files;
@@ -30,7 +30,7 @@ fn closed_files_are_seen_by_others() {
         close(&one, handle);
         assert_eq!(size(&one, inode), len as u64);
         assert_eq!(content(&other, text), data, "{text}");
-        let node = now(other.lookup(&root(), ROOT, &name(text))).unwrap();
+        let node = block_on(other.lookup(&root(), ROOT, &name(text))).unwrap();
         assert_eq!(node.attributes.size, len as u64);
         assert_eq!(site.volume.backing_file(inode).exists(), len as u64 > LIMIT);
     }
@@ -53,7 +53,7 @@ fn backing_files_have_no_set_id_bits() {
     let (inode, handle) = create(&one, "large");
     let chmod = |mode: u32| {
         let set = SetAttributes { mode: Some(Mode::new(mode)), ..Default::default() };
-        assert_eq!(now(one.set_attributes(&root(), inode, set, None)).unwrap().attributes.mode, Mode::new(mode));
+        assert_eq!(block_on(one.set_attributes(&root(), inode, set, None)).unwrap().attributes.mode, Mode::new(mode));
     };
     chmod(0o4755);
     write(&one, handle, 0, &vec![b'x'; 2 * LIMIT as usize]);
@@ -67,7 +67,7 @@ fn backing_files_have_no_set_id_bits() {
 /// Promise: of a file that a client has just made, it knows the attributes without asking, once, and until it or anyone
 /// changes them.
 #[test]
-fn a_file_just_made_is_as_it_was_made() {
+fn new_file_needs_no_attribute_fetch() {
     let site = Site::new(4);
     let _server = site.serve();
     let (one, other) = (site.connect(), site.connect());
@@ -87,23 +87,23 @@ fn a_file_just_made_is_as_it_was_made() {
     close(&one, handle);
 
     let (inode, handle) = create(&one, "unlinked");
-    now(one.unlink(&root(), ROOT, &name("unlinked"))).unwrap();
-    assert_eq!(now(one.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
+    block_on(one.unlink(&root(), ROOT, &name("unlinked"))).unwrap();
+    assert_eq!(block_on(one.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
     close(&one, handle);
 
     let (inode, handle) = create(&one, "chmodded");
-    let node = now(other.lookup(&root(), ROOT, &name("chmodded"))).unwrap();
+    let node = block_on(other.lookup(&root(), ROOT, &name("chmodded"))).unwrap();
     let set = SetAttributes { mode: Some(Mode::new(0o600)), ..Default::default() };
-    now(other.set_attributes(&root(), node.inode, set, None)).unwrap();
+    block_on(other.set_attributes(&root(), node.inode, set, None)).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(11));
-    assert_eq!(now(one.attributes(&root(), inode)).unwrap().attributes.mode, Mode::new(0o600));
+    assert_eq!(block_on(one.attributes(&root(), inode)).unwrap().attributes.mode, Mode::new(0o600));
     close(&one, handle);
 }
 
 /// Promise: what a thread was told with a name it is told once more without asking, unless this client has changed it, has it
 /// open, or the thread asks late.
 #[test]
-fn a_thread_that_looks_a_name_up_is_told_its_attributes_once_more() {
+fn getattr_after_lookup_is_served_from_cache_once() {
     let site = Site::new(4);
     let _server = site.serve();
     let fs = site.connect();
@@ -115,9 +115,9 @@ fn a_thread_that_looks_a_name_up_is_told_its_attributes_once_more() {
     let (inode, handle) = create(&fs, "f");
     close(&fs, handle);
     let look_up = |thread| {
-        now(fs.lookup_by(thread, &root(), ROOT, &name("f"))).unwrap();
+        block_on(fs.lookup_by(thread, &root(), ROOT, &name("f"))).unwrap();
     };
-    let size_by = |thread| now(fs.attributes_by(thread, &root(), inode)).unwrap().attributes.size;
+    let size_by = |thread| block_on(fs.attributes_by(thread, &root(), inode)).unwrap().attributes.size;
     let questions = |thread| asked(&|| assert!(size_by(thread) <= 8));
 
     // (What is told in the background may count as a question, too.)
@@ -148,20 +148,20 @@ fn a_thread_that_looks_a_name_up_is_told_its_attributes_once_more() {
 
     look_up(1);
     let set = SetAttributes { size: Some(3), ..Default::default() };
-    now(fs.set_attributes(&root(), inode, set, None)).unwrap();
+    block_on(fs.set_attributes(&root(), inode, set, None)).unwrap();
     assert_eq!(size_by(1), 3, "it was cut meanwhile");
 }
 
 /// Promise: a small file that cannot be made as long as is asked for stays as it is, and nothing of the trial is left in the store.
 #[test]
-fn a_promotion_that_fails_leaves_nothing() {
+fn failed_promotion_leaves_no_backing_file() {
     let site = Site::new(4);
     let _server = site.serve();
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
     write(&fs, handle, 0, b"small");
     let set = SetAttributes { size: Some(i64::MAX as u64), ..Default::default() };
-    match now(fs.set_attributes(&root(), inode, set, Some(handle))) {
+    match block_on(fs.set_attributes(&root(), inode, set, Some(handle))) {
         // The store can.
         Ok(_) => return,
         Err(failure) => assert_eq!(failure.errno, Errno::EFBIG),
@@ -188,7 +188,7 @@ fn promotion_keeps_the_content() {
     assert_eq!(read(&fs, first, 10, 5), b"small");
     assert_eq!(read(&fs, first, 2 * LIMIT - 1, 100), b"\0far");
     assert_eq!(read(&fs, first, 2 * LIMIT + 3, 100), b"");
-    now(fs.fsync(first, false)).unwrap();
+    block_on(fs.fsync(first, false)).unwrap();
     close(&fs, first);
     write(&fs, second, 0, b"S");
     close(&fs, second);
@@ -198,15 +198,15 @@ fn promotion_keeps_the_content() {
 
 /// Promise: offsets beyond what a file can have are EFBIG, and nothing is written.
 #[test]
-fn files_have_bounds() {
+fn file_size_limits_are_enforced() {
     let site = Site::new(1);
     let _server = site.serve();
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
-    let failure = now(fs.write(handle, i64::MAX as u64, b"x")).unwrap_err();
+    let failure = block_on(fs.write(handle, i64::MAX as u64, b"x")).unwrap_err();
     assert_eq!(failure.errno, Errno::EFBIG);
     let set = SetAttributes { size: Some(1 << 63), ..Default::default() };
-    assert_eq!(now(fs.set_attributes(&root(), inode, set, None)).unwrap_err().errno, Errno::EFBIG);
+    assert_eq!(block_on(fs.set_attributes(&root(), inode, set, None)).unwrap_err().errno, Errno::EFBIG);
     assert_eq!(size(&fs, inode), 0);
     assert_eq!(read(&fs, handle, i64::MAX as u64, 10), b"");
 }
@@ -219,7 +219,7 @@ fn appends_go_to_the_end() {
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
     let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
-    let appending = now(fs.open(&root(), inode, flags)).unwrap().handle;
+    let appending = block_on(fs.open(&root(), inode, flags)).unwrap().handle;
     write(&fs, handle, 0, b"123");
     write(&fs, appending, 0, b"456");
     write(&fs, handle, LIMIT, b"789");
@@ -246,7 +246,7 @@ fn truncation_is_seen_everywhere() {
         write(&fs, handle, 2 * LIMIT, b"x");
         assert_eq!(size(&fs, inode), 2 * LIMIT + 1);
         let flags = OpenFlags { truncate: true, mode: OpenMode::Write, ..OpenFlags::READ };
-        let cut = now(fs.open(&root(), inode, flags)).unwrap().handle;
+        let cut = block_on(fs.open(&root(), inode, flags)).unwrap().handle;
         assert_eq!(size(&fs, inode), 0);
         assert_eq!(read(&fs, handle, 0, 10), b"");
         write(&fs, cut, 0, b"new");
@@ -266,7 +266,7 @@ fn truncation_is_seen_everywhere() {
 
 /// Promise: a time that is set after a write survives close, below and above the inline limit.
 #[test]
-fn a_time_set_after_a_write_stays() {
+fn explicit_mtime_survives_write_back() {
     let site = Site::new(1);
     let _server = site.serve();
     let fs = site.connect();
@@ -276,31 +276,31 @@ fn a_time_set_after_a_write_stays() {
         write(&fs, handle, 0, &vec![1; len as usize]);
         let mtime = Timestamp { seconds: 1_000_000_000, nanoseconds: 7 };
         let set = SetAttributes { mtime: Some(SetTime::To(mtime)), ..Default::default() };
-        let node = now(fs.set_attributes(&root(), inode, set, Some(handle))).unwrap();
+        let node = block_on(fs.set_attributes(&root(), inode, set, Some(handle))).unwrap();
         assert_eq!(node.attributes.mtime, mtime);
         close(&fs, handle);
-        assert_eq!(now(fs.attributes(&root(), inode)).unwrap().attributes.mtime, mtime, "{len} bytes");
-        assert_eq!(now(site.connect().lookup(&root(), ROOT, &name(&text))).unwrap().attributes.mtime, mtime);
+        assert_eq!(block_on(fs.attributes(&root(), inode)).unwrap().attributes.mtime, mtime, "{len} bytes");
+        assert_eq!(block_on(site.connect().lookup(&root(), ROOT, &name(&text))).unwrap().attributes.mtime, mtime);
     }
 }
 
 /// Promise: a cut that the store did not make when it was asked for is not made later, to what others have written since.
 #[test]
-fn a_cut_that_failed_is_not_made_later() {
+fn failed_truncate_is_not_applied_later() {
     let site = Site::new(1);
     let _server = site.serve();
     let (fs, other) = (site.connect(), site.connect());
     let (inode, handle) = create(&fs, "f");
     write(&fs, handle, 0, &[1; 200_000]);
-    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    block_on(other.lookup(&root(), ROOT, &name("f"))).unwrap();
     let (data, elsewhere) = (site.volume.data(), site.path("elsewhere"));
     std::fs::rename(&data, &elsewhere).unwrap();
     let set = SetAttributes { size: Some(0), ..Default::default() };
-    let refusal = now(other.set_attributes(&root(), inode, set, None)).unwrap_err();
+    let refusal = block_on(other.set_attributes(&root(), inode, set, None)).unwrap_err();
     assert_eq!(refusal.errno, Errno::EIO, "{refusal}");
     std::fs::rename(&elsewhere, &data).unwrap();
     write(&fs, handle, 200_000, &[2; 1000]);
-    now(fs.fsync(handle, false)).unwrap();
+    block_on(fs.fsync(handle, false)).unwrap();
     assert_eq!(content(&other, "f"), [vec![1; 200_000], vec![2; 1000]].concat());
     close(&fs, handle);
 }
@@ -313,9 +313,9 @@ fn times_do_not_change_at_close() {
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
     write(&fs, handle, 0, b"data");
-    let open = now(fs.attributes(&root(), inode)).unwrap().attributes;
+    let open = block_on(fs.attributes(&root(), inode)).unwrap().attributes;
     close(&fs, handle);
-    assert_eq!(now(fs.attributes(&root(), inode)).unwrap().attributes, open);
+    assert_eq!(block_on(fs.attributes(&root(), inode)).unwrap().attributes, open);
 }
 
 /// Promise: a file without a name works as long as it is open, and its bytes are gone afterwards.
@@ -326,10 +326,10 @@ fn unlinked_open_files_work() {
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
     write(&fs, handle, 0, b"before");
-    now(fs.unlink(&root(), ROOT, &name("f"))).unwrap();
-    assert_eq!(now(fs.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
+    block_on(fs.unlink(&root(), ROOT, &name("f"))).unwrap();
+    assert_eq!(block_on(fs.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
     write(&fs, handle, 6, b" after");
-    now(fs.fsync(handle, true)).unwrap();
+    block_on(fs.fsync(handle, true)).unwrap();
     write(&fs, handle, LIMIT, b"large");
     assert_eq!(read(&fs, handle, 0, 12), b"before after");
     assert_eq!(size(&fs, inode), LIMIT + 5);
@@ -341,7 +341,7 @@ fn unlinked_open_files_work() {
     close(&fs, handle);
     fs.forget(inode, 1);
     assert_eq!(content(&fs, "f"), b"other");
-    now(fs.sync()).unwrap();
+    block_on(fs.sync()).unwrap();
     let backing = site.volume.backing_file(inode);
     let gone = (0..300).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -361,7 +361,7 @@ fn renamed_open_files_work() {
     write(&fs, a_handle, 0, b"from a");
     write(&fs, b_handle, 0, b"from b");
     let replace = varve_client::RenameFlags::Replace;
-    now(fs.rename(&root(), ROOT, &name("a"), ROOT, &name("b"), replace)).unwrap();
+    block_on(fs.rename(&root(), ROOT, &name("a"), ROOT, &name("b"), replace)).unwrap();
     write(&fs, a_handle, 6, b"!");
     assert_eq!(read(&fs, b_handle, 0, 10), b"from b");
     close(&fs, b_handle);
@@ -372,28 +372,28 @@ fn renamed_open_files_work() {
 
 /// Promise: fallocate extends, keeps the size, punches and zeroes, inline and in the backing file.
 #[test]
-fn fallocate_works_on_both() {
+fn fallocate_works_inline_and_in_backing_files() {
     let site = Site::new(1);
     let _server = site.serve();
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
     write(&fs, handle, 0, b"0123456789");
     for at in [0, 2 * LIMIT] {
-        now(fs.allocate(handle, 0, at, 20)).unwrap();
+        block_on(fs.allocate(handle, 0, at, 20)).unwrap();
         assert_eq!(size(&fs, inode), at + 20);
     }
-    now(fs.allocate(handle, libc::FALLOC_FL_KEEP_SIZE, 4 * LIMIT, 20)).unwrap();
+    block_on(fs.allocate(handle, libc::FALLOC_FL_KEEP_SIZE, 4 * LIMIT, 20)).unwrap();
     assert_eq!(size(&fs, inode), 2 * LIMIT + 20);
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    now(fs.allocate(handle, punch, 2, 3)).unwrap();
+    block_on(fs.allocate(handle, punch, 2, 3)).unwrap();
     assert_eq!(read(&fs, handle, 0, 10), b"01\0\0\x0056789");
-    let collapse = now(fs.allocate(handle, libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4096)).unwrap_err();
+    let collapse = block_on(fs.allocate(handle, libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4096)).unwrap_err();
     assert_eq!(collapse.errno, Errno::EOPNOTSUPP);
 
     let (small, handle) = create(&fs, "small");
     write(&fs, handle, 0, b"0123456789");
-    now(fs.allocate(handle, punch, 2, 3)).unwrap();
-    now(fs.allocate(handle, libc::FALLOC_FL_ZERO_RANGE, 8, 4)).unwrap();
+    block_on(fs.allocate(handle, punch, 2, 3)).unwrap();
+    block_on(fs.allocate(handle, libc::FALLOC_FL_ZERO_RANGE, 8, 4)).unwrap();
     assert_eq!(read(&fs, handle, 0, 100), b"01\0\0\x00567\0\0\0\0");
     assert_eq!(size(&fs, small), 12);
 }
@@ -406,13 +406,13 @@ fn holes_are_found() {
     let fs = site.connect();
     let (_, handle) = create(&fs, "f");
     write(&fs, handle, 0, b"data");
-    assert_eq!(now(fs.seek(handle, 1, Whence::Data)).unwrap(), 1);
-    assert_eq!(now(fs.seek(handle, 1, Whence::Hole)).unwrap(), 4);
-    assert_eq!(now(fs.seek(handle, 4, Whence::Data)).unwrap_err().errno, Errno::ENXIO);
+    assert_eq!(block_on(fs.seek(handle, 1, Whence::Data)).unwrap(), 1);
+    assert_eq!(block_on(fs.seek(handle, 1, Whence::Hole)).unwrap(), 4);
+    assert_eq!(block_on(fs.seek(handle, 4, Whence::Data)).unwrap_err().errno, Errno::ENXIO);
     write(&fs, handle, 1 << 20, b"far");
-    let hole = now(fs.seek(handle, 0, Whence::Hole)).unwrap();
+    let hole = block_on(fs.seek(handle, 0, Whence::Hole)).unwrap();
     assert!(hole <= 1 << 20, "{hole}");
-    assert_eq!(now(fs.seek(handle, (1 << 20) + 3, Whence::Data)).unwrap_err().errno, Errno::ENXIO);
+    assert_eq!(block_on(fs.seek(handle, (1 << 20) + 3, Whence::Data)).unwrap_err().errno, Errno::ENXIO);
 }
 
 /// Promise: copy_range copies between inline and backing files in all four ways, and stops at the end.
@@ -430,7 +430,7 @@ fn ranges_are_copied() {
         if to_len > 0 {
             write(&fs, to, 0, &vec![0xff; to_len]);
         }
-        let copied = now(fs.copy_range(from, 10, to, 0, 1 << 30)).unwrap();
+        let copied = block_on(fs.copy_range(from, 10, to, 0, 1 << 30)).unwrap();
         assert_eq!(copied, from_len as u64 - 10);
         assert_eq!(read(&fs, to, 0, from_len - 10), data(from_len)[10..]);
     }
@@ -451,34 +451,34 @@ fn dirty_bytes_are_bounded() {
 
 /// Promise: O_CREAT without O_EXCL opens what is there; with it, it is EEXIST.
 #[test]
-fn create_opens_what_is_there() {
+fn create_opens_an_existing_file() {
     let site = Site::new(1);
     let _server = site.serve();
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
     write(&fs, handle, 0, b"old");
     let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
-    let (node, again) = now(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap();
+    let (node, again) = block_on(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap();
     assert_eq!((node.inode, node.attributes.size), (inode, 0));
     assert_eq!(read(&fs, again.handle, 0, 10), b"");
     let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
-    let failure = now(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap_err();
+    let failure = block_on(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap_err();
     assert_eq!(failure.errno, Errno::EEXIST);
 }
 
 /// Promise: of a file that was just closed, an open that fails keeps nothing open at the server.
 #[test]
-fn an_open_that_fails_keeps_nothing_open() {
+fn failed_open_leaves_nothing_open() {
     let site = Site::new(1);
     let _server = site.serve();
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
-    let stranger = Credentials { uid: 4711, gid: 4711, groups: Vec::new() };
+    let unauthenticated = Credentials { uid: 4711, gid: 4711, groups: Vec::new() };
     close(&fs, handle);
-    let refused = now(fs.open(&stranger, inode, OpenFlags::READ_WRITE)).unwrap_err();
+    let refused = block_on(fs.open(&unauthenticated, inode, OpenFlags::READ_WRITE)).unwrap_err();
     assert_eq!(refused.errno, Errno::EACCES);
     let begun = Instant::now();
-    while now(fs.shard_status(ShardId(0))).unwrap().open_files > 0 {
+    while block_on(fs.shard_status(ShardId(0))).unwrap().open_files > 0 {
         assert!(begun.elapsed() < STOP, "it stays open");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -487,7 +487,7 @@ fn an_open_that_fails_keeps_nothing_open() {
 /// Promise: a link in the place of a file's content in the store leads nowhere, neither to write nor to read: a volume is its owner's to
 /// change, and root who mounts it is not to do there what the owner may not.
 #[test]
-fn links_in_the_place_of_content_are_not_followed() {
+fn symlink_in_place_of_content_is_not_followed() {
     let site = Site::new(1);
     let _server = site.serve();
     let fs = site.connect();
@@ -496,7 +496,7 @@ fn links_in_the_place_of_content_are_not_followed() {
     let link = |inode: InodeId| std::os::unix::fs::symlink(&target, site.volume.backing_file(inode)).unwrap();
     let (inode, handle) = create(&fs, "written");
     link(inode);
-    now(fs.write(handle, 0, &vec![1; 2 * LIMIT as usize])).unwrap_err();
+    block_on(fs.write(handle, 0, &vec![1; 2 * LIMIT as usize])).unwrap_err();
     assert_eq!(std::fs::read(&target).unwrap(), secret);
     std::fs::remove_file(site.volume.backing_file(inode)).unwrap();
     close(&fs, handle);
@@ -506,8 +506,8 @@ fn links_in_the_place_of_content_are_not_followed() {
     close(&fs, handle);
     std::fs::remove_file(site.volume.backing_file(inode)).unwrap();
     link(inode);
-    now(fs.open(&root(), inode, OpenFlags::READ)).unwrap_err();
+    block_on(fs.open(&root(), inode, OpenFlags::READ)).unwrap_err();
     let cut = SetAttributes { size: Some(0), ..Default::default() };
-    let _ = now(fs.set_attributes(&root(), inode, cut, None));
+    let _ = block_on(fs.set_attributes(&root(), inode, cut, None));
     assert_eq!(std::fs::read(&target).unwrap(), secret);
 }

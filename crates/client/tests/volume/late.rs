@@ -4,18 +4,18 @@
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use varve_client::transport::neighbour::{Neighbour, Seat};
-use varve_meta::server::{Guest, Server};
+use varve_client::transport::in_process::{InProcessServer, InProcessSession};
+use varve_meta::server::{LocalSession, Server};
+use varve_proto::handshake::Purpose;
+use varve_proto::{Call, CallFailure, Request, Response};
 use varve_types::SessionId;
-use varve_wire::handshake::Purpose;
-use varve_wire::{Call, Failure, Request, Response};
 
 /// An answer that has not come by then never will.
 const LONG: Duration = Duration::from_secs(60);
 
 /// When a change is made that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum ChangeTiming {
     /// And is answered as it is.
     Truly,
     /// And is answered with an error. So are changes of content.
@@ -28,52 +28,52 @@ pub enum Made {
 }
 
 #[derive(Clone)]
-pub struct Late(Arc<Shared>);
+pub struct Late(Arc<LateShared>);
 
-struct Shared {
+struct LateShared {
     server: Arc<Server>,
-    made: Mutex<Made>,
-    guest: Mutex<Option<Arc<Guest>>>,
+    made: Mutex<ChangeTiming>,
+    local_session: Mutex<Option<Arc<LocalSession>>>,
     kept: Mutex<Vec<(usize, Request)>>,
 }
 
-struct Place(Arc<Guest>, Late);
+struct LateSession(Arc<LocalSession>, Late);
 
 impl Late {
     pub fn of(server: Arc<Server>) -> Late {
-        let (made, guest, kept) = (Mutex::new(Made::Truly), Mutex::default(), Mutex::default());
-        Late(Arc::new(Shared { server, made, guest, kept }))
+        let (made, local_session, kept) = (Mutex::new(ChangeTiming::Truly), Mutex::default(), Mutex::default());
+        Late(Arc::new(LateShared { server, made, local_session, kept }))
     }
 
     /// From now on, changes are made so.
-    pub fn set(&self, made: Made) {
+    pub fn set(&self, made: ChangeTiming) {
         *self.0.made.lock().unwrap() = made;
     }
 
     /// Makes the changes that were asked for, and answers how many.
     pub fn make(&self) -> usize {
         let kept = std::mem::take(&mut *self.0.kept.lock().unwrap());
-        let guest = self.0.guest.lock().unwrap().clone().expect("somebody has joined");
+        let local_session = self.0.local_session.lock().unwrap().clone().expect("somebody has joined");
         for (number, (worker, mut request)) in kept.iter().cloned().enumerate() {
             // The client's own slot has had other calls since.
             request.id.slot += 1_000 + number as u32;
-            let (tell, told) = channel();
-            guest.ask(worker, request, Box::new(move |response| tell.send(response.result).unwrap()));
-            told.recv_timeout(LONG).expect("an answer").expect("it is made");
+            let (tell, reported) = channel();
+            local_session.ask(worker, request, Box::new(move |response| tell.send(response.result).unwrap()));
+            reported.recv_timeout(LONG).expect("an answer").expect("it is made");
         }
         kept.len()
     }
 }
 
-impl Neighbour for Late {
-    fn join(&self, session: SessionId, purpose: Purpose) -> Result<Box<dyn Seat>, String> {
-        let guest = Arc::new(self.0.server.admit(session, purpose)?);
-        *self.0.guest.lock().unwrap() = Some(Arc::clone(&guest));
-        Ok(Box::new(Place(guest, self.clone())))
+impl InProcessServer for Late {
+    fn join(&self, session: SessionId, purpose: Purpose) -> Result<Box<dyn InProcessSession>, String> {
+        let local_session = Arc::new(self.0.server.admit(session, purpose)?);
+        *self.0.local_session.lock().unwrap() = Some(Arc::clone(&local_session));
+        Ok(Box::new(LateSession(local_session, self.clone())))
     }
 }
 
-impl Seat for Place {
+impl InProcessSession for LateSession {
     fn owners(&self) -> Vec<u16> {
         self.0.owners()
     }
@@ -92,21 +92,21 @@ impl Seat for Place {
 
     fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>) {
         let id = request.id;
-        let failed = Err(Failure::Server { errno: libc::EIO, message: "the store is in trouble".into() });
+        let failed = Err(CallFailure::Server { errno: libc::EIO, message: "the store is in trouble".into() });
         let failed = Response { id, result: failed };
         let made = *self.1.0.made.lock().unwrap();
         match made {
-            Made::AtOnce if changes(&request.call) || changes_content(&request.call) => {
+            ChangeTiming::AtOnce if changes(&request.call) || changes_content(&request.call) => {
                 let fail = move |response: Response| answered(if response.result.is_ok() { failed } else { response });
                 self.0.ask(worker, request, Box::new(fail));
             }
-            Made::Later if changes(&request.call) || changes_content(&request.call) => {
+            ChangeTiming::Later if changes(&request.call) || changes_content(&request.call) => {
                 if changes(&request.call) {
                     self.1.0.kept.lock().unwrap().push((worker, request));
                 }
                 std::thread::spawn(move || answered(failed));
             }
-            Made::OpenLater if matches!(request.call, Call::Open { .. }) => {
+            ChangeTiming::OpenLater if matches!(request.call, Call::Open { .. }) => {
                 self.1.0.kept.lock().unwrap().push((worker, request));
                 std::thread::spawn(move || answered(failed));
             }
@@ -131,5 +131,5 @@ fn changes(call: &Call) -> bool {
 }
 
 fn changes_content(call: &Call) -> bool {
-    matches!(call, Call::WriteInline { .. } | Call::Promote { .. } | Call::UnsettleSize { .. })
+    matches!(call, Call::WriteInline { .. } | Call::Promote { .. } | Call::MarkSizeStale { .. })
 }

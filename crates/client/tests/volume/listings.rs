@@ -2,13 +2,13 @@
 
 use crate::site::*;
 use std::collections::BTreeSet;
-use varve_client::{DirectoryHandle, FileSystem, OpenFlags, now};
+use varve_client::{DirectoryHandle, FileSystem, OpenFlags, block_on};
 use varve_types::Mode;
 
 /// Reads on from `cookie` with room for `room` entries: names and the cookie after the last.
 fn read_some(fs: &FileSystem, handle: DirectoryHandle, cookie: u64, room: usize, plus: bool) -> (Vec<String>, u64) {
     let (mut names, mut after) = (Vec::new(), cookie);
-    now(fs.read_directory(handle, cookie, plus, &mut |entry| {
+    block_on(fs.read_directory(handle, cookie, plus, &mut |entry| {
         if names.len() == room {
             return false;
         }
@@ -39,7 +39,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 
 /// Promise: a listing in portions of any size, with or without attributes, shows every name once.
 #[test]
-fn every_name_once() {
+fn listing_shows_each_name_once() {
     let site = Site::new(8);
     let _server = site.serve();
     let fs = site.connect();
@@ -50,7 +50,7 @@ fn every_name_once() {
         expected.push(format!("name-{i}"));
     }
     let expected = sorted(expected);
-    let handle = now(fs.open_directory(&root(), d)).unwrap();
+    let handle = block_on(fs.open_directory(&root(), d)).unwrap();
     for room in [1, 7, 64, 1000] {
         for plus in [false, true] {
             assert_eq!(sorted(read_all(&fs, handle, room, plus)), expected, "{room} at a time, plus {plus}");
@@ -62,7 +62,7 @@ fn every_name_once() {
 /// Promise: while a directory grows and splits, a listing under way loses no name that was there all the time and
 /// doubles none; positions taken before the splits go on where they were taken.
 #[test]
-fn splits_lose_and_double_nothing() {
+fn split_during_listing_keeps_each_name_once() {
     let site = Site::new(16);
     let _server = site.serve();
     let (reader, writer) = (site.connect(), site.connect());
@@ -71,7 +71,7 @@ fn splits_lose_and_double_nothing() {
     for text in &old {
         make_file(&writer, d, text);
     }
-    let handle = now(reader.open_directory(&root(), d)).unwrap();
+    let handle = block_on(reader.open_directory(&root(), d)).unwrap();
     let (mut seen, mut cookie) = (Vec::new(), 0);
     let mut positions = Vec::new();
     for round in 0.. {
@@ -98,7 +98,7 @@ fn splits_lose_and_double_nothing() {
 
 /// Promise: names are removed while they are listed, as `rm -r` does, until none is left.
 #[test]
-fn removing_while_listing() {
+fn removal_during_listing_is_safe() {
     let site = Site::new(8);
     let _server = site.serve();
     let fs = site.connect();
@@ -106,7 +106,7 @@ fn removing_while_listing() {
     for i in 0..200 {
         make_file(&fs, d, &format!("name-{i}"));
     }
-    let handle = now(fs.open_directory(&root(), d)).unwrap();
+    let handle = block_on(fs.open_directory(&root(), d)).unwrap();
     let mut cookie = 0;
     loop {
         let (names, after) = read_some(&fs, handle, cookie, 17, false);
@@ -114,12 +114,12 @@ fn removing_while_listing() {
             break;
         }
         for text in names.iter().filter(|text| !text.starts_with('.')) {
-            now(fs.unlink(&root(), d, &name(text))).unwrap();
+            block_on(fs.unlink(&root(), d, &name(text))).unwrap();
         }
         cookie = after;
     }
     fs.close_directory(handle);
-    now(fs.remove_directory(&root(), ROOT, &name("d"))).unwrap();
+    block_on(fs.remove_directory(&root(), ROOT, &name("d"))).unwrap();
 }
 
 /// Promise: attributes that come with a listing count one lookup each, and are those of the file.
@@ -132,9 +132,9 @@ fn listed_attributes_are_counted() {
     write(&fs, handle, 0, b"12345");
     close(&fs, handle);
     fs.forget(a, 1);
-    let listing = now(fs.open_directory(&root(), ROOT)).unwrap();
+    let listing = block_on(fs.open_directory(&root(), ROOT)).unwrap();
     let mut sizes = Vec::new();
-    now(fs.read_directory(listing, 0, true, &mut |entry| {
+    block_on(fs.read_directory(listing, 0, true, &mut |entry| {
         sizes.extend(entry.node.map(|node| (node.inode, node.attributes.size)));
         true
     }))
@@ -146,20 +146,20 @@ fn listed_attributes_are_counted() {
 /// Promise: of a file that is closed while it is listed, a listing says what was written to it or nothing, and not what its row said
 /// before that.
 #[test]
-fn what_a_listing_says_of_a_file_that_is_closed_meanwhile_is_right() {
+fn listing_shows_current_size_of_a_file_closed_meanwhile() {
     let site = Site::new(1);
     let _server = site.serve();
     let fs = site.connect();
     let d = make_directory(&fs, ROOT, "d").inode;
     let made = ["one", "other"]
-        .map(|at| now(fs.create(&root(), d, &name(at), Mode::new(0o644), OpenFlags::READ_WRITE)).unwrap());
+        .map(|at| block_on(fs.create(&root(), d, &name(at), Mode::new(0o644), OpenFlags::READ_WRITE)).unwrap());
     for (_, opened) in &made {
         write(&fs, opened.handle, 0, b"written");
     }
-    let handle = now(fs.open_directory(&root(), d)).unwrap();
+    let handle = block_on(fs.open_directory(&root(), d)).unwrap();
     let mut open = made.to_vec();
     let mut sizes = Vec::new();
-    now(fs.read_directory(handle, 0, true, &mut |entry| {
+    block_on(fs.read_directory(handle, 0, true, &mut |entry| {
         if entry.name.len() > 2 {
             // With the first name, both are closed.
             open.drain(..).for_each(|(_, opened)| close(&fs, opened.handle));
@@ -170,7 +170,7 @@ fn what_a_listing_says_of_a_file_that_is_closed_meanwhile_is_right() {
     .unwrap();
     assert!(sizes.iter().all(|size| *size == 7), "{sizes:?}");
     let mut sizes = Vec::new();
-    now(fs.read_directory(handle, 0, true, &mut |entry| {
+    block_on(fs.read_directory(handle, 0, true, &mut |entry| {
         sizes.extend(entry.node.map(|node| node.attributes.size));
         true
     }))
@@ -181,13 +181,13 @@ fn what_a_listing_says_of_a_file_that_is_closed_meanwhile_is_right() {
 
 /// Promise: a listing that begins anew has the names of then, whatever the first one has left over.
 #[test]
-fn a_listing_that_begins_anew_is_new() {
+fn rewound_listing_is_fresh() {
     let site = Site::new(1);
     let _server = site.serve();
     let fs = site.connect();
     let d = make_directory(&fs, ROOT, "d").inode;
     make_file(&fs, d, "a");
-    let handle = now(fs.open_directory(&root(), d)).unwrap();
+    let handle = block_on(fs.open_directory(&root(), d)).unwrap();
     assert_eq!(sorted(read_all(&fs, handle, 100, false)), [".", "..", "a"]);
     make_file(&fs, d, "b");
     assert_eq!(sorted(read_all(&fs, handle, 100, false)), [".", "..", "a", "b"]);

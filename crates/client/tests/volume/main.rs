@@ -1,19 +1,19 @@
 //! The client against a real server in this process, over real sockets and a real directory.
 
-mod doubts;
-mod errands;
+mod async_ops;
 mod exercise;
 mod files;
+mod io_modes;
 mod late;
 mod listings;
+mod lost_replies;
 mod names;
-mod once;
 mod peers;
 mod recovery;
 mod settings;
-mod settling;
 mod shared;
 mod site;
+mod size_check;
+mod size_recording;
 mod times;
-mod ways;
-mod whole;
+mod unknown_outcomes;

@@ -4,43 +4,43 @@ use crate::site::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, Description, FileSystem, Library, NewNode, Node, Purpose, RenameFlags, now};
+use varve_client::{ClientConfig, FileSystem, InodeInfo, Library, NewNode, NodeInfo, Purpose, RenameFlags, block_on};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, FileKind, InodeId, Mode, Timestamp};
 
 /// Promise: every operation on names does what POSIX says, through the client and back.
 #[test]
-fn names_come_and_go() {
+fn names_are_created_and_removed() {
     let site = Site::new(4);
     let _server = site.serve();
     let fs = site.connect();
     let a = make_file(&fs, ROOT, "a");
     assert_eq!(a.attributes.kind, FileKind::Regular);
-    assert_eq!(now(fs.lookup(&root(), ROOT, &name("a"))).unwrap().inode, a.inode);
-    let missing = now(fs.lookup(&root(), ROOT, &name("b"))).unwrap_err();
+    assert_eq!(block_on(fs.lookup(&root(), ROOT, &name("a"))).unwrap().inode, a.inode);
+    let missing = block_on(fs.lookup(&root(), ROOT, &name("b"))).unwrap_err();
     assert_eq!(missing.errno, Errno::ENOENT);
 
     let d = make_directory(&fs, ROOT, "d");
-    assert_eq!(now(fs.attributes(&root(), ROOT)).unwrap().attributes.nlink, 3);
-    now(fs.rename(&root(), ROOT, &name("a"), d.inode, &name("b"), RenameFlags::Replace)).unwrap();
-    assert_eq!(now(fs.attributes(&root(), a.inode)).unwrap().inode, a.inode, "found under its new name");
-    assert_eq!(now(fs.parent(d.inode)).unwrap(), ROOT);
+    assert_eq!(block_on(fs.attributes(&root(), ROOT)).unwrap().attributes.nlink, 3);
+    block_on(fs.rename(&root(), ROOT, &name("a"), d.inode, &name("b"), RenameFlags::Replace)).unwrap();
+    assert_eq!(block_on(fs.attributes(&root(), a.inode)).unwrap().inode, a.inode, "found under its new name");
+    assert_eq!(block_on(fs.parent(d.inode)).unwrap(), ROOT);
 
-    let linked = now(fs.link(&root(), a.inode, ROOT, &name("c"))).unwrap();
+    let linked = block_on(fs.link(&root(), a.inode, ROOT, &name("c"))).unwrap();
     assert_eq!((linked.inode, linked.attributes.nlink), (a.inode, 2));
-    now(fs.unlink(&root(), d.inode, &name("b"))).unwrap();
-    assert_eq!(now(fs.attributes(&root(), a.inode)).unwrap().attributes.nlink, 1);
+    block_on(fs.unlink(&root(), d.inode, &name("b"))).unwrap();
+    assert_eq!(block_on(fs.attributes(&root(), a.inode)).unwrap().attributes.nlink, 1);
 
     let target = NewNode::Symlink { target: b"to/there".to_vec() };
-    let s = now(fs.make_node(&root(), ROOT, &name("s"), Mode::new(0o777), target)).unwrap();
-    assert_eq!(now(fs.read_link(&root(), s.inode)).unwrap(), b"to/there");
+    let s = block_on(fs.make_node(&root(), ROOT, &name("s"), Mode::new(0o777), target)).unwrap();
+    assert_eq!(block_on(fs.read_link(&root(), s.inode)).unwrap(), b"to/there");
 
-    now(fs.rename(&root(), ROOT, &name("s"), ROOT, &name("c"), RenameFlags::Exchange)).unwrap();
-    assert_eq!(now(fs.lookup(&root(), ROOT, &name("c"))).unwrap().inode, s.inode);
-    assert_eq!(now(fs.read_link(&root(), s.inode)).unwrap(), b"to/there");
+    block_on(fs.rename(&root(), ROOT, &name("s"), ROOT, &name("c"), RenameFlags::Exchange)).unwrap();
+    assert_eq!(block_on(fs.lookup(&root(), ROOT, &name("c"))).unwrap().inode, s.inode);
+    assert_eq!(block_on(fs.read_link(&root(), s.inode)).unwrap(), b"to/there");
 
-    now(fs.remove_directory(&root(), ROOT, &name("d"))).unwrap();
-    assert_eq!(now(fs.attributes(&root(), ROOT)).unwrap().attributes.nlink, 2);
+    block_on(fs.remove_directory(&root(), ROOT, &name("d"))).unwrap();
+    assert_eq!(block_on(fs.attributes(&root(), ROOT)).unwrap().attributes.nlink, 2);
 }
 
 /// Promise: a client whose map of a split directory is old finds every name, and learns the map from the answers.
@@ -50,21 +50,21 @@ fn stale_maps_are_corrected() {
     let _server = site.serve();
     let (writer, reader) = (site.connect(), site.connect());
     let d = make_directory(&writer, ROOT, "d").inode;
-    now(reader.lookup(&root(), ROOT, &name("d"))).unwrap();
+    block_on(reader.lookup(&root(), ROOT, &name("d"))).unwrap();
     for round in 0..3 {
         for i in 0..200 {
             make_file(&writer, d, &format!("{round}-{i}"));
         }
         for i in 0..200 {
             let text = format!("{round}-{i}");
-            now(reader.lookup(&root(), d, &name(&text))).unwrap_or_else(|error| panic!("{text}: {error}"));
+            block_on(reader.lookup(&root(), d, &name(&text))).unwrap_or_else(|error| panic!("{text}: {error}"));
         }
     }
     // The splits come when the server gets to them, and one may come at any moment.
     let retries_of_all = || {
         let before = reader.counters().retries();
         for i in 0..600 {
-            now(reader.lookup(&root(), d, &name(&format!("{}-{}", i / 200, i % 200)))).unwrap();
+            block_on(reader.lookup(&root(), d, &name(&format!("{}-{}", i / 200, i % 200)))).unwrap();
         }
         reader.counters().retries() - before
     };
@@ -88,21 +88,21 @@ fn a_split_directory_is_one_directory() {
     for i in 0..150 {
         make_directory(&fs, d, &format!("sub-{i}"));
     }
-    let before = now(fs.attributes(&root(), d)).unwrap().attributes;
+    let before = block_on(fs.attributes(&root(), d)).unwrap().attributes;
     assert_eq!((before.size, before.nlink), (150, 152));
     for i in 0..40 {
-        now(fs.remove_directory(&root(), d, &name(&format!("sub-{i}")))).unwrap();
+        block_on(fs.remove_directory(&root(), d, &name(&format!("sub-{i}")))).unwrap();
     }
-    let after = now(fs.attributes(&root(), d)).unwrap().attributes;
+    let after = block_on(fs.attributes(&root(), d)).unwrap().attributes;
     assert_eq!(after.nlink, 112);
     assert!(after.mtime > before.mtime);
-    assert_eq!(now(fs.lookup(&root(), ROOT, &name("d"))).unwrap().attributes, after);
+    assert_eq!(block_on(fs.lookup(&root(), ROOT, &name("d"))).unwrap().attributes, after);
 }
 
 /// Promise: a client that knows nothing yet of a split directory is told its counts and times over all partitions, in
 /// whichever way it asks, also after a restart of the server; a client that is alone, too.
 #[test]
-fn a_split_directory_is_told_whole_to_who_has_just_come() {
+fn new_client_sees_all_partitions_of_a_directory() {
     const THREAD: u32 = 7;
     let site = Site::new(4);
     let server = site.serve();
@@ -110,22 +110,22 @@ fn a_split_directory_is_told_whole_to_who_has_just_come() {
     let d = make_directory(&fs, ROOT, "d").inode;
     let last = (0..150).map(|i| make_directory(&fs, d, &format!("sub-{i}")).attributes.mtime).max().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
-    let all = |described: Description| {
+    let all = |described: InodeInfo| {
         described.partitions.len() == 4 && described.partitions.iter().map(|part| part.entries).sum::<u64>() == 150
     };
-    while !now(fs.describe(&root(), d)).is_ok_and(all) {
+    while !block_on(fs.describe(&root(), d)).is_ok_and(all) {
         assert!(Instant::now() < deadline, "the directory is split");
     }
-    now(fs.shutdown()).unwrap();
+    block_on(fs.shutdown()).unwrap();
     server.stop(STOP).unwrap();
-    type Ask = fn(Arc<FileSystem>, InodeId) -> Vec<Node>;
+    type Ask = fn(Arc<FileSystem>, InodeId) -> Vec<NodeInfo>;
     let asks: [(&str, Ask); 4] = [
-        ("looked up", |fs, _| vec![now(fs.lookup(&root(), ROOT, &name("d"))).unwrap()]),
-        ("by its number", |fs, d| vec![now(fs.attributes(&root(), d)).unwrap()]),
-        ("by its path", |fs, _| vec![now(Library::new(fs, root()).stat(b"/d")).unwrap()]),
+        ("looked up", |fs, _| vec![block_on(fs.lookup(&root(), ROOT, &name("d"))).unwrap()]),
+        ("by its number", |fs, d| vec![block_on(fs.attributes(&root(), d)).unwrap()]),
+        ("by its path", |fs, _| vec![block_on(Library::new(fs, root()).stat(b"/d")).unwrap()]),
         ("looked up by a thread, then asked for by that and another", |fs, d| {
-            let looked_up = now(fs.lookup_by(THREAD, &root(), ROOT, &name("d"))).unwrap();
-            let asked = [THREAD, THREAD + 1].map(|thread| now(fs.attributes_by(thread, &root(), d)).unwrap());
+            let looked_up = block_on(fs.lookup_by(THREAD, &root(), ROOT, &name("d"))).unwrap();
+            let asked = [THREAD, THREAD + 1].map(|thread| block_on(fs.attributes_by(thread, &root(), d)).unwrap());
             vec![looked_up, asked[0], asked[1]]
         }),
     ];
@@ -138,12 +138,12 @@ fn a_split_directory_is_told_whole_to_who_has_just_come() {
         };
         let server = Server::start(config).unwrap();
         let fs = site.connect();
-        for told in ask(Arc::clone(&fs), d) {
-            let found = told.attributes;
+        for reported in ask(Arc::clone(&fs), d) {
+            let found = reported.attributes;
             let shown = (found.size, found.nlink, found.mtime, found.ctime);
             assert_eq!(shown, (150, 152, last, last), "{how}, embedded {embedded}");
         }
-        now(fs.shutdown()).unwrap();
+        block_on(fs.shutdown()).unwrap();
         server.stop(STOP).unwrap();
     }
 }
@@ -151,38 +151,38 @@ fn a_split_directory_is_told_whole_to_who_has_just_come() {
 /// Promise: what is told with a directory's name costs no more requests where it has one partition: one for the name and
 /// one for the directory.
 #[test]
-fn a_directory_of_one_partition_is_one_request_beside_its_name() {
+fn unsplit_directory_stat_takes_one_request() {
     let site = Site::new(4);
     let _server = site.serve();
     make_directory(&site.connect(), ROOT, "d");
     let fs = site.connect();
     let before = fs.counters().requests();
-    now(fs.lookup(&root(), ROOT, &name("d"))).unwrap();
+    block_on(fs.lookup(&root(), ROOT, &name("d"))).unwrap();
     assert_eq!(fs.counters().requests() - before, 2);
     let library = Library::new(site.connect(), root());
     let before = library.file_system().counters().requests();
-    now(library.stat(b"/d")).unwrap();
+    block_on(library.stat(b"/d")).unwrap();
     assert_eq!(library.file_system().counters().requests() - before, 2);
 }
 
 /// Promise: what another client renamed or linked is found again by the name or the row it has now.
 #[test]
-fn files_moved_by_others_are_found() {
+fn files_renamed_by_others_are_found() {
     let site = Site::new(4);
     let _server = site.serve();
     let (one, other) = (site.connect(), site.connect());
     let a = make_file(&one, ROOT, "a").inode;
-    now(other.lookup(&root(), ROOT, &name("a"))).unwrap();
-    now(other.link(&root(), a, ROOT, &name("b"))).unwrap();
-    assert_eq!(now(one.attributes(&root(), a)).unwrap().attributes.nlink, 2, "it has an inode row now");
+    block_on(other.lookup(&root(), ROOT, &name("a"))).unwrap();
+    block_on(other.link(&root(), a, ROOT, &name("b"))).unwrap();
+    assert_eq!(block_on(one.attributes(&root(), a)).unwrap().attributes.nlink, 2, "it has an inode row now");
     let gone = make_file(&one, ROOT, "gone").inode;
-    now(other.unlink(&root(), ROOT, &name("gone"))).unwrap();
-    assert_eq!(now(one.attributes(&root(), gone)).unwrap_err().errno, Errno::ESTALE);
+    block_on(other.unlink(&root(), ROOT, &name("gone"))).unwrap();
+    assert_eq!(block_on(one.attributes(&root(), gone)).unwrap_err().errno, Errno::ESTALE);
 }
 
 /// Promise: times with nanoseconds, modes and xattrs are kept as set.
 #[test]
-fn attributes_are_kept() {
+fn attribute_changes_persist() {
     let site = Site::new(4);
     let server = site.serve();
     let fs = site.connect();
@@ -193,23 +193,23 @@ fn attributes_are_kept() {
         mtime: Some(varve_types::SetTime::To(mtime)),
         ..Default::default()
     };
-    now(fs.set_attributes(&root(), a, set, None)).unwrap();
-    now(fs.set_xattr(&root(), a, b"user.k", b"value", varve_client::XattrMode::Create)).unwrap();
-    now(fs.shutdown()).unwrap();
+    block_on(fs.set_attributes(&root(), a, set, None)).unwrap();
+    block_on(fs.set_xattr(&root(), a, b"user.k", b"value", varve_client::XattrMode::Create)).unwrap();
+    block_on(fs.shutdown()).unwrap();
     drop(server);
     let _server = site.serve();
     let fs = site.connect();
-    let node = now(fs.lookup(&root(), ROOT, &name("a"))).unwrap();
+    let node = block_on(fs.lookup(&root(), ROOT, &name("a"))).unwrap();
     assert_eq!((node.attributes.mode, node.attributes.mtime), (Mode::new(0o4711), mtime));
-    assert_eq!(now(fs.get_xattr(&root(), a, b"user.k")).unwrap(), b"value");
-    assert_eq!(now(fs.list_xattrs(&root(), a)).unwrap(), [b"user.k".to_vec()]);
-    now(fs.remove_xattr(&root(), a, b"user.k")).unwrap();
-    assert_eq!(now(fs.get_xattr(&root(), a, b"user.k")).unwrap_err().errno, Errno::ENODATA);
+    assert_eq!(block_on(fs.get_xattr(&root(), a, b"user.k")).unwrap(), b"value");
+    assert_eq!(block_on(fs.list_xattrs(&root(), a)).unwrap(), [b"user.k".to_vec()]);
+    block_on(fs.remove_xattr(&root(), a, b"user.k")).unwrap();
+    assert_eq!(block_on(fs.get_xattr(&root(), a, b"user.k")).unwrap_err().errno, Errno::ENODATA);
 }
 
 /// Promise: what a client that is alone tells of directories without asking is what the server says.
 #[test]
-fn a_lone_client_knows_its_directories() {
+fn lone_client_caches_its_directories() {
     let site = Site::new(4);
     let config = varve_meta::server::ServerConfig {
         embedded: true,
@@ -223,12 +223,12 @@ fn a_lone_client_knows_its_directories() {
     let agree = |step: &str| {
         let observer = FileSystem::connect(ClientConfig { purpose: Purpose::Observe, ..site.config() }).unwrap();
         for inode in [ROOT, directory, beside] {
-            let mine = now(fs.attributes(&root(), inode)).unwrap().attributes;
-            let theirs = now(observer.attributes(&root(), inode)).unwrap().attributes;
+            let mine = block_on(fs.attributes(&root(), inode)).unwrap().attributes;
+            let theirs = block_on(observer.attributes(&root(), inode)).unwrap().attributes;
             assert_eq!(mine, theirs, "{step}");
         }
     };
-    let gone = |text: &str| now(fs.lookup(&root(), directory, &name(text))).unwrap_err().errno;
+    let gone = |text: &str| block_on(fs.lookup(&root(), directory, &name(text))).unwrap_err().errno;
     agree("empty");
     // More than a partition holds, so that names move on to others meanwhile.
     for number in 0..100 {
@@ -239,46 +239,46 @@ fn a_lone_client_knows_its_directories() {
     }
     let requests = fs.counters().requests();
     assert_eq!(gone("absent"), Errno::ENOENT);
-    now(fs.attributes(&root(), directory)).unwrap();
+    block_on(fs.attributes(&root(), directory)).unwrap();
     assert_eq!(fs.counters().requests(), requests, "what is known is not asked for");
     make_directory(&fs, directory, "inner");
     agree("a directory in it");
-    let file = now(fs.lookup(&root(), directory, &name("f1"))).unwrap().inode;
-    now(fs.link(&root(), file, beside, &name("link"))).unwrap();
+    let file = block_on(fs.lookup(&root(), directory, &name("f1"))).unwrap().inode;
+    block_on(fs.link(&root(), file, beside, &name("link"))).unwrap();
     agree("a link");
-    assert_eq!(now(fs.lookup(&root(), beside, &name("link"))).unwrap().inode, file);
-    now(fs.rename(&root(), directory, &name("f2"), beside, &name("f2"), RenameFlags::Replace)).unwrap();
+    assert_eq!(block_on(fs.lookup(&root(), beside, &name("link"))).unwrap().inode, file);
+    block_on(fs.rename(&root(), directory, &name("f2"), beside, &name("f2"), RenameFlags::Replace)).unwrap();
     agree("a rename");
     assert_eq!(gone("f2"), Errno::ENOENT);
-    now(fs.lookup(&root(), beside, &name("f2"))).unwrap();
-    now(fs.rename(&root(), directory, &name("inner"), beside, &name("inner"), RenameFlags::Replace)).unwrap();
+    block_on(fs.lookup(&root(), beside, &name("f2"))).unwrap();
+    block_on(fs.rename(&root(), directory, &name("inner"), beside, &name("inner"), RenameFlags::Replace)).unwrap();
     agree("a directory's rename");
-    now(fs.rename(&root(), directory, &name("f3"), beside, &name("f2"), RenameFlags::Exchange)).unwrap();
+    block_on(fs.rename(&root(), directory, &name("f3"), beside, &name("f2"), RenameFlags::Exchange)).unwrap();
     agree("an exchange");
-    now(fs.lookup(&root(), directory, &name("f3"))).unwrap();
-    now(fs.remove_directory(&root(), beside, &name("inner"))).unwrap();
-    now(fs.unlink(&root(), beside, &name("f2"))).unwrap();
+    block_on(fs.lookup(&root(), directory, &name("f3"))).unwrap();
+    block_on(fs.remove_directory(&root(), beside, &name("inner"))).unwrap();
+    block_on(fs.unlink(&root(), beside, &name("f2"))).unwrap();
     agree("removals");
     let set = varve_types::SetAttributes { mode: Some(Mode::new(0o700)), ..Default::default() };
-    now(fs.set_attributes(&root(), directory, set, None)).unwrap();
+    block_on(fs.set_attributes(&root(), directory, set, None)).unwrap();
     agree("chmod");
-    now(fs.set_xattr(&root(), directory, b"user.x", b"1", varve_client::XattrMode::CreateOrReplace)).unwrap();
+    block_on(fs.set_xattr(&root(), directory, b"user.x", b"1", varve_client::XattrMode::CreateOrReplace)).unwrap();
     agree("an attribute");
-    now(fs.unlink(&root(), directory, &name("f4"))).unwrap();
+    block_on(fs.unlink(&root(), directory, &name("f4"))).unwrap();
     make_file(&fs, directory, "f4");
     agree("made again");
-    now(fs.lookup(&root(), directory, &name("f4"))).unwrap();
+    block_on(fs.lookup(&root(), directory, &name("f4"))).unwrap();
 }
 
 /// Promise: mode and owner of a directory are shown at once also when another client changes them; times and counts at the
 /// latest when the directory's lease has run out.
 #[test]
-fn directories_that_others_change_are_seen_within_their_lease() {
+fn directory_changes_by_others_appear_within_the_lease() {
     let site = Site::new(4);
     let _server = site.serve();
     let (fs, other) = (site.connect(), site.connect());
     let directory = make_directory(&fs, ROOT, "d").inode;
-    let shown = || now(fs.attributes(&root(), directory)).unwrap();
+    let shown = || block_on(fs.attributes(&root(), directory)).unwrap();
     make_file(&fs, directory, "mine");
     assert_eq!(shown().attributes.size, 1);
     make_file(&fs, directory, "also");
@@ -286,7 +286,7 @@ fn directories_that_others_change_are_seen_within_their_lease() {
     assert_eq!(known.attributes.size, 2, "one's own changes show at once");
     make_file(&other, directory, "theirs");
     let set = varve_types::SetAttributes { mode: Some(Mode::new(0o700)), ..Default::default() };
-    now(other.set_attributes(&root(), directory, set, None)).unwrap();
+    block_on(other.set_attributes(&root(), directory, set, None)).unwrap();
     // The change of the mode has waited for the lease, so nothing is believed any more that was told before it.
     let after = shown().attributes;
     assert_eq!((after.mode, after.size), (Mode::new(0o700), 3));
@@ -294,13 +294,13 @@ fn directories_that_others_change_are_seen_within_their_lease() {
 
 /// Promise: who uses a name through the library while others replace it gets one of its files.
 #[test]
-fn a_name_that_is_replaced_is_never_stale() {
+fn replaced_name_is_never_stale() {
     let site = Site::new(4);
     let _server = site.serve();
     let (writer, user) = (Library::new(site.connect(), root()), Library::new(site.connect(), root()));
     let replace = |round: usize| -> varve_client::Result<()> {
-        now(writer.write_file(b"/next", Mode::new(0o644), format!("round {round}").as_bytes()))?;
-        now(writer.rename(b"/next", b"/name", RenameFlags::Replace))
+        block_on(writer.write_file(b"/next", Mode::new(0o644), format!("round {round}").as_bytes()))?;
+        block_on(writer.rename(b"/next", b"/name", RenameFlags::Replace))
     };
     replace(0).unwrap();
     let using = AtomicBool::new(true);
@@ -317,9 +317,9 @@ fn a_name_that_is_replaced_is_never_stale() {
         for call in 0..300 {
             let linked = format!("/link-{call}");
             let done = match call % 3 {
-                0 => now(user.read_file(b"/name")).map(|content| assert!(content.starts_with(b"round "))),
-                1 => now(user.stat(b"/name")).map(drop),
-                _ => now(user.link(b"/name", linked.as_bytes())),
+                0 => block_on(user.read_file(b"/name")).map(|content| assert!(content.starts_with(b"round "))),
+                1 => block_on(user.stat(b"/name")).map(drop),
+                _ => block_on(user.link(b"/name", linked.as_bytes())),
             };
             failures.extend(done.err().map(|failure| (call, failure)));
         }

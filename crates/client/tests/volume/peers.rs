@@ -8,9 +8,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 use varve_client::{ClientConfig, FileSystem};
+use varve_proto::frame;
+use varve_proto::handshake::{Answer, Greeting};
 use varve_types::Errno;
-use varve_wire::frame;
-use varve_wire::handshake::{Answer, Greeting};
 
 const USER: u32 = 47_111;
 const NOBODY: u32 = 65_534;
@@ -39,7 +39,7 @@ fn lead_to(site: &Site, path: &Path) {
 fn entice(mut stream: UnixStream, site: &Site) -> Vec<u8> {
     let volume = site.volume.read_settings().unwrap().id.0;
     let mut bytes = Vec::new();
-    frame::encode(&Greeting { version: varve_wire::VERSION, volume, nonce: [1; 16] }, &mut bytes).unwrap();
+    frame::encode(&Greeting { version: varve_proto::VERSION, volume, nonce: [1; 16] }, &mut bytes).unwrap();
     frame::encode(&Answer::Refused { reason: "give me more".into() }, &mut bytes).unwrap();
     let descriptor = std::fs::File::open("/dev/null").unwrap();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -49,9 +49,9 @@ fn entice(mut stream: UnixStream, site: &Site) -> Vec<u8> {
     // The client may be gone already.
     let flags = rustix::net::SendFlags::NOSIGNAL;
     let _ = rustix::net::sendmsg(&stream, &[std::io::IoSlice::new(&bytes)], &mut ancillary, flags);
-    let mut told = Vec::new();
-    let _ = stream.read_to_end(&mut told);
-    told
+    let mut reported = Vec::new();
+    let _ = stream.read_to_end(&mut reported);
+    reported
 }
 
 fn failure(site: &Site) -> varve_client::Failure {
@@ -79,12 +79,12 @@ fn a_server_of_another_user_is_told_nothing() {
         lead_to(&site, &socket);
         std::os::unix::fs::chown(site.volume.root(), Some(owner), None).unwrap();
         std::thread::scope(|scope| {
-            let told = scope.spawn(|| entice(false_server.accept().unwrap().0, &site));
+            let reported = scope.spawn(|| entice(false_server.accept().unwrap().0, &site));
             let failure = failure(&site);
             assert_eq!(failure.errno, Errno::EACCES);
             let text = failure.to_string();
             assert!(text.contains(&format!("user {listener}'s")) && text.contains("cannot be trusted"), "{text}");
-            assert!(told.join().unwrap().is_empty(), "the client of {owner}'s store spoke to user {listener}");
+            assert!(reported.join().unwrap().is_empty(), "the client of {owner}'s store spoke to user {listener}");
         });
     }
 }
@@ -107,9 +107,9 @@ fn the_owners_process_has_to_prove_the_key() {
     lead_to(&site, &socket);
     std::os::unix::fs::chown(site.volume.root(), Some(USER), None).unwrap();
     std::thread::scope(|scope| {
-        let told = scope.spawn(|| entice(listener.accept().unwrap().0, &site));
+        let reported = scope.spawn(|| entice(listener.accept().unwrap().0, &site));
         let text = failure(&site).to_string();
         assert!(text.contains("give me more"), "{text}");
-        assert!(!told.join().unwrap().is_empty());
+        assert!(!reported.join().unwrap().is_empty());
     });
 }

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, FileSystem, Library, OpenFlags, RenameFlags, now};
+use varve_client::{ClientConfig, FileSystem, Library, OpenFlags, RenameFlags, block_on};
+use varve_env::volume_dir::VolumeDir;
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, Mode, SetAttributes, ShardId, VolumeSettings};
-use varve_world::volume_dir::VolumeDir;
 
 /// Promise: a client that only writes a large file, which takes no calls, finds a restarted server all the same, and long before that
 /// takes what nobody came for as closed.
 #[test]
-fn who_writes_without_calls_finds_the_next_server() {
+fn passthrough_writer_finds_the_next_server() {
     let site = Site::new(4);
     let server = site.serve();
     let fs = site.connect();
@@ -37,7 +37,7 @@ fn who_writes_without_calls_finds_the_next_server() {
 /// Promise: who cuts a file by its path at a server that was just started does not settle its size, for another client may be
 /// writing the file of which that server has not heard yet.
 #[test]
-fn a_cut_soon_after_a_restart_leaves_what_another_writes() {
+fn truncate_after_restart_keeps_writes_of_others() {
     let site = Site::new(4);
     let server = site.serve();
     let fs = site.connect();
@@ -46,9 +46,9 @@ fn a_cut_soon_after_a_restart_leaves_what_another_writes() {
     server.stop(STOP).unwrap();
     let server = site.serve();
     let other = site.connect();
-    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    block_on(other.lookup(&root(), ROOT, &name("f"))).unwrap();
     let set = SetAttributes { size: Some(1000), ..Default::default() };
-    now(other.set_attributes(&root(), inode, set, None)).unwrap();
+    block_on(other.set_attributes(&root(), inode, set, None)).unwrap();
     write(&fs, handle, 200_000, &[2; 1000]);
     assert_eq!((fs.counters().reconnects(), size(&other, inode)), (0, 201_000), "while it is written");
     close(&fs, handle);
@@ -56,14 +56,14 @@ fn a_cut_soon_after_a_restart_leaves_what_another_writes() {
     server.stop(STOP).unwrap();
     let _server = site.serve();
     let third = site.connect();
-    let node = now(third.lookup(&root(), ROOT, &name("f"))).unwrap();
+    let node = block_on(third.lookup(&root(), ROOT, &name("f"))).unwrap();
     assert_eq!(node.attributes.size, 201_000, "when nobody writes it any more");
 }
 
 /// Promise: who removes or renames a file at a server that was just started leaves it to another client that has it open, of which
 /// that server has not heard yet; and what was removed goes when it is closed and all are known.
 #[test]
-fn removed_and_renamed_soon_after_a_restart_open_files_stay() {
+fn open_files_survive_unlink_and_rename_after_restart() {
     let site = Site::new(4);
     let server = site.serve();
     let (fs, other) = (site.connect(), site.connect());
@@ -71,19 +71,19 @@ fn removed_and_renamed_soon_after_a_restart_open_files_stay() {
     let open = names.map(|text| create(&fs, text));
     open[..3].iter().for_each(|(_, handle)| write(&fs, *handle, 0, b"before"));
     write(&fs, open[3].1, 0, &[1; 200_000]);
-    open.iter().for_each(|(_, handle)| now(fs.flush(*handle)).unwrap());
+    open.iter().for_each(|(_, handle)| block_on(fs.flush(*handle)).unwrap());
     open[..3].iter().for_each(|(_, handle)| write(&fs, *handle, 6, b" and after"));
-    now(other.lookup(&root(), ROOT, &name("removed"))).unwrap();
+    block_on(other.lookup(&root(), ROOT, &name("removed"))).unwrap();
     let also = crate::site::open(&other, open[0].0);
     server.stop(STOP).unwrap();
 
     let server = site.serve();
     let begun = Instant::now();
     let rename = |from, to| {
-        now(other.rename(&root(), ROOT, &name(from), ROOT, &name(to), RenameFlags::Replace)).unwrap();
+        block_on(other.rename(&root(), ROOT, &name(from), ROOT, &name(to), RenameFlags::Replace)).unwrap();
     };
     for text in ["removed", "large and removed"] {
-        now(other.unlink(&root(), ROOT, &name(text))).unwrap();
+        block_on(other.unlink(&root(), ROOT, &name(text))).unwrap();
     }
     close(&other, also);
     // Tells that it is closed.
@@ -92,17 +92,17 @@ fn removed_and_renamed_soon_after_a_restart_open_files_stay() {
     rename("renamed", "other name");
     assert_eq!(fs.counters().reconnects(), 0, "it has not been missed yet");
     for ((inode, handle), text) in open.iter().zip(names).take(3) {
-        now(fs.flush(*handle)).unwrap();
+        block_on(fs.flush(*handle)).unwrap();
         assert_eq!(read(&fs, *handle, 0, 100), b"before and after", "{text}");
-        let links = now(fs.attributes(&root(), *inode)).unwrap().attributes.nlink;
+        let links = block_on(fs.attributes(&root(), *inode)).unwrap().attributes.nlink;
         assert_eq!(links, u32::from(text == "renamed"), "{text}");
     }
     write(&fs, open[3].1, 200_000, &[2; 100]);
-    now(fs.fsync(open[3].1, false)).unwrap();
+    block_on(fs.fsync(open[3].1, false)).unwrap();
     assert_eq!(content(&other, "other name"), b"before and after");
     open.iter().for_each(|(_, handle)| close(&fs, *handle));
-    now(fs.shutdown()).unwrap();
-    now(other.shutdown()).unwrap();
+    block_on(fs.shutdown()).unwrap();
+    block_on(other.shutdown()).unwrap();
     std::thread::sleep(Duration::from_secs(32).saturating_sub(begun.elapsed()));
     server.stop(STOP).unwrap();
     let report = varve_meta::fsck::check(&site.volume, &mut |_| {}).unwrap();
@@ -139,8 +139,8 @@ fn tcp_is_used_only_if_asked_for() {
     write(&fs, handle, 0, b"by TCP");
     close(&fs, handle);
     assert_eq!(size(&fs, inode), 6);
-    now(fs.ping(ShardId(1), &[7; 300_000])).unwrap();
-    now(fs.shutdown()).unwrap();
+    block_on(fs.ping(ShardId(1), &[7; 300_000])).unwrap();
+    block_on(fs.shutdown()).unwrap();
     server.stop(STOP).unwrap();
     std::fs::rename(site.path("elsewhere"), site.path("sockets")).unwrap();
 
@@ -160,20 +160,20 @@ fn open_files_survive_a_restart() {
     let (unnamed, unnamed_handle) = create(&fs, "unnamed");
     write(&fs, named_handle, 0, b"one");
     write(&fs, unnamed_handle, 0, b"two");
-    now(fs.unlink(&root(), ROOT, &name("unnamed"))).unwrap();
+    block_on(fs.unlink(&root(), ROOT, &name("unnamed"))).unwrap();
     server.stop(STOP).unwrap();
     let waiting = std::thread::spawn({
         let fs = Arc::clone(&fs);
-        move || now(fs.flush(named_handle))
+        move || block_on(fs.flush(named_handle))
     });
     std::thread::sleep(Duration::from_millis(200));
     let _server = site.serve();
     waiting.join().unwrap().unwrap();
     assert!(fs.counters().reconnects() >= 1);
     write(&fs, unnamed_handle, 3, b" more");
-    now(fs.flush(unnamed_handle)).unwrap();
+    block_on(fs.flush(unnamed_handle)).unwrap();
     assert_eq!(read(&fs, unnamed_handle, 0, 100), b"two more");
-    assert_eq!(now(fs.attributes(&root(), unnamed)).unwrap().attributes.nlink, 0);
+    assert_eq!(block_on(fs.attributes(&root(), unnamed)).unwrap().attributes.nlink, 0);
     assert_eq!(size(&fs, named), 3);
     assert_eq!(content(&site.connect(), "named"), b"one");
 }
@@ -181,7 +181,7 @@ fn open_files_survive_a_restart() {
 /// Promise: an open file that a restarted server could not be told of, because the store was in trouble, is open there as soon as
 /// that is over: it outlives its name.
 #[test]
-fn who_could_not_be_registered_is_registered_later() {
+fn failed_open_registration_is_retried() {
     let site = Site::new(4);
     let server = site.serve();
     let fs = site.connect();
@@ -189,7 +189,7 @@ fn who_could_not_be_registered_is_registered_later() {
     write(&fs, handle, 0, &[1; 200_000]);
     let closed = create(&fs, "closed").1;
     // Of a shard that can be opened also then.
-    let open_files = || now(fs.shard_status(ShardId(1))).unwrap().open_files;
+    let open_files = || block_on(fs.shard_status(ShardId(1))).unwrap().open_files;
     assert_eq!(open_files(), 2);
     server.stop(STOP).unwrap();
     let (log, aside) = (site.volume.shard_log(ROOT.shard()), site.path("aside"));
@@ -198,7 +198,7 @@ fn who_could_not_be_registered_is_registered_later() {
     let _server = site.serve();
     assert_eq!((open_files(), fs.counters().reconnects()), (0, 1));
     // What is closed meanwhile is not opened any more.
-    now(fs.release(closed));
+    block_on(fs.release(closed));
     std::fs::remove_file(&log).unwrap();
     std::fs::rename(&aside, &log).unwrap();
     let begun = Instant::now();
@@ -207,9 +207,9 @@ fn who_could_not_be_registered_is_registered_later() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let other = site.connect();
-    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
-    now(other.unlink(&root(), ROOT, &name("f"))).unwrap();
-    assert_eq!(now(fs.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
+    block_on(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    block_on(other.unlink(&root(), ROOT, &name("f"))).unwrap();
+    assert_eq!(block_on(fs.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
     write(&fs, handle, 200_000, &[2; 1000]);
     assert_eq!((size(&fs, inode), open_files()), (201_000, 1));
     close(&fs, handle);
@@ -227,7 +227,7 @@ fn another_server_at_the_same_address_is_noticed() {
     server.stop(STOP).unwrap();
     let _server = site.serve();
     // Nothing was asked of the worker of this shard before.
-    let status = now(fs.shard_status(ShardId(1))).unwrap();
+    let status = block_on(fs.shard_status(ShardId(1))).unwrap();
     assert_eq!((fs.counters().reconnects(), status.open_files), (1, 1));
     close(&fs, handle);
     assert_eq!(size(&fs, inode), 200_000);
@@ -241,7 +241,7 @@ fn the_deadline_ends_the_wait() {
     let fs = FileSystem::connect(ClientConfig { deadline: Duration::from_millis(600), ..site.config() }).unwrap();
     server.stop(STOP).unwrap();
     let begin = Instant::now();
-    let failure = now(fs.lookup(&root(), ROOT, &name("a"))).unwrap_err();
+    let failure = block_on(fs.lookup(&root(), ROOT, &name("a"))).unwrap_err();
     assert_eq!(failure.errno, Errno::ETIMEDOUT);
     assert!(failure.to_string().contains("nobody serves the volume"), "{failure}");
     assert!(begin.elapsed() >= Duration::from_millis(600) && begin.elapsed() < Duration::from_secs(5));
@@ -249,12 +249,12 @@ fn the_deadline_ends_the_wait() {
 
 /// Promise: joining fails at once, and says why and what to do.
 #[test]
-fn joining_fails_clearly() {
+fn failed_join_names_the_reason() {
     let site = Site::new(1);
     let failure = FileSystem::connect(site.config()).err().unwrap();
     assert_eq!(failure.errno, Errno::EHOSTDOWN);
     assert!(failure.to_string().contains("varve serve"), "{failure}");
-    let nowhere = varve_world::volume_dir::VolumeDir::new(site.path("nowhere"));
+    let nowhere = varve_env::volume_dir::VolumeDir::new(site.path("nowhere"));
     assert_eq!(FileSystem::connect(ClientConfig::new(nowhere)).err().unwrap().errno, Errno::ENOENT);
     let _server = site.serve();
     std::fs::write(site.volume.key_file(), [0; 32]).unwrap();
@@ -314,58 +314,58 @@ fn pass(client: UnixStream, server: UnixStream, lose: Arc<AtomicUsize>) {
 /// Promise: when an answer is lost, the retry gets the first answer: nothing is done twice, and nothing that was done is
 /// reported as failed.
 #[test]
-fn a_lost_answer_is_given_again() {
+fn lost_reply_is_repeated() {
     let mut site = Site::new(4);
     site.workers = 1;
     let _server = site.serve();
     let proxy = LossyProxy::before(&site);
     let library = Library::new(site.connect(), root());
-    now(library.create(b"/before", Mode::new(0o644))).unwrap();
+    block_on(library.create(b"/before", Mode::new(0o644))).unwrap();
     let lose_one = || proxy.lose.store(1, Ordering::SeqCst);
 
     lose_one();
-    now(library.create(b"/a", Mode::new(0o644))).expect("not EEXIST");
+    block_on(library.create(b"/a", Mode::new(0o644))).expect("not EEXIST");
     lose_one();
-    now(library.rename(b"/a", b"/b", varve_client::RenameFlags::Replace)).expect("not ENOENT");
+    block_on(library.rename(b"/a", b"/b", varve_client::RenameFlags::Replace)).expect("not ENOENT");
     lose_one();
-    now(library.make_directory(b"/d", Mode::new(0o755))).expect("not EEXIST");
+    block_on(library.make_directory(b"/d", Mode::new(0o755))).expect("not EEXIST");
     lose_one();
-    now(library.link(b"/b", b"/c")).expect("not EEXIST");
+    block_on(library.link(b"/b", b"/c")).expect("not EEXIST");
     lose_one();
-    now(library.unlink(b"/b")).expect("not ENOENT");
+    block_on(library.unlink(b"/b")).expect("not ENOENT");
     lose_one();
-    now(library.remove_directory(b"/d")).expect("not ENOENT");
+    block_on(library.remove_directory(b"/d")).expect("not ENOENT");
     lose_one();
-    now(library.write_file(b"/f", Mode::new(0o644), b"content")).unwrap();
-    assert_eq!(now(library.read_file(b"/f")).unwrap(), b"content");
+    block_on(library.write_file(b"/f", Mode::new(0o644), b"content")).unwrap();
+    assert_eq!(block_on(library.read_file(b"/f")).unwrap(), b"content");
     let fs = library.file_system();
-    let file = now(fs.lookup(&root(), ROOT, &name("f"))).unwrap().inode;
+    let file = block_on(fs.lookup(&root(), ROOT, &name("f"))).unwrap().inode;
     let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
-    let appending = now(fs.open(&root(), file, flags)).unwrap().handle;
+    let appending = block_on(fs.open(&root(), file, flags)).unwrap().handle;
     write(fs, appending, 0, b" and more");
     lose_one();
     close(fs, appending);
-    assert_eq!(now(library.read_file(b"/f")).unwrap(), b"content and more", "not twice");
-    assert_eq!(now(library.stat(b"/c")).unwrap().attributes.nlink, 1);
+    assert_eq!(block_on(library.read_file(b"/f")).unwrap(), b"content and more", "not twice");
+    assert_eq!(block_on(library.stat(b"/c")).unwrap().attributes.nlink, 1);
     assert!(library.file_system().counters().reconnects() >= 8);
 }
 
 /// Promise: many threads use one client at once, while the server is restarted under them, and every change is done once.
 #[test]
-fn threads_survive_a_restart() {
+fn calling_threads_survive_server_restart() {
     let site = Site::new(8);
     let server = site.serve();
     let library = Arc::new(Library::new(site.connect(), root()));
-    now(library.make_directory(b"/d", Mode::new(0o755))).unwrap();
+    block_on(library.make_directory(b"/d", Mode::new(0o755))).unwrap();
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let library = Arc::clone(&library);
             std::thread::spawn(move || {
                 for i in 0..150 {
                     let path = format!("/d/{thread}-{i}");
-                    now(library.write_file(path.as_bytes(), Mode::new(0o644), path.as_bytes())).unwrap();
+                    block_on(library.write_file(path.as_bytes(), Mode::new(0o644), path.as_bytes())).unwrap();
                     if i % 3 == 0 {
-                        now(library.unlink(path.as_bytes())).unwrap();
+                        block_on(library.unlink(path.as_bytes())).unwrap();
                     }
                 }
             })
@@ -376,13 +376,13 @@ fn threads_survive_a_restart() {
     let _server = site.serve();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let mut count = 0;
-    now(library.list(b"/d", &mut |_| {
+    block_on(library.list(b"/d", &mut |_| {
         count += 1;
         true
     }))
     .unwrap();
     assert_eq!(count, 400);
-    assert_eq!(now(library.read_file(b"/d/2-149")).unwrap(), b"/d/2-149");
+    assert_eq!(block_on(library.read_file(b"/d/2-149")).unwrap(), b"/d/2-149");
 }
 
 /// The bytes of each log file of the first `shards` shards.
@@ -394,7 +394,7 @@ fn log_lengths(volume: &VolumeDir, shards: u16) -> BTreeMap<PathBuf, u64> {
 /// Promise: where power is lost before a new directory reached the disk, its name may be left without its rows; it is an
 /// empty directory then, which can be filled, listed and removed.
 #[test]
-fn directories_that_lost_their_rows_are_empty() {
+fn directories_without_rows_are_empty() {
     // Nothing is fsynced but what the test asks for, however slow the machine is.
     let site = Site::synced_every(8, VolumeSettings::SYNC_INTERVAL_MAX);
     let server = site.serve();
@@ -402,7 +402,7 @@ fn directories_that_lost_their_rows_are_empty() {
     for shard in 0..16 {
         make_directory(&fs, ROOT, &format!("early{shard}"));
     }
-    now(fs.sync()).unwrap();
+    block_on(fs.sync()).unwrap();
     let synced = log_lengths(&site.volume, 8);
     let lost: Vec<_> =
         (0..16).map(|at| (format!("late{at}"), make_directory(&fs, ROOT, &format!("late{at}")))).collect();
@@ -430,15 +430,18 @@ fn directories_that_lost_their_rows_are_empty() {
     let fs = after.connect();
     let mut revived = 0;
     for (text, made) in &lost {
-        let found = now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+        let found = block_on(fs.lookup(&root(), ROOT, &name(text))).unwrap();
         assert_eq!((found.inode, found.attributes.mode), (made.inode, made.attributes.mode));
         if found.inode.shard() != ROOT.shard() {
             revived += 1;
-            assert_eq!(now(fs.lookup(&root(), found.inode, &name("gone with it"))).unwrap_err().errno, Errno::ENOENT);
+            assert_eq!(
+                block_on(fs.lookup(&root(), found.inode, &name("gone with it"))).unwrap_err().errno,
+                Errno::ENOENT
+            );
             make_file(&fs, found.inode, "new");
-            assert_eq!(now(fs.remove_directory(&root(), ROOT, &name(text))).unwrap_err().errno, Errno::ENOTEMPTY);
-            now(fs.unlink(&root(), found.inode, &name("new"))).unwrap();
-            now(fs.remove_directory(&root(), ROOT, &name(text))).unwrap();
+            assert_eq!(block_on(fs.remove_directory(&root(), ROOT, &name(text))).unwrap_err().errno, Errno::ENOTEMPTY);
+            block_on(fs.unlink(&root(), found.inode, &name("new"))).unwrap();
+            block_on(fs.remove_directory(&root(), ROOT, &name(text))).unwrap();
         }
     }
     assert!(revived > 2);

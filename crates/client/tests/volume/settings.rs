@@ -1,7 +1,7 @@
 //! A volume whose settings were changed while nobody served it: formats/volume.md says which may be.
 
 use crate::site::*;
-use varve_client::{FileSystem, Handle, now};
+use varve_client::{FileSystem, Handle, block_on};
 use varve_types::{InodeId, SetAttributes};
 
 /// In the volume file and its copy.
@@ -18,7 +18,7 @@ fn edit(site: &Site, edits: &[(&str, &str)]) {
 
 fn resized(fs: &FileSystem, inode: InodeId, size: u64, handle: Option<Handle>) -> u64 {
     let set = SetAttributes { size: Some(size), ..Default::default() };
-    now(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
+    block_on(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
 }
 
 /// Promise: `inline_limit_bytes` may be changed between two servers: a file that is larger than the new limit and lies in
@@ -41,11 +41,11 @@ fn files_above_a_lowered_inline_limit_are_read_and_written() {
     let _server = site.serve();
     let (one, other) = (site.connect(), site.connect());
     let opened = |text: &str| {
-        let inode = now(one.lookup(&root(), ROOT, &name(text))).unwrap().inode;
+        let inode = block_on(one.lookup(&root(), ROOT, &name(text))).unwrap().inode;
         (inode, open(&one, inode))
     };
     let expect = |text: &str, expected: &[u8], in_row: bool| {
-        let inode = now(other.lookup(&root(), ROOT, &name(text))).unwrap().inode;
+        let inode = block_on(other.lookup(&root(), ROOT, &name(text))).unwrap().inode;
         assert_eq!(content(&other, text), expected, "{text}");
         assert_eq!(site.volume.backing_file(inode).exists(), !in_row, "{text}");
     };
@@ -67,7 +67,7 @@ fn files_above_a_lowered_inline_limit_are_read_and_written() {
     expect("cut by path", &old[..200], false);
 
     let (_, handle) = opened("zeroed");
-    now(one.allocate(handle, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 10, 20)).unwrap();
+    block_on(one.allocate(handle, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 10, 20)).unwrap();
     close(&one, handle);
     expect("zeroed", &[&old[..10], &[0; 20], &old[30..]].concat(), false);
 

@@ -4,13 +4,13 @@ use crate::files::{LIMIT, resized};
 use crate::site::*;
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
-use varve_client::{FileSystem, Handle, OpenFlags, OpenMode, now};
+use varve_client::{FileSystem, Handle, OpenFlags, OpenMode, block_on};
+use varve_env::random::Seeded;
 use varve_types::{Credentials, InodeId, Mode, SetAttributes};
-use varve_world::random::Seeded;
 
 /// Promise: what is written after a file was emptied stays, whoever else opens the file while it is being emptied.
 #[test]
-fn an_emptied_file_is_emptied_once() {
+fn truncate_to_zero_is_applied_once() {
     let site = Site::new(4);
     let _server = site.serve();
     let (one, other) = (site.connect(), site.connect());
@@ -18,13 +18,13 @@ fn an_emptied_file_is_emptied_once() {
     let content = vec![b'x'; 3 * LIMIT as usize];
     write(&one, handle, 0, &content);
     close(&one, handle);
-    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    block_on(other.lookup(&root(), ROOT, &name("f"))).unwrap();
     std::thread::scope(|scope| {
         let (going_on, done) = std::sync::mpsc::channel::<()>();
         let other = &other;
         scope.spawn(move || {
             while done.try_recv() == Err(TryRecvError::Empty) {
-                let opened = now(other.open(&root(), inode, OpenFlags::READ)).unwrap();
+                let opened = block_on(other.open(&root(), inode, OpenFlags::READ)).unwrap();
                 close(other, opened.handle);
             }
         });
@@ -33,11 +33,11 @@ fn an_emptied_file_is_emptied_once() {
             if !emptied.truncate {
                 resized(&one, inode, 0, None);
             }
-            let opened = now(one.open(&root(), inode, emptied)).unwrap();
+            let opened = block_on(one.open(&root(), inode, emptied)).unwrap();
             write(&one, opened.handle, 0, &content);
-            now(one.fsync(opened.handle, false)).unwrap();
+            block_on(one.fsync(opened.handle, false)).unwrap();
             close(&one, opened.handle);
-            let opened = now(one.open(&root(), inode, OpenFlags::READ)).unwrap();
+            let opened = block_on(one.open(&root(), inode, OpenFlags::READ)).unwrap();
             let found = read(&one, opened.handle, 0, content.len());
             close(&one, opened.handle);
             assert!(found == content, "round {round}: {} bytes", found.len());
@@ -58,14 +58,14 @@ fn two_clients_write_one_small_file() {
         write(&one, handle, 0, &[b'.'; 100]);
         close(&one, handle);
         let at = |fs: &FileSystem| {
-            now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
-            now(fs.open(&root(), inode, flags)).unwrap().handle
+            block_on(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+            block_on(fs.open(&root(), inode, flags)).unwrap().handle
         };
         (inode, at(&one), at(&other))
     };
     let synced = |fs: &FileSystem, handle, at, data: &[u8]| {
         write(fs, handle, at, data);
-        now(fs.fsync(handle, false)).unwrap();
+        block_on(fs.fsync(handle, false)).unwrap();
     };
     let third = || site.connect();
 
@@ -125,10 +125,10 @@ fn two_clients_write_one_small_file() {
     assert_eq!(resized(&other, inode, 5, None), 5, "by path, where it is open");
     close(&one, a);
     assert_eq!(content(&third(), "cut"), b".....\0\0\0\0\0A");
-    let a = now(one.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle;
+    let a = block_on(one.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle;
     write(&one, a, 1, b"A");
     let flags = OpenFlags { truncate: true, mode: OpenMode::Write, ..OpenFlags::READ };
-    close(&other, now(other.open(&root(), inode, flags)).unwrap().handle);
+    close(&other, block_on(other.open(&root(), inode, flags)).unwrap().handle);
     close(&one, a);
     assert_eq!(content(&third(), "cut"), b"\0A");
     close(&other, b);
@@ -137,18 +137,18 @@ fn two_clients_write_one_small_file() {
 /// Promise: of two clients that both let a small file outgrow its row, one after the other or at once, neither makes the
 /// backing file anew over what the other has put there.
 #[test]
-fn two_clients_outgrow_a_row() {
+fn two_clients_promote_one_file() {
     let site = Site::new(4);
     let _server = site.serve();
     let (one, other) = (site.connect(), site.connect());
     for round in 0..20 {
         let text = format!("f{round}");
         let (inode, a) = create(&one, &text);
-        now(other.lookup(&root(), ROOT, &name(&text))).unwrap();
+        block_on(other.lookup(&root(), ROOT, &name(&text))).unwrap();
         let b = open(&other, inode);
         let outgrow = |fs: &FileSystem, handle, at: u64, byte: u8| {
             write(fs, handle, at, &vec![byte; 2 * LIMIT as usize]);
-            now(fs.fsync(handle, false)).unwrap();
+            block_on(fs.fsync(handle, false)).unwrap();
         };
         std::thread::scope(|scope| {
             let first = scope.spawn(|| outgrow(&one, a, 0, b'A'));
@@ -169,15 +169,15 @@ fn two_clients_outgrow_a_row() {
 /// Promise: a length that a descriptor gives a small file, by ftruncate or fallocate, is the file's for everybody at once, and
 /// outlives the client.
 #[test]
-fn a_length_that_is_given_is_seen_at_once() {
+fn truncate_length_is_visible_immediately() {
     let site = Site::new(4);
     let _server = site.serve();
     let (one, other) = (site.connect(), site.connect());
     let (inode, handle) = create(&one, "given");
     assert_eq!(resized(&one, inode, 100, Some(handle)), 100);
-    let seen = || now(other.lookup(&root(), ROOT, &name("given"))).unwrap().attributes.size;
+    let seen = || block_on(other.lookup(&root(), ROOT, &name("given"))).unwrap().attributes.size;
     assert_eq!(seen(), 100);
-    now(one.allocate(handle, 0, 50, 950)).unwrap();
+    block_on(one.allocate(handle, 0, 50, 950)).unwrap();
     assert_eq!(seen(), 1000);
     assert_eq!(content(&other, "given"), [0; 1000]);
     close(&one, handle);
@@ -186,7 +186,7 @@ fn a_length_that_is_given_is_seen_at_once() {
 /// Promise: a writer without privilege, who knew of no set-id bits, takes those away that another client has set since, once
 /// anything has been heard of the file.
 #[test]
-fn set_id_bits_that_another_client_sets_fall() {
+fn set_id_bits_set_by_another_client_are_cleared() {
     let site = Site::new(4);
     let _server = site.serve();
     let (one, other) = (site.connect(), site.connect());
@@ -197,18 +197,18 @@ fn set_id_bits_that_another_client_sets_fall() {
     {
         let (inode, handle) = create(&one, text);
         write(&one, handle, 0, &vec![1; len]);
-        now(one.fsync(handle, false)).unwrap();
-        now(one.drop_set_id_of(handle, writer)).unwrap();
-        now(other.lookup(&root(), ROOT, &name(text))).unwrap();
+        block_on(one.fsync(handle, false)).unwrap();
+        block_on(one.drop_set_id_of(handle, writer)).unwrap();
+        block_on(other.lookup(&root(), ROOT, &name(text))).unwrap();
         let set = SetAttributes { mode: Some(Mode::new(0o4755)), ..Default::default() };
-        now(other.set_attributes(&root(), inode, set, None)).unwrap();
+        block_on(other.set_attributes(&root(), inode, set, None)).unwrap();
         write(&one, handle, len as u64, b"more");
         match syncs {
-            true => now(one.fsync(handle, false)).unwrap(),
+            true => block_on(one.fsync(handle, false)).unwrap(),
             false => assert_eq!(size(&one, inode), len as u64 + 4),
         }
-        now(one.drop_set_id_of(handle, writer)).unwrap();
-        let mode = now(other.attributes(&root(), inode)).unwrap().attributes.mode;
+        block_on(one.drop_set_id_of(handle, writer)).unwrap();
+        let mode = block_on(other.attributes(&root(), inode)).unwrap().attributes.mode;
         assert_eq!(mode, Mode::new(0o755), "{text}");
         close(&one, handle);
     }
@@ -286,24 +286,24 @@ impl Step {
             Step::Append { len } => write(fs, appending, 0, &vec![byte; len]),
             Step::Resize(size) => assert_eq!(resized(fs, inode, size, Some(plain)), size),
             Step::ResizeByPath(size) => assert_eq!(resized(fs, inode, size, None), size),
-            Step::Reach { at, len } => now(fs.allocate(plain, 0, at, len)).unwrap(),
+            Step::Reach { at, len } => block_on(fs.allocate(plain, 0, at, len)).unwrap(),
             Step::Zero { at, len } => {
                 let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                now(fs.allocate(plain, hole, at, len)).unwrap();
+                block_on(fs.allocate(plain, hole, at, len)).unwrap();
             }
             Step::Empty | Step::Look => {
                 let flags = OpenFlags { truncate: matches!(self, Step::Empty), ..OpenFlags::READ_WRITE };
-                close(fs, now(fs.open(&root(), inode, flags)).unwrap().handle);
+                close(fs, block_on(fs.open(&root(), inode, flags)).unwrap().handle);
             }
         }
-        now(fs.fsync(if matches!(self, Step::Append { .. }) { appending } else { plain }, false)).unwrap();
+        block_on(fs.fsync(if matches!(self, Step::Append { .. }) { appending } else { plain }, false)).unwrap();
     }
 }
 
 /// Promise: clients that take turns, each syncing what it has done, find one file, whatever each knew of it when it last
 /// looked: in its row, in a backing file, and on the way from one to the other. Nobody is told that the file was damaged.
 #[test]
-fn clients_that_take_turns_have_one_file() {
+fn alternating_clients_share_one_file() {
     let site = Site::new(4);
     let _server = site.serve();
     let clients = [site.connect(), site.connect(), site.connect()];
@@ -316,8 +316,8 @@ fn clients_that_take_turns_have_one_file() {
         close(&clients[0], made);
         // All have it open from when it was empty.
         let opened = |fs: &Arc<FileSystem>| {
-            now(fs.lookup(&root(), ROOT, &name(&text))).unwrap();
-            let open = |flags| now(fs.open(&root(), inode, flags)).unwrap().handle;
+            block_on(fs.lookup(&root(), ROOT, &name(&text))).unwrap();
+            let open = |flags| block_on(fs.open(&root(), inode, flags)).unwrap().handle;
             (open(OpenFlags::READ_WRITE), open(OpenFlags { append: true, ..OpenFlags::READ_WRITE }))
         };
         let handles = clients.each_ref().map(opened);
@@ -347,7 +347,7 @@ fn clients_that_take_turns_have_one_file() {
 /// Promise: what clients append at once, each syncing each of its records, is all there and whole, while the file outgrows
 /// its row and after.
 #[test]
-fn records_appended_at_once_are_all_there() {
+fn concurrent_appends_are_all_kept() {
     let site = Site::new(4);
     let _server = site.serve();
     let clients = [site.connect(), site.connect(), site.connect()];
@@ -360,12 +360,12 @@ fn records_appended_at_once_are_all_there() {
             for (fs, byte) in clients.iter().zip(b'A'..) {
                 let text = &text;
                 scope.spawn(move || {
-                    now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+                    block_on(fs.lookup(&root(), ROOT, &name(text))).unwrap();
                     let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
-                    let handle = now(fs.open(&root(), inode, flags)).unwrap().handle;
+                    let handle = block_on(fs.open(&root(), inode, flags)).unwrap().handle;
                     for _ in 0..60 {
                         write(fs, handle, 0, &vec![byte; record]);
-                        now(fs.fsync(handle, false)).unwrap();
+                        block_on(fs.fsync(handle, false)).unwrap();
                     }
                     close(fs, handle);
                 });
@@ -382,7 +382,7 @@ fn records_appended_at_once_are_all_there() {
 
 /// Promise: so does one who only cuts or extends the file, also through a descriptor that root has opened.
 #[test]
-fn set_id_bits_fall_where_somebody_else_cuts_through_a_descriptor_of_root() {
+fn truncate_through_roots_descriptor_clears_set_id_bits() {
     let site = Site::new(4);
     let _server = site.serve();
     let one = site.connect();
@@ -392,12 +392,16 @@ fn set_id_bits_fall_where_somebody_else_cuts_through_a_descriptor_of_root() {
         let (inode, handle) = create(&one, &format!("{len} to {size}"));
         write(&one, handle, 0, &vec![1; len]);
         let set = SetAttributes { mode: Some(Mode::new(0o4755)), ..Default::default() };
-        now(one.set_attributes(&root(), inode, set, None)).unwrap();
+        block_on(one.set_attributes(&root(), inode, set, None)).unwrap();
         let cut = SetAttributes { size: Some(size as u64), ..Default::default() };
-        now(one.set_attributes(&root(), inode, cut, Some(handle))).unwrap();
-        assert_eq!(now(one.attributes(&root(), inode)).unwrap().attributes.mode, Mode::new(0o4755), "root keeps them");
+        block_on(one.set_attributes(&root(), inode, cut, Some(handle))).unwrap();
+        assert_eq!(
+            block_on(one.attributes(&root(), inode)).unwrap().attributes.mode,
+            Mode::new(0o4755),
+            "root keeps them"
+        );
         let cut = SetAttributes { size: Some(size as u64 + 1), ..Default::default() };
-        let node = now(one.set_attributes(&somebody, inode, cut, Some(handle))).unwrap();
+        let node = block_on(one.set_attributes(&somebody, inode, cut, Some(handle))).unwrap();
         assert_eq!((node.attributes.mode, node.attributes.size), (Mode::new(0o755), size as u64 + 1));
         close(&one, handle);
     }

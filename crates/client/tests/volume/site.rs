@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_client::{ClientConfig, FileSystem, Handle, Node, OpenFlags, now};
+use varve_client::{ClientConfig, FileSystem, Handle, NodeInfo, OpenFlags, block_on};
+use varve_env::random;
+use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Credentials, InodeId, Mode, Name, ShardCount, VolumeId, VolumeSettings};
-use varve_world::random;
-use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 pub const STOP: Duration = Duration::from_secs(10);
 pub const INLINE_LIMIT: u32 = 4096;
@@ -93,49 +93,49 @@ pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-pub fn make_file(fs: &FileSystem, parent: InodeId, text: &str) -> Node {
-    now(fs.make_node(&root(), parent, &name(text), Mode::new(0o644), varve_client::NewNode::Regular)).unwrap()
+pub fn make_file(fs: &FileSystem, parent: InodeId, text: &str) -> NodeInfo {
+    block_on(fs.make_node(&root(), parent, &name(text), Mode::new(0o644), varve_client::NewNode::Regular)).unwrap()
 }
 
-pub fn make_directory(fs: &FileSystem, parent: InodeId, text: &str) -> Node {
-    now(fs.make_directory(&root(), parent, &name(text), Mode::new(0o755))).unwrap()
+pub fn make_directory(fs: &FileSystem, parent: InodeId, text: &str) -> NodeInfo {
+    block_on(fs.make_directory(&root(), parent, &name(text), Mode::new(0o755))).unwrap()
 }
 
 pub fn create(fs: &FileSystem, text: &str) -> (InodeId, Handle) {
-    let made = now(fs.create(&root(), ROOT, &name(text), Mode::new(0o644), OpenFlags::READ_WRITE)).unwrap();
+    let made = block_on(fs.create(&root(), ROOT, &name(text), Mode::new(0o644), OpenFlags::READ_WRITE)).unwrap();
     (made.0.inode, made.1.handle)
 }
 
 pub fn open(fs: &FileSystem, inode: InodeId) -> Handle {
-    now(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle
+    block_on(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle
 }
 
 pub fn write(fs: &FileSystem, handle: Handle, offset: u64, data: &[u8]) {
-    assert_eq!(now(fs.write(handle, offset, data)).unwrap(), data.len());
+    assert_eq!(block_on(fs.write(handle, offset, data)).unwrap(), data.len());
 }
 
 pub fn read(fs: &FileSystem, handle: Handle, offset: u64, len: usize) -> Vec<u8> {
     let mut buffer = vec![0xaa; len];
-    let count = now(fs.read(handle, offset, &mut buffer)).unwrap();
+    let count = block_on(fs.read(handle, offset, &mut buffer)).unwrap();
     buffer.truncate(count);
     buffer
 }
 
 pub fn size(fs: &FileSystem, inode: InodeId) -> u64 {
-    now(fs.attributes(&root(), inode)).unwrap().attributes.size
+    block_on(fs.attributes(&root(), inode)).unwrap().attributes.size
 }
 
 pub fn close(fs: &FileSystem, handle: Handle) {
-    now(fs.flush(handle)).unwrap();
-    now(fs.release(handle));
+    block_on(fs.flush(handle)).unwrap();
+    block_on(fs.release(handle));
 }
 
 /// The file's content as another open sees it.
 pub fn content(fs: &FileSystem, text: &str) -> Vec<u8> {
-    let node = now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
-    let handle = now(fs.open(&root(), node.inode, OpenFlags::READ)).unwrap().handle;
+    let node = block_on(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+    let handle = block_on(fs.open(&root(), node.inode, OpenFlags::READ)).unwrap().handle;
     let content = read(fs, handle, 0, 1024 * 1024);
-    now(fs.release(handle));
+    block_on(fs.release(handle));
     fs.forget(node.inode, 1);
     content
 }

@@ -1,11 +1,11 @@
 //! The measurements: filters on simulated frames, the store under parallel writes, and whole runs.
 
 use super::store::{self, Store};
-use super::{AdviseError, Wish, rounded, scratch};
-use crate::description::Description;
+use super::{AdviceRequest, AdviseError, rounded, scratch};
+use crate::dataset_spec::DatasetSpec;
 use crate::filters::{Compression, Encoder, Filter};
 use crate::frame::{Frame, Payload};
-use crate::writer::{Settings, Writer, now};
+use crate::writer::{Settings, Writer, unix_nanos};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io;
@@ -56,7 +56,7 @@ pub struct Trial {
 }
 
 pub struct Probe<'w> {
-    wish: &'w Wish,
+    request: &'w AdviceRequest,
     frames: Vec<Vec<u8>>,
     bytes_max: u64,
 }
@@ -73,9 +73,9 @@ fn candidates() -> [Filter; 5] {
 }
 
 impl<'w> Probe<'w> {
-    pub fn new(wish: &'w Wish, frames: Vec<Vec<u8>>) -> io::Result<Probe<'w>> {
-        let bytes_max = (store::room(&wish.directory)? / 8).min(PROBE_BYTES_MAX);
-        Ok(Probe { wish, frames, bytes_max })
+    pub fn new(request: &'w AdviceRequest, frames: Vec<Vec<u8>>) -> io::Result<Probe<'w>> {
+        let bytes_max = (store::room(&request.directory)? / 8).min(PROBE_BYTES_MAX);
+        Ok(Probe { request, frames, bytes_max })
     }
 
     /// # Errors
@@ -83,7 +83,7 @@ impl<'w> Probe<'w> {
     pub fn check_room(&self, free: u64) -> Result<(), AdviseError> {
         let needed = 8 * (64 << 20).max(8 * self.frame_bytes());
         match free < needed {
-            true => Err(AdviseError::Room { path: self.wish.directory.clone(), free, needed }),
+            true => Err(AdviseError::Room { path: self.request.directory.clone(), free, needed }),
             false => Ok(()),
         }
     }
@@ -94,7 +94,7 @@ impl<'w> Probe<'w> {
 
     /// What the file system says of a file there.
     pub fn store(&self) -> io::Result<Store> {
-        let place = scratch(&self.wish.directory, "look");
+        let place = scratch(&self.request.directory, "look");
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&place.0)?;
         store::look(&file)
     }
@@ -109,7 +109,7 @@ impl<'w> Probe<'w> {
         let (frames, stored) = (AtomicU64::new(0), AtomicU64::new(0));
         let begun = Instant::now();
         let work = |thread: usize| -> io::Result<()> {
-            let mut encoder = Encoder::new(filter, self.wish.model.element.size()).map_err(io::Error::other)?;
+            let mut encoder = Encoder::new(filter, self.request.model.element.size()).map_err(io::Error::other)?;
             let mut out = Vec::new();
             for number in thread.. {
                 out.clear();
@@ -122,7 +122,7 @@ impl<'w> Probe<'w> {
             }
             Ok(())
         };
-        in_parallel(self.wish.threads_max, work)?;
+        in_parallel(self.request.threads_max, work)?;
         let (frames, stored) = (frames.into_inner(), stored.into_inner());
         let ratio = (frames * self.frame_bytes()) as f64 / stored as f64;
         let frames_per_s = rounded(frames as f64 / begun.elapsed().as_secs_f64());
@@ -139,10 +139,10 @@ impl<'w> Probe<'w> {
         const BLOCK_BYTES_MAX: u64 = 64 << 20;
         let block = self.frame_bytes().next_multiple_of(alignment).clamp(alignment, BLOCK_BYTES_MAX.max(alignment));
         let blocks = (self.bytes_max / writers as u64 / block).max(1);
-        let place = scratch(&self.wish.directory, "write");
+        let place = scratch(&self.request.directory, "write");
         let file = OpenOptions::new().write(true).create_new(true).open(&place.0)?;
         // Stores that compress by themselves must not gain from what a detector does not send.
-        let bytes = varve_world::random::Seeded::new(block).bytes(block as usize);
+        let bytes = varve_env::random::Seeded::new(block).bytes(block as usize);
         let written = AtomicU64::new(0);
         let begun = Instant::now();
         in_parallel(writers, |writer| {
@@ -165,11 +165,11 @@ impl<'w> Probe<'w> {
     /// If the run fails.
     pub fn trial(
         &self,
-        description: Description,
+        description: DatasetSpec,
         (writers, alignment): (usize, u64),
         time: Duration,
     ) -> Result<Trial, AdviseError> {
-        let place = scratch(&self.wish.directory, "run.h5");
+        let place = scratch(&self.request.directory, "run.h5");
         let (chunk, filter) = (description.chunk.clone(), description.filter);
         let settings = Settings {
             threads: writers,
@@ -182,7 +182,7 @@ impl<'w> Probe<'w> {
         let mut number = 0;
         while number == 0 || (begun.elapsed() < time && writer.progress().stored_bytes < self.bytes_max) {
             let plain = self.frames[number as usize % self.frames.len()].clone();
-            writer.submit(Frame { number, taken: now(), payload: Payload::Plain(plain) }, PATIENCE)?;
+            writer.submit(Frame { number, taken: unix_nanos(), payload: Payload::Plain(plain) }, PATIENCE)?;
             number += 1;
         }
         let progress = writer.observer();

@@ -51,8 +51,8 @@ const BEEGFS: u64 = 0x1983_0326;
 /// # Errors
 /// If the file system does not answer.
 pub fn look(file: &File) -> io::Result<Store> {
-    let told = rustix::fs::fstatfs(file)?;
-    let kind = told.f_type as u64 & 0xffff_ffff;
+    let reported = rustix::fs::fstatfs(file)?;
+    let kind = reported.f_type as u64 & 0xffff_ffff;
     let name = NAMES.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| (*name).to_owned());
     let (stripe_bytes, stripe_count) = match kind {
         LUSTRE => lustre(file),
@@ -71,8 +71,8 @@ pub fn look(file: &File) -> io::Result<Store> {
 
 /// Bytes that a directory's file system has room for.
 pub fn room(directory: &Path) -> io::Result<u64> {
-    let told = rustix::fs::statvfs(directory)?;
-    Ok(told.f_bavail.saturating_mul(told.f_frsize))
+    let reported = rustix::fs::statvfs(directory)?;
+    Ok(reported.f_bavail.saturating_mul(reported.f_frsize))
 }
 
 fn attribute(file: &File, name: &str) -> Option<Vec<u8>> {

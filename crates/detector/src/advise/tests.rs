@@ -42,7 +42,7 @@ fn chunks_are_neither_tiny_nor_huge() {
 }
 
 #[test]
-fn the_smallest_file_with_margin_enough_is_chosen() {
+fn smallest_file_with_enough_margin_is_chosen() {
     let trial = |filter, ratio, frames_per_s| Trial { chunk: None, filter, writers: 1, ratio, frames_per_s };
     let together =
         |filter, ratio, frames_per_s| Trial { chunk: Some(vec![2, 8, 8]), ..trial(filter, ratio, frames_per_s) };
@@ -58,10 +58,10 @@ fn the_smallest_file_with_margin_enough_is_chosen() {
 
 /// Issue 5: the directory is probed, nothing stays there, and what is proposed makes a run.
 #[test]
-fn a_directory_is_probed_and_left_as_it_was() {
+fn probe_leaves_the_directory_unchanged() {
     let directory = tempfile::tempdir().expect("a directory");
     let name = "300x200xu16".to_owned();
-    let wish = Wish {
+    let request = AdviceRequest {
         directory: directory.path().to_owned(),
         model: name.parse().expect("a model"),
         name,
@@ -70,15 +70,15 @@ fn a_directory_is_probed_and_left_as_it_was() {
         time: Duration::from_millis(500),
         threads_max: 2,
     };
-    let advice = advise(&wish).expect("advised");
+    let advice = advise(&request).expect("advised");
     assert_eq!(std::fs::read_dir(directory.path()).expect("there").count(), 0);
     assert!(advice.reaches() && advice.margin > 1.0, "{advice:?}");
     assert_eq!((advice.filters.len(), advice.writes.len(), advice.trials.len()), (5, 4, 2));
     let text = serde_json::to_string(&advice).expect("JSON");
     assert_eq!(serde_json::from_str::<Advice>(&text).expect("read"), advice);
-    let mut description = Description::new(ElementType::U16, vec![200, 300]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![200, 300]);
     advice.apply(&mut description).expect("it fits");
     description.check().expect("a run");
-    let mut other = Description::new(ElementType::U16, vec![200, 301]);
+    let mut other = DatasetSpec::new(ElementType::U16, vec![200, 301]);
     assert!(advice.apply(&mut other).expect_err("other frames").contains("the run's are of [200, 301] u16"));
 }

@@ -1,11 +1,11 @@
 //! One connection of a client: a thread that connects and sends, and one that hears. When the connection breaks, it is
 //! made again, and what was sent on it and is not there goes out again.
 
-use super::{ClientError, Ending, Item, Outgoing, Shared};
-use crate::stream::link::{Incoming, LinkError, hold_little, notice_loss, say};
+use super::{ClientError, ClientShared, Ending, Outgoing, QueuedItem};
+use crate::stream::link::{Incoming, LinkError, hold_little, notice_loss, send_to_service};
 use crate::stream::{
-    Ack, ErrorCode, FrameHead, FromService, Hello, NEWEST_VERSION, Ranges, Refusal, Socket, ToService, VERSION,
-    Welcome, level_bit,
+    Ack, ErrorCode, FrameHead, FromService, NEWEST_VERSION, Ranges, Socket, StreamHello, StreamRefusal, StreamWelcome,
+    ToService, VERSION, level_bit,
 };
 use crate::token;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const ANSWER_WAIT_MIN: Duration = Duration::from_secs(5);
 const SCALARS_WAIT: Duration = Duration::from_millis(50);
 
 /// Until the client is closed or has failed.
-pub fn run(shared: &Arc<Shared>, number: u16) {
+pub fn run(shared: &Arc<ClientShared>, number: u16) {
     // What was sent on this connection and may have to be sent again.
     let mut sent = BTreeMap::new();
     let mut since = Instant::now();
@@ -81,12 +81,12 @@ pub fn run(shared: &Arc<Shared>, number: u16) {
     }
 }
 
-fn is_over(shared: &Shared) -> bool {
+fn is_over(shared: &ClientShared) -> bool {
     let state = shared.state.lock();
     state.closed || state.failed.is_some() || state.finished.is_some()
 }
 
-fn fail(shared: &Shared, error: ClientError) {
+fn fail(shared: &ClientShared, error: ClientError) {
     shared.state.lock().failed.get_or_insert(error);
     shared.changed.notify_all();
 }
@@ -98,14 +98,14 @@ enum Attempt {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(StreamRefusal),
     /// It would be so at the next attempt, too.
     #[error("{0}")]
     Hopeless(String),
 }
 
 /// A connection with its welcome, and the frames that the service has.
-fn connect(shared: &Shared, number: u16) -> Result<(Socket, Incoming, Welcome, Ranges), Attempt> {
+fn connect(shared: &ClientShared, number: u16) -> Result<(Socket, Incoming, StreamWelcome, Ranges), Attempt> {
     let options = &shared.options;
     let address = options.address.to_socket_addrs()?.next();
     let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
@@ -123,7 +123,7 @@ fn connect(shared: &Shared, number: u16) -> Result<(Socket, Incoming, Welcome, R
         })?,
     };
     socket.set_read_timeout(Some(wait))?;
-    let hello = Hello {
+    let hello = StreamHello {
         version: VERSION,
         newest: NEWEST_VERSION as u8,
         role: options.role,
@@ -138,8 +138,8 @@ fn connect(shared: &Shared, number: u16) -> Result<(Socket, Incoming, Welcome, R
         token,
         start: options.start.clone(),
     };
-    say(&mut socket, &ToService::Hello(hello), &[], 0)?;
-    say(&mut socket, &ToService::Ping { flush: false }, &[], 0)?;
+    send_to_service(&mut socket, &ToService::Hello(hello), &[], 0)?;
+    send_to_service(&mut socket, &ToService::Ping { flush: false }, &[], 0)?;
     let mut incoming = Incoming::new(socket.try_clone()?);
     let (mut welcome, mut there) = (None, Ranges::default());
     loop {
@@ -160,26 +160,27 @@ fn connect(shared: &Shared, number: u16) -> Result<(Socket, Incoming, Welcome, R
             other => return Err(unexpected(&other)),
         }
     }
-    let welcome = welcome.ok_or_else(|| Refusal::new(ErrorCode::Protocol, "no WELCOME")).map_err(Attempt::Refused)?;
+    let welcome =
+        welcome.ok_or_else(|| StreamRefusal::new(ErrorCode::Protocol, "no WELCOME")).map_err(Attempt::Refused)?;
     // From here on the kernel says when the other side is gone: silence is the service's right.
     socket.set_read_timeout(None)?;
     Ok((socket, incoming, welcome, there))
 }
 
 fn unexpected(message: &FromService) -> Attempt {
-    Attempt::Refused(Refusal::new(ErrorCode::Protocol, format!("{message:?} is no answer to a client")))
+    Attempt::Refused(StreamRefusal::new(ErrorCode::Protocol, format!("{message:?} is no answer to a client")))
 }
 
-fn acknowledge(shared: &Shared, ack: &Ack) {
+fn acknowledge(shared: &ClientShared, ack: &Ack) {
     shared.state.lock().acknowledge(ack.level, shared.options.level, &ack.frames);
     shared.changed.notify_all();
 }
 
 /// Sends until the connection breaks, and says why; `None`: all is done.
 fn converse(
-    shared: &Arc<Shared>,
+    shared: &Arc<ClientShared>,
     (number, mut socket, incoming): (u16, Socket, Incoming),
-    welcome: &Welcome,
+    welcome: &StreamWelcome,
     (there, sent): (&Ranges, &mut BTreeMap<u64, Arc<Outgoing>>),
 ) -> Option<String> {
     {
@@ -188,10 +189,10 @@ fn converse(
         state.version = welcome.version;
         sent.retain(|number, _| state.kept.contains_key(number));
         for out in sent.values().rev().filter(|out| !there.covers(&out.numbers())) {
-            state.waiting.push_front(Item::Frames { out: Arc::clone(out), again: true });
+            state.waiting.push_front(QueuedItem::Frames { out: Arc::clone(out), again: true });
         }
         for scalars in state.sent_scalars.take(number).into_iter().rev() {
-            state.waiting.push_front(Item::Scalars(scalars));
+            state.waiting.push_front(QueuedItem::Scalars(scalars));
         }
     }
     shared.changed.notify_all();
@@ -218,7 +219,7 @@ fn converse(
 }
 
 /// Hears the service until the connection ends.
-fn hear(shared: &Shared, number: u16, mut incoming: Incoming) -> Option<String> {
+fn hear(shared: &ClientShared, number: u16, mut incoming: Incoming) -> Option<String> {
     let mut pongs = 0;
     loop {
         match incoming.from_service() {
@@ -253,24 +254,25 @@ fn hear(shared: &Shared, number: u16, mut incoming: Incoming) -> Option<String> 
     }
 }
 
-enum Next {
-    Item(Item),
+enum NextMessage {
+    Item(QueuedItem),
     End { complete: bool, lost: u64 },
     Ping { flush: bool },
     Over,
 }
 
 fn speak(
-    shared: &Shared,
+    shared: &ClientShared,
     number: u16,
     socket: &mut Socket,
-    welcome: &Welcome,
+    welcome: &StreamWelcome,
     (broken, sent): (&AtomicBool, &mut BTreeMap<u64, Arc<Outgoing>>),
 ) -> io::Result<()> {
-    let mut told = Told { number, idle: welcome.idle / 3, ended: false, pings: 0, flushed: 0, unsure: None };
+    let mut reported =
+        ConnectionState { number, idle: welcome.idle / 3, ended: false, pings: 0, flushed: 0, unsure: None };
     loop {
-        match next(shared, broken, &mut told) {
-            Next::Item(Item::Frames { out, again }) => {
+        match next(shared, broken, &mut reported) {
+            NextMessage::Item(QueuedItem::Frames { out, again }) => {
                 sent.insert(out.number, Arc::clone(&out));
                 if sent.len() > 64 {
                     let state = shared.state.lock();
@@ -278,7 +280,7 @@ fn speak(
                 }
                 send_frames(shared, socket, &out, again)?;
             }
-            Next::Item(Item::Scalars(scalars)) => {
+            NextMessage::Item(QueuedItem::Scalars(scalars)) => {
                 // It may be an older service than the one before.
                 if let Err(error) = scalars.check(welcome.version) {
                     fail(shared, error.into());
@@ -286,23 +288,23 @@ fn speak(
                 }
                 let body = scalars.head.body(&scalars.rows);
                 let sum = shared.options.checksum.of(&body);
-                say(socket, &ToService::Scalars(scalars.head.clone()), &[&body], sum)?;
+                send_to_service(socket, &ToService::Scalars(scalars.head.clone()), &[&body], sum)?;
             }
-            Next::End { complete, lost } => {
-                told.ended = true;
-                say(socket, &ToService::End { complete, lost }, &[], 0)?;
+            NextMessage::End { complete, lost } => {
+                reported.ended = true;
+                send_to_service(socket, &ToService::End { complete, lost }, &[], 0)?;
             }
-            Next::Ping { flush } => {
-                (told.pings, told.unsure) = (told.pings + 1, None);
-                say(socket, &ToService::Ping { flush }, &[], 0)?;
+            NextMessage::Ping { flush } => {
+                (reported.pings, reported.unsure) = (reported.pings + 1, None);
+                send_to_service(socket, &ToService::Ping { flush }, &[], 0)?;
             }
-            Next::Over => return Ok(()),
+            NextMessage::Over => return Ok(()),
         }
     }
 }
 
 /// What has been said on a connection.
-struct Told {
+struct ConnectionState {
     number: u16,
     /// A PING follows at least so often.
     idle: Duration,
@@ -314,50 +316,50 @@ struct Told {
     unsure: Option<Instant>,
 }
 
-fn next(shared: &Shared, broken: &AtomicBool, told: &mut Told) -> Next {
-    let deadline = Instant::now() + told.idle;
+fn next(shared: &ClientShared, broken: &AtomicBool, reported: &mut ConnectionState) -> NextMessage {
+    let deadline = Instant::now() + reported.idle;
     let mut state = shared.state.lock();
     loop {
         if state.closed || state.failed.is_some() || state.finished.is_some() || broken.load(SeqCst) {
-            return Next::Over;
+            return NextMessage::Over;
         }
         // However many frames wait.
-        let deadline = told.unsure.map_or(deadline, |since| deadline.min(since + SCALARS_WAIT));
-        if told.unsure.is_some() && Instant::now() >= deadline {
-            return Next::Ping { flush: false };
+        let deadline = reported.unsure.map_or(deadline, |since| deadline.min(since + SCALARS_WAIT));
+        if reported.unsure.is_some() && Instant::now() >= deadline {
+            return NextMessage::Ping { flush: false };
         }
         // After END nothing is read.
-        if !told.ended
+        if !reported.ended
             && let Some(item) = state.waiting.pop_front()
         {
-            if let Item::Scalars(scalars) = &item {
-                state.sent_scalars.add(told.number, told.pings + 1, Arc::clone(scalars));
-                told.unsure.get_or_insert_with(Instant::now);
+            if let QueuedItem::Scalars(scalars) = &item {
+                state.sent_scalars.add(reported.number, reported.pings + 1, Arc::clone(scalars));
+                reported.unsure.get_or_insert_with(Instant::now);
             }
-            return Next::Item(item);
+            return NextMessage::Item(item);
         }
         // Each connection says so after what it has sent itself.
-        if told.flushed < state.flushes && !told.ended {
-            told.flushed = state.flushes;
+        if reported.flushed < state.flushes && !reported.ended {
+            reported.flushed = state.flushes;
             if !state.kept.is_empty() {
-                return Next::Ping { flush: true };
+                return NextMessage::Ping { flush: true };
             }
         }
         if let Some(ending) = state.ending
-            && !told.ended
+            && !reported.ended
             && state.is_settled()
         {
             // Counted once, by the first connection; it is said again if that one breaks.
-            let lost = if told.number == 0 { state.lost } else { 0 };
-            return Next::End { complete: ending == Ending::Source, lost };
+            let lost = if reported.number == 0 { state.lost } else { 0 };
+            return NextMessage::End { complete: ending == Ending::Source, lost };
         }
         if shared.changed.wait_until(&mut state, deadline).timed_out() {
-            return Next::Ping { flush: false };
+            return NextMessage::Ping { flush: false };
         }
     }
 }
 
-fn send_frames(shared: &Shared, socket: &mut Socket, out: &Outgoing, again: bool) -> io::Result<()> {
+fn send_frames(shared: &ClientShared, socket: &mut Socket, out: &Outgoing, again: bool) -> io::Result<()> {
     let chunks =
         if out.filter.is_empty() { Vec::new() } else { out.parts.iter().map(|part| part.len() as u32).collect() };
     let head = FrameHead {
@@ -371,5 +373,5 @@ fn send_frames(shared: &Shared, socket: &mut Socket, out: &Outgoing, again: bool
     };
     let parts: Vec<&[u8]> = out.parts.iter().map(Vec::as_slice).collect();
     let sum = shared.options.checksum.of_parts(&parts);
-    say(socket, &ToService::Frame { head, again }, &parts, sum)
+    send_to_service(socket, &ToService::Frame { head, again }, &parts, sum)
 }

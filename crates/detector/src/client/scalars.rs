@@ -2,14 +2,14 @@
 //! that they belong to are safe, too; those of a connection that broke before go out again on the next one.
 
 use super::Outgoing;
-use crate::stream::scalars::{Row, ScalarsHead};
+use crate::stream::scalars::{ScalarRow, ScalarsHead};
 use crate::stream::{BadMessage, KINDS_VERSION};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) struct Coded {
     pub head: ScalarsHead,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ScalarRow>,
 }
 
 impl Coded {
@@ -28,9 +28,9 @@ impl Coded {
 
 /// What was sent, in the order in which it was.
 #[derive(Default)]
-pub(crate) struct SentScalars(Vec<Sent>);
+pub(crate) struct SentScalars(Vec<SentEntry>);
 
-struct Sent {
+struct SentEntry {
     /// On which it was sent.
     connection: u16,
     /// Of the PINGs on that connection, the one whose answer says that these are in the journal.
@@ -50,7 +50,7 @@ impl SentScalars {
 
     /// These are sent on a connection, whose PING of this number follows them.
     pub fn add(&mut self, connection: u16, ping: u64, scalars: Arc<Coded>) {
-        self.0.push(Sent { connection, ping, in_journal: false, scalars });
+        self.0.push(SentEntry { connection, ping, in_journal: false, scalars });
     }
 
     /// So many PINGs of a connection have been answered. `kept`: frames that are not safe yet, by first number.
@@ -76,7 +76,7 @@ impl SentScalars {
 
     /// What must go out again, for something of it came damaged.
     pub fn take_unsure(&mut self, connection: u16) -> Vec<Arc<Coded>> {
-        let is_unsure = |sent: &mut Sent| sent.connection == connection && !sent.in_journal;
+        let is_unsure = |sent: &mut SentEntry| sent.connection == connection && !sent.in_journal;
         self.0.extract_if(.., is_unsure).map(|sent| sent.scalars).collect()
     }
 }

@@ -1,10 +1,10 @@
 use super::*;
 
-const OWN: Level = Level::Durable;
+const OWN: AckLevel = AckLevel::Durable;
 
 /// Messages of two frames that are sent, from these on.
-fn sent(firsts: &[u64]) -> State {
-    let mut state = State::default();
+fn sent(firsts: &[u64]) -> ClientState {
+    let mut state = ClientState::default();
     for first in firsts {
         let (element, sides, filter) = (ElementType::U8, vec![1, 1], String::new());
         let out = Outgoing { number: *first, taken: 0, element, sides, frames: 2, filter, parts: vec![vec![7; 2]] };
@@ -14,24 +14,24 @@ fn sent(firsts: &[u64]) -> State {
     state
 }
 
-fn kept(state: &State) -> Vec<u64> {
+fn kept(state: &ClientState) -> Vec<u64> {
     state.kept.keys().copied().collect()
 }
 
 /// Promise: a frame of which the service says that it came before is settled if it was acknowledged at the client's level
 /// before it was brought, and otherwise kept until it is.
 #[test]
-fn what_came_before_is_kept_until_it_is_acknowledged() {
-    let duplicate = |state: &mut State, number: u64| {
+fn unacknowledged_frames_are_kept() {
+    let duplicate = |state: &mut ClientState, number: u64| {
         state.take_notice(0, NoticeCode::Duplicate.of(number, ""), OWN);
     };
-    let acknowledge = |state: &mut State, level: Level, range: std::ops::Range<u64>| {
+    let acknowledge = |state: &mut ClientState, level: AckLevel, range: std::ops::Range<u64>| {
         state.acknowledge(level, OWN, &[range]);
     };
     let mut state = sent(&[]);
     acknowledge(&mut state, OWN, 0..3);
-    acknowledge(&mut state, Level::Written, 0..6);
-    let mut state = State { acknowledged: state.acknowledged, ..sent(&[0, 2, 4]) };
+    acknowledge(&mut state, AckLevel::Written, 0..6);
+    let mut state = ClientState { acknowledged: state.acknowledged, ..sent(&[0, 2, 4]) };
     (0..3).for_each(|number| duplicate(&mut state, number));
     assert_eq!(kept(&state), [2, 4], "frame 3 is not acknowledged so far");
     (3..6).for_each(|number| duplicate(&mut state, number));

@@ -36,16 +36,16 @@ fn zlib(chunk: &[u8]) -> Result<(), String> {
 }
 
 fn zstd(chunk: &[u8], length: usize) -> Result<(), String> {
-    let Ok(told) = zstd::zstd_safe::get_frame_content_size(chunk) else {
+    let Ok(reported) = zstd::zstd_safe::get_frame_content_size(chunk) else {
         return Err("it does not begin as a zstd frame".into());
     };
     let Ok(bytes) = zstd::zstd_safe::find_frame_compressed_size(chunk) else {
         return Err("its zstd frame is damaged or cut short".into());
     };
-    match told {
+    match reported {
         // More frames may follow the first.
-        Some(told) if told > length as u64 || bytes == chunk.len() && told != length as u64 => {
-            Err(format!("its zstd frame says {told} bytes"))
+        Some(reported) if reported > length as u64 || bytes == chunk.len() && reported != length as u64 => {
+            Err(format!("its zstd frame says {reported} bytes"))
         }
         _ => Ok(()),
     }
@@ -58,10 +58,10 @@ fn blocks(chunk: &[u8], length: usize, group: usize, default: usize) -> Result<(
         return Err(format!("it has {} bytes, not even its header of 12", chunk.len()));
     };
     let [total @ .., b0, b1, b2, b3] = *header;
-    let (total, told) = (u64::from_be_bytes(total), u32::from_be_bytes([b0, b1, b2, b3]) as usize);
-    let block = if told == 0 { default } else { told };
+    let (total, reported) = (u64::from_be_bytes(total), u32::from_be_bytes([b0, b1, b2, b3]) as usize);
+    let block = if reported == 0 { default } else { reported };
     if total != length as u64 || block == 0 || !block.is_multiple_of(group) {
-        return Err(format!("its header says {total} bytes in blocks of {told}"));
+        return Err(format!("its header says {total} bytes in blocks of {reported}"));
     }
     let whole = length / group * group;
     for _ in 0..whole.div_ceil(block) {
@@ -84,7 +84,7 @@ mod tests {
     use crate::filters::Encoder;
 
     #[test]
-    fn what_an_encoder_makes_is_framed_well_and_what_is_cut_or_changed_in_its_sizes_is_not() {
+    fn valid_framing_is_accepted_and_cut_or_resized_is_rejected() {
         // Several blocks, the last not whole, and less than a group behind it.
         for elements in [3, 8, 4096, 12_345] {
             let plain: Vec<u8> = (0..2 * elements).map(|byte: u32| (byte * byte / 7) as u8).collect();

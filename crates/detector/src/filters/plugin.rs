@@ -24,17 +24,17 @@ pub struct PluginChoice {
     pub exclusive: bool,
     /// As registered, and as the library says; absent until it has been asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub registered: Option<Registered>,
+    pub registered: Option<FilterRegistration>,
 }
 
 /// How readers find the filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registered {
+pub struct FilterRegistration {
     pub id: u16,
     pub name: String,
 }
 
-impl fmt::Display for Registered {
+impl fmt::Display for FilterRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "filter {} `{}`", self.id, self.name)
     }
@@ -82,7 +82,7 @@ unsafe extern "C" {
 /// A filter that is loaded.
 pub struct Plugin {
     choice: PluginChoice,
-    pub registered: Registered,
+    pub registered: FilterRegistration,
     pub decodes: bool,
     run: Run,
     exclusive: Mutex<()>,
@@ -125,7 +125,7 @@ impl Plugin {
         if name.len() > NAME_BYTES_MAX {
             return Err(error(format!("its name has {} bytes", name.len())));
         }
-        let registered = Registered { id, name };
+        let registered = FilterRegistration { id, name };
         if let Some(known) = choice.registered.as_ref().filter(|known| **known != registered) {
             return Err(error(format!("it is {registered}, the run was begun with {known}")));
         }
@@ -197,7 +197,7 @@ mod tests {
 
     /// Promise: what is no file is refused and not opened, which may never end.
     #[test]
-    fn a_library_is_a_file() {
+    fn plugin_path_must_be_a_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let fifo = directory.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("made");

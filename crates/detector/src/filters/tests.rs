@@ -10,7 +10,7 @@ fn filters() -> Vec<Filter> {
 
 proptest! {
     #[test]
-    fn every_filter_gives_back_what_it_took(
+    fn every_filter_round_trips(
         element in prop::sample::select(vec![1_usize, 2, 4, 8]),
         count in 0_usize..20_000,
         noise in any::<u64>(),
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_chunks_are_refused_or_differ_but_never_break(bytes in prop::collection::vec(any::<u8>(), 0..300), length in 0_usize..600) {
+    fn damaged_chunks_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), length in 0_usize..600) {
         for filter in filters() {
             // Whatever it answers, it answers.
             let answer = Decoder { filter, element_bytes: 2 }.decode(&bytes, length);
@@ -44,7 +44,7 @@ proptest! {
 }
 
 #[test]
-fn names_of_filters_round_trip_and_bad_ones_are_refused_with_the_reason() {
+fn filter_names_round_trip_and_bad_ones_are_refused() {
     for filter in filters() {
         assert_eq!(filter.to_string().parse::<Filter>(), Ok(filter));
     }
@@ -63,7 +63,7 @@ fn names_of_filters_round_trip_and_bad_ones_are_refused_with_the_reason() {
 
 /// Promise: chunks are taken for what readers make of them, whatever effort was put into them.
 #[test]
-fn a_level_makes_no_other_filter() {
+fn compression_level_keeps_the_filter() {
     let filter = |name: &str| name.parse::<Filter>().unwrap();
     for (one, other, same) in [
         ("zstd", "zstd:9", true),
@@ -81,7 +81,7 @@ fn a_level_makes_no_other_filter() {
 
 /// Promise: a chunk that comes in pieces is filtered as one that comes at once.
 #[test]
-fn pieces_make_the_chunk_that_all_of_it_makes() {
+fn piecewise_and_whole_encoding_agree() {
     for filter in filters().into_iter().filter(Filter::takes_blocks) {
         for (element, bytes) in [(1, 30_001), (2, 65_536), (4, 100_004), (8, 8 * 3)] {
             let plain: Vec<u8> = (0..bytes).map(|byte: u32| (byte.wrapping_mul(byte) / 7) as u8).collect();

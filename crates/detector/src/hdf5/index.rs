@@ -10,7 +10,7 @@ mod map;
 
 pub use map::{ChunkMap, Grid};
 
-use super::Image;
+use super::FileImage;
 use super::UNDEFINED;
 use super::bytes::Block;
 
@@ -85,7 +85,7 @@ impl Element {
 ///
 /// # Panics
 /// If `kind` does not fit the grid of `chunks`; [`Grid::index_kind`] answers what does.
-pub fn encode(image: &mut Image, kind: IndexKind, chunks: &ChunkMap, filtered: bool) -> Vec<u8> {
+pub fn encode(image: &mut FileImage, kind: IndexKind, chunks: &ChunkMap, filtered: bool) -> Vec<u8> {
     let grid = chunks.grid();
     let element = Element::new(filtered, grid.chunk_bytes());
     let mut layout = Block::new();

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
-use varve_world::flock::Locked;
+use varve_env::flock::Locked;
 
 /// A file that is being written here and that others may open for reading, but not for writing: at its close the library
 /// would cut the file to the length that it found, and what was written since would be lost.

@@ -31,20 +31,20 @@ pub fn dataspace(dims: &[u64], max: Option<&[Option<u64>]>) -> Vec<u8> {
 
 /// When a dataset's space is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allocation {
+pub enum AllocationTime {
     Early,
     Late,
     Incremental,
 }
 
 /// Version 3; the fill value is written to new space only if the user set one.
-pub fn fill_value(allocation: Allocation, value: Option<&[u8]>) -> Vec<u8> {
+pub fn fill_value(allocation: AllocationTime, value: Option<&[u8]>) -> Vec<u8> {
     const WRITE_IF_SET: u8 = 2 << 2;
     const DEFINED: u8 = 1 << 5;
     let time = match allocation {
-        Allocation::Early => 1,
-        Allocation::Late => 2,
-        Allocation::Incremental => 3,
+        AllocationTime::Early => 1,
+        AllocationTime::Late => 2,
+        AllocationTime::Incremental => 3,
     };
     let mut block = Block::new();
     block.byte(3);

@@ -4,7 +4,7 @@ use super::*;
 
 /// The vectors that its author gives (lookup3.c, `driver5`).
 #[test]
-fn lookup3_is_its_authors() {
+fn lookup3_matches_reference_values() {
     assert_eq!(lookup3(b""), 0xdead_beef);
     assert_eq!(lookup3(b"Four score and seven years ago"), 0x1777_0551);
 }
@@ -32,7 +32,7 @@ fn chunks(unlimited: usize, count: u64) -> ChunkMap {
 /// A fixed array of two elements, the second absent: header, data block, and the layout message that names them.
 #[test]
 fn fixed_array_has_its_golden_bytes() {
-    let mut image = Image::new(0x800);
+    let mut image = FileImage::new(0x800);
     let layout = index::encode(&mut image, IndexKind::FixedArray, &chunks(0, 2), true);
     assert_eq!(layout, b"\x04\x02\x00\x03\x01\x01\x01\x02\x03\x0a\x00\x08\0\0\0\0\0\0");
     let bytes = image.into_bytes();

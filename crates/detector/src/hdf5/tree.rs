@@ -3,9 +3,9 @@
 use super::datatype::{Datatype, ElementType};
 use super::filter::{self, FilterMessage};
 use super::index::{self, ChunkMap, ChunkRecord, Grid, IndexKind};
-use super::message::{self, Allocation};
+use super::message::{self, AllocationTime};
 use super::object::{self, ObjectHeader};
-use super::{Image, bytes::Block};
+use super::{FileImage, bytes::Block};
 use std::collections::HashMap;
 
 /// A small value: of an attribute, or of a dataset that never grows.
@@ -59,11 +59,11 @@ pub struct Attribute {
 #[derive(Debug, Default)]
 pub struct Group<'a> {
     pub attributes: Vec<Attribute>,
-    pub members: Vec<(String, Node<'a>)>,
+    pub members: Vec<(String, TreeNode<'a>)>,
 }
 
 #[derive(Debug)]
-pub enum Node<'a> {
+pub enum TreeNode<'a> {
     Group(Group<'a>),
     Dataset(Dataset<'a>),
     /// Another name for the object at this absolute path.
@@ -110,10 +110,10 @@ const COMPACT_MAX: usize = 4096;
 ///
 /// # Errors
 /// If a hard link leads nowhere.
-pub fn encode(image: &mut Image, root: &Group<'_>) -> Result<u64, NoTarget> {
+pub fn encode(image: &mut FileImage, root: &Group<'_>) -> Result<u64, NoTarget> {
     let mut counts = HashMap::new();
     count_links(root, "", &mut counts);
-    let mut writer = Writer { image, counts, addresses: HashMap::new() };
+    let mut writer = TreeWriter { image, counts, addresses: HashMap::new() };
     writer.datasets(root, "");
     writer.reserve_groups(root, "");
     writer.groups(root, "")?;
@@ -128,32 +128,32 @@ fn path_below(path: &str, name: &str) -> String {
 fn count_links(group: &Group<'_>, path: &str, counts: &mut HashMap<String, u32>) {
     for (name, node) in &group.members {
         match node {
-            Node::Group(below) => count_links(below, &path_below(path, name), counts),
-            Node::HardLink(target) => *counts.entry(target.trim_end_matches('/').to_owned()).or_insert(0) += 1,
-            Node::Dataset(_) | Node::SoftLink(_) => {}
+            TreeNode::Group(below) => count_links(below, &path_below(path, name), counts),
+            TreeNode::HardLink(target) => *counts.entry(target.trim_end_matches('/').to_owned()).or_insert(0) += 1,
+            TreeNode::Dataset(_) | TreeNode::SoftLink(_) => {}
         }
     }
 }
 
-struct Writer<'i> {
-    image: &'i mut Image,
+struct TreeWriter<'i> {
+    image: &'i mut FileImage,
     /// Hard links to each path, beside its own name.
     counts: HashMap<String, u32>,
     addresses: HashMap<String, u64>,
 }
 
-impl Writer<'_> {
+impl TreeWriter<'_> {
     /// Datasets first, for their addresses are what groups name.
     fn datasets(&mut self, group: &Group<'_>, path: &str) {
         for (name, node) in &group.members {
             let path = path_below(path, name);
             match node {
-                Node::Group(below) => self.datasets(below, &path),
-                Node::Dataset(dataset) => {
+                TreeNode::Group(below) => self.datasets(below, &path),
+                TreeNode::Dataset(dataset) => {
                     let address = self.dataset(dataset, &path);
                     self.addresses.insert(path, address);
                 }
-                Node::HardLink(_) | Node::SoftLink(_) => {}
+                TreeNode::HardLink(_) | TreeNode::SoftLink(_) => {}
             }
         }
     }
@@ -164,7 +164,7 @@ impl Writer<'_> {
             Storage::Whole(value) => {
                 header.message(message::DATASPACE, &message::dataspace(&value.dims, None));
                 header.message(message::DATATYPE, &value.datatype.encode());
-                header.message(message::FILL_VALUE, &message::fill_value(Allocation::Late, None));
+                header.message(message::FILL_VALUE, &message::fill_value(AllocationTime::Late, None));
                 header.message(message::LAYOUT, &self.whole(&value.data));
             }
             Storage::Chunked { datatype, chunks, kind, filters, fill } => {
@@ -197,8 +197,8 @@ impl Writer<'_> {
     ) {
         let grid = chunks.grid();
         let allocation = match kind {
-            IndexKind::Implicit { .. } => Allocation::Early,
-            _ => Allocation::Incremental,
+            IndexKind::Implicit { .. } => AllocationTime::Early,
+            _ => AllocationTime::Incremental,
         };
         header.message(message::DATASPACE, &message::dataspace(grid.dims(), Some(grid.max())));
         header.message(message::DATATYPE, &datatype.encode());
@@ -229,7 +229,7 @@ impl Writer<'_> {
         let address = self.image.reserve(length);
         self.addresses.insert(path.to_owned(), address);
         for (name, node) in &group.members {
-            if let Node::Group(below) = node {
+            if let TreeNode::Group(below) = node {
                 self.reserve_groups(below, &path_below(path, name));
             }
         }
@@ -243,7 +243,7 @@ impl Writer<'_> {
         let address = self.addresses[path];
         self.image.fill(address, &header.encode());
         for (name, node) in &group.members {
-            if let Node::Group(below) = node {
+            if let TreeNode::Group(below) = node {
                 self.groups(below, &path_below(path, name))?;
             }
         }
@@ -261,9 +261,9 @@ impl Writer<'_> {
         for (name, node) in &group.members {
             let below = path_below(path, name);
             let target = match node {
-                Node::Group(_) | Node::Dataset(_) => below.as_str(),
-                Node::HardLink(target) => target.trim_end_matches('/'),
-                Node::SoftLink(target) => {
+                TreeNode::Group(_) | TreeNode::Dataset(_) => below.as_str(),
+                TreeNode::HardLink(target) => target.trim_end_matches('/'),
+                TreeNode::SoftLink(target) => {
                     messages.push((message::LINK, message::soft_link(name, target)));
                     continue;
                 }

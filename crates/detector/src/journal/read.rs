@@ -1,8 +1,8 @@
 //! Reading a journal. What a crash cut short at its end is left out; where damage lies in the midst of it, reading goes on
 //! with the next record that is whole, which its checksum tells.
 
-use super::{AROUND, Entry, MAGIC, RECORD_BYTES_MAX, SlabEntry, decode_entry, record_bytes, split};
-use crate::description::{Description, ScalarColumn};
+use super::{AROUND, ChunkGroupEntry, JournalEntry, MAGIC, RECORD_BYTES_MAX, decode_entry, record_bytes, split};
+use crate::dataset_spec::{DatasetSpec, ScalarColumn};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,14 +16,14 @@ const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 /// What a journal says.
 #[derive(Debug)]
 pub struct Contents {
-    pub description: Description,
+    pub description: DatasetSpec,
     /// Of all records that are whole, in their order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<JournalEntry>,
     /// So many of the entries stand before all damage: marks count them as they are numbered here.
     pub intact: usize,
     pub damage: Damage,
-    /// Slabs that damaged records seem to tell of. Anything in them may be wrong.
-    pub doubtful: Vec<SlabEntry>,
+    /// Chunk groups that damaged records seem to tell of. Anything in them may be wrong.
+    pub doubtful: Vec<ChunkGroupEntry>,
     /// Columns of scalars that are told of behind damage.
     pub columns: Vec<ScalarColumn>,
     /// Bytes after the last whole record: what a crash cut short.
@@ -75,7 +75,7 @@ pub fn read(path: &Path) -> Result<Contents, JournalError> {
 ///
 /// # Errors
 /// As of [`read`].
-pub fn read_head(path: &Path) -> Result<Description, JournalError> {
+pub fn read_head(path: &Path) -> Result<DatasetSpec, JournalError> {
     let io = |source| JournalError::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(io)?;
@@ -89,7 +89,7 @@ pub fn read_head(path: &Path) -> Result<Description, JournalError> {
 pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or("it does not begin with VARVEDJ1")?;
     let (head, mut rest) = split(rest).ok_or("its head is cut short or damaged")?;
-    let mut description: Description =
+    let mut description: DatasetSpec =
         serde_json::from_slice(head).map_err(|error| format!("its description cannot be read: {error}"))?;
     // Earlier programs took what no element is for the nearest that is.
     let element = description.element;
@@ -101,7 +101,7 @@ pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
         while let Some((entry, after)) = first(rest) {
             rest = after;
             match entry {
-                Entry::Column { name, kind } if !contents.damage.is_none() => {
+                JournalEntry::Column { name, kind } if !contents.damage.is_none() => {
                     contents.columns.push(ScalarColumn { name, kind });
                 }
                 entry => contents.entries.push(entry),
@@ -134,8 +134,8 @@ pub fn frames_told(bytes: &[u8]) -> BTreeSet<u64> {
     loop {
         while let Some((entry, after)) = first(rest) {
             rest = after;
-            if let Entry::Slab(slab) = entry {
-                frames.extend(slab.frames.iter().map(|frame| frame.number));
+            if let JournalEntry::ChunkGroup(chunk_group) = entry {
+                frames.extend(chunk_group.frames.iter().map(|frame| frame.number));
             }
         }
         let Some(skipped) = find(rest, &mut budget) else { return frames };
@@ -144,7 +144,7 @@ pub fn frames_told(bytes: &[u8]) -> BTreeSet<u64> {
 }
 
 impl Contents {
-    fn new(description: Description) -> Contents {
+    fn new(description: DatasetSpec) -> Contents {
         Contents {
             description,
             entries: Vec::new(),
@@ -168,31 +168,32 @@ impl Contents {
 }
 
 /// The frames that so many bytes of records tell of at most.
-fn frames_max(bytes: u64, description: &Description) -> u64 {
-    /// Of a slab's entry: the variant, four numbers and two lengths, at least.
-    const SLAB: u64 = AROUND as u64 + 6;
+fn frames_max(bytes: u64, description: &DatasetSpec) -> u64 {
+    /// Of a chunk group's entry: the variant, four numbers and two lengths, at least.
+    const CHUNK_GROUP: u64 = AROUND as u64 + 6;
     /// Number, sources, and four times: the detector's may be unknown, the others take nine bytes each.
     const FRAME: u64 = 2 + 1 + 3 * 9;
     const CHUNK: u64 = 4;
-    let (frames, around) = (description.slab_frames(), SLAB + CHUNK * description.chunks_per_frame());
+    let (frames, around) = (description.chunk_group_frames(), CHUNK_GROUP + CHUNK * description.chunks_per_frame());
     let (whole, rest) = (bytes / (around + frames * FRAME), bytes % (around + frames * FRAME));
     whole * frames + rest.saturating_sub(around) / FRAME
 }
 
-/// The slabs of records whose lengths lead from one to the next through these bytes, whether their checksums agree or not.
-fn doubtful(mut bytes: &[u8]) -> Vec<SlabEntry> {
-    let mut slabs = Vec::new();
+/// The chunk groups of records whose lengths lead from one to the next through these bytes, whether their checksums
+/// agree or not.
+fn doubtful(mut bytes: &[u8]) -> Vec<ChunkGroupEntry> {
+    let mut chunk_groups = Vec::new();
     while let Some(length) = record_bytes(bytes).filter(|length| *length > 0) {
-        if let Some(Entry::Slab(slab)) = decode_entry(&bytes[4..4 + length]) {
-            slabs.push(slab);
+        if let Some(JournalEntry::ChunkGroup(chunk_group)) = decode_entry(&bytes[4..4 + length]) {
+            chunk_groups.push(chunk_group);
         }
         bytes = &bytes[length + AROUND..];
     }
-    slabs
+    chunk_groups
 }
 
 /// The entry of the first record, and what follows it.
-fn first(bytes: &[u8]) -> Option<(Entry, &[u8])> {
+fn first(bytes: &[u8]) -> Option<(JournalEntry, &[u8])> {
     let (payload, after) = split(bytes)?;
     Some((decode_entry(payload)?, after))
 }

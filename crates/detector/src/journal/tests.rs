@@ -2,14 +2,20 @@ use super::*;
 use crate::hdf5::ElementType;
 use proptest::prelude::*;
 
-fn frame() -> Entry {
+fn frame() -> JournalEntry {
     let chunk = ChunkEntry { address: 4096, size: 300, mask: 0, checksum: 7 };
     let frame = FrameEntry { number: 5, times: [1, 2, 3, 4], missing: vec![6] };
-    Entry::Slab(SlabEntry { slab: 2, epoch: 1, again: true, frames: vec![frame], chunks: vec![chunk] })
+    JournalEntry::ChunkGroup(ChunkGroupEntry {
+        chunk_group: 2,
+        epoch: 1,
+        again: true,
+        frames: vec![frame],
+        chunks: vec![chunk],
+    })
 }
 
-fn column() -> Entry {
-    Entry::Column { name: "a".into(), kind: ScalarKind::Text(4) }
+fn column() -> JournalEntry {
+    JournalEntry::Column { name: "a".into(), kind: ScalarKind::Text(4) }
 }
 
 #[test]
@@ -21,16 +27,16 @@ fn records_have_their_golden_bytes() {
     assert_eq!(&bytes[4..4 + payload.len()], payload);
     assert_eq!(bytes[4 + payload.len()..], xxh3_64(payload).to_le_bytes());
     let mut durable = Vec::new();
-    encode(&Entry::Durable { entries: 9, time: 300 }, &mut durable);
+    encode(&JournalEntry::Durable { entries: 9, time: 300 }, &mut durable);
     assert_eq!(&durable[..7], b"\x04\0\0\0\x01\x09\xac");
     let mut added = Vec::new();
     encode(&column(), &mut added);
     assert_eq!(&added[4..9], b"\x05\x01a\x02\x04");
     assert_eq!(decode_entry(&added[4..9]), Some(column()));
     let mut granted = Vec::new();
-    encode(&Entry::Granted { end: 300 }, &mut granted);
+    encode(&JournalEntry::Granted { end: 300 }, &mut granted);
     assert_eq!(&granted[..7], b"\x03\0\0\0\x06\xac\x02");
-    let head = encode_head(&Description::new(ElementType::U16, vec![2, 3]));
+    let head = encode_head(&DatasetSpec::new(ElementType::U16, vec![2, 3]));
     assert_eq!(&head[..8], b"VARVEDJ1");
 }
 
@@ -48,11 +54,11 @@ fn a_full_journal_says_so_each_time() {
 
 /// Promise: what readers would take for damage is not written, and what comes after it is.
 #[test]
-fn a_record_that_is_too_long_to_be_read_is_not_written() {
+fn overlong_record_is_not_written() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let mut journal = Journal::lock(file.reopen().expect("open")).expect("nobody has it");
-    journal.write_head(&Description::new(ElementType::U16, vec![2, 3])).expect("a head");
-    let long = Entry::Column { name: "a".repeat(RECORD_BYTES_MAX), kind: ScalarKind::Float };
+    journal.write_head(&DatasetSpec::new(ElementType::U16, vec![2, 3])).expect("a head");
+    let long = JournalEntry::Column { name: "a".repeat(RECORD_BYTES_MAX), kind: ScalarKind::Float };
     let error = journal.append(&[column(), long]).expect_err("it is too long").to_string();
     assert!(error.contains("would never be read back"), "{error}");
     journal.append(&[frame()]).expect("a record");
@@ -64,11 +70,11 @@ proptest! {
     /// Wherever a crash cuts the journal, or a bit turns, all records that are whole are read, and marks that come
     /// later are known to count others.
     #[test]
-    fn all_that_is_whole_of_a_damaged_journal_is_read(cut in 0_usize..2000, turned in prop::collection::vec(0_usize..2000, 0..3)) {
-        let description = Description::new(ElementType::U16, vec![2, 3]);
+    fn intact_records_of_a_damaged_journal_are_read(cut in 0_usize..2000, turned in prop::collection::vec(0_usize..2000, 0..3)) {
+        let description = DatasetSpec::new(ElementType::U16, vec![2, 3]);
         let mut bytes = encode_head(&description);
         let head = bytes.len();
-        let entries: Vec<Entry> = (0..20).map(|number| Entry::Duplicate { frame: number }).chain([column(), frame()]).collect();
+        let entries: Vec<JournalEntry> = (0..20).map(|number| JournalEntry::Duplicate { frame: number }).chain([column(), frame()]).collect();
         let ends: Vec<usize> = entries.iter().map(|entry| {
             encode(entry, &mut bytes);
             bytes.len()
@@ -91,7 +97,7 @@ proptest! {
         let damaged = whole.iter().position(|whole| !whole).unwrap_or(whole.len());
         let later = whole[damaged..].iter().any(|whole| *whole);
         let counted = |number: usize| number < damaged || entries[number] != column();
-        let read: Vec<Entry> = (0..entries.len()).filter(|at| whole[*at] && counted(*at)).map(|at| entries[at].clone()).collect();
+        let read: Vec<JournalEntry> = (0..entries.len()).filter(|at| whole[*at] && counted(*at)).map(|at| entries[at].clone()).collect();
         prop_assert_eq!(contents.entries, read);
         prop_assert_eq!(contents.damage.is_none(), !later);
         prop_assert_eq!(contents.intact, damaged);
@@ -100,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_lies_there_is_answered(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(decode(&bytes).is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! XML to nodes.
 
 use super::{
-    Attribute, AttributeSource, BadLayout, Dataset, DatasetSource, Group, HardLink, Layout, Member, Named, Position,
-    When,
+    AttributeSource, BadLayout, ConditionalName, DatasetSource, HardLink, Layout, LayoutAttribute, LayoutDataset,
+    LayoutGroup, Member, SourcePosition, When,
 };
-use crate::description::{VALUE_BYTES_MAX, is_name};
+use crate::dataset_spec::{VALUE_BYTES_MAX, is_name};
 use crate::hdf5::{Datatype, ElementType, Value};
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -18,7 +18,7 @@ const DEPTH_MAX: usize = 64;
 type Result<T> = std::result::Result<T, BadLayout>;
 
 pub fn layout(text: &str) -> Result<Layout> {
-    let nowhere = |why| BadLayout { at: Position { line: 1, column: 1 }, why };
+    let nowhere = |why| BadLayout { at: SourcePosition { line: 1, column: 1 }, why };
     if text.len() > TEXT_BYTES_MAX {
         return Err(nowhere(format!("the text has more than {TEXT_BYTES_MAX} bytes")));
     }
@@ -28,7 +28,7 @@ pub fn layout(text: &str) -> Result<Layout> {
         if matches!(error, roxmltree::Error::NodesLimitReached) {
             return nowhere(format!("it has more than {NODES_MAX} elements and texts"));
         }
-        let at = Position { line: error.pos().row, column: error.pos().col };
+        let at = SourcePosition { line: error.pos().row, column: error.pos().col };
         BadLayout { at, why: format!("this is no XML that can be read: {error}") }
     })?;
     let root = document.root_element();
@@ -60,7 +60,7 @@ pub fn layout(text: &str) -> Result<Layout> {
 
 /// A dataset with source="detector".
 struct Frames {
-    at: Position,
+    at: SourcePosition,
     is_default: bool,
 }
 
@@ -72,7 +72,7 @@ struct Parser {
 
 impl Parser {
     /// Where the frames go: to the default, which may be left unsaid where there is but one.
-    fn choose(&self) -> Result<Option<Position>> {
+    fn choose(&self) -> Result<Option<SourcePosition>> {
         let mut defaults = self.frames.iter().filter(|frames| frames.is_default);
         let chosen = defaults.next();
         match defaults.next() {
@@ -82,12 +82,12 @@ impl Parser {
     }
 
     /// The content of a group, or of the root element.
-    fn group(&mut self, node: Node, depth: usize) -> Result<Group> {
+    fn group(&mut self, node: Node, depth: usize) -> Result<LayoutGroup> {
         let is_root = depth == 0;
         if depth > DEPTH_MAX {
             return Err(bad(node, format!("groups are nested more than {DEPTH_MAX} deep")));
         }
-        let mut group = Group {
+        let mut group = LayoutGroup {
             name: String::new(),
             at: position(node),
             is_default: false,
@@ -129,7 +129,7 @@ impl Parser {
         Ok(group)
     }
 
-    fn dataset(&mut self, node: Node) -> Result<Dataset> {
+    fn dataset(&mut self, node: Node) -> Result<LayoutDataset> {
         known(node, &["name", "source", "type", "value", "ndattribute", "det_default", "when"])?;
         let name = name(node)?;
         let is_default = flag(node, "det_default", false)?;
@@ -156,7 +156,7 @@ impl Parser {
                 other => return Err(bad(child, format!("`{other}` cannot be in a dataset; only `attribute` can"))),
             }
         }
-        Ok(Dataset { name, at: position(node), attributes, source })
+        Ok(LayoutDataset { name, at: position(node), attributes, source })
     }
 }
 
@@ -170,7 +170,7 @@ impl Member {
     }
 }
 
-fn push_attribute(attributes: &mut Vec<Attribute>, node: Node) -> Result<()> {
+fn push_attribute(attributes: &mut Vec<LayoutAttribute>, node: Node) -> Result<()> {
     known(node, &["name", "source", "type", "value", "ndattribute", "when"])?;
     childless(node)?;
     let name = name(node)?;
@@ -188,7 +188,7 @@ fn push_attribute(attributes: &mut Vec<Attribute>, node: Node) -> Result<()> {
         Some("ndattribute") => AttributeSource::Named(named(node)?),
         source => return Err(unknown_source(node, source, "`constant` or `ndattribute`")),
     };
-    attributes.push(Attribute { name, at: position(node), source });
+    attributes.push(LayoutAttribute { name, at: position(node), source });
     Ok(())
 }
 
@@ -224,7 +224,7 @@ fn global(node: Node) -> Result<()> {
     }
 }
 
-fn named(node: Node) -> Result<Named> {
+fn named(node: Node) -> Result<ConditionalName> {
     let name = required(node, "ndattribute")?.to_owned();
     let when = match node.attribute("when") {
         None | Some("OnFileWrite" | "OnFrame") => When::Frame,
@@ -235,7 +235,7 @@ fn named(node: Node) -> Result<Named> {
             return Err(bad(node, why));
         }
     };
-    Ok(Named { name, when })
+    Ok(ConditionalName { name, when })
 }
 
 /// Numbers may be several, between commas.
@@ -271,9 +271,9 @@ fn constant(node: Node) -> Result<Value> {
     }
 }
 
-fn position(node: Node) -> Position {
+fn position(node: Node) -> SourcePosition {
     let at = node.document().text_pos_at(node.range().start);
-    Position { line: at.row, column: at.col }
+    SourcePosition { line: at.row, column: at.col }
 }
 
 fn bad(node: Node, why: impl Into<String>) -> BadLayout {
@@ -322,7 +322,7 @@ fn children<'a, 'input>(node: Node<'a, 'input>) -> Result<Vec<Node<'a, 'input>>>
         Some(text) => {
             let blank = text.text().map_or(0, |words| words.len() - words.trim_start().len());
             let at = text.document().text_pos_at(text.range().start + blank);
-            let at = Position { line: at.row, column: at.col };
+            let at = SourcePosition { line: at.row, column: at.col };
             Err(BadLayout { at, why: "text between the elements is no part of a layout".into() })
         }
         None => Ok(node.children().filter(Node::is_element).collect()),

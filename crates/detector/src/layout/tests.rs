@@ -1,7 +1,7 @@
 //! Issue 5: a bad description is refused with line and reason.
 
 use super::Layout;
-use crate::description::{Description, RunValue, Structure};
+use crate::dataset_spec::{DatasetSpec, RunValue, Structure};
 use crate::hdf5::ElementType;
 
 const DATA: &str = "<dataset name='data' source='detector'/>";
@@ -16,7 +16,7 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_line() {
+fn layout_errors_name_their_line() {
     let cases = [
         ("<grp name='a'/>", "`grp` is no element"),
         ("<group/>", "`group` needs the attribute `name`"),
@@ -62,7 +62,7 @@ fn what_is_wrong_is_named_with_its_line() {
 
 /// Entities that double with each line, and groups without end: both would be memory or stack.
 #[test]
-fn what_would_grow_without_end_is_refused() {
+fn unbounded_layout_is_refused() {
     let entities = "<!DOCTYPE x [<!ENTITY a 'aaaaaaaa'><!ENTITY b '&a;&a;'>]>\n<hdf5_layout>&b;</hdf5_layout>";
     assert!(refusal(entities).contains("no XML"));
     let deep = format!("<hdf5_layout>{}{}</hdf5_layout>", "<group name='g'>".repeat(65), "</group>".repeat(65));
@@ -73,7 +73,7 @@ fn what_would_grow_without_end_is_refused() {
 }
 
 fn described(line: &str, scalars: &[&str]) -> Result<(), String> {
-    let mut description = Description::new(ElementType::U16, vec![4, 4]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![4, 4]);
     description.structure = Structure::Layout(Layout::parse(&with(line)).expect("a layout"));
     description.scalars = scalars.iter().map(|name| (*name).into()).collect();
     description.values.insert("Model".into(), RunValue::Text("Eiger".into()));
@@ -81,7 +81,7 @@ fn described(line: &str, scalars: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-fn what_the_run_does_not_have_is_refused_before_it_starts() {
+fn unknown_layout_sources_are_refused_before_start() {
     let angle = "<dataset name='angle' source='ndattribute' ndattribute='Angle'/>";
     assert_eq!(described(angle, &["Angle"]), Ok(()));
     assert_eq!(described("<attribute name='m' source='ndattribute' ndattribute='Model'/>", &[]), Ok(()));
@@ -104,13 +104,13 @@ fn what_the_run_does_not_have_is_refused_before_it_starts() {
 }
 
 #[test]
-fn a_description_with_a_layout_goes_through_json() {
-    let mut description = Description::new(ElementType::U16, vec![4, 4]);
+fn dataset_spec_with_layout_round_trips_json() {
+    let mut description = DatasetSpec::new(ElementType::U16, vec![4, 4]);
     description.structure = Structure::Layout(Layout::parse(&with("")).expect("a layout"));
     description.values.insert("Gain".into(), RunValue::Float(0.5));
     let json = serde_json::to_string(&description).expect("JSON");
-    assert_eq!(serde_json::from_str::<Description>(&json).expect("the description"), description);
+    assert_eq!(serde_json::from_str::<DatasetSpec>(&json).expect("the description"), description);
     let json = json.replace("source='detector'", "source='dtector'");
-    let refusal = serde_json::from_str::<Description>(&json).expect_err("a bad layout").to_string();
+    let refusal = serde_json::from_str::<DatasetSpec>(&json).expect_err("a bad layout").to_string();
     assert!(refusal.contains("layout, line 2, column 21: source=\"dtector\" is unknown"), "{refusal}");
 }

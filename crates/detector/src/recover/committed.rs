@@ -1,13 +1,13 @@
 //! What the file's own last commit says, for recovery: its index names the chunks of frames whose records the journal has
 //! lost. Read by a reader that is not ours, for it has no part in what the journal says.
 
-use super::sound::read_stored;
+use super::intact::read_stored;
 use crate::catalog::{Catalog, unravel};
-use crate::description::{ScalarColumn, ScalarKind, Structure};
+use crate::dataset_spec::{ScalarColumn, ScalarKind, Structure};
 use crate::frame::{FrameStatus, Nanoseconds};
 use crate::hdf5::superblock::{self, Superblock};
-use crate::hdf5::{ChunkMap, ChunkRecord, Group, Node, Storage};
-use crate::journal::{ChunkEntry, Entry, FrameEntry, SlabEntry};
+use crate::hdf5::{ChunkMap, ChunkRecord, Group, Storage, TreeNode};
+use crate::journal::{ChunkEntry, ChunkGroupEntry, FrameEntry, JournalEntry};
 use crate::structure;
 use hdf5_reader::chunk_index::{
     ChunkEntry as Indexed, collect_implicit_chunk_entries, collect_v2_chunk_entries_storage,
@@ -30,12 +30,12 @@ const WIDTH: u8 = 8;
 type Read<T> = Result<T, hdf5_reader::error::Error>;
 
 /// The last commit of a file.
-pub(super) struct Committed {
+pub(super) struct LastCommit {
     file: Hdf5File,
     /// By frame.
     status: Vec<u8>,
-    /// By slab, row-major within a frame.
-    slabs: BTreeMap<u64, Vec<ChunkRecord>>,
+    /// By chunk group, row-major within a frame.
+    chunk_groups: BTreeMap<u64, Vec<ChunkRecord>>,
 }
 
 /// Where a dataset of the run lies in its file, which its chunks tell.
@@ -44,12 +44,12 @@ fn path_of(catalog: &Catalog, chunks: &ChunkMap) -> Option<String> {
         group.members.iter().find_map(|(name, node)| {
             let below = format!("{path}/{name}");
             match node {
-                Node::Group(group) => find(group, &below, wanted),
-                Node::Dataset(dataset) => match &dataset.storage {
+                TreeNode::Group(group) => find(group, &below, wanted),
+                TreeNode::Dataset(dataset) => match &dataset.storage {
                     Storage::Chunked { chunks, .. } if std::ptr::eq(*chunks, wanted) => Some(below),
                     _ => None,
                 },
-                Node::HardLink(_) | Node::SoftLink(_) => None,
+                TreeNode::HardLink(_) | TreeNode::SoftLink(_) => None,
             }
         })
     }
@@ -61,7 +61,7 @@ fn members(catalog: &Catalog, path: &str) -> Vec<String> {
     let mut group = structure::tree(catalog);
     for step in path.split('/').skip(1) {
         let below = group.members.into_iter().find_map(|(name, node)| match node {
-            Node::Group(group) if name == step => Some(group),
+            TreeNode::Group(group) if name == step => Some(group),
             _ => None,
         });
         let Some(below) = below else { return Vec::new() };
@@ -70,12 +70,12 @@ fn members(catalog: &Catalog, path: &str) -> Vec<String> {
     group.members.into_iter().map(|(name, _)| name).collect()
 }
 
-impl Committed {
+impl LastCommit {
     /// What is committed in the file at `path`, of the run that `catalog` describes. `None` before the first commit.
     ///
     /// # Errors
     /// If the commit cannot be read.
-    pub fn read(path: &Path, file: &File, catalog: &Catalog) -> Result<Option<Committed>, String> {
+    pub fn read(path: &Path, file: &File, catalog: &Catalog) -> Result<Option<LastCommit>, String> {
         let mut head = [0; superblock::LENGTH];
         match file.read_exact_at(&mut head, 0) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -85,23 +85,23 @@ impl Committed {
             return Ok(None);
         }
         Superblock::decode(&head).ok_or("its superblock is damaged")?;
-        Committed::open(path, catalog).map(Some).map_err(|error| error.to_string())
+        LastCommit::open(path, catalog).map(Some).map_err(|error| error.to_string())
     }
 
-    fn open(path: &Path, catalog: &Catalog) -> Read<Committed> {
+    fn open(path: &Path, catalog: &Catalog) -> Read<LastCommit> {
         let file = Hdf5File::open(path)?;
         let place = |chunks| path_of(catalog, chunks).unwrap_or_default();
         let status = file.dataset(&place(catalog.status.chunks()))?.read_raw_bytes()?;
         let frames = file.dataset(&place(&catalog.chunks))?;
         let description = &catalog.description;
         let none = vec![ChunkRecord::ABSENT; description.chunks_per_frame() as usize];
-        let mut slabs = BTreeMap::new();
+        let mut chunk_groups = BTreeMap::new();
         for chunk in index(&file, &frames, description.chunk_bytes() as u64)? {
-            let Some((slab, number)) = description.chunk_at(&chunk.offsets) else { continue };
+            let Some((chunk_group, number)) = description.chunk_at(&chunk.offsets) else { continue };
             let record = ChunkRecord { address: chunk.address, size: chunk.size, mask: chunk.filter_mask };
-            slabs.entry(slab).or_insert_with(|| none.clone())[number] = record;
+            chunk_groups.entry(chunk_group).or_insert_with(|| none.clone())[number] = record;
         }
-        Ok(Committed { file, status, slabs })
+        Ok(LastCommit { file, status, chunk_groups })
     }
 
     fn status_of(&self, frame: u64) -> FrameStatus {
@@ -111,14 +111,14 @@ impl Committed {
     }
 
     /// Columns of scalars that the file has beyond those of `catalog`, numbered on from them.
-    pub fn columns(&self, catalog: &Catalog) -> Vec<Entry> {
+    pub fn columns(&self, catalog: &Catalog) -> Vec<JournalEntry> {
         let group = match &catalog.description.structure {
             Structure::Raw => Some("/scalars".to_owned()),
             Structure::Nexus => Some("/entry/instrument/detector/scalars".to_owned()),
             Structure::Layout(layout) => layout.default_group(),
         };
         let more = group.and_then(|group| self.columns_in(&group, catalog).ok()).unwrap_or_default();
-        more.into_iter().map(|ScalarColumn { name, kind }| Entry::Column { name, kind }).collect()
+        more.into_iter().map(|ScalarColumn { name, kind }| JournalEntry::Column { name, kind }).collect()
     }
 
     /// What of a group `catalog` does not know, in the order of their links, which is that of their numbers. None, if they
@@ -150,26 +150,27 @@ impl Committed {
         Ok(if explained { columns } else { Vec::new() })
     }
 
-    /// Entries that tell what is committed and `catalog` does not know, but for the slabs `spoiled`, whose chunks were found
-    /// to be others than they were, each with the time at which it was durable, if that is known. `bytes` has all chunks.
+    /// Entries that tell what is committed and `catalog` does not know, but for the chunk groups `spoiled`, whose
+    /// chunks were found to be others than they were, each with the time at which it was durable, if that is known.
+    /// `bytes` has all chunks.
     pub fn beyond(
         &self,
         catalog: &Catalog,
         bytes: &File,
         spoiled: &BTreeSet<u64>,
-    ) -> io::Result<Vec<(Entry, Option<Nanoseconds>)>> {
+    ) -> io::Result<Vec<(JournalEntry, Option<Nanoseconds>)>> {
         let mut entries = Vec::new();
         let mut times = None;
-        for (slab, chunks) in &self.slabs {
-            let frames: Vec<u64> = catalog.description.frames_of(*slab).collect();
+        for (chunk_group, chunks) in &self.chunk_groups {
+            let frames: Vec<u64> = catalog.description.frames_of(*chunk_group).collect();
             let more = |frame: &u64| worth(self.status_of(*frame)) > worth(catalog.status_of(*frame));
-            if spoiled.contains(slab) || !frames.iter().any(more) {
+            if spoiled.contains(chunk_group) || !frames.iter().any(more) {
                 continue;
             }
             let Some(chunks_there) =
                 chunks.iter().map(|chunk| stored(bytes, chunk)).collect::<io::Result<Option<Vec<_>>>>()?
             else {
-                entries.extend(frames.into_iter().filter(more).map(|frame| (Entry::Damaged { frame }, None)));
+                entries.extend(frames.into_iter().filter(more).map(|frame| (JournalEntry::Damaged { frame }, None)));
                 continue;
             };
             let times = times.get_or_insert_with(|| self.times(catalog));
@@ -184,16 +185,17 @@ impl Committed {
             let frames: Vec<FrameEntry> = there.map(frame).collect();
             let durable = frames.iter().map(|frame| time(4, frame.number)).max().filter(|time| *time > 0);
             // It takes the place of what the journal may tell of a part of it.
-            let entry = SlabEntry { slab: *slab, epoch: 0, again: true, frames, chunks: chunks_there };
-            entries.push((Entry::Slab(entry), durable));
+            let entry =
+                ChunkGroupEntry { chunk_group: *chunk_group, epoch: 0, again: true, frames, chunks: chunks_there };
+            entries.push((JournalEntry::ChunkGroup(entry), durable));
         }
         for (frame, known) in (0..self.status.len() as u64).map(|frame| (frame, catalog.status_of(frame))) {
             match (self.status_of(frame), known) {
-                (FrameStatus::Damaged, FrameStatus::Missing) => entries.push((Entry::Damaged { frame }, None)),
+                (FrameStatus::Damaged, FrameStatus::Missing) => entries.push((JournalEntry::Damaged { frame }, None)),
                 (FrameStatus::Duplicate, FrameStatus::Missing | FrameStatus::Received | FrameStatus::Damaged)
-                    if !spoiled.contains(&catalog.description.slab_of(frame).0) =>
+                    if !spoiled.contains(&catalog.description.chunk_group_of(frame).0) =>
                 {
-                    entries.push((Entry::Duplicate { frame }, None));
+                    entries.push((JournalEntry::Duplicate { frame }, None));
                 }
                 _ => {}
             }
@@ -207,7 +209,7 @@ impl Committed {
     }
 
     /// Values of scalars that the file has and `catalog` has not.
-    pub fn scalars(&self, catalog: &Catalog) -> Vec<Entry> {
+    pub fn scalars(&self, catalog: &Catalog) -> Vec<JournalEntry> {
         let mut rows: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for (number, (column, values)) in catalog.scalars.iter().enumerate() {
             let Some(bytes) = path_of(catalog, values.chunks()).and_then(|path| self.raw(&path).ok()) else { continue };
@@ -219,7 +221,7 @@ impl Committed {
                 }
             }
         }
-        rows.into_iter().map(|(frame, values)| Entry::Scalars { frame, values }).collect()
+        rows.into_iter().map(|(frame, values)| JournalEntry::Scalars { frame, values }).collect()
     }
 
     fn raw(&self, path: &str) -> Read<Vec<u8>> {
@@ -252,7 +254,7 @@ impl Committed {
         let proven = |source: usize| {
             let mut own = (0..chunks.len()).filter(|chunk| touches(source, *chunk));
             let alone = |chunk| (0..regions.len()).all(|other| other == source || !touches(other, chunk));
-            description.slab_frames() == 1 && own.all(|chunk| !chunks[chunk].is_absent() && alone(chunk))
+            description.chunk_group_frames() == 1 && own.all(|chunk| !chunks[chunk].is_absent() && alone(chunk))
         };
         let missing: Vec<u32> =
             (0..regions.len()).filter(|source| !proven(*source)).map(|source| source as u32).collect();

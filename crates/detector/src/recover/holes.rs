@@ -61,7 +61,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn a_hole_and_its_edges_are_known() {
+    fn hole_boundaries_are_found() {
         const MIB: u64 = 1 << 20;
         let file = tempfile::tempfile().expect("a file");
         for at in [0, 20 * MIB, 90 * MIB] {

@@ -74,8 +74,8 @@ impl Hdf5Series {
     /// Whether the file says that the frame never came, or came damaged: what reads as it is the fill value.
     pub fn is_missing(&self, number: u64) -> bool {
         const ABSENT: [u8; 2] = [FrameStatus::Missing as u8, FrameStatus::Damaged as u8];
-        let told = |status: &Vec<u8>| status.get(number as usize).is_none_or(|status| ABSENT.contains(status));
-        self.status.as_ref().is_some_and(told)
+        let reported = |status: &Vec<u8>| status.get(number as usize).is_none_or(|status| ABSENT.contains(status));
+        self.status.as_ref().is_some_and(reported)
     }
 
     pub fn frame_into(&self, number: u64, element: ElementType, bytes: &mut Vec<u8>) -> Result<(), ReplayError> {

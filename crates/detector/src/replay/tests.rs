@@ -1,5 +1,5 @@
 use super::*;
-use crate::description::{Description, Structure};
+use crate::dataset_spec::{DatasetSpec, Structure};
 use crate::frame::{Frame, Payload};
 use crate::writer::{Settings, Writer};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ fn pixels(number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn our_own_files_are_replayed_whatever_their_filter() {
+fn own_files_replay_with_any_filter() {
     let directory = tempfile::tempdir().unwrap();
     for (filter, structure) in [
         ("bslz4", Structure::Nexus),
@@ -21,7 +21,7 @@ fn our_own_files_are_replayed_whatever_their_filter() {
         ("raw", Structure::Nexus),
     ] {
         let path = directory.path().join(filter);
-        let mut description = Description::new(ElementType::U16, vec![30, 20]);
+        let mut description = DatasetSpec::new(ElementType::U16, vec![30, 20]);
         description.scan = vec![Some(2), Some(3)];
         description.filter = filter.parse().unwrap();
         description.structure = structure;
@@ -31,7 +31,7 @@ fn our_own_files_are_replayed_whatever_their_filter() {
             writer.submit(Frame { number, taken: 0, payload }, Duration::from_secs(60)).unwrap();
         }
         writer.finish().unwrap();
-        let replay = Replay::open(&path, None).unwrap_or_else(|error| panic!("{filter}: {error}"));
+        let replay = FrameReplay::open(&path, None).unwrap_or_else(|error| panic!("{filter}: {error}"));
         assert_eq!(
             (replay.element, &replay.frame[..], replay.frames),
             (ElementType::U16, &[30, 20][..], 6),
@@ -48,14 +48,14 @@ fn our_own_files_are_replayed_whatever_their_filter() {
 #[test]
 fn a_directory_of_cbf_files_is_replayed_in_their_order() {
     let directory = tempfile::tempdir().unwrap();
-    let empty = Replay::open(directory.path(), None).err().unwrap().to_string();
+    let empty = FrameReplay::open(directory.path(), None).err().unwrap().to_string();
     assert!(empty.contains("no .cbf files"), "{empty}");
     for number in [2, 0, 1] {
-        let image = cbf::Image { width: 20, height: 30, element: ElementType::U16, pixels: pixels(number) };
+        let image = cbf::CbfImage { width: 20, height: 30, element: ElementType::U16, pixels: pixels(number) };
         let file = image.encode("run", &[]).unwrap();
         std::fs::write(directory.path().join(format!("run_{number:05}.cbf")), file).unwrap();
     }
-    let replay = Replay::open(directory.path(), None).unwrap();
+    let replay = FrameReplay::open(directory.path(), None).unwrap();
     assert_eq!((replay.frames, &replay.frame[..]), (3, &[30, 20][..]));
     let mut bytes = Vec::new();
     replay.frame_into(4, &mut bytes).unwrap();
@@ -66,10 +66,10 @@ fn a_directory_of_cbf_files_is_replayed_in_their_order() {
 }
 
 #[test]
-fn what_holds_no_frames_is_refused_with_what_was_looked_for() {
+fn file_without_frames_is_refused_with_advice() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("text");
     std::fs::write(&path, "no HDF5").unwrap();
-    assert!(Replay::open(&path, None).is_err());
-    assert!(Replay::open(&directory.path().join("absent"), None).is_err());
+    assert!(FrameReplay::open(&path, None).is_err());
+    assert!(FrameReplay::open(&directory.path().join("absent"), None).is_err());
 }

@@ -1,8 +1,8 @@
 //! What a run's frames have reached, and who is to be told: the writer's threads post here, each connection has an
 //! [`Outbox`] that a thread of its own empties, so that a slow client holds up nobody else.
 
-use crate::frame::Level;
-use crate::stream::{Ack, FinishedHead, FromService, Notice, Ranges, Refusal, answers::RANGES_MAX, level_bit};
+use crate::frame::AckLevel;
+use crate::stream::{Ack, FinishedHead, FromService, Notice, Ranges, StreamRefusal, answers::RANGES_MAX, level_bit};
 use crate::writer::Listener;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -14,44 +14,44 @@ const NOTICES_MAX: usize = 1024;
 /// Levels that come sooner after those that were told last wait for more: every message costs both sides a turn of the
 /// processor, and fast detectors would have one a frame.
 const LEVELS_GAP: Duration = Duration::from_millis(2);
-pub const LEVELS: [Level; 3] = [Level::Memory, Level::Written, Level::Durable];
+pub const LEVELS: [AckLevel; 3] = [AckLevel::Memory, AckLevel::Written, AckLevel::Durable];
 
 /// How far what a source brought of a frame has come.
-pub type Reached = Box<dyn Fn(u64, u32) -> Option<Level> + Send + Sync>;
+pub type Reached = Box<dyn Fn(u64, u32) -> Option<AckLevel> + Send + Sync>;
 
 /// The frames at each level; where each source brings a region of every frame, for each source.
-pub struct Board {
-    posted: Mutex<Posted>,
+pub struct ProgressBoard {
+    posted: Mutex<PostedLevels>,
     /// Where sources bring regions, what tells them apart: a writer says of a frame only that something of it came further.
     reached: OnceLock<Reached>,
 }
 
-struct Posted {
+struct PostedLevels {
     /// One set, or one for each source that brings regions.
     sources: Vec<[Ranges; 3]>,
     outboxes: Vec<Weak<Outbox>>,
 }
 
-impl Default for Board {
-    fn default() -> Board {
-        Board::with(vec![Ranges::default()])
+impl Default for ProgressBoard {
+    fn default() -> ProgressBoard {
+        ProgressBoard::with(vec![Ranges::default()])
     }
 }
 
-impl Board {
+impl ProgressBoard {
     /// Of a run that has these frames durably, by source where sources bring regions.
-    pub fn with(sources: Vec<Ranges>) -> Board {
+    pub fn with(sources: Vec<Ranges>) -> ProgressBoard {
         let sources = sources.into_iter().map(|frames| [frames.clone(), frames.clone(), frames]).collect();
-        Board { posted: Mutex::new(Posted { sources, outboxes: Vec::new() }), reached: OnceLock::new() }
+        ProgressBoard { posted: Mutex::new(PostedLevels { sources, outboxes: Vec::new() }), reached: OnceLock::new() }
     }
 
     /// From now on sources are told apart.
-    pub fn tell_apart(&self, reached: Reached) {
+    pub fn distinguish(&self, reached: Reached) {
         self.reached.get_or_init(|| reached);
     }
 
     /// Of one source, or of all, who is then the first.
-    pub fn post_ranges(&self, source: usize, level: Level, new: &Ranges) {
+    pub fn post_ranges(&self, source: usize, level: AckLevel, new: &Ranges) {
         let mut posted = self.posted.lock();
         for range in new.iter() {
             posted.sources[source][level as usize].add(range);
@@ -75,22 +75,22 @@ impl Board {
         }
     }
 
-    pub fn frames(&self, source: usize, level: Level) -> Ranges {
+    pub fn frames(&self, source: usize, level: AckLevel) -> Ranges {
         self.posted.lock().sources[source][level as usize].clone()
     }
 
     /// Whether anything is known of what a source brings of a frame.
     pub fn has(&self, source: usize, number: u64) -> bool {
-        self.posted.lock().sources[source][Level::Memory as usize].contains(number)
+        self.posted.lock().sources[source][AckLevel::Memory as usize].contains(number)
     }
 
     /// For each source that is told apart.
-    pub fn all_frames(&self, level: Level) -> Vec<Ranges> {
+    pub fn all_frames(&self, level: AckLevel) -> Vec<Ranges> {
         self.posted.lock().sources.iter().map(|levels| levels[level as usize].clone()).collect()
     }
 
     /// One past the highest frame of which anything is at a level.
-    pub fn end(&self, level: Level) -> u64 {
+    pub fn end(&self, level: AckLevel) -> u64 {
         self.posted.lock().sources.iter().map(|levels| levels[level as usize].end()).max().unwrap_or(0)
     }
 
@@ -98,7 +98,7 @@ impl Board {
     pub fn attach(&self, outbox: &Arc<Outbox>) {
         let mut posted = self.posted.lock();
         for level in LEVELS {
-            if level == Level::Memory || outbox.wants(level) {
+            if level == AckLevel::Memory || outbox.wants(level) {
                 outbox.start(level, &posted.sources[outbox.source][level as usize]);
             }
         }
@@ -112,13 +112,13 @@ impl Board {
     }
 }
 
-impl Listener for Board {
-    fn reached(&self, level: Level, numbers: &[u64]) {
+impl Listener for ProgressBoard {
+    fn reached(&self, level: AckLevel, numbers: &[u64]) {
         let Some(reached) = self.reached.get() else {
             return self.post_ranges(0, level, &numbers.iter().copied().collect());
         };
         // Of memory its receiver says so: here a region may be noted that finds no room yet.
-        if level == Level::Memory {
+        if level == AckLevel::Memory {
             return;
         }
         let sources = self.posted.lock().sources.len();
@@ -128,7 +128,7 @@ impl Listener for Board {
         }
     }
 
-    fn waits_for(&self, level: Level) -> bool {
+    fn waits_for(&self, level: AckLevel) -> bool {
         let posted = self.posted.lock();
         let waits = |outbox: Arc<Outbox>| LEVELS[level as usize..].iter().any(|level| outbox.wants(*level));
         posted.outboxes.iter().filter_map(Weak::upgrade).any(waits)
@@ -142,12 +142,12 @@ pub struct Outbox {
     pub source: usize,
     /// Whose connection it is.
     pub client: [u8; 16],
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingMessages>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingMessages {
     levels: [Ranges; 3],
     notices: VecDeque<Notice>,
     answers: VecDeque<FromService>,
@@ -158,7 +158,7 @@ struct Waiting {
     levels_from: Option<Instant>,
 }
 
-impl Waiting {
+impl PendingMessages {
     /// How long levels are kept back; `None`: they are told now, as they are with whatever else is said.
     fn gap(&self) -> Option<Duration> {
         let alone = self.answers.is_empty() && self.notices.is_empty() && self.pongs == 0 && self.last.is_none();
@@ -172,16 +172,16 @@ impl Outbox {
         Outbox { levels, source, client, waiting: Mutex::default(), wake: Condvar::new() }
     }
 
-    fn wants(&self, level: Level) -> bool {
+    fn wants(&self, level: AckLevel) -> bool {
         self.levels & level_bit(level) != 0
     }
 
-    fn start(&self, level: Level, frames: &Ranges) {
+    fn start(&self, level: AckLevel, frames: &Ranges) {
         self.waiting.lock().levels[level as usize] = frames.clone();
         self.wake.notify_one();
     }
 
-    fn acknowledge(&self, level: Level, new: &Ranges) {
+    fn acknowledge(&self, level: AckLevel, new: &Ranges) {
         if self.wants(level) {
             let mut waiting = self.waiting.lock();
             new.iter().for_each(|range| waiting.levels[level as usize].add(range));
@@ -216,7 +216,7 @@ impl Outbox {
         self.end(FromService::Finished(finished));
     }
 
-    pub fn refuse(&self, refusal: Refusal) {
+    pub fn refuse(&self, refusal: StreamRefusal) {
         self.end(FromService::Error(refusal));
     }
 
@@ -286,27 +286,27 @@ mod tests {
     const FRAMES: u64 = 200;
 
     fn outbox() -> Outbox {
-        Outbox::new(level_bit(Level::Written), 0, [0; 16])
+        Outbox::new(level_bit(AckLevel::Written), 0, [0; 16])
     }
 
     fn write(outbox: &Outbox, frame: u64) {
-        outbox.acknowledge(Level::Written, &[frame].into_iter().collect());
+        outbox.acknowledge(AckLevel::Written, &[frame].into_iter().collect());
     }
 
     fn written(frames: std::ops::Range<u64>) -> FromService {
-        FromService::Ack(Ack { level: Level::Written, frames: vec![frames] })
+        FromService::Ack(Ack { level: AckLevel::Written, frames: vec![frames] })
     }
 
     /// Promise: frames are waited for at a level by connections that are there and told of that level or a further one.
     #[test]
-    fn who_waits_for_a_level() {
-        let board = Board::default();
-        let waits = |board: &Board| LEVELS.map(|level| board.waits_for(level));
+    fn each_connection_waits_for_its_level() {
+        let board = ProgressBoard::default();
+        let waits = |board: &ProgressBoard| LEVELS.map(|level| board.waits_for(level));
         assert_eq!(waits(&board), [false; 3]);
-        let written = Arc::new(Outbox::new(level_bit(Level::Written), 0, [0; 16]));
+        let written = Arc::new(Outbox::new(level_bit(AckLevel::Written), 0, [0; 16]));
         board.attach(&written);
         assert_eq!(waits(&board), [true, true, false]);
-        let durable = Arc::new(Outbox::new(level_bit(Level::Durable), 0, [1; 16]));
+        let durable = Arc::new(Outbox::new(level_bit(AckLevel::Durable), 0, [1; 16]));
         board.attach(&durable);
         assert_eq!(waits(&board), [true; 3]);
         drop((written, durable));
@@ -315,7 +315,7 @@ mod tests {
 
     /// Promise: whatever else is said, levels that were reached before are told first, and at once.
     #[test]
-    fn levels_are_told_before_what_else_is_said() {
+    fn levels_are_sent_before_other_messages() {
         let outbox = outbox();
         write(&outbox, 0);
         assert_eq!(outbox.take(), Some(vec![written(0..1)]));
@@ -326,16 +326,19 @@ mod tests {
 
     /// Promise: levels are told no more often than that, and all of them.
     #[test]
-    fn levels_that_come_close_together_are_told_together() {
+    fn close_levels_are_sent_together() {
         let (outbox, begun) = (outbox(), Instant::now());
-        let told = std::thread::scope(|scope| {
+        let reported = std::thread::scope(|scope| {
             let taker = scope.spawn(|| {
-                let (mut told, mut messages) = (0, 0);
-                while told < FRAMES {
+                let (mut reported, mut messages) = (0, 0);
+                while reported < FRAMES {
                     for message in outbox.take().into_iter().flatten() {
                         let FromService::Ack(ack) = message else { panic!("{message:?}") };
-                        assert!(ack.frames.first().is_some_and(|range| range.start == told), "{ack:?} after {told}");
-                        told = ack.frames.last().map_or(told, |range| range.end);
+                        assert!(
+                            ack.frames.first().is_some_and(|range| range.start == reported),
+                            "{ack:?} after {reported}"
+                        );
+                        reported = ack.frames.last().map_or(reported, |range| range.end);
                         messages += 1;
                     }
                 }
@@ -347,6 +350,6 @@ mod tests {
             }
             taker.join().unwrap()
         });
-        assert!(told <= 1 + begun.elapsed().as_millis() / LEVELS_GAP.as_millis(), "{told} messages");
+        assert!(reported <= 1 + begun.elapsed().as_millis() / LEVELS_GAP.as_millis(), "{reported} messages");
     }
 }

@@ -2,7 +2,7 @@
 //! sockets that it closes.
 
 use super::board::Outbox;
-use crate::stream::{ErrorCode, Hello, Refusal, Role, Socket};
+use crate::stream::{ErrorCode, Socket, StreamHello, StreamRefusal, StreamRole};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ const KNOWN_MAX: usize = 2048;
 const RETURN_WAIT: Duration = Duration::from_secs(30);
 
 /// A connection that stands.
-pub struct Seat {
+pub struct ClientConnection {
     pub outbox: Arc<Outbox>,
     pub socket: Socket,
     /// A process that writes its share itself.
     pub writes: bool,
 }
 
-impl Seat {
+impl ClientConnection {
     /// Ends both its threads.
     fn cut(&self) {
         self.outbox.close();
@@ -32,10 +32,10 @@ impl Seat {
     }
 }
 
-struct Owner {
+struct SourceOwner {
     client: [u8; 16],
     connections: u16,
-    seats: HashMap<u16, Seat>,
+    client_connections: HashMap<u16, ClientConnection>,
     /// Connections that have said END, by whether it was of all that the client brings.
     ended: BTreeMap<u16, bool>,
     /// When a connection last left, or said END.
@@ -44,7 +44,7 @@ struct Owner {
 
 #[derive(Default)]
 pub struct Clients {
-    sources: HashMap<u16, Owner>,
+    sources: HashMap<u16, SourceOwner>,
     /// Connections for scalars, which are not exclusive.
     others: usize,
     /// All that ever came.
@@ -54,26 +54,38 @@ pub struct Clients {
 }
 
 /// Whether there is a place of that kind, whoever has it.
-pub fn check_source(hello: &Hello, sources: u16) -> Result<(), Refusal> {
-    if hello.role == Role::Scalars || hello.source < sources {
+pub fn check_source(hello: &StreamHello, sources: u16) -> Result<(), StreamRefusal> {
+    if hello.role == StreamRole::Scalars || hello.source < sources {
         return Ok(());
     }
     let text = format!("there is no source {}: this service takes {sources} of the run, counted from 0", hello.source);
-    Err(Refusal::new(ErrorCode::Unknown, text))
+    Err(StreamRefusal::new(ErrorCode::Unknown, text))
 }
 
 impl Clients {
     /// Gives a new connection its place.
-    pub fn sit(&mut self, hello: &Hello, sources: u16, absence: Duration, seat: Seat) -> Result<(), Refusal> {
-        self.seat(hello, sources, absence, seat)?;
+    pub fn sit(
+        &mut self,
+        hello: &StreamHello,
+        sources: u16,
+        absence: Duration,
+        client_connection: ClientConnection,
+    ) -> Result<(), StreamRefusal> {
+        self.client_connection(hello, sources, absence, client_connection)?;
         if self.known.len() < KNOWN_MAX {
             self.known.insert(hello.client);
         }
         Ok(())
     }
 
-    fn seat(&mut self, hello: &Hello, sources: u16, absence: Duration, seat: Seat) -> Result<(), Refusal> {
-        if hello.role == Role::Scalars {
+    fn client_connection(
+        &mut self,
+        hello: &StreamHello,
+        sources: u16,
+        absence: Duration,
+        client_connection: ClientConnection,
+    ) -> Result<(), StreamRefusal> {
+        if hello.role == StreamRole::Scalars {
             self.others += 1;
             self.left = None;
             return Ok(());
@@ -85,23 +97,23 @@ impl Clients {
             let source = hello.source;
             if owner.is_complete() {
                 let text = format!("source {source} is complete: its client has said so");
-                return Err(Refusal::new(ErrorCode::Ended, text));
+                return Err(StreamRefusal::new(ErrorCode::Ended, text));
             }
             // What a writer had is reported or lost: another may take its place at once.
-            let awaited = hello.role != Role::Writer && owner.left.elapsed() < absence;
-            if !owner.seats.is_empty() || awaited {
+            let awaited = hello.role != StreamRole::Writer && owner.left.elapsed() < absence;
+            if !owner.client_connections.is_empty() || awaited {
                 let text = format!(
                     "source {source} of this run belongs to another client, {}; stop that one, or start a run of your own",
-                    if owner.seats.is_empty() { "which is waited for" } else { "which is connected" }
+                    if owner.client_connections.is_empty() { "which is waited for" } else { "which is connected" }
                 );
-                return Err(Refusal::new(ErrorCode::Busy, text));
+                return Err(StreamRefusal::new(ErrorCode::Busy, text));
             }
             self.sources.remove(&source);
         }
-        let owner = self.sources.entry(hello.source).or_insert_with(|| Owner {
+        let owner = self.sources.entry(hello.source).or_insert_with(|| SourceOwner {
             client: hello.client,
             connections: hello.connections,
-            seats: HashMap::new(),
+            client_connections: HashMap::new(),
             ended: BTreeMap::new(),
             left: Instant::now(),
         });
@@ -110,7 +122,7 @@ impl Clients {
             // It ended alone, and brings more now.
             owner.ended.remove(&hello.connection);
         }
-        if let Some(before) = owner.seats.insert(hello.connection, seat) {
+        if let Some(before) = owner.client_connections.insert(hello.connection, client_connection) {
             before.cut();
         }
         self.left = None;
@@ -129,13 +141,16 @@ impl Clients {
     }
 
     /// A connection has ended.
-    pub fn leave(&mut self, hello: &Hello, outbox: &Arc<Outbox>) {
-        if hello.role == Role::Scalars {
+    pub fn leave(&mut self, hello: &StreamHello, outbox: &Arc<Outbox>) {
+        if hello.role == StreamRole::Scalars {
             self.others -= 1;
         } else if let Some(owner) = self.sources.get_mut(&hello.source)
-            && owner.seats.get(&hello.connection).is_some_and(|seat| Arc::ptr_eq(&seat.outbox, outbox))
+            && owner
+                .client_connections
+                .get(&hello.connection)
+                .is_some_and(|client_connection| Arc::ptr_eq(&client_connection.outbox, outbox))
         {
-            owner.seats.remove(&hello.connection);
+            owner.client_connections.remove(&hello.connection);
             owner.left = Instant::now();
         }
         if self.connections() == 0 {
@@ -145,36 +160,40 @@ impl Clients {
 
     /// A connection has said END; `all`: that its client brings nothing more, on whatever connection. Whether all sources are
     /// complete now.
-    pub fn end(&mut self, hello: &Hello, all: bool, sources: u16) -> bool {
-        if hello.role != Role::Scalars
+    pub fn end(&mut self, hello: &StreamHello, all: bool, sources: u16) -> bool {
+        if hello.role != StreamRole::Scalars
             && let Some(owner) = self.sources.get_mut(&hello.source)
         {
             *owner.ended.entry(hello.connection).or_default() |= all;
             owner.left = Instant::now();
         }
-        (0..sources).all(|source| self.sources.get(&source).is_some_and(Owner::is_complete))
+        (0..sources).all(|source| self.sources.get(&source).is_some_and(SourceOwner::is_complete))
     }
 
     /// Whether all who came are complete, or have brought nothing more for longer than `absence`, and at least one has.
     pub fn are_given_up(&self, absence: Duration) -> bool {
-        let gone = |owner: &Owner| !owner.may_bring() && owner.left.elapsed() > absence;
+        let gone = |owner: &SourceOwner| !owner.may_bring() && owner.left.elapsed() > absence;
         let mut owners = self.sources.values();
         owners.clone().any(|owner| !owner.is_complete()) && owners.all(|owner| owner.is_complete() || gone(owner))
     }
 
     /// Outboxes of writers.
     pub fn writers(&self) -> Vec<Arc<Outbox>> {
-        let seats = self.sources.values().flat_map(|owner| owner.seats.values());
-        seats.filter(|seat| seat.writes).map(|seat| Arc::clone(&seat.outbox)).collect()
+        let client_connections = self.sources.values().flat_map(|owner| owner.client_connections.values());
+        client_connections
+            .filter(|client_connection| client_connection.writes)
+            .map(|client_connection| Arc::clone(&client_connection.outbox))
+            .collect()
     }
 
     pub fn writers_are_complete(&self) -> bool {
-        let writes = |owner: &&Owner| owner.seats.values().any(|seat| seat.writes);
-        self.sources.values().filter(writes).all(Owner::is_complete)
+        let writes =
+            |owner: &&SourceOwner| owner.client_connections.values().any(|client_connection| client_connection.writes);
+        self.sources.values().filter(writes).all(SourceOwner::is_complete)
     }
 
     pub fn connections(&self) -> usize {
-        self.others + self.sources.values().map(|owner| owner.seats.len()).sum::<usize>()
+        self.others + self.sources.values().map(|owner| owner.client_connections.len()).sum::<usize>()
     }
 
     /// How long nobody has been there who was there before.
@@ -184,11 +203,11 @@ impl Clients {
 
     /// Ends all connections at once.
     pub fn cut(&self) {
-        self.sources.values().flat_map(|owner| owner.seats.values()).for_each(Seat::cut);
+        self.sources.values().flat_map(|owner| owner.client_connections.values()).for_each(ClientConnection::cut);
     }
 }
 
-impl Owner {
+impl SourceOwner {
     fn is_complete(&self) -> bool {
         let said = self.ended.values().any(|all| *all);
         said && (0..self.connections).all(|connection| self.ended.contains_key(&connection))
@@ -196,6 +215,6 @@ impl Owner {
 
     /// Whether a connection stands on which more may come.
     fn may_bring(&self) -> bool {
-        self.seats.keys().any(|connection| !self.ended.contains_key(connection))
+        self.client_connections.keys().any(|connection| !self.ended.contains_key(connection))
     }
 }

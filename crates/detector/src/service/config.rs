@@ -1,7 +1,7 @@
 //! How a service is asked for, and why it does not start.
 
-use super::ShareOptions;
-use crate::stream::Refusal;
+use super::WriterShareOptions;
+use crate::stream::StreamRefusal;
 use crate::tls::ServerTls;
 use crate::token::TokenError;
 use crate::writer::Settings;
@@ -44,7 +44,7 @@ pub struct Protection {
 /// A share of another service's run.
 #[derive(Clone, Debug)]
 pub struct Joining {
-    pub coordinator: ShareOptions,
+    pub coordinator: WriterShareOptions,
     /// Clients that bring this share.
     pub sources: u16,
 }
@@ -59,7 +59,7 @@ pub enum ServiceError {
     )]
     Held { path: PathBuf, holder: String },
     #[error("cannot join run `{run}`: {refusal}")]
-    Join { run: String, refusal: Refusal },
+    Join { run: String, refusal: StreamRefusal },
     #[error("cannot listen at {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
     #[error(transparent)]

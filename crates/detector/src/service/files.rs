@@ -1,30 +1,30 @@
 //! The files of runs: made, or taken up again from what the service before left.
 
-use super::records::{Ended, How, Record, Tallied};
+use super::records::{EndKind, RunEnd, RunRecord, Tallied};
 use super::run::Run;
-use super::sink::Sink;
-use super::{Shared, StartRequest, board};
-use crate::frame::{FrameStatus, Level};
+use super::sink::RunSink;
+use super::{ServiceShared, StartRequest, board};
+use crate::frame::{AckLevel, FrameStatus};
 use crate::journal;
 use crate::recover::{self, RecoverError};
 use crate::report;
-use crate::service::board::Board;
-use crate::stream::{ErrorCode, FinishedHead, Ranges, Refusal};
-use crate::writer::{Progress, Settings, WriteError, Writer, remove_unnamed, unnamed};
+use crate::service::board::ProgressBoard;
+use crate::stream::{ErrorCode, FinishedHead, Ranges, StreamRefusal};
+use crate::writer::{Settings, WriteError, Writer, WriterProgress, remove_unnamed, unnamed};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-impl Shared {
-    pub(super) fn create(&self, record: Record, path: PathBuf) -> Result<Arc<Run>, Refusal> {
+impl ServiceShared {
+    pub(super) fn create(&self, record: RunRecord, path: PathBuf) -> Result<Arc<Run>, StreamRefusal> {
         let request = &record.request;
         // Looked at before the record is written, which would take up a file of somebody else's after a crash.
         let files = [path.clone(), journal::path_beside(&path), unnamed(&path)];
         let taken = files.into_iter().find(|path| path.symlink_metadata().is_ok());
         if let Some(taken) = taken {
             let text = format!("{} exists; a run never writes over a file", taken.display());
-            return Err(Refusal::new(ErrorCode::Description, text));
+            return Err(StreamRefusal::new(ErrorCode::Description, text));
         }
         let (frame, queue) = (request.description.frame_bytes(), self.config.settings.queue_bytes);
         if frame > queue {
@@ -33,7 +33,8 @@ impl Shared {
                 "a frame has {frame} bytes, the queue {queue} (--queue): one waits at a time"
             );
         }
-        let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
+        let keep =
+            |error: io::Error| StreamRefusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
         self.home.keep(&record).map_err(keep)?;
         match self.open(&record, &path) {
             Ok(run) => Ok(run),
@@ -45,25 +46,25 @@ impl Shared {
                     WriteError::Io { .. } => ErrorCode::Failed,
                     _ => ErrorCode::Description,
                 };
-                Err(Refusal::new(code, error.to_string()))
+                Err(StreamRefusal::new(code, error.to_string()))
             }
         }
     }
 
-    fn open(&self, record: &Record, path: &Path) -> Result<Arc<Run>, WriteError> {
+    fn open(&self, record: &RunRecord, path: &Path) -> Result<Arc<Run>, WriteError> {
         let request = &record.request;
         let sets = vec![Ranges::default(); request.sets()];
-        let board = Arc::new(Board::with(sets));
+        let board = Arc::new(ProgressBoard::with(sets));
         let settings = self.settings(request);
         let writer = Writer::create(path, request.description.clone(), settings, board.clone())?;
-        let record = Record { begun: true, ..record.clone() };
+        let record = RunRecord { begun: true, ..record.clone() };
         if let Err(error) = self.home.keep(&record) {
             tracing::warn!(run = request.name, "cannot note that the run's file was made: {error}");
         }
         if request.has_regions() {
-            board.tell_apart(writer.reached());
+            board.distinguish(writer.reached());
         }
-        Ok(self.made(record, path.to_owned(), (Sink::Own(writer), board)))
+        Ok(self.made(record, path.to_owned(), (RunSink::Own(writer), board)))
     }
 
     /// The service's, or what the run was advised.
@@ -75,12 +76,12 @@ impl Shared {
         }
     }
 
-    fn made(&self, record: Record, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
+    fn made(&self, record: RunRecord, path: PathBuf, sink: (RunSink, Arc<ProgressBoard>)) -> Arc<Run> {
         Arc::new(Run::new(Arc::clone(&self.home), record, path, sink))
     }
 
     /// Goes on with a run that the service before did not end.
-    pub(super) fn take_up(&self, record: Record) {
+    pub(super) fn take_up(&self, record: RunRecord) {
         let name = record.request.name.clone();
         if let Some(ended) = record.ended.clone() {
             let run = Run::ended(Arc::clone(&self.home), record, ended);
@@ -98,7 +99,7 @@ impl Shared {
                 let what = if path.exists() { "its file is finished" } else { "its file and journal were taken away" };
                 tracing::warn!(run = name, file = %path.display(), "a run is over: {what}");
                 if let Some(ended) = found_finished(&record.request, &path) {
-                    let record = Record { ended: Some(ended.clone()), ..record };
+                    let record = RunRecord { ended: Some(ended.clone()), ..record };
                     if let Err(error) = self.home.keep(&record) {
                         tracing::warn!(run = name, "cannot keep how the run ended: {error}");
                     }
@@ -142,7 +143,7 @@ impl Shared {
     }
 
     /// Ends a run because somebody asks for it.
-    pub fn end(&self, run: &Arc<Run>, how: How) {
+    pub fn end(&self, run: &Arc<Run>, how: EndKind) {
         {
             let _beginning = self.beginning.lock();
             if run.awaits().is_some() {
@@ -156,7 +157,7 @@ impl Shared {
     }
 
     /// `None`: it is over.
-    fn resume(&self, record: &Record, path: &Path) -> Result<Option<Arc<Run>>, WriteError> {
+    fn resume(&self, record: &RunRecord, path: &Path) -> Result<Option<Arc<Run>>, WriteError> {
         let request = &record.request;
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
@@ -177,7 +178,7 @@ impl Shared {
             return Ok(Some(run));
         }
         let sets = request.sets();
-        let board = Arc::new(Board::with(vec![Ranges::default(); sets]));
+        let board = Arc::new(ProgressBoard::with(vec![Ranges::default(); sets]));
         match Writer::resume(path, self.settings(request), board.clone()) {
             Ok((writer, resumed)) => {
                 let reached = writer.reached();
@@ -187,12 +188,12 @@ impl Shared {
                     board::LEVELS.into_iter().for_each(|level| board.post_ranges(set, level, &frames));
                 }
                 if request.has_regions() {
-                    board.tell_apart(reached);
+                    board.distinguish(reached);
                 }
-                let run = self.made(record.clone(), path.to_owned(), (Sink::Own(writer), board));
+                let run = self.made(record.clone(), path.to_owned(), (RunSink::Own(writer), board));
                 run.epoch.store(resumed.epoch, SeqCst);
                 // Where frames came, clients did.
-                if record.by_client || run.board.end(Level::Memory) > 0 {
+                if record.by_client || run.board.end(AckLevel::Memory) > 0 {
                     run.clients.lock().await_return();
                 }
                 Ok(Some(run))
@@ -205,7 +206,7 @@ impl Shared {
 
 /// How a run ended whose file is finished and whose record does not say so, as far as the file tells; `None` if it cannot be
 /// read.
-fn found_finished(request: &StartRequest, path: &Path) -> Option<Ended> {
+fn found_finished(request: &StartRequest, path: &Path) -> Option<RunEnd> {
     let file_bytes = path.metadata().ok()?.len();
     let bytes = report::status(path).ok()?;
     // By that name there may be something else now.
@@ -232,9 +233,14 @@ fn found_finished(request: &StartRequest, path: &Path) -> Option<Ended> {
     // Which regions there are of a frame that is not whole it does not say.
     let others = vec![frames.clone(); request.sets() - 1];
     let held = finished.received + finished.partial;
-    let progress =
-        Progress { taken: held, written: held, durable: held, published: finished.frames, ..Progress::default() };
+    let progress = WriterProgress {
+        taken: held,
+        written: held,
+        durable: held,
+        published: finished.frames,
+        ..WriterProgress::default()
+    };
     let why = "its file was finished when the service was started".to_owned();
     let (tallied, clients) = (Tallied::default(), Vec::new());
-    Some(Ended { how: How::Finished, why, finished, frames, others, progress, tallied, clients })
+    Some(RunEnd { how: EndKind::Finished, why, finished, frames, others, progress, tallied, clients })
 }

@@ -2,22 +2,22 @@
 //! `docs/record-service.openapi.json`, which is served too. Every request must name this host ([`crate::host_check`]), and
 //! all but that for the description must give the token.
 
-mod places;
+mod connection_slots;
 
 use super::metrics;
-use super::records::How;
+use super::records::EndKind;
 use super::request::StartRequest;
-use super::run::{Run, Status};
-use super::{Shared, named, tries};
+use super::run::{Run, RunStatus};
+use super::{ServiceShared, named, tries};
 use crate::host_check::Denied;
 use crate::stream::hello::check_run_name;
-use crate::stream::{ErrorCode, Refusal};
+use crate::stream::{ErrorCode, StreamRefusal};
+use connection_slots::{ANSWERING_MAX, ConnectionSlot, ConnectionSlots};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use places::{ANSWERING_MAX, Place, Places};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::io;
@@ -36,10 +36,10 @@ const HEAD_WAIT: Duration = Duration::from_secs(10);
 const WATCH_MAX: Duration = Duration::from_secs(30);
 const WATCH_STEP: Duration = Duration::from_millis(50);
 
-type Answer = Response<Full<Bytes>>;
+type HttpAnswer = Response<Full<Bytes>>;
 
 #[derive(Serialize)]
-struct Failure<'r> {
+struct ErrorBody<'r> {
     error: &'r str,
     text: &'r str,
 }
@@ -48,7 +48,7 @@ struct Failure<'r> {
 ///
 /// # Errors
 /// If no thread can be started.
-pub(super) fn start(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<(SocketAddr, JoinHandle<()>)> {
+pub(super) fn start(shared: &Arc<ServiceShared>, listener: TcpListener) -> io::Result<(SocketAddr, JoinHandle<()>)> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -67,9 +67,9 @@ pub(super) fn start(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<(
     Ok((address, thread))
 }
 
-async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+async fn accept(shared: &Arc<ServiceShared>, listener: TcpListener) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let places = Places::new();
+    let places = ConnectionSlots::new();
     while !shared.is_stopping() {
         let Ok(accepted) = tokio::time::timeout(Duration::from_millis(200), listener.accept()).await else { continue };
         let socket = match accepted {
@@ -94,7 +94,11 @@ async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     Ok(())
 }
 
-async fn serve(shared: &Arc<Shared>, place: &Arc<Place>, socket: tokio::net::TcpStream) -> io::Result<()> {
+async fn serve(
+    shared: &Arc<ServiceShared>,
+    place: &Arc<ConnectionSlot>,
+    socket: tokio::net::TcpStream,
+) -> io::Result<()> {
     let peer = Peer { shared: Arc::clone(shared), local: socket.local_addr()?.ip(), address: socket.peer_addr()? };
     match &shared.config.protection.tls {
         None => converse(&peer, place, socket).await,
@@ -106,7 +110,7 @@ async fn serve(shared: &Arc<Shared>, place: &Arc<Place>, socket: tokio::net::Tcp
     }
 }
 
-async fn converse<S>(peer: &Peer, place: &Arc<Place>, socket: S) -> io::Result<()>
+async fn converse<S>(peer: &Peer, place: &Arc<ConnectionSlot>, socket: S) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -121,12 +125,12 @@ where
 /// A connection's two ends.
 #[derive(Clone)]
 struct Peer {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceShared>,
     local: IpAddr,
     address: SocketAddr,
 }
 
-async fn answer(peer: Peer, place: Arc<Place>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+async fn answer(peer: Peer, place: Arc<ConnectionSlot>, request: Request<Incoming>) -> Result<HttpAnswer, Infallible> {
     if let Err(denied) = peer.shared.hosts.check(request.uri(), request.headers(), peer.local) {
         return Ok(deny(&denied));
     }
@@ -138,11 +142,11 @@ async fn answer(peer: Peer, place: Arc<Place>, request: Request<Incoming>) -> Re
     Ok(route(peer.shared, &place, request).await.unwrap_or_else(|refusal| refuse(&refusal)))
 }
 
-fn deny(denied: &Denied) -> Answer {
-    json(denied.status(), &Failure { error: denied.code(), text: &denied.to_string() })
+fn deny(denied: &Denied) -> HttpAnswer {
+    json(denied.status(), &ErrorBody { error: denied.code(), text: &denied.to_string() })
 }
 
-fn refuse(refusal: &Refusal) -> Answer {
+fn refuse(refusal: &StreamRefusal) -> HttpAnswer {
     let status = match refusal.code {
         ErrorCode::Token => StatusCode::UNAUTHORIZED,
         ErrorCode::Unknown => StatusCode::NOT_FOUND,
@@ -153,29 +157,33 @@ fn refuse(refusal: &Refusal) -> Answer {
             StatusCode::BAD_REQUEST
         }
     };
-    json(status, &Failure { error: refusal.code.name(), text: &refusal.text })
+    json(status, &ErrorBody { error: refusal.code.name(), text: &refusal.text })
 }
 
-fn too_large() -> Answer {
+fn too_large() -> HttpAnswer {
     let text = format!("the request's body has more than {BODY_BYTES_MAX} bytes, as many as this service takes");
-    let mut refused = refuse(&Refusal::new(ErrorCode::Limit, text));
+    let mut refused = refuse(&StreamRefusal::new(ErrorCode::Limit, text));
     *refused.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
     refused
 }
 
-fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
+fn json<T: Serialize>(status: StatusCode, value: &T) -> HttpAnswer {
     let body = serde_json::to_vec(value).expect("what is answered is JSON");
     of(status, "application/json", body)
 }
 
-fn of(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> Answer {
+fn of(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
     let mut answer = Response::new(Full::new(body.into()));
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content));
     answer
 }
 
-async fn route(shared: Arc<Shared>, place: &Place, request: Request<Incoming>) -> Result<Answer, Refusal> {
+async fn route(
+    shared: Arc<ServiceShared>,
+    place: &ConnectionSlot,
+    request: Request<Incoming>,
+) -> Result<HttpAnswer, StreamRefusal> {
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     if request.method() == Method::GET && path == DESCRIPTION_PATH {
@@ -186,7 +194,7 @@ async fn route(shared: Arc<Shared>, place: &Place, request: Request<Incoming>) -
     {
         // What follows the verb would be part of a name with slashes, which no run has.
         let name = if name.len() > 2 { name.join("/") } else { name[0].to_owned() };
-        check_run_name(&name).map_err(|error| Refusal::new(ErrorCode::Description, error.to_string()))?;
+        check_run_name(&name).map_err(|error| StreamRefusal::new(ErrorCode::Description, error.to_string()))?;
     }
     if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Ok(too_large());
@@ -196,22 +204,22 @@ async fn route(shared: Arc<Shared>, place: &Place, request: Request<Incoming>) -
     let Some(body) = (if is_start { whole(body).await? } else { Some(Bytes::new()) }) else { return Ok(too_large()) };
     let Some(_answering) = place.asked() else {
         let text = format!("{ANSWERING_MAX} requests are being answered, as many as this service takes; ask again");
-        return Err(Refusal::new(ErrorCode::Limit, text));
+        return Err(StreamRefusal::new(ErrorCode::Limit, text));
     };
     match (&head.method, &parts[..]) {
         (&Method::GET, ["runs"]) => {
-            let runs: Vec<Status> = shared.runs().iter().map(|run| run.status()).collect();
+            let runs: Vec<RunStatus> = shared.runs().iter().map(|run| run.status()).collect();
             Ok(json(StatusCode::OK, &serde_json::json!({ "runs": runs })))
         }
         (&Method::POST, ["runs"]) => begin(shared, &body).await,
         (&Method::GET, ["runs", name]) => Ok(json(StatusCode::OK, &find(&shared, name)?.status())),
         (&Method::GET, ["runs", name, "latest"]) => {
             let run = find(&shared, name)?;
-            let wish = Wish::read(head.uri.query().unwrap_or(""))?;
+            let wish = WatchRequest::read(head.uri.query().unwrap_or(""))?;
             Ok(json(StatusCode::OK, &latest(&shared, &run, wish).await))
         }
         (&Method::POST, ["runs", name, verb @ ("stop" | "abort")]) => {
-            let how = if *verb == "stop" { How::Finished } else { How::Aborted };
+            let how = if *verb == "stop" { EndKind::Finished } else { EndKind::Aborted };
             let run = find(&shared, name)?;
             blocking(move || {
                 shared.end(&run, how);
@@ -223,16 +231,16 @@ async fn route(shared: Arc<Shared>, place: &Place, request: Request<Incoming>) -
         (&Method::GET, ["metrics"]) => Ok(of(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(&shared))),
         (_, ["runs" | "metrics", ..]) => {
             let text = format!("{} {path} is nothing that this service does; see /openapi.json", head.method);
-            let mut refused = refuse(&Refusal::new(ErrorCode::Unknown, text));
+            let mut refused = refuse(&StreamRefusal::new(ErrorCode::Unknown, text));
             *refused.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             Ok(refused)
         }
-        _ => Err(Refusal::new(ErrorCode::Unknown, format!("there is no {}; see /openapi.json", head.uri.path()))),
+        _ => Err(StreamRefusal::new(ErrorCode::Unknown, format!("there is no {}; see /openapi.json", head.uri.path()))),
     }
 }
 
 /// Whether a request has the token, which that for the description need not have.
-fn admit(shared: &Shared, request: &Request<Incoming>) -> Result<(), Refusal> {
+fn admit(shared: &ServiceShared, request: &Request<Incoming>) -> Result<(), StreamRefusal> {
     if request.method() == Method::GET && request.uri().path().trim_end_matches('/') == DESCRIPTION_PATH {
         return Ok(());
     }
@@ -240,19 +248,21 @@ fn admit(shared: &Shared, request: &Request<Incoming>) -> Result<(), Refusal> {
     shared.check_token(given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or(""))
 }
 
-fn find(shared: &Shared, name: &str) -> Result<Arc<Run>, Refusal> {
-    shared.run(name).ok_or_else(|| Refusal::new(ErrorCode::Unknown, format!("there is no run `{name}`")))
+fn find(shared: &ServiceShared, name: &str) -> Result<Arc<Run>, StreamRefusal> {
+    shared.run(name).ok_or_else(|| StreamRefusal::new(ErrorCode::Unknown, format!("there is no run `{name}`")))
 }
 
 /// Work that waits for the store.
-async fn blocking(work: impl FnOnce() -> Result<Answer, Refusal> + Send + 'static) -> Result<Answer, Refusal> {
+async fn blocking(
+    work: impl FnOnce() -> Result<HttpAnswer, StreamRefusal> + Send + 'static,
+) -> Result<HttpAnswer, StreamRefusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Failed, format!("the request broke off: {error}"))))
+    done.unwrap_or_else(|error| Err(StreamRefusal::new(ErrorCode::Failed, format!("the request broke off: {error}"))))
 }
 
 /// A request's body; `None` if it is too large.
-async fn whole(body: Incoming) -> Result<Option<Bytes>, Refusal> {
-    let bad = |text: String| Refusal::new(ErrorCode::Description, text);
+async fn whole(body: Incoming) -> Result<Option<Bytes>, StreamRefusal> {
+    let bad = |text: String| StreamRefusal::new(ErrorCode::Description, text);
     let body = tokio::time::timeout(HEAD_WAIT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
     match body.map_err(|_| bad("the request's body did not come in time".into()))? {
         Ok(body) => Ok(Some(body.to_bytes())),
@@ -261,8 +271,8 @@ async fn whole(body: Incoming) -> Result<Option<Bytes>, Refusal> {
     }
 }
 
-async fn begin(shared: Arc<Shared>, body: &[u8]) -> Result<Answer, Refusal> {
-    let bad = |text: String| Refusal::new(ErrorCode::Description, text);
+async fn begin(shared: Arc<ServiceShared>, body: &[u8]) -> Result<HttpAnswer, StreamRefusal> {
+    let bad = |text: String| StreamRefusal::new(ErrorCode::Description, text);
     let wish: StartRequest = StartRequest::from_json(body).map_err(bad)?;
     blocking(move || {
         let name = wish.name.clone();
@@ -271,7 +281,7 @@ async fn begin(shared: Arc<Shared>, body: &[u8]) -> Result<Answer, Refusal> {
                 "run `{name}` has been started already, just so: bring frames to it; or stop it first, and start another \
                  with another name and file"
             );
-            return Err(Refusal::new(ErrorCode::Busy, text));
+            return Err(StreamRefusal::new(ErrorCode::Busy, text));
         }
         let run = shared.begin(wish)?;
         Ok(json(StatusCode::CREATED, &run.status()))
@@ -280,17 +290,18 @@ async fn begin(shared: Arc<Shared>, body: &[u8]) -> Result<Answer, Refusal> {
 }
 
 /// What a watcher has seen, and how long it waits for more.
-struct Wish {
+struct WatchRequest {
     after: Option<u64>,
     wait: Duration,
 }
 
-impl Wish {
-    fn read(query: &str) -> Result<Wish, Refusal> {
-        let mut wish = Wish { after: None, wait: Duration::ZERO };
+impl WatchRequest {
+    fn read(query: &str) -> Result<WatchRequest, StreamRefusal> {
+        let mut wish = WatchRequest { after: None, wait: Duration::ZERO };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let bad = || Refusal::new(ErrorCode::Protocol, format!("`{pair}`: give after=FRAME and wait_s=SECONDS"));
+            let bad =
+                || StreamRefusal::new(ErrorCode::Protocol, format!("`{pair}`: give after=FRAME and wait_s=SECONDS"));
             match key {
                 "after" => wish.after = Some(value.parse().map_err(|_| bad())?),
                 "wait_s" => {
@@ -304,7 +315,7 @@ impl Wish {
     }
 }
 
-async fn latest(shared: &Shared, run: &Run, wish: Wish) -> Status {
+async fn latest(shared: &ServiceShared, run: &Run, wish: WatchRequest) -> RunStatus {
     let deadline = Instant::now() + wish.wait;
     loop {
         let status = run.status();

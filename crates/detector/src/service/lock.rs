@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use varve_world::disk;
-use varve_world::flock::Locked;
+use varve_env::disk;
+use varve_env::flock::Locked;
 
 /// A service that was told to stop, or was killed, may still be ending.
 const WAIT: Duration = Duration::from_secs(3);

@@ -1,13 +1,13 @@
 //! What Prometheus reads: a few counters a run, made at the time of asking. A run that has ended keeps its series as long as
 //! the service keeps its status, so that scrapers see how it ended.
 
-use super::Shared;
-use super::run::Status;
+use super::ServiceShared;
+use super::run::RunStatus;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Name, type, help, and how it is read from a run's status.
-type Metric = (&'static str, &'static str, &'static str, fn(&Status) -> f64);
+type Metric = (&'static str, &'static str, &'static str, fn(&RunStatus) -> f64);
 
 const METRICS: [Metric; 12] = [
     ("frames_taken_total", "counter", "Frames of which anything was taken into memory", |s| s.progress.taken as f64),
@@ -32,8 +32,8 @@ const METRICS: [Metric; 12] = [
     }),
 ];
 
-pub fn text(shared: &Shared) -> String {
-    let runs: Vec<Status> = shared.runs().iter().map(|run| run.status()).collect();
+pub fn text(shared: &ServiceShared) -> String {
+    let runs: Vec<RunStatus> = shared.runs().iter().map(|run| run.status()).collect();
     let running = runs.iter().filter(|run| run.finished.is_none()).count();
     let mut text = String::new();
     let mut line = |words: std::fmt::Arguments<'_>| text.write_fmt(words).expect("memory takes it");

@@ -1,23 +1,24 @@
 //! A connection: HELLO, then what its client brings, until either side ends it. The thread that reads waits for room in
 //! the run, and does not read meanwhile: that is all there is of back-pressure.
 
-mod brought;
 mod filtering;
+mod incoming_frames;
 mod refuse;
 
 use super::board::Outbox;
-use super::clients::{Seat, check_source};
-use super::records::How;
+use super::clients::{ClientConnection, check_source};
+use super::records::EndKind;
 use super::request::StartRequest;
 use super::run::Run;
-use super::sink::Sink;
-use super::{Asker, Shared, named, tries};
-use crate::description::Allocate;
-use crate::frame::Level;
+use super::sink::RunSink;
+use super::{Asker, ServiceShared, named, tries};
+use crate::dataset_spec::Allocate;
+use crate::frame::AckLevel;
 use crate::journal;
-use crate::stream::link::{Incoming, LinkError, hold_little, tell};
+use crate::stream::link::{Incoming, LinkError, hold_little, send_to_client};
 use crate::stream::{
-    ErrorCode, FinishedHead, FromService, Header, Hello, Refusal, Role, ShareHead, Socket, ToService, Welcome,
+    ErrorCode, FinishedHead, FromService, Header, ShareHead, Socket, StreamHello, StreamRefusal, StreamRole,
+    StreamWelcome, ToService,
 };
 use crate::writer::{ONE_WRITER, WriteError};
 use filtering::Filtering;
@@ -32,14 +33,15 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// A client has this long for its whole HELLO, or as long as it may be silent, so that strangers do not hold connections.
+/// A client has this long for its whole HELLO, or as long as it may be silent, so that unauthenticated connections do
+/// not hold connections.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
 /// A client that reads nothing of what it is told for so long is given up.
 const TELL_WAIT: Duration = Duration::from_secs(30);
 /// Of a body, above two plain frames: many small frames in one message.
 const BODY_BYTES_MIN: u64 = 16 << 20;
 
-pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+pub fn accept(shared: &Arc<ServiceShared>, listener: &TcpListener) {
     while !shared.is_stopping() {
         let socket = match listener.accept() {
             Ok((socket, _)) => socket,
@@ -51,7 +53,7 @@ pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             }
         };
         let most = shared.config.connections_max;
-        let Some(counted) = Counted::enter(shared, |shared| &shared.connections, most) else {
+        let Some(counted) = CountGuard::enter(shared, |shared| &shared.connections, most) else {
             turn_away(shared, socket);
             continue;
         };
@@ -67,27 +69,27 @@ pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 }
 
 /// One of those that a counter counts, until it is dropped: also where its thread panics, or could not be started.
-struct Counted<T> {
+struct CountGuard<T> {
     of: Arc<T>,
     counter: fn(&T) -> &AtomicUsize,
 }
 
-impl<T> Counted<T> {
+impl<T> CountGuard<T> {
     /// `None` if there are `most` already.
-    fn enter(of: &Arc<T>, counter: fn(&T) -> &AtomicUsize, most: usize) -> Option<Counted<T>> {
+    fn enter(of: &Arc<T>, counter: fn(&T) -> &AtomicUsize, most: usize) -> Option<CountGuard<T>> {
         let before = counter(of).fetch_add(1, SeqCst);
-        let counted = Counted { of: Arc::clone(of), counter };
+        let counted = CountGuard { of: Arc::clone(of), counter };
         (before < most).then_some(counted)
     }
 }
 
-impl<T> Drop for Counted<T> {
+impl<T> Drop for CountGuard<T> {
     fn drop(&mut self) {
         (self.counter)(&self.of).fetch_sub(1, SeqCst);
     }
 }
 
-fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
+fn serve(shared: &Arc<ServiceShared>, socket: TcpStream) -> Result<(), LinkError> {
     socket.set_nodelay(true)?;
     hold_little(&socket)?;
     let peer = socket.peer_addr()?;
@@ -102,7 +104,7 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
         Ok(Some((_, ToService::Hello(hello)))) => hello,
         Ok(None) => return Ok(()),
         Ok(Some(_)) => {
-            last_words(socket, Refusal::new(ErrorCode::Protocol, "the first message is no HELLO"));
+            last_words(socket, StreamRefusal::new(ErrorCode::Protocol, "the first message is no HELLO"));
             return Ok(());
         }
         Err(error) => {
@@ -114,7 +116,7 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
                 LinkError::Io(_) => ErrorCode::Vanished,
             };
             let late = error.is_silence().then(|| "HELLO did not come in time, from its first byte to its last".into());
-            last_words(socket, Refusal::new(code, late.unwrap_or_else(|| error.to_string())));
+            last_words(socket, StreamRefusal::new(code, late.unwrap_or_else(|| error.to_string())));
             return Err(error);
         }
     };
@@ -130,21 +132,21 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
             return Ok(());
         }
     };
-    let place = Place { run: &run, hello: &hello, outbox: &outbox, left: Cell::new(false) };
+    let place = ClientSlot { run: &run, hello: &hello, outbox: &outbox, left: Cell::new(false) };
     let connection =
-        Connection { shared, run: &run, hello: &hello, outbox: &outbox, place: &place, incoming, filtering: None };
+        FrameConnection { shared, run: &run, hello: &hello, outbox: &outbox, place: &place, incoming, filtering: None };
     connection.run(socket)
 }
 
 /// A connection's place among the run's clients, until it is dropped: also where the connection's thread panics.
-struct Place<'c> {
+struct ClientSlot<'c> {
     run: &'c Run,
-    hello: &'c Hello,
+    hello: &'c StreamHello,
     outbox: &'c Arc<Outbox>,
     left: Cell<bool>,
 }
 
-impl Place<'_> {
+impl ClientSlot<'_> {
     /// Nobody is at its other end any more.
     fn leave(&self) {
         if !self.left.replace(true) {
@@ -153,7 +155,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ClientSlot<'_> {
     fn drop(&mut self) {
         // If the thread that tells is still there, it has nobody to tell.
         self.outbox.close();
@@ -162,19 +164,23 @@ impl Drop for Place<'_> {
 }
 
 /// Finds the run, or starts it, and the client's place in it.
-fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &Socket) -> Result<(Arc<Run>, Arc<Outbox>), Refusal> {
+fn enter(
+    shared: &Arc<ServiceShared>,
+    hello: &StreamHello,
+    socket: &Socket,
+) -> Result<(Arc<Run>, Arc<Outbox>), StreamRefusal> {
     // The token is withdrawn then: who found none is to come back.
     if shared.is_stopping() {
-        return Err(Refusal::new(ErrorCode::Stopping, "the service is being stopped"));
+        return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped"));
     }
     shared.check_token(&hello.token)?;
     let run = if hello.start.is_empty() {
         shared.run(&hello.run).ok_or_else(|| {
             let text = format!("there is no run `{}`; start it, here or by `varve record start`", hello.run);
-            Refusal::new(ErrorCode::Unknown, text)
+            StreamRefusal::new(ErrorCode::Unknown, text)
         })?
     } else {
-        let bad = |text: String| Refusal::new(ErrorCode::Description, text);
+        let bad = |text: String| StreamRefusal::new(ErrorCode::Description, text);
         let mut request = StartRequest::from_json(hello.start.as_bytes()).map_err(bad)?;
         if request.name.is_empty() {
             request.name.clone_from(&hello.run);
@@ -186,7 +192,7 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &Socket) -> Result<(Arc<Ru
         check_part(&request, hello)?;
         shared.begin_for(request, &Asker::Client(&hello.client))?
     };
-    let cannot = |error: io::Error| Refusal::new(ErrorCode::Limit, error.to_string());
+    let cannot = |error: io::Error| StreamRefusal::new(ErrorCode::Limit, error.to_string());
     if run.awaits().is_some() {
         return Err(run.over());
     }
@@ -194,73 +200,73 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &Socket) -> Result<(Arc<Ru
     // A source that does not exist is refused when it is to sit down.
     let set = run.request.set_of(hello.source.min(run.request.source_count() - 1));
     let outbox = Arc::new(Outbox::new(hello.levels, set, hello.client));
-    let seat = Seat {
+    let client_connection = ClientConnection {
         outbox: Arc::clone(&outbox),
         socket: socket.try_clone().map_err(cannot)?,
-        writes: hello.role == Role::Writer,
+        writes: hello.role == StreamRole::Writer,
     };
     let absence = Duration::from_secs_f64(run.request.absence_s);
-    run.clients.lock().sit(hello, run.request.source_count(), absence, seat)?;
+    run.clients.lock().sit(hello, run.request.source_count(), absence, client_connection)?;
     Ok((run, outbox))
 }
 
 /// Whether a run has a part of that kind.
-fn check_part(request: &StartRequest, hello: &Hello) -> Result<(), Refusal> {
-    if hello.role == Role::Writer && request.has_regions() {
-        return Err(Refusal::new(
+fn check_part(request: &StartRequest, hello: &StreamHello) -> Result<(), StreamRefusal> {
+    if hello.role == StreamRole::Writer && request.has_regions() {
+        return Err(StreamRefusal::new(
             ErrorCode::Description,
             "regions of one frame share chunks, and must come to one process: bring them to this service",
         ));
     }
-    if hello.role == Role::Writer && request.description.allocate == Allocate::Implicit {
-        return Err(Refusal::new(ErrorCode::Description, ONE_WRITER));
+    if hello.role == StreamRole::Writer && request.description.allocate == Allocate::Implicit {
+        return Err(StreamRefusal::new(ErrorCode::Description, ONE_WRITER));
     }
     check_source(hello, request.source_count())
 }
 
-struct Connection<'c> {
-    shared: &'c Arc<Shared>,
+struct FrameConnection<'c> {
+    shared: &'c Arc<ServiceShared>,
     run: &'c Arc<Run>,
-    hello: &'c Hello,
+    hello: &'c StreamHello,
     outbox: &'c Arc<Outbox>,
-    place: &'c Place<'c>,
+    place: &'c ClientSlot<'c>,
     incoming: Incoming,
     /// Once a frame has come that can be filtered while it comes.
     filtering: Option<Filtering>,
 }
 
-impl Connection<'_> {
+impl FrameConnection<'_> {
     fn run(mut self, mut socket: Socket) -> Result<(), LinkError> {
         socket.set_read_timeout(Some(self.shared.config.idle))?;
         let body_bytes_max = self.body_bytes_max();
-        let welcome = Welcome {
+        let welcome = StreamWelcome {
             version: self.hello.agreed(),
             idle: self.shared.config.idle,
             body_bytes_max,
-            frames: self.run.board.end(Level::Memory),
+            frames: self.run.board.end(AckLevel::Memory),
         };
-        tell(&mut socket, &FromService::Welcome(welcome))?;
-        if self.hello.role == Role::Writer {
+        send_to_client(&mut socket, &FromService::Welcome(welcome))?;
+        if self.hello.role == StreamRole::Writer {
             match self.share() {
-                Ok(share) => tell(&mut socket, &FromService::Share(share))?,
+                Ok(share) => send_to_client(&mut socket, &FromService::Share(share))?,
                 Err(refusal) => self.outbox.refuse(refusal),
             }
         }
         self.run.board.attach(self.outbox);
         let (outbox, out) = (Arc::clone(self.outbox), socket);
-        let telling = named("tell", move || tell_all(&outbox, out))?;
+        let telling = named("tell", move || send_all_messages(&outbox, out))?;
         let feeding = match self.hello.role {
-            Role::Frames => Counted::enter(self.run, |run| &run.feeders, usize::MAX),
+            StreamRole::Frames => CountGuard::enter(self.run, |run| &run.feeders, usize::MAX),
             _ => None,
         };
         let received = self.receive(body_bytes_max);
         drop(feeding);
         match &received {
             Ok(()) => {}
-            Err(LinkError::Message(bad)) => self.outbox.refuse(Refusal::new(ErrorCode::Protocol, bad.0.clone())),
+            Err(LinkError::Message(bad)) => self.outbox.refuse(StreamRefusal::new(ErrorCode::Protocol, bad.0.clone())),
             Err(error) if error.is_silence() => {
                 let text = format!("nothing came for {} s", self.shared.config.idle.as_secs_f64());
-                self.outbox.refuse(Refusal::new(ErrorCode::Vanished, text));
+                self.outbox.refuse(StreamRefusal::new(ErrorCode::Vanished, text));
             }
             Err(_) => self.outbox.close(),
         }
@@ -285,7 +291,7 @@ impl Connection<'_> {
             };
             if header.body_bytes > body_bytes_max {
                 let text = format!("a body of {} bytes; {body_bytes_max} at most", header.body_bytes);
-                self.outbox.refuse(Refusal::new(ErrorCode::Limit, text));
+                self.outbox.refuse(StreamRefusal::new(ErrorCode::Limit, text));
                 return Ok(());
             }
             let taken = match message {
@@ -297,7 +303,7 @@ impl Connection<'_> {
                     self.outbox.answer(FromService::Extent(extent));
                 }),
                 ToService::Report { sequence, again } => self.report(&header, sequence, again)?,
-                ToService::Hello(_) => Err(Refusal::new(ErrorCode::Protocol, "a second HELLO")),
+                ToService::Hello(_) => Err(StreamRefusal::new(ErrorCode::Protocol, "a second HELLO")),
             };
             if let Err(refusal) = taken {
                 self.outbox.refuse(refusal);
@@ -307,9 +313,9 @@ impl Connection<'_> {
     }
 
     /// The answer says that the scalars before it outlive this process.
-    fn ping(&self, flush: bool) -> Result<(), Refusal> {
-        let failed = |error: WriteError| Refusal::new(ErrorCode::Failed, error.to_string());
-        let heed = |sink: &Sink| {
+    fn ping(&self, flush: bool) -> Result<(), StreamRefusal> {
+        let failed = |error: WriteError| StreamRefusal::new(ErrorCode::Failed, error.to_string());
+        let heed = |sink: &RunSink| {
             if flush {
                 sink.flush();
             }
@@ -322,22 +328,23 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn writer(&self) -> Result<(), Refusal> {
+    fn writer(&self) -> Result<(), StreamRefusal> {
         match self.hello.role {
-            Role::Writer => Ok(()),
-            _ => {
-                Err(Refusal::new(ErrorCode::Protocol, "a connection that is not a writer's asks for space in the file"))
-            }
+            StreamRole::Writer => Ok(()),
+            _ => Err(StreamRefusal::new(
+                ErrorCode::Protocol,
+                "a connection that is not a writer's asks for space in the file",
+            )),
         }
     }
 
     /// What a writer has written. A body that was changed on its way ends the connection: the writer says it again.
-    fn report(&mut self, header: &Header, sequence: u64, again: bool) -> Result<Result<(), Refusal>, LinkError> {
+    fn report(&mut self, header: &Header, sequence: u64, again: bool) -> Result<Result<(), StreamRefusal>, LinkError> {
         let mut body = Vec::new();
         let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
         let entries = whole.then(|| journal::decode_records(&body)).flatten();
         let Some(entries) = entries else {
-            return Ok(Err(Refusal::new(ErrorCode::Protocol, "a writer's report came damaged")));
+            return Ok(Err(StreamRefusal::new(ErrorCode::Protocol, "a writer's report came damaged")));
         };
         Ok(self.writer().and_then(|()| self.run.report(entries, again)).map(|()| {
             self.outbox.answer(FromService::Reported(sequence));
@@ -345,12 +352,13 @@ impl Connection<'_> {
     }
 
     /// What a writer must know to begin.
-    fn share(&self) -> Result<ShareHead, Refusal> {
+    fn share(&self) -> Result<ShareHead, StreamRefusal> {
         let run = self.run;
         let description = serde_json::to_string(&run.request.description)
-            .map_err(|error| Refusal::new(ErrorCode::Failed, error.to_string()))?;
+            .map_err(|error| StreamRefusal::new(ErrorCode::Failed, error.to_string()))?;
         let file = run.path.strip_prefix(&self.shared.config.root).unwrap_or(&run.path);
-        let file = file.to_str().ok_or_else(|| Refusal::new(ErrorCode::Failed, "the file's name is not UTF-8"))?;
+        let file =
+            file.to_str().ok_or_else(|| StreamRefusal::new(ErrorCode::Failed, "the file's name is not UTF-8"))?;
         Ok(ShareHead { epoch: run.epoch.fetch_add(1, SeqCst) + 1, file: file.into(), description })
     }
 
@@ -359,7 +367,7 @@ impl Connection<'_> {
         self.run.tallies.lost.fetch_add(lost, Relaxed);
         let all = self.run.clients.lock().end(self.hello, complete, self.run.request.source_count());
         if all && self.run.request.finish && self.run.is_running() {
-            self.run.end_beside(How::Finished, String::new());
+            self.run.end_beside(EndKind::Finished, String::new());
         }
         if !complete && self.ended_alone() {
             return Ok(());
@@ -367,9 +375,9 @@ impl Connection<'_> {
         loop {
             if let Some(ended) = self.run.wait_ended(Duration::from_millis(500)) {
                 match ended.how {
-                    How::Finished => self.outbox.finish(ended.finished),
-                    How::Aborted => self.outbox.refuse(Refusal::new(ErrorCode::Ended, "the run was aborted")),
-                    How::Failed => self.outbox.refuse(Refusal::new(ErrorCode::Failed, ended.why)),
+                    EndKind::Finished => self.outbox.finish(ended.finished),
+                    EndKind::Aborted => self.outbox.refuse(StreamRefusal::new(ErrorCode::Ended, "the run was aborted")),
+                    EndKind::Failed => self.outbox.refuse(StreamRefusal::new(ErrorCode::Failed, ended.why)),
                 }
                 return Ok(());
             }
@@ -387,12 +395,12 @@ impl Connection<'_> {
     /// ended before.
     fn ended_alone(&self) -> bool {
         let set = self.outbox.source;
-        let taken = self.run.board.frames(set, Level::Memory);
+        let taken = self.run.board.frames(set, AckLevel::Memory);
         while self.run.is_running() {
             if self.outbox.is_over() {
                 return true;
             }
-            let durable = self.run.board.frames(set, Level::Durable);
+            let durable = self.run.board.frames(set, AckLevel::Durable);
             if taken.iter().all(|range| durable.covers(&range)) {
                 let counts = FinishedHead { frames: taken.end(), received: taken.len(), ..FinishedHead::default() };
                 self.outbox.finish(counts);
@@ -405,10 +413,10 @@ impl Connection<'_> {
 }
 
 /// The telling thread of a connection.
-fn tell_all(outbox: &Outbox, mut socket: Socket) {
+fn send_all_messages(outbox: &Outbox, mut socket: Socket) {
     while let Some(messages) = outbox.take() {
-        let told = messages.iter().try_for_each(|message| tell(&mut socket, message));
-        if let Err(error) = told {
+        let reported = messages.iter().try_for_each(|message| send_to_client(&mut socket, message));
+        if let Err(error) = reported {
             tracing::debug!("a client does not listen any more: {error}");
             outbox.close();
         }

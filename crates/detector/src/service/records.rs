@@ -3,20 +3,20 @@
 
 use super::request::StartRequest;
 use crate::stream::{FinishedHead, Ranges};
-use crate::stream2::Series;
-use crate::writer::Progress;
+use crate::stream2::Stream2Series;
+use crate::writer::WriterProgress;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
-use varve_world::disk;
+use varve_env::disk;
 
 pub const DIRECTORY: &str = ".varve-record";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct RunRecord {
     pub request: StartRequest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub series: Option<Box<Taken>>,
+    pub series: Option<Box<TakenSeries>>,
     /// Its file was made. One that is gone with its journal was recovered and moved away, or removed.
     #[serde(default)]
     pub begun: bool,
@@ -25,20 +25,20 @@ pub struct Record {
     pub by_client: bool,
     /// Absent while the run goes on.
     #[serde(default)]
-    pub ended: Option<Ended>,
+    pub ended: Option<RunEnd>,
 }
 
 /// A DECTRIS detector's series: what its start and its first image said, which it does not say again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct TakenSeries {
     /// Address of the detector's stream.
     pub detector: String,
-    pub series: Series,
+    pub series: Stream2Series,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
-    pub how: How,
+pub struct RunEnd {
+    pub how: EndKind,
     /// For people; empty if there is nothing to say.
     pub why: String,
     pub finished: FinishedHead,
@@ -49,7 +49,7 @@ pub struct Ended {
     pub others: Vec<Vec<(u64, u64)>>,
     /// As far as it came.
     #[serde(default)]
-    pub progress: Progress,
+    pub progress: WriterProgress,
     #[serde(default)]
     pub tallied: Tallied,
     /// Clients that took part: one whose connection broke before it heard the end may ask again.
@@ -70,21 +70,21 @@ pub struct Tallied {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum How {
+pub enum EndKind {
     Finished,
     Aborted,
     /// The file is valid with all frames so far, or `why` says what to do.
     Failed,
 }
 
-impl Record {
+impl RunRecord {
     /// Of a run that is to begin because somebody asks for it.
-    pub fn of(request: StartRequest) -> Record {
-        Record { request, series: None, begun: false, by_client: false, ended: None }
+    pub fn of(request: StartRequest) -> RunRecord {
+        RunRecord { request, series: None, begun: false, by_client: false, ended: None }
     }
 }
 
-impl Ended {
+impl RunEnd {
     /// The frames of each source that is told apart.
     pub fn ranges(&self) -> Vec<Ranges> {
         let ranges = |pairs: &Vec<(u64, u64)>| {
@@ -96,17 +96,17 @@ impl Ended {
     }
 }
 
-pub struct Records(PathBuf);
+pub struct RunRecords(PathBuf);
 
-impl Records {
+impl RunRecords {
     /// Those beneath `root`.
     ///
     /// # Errors
     /// If their directory cannot be made.
-    pub fn open(root: &Path) -> io::Result<Records> {
+    pub fn open(root: &Path) -> io::Result<RunRecords> {
         let directory = root.join(DIRECTORY);
         disk::create_directories(&directory)?;
-        Ok(Records(directory))
+        Ok(RunRecords(directory))
     }
 
     /// Removes what a service that died was writing.
@@ -122,7 +122,7 @@ impl Records {
         self.0.join(format!("{name}.json"))
     }
 
-    pub fn write(&self, record: &Record) -> io::Result<()> {
+    pub fn write(&self, record: &RunRecord) -> io::Result<()> {
         let bytes = serde_json::to_vec(record).map_err(io::Error::other)?;
         disk::replace(&self.path(&record.request.name), &bytes)
     }
@@ -132,7 +132,7 @@ impl Records {
     }
 
     /// All, and what is wrong with those that cannot be read.
-    pub fn read(&self) -> io::Result<(Vec<Record>, Vec<String>)> {
+    pub fn read(&self) -> io::Result<(Vec<RunRecord>, Vec<String>)> {
         let (mut records, mut wrong) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(&self.0)? {
             let path = entry?.path();

@@ -1,6 +1,6 @@
 //! How a run is asked for, and where its file may lie.
 
-use crate::description::Description;
+use crate::dataset_spec::DatasetSpec;
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub struct StartRequest {
     pub name: String,
     /// The HDF5 file to make, beneath the service's directory.
     pub file: PathBuf,
-    pub description: Description,
+    pub description: DatasetSpec,
     /// Clients that each bring a part of the frames; the run is complete when all have said END. Where the description has
     /// regions, there is one for each, whatever is said here.
     #[serde(default = "one")]
@@ -46,7 +46,7 @@ fn absence() -> f64 {
 }
 
 impl StartRequest {
-    pub fn new(name: &str, file: PathBuf, description: Description) -> StartRequest {
+    pub fn new(name: &str, file: PathBuf, description: DatasetSpec) -> StartRequest {
         StartRequest { name: name.into(), file, description, sources: 1, finish: true, absence_s: ABSENCE_S }
     }
 

@@ -6,17 +6,17 @@ mod report;
 mod status;
 
 pub use end::Unfinished;
-pub use status::{Status, Tallies};
+pub use status::{RunStatus, Tallies};
 
-use super::board::Board;
+use super::board::ProgressBoard;
 use super::clients::Clients;
-use super::records::{Ended, How, Record, Records, Taken};
+use super::records::{EndKind, RunEnd, RunRecord, RunRecords, TakenSeries};
 use super::request::StartRequest;
-use super::share::Share;
-use super::sink::Sink;
-use crate::frame::{Blob, Frame, Level, Nanoseconds};
-use crate::stream::{ErrorCode, Notice, NoticeCode, Ranges, Refusal};
-use crate::writer::{Charge, Patience, Progress, WriteError, now};
+use super::sink::RunSink;
+use super::writer_share::WriterShare;
+use crate::frame::{AckLevel, Blob, Frame, Nanoseconds};
+use crate::stream::{ErrorCode, Notice, NoticeCode, Ranges, StreamRefusal};
+use crate::writer::{InlineWrite, WaitPolicy, WriteError, WriterProgress, unix_nanos};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::io;
 use std::ops::Range;
@@ -24,22 +24,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use varve_world::reserve::Reserve;
+use varve_env::reserve::Reserve;
 
 /// For the end of a run that somebody else is ending.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
 
 /// What the service's runs share.
-pub struct Home {
+pub struct RunContext {
     pub root: PathBuf,
     /// None where another process keeps the run.
-    pub records: Option<Records>,
+    pub records: Option<RunRecords>,
     /// Given up when the store is full, so that files can be made valid.
     pub reserve: Option<Reserve>,
 }
 
-impl Home {
-    pub fn keep(&self, record: &Record) -> io::Result<()> {
+impl RunContext {
+    pub fn keep(&self, record: &RunRecord) -> io::Result<()> {
         self.records.as_ref().map_or(Ok(()), |records| records.write(record))
     }
 
@@ -51,23 +51,23 @@ impl Home {
 pub struct Run {
     pub request: StartRequest,
     /// What a DECTRIS detector said of it.
-    pub series: Option<Box<Taken>>,
+    pub series: Option<Box<TakenSeries>>,
     /// Its file was made.
     begun: bool,
     /// A client began it.
     by_client: bool,
     pub path: PathBuf,
     pub started: Nanoseconds,
-    pub board: Arc<Board>,
+    pub board: Arc<ProgressBoard>,
     pub clients: Mutex<Clients>,
     pub tallies: Tallies,
-    home: Arc<Home>,
-    sink: RwLock<Option<Sink>>,
+    home: Arc<RunContext>,
+    sink: RwLock<Option<RunSink>>,
     /// Of a share.
-    coordinator: Option<Arc<Share>>,
+    coordinator: Option<Arc<WriterShare>>,
     /// Frames that are being taken or were, by source where sources bring regions; a share's board has others' beside them.
     claims: Mutex<Vec<Ranges>>,
-    state: Mutex<State>,
+    state: Mutex<RunState>,
     changed: Condvar,
     /// What is known of the progress while the writer is being ended.
     closing: Mutex<Option<Observer>>,
@@ -77,49 +77,54 @@ pub struct Run {
     pub feeders: AtomicUsize,
 }
 
-type Observer = Box<dyn Fn() -> Progress + Send + Sync>;
+type Observer = Box<dyn Fn() -> WriterProgress + Send + Sync>;
 
-enum State {
+enum RunState {
     /// To be taken up from what the service before left, which cannot be done yet because of this.
     Waiting(String),
     Running,
     /// So, and why.
-    Ending(How, String),
-    Ended(Box<Ended>),
+    Ending(EndKind, String),
+    Ended(Box<RunEnd>),
 }
 
 impl Run {
-    pub fn new(home: Arc<Home>, record: Record, path: PathBuf, (sink, board): (Sink, Arc<Board>)) -> Run {
-        let claims = board.all_frames(Level::Memory);
-        let record = Record { begun: true, ..record };
-        Run::made(home, record, path, (Some(sink), board, claims, State::Running))
+    pub fn new(
+        home: Arc<RunContext>,
+        record: RunRecord,
+        path: PathBuf,
+        (sink, board): (RunSink, Arc<ProgressBoard>),
+    ) -> Run {
+        let claims = board.all_frames(AckLevel::Memory);
+        let record = RunRecord { begun: true, ..record };
+        Run::made(home, record, path, (Some(sink), board, claims, RunState::Running))
     }
 
     /// A run that ended before the service was started.
-    pub fn ended(home: Arc<Home>, record: Record, ended: Ended) -> Run {
+    pub fn ended(home: Arc<RunContext>, record: RunRecord, ended: RunEnd) -> Run {
         let path = home.root.join(&record.request.file);
         let mut frames = ended.ranges();
         // Records of before may tell of the first source alone.
         frames.resize(frames.len().max(record.request.sets()), Ranges::default());
-        let board = Arc::new(Board::with(frames.clone()));
+        let board = Arc::new(ProgressBoard::with(frames.clone()));
         let tallies = Tallies::of(ended.tallied);
-        let made = Run::made(home, record, path, (None, board, frames, State::Ended(Box::new(ended))));
+        let made = Run::made(home, record, path, (None, board, frames, RunState::Ended(Box::new(ended))));
         Run { tallies, ..made }
     }
 
     /// A run that cannot be taken up yet, because of `why`.
-    pub fn waiting(home: Arc<Home>, record: Record, why: String) -> Run {
+    pub fn waiting(home: Arc<RunContext>, record: RunRecord, why: String) -> Run {
         let path = home.root.join(&record.request.file);
         let sets = vec![Ranges::default(); record.request.sets()];
-        let board = Arc::new(Board::with(sets.clone()));
-        Run::made(home, record, path, (None, board, sets, State::Waiting(why)))
+        let board = Arc::new(ProgressBoard::with(sets.clone()));
+        Run::made(home, record, path, (None, board, sets, RunState::Waiting(why)))
     }
 
     fn made(
-        home: Arc<Home>,
-        Record { request, series, begun, by_client, .. }: Record,
+        home: Arc<RunContext>,
+        RunRecord { request, series, begun, by_client, .. }: RunRecord,
         path: PathBuf,
-        (sink, board, claims, state): (Option<Sink>, Arc<Board>, Vec<Ranges>, State),
+        (sink, board, claims, state): (Option<RunSink>, Arc<ProgressBoard>, Vec<Ranges>, RunState),
     ) -> Run {
         Run {
             request,
@@ -127,12 +132,12 @@ impl Run {
             begun,
             by_client,
             path,
-            started: now(),
+            started: unix_nanos(),
             board,
             clients: Mutex::default(),
             tallies: Tallies::default(),
             home,
-            coordinator: sink.as_ref().and_then(Sink::coordinator),
+            coordinator: sink.as_ref().and_then(RunSink::coordinator),
             sink: RwLock::new(sink),
             claims: Mutex::new(claims),
             state: Mutex::new(state),
@@ -144,31 +149,31 @@ impl Run {
     }
 
     /// What the services to come must know of it.
-    pub fn record(&self, ended: Option<Ended>) -> Record {
+    pub fn record(&self, ended: Option<RunEnd>) -> RunRecord {
         let (request, series) = (self.request.clone(), self.series.clone());
-        Record { request, series, begun: self.begun, by_client: self.by_client, ended }
+        RunRecord { request, series, begun: self.begun, by_client: self.by_client, ended }
     }
 
     pub fn is_running(&self) -> bool {
-        matches!(*self.state.lock(), State::Running)
+        matches!(*self.state.lock(), RunState::Running)
     }
 
     /// Why it cannot be taken up yet, if that is how it is.
     pub fn awaits(&self) -> Option<String> {
         match &*self.state.lock() {
-            State::Waiting(why) => Some(why.clone()),
+            RunState::Waiting(why) => Some(why.clone()),
             _ => None,
         }
     }
 
     /// It waits for something else than before.
     pub fn await_otherwise(&self, why: String) {
-        *self.state.lock() = State::Waiting(why);
+        *self.state.lock() = RunState::Waiting(why);
     }
 
-    pub fn ended_as(&self) -> Option<Ended> {
+    pub fn ended_as(&self) -> Option<RunEnd> {
         match &*self.state.lock() {
-            State::Ended(ended) => Some(Ended::clone(ended)),
+            RunState::Ended(ended) => Some(RunEnd::clone(ended)),
             _ => None,
         }
     }
@@ -176,11 +181,11 @@ impl Run {
     /// Whether this client took part in the run.
     pub fn had(&self, client: &[u8; 16]) -> bool {
         self.clients.lock().known().contains(client)
-            || matches!(&*self.state.lock(), State::Ended(ended) if ended.clients.contains(client))
+            || matches!(&*self.state.lock(), RunState::Ended(ended) if ended.clients.contains(client))
     }
 
     /// Does something with the run's sink, while the run is running.
-    pub fn with<T>(&self, work: impl FnOnce(&Sink) -> Result<T, Refusal>) -> Result<T, Refusal> {
+    pub fn with<T>(&self, work: impl FnOnce(&RunSink) -> Result<T, StreamRefusal>) -> Result<T, StreamRefusal> {
         match &*self.sink.read() {
             Some(sink) => work(sink),
             None => Err(self.over()),
@@ -193,20 +198,20 @@ impl Run {
     }
 
     /// Why it takes nothing any more.
-    pub fn over(&self) -> Refusal {
+    pub fn over(&self) -> StreamRefusal {
         let state = self.state.lock();
         let (how, why) = match &*state {
-            State::Waiting(why) => {
-                return Refusal::new(ErrorCode::Stopping, format!("the run cannot be taken up yet: {why}"));
+            RunState::Waiting(why) => {
+                return StreamRefusal::new(ErrorCode::Stopping, format!("the run cannot be taken up yet: {why}"));
             }
-            State::Running => (How::Finished, ""),
-            State::Ending(how, why) => (*how, why.as_str()),
-            State::Ended(ended) => (ended.how, ended.why.as_str()),
+            RunState::Running => (EndKind::Finished, ""),
+            RunState::Ending(how, why) => (*how, why.as_str()),
+            RunState::Ended(ended) => (ended.how, ended.why.as_str()),
         };
         match how {
-            How::Failed => Refusal::new(ErrorCode::Failed, why),
-            How::Aborted => Refusal::new(ErrorCode::Ended, "the run was aborted"),
-            How::Finished => Refusal::new(ErrorCode::Ended, "the run has been finished or is being finished"),
+            EndKind::Failed => StreamRefusal::new(ErrorCode::Failed, why),
+            EndKind::Aborted => StreamRefusal::new(ErrorCode::Ended, "the run was aborted"),
+            EndKind::Finished => StreamRefusal::new(ErrorCode::Ended, "the run has been finished or is being finished"),
         }
     }
 
@@ -216,18 +221,18 @@ impl Run {
         source: u16,
         frame: Frame,
         again: impl Fn() -> bool,
-        patience: Patience,
-    ) -> Result<Result<(), Notice>, Refusal> {
+        patience: WaitPolicy,
+    ) -> Result<Result<(), Notice>, StreamRefusal> {
         let (number, set) = (frame.number, self.request.set_of(source));
         if !self.claim(&mut self.claims.lock(), set, number) {
             return self.repeated(set, number, again());
         }
         let taken = self.with(|sink| match sink.hand_in(set as u32, frame, patience) {
-            Ok(charge) => {
+            Ok(inline_write) => {
                 if self.request.has_regions() {
-                    self.board.post_ranges(set, Level::Memory, &std::iter::once(number).collect());
+                    self.board.post_ranges(set, AckLevel::Memory, &std::iter::once(number).collect());
                 }
-                Ok(Ok(charge))
+                Ok(Ok(inline_write))
             }
             Err(WriteError::Full) => Ok(Err(NoticeCode::Dropped.of(number, "it found no room in time"))),
             Err(WriteError::Frame { why, .. }) => {
@@ -235,24 +240,24 @@ impl Run {
                 Ok(Err(NoticeCode::Refused.of(number, &why)))
             }
             Err(WriteError::Closed) => Err(self.over()),
-            Err(error) => Err(Refusal::new(ErrorCode::Failed, error.to_string())),
+            Err(error) => Err(StreamRefusal::new(ErrorCode::Failed, error.to_string())),
         });
         if !matches!(taken, Ok(Ok(_))) {
             self.claims.lock()[set].remove(number);
         }
         // While nobody else waits for the sink, who may want to end the run.
-        taken.map(|taken| taken.map(|charge| charge.into_iter().for_each(Charge::write)))
+        taken.map(|taken| taken.map(|inline_write| inline_write.into_iter().for_each(InlineWrite::write)))
     }
 
     /// Takes frames that share chunks which are filtered already. `again`: as of [`Run::take`].
-    pub fn take_slab(
+    pub fn take_chunk_group(
         &self,
         source: u16,
         (numbers, taken): (Range<u64>, Nanoseconds),
         chunks: Vec<Blob>,
         again: impl Fn() -> bool,
-        patience: Patience,
-    ) -> Result<Vec<Notice>, Refusal> {
+        patience: WaitPolicy,
+    ) -> Result<Vec<Notice>, StreamRefusal> {
         let set = self.request.set_of(source);
         let new: Vec<u64> = {
             let mut claims = self.claims.lock();
@@ -270,24 +275,25 @@ impl Run {
             let why = "some of the frames of its chunks came before; send the others plain";
             return Ok(vec![NoticeCode::Refused.of(numbers.start, why)]);
         }
-        let taken = self.with(|sink| match sink.submit_slab(set as u32, (numbers.clone(), taken), chunks, patience) {
-            Ok(()) => {
-                if self.request.has_regions() {
-                    self.board.post_ranges(set, Level::Memory, &numbers.clone().collect());
+        let taken =
+            self.with(|sink| match sink.submit_chunk_group(set as u32, (numbers.clone(), taken), chunks, patience) {
+                Ok(()) => {
+                    if self.request.has_regions() {
+                        self.board.post_ranges(set, AckLevel::Memory, &numbers.clone().collect());
+                    }
+                    Ok(Vec::new())
                 }
-                Ok(Vec::new())
-            }
-            Err(WriteError::Full) => {
-                let dropped = |number| NoticeCode::Dropped.of(number, "its chunk found no room in time");
-                Ok(numbers.clone().map(dropped).collect())
-            }
-            Err(WriteError::Frame { why, .. }) => {
-                self.tallies.refused.fetch_add(frames, Relaxed);
-                Ok(vec![NoticeCode::Refused.of(numbers.start, &why)])
-            }
-            Err(WriteError::Closed) => Err(self.over()),
-            Err(error) => Err(Refusal::new(ErrorCode::Failed, error.to_string())),
-        });
+                Err(WriteError::Full) => {
+                    let dropped = |number| NoticeCode::Dropped.of(number, "its chunk found no room in time");
+                    Ok(numbers.clone().map(dropped).collect())
+                }
+                Err(WriteError::Frame { why, .. }) => {
+                    self.tallies.refused.fetch_add(frames, Relaxed);
+                    Ok(vec![NoticeCode::Refused.of(numbers.start, &why)])
+                }
+                Err(WriteError::Closed) => Err(self.over()),
+                Err(error) => Err(StreamRefusal::new(ErrorCode::Failed, error.to_string())),
+            });
         if !matches!(&taken, Ok(notices) if notices.is_empty()) {
             give_back();
         }
@@ -301,19 +307,19 @@ impl Run {
     }
 
     /// A frame that came before has come again: the first is kept, and acknowledged again as far as it has come.
-    fn repeated(&self, set: usize, number: u64, again: bool) -> Result<Result<(), Notice>, Refusal> {
+    fn repeated(&self, set: usize, number: u64, again: bool) -> Result<Result<(), Notice>, StreamRefusal> {
         self.board.repeat(set, number);
         if again {
             return Ok(Ok(()));
         }
         self.tallies.duplicate.fetch_add(1, Relaxed);
         self.with(|sink| Ok(sink.mark_duplicate(number)))?
-            .map_err(|error| Refusal::new(ErrorCode::Failed, error.to_string()))?;
+            .map_err(|error| StreamRefusal::new(ErrorCode::Failed, error.to_string()))?;
         Ok(Err(NoticeCode::Duplicate.of(number, "the first is kept")))
     }
 
     /// Frames came whose bytes were changed on their way.
-    pub fn damaged(&self, source: u16, numbers: impl Iterator<Item = u64>) -> Result<(), Refusal> {
+    pub fn damaged(&self, source: u16, numbers: impl Iterator<Item = u64>) -> Result<(), StreamRefusal> {
         let set = self.request.set_of(source);
         for number in numbers {
             self.tallies.damaged.fetch_add(1, Relaxed);
@@ -328,11 +334,11 @@ impl Run {
     }
 
     /// An extent for a process that has a share.
-    pub fn grant(&self, bytes: u64) -> Result<Range<u64>, Refusal> {
+    pub fn grant(&self, bytes: u64) -> Result<Range<u64>, StreamRefusal> {
         /// A writer asks for what many chunks take; far more is an error.
         const EXTENT_BYTES_MAX: u64 = 4 << 30;
         if bytes > EXTENT_BYTES_MAX {
-            return Err(Refusal::new(
+            return Err(StreamRefusal::new(
                 ErrorCode::Limit,
                 format!("an extent of {bytes} bytes; {EXTENT_BYTES_MAX} at most"),
             ));

@@ -1,15 +1,15 @@
 //! DECTRIS detectors: a PULL socket that connects to the detector, and a run for each series it sends. Back-pressure is the
 //! socket's: while a run has no room, the detector keeps its images, as long as it can.
 
-use super::records::Taken;
-use super::{Asker, How, Run, Shared, StartRequest};
-use crate::description::{Description, Structure};
+use super::records::TakenSeries;
+use super::{Asker, EndKind, Run, ServiceShared, StartRequest};
+use crate::dataset_spec::{DatasetSpec, Structure};
 use crate::filters::Filter;
 use crate::frame::{ElementType, Frame, Payload};
-use crate::stream::{NoticeCode, Refusal};
-use crate::stream2::zmtp::{Received, Role, handshake, receive};
-use crate::stream2::{Image, Message, Series, Start};
-use crate::writer::Patience;
+use crate::stream::{NoticeCode, StreamRefusal};
+use crate::stream2::zmtp::{Received, ZmtpRole, handshake, receive};
+use crate::stream2::{SeriesStart, Stream2Image, Stream2Message, Stream2Series};
+use crate::writer::WaitPolicy;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -28,14 +28,14 @@ const GLANCE: Duration = Duration::from_millis(200);
 /// Several channels of the largest frame that a run takes.
 const MESSAGE_BYTES_MAX: u64 = 4 << 30;
 /// A detector keeps its images as long as it can, which is not for ever: all room is for them.
-const ITS_OWN: Patience = Patience::Within(Duration::from_secs(365 * 86400));
+const ITS_OWN: WaitPolicy = WaitPolicy::Within(Duration::from_secs(365 * 86400));
 /// So many images of another series, and none between of the one under way: that one is over.
 const ASTRAY_MAX: u32 = 16;
 /// Connections that fail one after the other are told of once in so many.
 const TOLD: u64 = 60;
 
 /// Starts the thread that takes from the detector at `address` (HOST:PORT).
-pub fn start(shared: &Arc<Shared>, address: String) -> io::Result<JoinHandle<()>> {
+pub fn start(shared: &Arc<ServiceShared>, address: String) -> io::Result<JoinHandle<()>> {
     let mine = Arc::clone(shared);
     super::named("stream2", move || {
         let Some(series) = taken_up(&mine, &address) else { return };
@@ -45,7 +45,7 @@ pub fn start(shared: &Arc<Shared>, address: String) -> io::Result<JoinHandle<()>
 
 /// The series that the service before was in the middle of: a detector does not send its start again, and keeps its images
 /// while nobody asks for them, until the series' run can be taken up. `None`: the service is being stopped.
-fn taken_up(shared: &Shared, address: &str) -> Option<State> {
+fn taken_up(shared: &ServiceShared, address: &str) -> Option<SeriesState> {
     let is_its =
         |run: &Arc<Run>| run.ended_as().is_none() && run.series.as_ref().is_some_and(|taken| taken.detector == address);
     while !shared.is_stopping() {
@@ -54,20 +54,20 @@ fn taken_up(shared: &Shared, address: &str) -> Option<State> {
             Some((run, _)) if run.awaits().is_some() => std::thread::sleep(GLANCE),
             Some((run, taken)) => {
                 tracing::info!(address, series = taken.series.start.series, "the detector's series goes on");
-                return Some(State::Running { series: Box::new(taken.series), run });
+                return Some(SeriesState::Running { series: Box::new(taken.series), run });
             }
-            None => return Some(State::Idle),
+            None => return Some(SeriesState::Idle),
         }
     }
     None
 }
 
-enum State {
+enum SeriesState {
     Idle,
     /// Announced; the first image tells what the start does not.
-    Announced(Box<Start>),
+    Announced(Box<SeriesStart>),
     Running {
-        series: Box<Series>,
+        series: Box<Stream2Series>,
         run: Arc<Run>,
     },
     /// A series that cannot be kept: its images are passed over.
@@ -75,9 +75,9 @@ enum State {
 }
 
 struct Intake {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceShared>,
     address: String,
-    series: State,
+    series: SeriesState,
     /// The series whose images were passed over last, which has been said.
     passed_over: Option<u64>,
     /// Images of other series that have come one after the other.
@@ -121,7 +121,7 @@ impl Intake {
                 Ok(mut stream) => {
                     stream.set_read_timeout(Some(SILENCE))?;
                     stream.set_write_timeout(Some(SILENCE))?;
-                    handshake(&mut stream, Role::Pull)?;
+                    handshake(&mut stream, ZmtpRole::Pull)?;
                     stream.set_read_timeout(Some(GLANCE))?;
                     // A detector whose power is cut says nothing more: the kernel asks it.
                     rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
@@ -151,10 +151,10 @@ impl Intake {
                 legacy = true;
                 continue;
             }
-            match Message::decode(&message) {
-                Ok(Message::Start(start)) => self.announce(*start),
-                Ok(Message::Image(image)) => self.image(&image),
-                Ok(Message::End { series }) => self.end(series),
+            match Stream2Message::decode(&message) {
+                Ok(Stream2Message::Start(start)) => self.announce(*start),
+                Ok(Stream2Message::Image(image)) => self.image(&image),
+                Ok(Stream2Message::End { series }) => self.end(series),
                 Err(error) => {
                     tracing::error!(address = self.address, "a message of the detector is refused: {error}");
                     self.unreadable(&message);
@@ -165,7 +165,7 @@ impl Intake {
 
     /// An image whose message nobody can read to its end, if it still says which one it is: what came before is kept.
     fn unreadable(&self, message: &[u8]) {
-        if let (State::Running { series, run }, Some(image)) = (&self.series, Image::salvage(message))
+        if let (SeriesState::Running { series, run }, Some(image)) = (&self.series, Stream2Image::salvage(message))
             && series.has(&image)
         {
             self.take(series, run, &image);
@@ -173,28 +173,28 @@ impl Intake {
     }
 
     /// An image of the series under way, whose run may be over: it is passed over then.
-    fn take(&self, series: &Series, run: &Run, image: &Image<'_>) {
+    fn take(&self, series: &Stream2Series, run: &Run, image: &Stream2Image<'_>) {
         if let Err(refusal) = take(series, run, image) {
             self.shared.images_passed_over.fetch_add(1, Relaxed);
             tracing::error!(series = image.series, image = image.number, "an image is not kept: {}", refusal.text);
         }
     }
 
-    fn announce(&mut self, start: Start) {
-        if let State::Running { run, .. } = &self.series {
-            run.end(How::Finished, "the detector began another series");
+    fn announce(&mut self, start: SeriesStart) {
+        if let SeriesState::Running { run, .. } = &self.series {
+            run.end(EndKind::Finished, "the detector began another series");
         }
         tracing::info!(series = start.series, images = start.images, "the detector begins a series");
         for what in &start.passed_over {
             tracing::warn!(series = start.series, "the series is kept without {what}");
         }
-        self.series = State::Announced(Box::new(start));
+        self.series = SeriesState::Announced(Box::new(start));
         self.passed_over = None;
     }
 
     /// An image that no run keeps. The series under way goes on: what comes astray does not end it, unless nothing else
     /// comes.
-    fn pass_over(&mut self, image: &Image<'_>) {
+    fn pass_over(&mut self, image: &Stream2Image<'_>) {
         self.shared.images_passed_over.fetch_add(1, Relaxed);
         if self.passed_over.replace(image.series) != Some(image.series) {
             tracing::error!(
@@ -205,15 +205,15 @@ impl Intake {
         }
         self.astray += 1;
         if self.astray >= ASTRAY_MAX
-            && let State::Running { run, .. } = &self.series
+            && let SeriesState::Running { run, .. } = &self.series
         {
-            run.end(How::Finished, "the detector began another series, whose start was not seen");
-            self.series = State::Refused(image.series);
+            run.end(EndKind::Finished, "the detector began another series, whose start was not seen");
+            self.series = SeriesState::Refused(image.series);
         }
     }
 
-    fn image(&mut self, image: &Image<'_>) {
-        if let State::Announced(start) = &self.series
+    fn image(&mut self, image: &Stream2Image<'_>) {
+        if let SeriesState::Announced(start) = &self.series
             && start.has(image)
         {
             if image.channels.is_empty() {
@@ -227,27 +227,27 @@ impl Intake {
                 self.shared.images_passed_over.fetch_add(1, Relaxed);
                 return;
             }
-            self.series = match self.begin(Start::clone(start), image) {
-                Ok((series, run)) => State::Running { series: Box::new(series), run },
+            self.series = match self.begin(SeriesStart::clone(start), image) {
+                Ok((series, run)) => SeriesState::Running { series: Box::new(series), run },
                 Err(why) => {
                     tracing::error!(series = start.series, "the series cannot be kept: {why}");
-                    State::Refused(start.series)
+                    SeriesState::Refused(start.series)
                 }
             };
         }
         match &self.series {
-            State::Running { series, run } if series.has(image) => {
+            SeriesState::Running { series, run } if series.has(image) => {
                 self.astray = 0;
                 self.take(series, run, image);
             }
-            State::Refused(series) if *series == image.series => {
+            SeriesState::Refused(series) if *series == image.series => {
                 self.shared.images_passed_over.fetch_add(1, Relaxed);
             }
             _ => self.pass_over(image),
         }
     }
 
-    fn begin(&self, start: Start, image: &Image<'_>) -> Result<(Series, Arc<Run>), String> {
+    fn begin(&self, start: SeriesStart, image: &Stream2Image<'_>) -> Result<(Stream2Series, Arc<Run>), String> {
         // Several detectors count their series each for itself.
         let numbered = |tries: u32| match tries {
             0 => format!("series-{}", start.series),
@@ -256,8 +256,8 @@ impl Intake {
         // The status of a series that has ended stays, too.
         let taken = |name: &String| self.shared.run(name).is_some();
         let name = (0..u32::MAX).map(numbered).find(|name| !taken(name)).expect("no service has so many runs");
-        let series = Series::begin(start, image, Filter::BSLZ4).map_err(|error| error.to_string())?;
-        let mut base = Description::new(ElementType::U8, vec![1]);
+        let series = Stream2Series::begin(start, image, Filter::BSLZ4).map_err(|error| error.to_string())?;
+        let mut base = DatasetSpec::new(ElementType::U8, vec![1]);
         base.structure = Structure::Nexus;
         let description = series.describe(base);
         // A detector counts its series anew when it is restarted.
@@ -268,7 +268,7 @@ impl Intake {
         let taken = |file: &PathBuf| self.shared.config.root.join(file).symlink_metadata().is_ok();
         let file = (0..u32::MAX).map(free).find(|file| !taken(file)).expect("no directory holds so many files");
         let request = StartRequest { finish: false, ..StartRequest::new(&name, file, description) };
-        let taken = Box::new(Taken { detector: self.address.clone(), series: series.clone() });
+        let taken = Box::new(TakenSeries { detector: self.address.clone(), series: series.clone() });
         match self.shared.begin_for(request, &Asker::Detector(taken)) {
             Ok(run) => Ok((series, run)),
             Err(refusal) => Err(refusal.text),
@@ -276,11 +276,11 @@ impl Intake {
     }
 
     fn end(&mut self, series: u64) {
-        match std::mem::replace(&mut self.series, State::Idle) {
-            State::Running { series: mine, run } if mine.start.series == series => {
-                run.end(How::Finished, "the detector ended the series");
+        match std::mem::replace(&mut self.series, SeriesState::Idle) {
+            SeriesState::Running { series: mine, run } if mine.start.series == series => {
+                run.end(EndKind::Finished, "the detector ended the series");
             }
-            State::Announced(start) => {
+            SeriesState::Announced(start) => {
                 tracing::warn!(series = start.series, "the series ended without an image: no file is made");
             }
             other => self.series = other,
@@ -289,7 +289,7 @@ impl Intake {
 }
 
 /// The image is marked in the file, and the series goes on.
-fn damaged(run: &Run, image: &Image<'_>) {
+fn damaged(run: &Run, image: &Stream2Image<'_>) {
     if let Err(refusal) = run.damaged(0, std::iter::once(image.number)) {
         tracing::error!(series = image.series, image = image.number, "{}", refusal.text);
     }
@@ -300,7 +300,7 @@ fn damaged(run: &Run, image: &Image<'_>) {
 ///
 /// # Errors
 /// If the run takes nothing any more.
-fn take(series: &Series, run: &Run, image: &Image<'_>) -> Result<(), Refusal> {
+fn take(series: &Stream2Series, run: &Run, image: &Stream2Image<'_>) -> Result<(), StreamRefusal> {
     // A series of one channel, or one that a service began which knew of whole images alone.
     let bytes = image.channels.iter().map(|channel| channel.bytes.len() as u64).sum();
     run.tallies.received_bytes.fetch_add(bytes, Relaxed);
@@ -332,7 +332,7 @@ fn take(series: &Series, run: &Run, image: &Image<'_>) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// If the run takes nothing any more.
-fn keep(run: &Run, source: u16, image: &Image<'_>, payload: Payload) -> Result<Option<String>, Refusal> {
+fn keep(run: &Run, source: u16, image: &Stream2Image<'_>, payload: Payload) -> Result<Option<String>, StreamRefusal> {
     let frame = Frame { number: image.number, taken: image.taken(), payload };
     match run.take(source, frame, || false, ITS_OWN)? {
         Ok(()) => {}
@@ -347,7 +347,7 @@ fn keep(run: &Run, source: u16, image: &Image<'_>, payload: Payload) -> Result<O
 /// A stream whose reads wait as long as no message has begun and the service goes on.
 struct Patient<'s> {
     stream: TcpStream,
-    shared: &'s Shared,
+    shared: &'s ServiceShared,
     /// When bytes of the present message last came.
     heard: Option<Instant>,
 }

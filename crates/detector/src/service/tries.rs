@@ -16,7 +16,7 @@ pub struct Tries(Mutex<State>);
 struct State {
     /// Since the last line.
     untold: u64,
-    told: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 impl Tries {
@@ -24,11 +24,11 @@ impl Tries {
     pub fn add(&self, from: &dyn fmt::Display, what: &str) {
         let mut state = self.0.lock();
         state.untold += 1;
-        if state.told.is_some_and(|told| told.elapsed() < LOG_INTERVAL) {
+        if state.reported.is_some_and(|reported| reported.elapsed() < LOG_INTERVAL) {
             return;
         }
         let tries = std::mem::take(&mut state.untold);
-        state.told = Some(Instant::now());
+        state.reported = Some(Instant::now());
         drop(state);
         tracing::warn!("{tries} requests with a wrong token, the latest from {from}: {}", what.escape_default());
     }

@@ -1,6 +1,6 @@
 //! Counts as the elements of a frame.
 
-use crate::description::half;
+use crate::dataset_spec::half;
 use crate::hdf5::ElementType;
 
 /// The bytes of a count, of which the first are the element's; "no pixel" is all ones, which of the floats is no number.
@@ -52,7 +52,7 @@ mod tests {
 
     /// Promise: a count is what it was, in every element that can hold it.
     #[test]
-    fn counts_are_read_as_they_were_written() {
+    fn counts_round_trip() {
         for element in ElementType::ALL {
             let of_bytes = |count| of(element, &bytes(element, count)[..element.size()]);
             for count in

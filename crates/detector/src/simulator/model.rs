@@ -4,7 +4,7 @@ use crate::hdf5::ElementType;
 use std::str::FromStr;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
+pub struct DetectorModel {
     pub width: u64,
     pub height: u64,
     pub element: ElementType,
@@ -22,7 +22,7 @@ pub struct BadModel(pub String);
 /// Larger sensors do not exist; a frame stays below 1 GiB.
 const SIDE_MAX: u64 = 16_384;
 
-impl Model {
+impl DetectorModel {
     /// Whether a pixel lies between modules.
     pub fn is_dead(&self, x: u64, y: u64) -> bool {
         let Some([(width, across), (height, down)]) = self.modules else { return false };
@@ -30,11 +30,11 @@ impl Model {
     }
 }
 
-impl FromStr for Model {
+impl FromStr for DetectorModel {
     type Err = BadModel;
 
-    fn from_str(name: &str) -> Result<Model, BadModel> {
-        let model = |width, height, element, modules| Ok(Model { width, height, element, modules });
+    fn from_str(name: &str) -> Result<DetectorModel, BadModel> {
+        let model = |width, height, element, modules| Ok(DetectorModel { width, height, element, modules });
         match name {
             "pilatus6m" => model(2463, 2527, ElementType::I32, Some([(487, 7), (195, 17)])),
             "eiger16m" => model(4150, 4371, ElementType::U16, Some([(1030, 10), (514, 37)])),

@@ -25,7 +25,7 @@ fn frames_compress_as_asked() {
 }
 
 #[test]
-fn one_seed_gives_the_same_frames_and_another_others() {
+fn frames_depend_on_the_seed_only() {
     let simulator = |seed| Simulator::new("64x48xu16".parse().unwrap(), 3.0, seed).unwrap();
     assert_eq!(simulator(5).frame(3), simulator(5).frame(3));
     assert_ne!(simulator(5).frame(3), simulator(5).frame(4));
@@ -34,18 +34,18 @@ fn one_seed_gives_the_same_frames_and_another_others() {
 
 #[test]
 fn gaps_hold_no_counts_and_impossible_ratios_are_refused() {
-    let model: Model = "pilatus6m".parse().unwrap();
+    let model: DetectorModel = "pilatus6m".parse().unwrap();
     assert!(model.is_dead(487, 0) && !model.is_dead(494, 0) && model.is_dead(0, 195) && !model.is_dead(0, 212));
     let error = Simulator::new("64x48xu16".parse().unwrap(), 1e9, 1).err().expect("refused").to_string();
     assert!(error.contains("ask for a ratio from"), "{error}");
     for name in ["pilatus", "0x5xu16", "5x5xf31", "5x5", "99999x1xu8"] {
-        assert!(name.parse::<Model>().is_err(), "{name}");
+        assert!(name.parse::<DetectorModel>().is_err(), "{name}");
     }
 }
 
 /// Where the filter's headers outweigh the pixels, no ratio above 1 can be asked for, and 1 can.
 #[test]
-fn tiny_frames_are_said_to_be_too_small() {
+fn too_small_frames_are_refused() {
     for model in ["4x4xu8", "1x1xu16"] {
         let simulator = |ratio| Simulator::new(model.parse().unwrap(), ratio, 1);
         let error = simulator(6.0).err().expect("refused").to_string();

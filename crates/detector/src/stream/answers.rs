@@ -1,11 +1,11 @@
 //! What the service says.
 
-use super::hello::Welcome;
+use super::hello::StreamWelcome;
 use super::message::Header;
-use super::read::{Reader, put_text};
+use super::read::{MessageReader, put_text};
 use super::{BadMessage, bad, level_bit};
-use crate::catalog::Counts;
-use crate::frame::Level;
+use crate::catalog::FrameCounts;
+use crate::frame::AckLevel;
 use std::fmt;
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub const NO_FRAME: u64 = u64::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
-    pub level: Level,
+    pub level: AckLevel,
     pub frames: Vec<Range<u64>>,
 }
 
@@ -48,14 +48,14 @@ impl NoticeCode {
 /// Why the service ends a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {text}")]
-pub struct Refusal {
+pub struct StreamRefusal {
     pub code: ErrorCode,
     pub text: String,
 }
 
-impl Refusal {
-    pub fn new(code: ErrorCode, text: impl Into<String>) -> Refusal {
-        Refusal { code, text: text.into() }
+impl StreamRefusal {
+    pub fn new(code: ErrorCode, text: impl Into<String>) -> StreamRefusal {
+        StreamRefusal { code, text: text.into() }
     }
 }
 
@@ -129,10 +129,10 @@ pub struct FinishedHead {
 /// The heads that the service sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromService {
-    Welcome(Welcome),
+    Welcome(StreamWelcome),
     Ack(Ack),
     Notice(Notice),
-    Error(Refusal),
+    Error(StreamRefusal),
     Finished(FinishedHead),
     Pong,
     /// To a writer, after WELCOME: what it has a share of.
@@ -188,12 +188,12 @@ impl FromService {
     /// # Errors
     /// If a client cannot take it; says why.
     pub fn decode(header: &Header, head: &[u8]) -> Result<FromService, BadMessage> {
-        let mut reader = Reader(head);
+        let mut reader = MessageReader(head);
         if header.body_bytes > 0 {
             return bad("a service's message has a body");
         }
         Ok(match header.kind {
-            WELCOME => FromService::Welcome(Welcome::decode(&mut reader)?),
+            WELCOME => FromService::Welcome(StreamWelcome::decode(&mut reader)?),
             ACK => FromService::Ack(Ack::decode(&mut reader)?),
             NOTICE => {
                 let (code, frame, text) = unword(&mut reader)?;
@@ -205,7 +205,7 @@ impl FromService {
                 let (code, _, text) = unword(&mut reader)?;
                 let known = ErrorCode::NAMES.get(usize::from(code).wrapping_sub(1));
                 let Some((code, _)) = known else { return bad(format!("an error of code {code}: {text}")) };
-                FromService::Error(Refusal { code: *code, text })
+                FromService::Error(StreamRefusal { code: *code, text })
             }
             FINISHED => FromService::Finished(FinishedHead::decode(&mut reader)?),
             PONG => FromService::Pong,
@@ -233,7 +233,7 @@ fn words(code: u16, frame: u64, text: &str) -> Vec<u8> {
     head
 }
 
-fn unword(reader: &mut Reader<'_>) -> Result<(u16, u64, String), BadMessage> {
+fn unword(reader: &mut MessageReader<'_>) -> Result<(u16, u64, String), BadMessage> {
     let (code, length) = (reader.u16()?, reader.u16()?);
     reader.u32()?;
     let frame = reader.u64()?;
@@ -251,9 +251,9 @@ impl Ack {
         head
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Ack, BadMessage> {
+    fn decode(reader: &mut MessageReader<'_>) -> Result<Ack, BadMessage> {
         let bit = reader.u8()?;
-        let levels = [Level::Memory, Level::Written, Level::Durable];
+        let levels = [AckLevel::Memory, AckLevel::Written, AckLevel::Durable];
         let Some(level) = levels.into_iter().find(|level| level_bit(*level) == bit) else {
             return bad(format!("an acknowledgement of level {bit}"));
         };
@@ -273,8 +273,8 @@ impl Ack {
 }
 
 impl FinishedHead {
-    pub fn set(&mut self, counts: Counts, file_bytes: u64) {
-        let Counts { frames, missing, damaged, duplicate, late, partial, .. } = counts;
+    pub fn set(&mut self, counts: FrameCounts, file_bytes: u64) {
+        let FrameCounts { frames, missing, damaged, duplicate, late, partial, .. } = counts;
         let received = counts.received + duplicate + late;
         *self = FinishedHead { frames, received, missing, damaged, duplicate, late, file_bytes, partial, ..*self };
     }
@@ -288,7 +288,7 @@ impl FinishedHead {
         self.fields().into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<FinishedHead, BadMessage> {
+    fn decode(reader: &mut MessageReader<'_>) -> Result<FinishedHead, BadMessage> {
         Ok(FinishedHead {
             frames: reader.u64()?,
             received: reader.u64()?,
@@ -313,7 +313,7 @@ impl ShareHead {
         head
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<ShareHead, BadMessage> {
+    fn decode(reader: &mut MessageReader<'_>) -> Result<ShareHead, BadMessage> {
         let epoch = reader.u32()?;
         let file_bytes = reader.u16()?.into();
         let file = reader.text(file_bytes, "a file's name")?;

@@ -1,6 +1,6 @@
 //! The head of what is brought of frames.
 
-use super::read::Reader;
+use super::read::MessageReader;
 use super::{BadMessage, bad};
 use crate::hdf5::ElementType;
 
@@ -39,7 +39,7 @@ impl FrameHead {
         head
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<FrameHead, BadMessage> {
+    pub(super) fn decode(reader: &mut MessageReader<'_>) -> Result<FrameHead, BadMessage> {
         let (number, taken) = (reader.u64()?, reader.u64()?);
         let (code, rank, filter_bytes) = (reader.u8()?, reader.u8()?, reader.u8()?);
         reader.u8()?;

@@ -1,7 +1,7 @@
 //! The first words of both sides.
 
 use super::message::BodyChecksum;
-use super::read::{Reader, put_text};
+use super::read::{MessageReader, put_text};
 use super::{BadMessage, NEWEST_VERSION, VERSION, bad};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const FOR_EVER: u32 = u32::MAX;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum StreamRole {
     /// Frames of one source, and scalars.
     Frames,
     /// Scalars alone.
@@ -21,12 +21,12 @@ pub enum Role {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct StreamHello {
     /// The oldest version that the client speaks.
     pub version: u16,
     /// The newest one; 0: the same, as clients say that know of one version only.
     pub newest: u8,
-    pub role: Role,
+    pub role: StreamRole,
     pub checksum: BodyChecksum,
     /// Sum of [`super::level_bit`].
     pub levels: u8,
@@ -56,7 +56,7 @@ pub fn check_run_name(name: &str) -> Result<(), BadMessage> {
     Ok(())
 }
 
-impl Hello {
+impl StreamHello {
     /// The version that a service speaks with this client: the newest that both know.
     pub fn agreed(&self) -> u16 {
         self.version.max(u16::from(self.newest)).min(NEWEST_VERSION)
@@ -65,9 +65,9 @@ impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut head = self.version.to_le_bytes().to_vec();
         head.push(match self.role {
-            Role::Frames => 0,
-            Role::Scalars => 1,
-            Role::Writer => 2,
+            StreamRole::Frames => 0,
+            StreamRole::Scalars => 1,
+            StreamRole::Writer => 2,
         });
         head.push(match self.checksum {
             BodyChecksum::None => 0,
@@ -88,7 +88,7 @@ impl Hello {
         head
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Hello, BadMessage> {
+    pub(super) fn decode(reader: &mut MessageReader<'_>) -> Result<StreamHello, BadMessage> {
         let version = reader.u16()?;
         if !(VERSION..=NEWEST_VERSION).contains(&version) {
             // What follows may be anything: it is answered by ERROR `version`, which looks at the version first.
@@ -97,9 +97,9 @@ impl Hello {
             ));
         }
         let role = match reader.u8()? {
-            0 => Role::Frames,
-            1 => Role::Scalars,
-            2 => Role::Writer,
+            0 => StreamRole::Frames,
+            1 => StreamRole::Scalars,
+            2 => StreamRole::Writer,
             role => return bad(format!("HELLO has role {role}; there are 0 to 2")),
         };
         let checksum = match reader.u8()? {
@@ -123,7 +123,7 @@ impl Hello {
         let start_bytes = reader.u32()? as usize;
         let start = reader.text(start_bytes, "the start")?;
         let patience = (patience != FOR_EVER).then(|| Duration::from_millis(patience.into()));
-        Ok(Hello {
+        Ok(StreamHello {
             version,
             newest,
             role,
@@ -142,8 +142,8 @@ impl Hello {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Welcome {
-    /// What is spoken from here on; see [`Hello::agreed`].
+pub struct StreamWelcome {
+    /// What is spoken from here on; see [`StreamHello::agreed`].
     pub version: u16,
     /// Without a message after which the service gives the connection up.
     pub idle: Duration,
@@ -152,7 +152,7 @@ pub struct Welcome {
     pub frames: u64,
 }
 
-impl Welcome {
+impl StreamWelcome {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut head = self.version.to_le_bytes().to_vec();
         head.extend([0, 0]);
@@ -162,10 +162,10 @@ impl Welcome {
         head
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Welcome, BadMessage> {
+    pub(super) fn decode(reader: &mut MessageReader<'_>) -> Result<StreamWelcome, BadMessage> {
         let version = reader.u16()?;
         reader.u16()?;
         let idle = Duration::from_millis(reader.u32()?.into());
-        Ok(Welcome { version, idle, body_bytes_max: reader.u64()?, frames: reader.u64()? })
+        Ok(StreamWelcome { version, idle, body_bytes_max: reader.u64()?, frames: reader.u64()? })
     }
 }

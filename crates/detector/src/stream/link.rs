@@ -218,14 +218,14 @@ pub fn hold_little(socket: &TcpStream) -> io::Result<()> {
 ///
 /// # Errors
 /// If the connection breaks or takes nothing for too long.
-pub fn tell(to: &mut impl Write, message: &FromService) -> io::Result<()> {
+pub fn send_to_client(to: &mut impl Write, message: &FromService) -> io::Result<()> {
     send(to, message.encode(), &[], 0)
 }
 
 /// Sends a message of a client with its body in parts.
 ///
 /// # Errors
-/// As of [`tell`].
-pub fn say(to: &mut impl Write, message: &ToService, body: &[&[u8]], sum: u64) -> io::Result<()> {
+/// As of [`send_to_client`].
+pub fn send_to_service(to: &mut impl Write, message: &ToService, body: &[&[u8]], sum: u64) -> io::Result<()> {
     send(to, message.encode(), body, sum)
 }

@@ -33,9 +33,9 @@ impl BodyChecksum {
     /// Of a body that comes piece by piece.
     pub fn begin(self) -> BodySum {
         let state = match self {
-            BodyChecksum::None => State::None,
-            BodyChecksum::Crc32 => State::Crc32(crc32fast::Hasher::new()),
-            BodyChecksum::Xxh3 => State::Xxh3(Box::new(Xxh3::new())),
+            BodyChecksum::None => ChecksumState::None,
+            BodyChecksum::Crc32 => ChecksumState::Crc32(crc32fast::Hasher::new()),
+            BodyChecksum::Xxh3 => ChecksumState::Xxh3(Box::new(Xxh3::new())),
         };
         BodySum { state, any: false }
     }
@@ -56,12 +56,12 @@ impl BodyChecksum {
 
 /// A checksum under way.
 pub struct BodySum {
-    state: State,
+    state: ChecksumState,
     /// An empty body's checksum is 0.
     any: bool,
 }
 
-enum State {
+enum ChecksumState {
     None,
     Crc32(crc32fast::Hasher),
     Xxh3(Box<Xxh3>),
@@ -71,18 +71,18 @@ impl BodySum {
     pub fn add(&mut self, piece: &[u8]) {
         self.any |= !piece.is_empty();
         match &mut self.state {
-            State::None => {}
-            State::Crc32(sum) => sum.update(piece),
-            State::Xxh3(sum) => sum.update(piece),
+            ChecksumState::None => {}
+            ChecksumState::Crc32(sum) => sum.update(piece),
+            ChecksumState::Xxh3(sum) => sum.update(piece),
         }
     }
 
     pub fn end(self) -> u64 {
         match self.state {
             _ if !self.any => 0,
-            State::None => 0,
-            State::Crc32(sum) => sum.finalize().into(),
-            State::Xxh3(sum) => sum.digest(),
+            ChecksumState::None => 0,
+            ChecksumState::Crc32(sum) => sum.finalize().into(),
+            ChecksumState::Xxh3(sum) => sum.digest(),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::{BadMessage, bad};
 
-pub struct Reader<'b>(pub &'b [u8]);
+pub struct MessageReader<'b>(pub &'b [u8]);
 
-impl<'b> Reader<'b> {
+impl<'b> MessageReader<'b> {
     pub fn bytes(&mut self, count: usize) -> Result<&'b [u8], BadMessage> {
         match self.0.split_at_checked(count) {
             Some((bytes, rest)) => {

@@ -1,8 +1,8 @@
 //! Scalars of frames: the head that names them, and the rows of the body.
 
-use super::read::Reader;
+use super::read::MessageReader;
 use super::{BadMessage, bad};
-use crate::description::Scalar;
+use crate::dataset_spec::Scalar;
 
 /// As the columns of a description.
 const NAMES_MAX: u16 = 1024;
@@ -27,7 +27,7 @@ pub struct ScalarsHead {
 }
 
 /// One row: a frame's number, and a value for each name; `None` says nothing.
-pub type Row = (u64, Vec<Option<Scalar>>);
+pub type ScalarRow = (u64, Vec<Option<Scalar>>);
 
 impl ValueKind {
     const ALL: [ValueKind; 4] = [ValueKind::Float, ValueKind::Integer, ValueKind::Unsigned, ValueKind::Text];
@@ -62,7 +62,7 @@ impl ValueKind {
         }
     }
 
-    fn take(self, reader: &mut Reader<'_>) -> Result<Option<Scalar>, BadMessage> {
+    fn take(self, reader: &mut MessageReader<'_>) -> Result<Option<Scalar>, BadMessage> {
         Ok(match self {
             ValueKind::Float => Some(f64::from_bits(reader.u64()?)).filter(|value| !value.is_nan()).map(Scalar::Float),
             ValueKind::Integer => Some(reader.u64()? as i64).filter(|value| *value != i64::MIN).map(Scalar::Integer),
@@ -80,7 +80,7 @@ impl ScalarsHead {
     ///
     /// # Errors
     /// If a row has more or fewer values than there are names, or one of another kind than those before it; says which.
-    pub fn of(names: &[String], rows: &[Row]) -> Result<ScalarsHead, BadMessage> {
+    pub fn of(names: &[String], rows: &[ScalarRow]) -> Result<ScalarsHead, BadMessage> {
         let mut kinds = vec![None; names.len()];
         for (frame, values) in rows {
             if values.len() != names.len() {
@@ -120,7 +120,7 @@ impl ScalarsHead {
     }
 
     /// `kinds`: whether it says of which kind each is.
-    pub(super) fn decode(reader: &mut Reader<'_>, kinds: bool) -> Result<ScalarsHead, BadMessage> {
+    pub(super) fn decode(reader: &mut MessageReader<'_>, kinds: bool) -> Result<ScalarsHead, BadMessage> {
         let (rows, count) = (reader.u32()?, reader.u16()?);
         if rows == 0 || !(1..=NAMES_MAX).contains(&count) {
             return bad(format!(
@@ -148,7 +148,7 @@ impl ScalarsHead {
     /// # Errors
     /// If not, or if a text is none; says so.
     pub fn check(&self, body: &[u8]) -> Result<(), BadMessage> {
-        let mut reader = Reader(body);
+        let mut reader = MessageReader(body);
         if self.kinds.contains(&ValueKind::Text) {
             (0..self.rows).try_for_each(|_| self.row(&mut reader).map(drop))?;
         } else {
@@ -163,19 +163,19 @@ impl ScalarsHead {
     }
 
     /// The rows of a body that has been checked.
-    pub fn rows<'b>(&'b self, body: &'b [u8]) -> impl Iterator<Item = Row> + 'b {
-        let mut reader = Reader(body);
+    pub fn rows<'b>(&'b self, body: &'b [u8]) -> impl Iterator<Item = ScalarRow> + 'b {
+        let mut reader = MessageReader(body);
         (0..self.rows).map_while(move |_| self.row(&mut reader).ok())
     }
 
-    fn row(&self, reader: &mut Reader<'_>) -> Result<Row, BadMessage> {
+    fn row(&self, reader: &mut MessageReader<'_>) -> Result<ScalarRow, BadMessage> {
         let frame = reader.u64()?;
         let values = self.kinds.iter().map(|kind| kind.take(reader)).collect::<Result<Vec<_>, _>>()?;
         Ok((frame, values))
     }
 
     /// The body of rows of these kinds.
-    pub fn body(&self, rows: &[Row]) -> Vec<u8> {
+    pub fn body(&self, rows: &[ScalarRow]) -> Vec<u8> {
         let mut body = Vec::new();
         for (frame, values) in rows {
             body.extend(frame.to_le_bytes());

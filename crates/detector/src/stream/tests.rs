@@ -1,16 +1,16 @@
-use super::scalars::{Row, ValueKind};
+use super::scalars::{ScalarRow, ValueKind};
 use super::*;
-use crate::description::Scalar;
+use crate::dataset_spec::Scalar;
 use crate::hdf5::ElementType;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-fn hello() -> Hello {
-    Hello {
+fn hello() -> StreamHello {
+    StreamHello {
         version: VERSION,
         newest: 0,
-        role: Role::Frames,
+        role: StreamRole::Frames,
         checksum: BodyChecksum::Crc32,
         levels: 4,
         source: 0,
@@ -71,9 +71,9 @@ fn messages_have_their_golden_bytes() {
 }
 
 #[test]
-fn messages_of_clients_come_back() {
+fn client_messages_round_trip() {
     let messages = [
-        ToService::Hello(Hello { patience: Some(Duration::from_millis(7)), start: "{}".into(), ..hello() }),
+        ToService::Hello(StreamHello { patience: Some(Duration::from_millis(7)), start: "{}".into(), ..hello() }),
         ToService::Frame { head: frame(), again: false },
         ToService::Scalars(ScalarsHead {
             rows: 2,
@@ -99,13 +99,13 @@ fn messages_of_clients_come_back() {
 }
 
 #[test]
-fn messages_of_services_come_back() {
-    let welcome = Welcome { version: 1, idle: Duration::from_secs(30), body_bytes_max: 5, frames: 6 };
+fn service_messages_round_trip() {
+    let welcome = StreamWelcome { version: 1, idle: Duration::from_secs(30), body_bytes_max: 5, frames: 6 };
     let messages = [
         FromService::Welcome(welcome),
-        FromService::Ack(Ack { level: Level::Written, frames: vec![0..4, 7..9] }),
+        FromService::Ack(Ack { level: AckLevel::Written, frames: vec![0..4, 7..9] }),
         FromService::Notice(Notice { code: NoticeCode::Refused, frame: 4, text: "ä".into() }),
-        FromService::Error(Refusal::new(ErrorCode::Stopping, "later")),
+        FromService::Error(StreamRefusal::new(ErrorCode::Stopping, "later")),
         FromService::Finished(FinishedHead { frames: 1, received: 1, file_bytes: 9, ..FinishedHead::default() }),
         FromService::Pong,
         FromService::Share(ShareHead { epoch: 1, file: "a.h5".into(), description: "{}".into() }),
@@ -121,7 +121,7 @@ fn messages_of_services_come_back() {
 }
 
 #[test]
-fn changed_bytes_are_noticed() {
+fn changed_bytes_are_detected() {
     let bytes = sent(ToService::Frame { head: frame(), again: false }.encode(), &[b"abcde"], BodyChecksum::Xxh3);
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
@@ -136,19 +136,19 @@ fn changed_bytes_are_noticed() {
 }
 
 #[test]
-fn names_of_runs_cannot_leave_a_directory() {
+fn run_names_cannot_escape_the_directory() {
     for name in ["", ".hidden", "a/b", "..", "ü", &"n".repeat(65)] {
         assert!(hello::check_run_name(name).is_err(), "{name}");
     }
     hello::check_run_name("2026-11_scan.7").expect("a name");
 }
 
-fn row(number: u64, values: &[Option<Scalar>]) -> Row {
+fn row(number: u64, values: &[Option<Scalar>]) -> ScalarRow {
     (number, values.to_vec())
 }
 
 #[test]
-fn scalars_of_all_kinds_have_their_golden_bytes_and_come_back() {
+fn scalars_of_all_kinds_match_golden_bytes() {
     let names = ["f", "i", "u", "t"].map(str::to_owned);
     let rows = [
         row(7, &[Some(1.5.into()), Some((-2_i64).into()), Some(u64::from(u32::MAX).into()), Some("ä".into())]),
@@ -178,7 +178,7 @@ fn scalars_of_all_kinds_have_their_golden_bytes_and_come_back() {
 
 /// What a client of the first version sends, byte by byte.
 #[test]
-fn scalars_that_are_floats_are_those_of_the_first_version() {
+fn float_scalars_match_version_1() {
     let names = ["x".to_owned()];
     let rows = [row(3, &[Some(2.0.into())]), row(4, &[None])];
     let head = ScalarsHead::of(&names, &rows).expect("floats");
@@ -199,14 +199,15 @@ fn scalars_that_are_floats_are_those_of_the_first_version() {
 
 /// Old clients leave a byte of HELLO 0; the newest version that both know is spoken.
 #[test]
-fn the_newest_version_of_both_is_spoken() {
+fn newest_common_version_is_chosen() {
     for (version, newest, agreed) in [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 2), (2, 0, 2)] {
-        let bytes = sent(ToService::Hello(Hello { version, newest, ..hello() }).encode(), &[], BodyChecksum::None);
+        let bytes =
+            sent(ToService::Hello(StreamHello { version, newest, ..hello() }).encode(), &[], BodyChecksum::None);
         let (header, head, _) = received(&bytes);
         let Ok(ToService::Hello(hello)) = ToService::decode(&header, head) else { panic!("{version} {newest}") };
         assert_eq!(hello.agreed(), agreed, "{version} {newest}");
     }
-    let bytes = sent(ToService::Hello(Hello { version: 3, ..hello() }).encode(), &[], BodyChecksum::None);
+    let bytes = sent(ToService::Hello(StreamHello { version: 3, ..hello() }).encode(), &[], BodyChecksum::None);
     let (header, head, _) = received(&bytes);
     let refused = ToService::decode(&header, head).expect_err("too new").to_string();
     assert!(refused.contains("speaks version 3"), "{refused}");
@@ -214,7 +215,7 @@ fn the_newest_version_of_both_is_spoken() {
 
 proptest! {
     #[test]
-    fn any_head_is_taken_or_refused(kind in 0_u8..140, flags: u8, head in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_header_is_decoded_or_refused(kind in 0_u8..140, flags: u8, head in prop::collection::vec(any::<u8>(), 0..200)) {
         let header = Header { kind, flags, head_bytes: head.len() as u32, body_bytes: 0, checksum: 0, head_crc: 0 };
         let _ = ToService::decode(&header, &head);
         let _ = FromService::decode(&header, &head);

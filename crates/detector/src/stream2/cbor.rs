@@ -13,15 +13,15 @@ pub struct BadCbor {
 
 /// The beginning of an item; what it contains follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Item<'m> {
+pub enum CborItem<'m> {
     Unsigned(u64),
     /// -1 minus this.
     Negative(u64),
     Bytes(&'m [u8]),
     Text(&'m str),
-    /// Items that follow; `None`: until [`Item::Break`].
+    /// Items that follow; `None`: until [`CborItem::Break`].
     Array(Option<u64>),
-    /// Pairs of items that follow; `None`: until [`Item::Break`].
+    /// Pairs of items that follow; `None`: until [`CborItem::Break`].
     Map(Option<u64>),
     Tag(u64),
     Float(f64),
@@ -33,14 +33,14 @@ pub enum Item<'m> {
 
 /// Reads items from the start of a message on.
 #[derive(Clone, Debug)]
-pub struct Reader<'m> {
+pub struct CborReader<'m> {
     bytes: &'m [u8],
     at: usize,
 }
 
-impl<'m> Reader<'m> {
-    pub fn new(bytes: &'m [u8]) -> Reader<'m> {
-        Reader { bytes, at: 0 }
+impl<'m> CborReader<'m> {
+    pub fn new(bytes: &'m [u8]) -> CborReader<'m> {
+        CborReader { bytes, at: 0 }
     }
 
     pub fn at_end(&self) -> bool {
@@ -63,7 +63,7 @@ impl<'m> Reader<'m> {
         Ok(self.take(bytes)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    pub fn item(&mut self) -> Result<Item<'m>, BadCbor> {
+    pub fn item(&mut self) -> Result<CborItem<'m>, BadCbor> {
         let first = self.number(1)? as u8;
         let (major, low) = (first >> 5, first & 0x1f);
         if major == 7 {
@@ -76,30 +76,30 @@ impl<'m> Reader<'m> {
             _ => return self.bad("an item has a length that CBOR does not know"),
         };
         match (major, argument) {
-            (0, Some(value)) => Ok(Item::Unsigned(value)),
-            (1, Some(value)) => Ok(Item::Negative(value)),
-            (2, Some(length)) => Ok(Item::Bytes(self.take(length)?)),
+            (0, Some(value)) => Ok(CborItem::Unsigned(value)),
+            (1, Some(value)) => Ok(CborItem::Negative(value)),
+            (2, Some(length)) => Ok(CborItem::Bytes(self.take(length)?)),
             (3, Some(length)) => match std::str::from_utf8(self.take(length)?) {
-                Ok(text) => Ok(Item::Text(text)),
+                Ok(text) => Ok(CborItem::Text(text)),
                 Err(_) => self.bad("a text is not UTF-8"),
             },
-            (4, count) => Ok(Item::Array(count)),
-            (5, count) => Ok(Item::Map(count)),
-            (6, Some(tag)) => Ok(Item::Tag(tag)),
+            (4, count) => Ok(CborItem::Array(count)),
+            (5, count) => Ok(CborItem::Map(count)),
+            (6, Some(tag)) => Ok(CborItem::Tag(tag)),
             _ => self.bad("strings in pieces are not used by stream2"),
         }
     }
 
-    fn simple(&mut self, low: u8) -> Result<Item<'m>, BadCbor> {
+    fn simple(&mut self, low: u8) -> Result<CborItem<'m>, BadCbor> {
         Ok(match low {
-            20 => Item::Bool(false),
-            21 => Item::Bool(true),
-            24 => Item::Simple(self.number(1)? as u8),
-            25 => Item::Float(half(self.number(2)? as u16)),
-            26 => Item::Float(f32::from_bits(self.number(4)? as u32).into()),
-            27 => Item::Float(f64::from_bits(self.number(8)?)),
-            31 => Item::Break,
-            0..=23 => Item::Simple(low),
+            20 => CborItem::Bool(false),
+            21 => CborItem::Bool(true),
+            24 => CborItem::Simple(self.number(1)? as u8),
+            25 => CborItem::Float(half(self.number(2)? as u16)),
+            26 => CborItem::Float(f32::from_bits(self.number(4)? as u32).into()),
+            27 => CborItem::Float(f64::from_bits(self.number(8)?)),
+            31 => CborItem::Break,
+            0..=23 => CborItem::Simple(low),
             _ => return self.bad("an item of a kind that CBOR does not know"),
         })
     }
@@ -110,23 +110,23 @@ impl<'m> Reader<'m> {
         self.skip_contents(item, DEPTH_MAX)
     }
 
-    fn skip_contents(&mut self, item: Item<'m>, depth: usize) -> Result<(), BadCbor> {
+    fn skip_contents(&mut self, item: CborItem<'m>, depth: usize) -> Result<(), BadCbor> {
         let count = match item {
-            Item::Array(count) => count,
-            Item::Map(Some(pairs)) => match pairs.checked_mul(2) {
+            CborItem::Array(count) => count,
+            CborItem::Map(Some(pairs)) => match pairs.checked_mul(2) {
                 Some(items) => Some(items),
                 None => return self.bad("the message is cut short"),
             },
-            Item::Map(None) => None,
-            Item::Tag(_) => Some(1),
-            Item::Break => return self.bad("an end without a beginning"),
+            CborItem::Map(None) => None,
+            CborItem::Tag(_) => Some(1),
+            CborItem::Break => return self.bad("an end without a beginning"),
             _ => return Ok(()),
         };
         let Some(depth) = depth.checked_sub(1) else { return self.bad("items are nested too deeply") };
         let mut left = count;
         while left != Some(0) {
             let next = self.item()?;
-            if next == Item::Break && count.is_none() {
+            if next == CborItem::Break && count.is_none() {
                 return Ok(());
             }
             self.skip_contents(next, depth)?;
@@ -137,21 +137,21 @@ impl<'m> Reader<'m> {
 
     pub fn text(&mut self) -> Result<&'m str, BadCbor> {
         match self.item()? {
-            Item::Text(text) => Ok(text),
+            CborItem::Text(text) => Ok(text),
             _ => self.bad("where a text is expected there is something else"),
         }
     }
 
     pub fn unsigned(&mut self) -> Result<u64, BadCbor> {
         match self.item()? {
-            Item::Unsigned(value) => Ok(value),
+            CborItem::Unsigned(value) => Ok(value),
             _ => self.bad("where a number from 0 on is expected there is something else"),
         }
     }
 
     pub fn tag(&mut self) -> Result<u64, BadCbor> {
         match self.item()? {
-            Item::Tag(tag) => Ok(tag),
+            CborItem::Tag(tag) => Ok(tag),
             _ => self.bad("where a tag is expected there is something else"),
         }
     }
@@ -159,7 +159,7 @@ impl<'m> Reader<'m> {
     /// An array of exactly so many items.
     pub fn array(&mut self, count: u64) -> Result<(), BadCbor> {
         match self.item()? {
-            Item::Array(Some(items)) if items == count => Ok(()),
+            CborItem::Array(Some(items)) if items == count => Ok(()),
             _ => self.bad("where an array is expected there is something else, or one of another length"),
         }
     }
@@ -169,13 +169,13 @@ impl<'m> Reader<'m> {
         &mut self,
         mut each: impl FnMut(&'m str, &mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Item::Map(mut left) = self.item()? else {
+        let CborItem::Map(mut left) = self.item()? else {
             return self.bad("where a map is expected there is something else").map_err(E::from);
         };
         while left != Some(0) {
             match self.item()? {
-                Item::Text(key) => each(key, self)?,
-                Item::Break if left.is_none() => return Ok(()),
+                CborItem::Text(key) => each(key, self)?,
+                CborItem::Break if left.is_none() => return Ok(()),
                 _ => return self.bad("a key is not a text").map_err(E::from),
             }
             left = left.map(|left| left - 1);
@@ -197,10 +197,10 @@ fn half(bits: u16) -> f64 {
 
 /// Writes items.
 #[derive(Debug, Default)]
-pub struct Writer(pub Vec<u8>);
+pub struct CborWriter(pub Vec<u8>);
 
-impl Writer {
-    fn head(&mut self, major: u8, argument: u64) -> &mut Writer {
+impl CborWriter {
+    fn head(&mut self, major: u8, argument: u64) -> &mut CborWriter {
         let (low, bytes) = match argument {
             0..=23 => (argument as u8, 0),
             24..=0xff => (24, 1),
@@ -213,35 +213,35 @@ impl Writer {
         self
     }
 
-    pub fn unsigned(&mut self, value: u64) -> &mut Writer {
+    pub fn unsigned(&mut self, value: u64) -> &mut CborWriter {
         self.head(0, value)
     }
 
-    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Writer {
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut CborWriter {
         self.head(2, bytes.len() as u64);
         self.0.extend_from_slice(bytes);
         self
     }
 
-    pub fn text(&mut self, text: &str) -> &mut Writer {
+    pub fn text(&mut self, text: &str) -> &mut CborWriter {
         self.head(3, text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
         self
     }
 
-    pub fn array(&mut self, items: u64) -> &mut Writer {
+    pub fn array(&mut self, items: u64) -> &mut CborWriter {
         self.head(4, items)
     }
 
-    pub fn map(&mut self, pairs: u64) -> &mut Writer {
+    pub fn map(&mut self, pairs: u64) -> &mut CborWriter {
         self.head(5, pairs)
     }
 
-    pub fn tag(&mut self, tag: u64) -> &mut Writer {
+    pub fn tag(&mut self, tag: u64) -> &mut CborWriter {
         self.head(6, tag)
     }
 
-    pub fn float(&mut self, value: f64) -> &mut Writer {
+    pub fn float(&mut self, value: f64) -> &mut CborWriter {
         self.0.push(7 << 5 | 27);
         self.0.extend_from_slice(&value.to_be_bytes());
         self

@@ -2,7 +2,7 @@
 
 mod encode;
 
-use super::cbor::{BadCbor, Item, Reader};
+use super::cbor::{BadCbor, CborItem, CborReader};
 use super::date;
 use crate::hdf5::ElementType;
 use serde::{Deserialize, Serialize};
@@ -16,27 +16,27 @@ const DECTRIS_COMPRESSION: u64 = 56500;
 const CHANNELS_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadMessage {
+pub enum BadStream2Message {
     #[error("this is no message of stream2: {0}")]
     Cbor(#[from] BadCbor),
     #[error("{0}")]
     Meaning(String),
 }
 
-fn bad<T>(text: impl Into<String>) -> Result<T, BadMessage> {
-    Err(BadMessage::Meaning(text.into()))
+fn bad<T>(text: impl Into<String>) -> Result<T, BadStream2Message> {
+    Err(BadStream2Message::Meaning(text.into()))
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Message<'m> {
-    Start(Box<Start>),
-    Image(Image<'m>),
+pub enum Stream2Message<'m> {
+    Start(Box<SeriesStart>),
+    Image(Stream2Image<'m>),
     End { series: u64 },
 }
 
 /// What a series is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Start {
+pub struct SeriesStart {
     pub series: u64,
     pub unique: String,
     pub images: u64,
@@ -70,10 +70,10 @@ pub struct Start {
     pub passed_over: Vec<String>,
 }
 
-impl Start {
+impl SeriesStart {
     /// Whether an image is of this series: its number alone does not say so, for a detector that is started again
     /// counts anew.
-    pub fn has(&self, image: &Image<'_>) -> bool {
+    pub fn has(&self, image: &Stream2Image<'_>) -> bool {
         let (unique, other) = (self.unique.as_str(), image.unique);
         image.series == self.series && (other.is_empty() || unique.is_empty() || other == unique)
     }
@@ -81,7 +81,7 @@ impl Start {
 
 /// One exposure.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Image<'m> {
+pub struct Stream2Image<'m> {
     pub series: u64,
     /// Tells series of the same number apart; empty where the detector does not say.
     pub unique: &'m str,
@@ -92,7 +92,7 @@ pub struct Image<'m> {
     pub start: Option<u64>,
     pub channels: Vec<Channel<'m>>,
     /// Channels whose data cannot be understood, and why.
-    pub unreadable: Vec<(&'m str, BadMessage)>,
+    pub unreadable: Vec<(&'m str, BadStream2Message)>,
 }
 
 /// One threshold of an exposure.
@@ -102,24 +102,24 @@ pub struct Channel<'m> {
     pub height: u64,
     pub width: u64,
     pub element: ElementType,
-    pub compression: Compression,
+    pub compression: Stream2Compression,
     pub bytes: &'m [u8],
 }
 
 /// What `bytes` of a channel are; both compressions in the framing of HDF5's registered filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
+pub enum Stream2Compression {
     None,
     Lz4,
     BitshuffleLz4,
 }
 
-impl<'m> Message<'m> {
+impl<'m> Stream2Message<'m> {
     /// # Errors
     /// If it is no message of stream2, or none that can be kept; says why.
-    pub fn decode(bytes: &'m [u8]) -> Result<Message<'m>, BadMessage> {
+    pub fn decode(bytes: &'m [u8]) -> Result<Stream2Message<'m>, BadStream2Message> {
         let mut kind = None;
-        Reader::new(bytes).map(|key, value| {
+        CborReader::new(bytes).map(|key, value| {
             if key == "type" {
                 kind = Some(value.text()?);
                 Ok(())
@@ -127,10 +127,10 @@ impl<'m> Message<'m> {
                 value.skip()
             }
         })?;
-        let reader = Reader::new(bytes);
+        let reader = CborReader::new(bytes);
         match kind {
-            Some("start") => Ok(Message::Start(Box::new(start(reader)?))),
-            Some("image") => Ok(Message::Image(image(reader)?)),
+            Some("start") => Ok(Stream2Message::Start(Box::new(start(reader)?))),
+            Some("image") => Ok(Stream2Message::Image(image(reader)?)),
             Some("end") => end(reader),
             Some(other) => bad(format!("a message of stream2 has the unknown type `{}`", shown(other))),
             None => bad("a message has no `type`; is the detector's stream format `cbor`?"),
@@ -143,8 +143,8 @@ fn shown(text: &str) -> Cow<'_, str> {
     text.chars().take(64).flat_map(char::escape_default).collect::<String>().into()
 }
 
-fn start(mut reader: Reader<'_>) -> Result<Start, BadMessage> {
-    let mut start = Start::default();
+fn start(mut reader: CborReader<'_>) -> Result<SeriesStart, BadStream2Message> {
+    let mut start = SeriesStart::default();
     let (mut images, mut passed_over) = (None, Vec::new());
     reader.map(|key, value| {
         match key {
@@ -176,7 +176,7 @@ fn start(mut reader: Reader<'_>) -> Result<Start, BadMessage> {
             }
             _ => value.skip()?,
         }
-        Ok::<(), BadMessage>(())
+        Ok::<(), BadStream2Message>(())
     })?;
     let Some(images) = images else { return bad("the start of a series has no `number_of_images`") };
     (start.images, start.passed_over) = (images, passed_over);
@@ -189,10 +189,10 @@ fn start(mut reader: Reader<'_>) -> Result<Start, BadMessage> {
 /// A field without which the series can be kept all the same: what cannot be read of it is passed over, and remembered.
 fn wanted<'m, T>(
     key: &str,
-    reader: &mut Reader<'m>,
+    reader: &mut CborReader<'m>,
     passed_over: &mut Vec<String>,
-    read: impl FnOnce(&mut Reader<'m>) -> Result<Option<T>, BadMessage>,
-) -> Result<Option<T>, BadMessage> {
+    read: impl FnOnce(&mut CborReader<'m>) -> Result<Option<T>, BadStream2Message>,
+) -> Result<Option<T>, BadStream2Message> {
     let before = reader.clone();
     match read(reader) {
         Ok(value) => Ok(value),
@@ -205,8 +205,8 @@ fn wanted<'m, T>(
     }
 }
 
-fn channel_names(reader: &mut Reader<'_>) -> Result<Vec<String>, BadMessage> {
-    let Item::Array(Some(count)) = reader.item()? else { return bad("`channels` is no array") };
+fn channel_names(reader: &mut CborReader<'_>) -> Result<Vec<String>, BadStream2Message> {
+    let CborItem::Array(Some(count)) = reader.item()? else { return bad("`channels` is no array") };
     if count > CHANNELS_MAX as u64 {
         return bad(format!("a series of {count} channels; {CHANNELS_MAX} at most"));
     }
@@ -221,18 +221,18 @@ fn channel_names(reader: &mut Reader<'_>) -> Result<Vec<String>, BadMessage> {
     Ok(names)
 }
 
-fn float(reader: &mut Reader<'_>) -> Result<Option<f64>, BadMessage> {
+fn float(reader: &mut CborReader<'_>) -> Result<Option<f64>, BadStream2Message> {
     match reader.item()? {
-        Item::Float(value) => Ok(Some(value)),
-        Item::Unsigned(value) => Ok(Some(value as f64)),
-        Item::Negative(value) => Ok(Some(-1.0 - value as f64)),
-        Item::Simple(_) => Ok(None),
+        CborItem::Float(value) => Ok(Some(value)),
+        CborItem::Unsigned(value) => Ok(Some(value as f64)),
+        CborItem::Negative(value) => Ok(Some(-1.0 - value as f64)),
+        CborItem::Simple(_) => Ok(None),
         _ => bad("where a number is expected there is something else"),
     }
 }
 
 /// One for each channel that has one.
-fn energies(reader: &mut Reader<'_>) -> Result<Option<Vec<(String, f64)>>, BadMessage> {
+fn energies(reader: &mut CborReader<'_>) -> Result<Option<Vec<(String, f64)>>, BadStream2Message> {
     let mut energies = Vec::new();
     reader.map(|name, value| {
         if energies.len() == CHANNELS_MAX {
@@ -246,36 +246,36 @@ fn energies(reader: &mut Reader<'_>) -> Result<Option<Vec<(String, f64)>>, BadMe
     Ok(Some(energies))
 }
 
-fn optional_text(reader: &mut Reader<'_>) -> Result<Option<String>, BadMessage> {
+fn optional_text(reader: &mut CborReader<'_>) -> Result<Option<String>, BadStream2Message> {
     match reader.item()? {
-        Item::Text(text) => Ok(Some(text.to_owned())),
-        Item::Simple(_) => Ok(None),
+        CborItem::Text(text) => Ok(Some(text.to_owned())),
+        CborItem::Simple(_) => Ok(None),
         _ => bad("where a text is expected there is something else"),
     }
 }
 
-fn optional_unsigned(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage> {
+fn optional_unsigned(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
     match reader.item()? {
-        Item::Unsigned(value) => Ok(Some(value)),
-        Item::Simple(_) => Ok(None),
+        CborItem::Unsigned(value) => Ok(Some(value)),
+        CborItem::Simple(_) => Ok(None),
         _ => bad("where a number from 0 on is expected there is something else"),
     }
 }
 
-fn image(reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
+fn image(reader: CborReader<'_>) -> Result<Stream2Image<'_>, BadStream2Message> {
     let (image, number, read) = read_image(reader);
     read?;
     let Some(number) = number else { return bad("an image has no `image_id`") };
     if image.channels.is_empty() && image.unreadable.is_empty() {
         return bad(format!("image {number} has no `data`"));
     }
-    Ok(Image { number, ..image })
+    Ok(Stream2Image { number, ..image })
 }
 
 /// What can be read of an image, its number, and whether that was all.
-fn read_image(mut reader: Reader<'_>) -> (Image<'_>, Option<u64>, Result<(), BadMessage>) {
+fn read_image(mut reader: CborReader<'_>) -> (Stream2Image<'_>, Option<u64>, Result<(), BadStream2Message>) {
     let (channels, unreadable) = (Vec::new(), Vec::new());
-    let mut image = Image { series: 0, unique: "", number: 0, began: None, start: None, channels, unreadable };
+    let mut image = Stream2Image { series: 0, unique: "", number: 0, began: None, start: None, channels, unreadable };
     let (mut number, mut passed_over) = (None, Vec::new());
     let read = reader.map(|key, value| {
         match key {
@@ -307,31 +307,31 @@ fn read_image(mut reader: Reader<'_>) -> (Image<'_>, Option<u64>, Result<(), Bad
             }
             _ => value.skip()?,
         }
-        Ok::<(), BadMessage>(())
+        Ok::<(), BadStream2Message>(())
     });
     (image, number, read)
 }
 
 /// A text, with the tag of dates or without; one that is no date is as good as none.
-fn date(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage> {
+fn date(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
     const DATE: u64 = 0;
     match reader.item()? {
-        Item::Tag(DATE) => Ok(date::parse(reader.text()?)),
-        Item::Text(text) => Ok(date::parse(text)),
-        Item::Simple(_) => Ok(None),
+        CborItem::Tag(DATE) => Ok(date::parse(reader.text()?)),
+        CborItem::Text(text) => Ok(date::parse(text)),
+        CborItem::Simple(_) => Ok(None),
         _ => bad("where a date is expected there is something else"),
     }
 }
 
 /// Seconds as a ratio; in nanoseconds.
-fn rational(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage> {
+fn rational(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
     reader.array(2)?;
     let (over, under) = (reader.unsigned()?, reader.unsigned()?);
     let nanoseconds = (u128::from(over) * 1_000_000_000).checked_div(u128::from(under));
     Ok(nanoseconds.and_then(|time| u64::try_from(time).ok()))
 }
 
-fn channel<'m>(name: &'m str, reader: &mut Reader<'m>) -> Result<Channel<'m>, BadMessage> {
+fn channel<'m>(name: &'m str, reader: &mut CborReader<'m>) -> Result<Channel<'m>, BadStream2Message> {
     if reader.tag()? != MULTI_DIMENSIONAL {
         return bad(format!("the data of channel `{}` are no array of rows (tag 40)", shown(name)));
     }
@@ -346,8 +346,8 @@ fn channel<'m>(name: &'m str, reader: &mut Reader<'m>) -> Result<Channel<'m>, Ba
         ));
     };
     let (compression, bytes) = match reader.item()? {
-        Item::Bytes(bytes) => (Compression::None, bytes),
-        Item::Tag(DECTRIS_COMPRESSION) => compressed(name, element, reader)?,
+        CborItem::Bytes(bytes) => (Stream2Compression::None, bytes),
+        CborItem::Tag(DECTRIS_COMPRESSION) => compressed(name, element, reader)?,
         _ => return bad(format!("the data of channel `{}` are no bytes", shown(name))),
     };
     Ok(Channel { name, height, width, element, compression, bytes })
@@ -356,16 +356,16 @@ fn channel<'m>(name: &'m str, reader: &mut Reader<'m>) -> Result<Channel<'m>, Ba
 fn compressed<'m>(
     name: &str,
     element: ElementType,
-    reader: &mut Reader<'m>,
-) -> Result<(Compression, &'m [u8]), BadMessage> {
+    reader: &mut CborReader<'m>,
+) -> Result<(Stream2Compression, &'m [u8]), BadStream2Message> {
     reader.array(3)?;
     let (algorithm, modifier) = (reader.text()?, reader.unsigned()?);
-    let Item::Bytes(bytes) = reader.item()? else {
+    let CborItem::Bytes(bytes) = reader.item()? else {
         return bad(format!("the data of channel `{}` are no bytes", shown(name)));
     };
     match algorithm {
-        "lz4" => Ok((Compression::Lz4, bytes)),
-        "bslz4" if modifier == element.size() as u64 => Ok((Compression::BitshuffleLz4, bytes)),
+        "lz4" => Ok((Stream2Compression::Lz4, bytes)),
+        "bslz4" if modifier == element.size() as u64 => Ok((Stream2Compression::BitshuffleLz4, bytes)),
         "bslz4" => bad(format!("channel `{}` is bitshuffled by {modifier} bytes, not by its elements", shown(name))),
         other => {
             bad(format!("channel `{}` is compressed by `{}`; bslz4, lz4 and none are kept", shown(name), shown(other)))
@@ -394,7 +394,7 @@ fn element_of(tag: u64) -> Option<ElementType> {
     TYPES.iter().find(|(known, _)| *known == tag).map(|(_, element)| *element)
 }
 
-fn end(mut reader: Reader<'_>) -> Result<Message<'_>, BadMessage> {
+fn end(mut reader: CborReader<'_>) -> Result<Stream2Message<'_>, BadStream2Message> {
     let mut series = 0;
     reader.map(|key, value| {
         if key == "series_id" {
@@ -404,21 +404,21 @@ fn end(mut reader: Reader<'_>) -> Result<Message<'_>, BadMessage> {
             value.skip()
         }
     })?;
-    Ok(Message::End { series })
+    Ok(Stream2Message::End { series })
 }
 
-impl<'m> Image<'m> {
+impl<'m> Stream2Image<'m> {
     /// Of a message that cannot be read as a whole: which image it is, if it says so before what cannot be read, with the
     /// channels before that.
-    pub fn salvage(message: &'m [u8]) -> Option<Image<'m>> {
+    pub fn salvage(message: &'m [u8]) -> Option<Stream2Image<'m>> {
         let mut is_image = false;
         // Ends with what cannot be read, which is known.
-        let _ = Reader::new(message).map(|key, value| {
+        let _ = CborReader::new(message).map(|key, value| {
             is_image |= key == "type" && value.text()? == "image";
             if key == "type" { Ok(()) } else { value.skip() }
         });
-        let (image, number, _) = read_image(Reader::new(message));
-        number.filter(|_| is_image).map(|number| Image { number, ..image })
+        let (image, number, _) = read_image(CborReader::new(message));
+        number.filter(|_| is_image).map(|number| Stream2Image { number, ..image })
     }
 
     /// When the detector took it, in nanoseconds since 1970; 0 if it does not say.

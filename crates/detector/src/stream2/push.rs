@@ -1,6 +1,6 @@
 //! The sending end, as a detector has it: a PUSH socket that one client is connected to.
 
-use super::zmtp::{Role, handshake, send};
+use super::zmtp::{ZmtpRole, handshake, send};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl Push {
                     stream.set_read_timeout(Some(DEADLINE))?;
                     stream.set_write_timeout(Some(DEADLINE))?;
                     // Who is no PULL socket is turned away, and the next one waited for.
-                    match handshake(&mut stream, Role::Push) {
+                    match handshake(&mut stream, ZmtpRole::Push) {
                         Ok(()) => {
                             self.to = Some(stream);
                             return Ok(());

@@ -2,9 +2,9 @@
 //! Several channels are the first dimension of a frame, each channel a chunk, so that what arrives compressed is kept as it
 //! arrived.
 
-use super::message::{BadMessage, Channel, Compression, Image, Start};
-use crate::description::nxmx::{Nxmx, TEXT_BYTES_MAX};
-use crate::description::{Description, Region, Structure};
+use super::message::{BadStream2Message, Channel, SeriesStart, Stream2Compression, Stream2Image};
+use crate::dataset_spec::nxmx::{Nxmx, TEXT_BYTES_MAX};
+use crate::dataset_spec::{DatasetSpec, Region, Structure};
 use crate::filters::{Compression as Codec, Decoder, Filter};
 use crate::frame::Payload;
 use crate::hdf5::ElementType;
@@ -15,22 +15,26 @@ use serde::{Deserialize, Serialize};
 const SCAN_IMAGES_MAX: u64 = 1 << 17;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Series {
-    pub start: Start,
+pub struct Stream2Series {
+    pub start: SeriesStart,
     element: ElementType,
     filter: Filter,
 }
 
-fn bad<T>(text: String) -> Result<T, BadMessage> {
-    Err(BadMessage::Meaning(text))
+fn bad<T>(text: String) -> Result<T, BadStream2Message> {
+    Err(BadStream2Message::Meaning(text))
 }
 
-impl Series {
+impl Stream2Series {
     /// `plain`: the filter for images that come uncompressed.
     ///
     /// # Errors
     /// If the image is not of the series that `start` describes.
-    pub fn begin(start: Start, first: &Image<'_>, plain: Filter) -> Result<Series, BadMessage> {
+    pub fn begin(
+        start: SeriesStart,
+        first: &Stream2Image<'_>,
+        plain: Filter,
+    ) -> Result<Stream2Series, BadStream2Message> {
         let one = |name: &String| first.channels.iter().find(|channel| channel.name == name);
         let Some(channel) = start.channels.iter().find_map(one) else {
             return bad(format!(
@@ -40,23 +44,23 @@ impl Series {
             ));
         };
         let filter = match channel.compression {
-            Compression::None => plain,
-            Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
-            Compression::BitshuffleLz4 => Filter::BSLZ4,
+            Stream2Compression::None => plain,
+            Stream2Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
+            Stream2Compression::BitshuffleLz4 => Filter::BSLZ4,
         };
-        let series = Series { start, element: channel.element, filter };
+        let series = Stream2Series { start, element: channel.element, filter };
         series.channel(first, channel.name)?;
         Ok(series)
     }
 
-    /// As of [`Start::has`].
-    pub fn has(&self, image: &Image<'_>) -> bool {
+    /// As of [`SeriesStart::has`].
+    pub fn has(&self, image: &Stream2Image<'_>) -> bool {
         self.start.has(image)
     }
 
     /// What the detector said of the run; where the frames go is the caller's to add.
-    pub fn describe(&self, description: Description) -> Description {
-        let Start { height, width, channels, images, .. } = &self.start;
+    pub fn describe(&self, description: DatasetSpec) -> DatasetSpec {
+        let SeriesStart { height, width, channels, images, .. } = &self.start;
         let (frame, chunk) = match channels.len() {
             1 => (vec![*height, *width], None),
             count => (vec![count as u64, *height, *width], Some(vec![1, *height, *width])),
@@ -69,12 +73,12 @@ impl Series {
         // The other structures have no place for it.
         let nxmx = (description.structure == Structure::Nexus).then(|| self.known());
         let (element, filter) = (self.element, self.filter);
-        Description { element, frame, chunk, scan: vec![known], filter, nxmx, sources, ..description }
+        DatasetSpec { element, frame, chunk, scan: vec![known], filter, nxmx, sources, ..description }
     }
 
     /// What the detector told of the measurement. A number that is none it does not know.
     fn known(&self) -> Nxmx {
-        let Start { pixel_size_x, pixel_size_y, beam_center_x, beam_center_y, .. } = &self.start;
+        let SeriesStart { pixel_size_x, pixel_size_y, beam_center_x, beam_center_y, .. } = &self.start;
         let number = |value: Option<f64>| value.filter(|value| value.is_finite() && *value > 0.0);
         let pair = |x: Option<f64>, y: Option<f64>| number(x).zip(number(y)).map(|(x, y)| [x, y]);
         let fits = |text: &String| (1..=TEXT_BYTES_MAX).contains(&text.len()) && !text.contains('\0');
@@ -103,8 +107,8 @@ impl Series {
     }
 
     /// A channel of the image, if it is as the series' are.
-    fn channel<'i, 'm>(&self, image: &'i Image<'m>, name: &str) -> Result<&'i Channel<'m>, BadMessage> {
-        let (Start { height, width, .. }, number) = (&self.start, image.number);
+    fn channel<'i, 'm>(&self, image: &'i Stream2Image<'m>, name: &str) -> Result<&'i Channel<'m>, BadStream2Message> {
+        let (SeriesStart { height, width, .. }, number) = (&self.start, image.number);
         if let Some((_, why)) = image.unreadable.iter().find(|(unreadable, _)| *unreadable == name) {
             return Err(why.clone());
         }
@@ -124,7 +128,7 @@ impl Series {
 
     /// What comes of each channel for the run, in the order in which the start lists them: the blob as it is, if it is
     /// compressed as the run is; or why there is nothing.
-    pub fn channels(&self, image: &Image<'_>) -> Vec<Result<Payload, BadMessage>> {
+    pub fn channels(&self, image: &Stream2Image<'_>) -> Vec<Result<Payload, BadStream2Message>> {
         let payload = |name: &String| {
             let channel = self.channel(image, name)?;
             if self.fits(channel) {
@@ -139,7 +143,7 @@ impl Series {
     ///
     /// # Errors
     /// If the image is not of this series, or cannot be decompressed where it must be.
-    pub fn payload(&self, image: &Image<'_>) -> Result<Payload, BadMessage> {
+    pub fn payload(&self, image: &Stream2Image<'_>) -> Result<Payload, BadStream2Message> {
         let (came, wanted) = (image.channels.len() + image.unreadable.len(), self.start.channels.len());
         if came != wanted {
             return bad(format!("image {} has {came} channels, the series {wanted}", image.number));
@@ -155,18 +159,18 @@ impl Series {
 
     fn fits(&self, channel: &Channel<'_>) -> bool {
         match channel.compression {
-            Compression::None => false,
-            Compression::Lz4 => self.filter.compression == Codec::Lz4 && !self.filter.shuffle,
-            Compression::BitshuffleLz4 => self.filter == Filter::BSLZ4,
+            Stream2Compression::None => false,
+            Stream2Compression::Lz4 => self.filter.compression == Codec::Lz4 && !self.filter.shuffle,
+            Stream2Compression::BitshuffleLz4 => self.filter == Filter::BSLZ4,
         }
     }
 
-    fn plain(&self, image: &Image<'_>, channel: &Channel<'_>) -> Result<Vec<u8>, BadMessage> {
+    fn plain(&self, image: &Stream2Image<'_>, channel: &Channel<'_>) -> Result<Vec<u8>, BadStream2Message> {
         let length = self.start.height as usize * self.start.width as usize * self.element.size();
         let filter = match channel.compression {
-            Compression::None => Filter::RAW,
-            Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
-            Compression::BitshuffleLz4 => Filter::BSLZ4,
+            Stream2Compression::None => Filter::RAW,
+            Stream2Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
+            Stream2Compression::BitshuffleLz4 => Filter::BSLZ4,
         };
         let decoder = Decoder { filter, element_bytes: self.element.size() };
         let decoded = decoder.decode(channel.bytes, length);

@@ -1,7 +1,7 @@
-use super::message::{Channel, Compression};
-use super::zmtp::{Received, Role, handshake, receive, send};
+use super::message::{Channel, Stream2Compression};
+use super::zmtp::{Received, ZmtpRole, handshake, receive, send};
 use super::*;
-use crate::description::Description;
+use crate::dataset_spec::DatasetSpec;
 use crate::filters::{Encoder, Filter};
 use crate::frame::Payload;
 use crate::hdf5::ElementType;
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-fn start(channels: &[&str]) -> Start {
-    Start {
+fn start(channels: &[&str]) -> SeriesStart {
+    SeriesStart {
         series: 7,
         unique: "01H".into(),
         images: 3,
@@ -20,7 +20,7 @@ fn start(channels: &[&str]) -> Start {
         frame_time: Some(0.04),
         sensor_material: Some("Si".into()),
         saturation_value: Some(65000),
-        ..Start::default()
+        ..SeriesStart::default()
     }
 }
 
@@ -28,7 +28,7 @@ fn pixels(seed: u8) -> Vec<u8> {
     (0..96).map(|at: u8| if at.is_multiple_of(2) { at.wrapping_mul(seed) % 5 } else { 0 }).collect()
 }
 
-fn channel<'m>(name: &'m str, compression: Compression, bytes: &'m [u8]) -> Channel<'m> {
+fn channel<'m>(name: &'m str, compression: Stream2Compression, bytes: &'m [u8]) -> Channel<'m> {
     Channel { name, height: 6, width: 8, element: ElementType::U16, compression, bytes }
 }
 
@@ -40,43 +40,50 @@ fn shuffled(plain: &[u8]) -> Vec<u8> {
 
 /// Promise: a series is kept so that a service that starts takes it up as it was, whatever its numbers are.
 #[test]
-fn what_a_start_says_outlives_the_service() {
+fn series_start_survives_service_restart() {
     let mut start = start(&["threshold_1", "threshold_2", "threshold_3"]);
     let energy = |channel: usize, energy| (start.channels[channel].clone(), energy);
     start.threshold_energy = vec![energy(0, f64::NAN), energy(1, 6e3), energy(2, f64::INFINITY)];
     start.frame_time = Some(f64::NAN);
-    let Ok(Message::Start(decoded)) = Message::decode(&start.encode()) else { panic!("no start") };
+    let Ok(Stream2Message::Start(decoded)) = Stream2Message::decode(&start.encode()) else { panic!("no start") };
     let kept = serde_json::to_vec(&decoded).unwrap();
-    let read: Start = serde_json::from_slice(&kept).unwrap();
+    let read: SeriesStart = serde_json::from_slice(&kept).unwrap();
     assert_eq!(read.threshold_energy, [("threshold_2".to_owned(), 6e3)]);
     assert_eq!(read.frame_time, None);
 }
 
 /// Promise: a series of which far more images are announced than an index that is written whole should have has no end.
 #[test]
-fn a_series_that_is_announced_long_has_no_end() {
+fn overlong_series_is_unlimited() {
     let describe = |images: u64| {
-        let start = Start { images, ..start(&["threshold_1"]) };
+        let start = SeriesStart { images, ..start(&["threshold_1"]) };
         let bytes = shuffled(&pixels(1));
-        let channels = vec![channel("threshold_1", Compression::BitshuffleLz4, &bytes)];
-        let image =
-            Image { series: 7, unique: "01H", number: 0, began: None, start: None, channels, unreadable: Vec::new() };
-        let series = Series::begin(start, &image, Filter::BSLZ4).unwrap();
-        series.describe(Description::new(ElementType::U8, vec![1])).scan
+        let channels = vec![channel("threshold_1", Stream2Compression::BitshuffleLz4, &bytes)];
+        let image = Stream2Image {
+            series: 7,
+            unique: "01H",
+            number: 0,
+            began: None,
+            start: None,
+            channels,
+            unreadable: Vec::new(),
+        };
+        let series = Stream2Series::begin(start, &image, Filter::BSLZ4).unwrap();
+        series.describe(DatasetSpec::new(ElementType::U8, vec![1])).scan
     };
     assert_eq!(describe(1000), [Some(1000)]);
     assert_eq!([describe(10_000_000), describe(2_000_000_000), describe(0)], [[None], [None], [None]]);
 }
 
 #[test]
-fn messages_come_back() {
+fn messages_round_trip() {
     let start = start(&["threshold_1", "threshold_2"]);
-    assert_eq!(Message::decode(&start.encode()), Ok(Message::Start(Box::new(start.clone()))));
-    assert_eq!(Message::decode(&start.encode_end()), Ok(Message::End { series: 7 }));
+    assert_eq!(Stream2Message::decode(&start.encode()), Ok(Stream2Message::Start(Box::new(start.clone()))));
+    assert_eq!(Stream2Message::decode(&start.encode_end()), Ok(Stream2Message::End { series: 7 }));
     let plain = pixels(3);
-    for compression in [Compression::None, Compression::Lz4, Compression::BitshuffleLz4] {
+    for compression in [Stream2Compression::None, Stream2Compression::Lz4, Stream2Compression::BitshuffleLz4] {
         let channels = vec![channel("threshold_1", compression, &plain), channel("threshold_2", compression, &[1])];
-        let image = Image {
+        let image = Stream2Image {
             series: 7,
             unique: "01H",
             number: 2,
@@ -85,34 +92,43 @@ fn messages_come_back() {
             channels,
             unreadable: Vec::new(),
         };
-        assert_eq!(Message::decode(&image.encode()), Ok(Message::Image(image)));
+        assert_eq!(Stream2Message::decode(&image.encode()), Ok(Stream2Message::Image(image)));
     }
 }
 
 /// A message as libraries other than ours encode it: maps without a length, a time as a text with a tag, null.
 #[test]
-fn what_other_encoders_write_is_read() {
+fn other_encoders_are_read() {
     let mut bytes = b"\xbf\x64type\x65start\x69series_id\x18\x2a".to_vec();
     bytes.extend(b"\x68arm_date\xc0\x642022\x6cimage_size_x\x19\x04\x06\x6cimage_size_y\x19\x02\x02");
     bytes.extend(b"\x70number_of_images\x1a\x00\x01\x00\x00\x68channels\x81\x6bthreshold_1");
     bytes.extend(b"\x6aframe_time\xf9\x3c\x00\x6acount_time\xf6\x69user_data\x9f\x01\x82\xf4\xf5\xff\xff");
-    let Ok(Message::Start(start)) = Message::decode(&bytes) else { panic!("{:?}", Message::decode(&bytes)) };
+    let Ok(Stream2Message::Start(start)) = Stream2Message::decode(&bytes) else {
+        panic!("{:?}", Stream2Message::decode(&bytes))
+    };
     assert_eq!((start.series, start.images, start.width, start.height), (42, 65536, 1030, 514));
     assert_eq!((start.frame_time, start.count_time), (Some(1.0), None));
 }
 
 #[test]
-fn several_thresholds_are_a_dimension_and_each_blob_stays_as_it_came() {
+fn thresholds_become_a_dimension_with_unchanged_blobs() {
     let (first, second) = (shuffled(&pixels(3)), shuffled(&pixels(7)));
     // The data come in another order than the start lists the channels.
     let channels = vec![
-        channel("threshold_2", Compression::BitshuffleLz4, &second),
-        channel("threshold_1", Compression::BitshuffleLz4, &first),
+        channel("threshold_2", Stream2Compression::BitshuffleLz4, &second),
+        channel("threshold_1", Stream2Compression::BitshuffleLz4, &first),
     ];
-    let image =
-        Image { series: 7, unique: "01H", number: 0, began: None, start: None, channels, unreadable: Vec::new() };
-    let series = Series::begin(start(&["threshold_1", "threshold_2"]), &image, Filter::RAW).unwrap();
-    let description = series.describe(Description::new(ElementType::U8, vec![1]));
+    let image = Stream2Image {
+        series: 7,
+        unique: "01H",
+        number: 0,
+        began: None,
+        start: None,
+        channels,
+        unreadable: Vec::new(),
+    };
+    let series = Stream2Series::begin(start(&["threshold_1", "threshold_2"]), &image, Filter::RAW).unwrap();
+    let description = series.describe(DatasetSpec::new(ElementType::U8, vec![1]));
     assert_eq!((description.frame.as_slice(), description.chunk()), (&[2, 6, 8][..], vec![1, 6, 8]));
     assert_eq!((description.element, description.filter), (ElementType::U16, Filter::BSLZ4));
     assert_eq!(description.scan, [Some(3)]);
@@ -125,7 +141,7 @@ fn several_thresholds_are_a_dimension_and_each_blob_stays_as_it_came() {
 fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
     let plain = pixels(3);
     let blob = shuffled(&plain);
-    let one = |compression, bytes| Image {
+    let one = |compression, bytes| Stream2Image {
         unique: "01H",
         series: 7,
         number: 0,
@@ -134,9 +150,9 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
         channels: vec![channel("threshold_1", compression, bytes)],
         unreadable: Vec::new(),
     };
-    let first = one(Compression::None, &plain);
-    let series = Series::begin(start(&["threshold_1"]), &first, Filter::RAW).unwrap();
-    for image in [first, one(Compression::BitshuffleLz4, &blob)] {
+    let first = one(Stream2Compression::None, &plain);
+    let series = Stream2Series::begin(start(&["threshold_1"]), &first, Filter::RAW).unwrap();
+    for image in [first, one(Stream2Compression::BitshuffleLz4, &blob)] {
         let Payload::Plain(got) = series.payload(&image).unwrap() else { panic!("filtered") };
         assert_eq!(got, plain);
     }
@@ -145,8 +161,8 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
 #[test]
 fn images_that_do_not_fit_are_refused_with_the_reason() {
     let blob = shuffled(&pixels(3));
-    let sound = channel("threshold_1", Compression::BitshuffleLz4, &blob);
-    let image = |channels| Image {
+    let sound = channel("threshold_1", Stream2Compression::BitshuffleLz4, &blob);
+    let image = |channels| Stream2Image {
         series: 7,
         unique: "01H",
         number: 4,
@@ -155,12 +171,12 @@ fn images_that_do_not_fit_are_refused_with_the_reason() {
         channels,
         unreadable: Vec::new(),
     };
-    let series = Series::begin(start(&["threshold_1"]), &image(vec![sound.clone()]), Filter::RAW).unwrap();
+    let series = Stream2Series::begin(start(&["threshold_1"]), &image(vec![sound.clone()]), Filter::RAW).unwrap();
     for (changed, words) in [
         (Channel { name: "threshold_9", ..sound.clone() }, "no channel `threshold_1`"),
         (Channel { width: 9, ..sound.clone() }, "6 rows of 9, the series 6 of 8"),
         (Channel { element: ElementType::U32, ..sound.clone() }, "elements of type u32"),
-        (Channel { compression: Compression::Lz4, bytes: b"nothing", ..sound.clone() }, "lz4: it is cut short"),
+        (Channel { compression: Stream2Compression::Lz4, bytes: b"nothing", ..sound.clone() }, "lz4: it is cut short"),
     ] {
         let error = series.payload(&image(vec![changed])).expect_err(words).to_string();
         assert!(error.contains(words), "{error}");
@@ -170,26 +186,26 @@ fn images_that_do_not_fit_are_refused_with_the_reason() {
 
 proptest! {
     #[test]
-    fn damaged_messages_never_break(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+    fn damaged_messages_never_panic(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let plain = pixels(3);
-        let image = Image {
+        let image = Stream2Image {
             unique: "01H",
             series: 7,
             number: 1,
             began: Some(5),
             start: Some(1),
-            channels: vec![channel("threshold_1", Compression::BitshuffleLz4, &plain)],
+            channels: vec![channel("threshold_1", Stream2Compression::BitshuffleLz4, &plain)],
             unreadable: Vec::new(),
         };
         for mut message in [image.encode(), start(&["a", "b"]).encode()] {
             let kept = cut.index(message.len());
-            prop_assert!(Message::decode(&message[..kept]).is_err());
+            prop_assert!(Stream2Message::decode(&message[..kept]).is_err());
             // A changed byte may end a message early and be right: it must only be read without harm.
             let at = at.index(message.len());
             message[at] = byte;
-            let _ = Message::decode(&message);
-            let _ = Message::decode(&message[..kept]);
-            let _ = Image::salvage(&message[..kept]);
+            let _ = Stream2Message::decode(&message);
+            let _ = Stream2Message::decode(&message[..kept]);
+            let _ = Stream2Image::salvage(&message[..kept]);
         }
     }
 }
@@ -199,7 +215,7 @@ proptest! {
 fn sockets_shake_hands_and_messages_arrive() {
     let (mut push, mut pull) = UnixStream::pair().unwrap();
     let sender = std::thread::spawn(move || {
-        handshake(&mut push, Role::Push)?;
+        handshake(&mut push, ZmtpRole::Push)?;
         send(&mut push, b"small")?;
         // A heartbeat between two messages, as libzmq sends it.
         push.write_all(b"\x04\x0a\x04PING\x00\x0aabc")?;
@@ -216,7 +232,7 @@ fn sockets_shake_hands_and_messages_arrive() {
         send(&mut push, b"after")?;
         push.write_all(b"\x01\x02a")
     });
-    handshake(&mut pull, Role::Pull).unwrap();
+    handshake(&mut pull, ZmtpRole::Pull).unwrap();
     let mut message = Vec::new();
     receive(&mut pull, &mut message, 1 << 30).unwrap();
     assert_eq!(message, b"small");
@@ -231,12 +247,12 @@ fn sockets_shake_hands_and_messages_arrive() {
 }
 
 #[test]
-fn peers_that_are_not_the_other_end_are_refused() {
+fn peers_of_the_wrong_socket_type_are_refused() {
     let answer = |theirs: &[u8]| -> io::Result<()> {
         let (mut here, mut there) = UnixStream::pair()?;
         there.write_all(theirs)?;
         there.shutdown(std::net::Shutdown::Write)?;
-        handshake(&mut here, Role::Pull)
+        handshake(&mut here, ZmtpRole::Pull)
     };
     let mut greeting = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL".to_vec();
     greeting.resize(64, 0);

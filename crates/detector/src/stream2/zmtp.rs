@@ -13,16 +13,16 @@ const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ZmtpRole {
     Push,
     Pull,
 }
 
-impl Role {
+impl ZmtpRole {
     fn name(self) -> &'static str {
         match self {
-            Role::Push => "PUSH",
-            Role::Pull => "PULL",
+            ZmtpRole::Push => "PUSH",
+            ZmtpRole::Pull => "PULL",
         }
     }
 }
@@ -43,7 +43,7 @@ fn greeting() -> [u8; 64] {
 ///
 /// # Errors
 /// If the peer is no ZeroMQ socket, none of that kind, or one that wants to be authenticated.
-pub fn handshake(stream: &mut (impl Read + Write), role: Role) -> io::Result<()> {
+pub fn handshake(stream: &mut (impl Read + Write), role: ZmtpRole) -> io::Result<()> {
     stream.write_all(&greeting())?;
     let mut theirs = [0; 64];
     stream.read_exact(&mut theirs[..10])?;
@@ -71,8 +71,8 @@ pub fn handshake(stream: &mut (impl Read + Write), role: Role) -> io::Result<()>
         return refuse("the peer refuses the connection");
     };
     let (wanted, other) = match role {
-        Role::Push => (Role::Pull.name(), "a PUSH"),
-        Role::Pull => (Role::Push.name(), "a PULL"),
+        ZmtpRole::Push => (ZmtpRole::Pull.name(), "a PUSH"),
+        ZmtpRole::Pull => (ZmtpRole::Push.name(), "a PULL"),
     };
     match property(properties, b"socket-type") {
         Some(kind) if kind == wanted.as_bytes() => Ok(()),

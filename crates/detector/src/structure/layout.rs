@@ -4,8 +4,10 @@ use super::{frames, run_value, status_and_times, text, time_units, whole};
 use crate::catalog::Catalog;
 use crate::column::Column;
 use crate::frame::{FrameStatus, Nanoseconds, Times};
-use crate::hdf5::{Attribute, Datatype, ElementType, Group, Node, Value};
-use crate::layout::{self, AttributeSource, BadLayout, DatasetSource, Layout, Member, Named, Position, When};
+use crate::hdf5::{Attribute, Datatype, ElementType, Group, TreeNode, Value};
+use crate::layout::{
+    self, AttributeSource, BadLayout, ConditionalName, DatasetSource, Layout, Member, SourcePosition, When,
+};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
@@ -30,7 +32,7 @@ pub fn tree<'a>(layout: &Layout, catalog: &'a Catalog) -> Result<Group<'a>> {
 }
 
 /// Collects the NDAttributes that datasets take; answers whether a group is the default.
-fn survey<'l>(group: &'l layout::Group, placed: &mut HashSet<&'l str>) -> bool {
+fn survey<'l>(group: &'l layout::LayoutGroup, placed: &mut HashSet<&'l str>) -> bool {
     let mut has_default = group.is_default;
     for member in &group.members {
         match member {
@@ -166,18 +168,18 @@ struct Builder<'a> {
     /// Goes to the default group.
     rest: Vec<String>,
     /// Target and position of each hard link, by its path.
-    links: BTreeMap<String, (String, Position)>,
+    links: BTreeMap<String, (String, SourcePosition)>,
 }
 
 impl<'a> Builder<'a> {
-    fn group(&mut self, group: &layout::Group, path: &str, is_root: bool) -> Result<Group<'a>> {
+    fn group(&mut self, group: &layout::LayoutGroup, path: &str, is_root: bool) -> Result<Group<'a>> {
         let mut made = Group { attributes: self.attributes(&group.attributes)?, members: Vec::new() };
         let mut extra = Vec::new();
         for member in &group.members {
             let (name, node) = match member {
                 Member::Group(below) => {
                     let path = format!("{path}/{}", below.name);
-                    (&below.name, Node::Group(self.group(below, &path, false)?))
+                    (&below.name, TreeNode::Group(self.group(below, &path, false)?))
                 }
                 Member::Dataset(dataset) => {
                     // Without a default group they lie beside the frames: what is lost must be seen in every file.
@@ -188,7 +190,7 @@ impl<'a> Builder<'a> {
                 }
                 Member::HardLink(link) => {
                     self.links.insert(format!("{path}/{}", link.name), (link.target.clone(), link.at));
-                    (&link.name, Node::HardLink(link.target.clone()))
+                    (&link.name, TreeNode::HardLink(link.target.clone()))
                 }
             };
             made.members.push((name.clone(), node));
@@ -198,7 +200,7 @@ impl<'a> Builder<'a> {
         }
         if group.is_default || (is_root && !self.has_default) {
             for name in std::mem::take(&mut self.rest) {
-                let named = Named { name: name.clone(), when: When::Frame };
+                let named = ConditionalName { name: name.clone(), when: When::Frame };
                 extra.push((name, self.named_dataset(&named, group.at, Vec::new())?));
             }
         }
@@ -217,10 +219,10 @@ impl<'a> Builder<'a> {
         Ok(made)
     }
 
-    fn dataset(&self, dataset: &layout::Dataset) -> Result<Node<'a>> {
+    fn dataset(&self, dataset: &layout::LayoutDataset) -> Result<TreeNode<'a>> {
         let attributes = self.attributes(&dataset.attributes)?;
         match &dataset.source {
-            DatasetSource::Frames => Ok(Node::Dataset(frames(self.catalog, attributes))),
+            DatasetSource::Frames => Ok(TreeNode::Dataset(frames(self.catalog, attributes))),
             DatasetSource::Constant(value) => Ok(whole(value.clone(), attributes)),
             DatasetSource::Named(named) => self.named_dataset(named, dataset.at, attributes),
             DatasetSource::Times => Ok(self.times(attributes)),
@@ -232,18 +234,23 @@ impl<'a> Builder<'a> {
     }
 
     /// One row a frame.
-    fn times(&self, mut attributes: Vec<Attribute>) -> Node<'a> {
+    fn times(&self, mut attributes: Vec<Attribute>) -> TreeNode<'a> {
         let columns = Attribute { name: "columns".into(), value: Value::texts(&Times::NAMES) };
         for attribute in time_units().into_iter().chain([columns]) {
             if !attributes.iter().any(|known| known.name == attribute.name) {
                 attributes.push(attribute);
             }
         }
-        Node::Dataset(self.columns().times.dataset(attributes))
+        TreeNode::Dataset(self.columns().times.dataset(attributes))
     }
 
     /// areaDetector names the NDAttribute that a dataset was taken from, and so do we.
-    fn named_dataset(&self, named: &Named, at: Position, mut attributes: Vec<Attribute>) -> Result<Node<'a>> {
+    fn named_dataset(
+        &self,
+        named: &ConditionalName,
+        at: SourcePosition,
+        mut attributes: Vec<Attribute>,
+    ) -> Result<TreeNode<'a>> {
         if !attributes.iter().any(|attribute| attribute.name == "NDAttrName") {
             attributes.push(text("NDAttrName", &named.name));
         }
@@ -254,18 +261,19 @@ impl<'a> Builder<'a> {
                 PerFrame::Scalar(column) => column,
                 _ => self.columns().named(&named.name).expect("what is no scalar is built in"),
             };
-            return Ok(Node::Dataset(column.dataset(attributes)));
+            return Ok(TreeNode::Dataset(column.dataset(attributes)));
         }
         Ok(whole(self.single(named, at)?, attributes))
     }
 
-    fn attributes(&self, attributes: &[layout::Attribute]) -> Result<Vec<Attribute>> {
-        let value = |attribute: &layout::Attribute| match &attribute.source {
+    fn attributes(&self, attributes: &[layout::LayoutAttribute]) -> Result<Vec<Attribute>> {
+        let value = |attribute: &layout::LayoutAttribute| match &attribute.source {
             AttributeSource::Constant(value) => Ok(value.clone()),
             AttributeSource::Named(named) => self.single(named, attribute.at),
         };
-        let made =
-            |attribute: &layout::Attribute| Ok(Attribute { name: attribute.name.clone(), value: value(attribute)? });
+        let made = |attribute: &layout::LayoutAttribute| {
+            Ok(Attribute { name: attribute.name.clone(), value: value(attribute)? })
+        };
         attributes.iter().map(made).collect()
     }
 
@@ -281,7 +289,7 @@ impl<'a> Builder<'a> {
     }
 
     /// One value: of the run, or of one of its frames.
-    fn single(&self, named: &Named, at: Position) -> Result<Value> {
+    fn single(&self, named: &ConditionalName, at: SourcePosition) -> Result<Value> {
         if let Some(value) = self.catalog.description.values.get(&named.name) {
             return Ok(run_value(value));
         }
@@ -315,16 +323,19 @@ fn collect(group: &Group<'_>, path: &str, objects: &mut HashSet<String>) {
     for (name, node) in &group.members {
         let below = format!("{path}/{name}");
         match node {
-            Node::Group(group) => collect(group, &below, objects),
-            Node::Dataset(_) => {}
-            Node::HardLink(_) | Node::SoftLink(_) => continue,
+            TreeNode::Group(group) => collect(group, &below, objects),
+            TreeNode::Dataset(_) => {}
+            TreeNode::HardLink(_) | TreeNode::SoftLink(_) => continue,
         }
         objects.insert(below);
     }
 }
 
 /// The object that each hard link leads to, through other hard links too.
-fn resolve(links: &BTreeMap<String, (String, Position)>, objects: &HashSet<String>) -> Result<HashMap<String, String>> {
+fn resolve(
+    links: &BTreeMap<String, (String, SourcePosition)>,
+    objects: &HashSet<String>,
+) -> Result<HashMap<String, String>> {
     let mut targets = HashMap::new();
     for (path, (target, at)) in links {
         let mut object = target;
@@ -349,9 +360,9 @@ fn redirect(group: &mut Group<'_>, path: &str, targets: &HashMap<String, String>
     for (name, node) in &mut group.members {
         let below = format!("{path}/{name}");
         match node {
-            Node::Group(group) => redirect(group, &below, targets),
-            Node::HardLink(target) => target.clone_from(&targets[&below]),
-            Node::Dataset(_) | Node::SoftLink(_) => {}
+            TreeNode::Group(group) => redirect(group, &below, targets),
+            TreeNode::HardLink(target) => target.clone_from(&targets[&below]),
+            TreeNode::Dataset(_) | TreeNode::SoftLink(_) => {}
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The pixel mask: made once, compressed, and written with every commit.
 
-use crate::description::nxmx::MaskRegion;
+use crate::dataset_spec::nxmx::MaskRegion;
 use crate::filters::{Encoder, Filter};
 use crate::hdf5::{Dataset, Datatype, ElementType, Grid, Storage};
 

@@ -2,8 +2,8 @@
 
 use super::{class, text};
 use crate::catalog::Catalog;
-use crate::description::nxmx::{Goniometer, Nxmx, unit};
-use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Node, Storage, Value};
+use crate::dataset_spec::nxmx::{Goniometer, Nxmx, unit};
+use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Storage, TreeNode, Value};
 
 const DETECTOR: &str = "/entry/instrument/detector";
 /// A detector that is looked at from the sample, its first pixel above and to the left.
@@ -11,7 +11,7 @@ const FAST: [f64; 3] = [-1.0, 0.0, 0.0];
 const SLOW: [f64; 3] = [0.0, -1.0, 0.0];
 const ALONG_BEAM: [f64; 3] = [0.0, 0.0, 1.0];
 
-type Members<'a> = Vec<(String, Node<'a>)>;
+type Members<'a> = Vec<(String, TreeNode<'a>)>;
 
 /// Where the angles of a goniometer's axis lie.
 pub fn path_of(axis: &Goniometer) -> String {
@@ -109,7 +109,7 @@ pub fn detector<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
         let names: Vec<&str> = nxmx.channel_names.iter().map(String::as_str).collect();
         members.push(field("channel_names", Value::texts(&names), None));
     }
-    members.extend(catalog.mask.as_ref().map(|mask| ("pixel_mask".to_owned(), Node::Dataset(mask.dataset()))));
+    members.extend(catalog.mask.as_ref().map(|mask| ("pixel_mask".to_owned(), TreeNode::Dataset(mask.dataset()))));
     members.extend(geometry(nxmx, &catalog.description.frame));
     members
 }
@@ -157,20 +157,20 @@ fn transformation(kind: &str, vector: [f64; 3], units: &str, depends_on: &str) -
     ]
 }
 
-fn translation<'a>(length: f64, vector: [f64; 3], depends_on: &str) -> Node<'a> {
+fn translation<'a>(length: f64, vector: [f64; 3], depends_on: &str) -> TreeNode<'a> {
     let attributes = transformation("translation", vector, "m", depends_on);
-    Node::Dataset(Dataset { attributes, storage: Storage::Whole(Value::float(length)) })
+    TreeNode::Dataset(Dataset { attributes, storage: Storage::Whole(Value::float(length)) })
 }
 
-fn rotation<'a>(axis: &Goniometer, frames: u64) -> Node<'a> {
+fn rotation<'a>(axis: &Goniometer, frames: u64) -> TreeNode<'a> {
     let angles: Vec<f64> = (0..frames).map(|frame| axis.start + frame as f64 * axis.increment).collect();
     let attributes = transformation("rotation", axis.vector, "degree", ".");
-    Node::Dataset(Dataset { attributes, storage: Storage::Whole(Value::floats(&angles)) })
+    TreeNode::Dataset(Dataset { attributes, storage: Storage::Whole(Value::floats(&angles)) })
 }
 
-fn field<'a>(name: &str, value: Value, units: Option<&str>) -> (String, Node<'a>) {
+fn field<'a>(name: &str, value: Value, units: Option<&str>) -> (String, TreeNode<'a>) {
     let attributes = units.map(|units| text("units", units)).into_iter().collect();
-    (name.to_owned(), Node::Dataset(Dataset { attributes, storage: Storage::Whole(value) }))
+    (name.to_owned(), TreeNode::Dataset(Dataset { attributes, storage: Storage::Whole(value) }))
 }
 
 fn push_text(members: &mut Members<'_>, name: &str, value: Option<&str>) {
@@ -181,8 +181,8 @@ fn push_float(members: &mut Members<'_>, name: &str, value: Option<f64>, units: 
     members.extend(value.map(|value| field(name, Value::float(value), Some(units))));
 }
 
-fn group<'a>(name: &str, kind: &str, members: Members<'a>) -> (String, Node<'a>) {
-    (name.to_owned(), Node::Group(Group { attributes: class(kind), members }))
+fn group<'a>(name: &str, kind: &str, members: Members<'a>) -> (String, TreeNode<'a>) {
+    (name.to_owned(), TreeNode::Group(Group { attributes: class(kind), members }))
 }
 
 /// Nanoseconds since 1970 as a date and time of UTC, to the microsecond.

@@ -1,8 +1,8 @@
 //! Putting a chunk together from what sources brought, and cutting frames into chunks, which is the same.
 
-use super::queue::Part;
+use super::queue::FramePart;
 use crate::catalog::unravel;
-use crate::description::{Description, Region};
+use crate::dataset_spec::{DatasetSpec, Region};
 
 /// The shapes of frames, chunks and regions.
 pub struct Shapes {
@@ -21,7 +21,7 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    pub fn new(description: &Description) -> Shapes {
+    pub fn new(description: &DatasetSpec) -> Shapes {
         let mut shapes = Shapes {
             frame: description.frame.clone(),
             chunk: description.chunk(),
@@ -101,7 +101,7 @@ impl Shapes {
     }
 
     /// Copies what of chunk `number` is in the plain bytes of a part to `out`, where frame `slot` of the chunk lies.
-    pub fn copy(&self, plain: &[u8], part: &Part, number: u64, slot: u64, out: &mut [u8]) {
+    pub fn copy(&self, plain: &[u8], part: &FramePart, number: u64, slot: u64, out: &mut [u8]) {
         let region = &self.regions[part.source as usize];
         let chunk = self.chunk_region(number);
         let Some(both) = common(&chunk, region) else { return };

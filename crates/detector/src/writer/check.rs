@@ -1,6 +1,6 @@
 //! Whether a frame can be written. What passes here cannot make a thread of the writer fail.
 
-use crate::description::{Description, NUMBERS_A_FRAME, PLACES_FREE, PLACES_MAX, Region};
+use crate::dataset_spec::{DatasetSpec, NUMBERS_A_FRAME, PLACES_FREE, PLACES_MAX, Region};
 use crate::frame::{Blob, Frame, Payload};
 use crate::writer::assemble::Shapes;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) fn density(number: u64, taken: u64) -> Result<(), String> {
 }
 
 /// `taken`: how many frames have come so far.
-pub(super) fn gaps(description: &Description, number: u64, taken: u64) -> Result<(), String> {
+pub(super) fn gaps(description: &DatasetSpec, number: u64, taken: u64) -> Result<(), String> {
     let each = description.places_a_frame();
     let most = PLACES_FREE.saturating_add(taken.saturating_mul(each));
     match description.places(number) {
@@ -42,7 +42,7 @@ pub(crate) fn near(number: u64, highest: u64) -> Result<(), String> {
 }
 
 /// `highest`: the highest number so far.
-pub(crate) fn number(description: &Description, number: u64, highest: u64) -> Result<(), String> {
+pub(crate) fn number(description: &DatasetSpec, number: u64, highest: u64) -> Result<(), String> {
     if let Some(frames) = description.frames_max()
         && number >= frames
     {
@@ -62,7 +62,7 @@ pub(crate) fn number(description: &Description, number: u64, highest: u64) -> Re
     Ok(())
 }
 
-pub(super) fn frame(description: &Description, shapes: &Shapes, source: u32, frame: &Frame) -> Result<(), String> {
+pub(super) fn frame(description: &DatasetSpec, shapes: &Shapes, source: u32, frame: &Frame) -> Result<(), String> {
     let region = region(shapes, source)?;
     let chunks = match &frame.payload {
         Payload::Plain(bytes) => {
@@ -74,10 +74,10 @@ pub(super) fn frame(description: &Description, shapes: &Shapes, source: u32, fra
         }
         Payload::Filtered(chunks) => chunks,
     };
-    if description.slab_frames() > 1 {
+    if description.chunk_group_frames() > 1 {
         return Err(format!(
             "it is compressed, and a chunk holds {} frames: bring them together, or plain",
-            description.slab_frames()
+            description.chunk_group_frames()
         ));
     }
     blobs(description, shapes, source, chunks)
@@ -91,28 +91,28 @@ fn region(shapes: &Shapes, source: u32) -> Result<&Region, String> {
 }
 
 /// Of chunks that hold these frames together.
-pub(super) fn slab(
-    description: &Description,
+pub(super) fn chunk_group(
+    description: &DatasetSpec,
     shapes: &Shapes,
     source: u32,
     numbers: &Range<u64>,
     chunks: &[Blob],
 ) -> Result<(), String> {
     region(shapes, source)?;
-    let (slab, _) = description.slab_of(numbers.start);
-    let fits = numbers.clone().eq(description.frames_of(slab).take((numbers.end - numbers.start) as usize));
+    let (chunk_group, _) = description.chunk_group_of(numbers.start);
+    let fits = numbers.clone().eq(description.frames_of(chunk_group).take((numbers.end - numbers.start) as usize));
     if numbers.is_empty() || !fits {
-        let first = description.frames_of(slab).next().unwrap_or(0);
+        let first = description.frames_of(chunk_group).next().unwrap_or(0);
         return Err(format!(
             "{} frames do not fill a chunk from its beginning: one begins at frame {first}, and holds {}",
             numbers.end - numbers.start,
-            description.slab_frames()
+            description.chunk_group_frames()
         ));
     }
     blobs(description, shapes, source, chunks)
 }
 
-fn blobs(description: &Description, shapes: &Shapes, source: u32, blobs: &[Blob]) -> Result<(), String> {
+fn blobs(description: &DatasetSpec, shapes: &Shapes, source: u32, blobs: &[Blob]) -> Result<(), String> {
     let Some(chunks) = shapes.chunks_of(source) else {
         return Err("it is compressed, but its region is not made of whole chunks; send it plain".into());
     };

@@ -1,19 +1,19 @@
 //! The committing thread, the only one that knows the catalog: several times a second it syncs what was written, marks it
 //! durable in the journal, acknowledges it, and publishes it to readers.
 
-use super::ground::Own;
-use super::now;
-use super::pipeline::{Shared, reached};
+use super::extent_source::Own;
+use super::pipeline::{PipelineShared, reached};
+use super::unix_nanos;
 use crate::catalog::Catalog;
 use crate::commit::{PublishError, publish};
-use crate::frame::Level;
-use crate::journal::{Entry, SlabEntry};
+use crate::frame::AckLevel;
+use crate::journal::{ChunkGroupEntry, JournalEntry};
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
 /// What the committer knows, and hands to who finishes the run.
-pub(super) struct Committed {
+pub(super) struct CommitterState {
     pub catalog: Catalog,
     /// Bytes that the last commit took in the file.
     commit_bytes: u64,
@@ -29,9 +29,16 @@ pub(super) struct Committed {
 /// A round publishes if what came is worth it: a commit is to take no more than this part of it.
 const PART: u64 = 64;
 
-impl Committed {
-    pub(super) fn new(catalog: Catalog) -> Committed {
-        Committed { catalog, commit_bytes: 0, unpublished: 0, since: None, published: Instant::now(), owed: Vec::new() }
+impl CommitterState {
+    pub(super) fn new(catalog: Catalog) -> CommitterState {
+        CommitterState {
+            catalog,
+            commit_bytes: 0,
+            unpublished: 0,
+            since: None,
+            published: Instant::now(),
+            owed: Vec::new(),
+        }
     }
 
     /// After a round in which anything came or not, and so many bytes of chunks; whether to publish now. `interval`: rounds
@@ -55,13 +62,13 @@ impl Committed {
     }
 }
 
-pub(super) fn run(shared: &Shared, own: &Own, mut committed: Committed) -> io::Result<Committed> {
+pub(super) fn run(shared: &PipelineShared, own: &Own, mut committed: CommitterState) -> io::Result<CommitterState> {
     shared.rounds("committing", |last| round(shared, own, &mut committed, last))?;
     Ok(committed)
 }
 
 /// One commit. The last one is published by who finishes the run, unless it has failed.
-fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> io::Result<()> {
+fn round(shared: &PipelineShared, own: &Own, committed: &mut CommitterState, last: bool) -> io::Result<()> {
     if let Err(error) = shared.enter_rows(own) {
         shared.fail_at("the journal of", &error);
     }
@@ -69,8 +76,8 @@ fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> i
     let (came, mut bytes) = (!entries.is_empty(), 0);
     if came {
         shared.file.sync_data()?;
-        let durable = now();
-        let marked = own.ledger.lock().journal.append(&[Entry::Durable { entries: covered, time: durable }]);
+        let durable = unix_nanos();
+        let marked = own.ledger.lock().journal.append(&[JournalEntry::Durable { entries: covered, time: durable }]);
         // Where the journal has no room any more, publishing makes durable, and the run ends.
         if let Err(error) = marked.and_then(|()| journal.sync_data()) {
             shared.fail_at("the journal of", &error);
@@ -78,17 +85,17 @@ fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> i
         for entry in &entries {
             committed.catalog.apply(entry, durable);
         }
-        let slab = |entry: Entry| match entry {
-            Entry::Slab(slab) => Some(slab),
+        let chunk_group = |entry: JournalEntry| match entry {
+            JournalEntry::ChunkGroup(chunk_group) => Some(chunk_group),
             _ => None,
         };
-        let slabs: Vec<SlabEntry> = entries.into_iter().filter_map(slab).collect();
-        bytes = slabs.iter().flat_map(|slab| &slab.chunks).map(|chunk| chunk.size).sum();
-        committed.owed.extend(reached(&slabs));
+        let chunk_groups: Vec<ChunkGroupEntry> = entries.into_iter().filter_map(chunk_group).collect();
+        bytes = chunk_groups.iter().flat_map(|chunk_group| &chunk_group.chunks).map(|chunk| chunk.size).sum();
+        committed.owed.extend(reached(&chunk_groups));
     }
     let (due, failed) = (committed.is_due(came, bytes, shared.settings.commit_interval), shared.failure().is_some());
     if !failed {
-        shared.reach(Level::Durable, std::mem::take(&mut committed.owed));
+        shared.reach(AckLevel::Durable, std::mem::take(&mut committed.owed));
     }
     let shown = match failed && committed.since.is_some() || due && !last {
         true => show(shared, own, committed)?,
@@ -99,7 +106,7 @@ fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> i
 }
 
 /// Publishes in the midst of the run, or after its failure; `false`: that is left to the next round.
-fn show(shared: &Shared, own: &Own, committed: &mut Committed) -> io::Result<bool> {
+fn show(shared: &PipelineShared, own: &Own, committed: &mut CommitterState) -> io::Result<bool> {
     match committed.publish(&shared.file, own) {
         Ok(_) => {}
         // There is room for what has been entered, only not in two commits: the next round publishes all.
@@ -110,6 +117,6 @@ fn show(shared: &Shared, own: &Own, committed: &mut Committed) -> io::Result<boo
         Err(PublishError::Io(error)) => return Err(error),
     }
     shared.progress.lock().published = committed.catalog.frames();
-    shared.reach(Level::Durable, std::mem::take(&mut committed.owed));
+    shared.reach(AckLevel::Durable, std::mem::take(&mut committed.owed));
     Ok(true)
 }

@@ -1,14 +1,14 @@
 //! What the process that commits a file does for those that joined ([`super::join`]): it grants them extents, and enters what
 //! they wrote there. Where several of them, or this process too, bring frames of one chunk, it puts these together.
 
-use super::pipeline::Shared;
-use super::queue::Part;
+use super::pipeline::PipelineShared;
+use super::queue::FramePart;
 use super::{WriteError, Writer};
 use crate::allocate::PAGE_BYTES;
-use crate::description::Allocate;
-use crate::frame::{Blob, Frame, Level, Payload};
+use crate::dataset_spec::Allocate;
+use crate::frame::{AckLevel, Blob, Frame, Payload};
 use crate::hdf5::UNDEFINED;
-use crate::journal::{ChunkEntry, Entry, FrameEntry, SlabEntry};
+use crate::journal::{ChunkEntry, ChunkGroupEntry, FrameEntry, JournalEntry};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
@@ -46,7 +46,7 @@ impl Writer {
     /// # Errors
     /// [`WriteError::Frame`] if a frame cannot be one of this run; nothing is entered then. [`WriteError::Failed`] if the
     /// run has failed, as it has if the journal cannot be written.
-    pub fn report(&self, entries: Vec<Entry>) -> Result<(), WriteError> {
+    pub fn report(&self, entries: Vec<JournalEntry>) -> Result<(), WriteError> {
         let shared = &self.shared;
         if let Some(failure) = shared.failure()
             && !shared.ran_full.load(Ordering::Relaxed)
@@ -54,20 +54,21 @@ impl Writer {
             return Err(WriteError::Failed(failure));
         }
         check_report(shared, &entries)?;
-        let (mut slabs, mut rest) = (Vec::new(), Vec::new());
+        let (mut chunk_groups, mut rest) = (Vec::new(), Vec::new());
         for entry in entries {
             match entry {
-                Entry::Slab(slab) => slabs.push(slab),
+                JournalEntry::ChunkGroup(chunk_group) => chunk_groups.push(chunk_group),
                 entry => rest.push(entry),
             }
         }
-        let slabs = without_superseded(slabs);
+        let chunk_groups = without_superseded(chunk_groups);
         let failed = |error: io::Error| {
             shared.fail_at("writing the journal of", &error);
             WriteError::Failed(shared.failure().unwrap_or_else(|| error.to_string()))
         };
         let rows = super::own(shared).enter(&shared.file, rest);
-        let (alone, shares): (Vec<SlabEntry>, Vec<SlabEntry>) = slabs.into_iter().partition(|slab| claim(shared, slab));
+        let (alone, shares): (Vec<ChunkGroupEntry>, Vec<ChunkGroupEntry>) =
+            chunk_groups.into_iter().partition(|chunk_group| claim(shared, chunk_group));
         let entered = enter(shared, &alone);
         release(shared, &alone);
         rows.and(entered).map_err(failed)?;
@@ -75,95 +76,105 @@ impl Writer {
     }
 
     /// Until all are in the journal; as many at a time as the queue has room for.
-    fn put_all_together(&self, mut slabs: &[SlabEntry]) -> Result<(), WriteError> {
+    fn put_all_together(&self, mut chunk_groups: &[ChunkGroupEntry]) -> Result<(), WriteError> {
         let room = self.shared.settings.queue_bytes as u64;
-        while !slabs.is_empty() {
+        while !chunk_groups.is_empty() {
             let (mut many, mut bytes) = (0, 0_u64);
-            while many < slabs.len() && (many == 0 || bytes < room) {
-                self.put_together(&slabs[many])?;
-                bytes = bytes.saturating_add(slabs[many].stored_bytes());
+            while many < chunk_groups.len() && (many == 0 || bytes < room) {
+                self.put_together(&chunk_groups[many])?;
+                bytes = bytes.saturating_add(chunk_groups[many].stored_bytes());
                 many += 1;
             }
-            let (few, rest) = slabs.split_at(many);
-            few.iter().try_for_each(|slab| self.await_written(slab))?;
-            slabs = rest;
+            let (few, rest) = chunk_groups.split_at(many);
+            few.iter().try_for_each(|chunk_group| self.await_written(chunk_group))?;
+            chunk_groups = rest;
         }
         Ok(())
     }
 
-    /// Hands the frames of a slab that have not come yet to the writing threads, in the chunks that they came in, for they
-    /// share these with others.
-    fn put_together(&self, slab: &SlabEntry) -> Result<(), WriteError> {
+    /// Hands the frames of a chunk group that have not come yet to the writing threads, in the chunks that they came
+    /// in, for they share these with others.
+    fn put_together(&self, chunk_group: &ChunkGroupEntry) -> Result<(), WriteError> {
         let shared = &self.shared;
-        if slab.frames.iter().all(|frame| self.level(frame.number, 0).is_some()) {
+        if chunk_group.frames.iter().all(|frame| self.level(frame.number, 0).is_some()) {
             return Ok(());
         }
         let mut blobs = Vec::new();
-        for chunk in &slab.chunks {
+        for chunk in &chunk_group.chunks {
             blobs.push(read(shared, chunk).map_err(|error| {
                 let why = format!("its chunk at {} cannot be read: {error}", chunk.address);
-                WriteError::Frame { number: slab.frames.first().map_or(0, |frame| frame.number), why }
+                WriteError::Frame { number: chunk_group.frames.first().map_or(0, |frame| frame.number), why }
             })?);
         }
         let new: Vec<_> =
-            slab.frames.iter().filter(|frame| shared.levels.take(frame.number, 0).is_none()).cloned().collect();
+            chunk_group.frames.iter().filter(|frame| shared.levels.take(frame.number, 0).is_none()).cloned().collect();
         let numbers: Vec<u64> = new.iter().map(|frame| frame.number).collect();
         let parts = new.into_iter().map(|frame| {
             let [taken, received, ..] = frame.times;
             // The first one has the chunks of all.
             let payload = Payload::Filtered(std::mem::take(&mut blobs));
-            Part { frame: Frame { number: frame.number, taken, payload }, source: 0, received }
+            FramePart { frame: Frame { number: frame.number, taken, payload }, source: 0, received }
         });
-        if let Err(refused) = shared.queue.push_beside(slab.slab, parts.collect()) {
+        if let Err(refused) = shared.queue.push_beside(chunk_group.chunk_group, parts.collect()) {
             numbers.iter().for_each(|number| shared.levels.give_back(*number, 0));
             return Err(self.refused(&refused, 0));
         }
         count(shared, &numbers);
-        shared.listener.reached(Level::Memory, &numbers);
+        shared.listener.reached(AckLevel::Memory, &numbers);
         Ok(())
     }
 
-    /// Until the frames of a slab that the writing threads have are in the journal. A store that hangs holds up who reported
-    /// it.
-    fn await_written(&self, slab: &SlabEntry) -> Result<(), WriteError> {
-        while let Some(late) = slab.frames.iter().find(|frame| self.level(frame.number, 0) < Some(Level::Written)) {
+    /// Until the frames of a chunk group that the writing threads have are in the journal. A store that hangs holds up
+    /// who reported it.
+    fn await_written(&self, chunk_group: &ChunkGroupEntry) -> Result<(), WriteError> {
+        while let Some(late) =
+            chunk_group.frames.iter().find(|frame| self.level(frame.number, 0) < Some(AckLevel::Written))
+        {
             if let Some(failure) = self.shared.failure() {
                 return Err(WriteError::Failed(failure));
             }
             match self.level(late.number, 0) {
                 Some(_) => std::thread::sleep(LOOK),
                 // Another one was to bring it, and could not.
-                None => self.put_together(slab)?,
+                None => self.put_together(chunk_group)?,
             }
         }
         Ok(())
     }
 }
 
-/// A slab to which more came is reported again, with all its frames: of those in one report the last says it all.
-fn without_superseded(mut slabs: Vec<SlabEntry>) -> Vec<SlabEntry> {
+/// A chunk group to which more came is reported again, with all its frames: of those in one report the last says it
+/// all.
+fn without_superseded(mut chunk_groups: Vec<ChunkGroupEntry>) -> Vec<ChunkGroupEntry> {
     let mut seen = HashSet::new();
-    slabs.reverse();
-    slabs.retain(|slab| seen.insert((slab.slab, slab.epoch)));
-    slabs.reverse();
-    slabs
+    chunk_groups.reverse();
+    chunk_groups.retain(|chunk_group| seen.insert((chunk_group.chunk_group, chunk_group.epoch)));
+    chunk_groups.reverse();
+    chunk_groups
 }
 
-fn check_report(shared: &Shared, entries: &[Entry]) -> Result<(), WriteError> {
-    let slabs = entries.iter().map(|entry| if let Entry::Slab(slab) = entry { slab.frames.len() as u64 } else { 0 });
-    let more = slabs.sum();
+fn check_report(shared: &PipelineShared, entries: &[JournalEntry]) -> Result<(), WriteError> {
+    let chunk_groups = entries.iter().map(|entry| {
+        if let JournalEntry::ChunkGroup(chunk_group) = entry { chunk_group.frames.len() as u64 } else { 0 }
+    });
+    let more = chunk_groups.sum();
     let number = |frame: u64| shared.check_number(frame, more);
     for entry in entries {
         let (frame, checked) = match entry {
-            Entry::Slab(slab) => {
-                let wrong =
-                    slab.frames.iter().find_map(|frame| number(frame.number).err().map(|why| (frame.number, why)));
-                let first = slab.frames.first().map_or(0, |frame| frame.number);
-                wrong.map_or_else(|| (first, check_slab(shared, slab)), |(number, why)| (number, Err(why)))
+            JournalEntry::ChunkGroup(chunk_group) => {
+                let wrong = chunk_group
+                    .frames
+                    .iter()
+                    .find_map(|frame| number(frame.number).err().map(|why| (frame.number, why)));
+                let first = chunk_group.frames.first().map_or(0, |frame| frame.number);
+                wrong
+                    .map_or_else(|| (first, check_chunk_group(shared, chunk_group)), |(number, why)| (number, Err(why)))
             }
-            Entry::Scalars { frame, values } => (*frame, shared.check_scalars(values).and_then(|()| number(*frame))),
-            Entry::Duplicate { frame } | Entry::Damaged { frame } => (*frame, number(*frame)),
-            Entry::Durable { .. } | Entry::Column { .. } | Entry::Granted { .. } => {
+            JournalEntry::Scalars { frame, values } => {
+                (*frame, shared.check_scalars(values).and_then(|()| number(*frame)))
+            }
+            JournalEntry::Duplicate { frame } | JournalEntry::Damaged { frame } => (*frame, number(*frame)),
+            JournalEntry::Durable { .. } | JournalEntry::Column { .. } | JournalEntry::Granted { .. } => {
                 let why = "only who commits marks what is durable, adds columns and grants extents";
                 (0, Err(why.to_owned()))
             }
@@ -174,90 +185,91 @@ fn check_report(shared: &Shared, entries: &[Entry]) -> Result<(), WriteError> {
 }
 
 /// Chunks that another process wrote: as many as a frame has, within the file.
-fn check_slab(shared: &Shared, slab: &SlabEntry) -> Result<(), String> {
+fn check_chunk_group(shared: &PipelineShared, chunk_group: &ChunkGroupEntry) -> Result<(), String> {
     let description = &shared.description;
     let chunks = description.chunks_per_frame();
-    if slab.chunks.len() as u64 != chunks {
-        return Err(format!("it has {} chunks instead of {chunks}", slab.chunks.len()));
+    if chunk_group.chunks.len() as u64 != chunks {
+        return Err(format!("it has {} chunks instead of {chunks}", chunk_group.chunks.len()));
     }
-    if slab.frames.is_empty() {
-        return Err(format!("nothing is said of the frames of slab {}", slab.slab));
+    if chunk_group.frames.is_empty() {
+        return Err(format!("nothing is said of the frames of chunk group {}", chunk_group.chunk_group));
     }
-    if let Some(chunk) = slab.chunks.iter().find(|chunk| !chunk.fits(description)) {
+    if let Some(chunk) = chunk_group.chunks.iter().find(|chunk| !chunk.fits(description)) {
         return Err(format!("a chunk of {} bytes cannot be one of {} filtered", chunk.size, description.chunk_bytes()));
     }
-    if slab.frames.iter().any(|frame| description.slab_of(frame.number).0 != slab.slab) {
-        return Err(format!("it does not lie in slab {}", slab.slab));
+    if chunk_group.frames.iter().any(|frame| description.chunk_group_of(frame.number).0 != chunk_group.chunk_group) {
+        return Err(format!("it does not lie in chunk group {}", chunk_group.chunk_group));
     }
     let length = shared.file.metadata().map_err(|error| error.to_string())?.len();
     let outside = |chunk: &&ChunkEntry| {
         let end = chunk.address.checked_add(chunk.size);
         chunk.address != UNDEFINED && (chunk.address < PAGE_BYTES || end.is_none_or(|end| end > length))
     };
-    match slab.chunks.iter().find(outside) {
+    match chunk_group.chunks.iter().find(outside) {
         Some(chunk) => Err(format!("its chunk at {} of {} bytes is not in the file", chunk.address, chunk.size)),
         None => Ok(()),
     }
 }
 
-/// Whether nothing of a slab has come but what its writer tells of, so that its chunks are the run's as they are. Nobody
-/// else touches it then, until [`release`].
-fn claim(shared: &Shared, slab: &SlabEntry) -> bool {
+/// Whether nothing of a chunk group has come but what its writer tells of, so that its chunks are the run's as they
+/// are. Nobody else touches it then, until [`release`].
+fn claim(shared: &PipelineShared, chunk_group: &ChunkGroupEntry) -> bool {
     if !shared.queue.gathers() {
         return true;
     }
-    if !shared.queue.claim(slab.slab) {
+    if !shared.queue.claim(chunk_group.chunk_group) {
         return false;
     }
-    let alone = match shared.incomplete.lock().get(&slab.slab) {
+    let alone = match shared.incomplete.lock().get(&chunk_group.chunk_group) {
         // Two processes may have one epoch, if the service was started anew in between.
-        Some(before) => before.epoch == slab.epoch && has_all_of(slab, before),
+        Some(before) => before.epoch == chunk_group.epoch && has_all_of(chunk_group, before),
         // All of it came before, or nothing.
-        None => slab.frames.iter().all(|frame| shared.levels.get(frame.number, 0).is_none()),
+        None => chunk_group.frames.iter().all(|frame| shared.levels.get(frame.number, 0).is_none()),
     };
     if !alone {
-        shared.queue.done(std::iter::once(slab.slab));
+        shared.queue.done(std::iter::once(chunk_group.chunk_group));
     }
     alone
 }
 
-/// Whether what has come of the frames of `before` has come of those of `slab`, too.
-fn has_all_of(slab: &SlabEntry, before: &SlabEntry) -> bool {
-    let missing: HashMap<u64, &[u32]> = slab.frames.iter().map(|frame| (frame.number, &frame.missing[..])).collect();
+/// Whether what has come of the frames of `before` has come of those of `chunk_group`, too.
+fn has_all_of(chunk_group: &ChunkGroupEntry, before: &ChunkGroupEntry) -> bool {
+    let missing: HashMap<u64, &[u32]> =
+        chunk_group.frames.iter().map(|frame| (frame.number, &frame.missing[..])).collect();
     let there = |old: &FrameEntry| {
         missing.get(&old.number).is_some_and(|missing| missing.iter().all(|source| old.missing.contains(source)))
     };
     before.frames.iter().all(there)
 }
 
-fn release(shared: &Shared, slabs: &[SlabEntry]) {
-    shared.queue.done(slabs.iter().map(|slab| slab.slab));
+fn release(shared: &PipelineShared, chunk_groups: &[ChunkGroupEntry]) {
+    shared.queue.done(chunk_groups.iter().map(|chunk_group| chunk_group.chunk_group));
 }
 
-fn enter(shared: &Shared, slabs: &[SlabEntry]) -> io::Result<()> {
+fn enter(shared: &PipelineShared, chunk_groups: &[ChunkGroupEntry]) -> io::Result<()> {
     let is_new = |number: &u64| shared.levels.take(*number, 0).is_none();
     let mut all = Vec::new();
-    for slab in slabs {
-        let new: Vec<u64> = slab.frames.iter().map(|frame| frame.number).filter(is_new).collect();
-        shared.queue.came(slab.slab, new.len());
+    for chunk_group in chunk_groups {
+        let new: Vec<u64> = chunk_group.frames.iter().map(|frame| frame.number).filter(is_new).collect();
+        shared.queue.came(chunk_group.chunk_group, new.len());
         count(shared, &new);
-        all.extend(slab.frames.iter().map(|frame| frame.number));
+        all.extend(chunk_group.frames.iter().map(|frame| frame.number));
     }
     let mut unnamed = super::own(shared).unnamed.lock();
-    for chunk in slabs.iter().flat_map(SlabEntry::stored) {
+    for chunk in chunk_groups.iter().flat_map(ChunkGroupEntry::stored) {
         unnamed.name(chunk.range());
     }
     drop(unnamed);
-    let stored = slabs.iter().map(SlabEntry::stored_bytes).fold(0, u64::saturating_add);
+    let stored = chunk_groups.iter().map(ChunkGroupEntry::stored_bytes).fold(0, u64::saturating_add);
     let mut progress = shared.progress.lock();
     progress.stored_bytes = progress.stored_bytes.saturating_add(stored);
     drop(progress);
-    shared.listener.reached(Level::Memory, &all);
-    shared.remember_incomplete(slabs);
-    shared.enter(slabs.to_vec())
+    shared.listener.reached(AckLevel::Memory, &all);
+    shared.remember_incomplete(chunk_groups);
+    shared.enter(chunk_groups.to_vec())
 }
 
-fn count(shared: &Shared, new: &[u64]) {
+fn count(shared: &PipelineShared, new: &[u64]) {
     shared.took(new);
     if let Some(last) = new.iter().max() {
         shared.highest.fetch_max(*last, Ordering::Relaxed);
@@ -265,7 +277,7 @@ fn count(shared: &Shared, new: &[u64]) {
 }
 
 /// A chunk as its writer filtered it, which can be taken apart.
-fn read(shared: &Shared, chunk: &ChunkEntry) -> io::Result<Blob> {
+fn read(shared: &PipelineShared, chunk: &ChunkEntry) -> io::Result<Blob> {
     if chunk.address == UNDEFINED {
         return Err(io::Error::other("nothing of it came"));
     }

@@ -1,19 +1,19 @@
-//! A writing thread: compresses slabs, adds their chunks to the stripes that all threads write, and enters in the journal
-//! what has been written. When no frame waits it writes what there is, so that gathering delays nothing.
+//! A writing thread: compresses chunk groups, adds their chunks to the stripes that all threads write, and enters in
+//! the journal what has been written. When no frame waits it writes what there is, so that gathering delays nothing.
 //!
-//! Where as many bring frames as write them, each who brings one is its writing thread ([`Charge`]): it has the frame in its
-//! processor's cache, and nobody need be woken for it.
+//! Where as many bring frames as write them, each who brings one is its writing thread ([`InlineWrite`]): it has the
+//! frame in its processor's cache, and nobody need be woken for it.
 
 use super::assemble::Shapes;
-use super::queue::{Job, Next, Part};
-use super::stripes::Position;
-use super::{Shared, now};
-use crate::description::Allocate;
+use super::queue::{FramePart, Job, NextJob};
+use super::stripes::StreamPosition;
+use super::{PipelineShared, unix_nanos};
+use crate::dataset_spec::Allocate;
 use crate::filters::Encoder;
 use crate::frame::{Blob, Payload};
 use crate::hdf5::UNDEFINED;
 use crate::hdf5::index::Element;
-use crate::journal::{ChunkEntry, FrameEntry, SlabEntry};
+use crate::journal::{ChunkEntry, ChunkGroupEntry, FrameEntry};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ const ABSENT: ChunkEntry = ChunkEntry { address: UNDEFINED, size: 0, mask: 0, ch
 /// A chunk from this part of a stripe on is written as it comes, while it is in the cache, by who brought it.
 const LARGE_PART: u64 = 8;
 
-pub(super) fn run(shared: &Shared) {
+pub(super) fn run(shared: &PipelineShared) {
     match Tools::new(shared).and_then(|mut tools| Gather { shared, tools: &mut tools }.run()) {
         Ok(()) => {}
         Err(error) => fail(shared, &error),
@@ -33,7 +33,7 @@ pub(super) fn run(shared: &Shared) {
 }
 
 /// What others have written, or this thread before, is told of all the same: nobody else may come to do so.
-fn fail(shared: &Shared, error: &io::Error) {
+fn fail(shared: &PipelineShared, error: &io::Error) {
     let entered = enter(shared);
     shared.fail_at("writing", error);
     if let Err(error) = entered {
@@ -42,7 +42,7 @@ fn fail(shared: &Shared, error: &io::Error) {
 }
 
 /// Writes what was left to be gathered with more that did not come.
-pub(super) fn flush(shared: &Shared) {
+pub(super) fn flush(shared: &PipelineShared) {
     if !shared.stripes.is_empty()
         && let Err(error) = shared.stripes.write(&shared.file, true).and_then(|()| enter(shared))
     {
@@ -51,18 +51,18 @@ pub(super) fn flush(shared: &Shared) {
 }
 
 /// A frame that the run has taken and that whoever holds this is to write.
-pub struct Charge {
-    shared: Arc<Shared>,
+pub struct InlineWrite {
+    shared: Arc<PipelineShared>,
     /// `None` once it is written.
     job: Option<Job>,
     /// The next one is on its way already, so that small chunks are gathered.
     more: bool,
 }
 
-impl Charge {
-    /// [`Queue::begin_own`](super::queue::Queue::begin_own) has been called for it.
-    pub(super) fn new(shared: Arc<Shared>, part: Part, more: bool) -> Charge {
-        Charge { shared, job: Some(Job { slab: part.frame.number, parts: vec![part] }), more }
+impl InlineWrite {
+    /// [`Queue::begin_own`](super::queue::FrameQueue::begin_own) has been called for it.
+    pub(super) fn new(shared: Arc<PipelineShared>, part: FramePart, more: bool) -> InlineWrite {
+        InlineWrite { shared, job: Some(Job { chunk_group: part.frame.number, parts: vec![part] }), more }
     }
 
     /// Writes the frame. If that cannot be done the run has failed, which its state says.
@@ -83,7 +83,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for InlineWrite {
     /// What is let go of unwritten, the writing threads write.
     fn drop(&mut self) {
         self.shared.queue.end_own(self.job.take());
@@ -94,15 +94,15 @@ impl Drop for Charge {
 pub(super) struct Tools {
     shapes: Shapes,
     encoder: Encoder,
-    /// How far the stream must be written until the slab at work is.
-    position: Position,
+    /// How far the stream must be written until the chunk group at work is.
+    position: StreamPosition,
     plain: Vec<u8>,
     /// What a chunk takes, filtered, as far as is known.
     filtered_bytes: usize,
 }
 
 impl Tools {
-    fn new(shared: &Shared) -> io::Result<Tools> {
+    fn new(shared: &PipelineShared) -> io::Result<Tools> {
         let description = &shared.description;
         let encoder = Encoder::new(description.filter, description.element.size()).map_err(io::Error::other)?;
         Ok(Tools { shapes: Shapes::new(description), encoder, position: 0, plain: Vec::new(), filtered_bytes: 0 })
@@ -110,7 +110,7 @@ impl Tools {
 }
 
 struct Gather<'s> {
-    shared: &'s Shared,
+    shared: &'s PipelineShared,
     tools: &'s mut Tools,
 }
 
@@ -120,12 +120,12 @@ impl Gather<'_> {
         loop {
             // Who has added to the stripes comes here before it waits, so that nothing is left unwritten.
             let (all, closed) = match shared.queue.pop(shared.stripes.is_empty()) {
-                Next::Job(job) => {
+                NextJob::Job(job) => {
                     self.take(job)?;
                     (false, false)
                 }
-                Next::Idle => (true, false),
-                Next::Closed => (true, true),
+                NextJob::Idle => (true, false),
+                NextJob::Closed => (true, true),
             };
             shared.stripes.write(&shared.file, all)?;
             enter(shared)?;
@@ -135,34 +135,34 @@ impl Gather<'_> {
         }
     }
 
-    /// Answers the bytes of the slab's chunks.
-    fn take(&mut self, Job { slab, mut parts }: Job) -> io::Result<u64> {
+    /// Answers the bytes of the chunk group's chunks.
+    fn take(&mut self, Job { chunk_group, mut parts }: Job) -> io::Result<u64> {
         self.tools.position = 0;
-        let before = self.shared.incomplete.lock().remove(&slab);
+        let before = self.shared.incomplete.lock().remove(&chunk_group);
         let mut chunks = match &before {
             Some(entry) => entry.chunks.clone(),
             None => vec![ABSENT; self.tools.shapes.count() as usize],
         };
         if let [part] = parts.as_mut_slice()
             && self.tools.shapes.regions.len() == 1
-            && self.shared.description.slab_frames() == 1
+            && self.shared.description.chunk_group_frames() == 1
         {
             self.whole_frame(part, &mut chunks)?;
         } else {
             for (number, chunk) in chunks.iter_mut().enumerate() {
-                self.assemble(slab, &mut parts, number as u64, chunk)?;
+                self.assemble(chunk_group, &mut parts, number as u64, chunk)?;
             }
         }
         let again = before.is_some();
         let frames = self.frames(before.map(|entry| entry.frames).unwrap_or_default(), &parts);
         let bytes = chunks.iter().map(|chunk| chunk.size).sum();
-        let entry = SlabEntry { slab, epoch: self.shared.ground.epoch(), again, frames, chunks };
+        let entry = ChunkGroupEntry { chunk_group, epoch: self.shared.ground.epoch(), again, frames, chunks };
         self.shared.stripes.enter(entry, self.tools.position);
         Ok(bytes)
     }
 
     /// A frame that shares its chunks with no other: nothing is copied that need not be.
-    fn whole_frame(&mut self, part: &mut Part, chunks: &mut [ChunkEntry]) -> io::Result<()> {
+    fn whole_frame(&mut self, part: &mut FramePart, chunks: &mut [ChunkEntry]) -> io::Result<()> {
         match std::mem::replace(&mut part.frame.payload, Payload::Plain(Vec::new())) {
             Payload::Filtered(blobs) => {
                 // Its region may be a part of the frame.
@@ -195,8 +195,14 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// Chunk `number` of a slab, from all that has come of it.
-    fn assemble(&mut self, slab: u64, parts: &mut [Part], number: u64, chunk: &mut ChunkEntry) -> io::Result<()> {
+    /// Chunk `number` of a chunk group, from all that has come of it.
+    fn assemble(
+        &mut self,
+        chunk_group: u64,
+        parts: &mut [FramePart],
+        number: u64,
+        chunk: &mut ChunkEntry,
+    ) -> io::Result<()> {
         let (shapes, sources) = (&self.tools.shapes, self.tools.shapes.regions.len());
         // A source may have brought very many parts.
         let touching: Vec<bool> = if parts.len() > sources {
@@ -209,12 +215,12 @@ impl Gather<'_> {
             return Ok(());
         }
         let blob = self.blob(parts, number);
-        let is_plain = |part: &Part| matches!(part.frame.payload, Payload::Plain(_));
+        let is_plain = |part: &FramePart| matches!(part.frame.payload, Payload::Plain(_));
         let mut touch = parts.iter().zip(&touching).filter_map(|(part, touches)| touches.then_some(part));
         let alone = chunk.address == UNDEFINED && !touch.any(is_plain);
         let blob = match blob {
             Some(blob) if alone => {
-                *chunk = self.place(slab, number, blob)?;
+                *chunk = self.place(chunk_group, number, blob)?;
                 return Ok(());
             }
             blob => blob,
@@ -222,14 +228,14 @@ impl Gather<'_> {
         let mut plain = std::mem::take(&mut self.tools.plain);
         let bytes = self.shared.description.chunk_bytes();
         if chunk.address == UNDEFINED {
-            let all = self.tools.shapes.regions.len() * self.shared.description.slab_frames() as usize;
+            let all = self.tools.shapes.regions.len() * self.shared.description.chunk_group_frames() as usize;
             self.tools.shapes.prepare(number, parts.len() == all && parts.iter().all(is_plain), bytes, &mut plain);
         } else {
             plain = self.read_back(chunk)?;
         }
         let filtered = blob.map(|blob| self.shared.decode(blob.bytes)).transpose()?;
         for part in parts.iter().zip(&touching).filter_map(|(part, touches)| touches.then_some(part)) {
-            let (_, slot) = self.shared.description.slab_of(part.frame.number);
+            let (_, slot) = self.shared.description.chunk_group_of(part.frame.number);
             match (&part.frame.payload, &filtered) {
                 (Payload::Plain(from), _) => self.tools.shapes.copy(from, part, number, slot, &mut plain),
                 // Of frames that share a chunk, those are taken that came with it.
@@ -241,13 +247,13 @@ impl Gather<'_> {
                 (Payload::Filtered(_), None) => {}
             }
         }
-        *chunk = self.encode(slab, number, &plain)?;
+        *chunk = self.encode(chunk_group, number, &plain)?;
         self.tools.plain = plain;
         Ok(())
     }
 
     /// The chunk as a source has filtered it: [`super::check`] has seen to it that the chunk is the source's alone.
-    fn blob(&self, parts: &mut [Part], number: u64) -> Option<Blob> {
+    fn blob(&self, parts: &mut [FramePart], number: u64) -> Option<Blob> {
         parts.iter_mut().find_map(|part| {
             let Payload::Filtered(blobs) = &mut part.frame.payload else { return None };
             // The other frames of its chunks have none.
@@ -266,9 +272,9 @@ impl Gather<'_> {
         self.shared.decode(filtered)
     }
 
-    /// What is known of the slab's frames: before, and with what has come.
-    fn frames(&self, mut frames: Vec<FrameEntry>, parts: &[Part]) -> Vec<FrameEntry> {
-        let compressed = now();
+    /// What is known of the chunk group's frames: before, and with what has come.
+    fn frames(&self, mut frames: Vec<FrameEntry>, parts: &[FramePart]) -> Vec<FrameEntry> {
+        let compressed = unix_nanos();
         let mut known: HashMap<u64, usize> = frames.iter().enumerate().map(|(at, frame)| (frame.number, at)).collect();
         for part in parts {
             let number = part.frame.number;
@@ -286,21 +292,21 @@ impl Gather<'_> {
         frames
     }
 
-    fn encode(&mut self, slab: u64, number: u64, plain: &[u8]) -> io::Result<ChunkEntry> {
+    fn encode(&mut self, chunk_group: u64, number: u64, plain: &[u8]) -> io::Result<ChunkEntry> {
         let shared = self.shared;
         let mut filtered = shared.stripes.buffers.get(self.tools.filtered_bytes);
         filtered.clear();
         filter(shared, &mut self.tools.encoder, plain, &mut filtered)?;
         // The next chunk will hardly be larger by more than an eighth.
         self.tools.filtered_bytes = filtered.len() + filtered.len() / 8;
-        self.place(slab, number, filtered.into())
+        self.place(chunk_group, number, filtered.into())
     }
 
     /// Puts bytes as they are where they will lie.
-    fn place(&mut self, slab: u64, number: u64, Blob { bytes, xxh3 }: Blob) -> io::Result<ChunkEntry> {
+    fn place(&mut self, chunk_group: u64, number: u64, Blob { bytes, xxh3 }: Blob) -> io::Result<ChunkEntry> {
         let (size, checksum) = (bytes.len() as u64, xxh3.unwrap_or_else(|| xxh3_64(&bytes)));
         let address = if self.shared.apart() {
-            self.write_apart(slab, number, bytes)?
+            self.write_apart(chunk_group, number, bytes)?
         } else {
             let (address, position) = self.shared.stripes.push(self.shared, bytes)?;
             self.tools.position = self.tools.position.max(position);
@@ -311,10 +317,10 @@ impl Gather<'_> {
     }
 
     /// Nothing is gathered: what lies between is never written.
-    fn write_apart(&self, slab: u64, number: u64, bytes: Vec<u8>) -> io::Result<u64> {
+    fn write_apart(&self, chunk_group: u64, number: u64, bytes: Vec<u8>) -> io::Result<u64> {
         let (shared, description) = (self.shared, &self.shared.description);
         let address = match description.allocate {
-            Allocate::Implicit => description.implicit_address(slab * self.tools.shapes.count() + number),
+            Allocate::Implicit => description.implicit_address(chunk_group * self.tools.shapes.count() + number),
             _ => shared.stripes.apart(shared, description.chunk_bytes().max(bytes.len()) as u64)?,
         };
         shared.file.write_all_at(&bytes, address)?;
@@ -323,27 +329,27 @@ impl Gather<'_> {
     }
 }
 
-/// Enters all slabs that have been written.
-fn enter(shared: &Shared) -> io::Result<()> {
-    let mut slabs = shared.stripes.take_written();
-    if slabs.is_empty() {
+/// Enters all chunk groups that have been written.
+fn enter(shared: &PipelineShared) -> io::Result<()> {
+    let mut chunk_groups = shared.stripes.take_written();
+    if chunk_groups.is_empty() {
         return Ok(());
     }
-    let time = now();
-    for frame in slabs.iter_mut().flat_map(|slab| &mut slab.frames) {
+    let time = unix_nanos();
+    for frame in chunk_groups.iter_mut().flat_map(|chunk_group| &mut chunk_group.frames) {
         if frame.times[3] == 0 {
             frame.times[3] = time;
         }
     }
-    shared.remember_incomplete(&slabs);
-    let numbers: Vec<u64> = slabs.iter().map(|slab| slab.slab).collect();
-    shared.enter(slabs)?;
+    shared.remember_incomplete(&chunk_groups);
+    let numbers: Vec<u64> = chunk_groups.iter().map(|chunk_group| chunk_group.chunk_group).collect();
+    shared.enter(chunk_groups)?;
     shared.queue.done(numbers.into_iter());
     Ok(())
 }
 
 /// Appends a chunk, filtered, to `out`.
-fn filter(shared: &Shared, encoder: &mut Encoder, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+fn filter(shared: &PipelineShared, encoder: &mut Encoder, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     let Some(plugin) = &shared.plugin else {
         return encoder.encode(plain, out).map_err(io::Error::other);
     };
@@ -354,7 +360,7 @@ fn filter(shared: &Shared, encoder: &mut Encoder, plain: &[u8], out: &mut Vec<u8
 }
 
 /// What a plug-in makes of a chunk may be larger, but the index must be able to say how large.
-fn fits(bytes: usize, shared: &Shared) -> io::Result<()> {
+fn fits(bytes: usize, shared: &PipelineShared) -> io::Result<()> {
     let most = Element::new(true, shared.description.chunk_bytes() as u64).size_max();
     match bytes as u64 <= most {
         true => Ok(()),

@@ -3,13 +3,13 @@
 //! who may be on another host, can say *durable* truthfully.
 
 use super::coordinate::ONE_WRITER;
-use super::ground::{Ground, Joint};
-use super::pipeline::{Pipeline, Shared, reached};
+use super::extent_source::{ExtentSource, Joint};
+use super::pipeline::{Pipeline, PipelineShared, reached};
 use super::{Listener, Settings, WriteError};
-use crate::description::{Allocate, Description};
-use crate::frame::Level;
+use crate::dataset_spec::{Allocate, DatasetSpec};
+use crate::frame::AckLevel;
 use crate::hdf5::lock::WrittenFile;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use std::fs::OpenOptions;
 use std::io;
 use std::ops::{Deref, Range};
@@ -29,7 +29,7 @@ pub trait Coordinator: Send + Sync {
     ///
     /// # Errors
     /// As of [`Coordinator::extent`].
-    fn report(&self, entries: Vec<Entry>) -> io::Result<()>;
+    fn report(&self, entries: Vec<JournalEntry>) -> io::Result<()>;
 }
 
 /// A share of a run being written. Regions of one frame must come to one process, and frames that share chunks had better.
@@ -54,7 +54,7 @@ impl Joined {
     /// If the file cannot be opened for writing.
     pub fn join(
         path: &Path,
-        description: Description,
+        description: DatasetSpec,
         settings: Settings,
         (epoch, coordinator): (u32, Arc<dyn Coordinator>),
         listener: Arc<dyn Listener>,
@@ -65,8 +65,8 @@ impl Joined {
         }
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).and_then(WrittenFile::new).map_err(io)?;
-        let ground = Ground::Joint(Joint::new(epoch, coordinator));
-        let shared = Arc::new(Shared::new((path, file), description, settings, ground, listener)?);
+        let ground = ExtentSource::Joint(Joint::new(epoch, coordinator));
+        let shared = Arc::new(PipelineShared::new((path, file), description, settings, ground, listener)?);
         let pipeline = Pipeline::start(Arc::clone(&shared)).map_err(io)?;
         let reporter = std::thread::Builder::new().name("report".into()).spawn(move || report(&shared)).map_err(io)?;
         Ok(Joined { pipeline, reporter: Some(reporter) })
@@ -98,35 +98,35 @@ impl Drop for Joined {
 }
 
 /// The reporting thread: syncs what was written and reports it, at each interval and at the end.
-fn report(shared: &Shared) -> io::Result<()> {
-    let Ground::Joint(joint) = &shared.ground else {
+fn report(shared: &PipelineShared) -> io::Result<()> {
+    let ExtentSource::Joint(joint) = &shared.ground else {
         return Err(io::Error::other("only a process that joined reports"));
     };
     shared.rounds("reporting what was written to", |_last| round(shared, joint))
 }
 
-fn round(shared: &Shared, joint: &Joint) -> io::Result<()> {
+fn round(shared: &PipelineShared, joint: &Joint) -> io::Result<()> {
     let _reporting = joint.reporting.lock();
-    let slabs = std::mem::take(&mut *joint.waiting.lock());
+    let chunk_groups = std::mem::take(&mut *joint.waiting.lock());
     let rows = shared.rows.lock().take();
-    if slabs.is_empty() && rows.is_empty() {
+    if chunk_groups.is_empty() && rows.is_empty() {
         return Ok(());
     }
-    if !slabs.is_empty() {
+    if !chunk_groups.is_empty() {
         shared.file.sync_data()?;
     }
-    let reached = reached(&slabs);
-    joint.coordinator.report(slabs.into_iter().map(Entry::Slab).chain(rows).collect())?;
-    // A slab to which more came is reported again, with all its frames.
+    let reached = reached(&chunk_groups);
+    joint.coordinator.report(chunk_groups.into_iter().map(JournalEntry::ChunkGroup).chain(rows).collect())?;
+    // A chunk group to which more came is reported again, with all its frames.
     let new =
-        reached.iter().filter(|(frame, missing)| shared.levels.raise(*frame, missing, Level::Written) == Some(true));
+        reached.iter().filter(|(frame, missing)| shared.levels.raise(*frame, missing, AckLevel::Written) == Some(true));
     shared.progress.lock().written += new.count() as u64;
     Ok(())
 }
 
 impl Joint {
     /// Reports the rows that wait; when it returns, all that were there before are in the coordinator's journal.
-    pub(super) fn report_rows(&self, shared: &Shared) -> io::Result<()> {
+    pub(super) fn report_rows(&self, shared: &PipelineShared) -> io::Result<()> {
         let _reporting = self.reporting.lock();
         let rows = shared.rows.lock().take();
         if rows.is_empty() { Ok(()) } else { self.coordinator.report(rows) }

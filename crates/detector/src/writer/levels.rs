@@ -1,7 +1,7 @@
 //! How far each frame has come, by source: so that a frame that comes twice is taken once, and that whoever brought it
 //! can ask.
 
-use crate::frame::Level;
+use crate::frame::AckLevel;
 use parking_lot::Mutex;
 
 #[derive(Debug)]
@@ -13,16 +13,16 @@ pub struct Levels {
     counted: Mutex<Vec<u8>>,
 }
 
-fn byte(level: Level) -> u8 {
+fn byte(level: AckLevel) -> u8 {
     match level {
-        Level::Memory => 1,
-        Level::Written => 2,
-        Level::Durable => 3,
+        AckLevel::Memory => 1,
+        AckLevel::Written => 2,
+        AckLevel::Durable => 3,
     }
 }
 
-fn level(byte: u8) -> Option<Level> {
-    [None, Some(Level::Memory), Some(Level::Written), Some(Level::Durable)][usize::from(byte)]
+fn level(byte: u8) -> Option<AckLevel> {
+    [None, Some(AckLevel::Memory), Some(AckLevel::Written), Some(AckLevel::Durable)][usize::from(byte)]
 }
 
 impl Levels {
@@ -34,12 +34,12 @@ impl Levels {
         frame as usize * self.sources + source as usize
     }
 
-    pub fn get(&self, frame: u64, source: u32) -> Option<Level> {
+    pub fn get(&self, frame: u64, source: u32) -> Option<AckLevel> {
         self.reached.lock().get(self.at(frame, source)).copied().and_then(level)
     }
 
     /// Notes that it has come; answers how far it is if it had come before.
-    pub fn take(&self, frame: u64, source: u32) -> Option<Level> {
+    pub fn take(&self, frame: u64, source: u32) -> Option<AckLevel> {
         let at = self.at(frame, source);
         let mut reached = self.reached.lock();
         if reached.len() <= at {
@@ -47,7 +47,7 @@ impl Levels {
         }
         let before = level(reached[at]);
         if before.is_none() {
-            reached[at] = byte(Level::Memory);
+            reached[at] = byte(AckLevel::Memory);
         }
         before
     }
@@ -60,11 +60,11 @@ impl Levels {
 
     /// Something of a frame has been taken; whether it was the first.
     pub fn count_taken(&self, frame: u64) -> bool {
-        self.count(frame, Level::Memory, Level::Memory)
+        self.count(frame, AckLevel::Memory, AckLevel::Memory)
     }
 
     /// Notes a frame as counted at the levels from `from` to `to`; whether it was not yet at the highest.
-    fn count(&self, frame: u64, from: Level, to: Level) -> bool {
+    fn count(&self, frame: u64, from: AckLevel, to: AckLevel) -> bool {
         if self.sources == 1 {
             return true;
         }
@@ -79,13 +79,13 @@ impl Levels {
 
     /// A frame of which these sources are missing is durable from the start.
     pub fn resume(&self, frame: u64, missing: &[u32]) {
-        self.raise(frame, missing, Level::Durable);
-        self.count(frame, Level::Memory, Level::Durable);
+        self.raise(frame, missing, AckLevel::Durable);
+        self.count(frame, AckLevel::Memory, AckLevel::Durable);
     }
 
     /// All sources of a frame but those `missing` have come so far. `None` if all had; otherwise whether this makes it a
     /// frame of which all that has come is there, for the first time.
-    pub fn raise(&self, frame: u64, missing: &[u32], to: Level) -> Option<bool> {
+    pub fn raise(&self, frame: u64, missing: &[u32], to: AckLevel) -> Option<bool> {
         let first = self.at(frame, 0);
         let mut reached = self.reached.lock();
         if reached.len() < first + self.sources {

@@ -1,7 +1,7 @@
 //! What comes of giving frames to a run, and of the run.
 
-use crate::catalog::Counts;
-use crate::description::BadDescription;
+use crate::catalog::FrameCounts;
+use crate::dataset_spec::BadDatasetSpec;
 use crate::filters::PluginError;
 use crate::recover::RecoverError;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error(transparent)]
-    Description(#[from] BadDescription),
+    Description(#[from] BadDatasetSpec),
     #[error("{path} exists; a run never writes over a file: move it away or give another name")]
     Exists { path: PathBuf },
     #[error(
@@ -77,7 +77,7 @@ impl RecoverError {
 
 /// A run's progress.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Progress {
+pub struct WriterProgress {
     /// Frames of which anything was taken, each counted once.
     pub taken: u64,
     /// Frames by the level that all of them that had come has reached at least.
@@ -95,7 +95,7 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finished {
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: FrameCounts,
     pub file_bytes: u64,
     pub dropped: u64,
 }

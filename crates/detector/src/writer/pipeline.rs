@@ -1,17 +1,17 @@
 //! What takes frames and writes them, the same in the process that began the run and in one that joined it.
 
 use super::assemble::Shapes;
-use super::gather::Charge;
-use super::ground::{Ground, Own};
+use super::extent_source::{ExtentSource, Own};
+use super::gather::InlineWrite;
 use super::levels::Levels;
-use super::queue::{Part, Patience, Queue, Refused};
+use super::queue::{FramePart, FrameQueue, QueueRefused, WaitPolicy};
 use super::stripes::Stripes;
-use super::{Listener, Progress, Settings, WriteError, check, gather, now, outcome};
-use crate::description::{Allocate, Description, Scalar, ScalarColumn};
+use super::{Listener, Settings, WriteError, WriterProgress, check, gather, outcome, unix_nanos};
+use crate::dataset_spec::{Allocate, DatasetSpec, Scalar, ScalarColumn};
 use crate::filters::{Encoder, Plugin};
-use crate::frame::{Frame, Level};
+use crate::frame::{AckLevel, Frame};
 use crate::hdf5::lock::WrittenFile;
-use crate::journal::{self, Entry, SlabEntry};
+use crate::journal::{self, ChunkGroupEntry, JournalEntry};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::io;
@@ -30,24 +30,24 @@ const SCALARS_MAX: usize = 1 << 20;
 const ROUNDS_GAP: Duration = Duration::from_millis(50);
 
 /// What the threads share.
-pub(super) struct Shared {
+pub(super) struct PipelineShared {
     pub path: PathBuf,
     pub file: WrittenFile,
-    pub description: Description,
+    pub description: DatasetSpec,
     pub settings: Settings,
-    pub ground: Ground,
+    pub ground: ExtentSource,
     /// A user's own filter.
     pub plugin: Option<Plugin>,
-    pub queue: Queue,
+    pub queue: FrameQueue,
     /// Of those who write what they bring, while they do not.
     pub tools: Mutex<Vec<gather::Tools>>,
     pub stripes: Stripes,
     pub levels: Arc<Levels>,
-    /// Slabs written of which more may come.
-    pub incomplete: Mutex<HashMap<u64, SlabEntry>>,
-    pub rows: Mutex<Rows>,
+    /// Chunk groups written of which more may come.
+    pub incomplete: Mutex<HashMap<u64, ChunkGroupEntry>>,
+    pub rows: Mutex<PendingRows>,
     pub highest: AtomicU64,
-    pub progress: Arc<Mutex<Progress>>,
+    pub progress: Arc<Mutex<WriterProgress>>,
     pub stop: Mutex<bool>,
     pub stopped: Condvar,
     /// The run failed because the store had no more room: what lies in the file already can still be told of.
@@ -57,38 +57,38 @@ pub(super) struct Shared {
 
 /// What waits for the journal beside frames.
 #[derive(Default)]
-pub(super) struct Rows {
+pub(super) struct PendingRows {
     columns: Vec<ScalarColumn>,
-    entries: Vec<Entry>,
+    entries: Vec<JournalEntry>,
     scalars: usize,
 }
 
-impl Rows {
-    pub(super) fn take(&mut self) -> Vec<Entry> {
+impl PendingRows {
+    pub(super) fn take(&mut self) -> Vec<JournalEntry> {
         self.scalars = 0;
         std::mem::take(&mut self.entries)
     }
 }
 
-impl Shared {
+impl PipelineShared {
     pub(super) fn new(
         (path, file): (&Path, WrittenFile),
-        description: Description,
+        description: DatasetSpec,
         settings: Settings,
-        ground: Ground,
+        ground: ExtentSource,
         listener: Arc<dyn Listener>,
-    ) -> Result<Shared, WriteError> {
+    ) -> Result<PipelineShared, WriteError> {
         let plugin = description.plugin.as_ref().map(Plugin::load).transpose()?;
-        Ok(Shared {
+        Ok(PipelineShared {
             plugin,
             path: path.to_owned(),
             file,
-            queue: Queue::new(settings.queue_bytes, settings.threads, &description),
+            queue: FrameQueue::new(settings.queue_bytes, settings.threads, &description),
             tools: Mutex::default(),
             stripes: Stripes::new(settings.stripe_bytes),
             levels: Arc::new(Levels::new(description.sources.len().max(1))),
             incomplete: Mutex::default(),
-            rows: Mutex::new(Rows { columns: description.scalars.clone(), ..Rows::default() }),
+            rows: Mutex::new(PendingRows { columns: description.scalars.clone(), ..PendingRows::default() }),
             highest: AtomicU64::new(0),
             progress: Arc::default(),
             stop: Mutex::new(false),
@@ -121,32 +121,33 @@ impl Shared {
     }
 
     /// What has been written to the file is told to the journal, after the scalars that came before it was.
-    pub(super) fn enter(&self, slabs: Vec<SlabEntry>) -> io::Result<()> {
+    pub(super) fn enter(&self, chunk_groups: Vec<ChunkGroupEntry>) -> io::Result<()> {
         match &self.ground {
-            Ground::Own(own) => {
+            ExtentSource::Own(own) => {
                 let rows = self.enter_rows(own);
-                let reached: Vec<(u64, Vec<u32>)> = reached(&slabs);
+                let reached: Vec<(u64, Vec<u32>)> = reached(&chunk_groups);
                 // In the journal, if nothing else, whatever became of the rows.
-                let slabs = own.enter(&self.file, slabs.into_iter().map(Entry::Slab).collect());
-                rows.and(slabs)?;
-                self.reach(Level::Written, reached);
+                let chunk_groups =
+                    own.enter(&self.file, chunk_groups.into_iter().map(JournalEntry::ChunkGroup).collect());
+                rows.and(chunk_groups)?;
+                self.reach(AckLevel::Written, reached);
             }
-            Ground::Joint(joint) => joint.waiting.lock().extend(slabs),
+            ExtentSource::Joint(joint) => joint.waiting.lock().extend(chunk_groups),
         }
         Ok(())
     }
 
-    pub(super) fn remember_incomplete(&self, slabs: &[SlabEntry]) {
+    pub(super) fn remember_incomplete(&self, chunk_groups: &[ChunkGroupEntry]) {
         if !self.queue.gathers() {
             return;
         }
         let mut incomplete = self.incomplete.lock();
-        for slab in slabs {
-            let whole = slab.frames.iter().all(|frame| frame.missing.is_empty())
-                && slab.frames.len() == self.description.frames_of(slab.slab).count();
+        for chunk_group in chunk_groups {
+            let whole = chunk_group.frames.iter().all(|frame| frame.missing.is_empty())
+                && chunk_group.frames.len() == self.description.frames_of(chunk_group.chunk_group).count();
             match whole {
-                true => incomplete.remove(&slab.slab),
-                false => incomplete.insert(slab.slab, slab.clone()),
+                true => incomplete.remove(&chunk_group.chunk_group),
+                false => incomplete.insert(chunk_group.chunk_group, chunk_group.clone()),
             };
         }
     }
@@ -157,9 +158,9 @@ impl Shared {
         let taken = self.progress.lock().taken;
         check::density(frame, taken + more)?;
         match self.ground {
-            Ground::Own(_) => check::gaps(&self.description, frame, taken + more),
+            ExtentSource::Own(_) => check::gaps(&self.description, frame, taken + more),
             // Who commits has the index, and knows what others have brought.
-            Ground::Joint(_) => Ok(()),
+            ExtentSource::Joint(_) => Ok(()),
         }
     }
 
@@ -173,8 +174,8 @@ impl Shared {
     fn is_pressing(&self) -> bool {
         let progress = self.progress.lock();
         let (level, synced) = match self.ground {
-            Ground::Own(_) => (Level::Durable, progress.durable),
-            Ground::Joint(_) => (Level::Written, progress.written),
+            ExtentSource::Own(_) => (AckLevel::Durable, progress.durable),
+            ExtentSource::Joint(_) => (AckLevel::Written, progress.written),
         };
         let waiting = progress.taken.saturating_sub(synced);
         drop(progress);
@@ -197,10 +198,10 @@ impl Shared {
     }
 
     /// Frames, each without the sources that are missing, have reached a level.
-    pub(super) fn reach(&self, level: Level, frames: Vec<(u64, Vec<u32>)>) {
-        if level == Level::Durable {
+    pub(super) fn reach(&self, level: AckLevel, frames: Vec<(u64, Vec<u32>)>) {
+        if level == AckLevel::Durable {
             // Who wrote them may not have come to say so yet, and who waits for that is told of it alone.
-            self.reach(Level::Written, frames.clone());
+            self.reach(AckLevel::Written, frames.clone());
         }
         let (mut numbers, mut counted) = (Vec::new(), 0);
         for (frame, missing) in frames {
@@ -214,9 +215,9 @@ impl Shared {
         }
         let mut progress = self.progress.lock();
         match level {
-            Level::Memory => {}
-            Level::Written => progress.written += counted,
-            Level::Durable => progress.durable += counted,
+            AckLevel::Memory => {}
+            AckLevel::Written => progress.written += counted,
+            AckLevel::Durable => progress.durable += counted,
         }
         drop(progress);
         self.listener.reached(level, &numbers);
@@ -229,7 +230,7 @@ impl Shared {
         self.queue.abandon();
     }
 
-    /// [`Shared::fail`], because the store did not do `what`.
+    /// [`PipelineShared::fail`], because the store did not do `what`.
     pub(super) fn fail_at(&self, what: &str, error: &io::Error) {
         if outcome::is_full(error) && self.failure().is_none() {
             self.ran_full.store(true, Ordering::Relaxed);
@@ -243,7 +244,7 @@ impl Shared {
 
     /// Why the file at its path is not the run's any more. A store that cannot say is in trouble of another kind.
     pub(super) fn taken_away(&self) -> Option<String> {
-        if let Ground::Own(own) = &self.ground
+        if let ExtentSource::Own(own) = &self.ground
             && let Err(error) = own.length.check(&self.file)
             && error.kind() == io::ErrorKind::UnexpectedEof
         {
@@ -304,16 +305,16 @@ impl Shared {
     }
 
     /// Columns that were added before the run was taken up.
-    pub(super) fn add_columns(&self, entries: &[Entry]) {
-        let column = |entry: &Entry| match entry {
-            Entry::Column { name, kind } => Some(ScalarColumn { name: name.clone(), kind: *kind }),
+    pub(super) fn add_columns(&self, entries: &[JournalEntry]) {
+        let column = |entry: &JournalEntry| match entry {
+            JournalEntry::Column { name, kind } => Some(ScalarColumn { name: name.clone(), kind: *kind }),
             _ => None,
         };
         self.rows.lock().columns.extend(entries.iter().filter_map(column));
     }
 
     /// Takes a row for the committer.
-    fn row(&self, frame: u64, entry: Entry, scalars: usize) -> Result<(), WriteError> {
+    fn row(&self, frame: u64, entry: JournalEntry, scalars: usize) -> Result<(), WriteError> {
         self.check_number(frame, 0).map_err(|why| WriteError::Frame { number: frame, why })?;
         let mut rows = self.rows.lock();
         if rows.scalars + scalars > SCALARS_MAX {
@@ -326,20 +327,20 @@ impl Shared {
 }
 
 /// Frames, and what of each is missing.
-pub(super) fn reached(slabs: &[SlabEntry]) -> Vec<(u64, Vec<u32>)> {
-    let frames = slabs.iter().flat_map(|slab| &slab.frames);
+pub(super) fn reached(chunk_groups: &[ChunkGroupEntry]) -> Vec<(u64, Vec<u32>)> {
+    let frames = chunk_groups.iter().flat_map(|chunk_group| &chunk_group.frames);
     frames.map(|frame| (frame.number, frame.missing.clone())).collect()
 }
 
 /// What takes frames.
 pub struct Pipeline {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<PipelineShared>,
     pub(super) shapes: Shapes,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pipeline {
-    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Pipeline> {
+    pub(super) fn start(shared: Arc<PipelineShared>) -> io::Result<Pipeline> {
         let mut threads = Vec::new();
         for number in 0..shared.settings.threads.max(1) {
             let mine = Arc::clone(&shared);
@@ -364,15 +365,16 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`Pipeline::submit`].
-    pub fn submit_region(&self, source: u32, frame: Frame, patience: impl Into<Patience>) -> Result<(), WriteError> {
-        self.hand_in(source, frame, patience.into()).map(|charge| charge.into_iter().for_each(Charge::write))
+    pub fn submit_region(&self, source: u32, frame: Frame, patience: impl Into<WaitPolicy>) -> Result<(), WriteError> {
+        self.hand_in(source, frame, patience.into())
+            .map(|inline_write| inline_write.into_iter().for_each(InlineWrite::write))
     }
 
     /// As [`Pipeline::submit_region`]; of a frame that who brings it is to write, what does so.
     ///
     /// # Errors
     /// As [`Pipeline::submit`].
-    pub fn hand_in(&self, source: u32, frame: Frame, patience: Patience) -> Result<Option<Charge>, WriteError> {
+    pub fn hand_in(&self, source: u32, frame: Frame, patience: WaitPolicy) -> Result<Option<InlineWrite>, WriteError> {
         let shared = &self.shared;
         let number = frame.number;
         shared
@@ -384,41 +386,41 @@ impl Pipeline {
             shared.listener.reached(level, &[number]);
             return Ok(None);
         }
-        let part = Part { frame, source, received: now() };
+        let part = FramePart { frame, source, received: unix_nanos() };
         let taken = match patience {
-            Patience::Writes { more } if !shared.queue.gathers() => {
-                shared.queue.begin_own().map(|()| Some(Charge::new(Arc::clone(shared), part, more)))
+            WaitPolicy::Writes { more } if !shared.queue.gathers() => {
+                shared.queue.begin_own().map(|()| Some(InlineWrite::new(Arc::clone(shared), part, more)))
             }
             patience => shared.queue.push(vec![part], patience).map(|()| None),
         };
-        let charge = taken.map_err(|refused| {
+        let inline_write = taken.map_err(|refused| {
             shared.levels.give_back(number, source);
             self.refused(&refused, 1)
         })?;
         shared.took(&[number]);
         shared.highest.fetch_max(number, Ordering::Relaxed);
-        shared.listener.reached(Level::Memory, &[number]);
-        Ok(charge)
+        shared.listener.reached(AckLevel::Memory, &[number]);
+        Ok(inline_write)
     }
 
     /// So many frames have not been taken.
-    pub(super) fn refused(&self, refused: &Refused, frames: u64) -> WriteError {
+    pub(super) fn refused(&self, refused: &QueueRefused, frames: u64) -> WriteError {
         match refused {
-            Refused::Full => {
+            QueueRefused::Full => {
                 self.shared.progress.lock().dropped += frames;
                 WriteError::Full
             }
-            Refused::Closed => self.shared.failure().map_or(WriteError::Closed, WriteError::Failed),
+            QueueRefused::Closed => self.shared.failure().map_or(WriteError::Closed, WriteError::Failed),
         }
     }
 
     /// How far what `source` brought of a frame has come; `None`: it has not come.
-    pub fn level(&self, frame: u64, source: u32) -> Option<Level> {
+    pub fn level(&self, frame: u64, source: u32) -> Option<AckLevel> {
         self.shared.levels.get(frame, source)
     }
 
     /// [`Pipeline::level`] for who does not hold the pipeline.
-    pub fn reached(&self) -> Box<dyn Fn(u64, u32) -> Option<Level> + Send + Sync> {
+    pub fn reached(&self) -> Box<dyn Fn(u64, u32) -> Option<AckLevel> + Send + Sync> {
         let levels = Arc::clone(&self.shared.levels);
         Box::new(move |frame, source| levels.get(frame, source))
     }
@@ -456,13 +458,13 @@ impl Pipeline {
         if let Some(failure) = self.shared.failure() {
             return Err(WriteError::Failed(failure));
         }
-        if matches!(self.shared.ground, Ground::Joint(_)) {
+        if matches!(self.shared.ground, ExtentSource::Joint(_)) {
             return Err(refused("only the writer that began the run adds columns".into()));
         }
         let mut with = self.shared.description.clone();
         with.scalars = rows.columns.iter().cloned().chain([column.clone()]).collect();
         with.check().map_err(|bad| refused(bad.0))?;
-        rows.entries.push(Entry::Column { name: column.name.clone(), kind: column.kind });
+        rows.entries.push(JournalEntry::Column { name: column.name.clone(), kind: column.kind });
         rows.columns.push(column);
         Ok(rows.columns.len() as u32 - 1)
     }
@@ -476,7 +478,7 @@ impl Pipeline {
         let values: Vec<(u32, Scalar)> = values.into_iter().map(|(column, value)| (column, value.into())).collect();
         self.shared.check_scalars(&values).map_err(|why| WriteError::Frame { number: frame, why })?;
         let count = values.len();
-        self.shared.row(frame, Entry::Scalars { frame, values }, count)
+        self.shared.row(frame, JournalEntry::Scalars { frame, values }, count)
     }
 
     /// Sees to it that all scalars so far outlive this process; one that joined reports them for that.
@@ -485,8 +487,8 @@ impl Pipeline {
     /// [`WriteError::Failed`] if the journal cannot be written: the run has failed.
     pub fn keep_scalars(&self) -> Result<(), WriteError> {
         let kept = match &self.shared.ground {
-            Ground::Own(own) => self.shared.enter_rows(own),
-            Ground::Joint(joint) => joint.report_rows(&self.shared),
+            ExtentSource::Own(own) => self.shared.enter_rows(own),
+            ExtentSource::Joint(joint) => joint.report_rows(&self.shared),
         };
         kept.map_err(|error| {
             let why = format!("the journal of {}: {error}", self.shared.path.display());
@@ -500,7 +502,7 @@ impl Pipeline {
     /// # Errors
     /// As of [`Pipeline::scalars`].
     pub fn mark_duplicate(&self, frame: u64) -> Result<(), WriteError> {
-        self.shared.row(frame, Entry::Duplicate { frame }, 1)
+        self.shared.row(frame, JournalEntry::Duplicate { frame }, 1)
     }
 
     /// A frame came, but not whole; it may come again.
@@ -508,7 +510,7 @@ impl Pipeline {
     /// # Errors
     /// As of [`Pipeline::scalars`].
     pub fn mark_damaged(&self, frame: u64) -> Result<(), WriteError> {
-        self.shared.row(frame, Entry::Damaged { frame }, 1)
+        self.shared.row(frame, JournalEntry::Damaged { frame }, 1)
     }
 
     /// Why the file at its path is not the run's any more, if it is not.
@@ -531,17 +533,17 @@ impl Pipeline {
         self.shared.stripes.buffers.get(bytes)
     }
 
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> WriterProgress {
         self.shared.progress.lock().clone()
     }
 
     /// What tells the progress still when the pipeline has been ended.
-    pub fn observer(&self) -> Box<dyn Fn() -> Progress + Send + Sync> {
+    pub fn observer(&self) -> Box<dyn Fn() -> WriterProgress + Send + Sync> {
         let progress = Arc::clone(&self.shared.progress);
         Box::new(move || progress.lock().clone())
     }
 
-    pub fn description(&self) -> &Description {
+    pub fn description(&self) -> &DatasetSpec {
         &self.shared.description
     }
 

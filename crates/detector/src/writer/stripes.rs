@@ -1,11 +1,11 @@
 //! What all threads write: chunks one after the other as they are made, in writes that end where the store's stripes end.
-//! Whoever has put a stripe's last chunk there writes the stripe, and enters the slabs that are whole then. Large chunks are
-//! written from where they are; small ones are gathered first.
+//! Whoever has put a stripe's last chunk there writes the stripe, and enters the chunk groups that are whole then.
+//! Large chunks are written from where they are; small ones are gathered first.
 
-use super::Shared;
+use super::PipelineShared;
 use super::buffers::Buffers;
 use crate::allocate::PAGE_BYTES;
-use crate::journal::SlabEntry;
+use crate::journal::ChunkGroupEntry;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,55 +20,55 @@ const OWN_BYTES: usize = 64 << 10;
 const PIECES_MAX: usize = 1024;
 
 /// How far the stream of all chunks has come, in bytes; not an address, for the file holds other things in between.
-pub(super) type Position = u64;
+pub(super) type StreamPosition = u64;
 
 pub(super) struct Stripes {
     stripe: u64,
     /// What is left of an extent that a coordinator granted. Held while a chunk gets its address and its place in the
     /// stream, so that both orders are one.
     extent: Mutex<Range<u64>>,
-    state: Mutex<State>,
+    state: Mutex<StripeState>,
     pub buffers: Buffers,
 }
 
 #[derive(Default)]
-struct State {
+struct StripeState {
     /// Where the first byte that waits will lie; the others follow it without a gap.
     address: u64,
     waiting: u64,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<ChunkPiece>,
     /// Small chunks, after all pieces.
     gathered: Vec<u8>,
     /// The stream's position at `address`.
-    position: Position,
+    position: StreamPosition,
     /// Cut off from what waits, and nobody has begun to write them.
-    ready: VecDeque<Batch>,
+    ready: VecDeque<WriteBatch>,
     /// Positions at which batches begin that are not written yet.
-    unwritten: BTreeSet<Position>,
-    /// Slabs that are not in the journal yet, by how far the stream must be written before they may be; and by a count, for
-    /// slabs without chunks share a position.
-    slabs: BTreeMap<(Position, u64), SlabEntry>,
+    unwritten: BTreeSet<StreamPosition>,
+    /// Chunk groups that are not in the journal yet, by how far the stream must be written before they may be; and by a
+    /// count, for chunk groups without chunks share a position.
+    chunk_groups: BTreeMap<(StreamPosition, u64), ChunkGroupEntry>,
     counted: u64,
 }
 
 /// A part of a chunk, or of several.
-struct Piece {
+struct ChunkPiece {
     bytes: Arc<Vec<u8>>,
     range: Range<usize>,
 }
 
 /// What one write brings to the file.
-struct Batch {
+struct WriteBatch {
     address: u64,
-    position: Position,
-    pieces: VecDeque<Piece>,
+    position: StreamPosition,
+    pieces: VecDeque<ChunkPiece>,
 }
 
-impl State {
+impl StripeState {
     fn add(&mut self, bytes: Vec<u8>) {
         self.seal();
         let range = 0..bytes.len();
-        self.pieces.push_back(Piece { bytes: Arc::new(bytes), range });
+        self.pieces.push_back(ChunkPiece { bytes: Arc::new(bytes), range });
     }
 
     /// Makes a piece of the small chunks.
@@ -76,7 +76,7 @@ impl State {
         if !self.gathered.is_empty() {
             let bytes = std::mem::take(&mut self.gathered);
             let range = 0..bytes.len();
-            self.pieces.push_back(Piece { bytes: Arc::new(bytes), range });
+            self.pieces.push_back(ChunkPiece { bytes: Arc::new(bytes), range });
         }
     }
 
@@ -86,13 +86,15 @@ impl State {
             return;
         }
         self.seal();
-        let mut batch = Batch { address: self.address, position: self.position, pieces: VecDeque::new() };
+        let mut batch = WriteBatch { address: self.address, position: self.position, pieces: VecDeque::new() };
         let mut rest = bytes as usize;
         while rest > 0 {
             let first = self.pieces.front_mut().expect("as many bytes wait");
             if first.range.len() > rest {
                 let middle = first.range.start + rest;
-                batch.pieces.push_back(Piece { bytes: Arc::clone(&first.bytes), range: first.range.start..middle });
+                batch
+                    .pieces
+                    .push_back(ChunkPiece { bytes: Arc::clone(&first.bytes), range: first.range.start..middle });
                 first.range.start = middle;
                 break;
             }
@@ -107,7 +109,7 @@ impl State {
     }
 
     /// Everything before it has been written.
-    fn written(&self) -> Position {
+    fn written(&self) -> StreamPosition {
         self.unwritten.first().copied().unwrap_or(self.position)
     }
 }
@@ -123,7 +125,7 @@ impl Stripes {
     }
 
     /// Takes a chunk as it is; answers its address, and the position that the stream must be written to.
-    pub(super) fn push(&self, shared: &Shared, bytes: Vec<u8>) -> io::Result<(u64, Position)> {
+    pub(super) fn push(&self, shared: &PipelineShared, bytes: Vec<u8>) -> io::Result<(u64, StreamPosition)> {
         let length = bytes.len() as u64;
         let mut extent = self.extent.lock();
         let address = shared.place(&mut extent, length)?;
@@ -144,25 +146,25 @@ impl Stripes {
     }
 
     /// Sets `bytes` aside which whoever asks writes.
-    pub(super) fn apart(&self, shared: &Shared, bytes: u64) -> io::Result<u64> {
+    pub(super) fn apart(&self, shared: &PipelineShared, bytes: u64) -> io::Result<u64> {
         let mut extent = self.extent.lock();
         shared.place(&mut extent, bytes.next_multiple_of(PAGE_BYTES))
     }
 
-    /// A slab may be entered once the stream is written to `position`.
-    pub(super) fn enter(&self, slab: SlabEntry, position: Position) {
+    /// A chunk group may be entered once the stream is written to `position`.
+    pub(super) fn enter(&self, chunk_group: ChunkGroupEntry, position: StreamPosition) {
         let mut state = self.state.lock();
         state.counted += 1;
         let number = state.counted;
-        state.slabs.insert((position, number), slab);
+        state.chunk_groups.insert((position, number), chunk_group);
     }
 
-    /// The slabs that may be entered now, each once.
-    pub(super) fn take_written(&self) -> Vec<SlabEntry> {
+    /// The chunk groups that may be entered now, each once.
+    pub(super) fn take_written(&self) -> Vec<ChunkGroupEntry> {
         let mut state = self.state.lock();
         let written = state.written();
-        let after = state.slabs.split_off(&(written, u64::MAX));
-        std::mem::replace(&mut state.slabs, after).into_values().collect()
+        let after = state.chunk_groups.split_off(&(written, u64::MAX));
+        std::mem::replace(&mut state.chunk_groups, after).into_values().collect()
     }
 
     /// Whether nothing waits for somebody to write it.
@@ -190,7 +192,7 @@ impl Stripes {
 }
 
 /// Writes a batch; its pieces are kept.
-fn write(file: &File, batch: &mut Batch) -> io::Result<()> {
+fn write(file: &File, batch: &mut WriteBatch) -> io::Result<()> {
     let mut address = batch.address;
     let mut slices: Vec<IoSlice<'_>> =
         batch.pieces.iter().map(|piece| IoSlice::new(&piece.bytes[piece.range.clone()])).collect();

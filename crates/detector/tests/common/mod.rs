@@ -23,13 +23,13 @@ pub fn interpreter() -> PathBuf {
 pub fn python(script: &str, arguments: &[&Path]) -> String {
     let mut command = Command::new(interpreter());
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script)).args(arguments);
-    said(&mut command)
+    printed(&mut command)
 }
 
 /// Where the filters that hdf5plugin brings lie.
 pub fn plugins() -> &'static str {
     static PATH: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    let ask = || said(Command::new(interpreter()).args(["-c", "import hdf5plugin; print(hdf5plugin.PLUGIN_PATH)"]));
+    let ask = || printed(Command::new(interpreter()).args(["-c", "import hdf5plugin; print(hdf5plugin.PLUGIN_PATH)"]));
     PATH.get_or_init(ask).trim()
 }
 
@@ -39,7 +39,7 @@ pub fn with_plugins(command: &mut Command) -> &mut Command {
 }
 
 /// The output of a program that must succeed.
-pub fn said(command: &mut Command) -> String {
+pub fn printed(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{command:?} ended with {status}:\n{stdout}\n{stderr}");

@@ -5,12 +5,12 @@ use super::{WAIT, check, config, options, plain, start};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use varve_detector::client::{Client, ClientError, Options, Scalars};
-use varve_detector::description::Description;
+use varve_detector::client::{Client, ClientError, ClientOptions, Scalars};
+use varve_detector::dataset_spec::DatasetSpec;
 use varve_detector::hdf5::ElementType;
-use varve_detector::service::{Config, How, Service, StartRequest};
-use varve_detector::stream::link::{Incoming, tell};
-use varve_detector::stream::{ErrorCode, FromService, Header, Role};
+use varve_detector::service::{Config, EndKind, Service, StartRequest};
+use varve_detector::stream::link::{Incoming, send_to_client};
+use varve_detector::stream::{ErrorCode, FromService, Header, StreamRole};
 
 #[test]
 fn a_source_belongs_to_one_client() {
@@ -20,7 +20,7 @@ fn a_source_belongs_to_one_client() {
     let first = Client::connect(options(&service, &request)).expect("in");
     first.send(plain(0), WAIT).expect("sent");
     first.settle(WAIT).expect("durable");
-    let refused = |options: Options| match Client::connect(options) {
+    let refused = |options: ClientOptions| match Client::connect(options) {
         Err(ClientError::Refused(refusal)) => refusal,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("let in"),
@@ -29,12 +29,12 @@ fn a_source_belongs_to_one_client() {
     assert_eq!(second.code, ErrorCode::Busy, "{second}");
     let other = StartRequest { file: "other.h5".into(), ..request.clone() };
     assert_eq!(refused(options(&service, &other)).code, ErrorCode::Busy);
-    let source = refused(Options { source: 1, ..options(&service, &request) });
+    let source = refused(ClientOptions { source: 1, ..options(&service, &request) });
     assert!(source.text.contains("there is no source 1"), "{source}");
-    let nobodys = refused(Options { source: 1, ..options(&service, &start("nobodys")) });
+    let nobodys = refused(ClientOptions { source: 1, ..options(&service, &start("nobodys")) });
     assert!(nobodys.text.contains("there is no source 1"), "{nobodys}");
     assert!(service.shared().run("nobodys").is_none() && !directory.path().join("nobodys.h5").exists());
-    let unknown = refused(Options { start: String::new(), ..options(&service, &start("unknown")) });
+    let unknown = refused(ClientOptions { start: String::new(), ..options(&service, &start("unknown")) });
     assert_eq!(unknown.code, ErrorCode::Unknown);
     let taken = StartRequest { name: "taken".into(), ..request.clone() };
     let taken = refused(options(&service, &taken));
@@ -44,7 +44,7 @@ fn a_source_belongs_to_one_client() {
     assert_eq!(refused(options(&service, &bad)).code, ErrorCode::Description);
     let outside = StartRequest { file: "/etc/run.h5".into(), ..start("outside") };
     assert!(refused(options(&service, &outside)).text.contains("is not beneath"));
-    let scalars = Options { role: Role::Scalars, start: String::new(), ..options(&service, &request) };
+    let scalars = ClientOptions { role: StreamRole::Scalars, start: String::new(), ..options(&service, &request) };
     let scalars = Client::connect(scalars).expect("scalars are nobody's alone");
     scalars
         .scalars(Scalars { names: vec!["energy".into()], rows: vec![(0, vec![Some(0.0.into())])] }, WAIT)
@@ -55,35 +55,35 @@ fn a_source_belongs_to_one_client() {
 }
 
 #[test]
-fn a_token_is_asked_for() {
+fn missing_token_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let service =
         Service::start(Config { token: Some("secret".into()), ..config(directory.path()) }).expect("a service");
     for token in ["", "secre", "secret2", "Secret"] {
-        let given = Options { token: token.into(), ..options(&service, &start("tokened")) };
+        let given = ClientOptions { token: token.into(), ..options(&service, &start("tokened")) };
         match Client::connect(given) {
             Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Token),
             _ => panic!("{token}"),
         }
     }
-    let client = Client::connect(Options { token: "secret".into(), ..options(&service, &start("tokened")) });
+    let client = Client::connect(ClientOptions { token: "secret".into(), ..options(&service, &start("tokened")) });
     assert_eq!(client.expect("in").finish(WAIT).expect("finished").frames, 0);
     service.stop();
 }
 
 #[test]
-fn strangers_are_answered_and_let_go() {
+fn unknown_protocols_get_a_reply_and_are_closed() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
-    let mut stranger = TcpStream::connect(service.address()).expect("connected");
-    stranger.set_read_timeout(Some(WAIT)).expect("set");
-    stranger.write_all(&[b'x'; 40]).expect("said");
-    match Incoming::new(stranger.try_clone().expect("a handle")).from_service() {
+    let mut unauthenticated = TcpStream::connect(service.address()).expect("connected");
+    unauthenticated.set_read_timeout(Some(WAIT)).expect("set");
+    unauthenticated.write_all(&[b'x'; 40]).expect("said");
+    match Incoming::new(unauthenticated.try_clone().expect("a handle")).from_service() {
         Ok(Some(FromService::Error(refusal))) => assert_eq!(refusal.code, ErrorCode::Protocol),
         other => panic!("{other:?}"),
     }
     let mut second = TcpStream::connect(service.address()).expect("connected");
-    tell(&mut second, &FromService::Pong).expect("said");
+    send_to_client(&mut second, &FromService::Pong).expect("said");
     let mut answer = Vec::new();
     second.set_read_timeout(Some(WAIT)).expect("set");
     second.read_to_end(&mut answer).expect("an answer and the end");
@@ -108,7 +108,7 @@ fn a_client_that_vanishes_leaves_a_valid_file() {
 }
 
 #[test]
-fn a_silent_connection_is_given_up() {
+fn silent_connection_is_closed() {
     let directory = tempfile::tempdir().expect("a directory");
     let idle = Duration::from_millis(300);
     let service = Service::start(Config { idle, ..config(directory.path()) }).expect("a service");
@@ -123,11 +123,11 @@ fn a_silent_connection_is_given_up() {
 /// Promise: a client gives up a service that takes connections and says nothing, stopped perhaps, about as soon as one that is away, and
 /// says so.
 #[test]
-fn a_client_gives_up_a_silent_service() {
+fn client_gives_up_on_a_silent_service() {
     let stopped = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = stopped.local_addr().expect("it has an address").to_string();
     let begun = Instant::now();
-    match Client::connect(Options { retry: Duration::from_secs(1), ..Options::new(&address, "run") }) {
+    match Client::connect(ClientOptions { retry: Duration::from_secs(1), ..ClientOptions::new(&address, "run") }) {
         Err(error @ ClientError::Unreachable { .. }) => {
             assert!(error.to_string().contains("it has not answered for 5s"), "{error}");
         }
@@ -141,15 +141,15 @@ fn a_client_gives_up_a_silent_service() {
 /// Promise: a client for which there is no room waits for it, for as long as it would for a service that is away, and
 /// says so; it is let in when there is.
 #[test]
-fn a_client_waits_for_room_for_its_connections() {
+fn client_waits_for_free_connections() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
-    let first = Client::connect(Options { connections: 16, ..options(&service, &start("first")) }).expect("in");
+    let first = Client::connect(ClientOptions { connections: 16, ..options(&service, &start("first")) }).expect("in");
     let second = options(&service, &start("second"));
-    match Client::connect(Options { retry: Duration::from_millis(300), ..second.clone() }) {
+    match Client::connect(ClientOptions { retry: Duration::from_millis(300), ..second.clone() }) {
         Err(error @ ClientError::Full { .. }) => {
-            let said = error.to_string();
-            assert!(said.contains("no room for a connection") && said.contains("--connections-max"), "{said}");
+            let printed = error.to_string();
+            assert!(printed.contains("no room for a connection") && printed.contains("--connections-max"), "{printed}");
         }
         other => panic!("{:?}", other.err()),
     }
@@ -157,7 +157,7 @@ fn a_client_waits_for_room_for_its_connections() {
         let waiting: Vec<_> = (0..3)
             .map(|source| {
                 let request = StartRequest { sources: 3, ..start("second") };
-                let mine = Options { source, connections: 4, retry: WAIT, ..options(&service, &request) };
+                let mine = ClientOptions { source, connections: 4, retry: WAIT, ..options(&service, &request) };
                 scope.spawn(move || {
                     Client::connect(mine).map(|client| client.send(plain(u64::from(source)), WAIT).map(|()| client))
                 })
@@ -176,7 +176,7 @@ fn a_client_waits_for_room_for_its_connections() {
 /// Promise: a whole HELLO has one deadline, so that who says it byte by byte does not hold a connection for as long as
 /// it likes.
 #[test]
-fn a_hello_that_dribbles_is_given_up() {
+fn slow_hello_is_closed() {
     let directory = tempfile::tempdir().expect("a directory");
     let idle = Duration::from_millis(500);
     let service = Service::start(Config { idle, ..config(directory.path()) }).expect("a service");
@@ -240,13 +240,13 @@ fn connections_end_one_after_the_other() {
 /// Promise: a run does not wait for connections that were announced and never came, nor for a client that has said that it
 /// brings nothing more and is gone.
 #[test]
-fn who_has_ended_and_is_gone_is_not_waited_for() {
+fn finished_client_is_not_waited_for() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let ends = |name: &str| {
         let run = service.shared().run(name).expect("known");
         let ended = run.wait_ended(WAIT).expect("it ends");
-        assert_eq!((ended.how, ended.finished.received), (How::Finished, 1), "{name}: {}", ended.why);
+        assert_eq!((ended.how, ended.finished.received), (EndKind::Finished, 1), "{name}: {}", ended.why);
     };
     let soon = |name: &str| StartRequest { absence_s: 0.5, ..start(name) };
     // The client stands, and waits for the end.
@@ -268,10 +268,10 @@ fn who_has_ended_and_is_gone_is_not_waited_for() {
 /// Promise: a client that comes back with the start of its run finds it, whatever the start says: a fill value that is no
 /// number, too.
 #[test]
-fn a_start_is_the_same_as_itself() {
+fn repeated_start_request_is_idempotent() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
-    let description = Description { fill: Some(f64::NAN.into()), ..Description::new(ElementType::F32, vec![4, 4]) };
+    let description = DatasetSpec { fill: Some(f64::NAN.into()), ..DatasetSpec::new(ElementType::F32, vec![4, 4]) };
     let request = StartRequest::new("nan", "nan.h5".into(), description);
     drop(Raw::connect(&service, &request, None));
     drop(Raw::connect(&service, &request, None));

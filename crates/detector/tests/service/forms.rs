@@ -5,14 +5,14 @@ use super::raw::Raw;
 use super::{SIDE, WAIT, check, config, description, filtered, options, plain, settings, start};
 use serde_json::json;
 use std::time::Duration;
-use varve_detector::client::{Client, Options, Outgoing, Scalars};
-use varve_detector::description::Region;
+use varve_detector::client::{Client, ClientOptions, Outgoing, Scalars};
+use varve_detector::dataset_spec::Region;
 use varve_detector::filters::Encoder;
-use varve_detector::frame::Level;
-use varve_detector::replay::Replay;
+use varve_detector::frame::AckLevel;
+use varve_detector::replay::FrameReplay;
 use varve_detector::service::{Config, Service, StartRequest};
 use varve_detector::stream::NoticeCode;
-use varve_detector::writer::{Progress, Settings};
+use varve_detector::writer::{Settings, WriterProgress};
 
 #[test]
 fn frames_of_several_connections_become_one_file() {
@@ -20,7 +20,8 @@ fn frames_of_several_connections_become_one_file() {
     let service = Service::start(config(directory.path())).expect("a service");
     let request = start("several");
     let client =
-        Client::connect(Options { connections: 3, window_bytes: 64 << 10, ..options(&service, &request) }).expect("in");
+        Client::connect(ClientOptions { connections: 3, window_bytes: 64 << 10, ..options(&service, &request) })
+            .expect("in");
     for number in 0..300 {
         let out = if number % 3 == 0 { filtered(number) } else { plain(number) };
         client.send(out, WAIT).expect("sent");
@@ -37,9 +38,9 @@ fn frames_of_several_connections_become_one_file() {
     let there = finished.received;
     assert_eq!((finished.frames, there, finished.missing, finished.dropped), (304, 304, 0, 0), "{finished:?}");
     assert!(!directory.path().join("several.h5.journal").exists());
-    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..304).collect::<Vec<u64>>(), "exact": true,
+    let reported = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..304).collect::<Vec<u64>>(), "exact": true,
         "scalars": ["energy", "shutter"]});
-    std::fs::write(directory.path().join("several.json"), told.to_string()).expect("written");
+    std::fs::write(directory.path().join("several.json"), reported.to_string()).expect("written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
     service.stop();
 }
@@ -75,9 +76,9 @@ fn frames_are_filtered_while_they_come() {
         }
         let finished = raw.finish();
         assert_eq!((finished.received, finished.damaged, finished.missing), (FRAMES, 0, 0), "{finished:?}");
-        let told =
+        let reported =
             json!({"frame": SIDES, "fill": 4321, "acknowledged": (0..FRAMES).collect::<Vec<u64>>(), "exact": true});
-        std::fs::write(directory.path().join(format!("{name}.json")), told.to_string()).expect("written");
+        std::fs::write(directory.path().join(format!("{name}.json")), reported.to_string()).expect("written");
     }
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
     service.stop();
@@ -91,7 +92,7 @@ fn chunks_of_several_frames_come_filtered() {
     let mut request = start("slabs");
     request.description.chunk = Some(vec![4, SIDE / 2, SIDE]);
     let client = Client::connect(options(&service, &request)).expect("in");
-    let slab = |first: u64, frames: u32| {
+    let chunk_group = |first: u64, frames: u32| {
         let bytes = (SIDE * SIDE) as usize;
         let all: Vec<Vec<u8>> = (0..4)
             .map(|slot| if slot < u64::from(frames) { frames::frame(first + slot, bytes) } else { vec![0; 2 * bytes] })
@@ -108,23 +109,23 @@ fn chunks_of_several_frames_come_filtered() {
     };
     // Whole ones, also out of order; one of which a part comes, and the others plain, before and after it.
     for first in [4, 0, 12] {
-        client.send(slab(first, 4), WAIT).expect("sent");
+        client.send(chunk_group(first, 4), WAIT).expect("sent");
     }
     client.send(plain(11), WAIT).expect("sent");
-    client.send(slab(8, 2), WAIT).expect("sent");
+    client.send(chunk_group(8, 2), WAIT).expect("sent");
     client.send(plain(10), WAIT).expect("sent");
-    client.send(slab(16, 3), WAIT).expect("sent");
-    client.send(slab(20, 1), WAIT).expect("sent");
+    client.send(chunk_group(16, 3), WAIT).expect("sent");
+    client.send(chunk_group(20, 1), WAIT).expect("sent");
     // The last chunks do not become whole, and are durable none the less.
     client.settle(WAIT).expect("all durable");
     client.send(plain(19), WAIT).expect("sent");
     // Not from its beginning, not all new, bytes that nobody could put anything to, and such as are not framed.
-    let (mut torn, mut cut) = (slab(24, 2), slab(28, 2));
+    let (mut torn, mut cut) = (chunk_group(24, 2), chunk_group(28, 2));
     torn.parts[1][16..36].fill(0xff);
     cut.parts[1].truncate(20);
     for (number, out, words) in [
-        (22, slab(22, 4), "begins at frame 20"),
-        (20, slab(20, 2), "came before"),
+        (22, chunk_group(22, 4), "begins at frame 20"),
+        (20, chunk_group(20, 2), "came before"),
         (24, torn, "cannot be read"),
         (28, cut, "filtered by `bslz4`: it is cut short"),
     ] {
@@ -180,9 +181,9 @@ fn late_frames_and_scalars_land_and_frames_are_marked() {
     let finished = client.finish(WAIT).expect("finished");
     let counts = (finished.frames, finished.received, finished.late, finished.missing, finished.duplicate);
     assert_eq!(counts, (20, 20, 3, 0, 0), "{finished:?}");
-    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..20).collect::<Vec<u64>>(), "exact": true,
+    let reported = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..20).collect::<Vec<u64>>(), "exact": true,
         "scalars": ["energy"], "late": late});
-    std::fs::write(directory.path().join("late.json"), told.to_string()).expect("written");
+    std::fs::write(directory.path().join("late.json"), reported.to_string()).expect("written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
     service.stop();
 }
@@ -208,8 +209,9 @@ fn regions_from_several_sources_meet_in_one_dataset() {
         let sides = half.map(|side| side as u32).to_vec();
         Outgoing { sides, parts: vec![whole[at..at + bytes].to_vec()], ..plain(number) }
     };
-    let connect =
-        |source: u16| Client::connect(Options { source, connections: 2, ..options(&service, &request) }).expect("in");
+    let connect = |source: u16| {
+        Client::connect(ClientOptions { source, connections: 2, ..options(&service, &request) }).expect("in")
+    };
     let clients = [connect(0), connect(1)];
     let bring = |numbers: std::ops::Range<u64>| {
         for number in numbers {
@@ -223,10 +225,11 @@ fn regions_from_several_sources_meet_in_one_dataset() {
     };
     bring(0..10);
     clients.iter().for_each(|client| client.settle(WAIT).expect("durable"));
-    assert_eq!(clients[0].acknowledged(Level::Durable).len(), 10);
-    assert!(!clients[1].acknowledged(Level::Durable).contains(3), "it never brought it");
+    assert_eq!(clients[0].acknowledged(AckLevel::Durable).len(), 10);
+    assert!(!clients[1].acknowledged(AckLevel::Durable).contains(3), "it never brought it");
     let counts = |service: &Service| {
-        let Progress { taken, written, durable, .. } = service.shared().run("mosaic").expect("known").status().progress;
+        let WriterProgress { taken, written, durable, .. } =
+            service.shared().run("mosaic").expect("known").status().progress;
         (taken, written, durable)
     };
     assert_eq!(counts(&service), (10, 10, 10));
@@ -241,7 +244,7 @@ fn regions_from_several_sources_meet_in_one_dataset() {
     assert_eq!((ended[0].frames, ended[0].partial, ended[0].missing), (20, 2, 0), "{:?}", ended[0]);
     assert_eq!((ended[0].received, counts(&service)), (18, (20, 20, 20)), "{:?}", ended[0]);
     service.stop();
-    let replay = Replay::open(&directory.path().join("mosaic.h5"), None).expect("a file");
+    let replay = FrameReplay::open(&directory.path().join("mosaic.h5"), None).expect("a file");
     let mut bytes = Vec::new();
     for number in 0..20 {
         replay.frame_into(number, &mut bytes).expect("read");
@@ -257,7 +260,7 @@ fn regions_from_several_sources_meet_in_one_dataset() {
 /// Promise: a chunk of several frames that stays incomplete keeps nobody waiting who waits for all that he brought.
 /// Nothing is written here for having waited long enough: that is looked for with commits alone.
 #[test]
-fn an_incomplete_chunk_keeps_nobody_waiting_at_the_end() {
+fn incomplete_chunk_does_not_block_the_end() {
     let directory = tempfile::tempdir().expect("a directory");
     let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
     let service = Service::start(Config { settings, ..config(directory.path()) }).expect("a service");
@@ -266,7 +269,7 @@ fn an_incomplete_chunk_keeps_nobody_waiting_at_the_end() {
     for connections in [1, 3] {
         request.name = format!("flushed-{connections}");
         request.file = format!("flushed-{connections}.h5").into();
-        let written = Options { level: Level::Written, connections, ..options(&service, &request) };
+        let written = ClientOptions { level: AckLevel::Written, connections, ..options(&service, &request) };
         let client = Client::connect(written).expect("in");
         (0..5).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
         client.settle(WAIT).expect("written, though frames of the chunk are lacking");

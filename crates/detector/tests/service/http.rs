@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use varve_detector::client::{Client, ClientError, Options};
+use varve_detector::client::{Client, ClientError, ClientOptions};
 use varve_detector::control::{Control, ControlError};
-use varve_detector::description::nxmx::{Goniometer, MaskRegion, Nxmx};
-use varve_detector::description::{Description, Region};
+use varve_detector::dataset_spec::nxmx::{Goniometer, MaskRegion, Nxmx};
+use varve_detector::dataset_spec::{DatasetSpec, Region};
 use varve_detector::filters::PluginChoice;
-use varve_detector::service::{Config, How, Service, StartRequest};
+use varve_detector::service::{Config, EndKind, Service, StartRequest};
 use varve_detector::stream::ErrorCode;
 
 #[test]
@@ -24,8 +24,8 @@ fn runs_are_controlled_over_http() {
         Err(ControlError::Refused { code, text }) => (code, text),
         other => panic!("{other:?}"),
     };
-    let stranger = Control { token: None, ..control.clone() };
-    assert_eq!(refused(stranger.get("/runs", WAIT)).0, "token");
+    let unauthenticated = Control { token: None, ..control.clone() };
+    assert_eq!(refused(unauthenticated.get("/runs", WAIT)).0, "token");
     assert_eq!(refused(get("/runs/none")).0, "unknown");
     let request = StartRequest { finish: false, ..start("steered") };
     let body = serde_json::to_value(&request).expect("JSON");
@@ -38,7 +38,7 @@ fn runs_are_controlled_over_http() {
     assert!(code == "busy" && text.contains("stop it first, or give another name"), "{code} {text}");
     let (code, text) = refused(control.post("/runs", Some(json!({"name": "x", "surprise": 1})), WAIT));
     assert!(code == "description" && text.contains("unknown field `surprise`"), "{code} {text}");
-    let options = Options { token: "t".into(), start: String::new(), ..options(&service, &request) };
+    let options = ClientOptions { token: "t".into(), start: String::new(), ..options(&service, &request) };
     let client = Client::connect(options).expect("in");
     (0..7).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     let mut seen = get("/runs/steered/latest?wait_s=20").expect("watched");
@@ -71,7 +71,7 @@ fn taken<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> BTreeSet<String>
 
 /// Every path of the description is served, and says what it says; of what may be asked for, every key is described.
 #[test]
-fn the_description_of_http_is_served_and_true() {
+fn served_openapi_document_is_accurate() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
@@ -99,7 +99,7 @@ fn the_description_of_http_is_served_and_true() {
     let schemas = &described["components"]["schemas"];
     let taken: [(&str, BTreeSet<String>); 7] = [
         ("Start", taken::<StartRequest>()),
-        ("Description", taken::<Description>()),
+        ("Description", taken::<DatasetSpec>()),
         ("Region", taken::<Region>()),
         ("Plugin", taken::<PluginChoice>()),
         ("Nxmx", taken::<Nxmx>()),
@@ -111,8 +111,8 @@ fn the_description_of_http_is_served_and_true() {
         assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), taken, "{schema}");
     }
     let known = schemas["Status"]["properties"].as_object().expect("fields");
-    let told = started.as_object().expect("fields");
-    assert_eq!(known.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>());
+    let reported = started.as_object().expect("fields");
+    assert_eq!(known.keys().collect::<Vec<_>>(), reported.keys().collect::<Vec<_>>());
     service.stop();
 }
 
@@ -147,7 +147,7 @@ fn filters_are_loaded_from_one_directory_alone() {
         assert!(refused.contains("does not lie in"), "{refused}");
     }
     let run = service.shared().begin(request(&inside)).expect("a run");
-    service.shared().end(&run, How::Finished);
+    service.shared().end(&run, EndKind::Finished);
     service.stop();
 }
 
@@ -164,7 +164,7 @@ pub fn exchange(service: &Service, request: &str) -> (u16, String) {
 
 /// A body that is too large is refused by what is said of it, before it comes, and at the latest where it becomes so.
 #[test]
-fn bodies_beyond_the_limit_are_refused_at_once() {
+fn oversized_bodies_are_refused_immediately() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let (status, text) =
@@ -179,7 +179,7 @@ fn bodies_beyond_the_limit_are_refused_at_once() {
 
 /// What cannot name a run is refused as such, by HTTP and over the stream, and not looked for.
 #[test]
-fn bad_names_are_refused_with_what_is_allowed() {
+fn invalid_names_are_refused_with_advice() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let allowed = "use 1 to 64 letters, digits, `.`, `_`, `-`, the first no `.`";
@@ -227,7 +227,7 @@ fn bad_names_are_refused_with_what_is_allowed() {
 
 /// Promise: who sends half a request, of whatever kind, and however many do, keeps nobody else waiting.
 #[test]
-fn half_requests_keep_nobody_waiting() {
+fn partial_requests_block_nobody() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let halves = [
@@ -238,12 +238,12 @@ fn half_requests_keep_nobody_waiting() {
     ];
     let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
     for round in 0..2 {
-        let mut strangers = Vec::new();
+        let mut unauthenticated = Vec::new();
         for half in halves.iter().cycle().take(400) {
             let mut socket = TcpStream::connect(service.http().expect("HTTP")).expect("connected");
             // It may have had to make way already.
             let _ = socket.write_all(half.as_bytes());
-            strangers.push(socket);
+            unauthenticated.push(socket);
         }
         assert_eq!(control.get("/runs", WAIT).expect("answered")["runs"], json!([]), "round {round}");
     }

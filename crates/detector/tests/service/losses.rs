@@ -6,11 +6,11 @@ use super::raw::Raw;
 use super::{SIDE, WAIT, check, config, options, plain, settings, start};
 use serde_json::json;
 use std::time::{Duration, Instant};
-use varve_detector::client::{Client, Options, Outgoing};
+use varve_detector::client::{Client, ClientOptions, Outgoing};
 use varve_detector::control::Control;
 use varve_detector::filters::Encoder;
-use varve_detector::frame::Level;
-use varve_detector::service::{Config, How, Joining, Service, ShareOptions, StartRequest};
+use varve_detector::frame::AckLevel;
+use varve_detector::service::{Config, EndKind, Joining, Service, StartRequest, WriterShareOptions};
 use varve_detector::stream::{Ack, FromService, NoticeCode};
 use varve_detector::writer::Settings;
 
@@ -64,11 +64,11 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
 /// Promise: a frame that came before and comes again is acknowledged again as far as the first has come, also where it was
 /// damaged on its way meanwhile: who brings it need not remember what it was told before.
 #[test]
-fn a_frame_that_comes_again_is_acknowledged_again() {
+fn repeated_frame_is_acknowledged_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let mut raw = Raw::connect(&service, &start("again"), None);
-    let durable = || FromService::Ack(Ack { level: Level::Durable, frames: std::iter::once(0..1).collect() });
+    let durable = || FromService::Ack(Ack { level: AckLevel::Durable, frames: std::iter::once(0..1).collect() });
     raw.frame(&plain(0), None);
     assert_eq!(raw.next(), durable());
     raw.frame(&plain(0), None);
@@ -85,7 +85,7 @@ fn a_frame_that_comes_again_is_acknowledged_again() {
 
 /// Promise: a client that brings frames which are durable already, as it has heard, need not wait for the run's end.
 #[test]
-fn a_client_settles_what_was_durable_before_it_brought_it() {
+fn client_confirms_frames_durable_before_it_sent_them() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let client = Client::connect(options(&service, &start("twice"))).expect("in");
@@ -101,7 +101,7 @@ fn a_client_settles_what_was_durable_before_it_brought_it() {
 /// Promise: frames that others have brought to the run are not taken again by a process that joined it, whole chunks of
 /// them neither, and are acknowledged to who brings them there.
 #[test]
-fn what_others_have_brought_is_acknowledged_to_who_brings_it_to_a_share() {
+fn frames_sent_twice_are_acknowledged_by_a_writer_share() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     for (name, together) in [("plain", 1), ("slabs", 4)] {
@@ -118,32 +118,32 @@ fn what_others_have_brought_is_acknowledged_to_who_brings_it_to_a_share() {
             let firsts = numbers.step_by(together as usize);
             firsts.for_each(|first| client.send(out(first), WAIT).expect("sent"));
         };
-        let first = Client::connect(Options { source: 1, ..options(&service, &request) }).expect("in");
+        let first = Client::connect(ClientOptions { source: 1, ..options(&service, &request) }).expect("in");
         let address = service.address().to_string();
         let coordinator =
-            ShareOptions { address, run: name.into(), token: String::new(), tls: None, source: 0, retry: WAIT };
+            WriterShareOptions { address, run: name.into(), token: String::new(), tls: None, source: 0, retry: WAIT };
         let joining = Joining { coordinator, sources: 1 };
         let share = Service::join(Config { http: None, ..config(directory.path()) }, joining).expect("joined");
-        let second = Client::connect(Options::new(&share.address().to_string(), name)).expect("in");
+        let second = Client::connect(ClientOptions::new(&share.address().to_string(), name)).expect("in");
         bring(&first, 0..8);
         first.settle(WAIT).expect("durable");
         let deadline = Instant::now() + WAIT;
-        while !(0..8).all(|number| second.acknowledged_frame(Level::Durable, number)) {
+        while !(0..8).all(|number| second.acknowledged_frame(AckLevel::Durable, number)) {
             assert!(Instant::now() < deadline, "it does not hear of what others brought");
             std::thread::sleep(Duration::from_millis(5));
         }
         bring(&second, 0..12);
         second.settle(SOON).expect("durable, whoever brought it");
-        let mut told = Vec::new();
-        while told.len() < 8 {
-            assert!(Instant::now() < deadline, "{told:?}");
-            told.extend(second.notices().into_iter().map(|notice| (notice.code, notice.frame)));
+        let mut reported = Vec::new();
+        while reported.len() < 8 {
+            assert!(Instant::now() < deadline, "{reported:?}");
+            reported.extend(second.notices().into_iter().map(|notice| (notice.code, notice.frame)));
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(told, (0..8).map(|number| (NoticeCode::Duplicate, number)).collect::<Vec<_>>(), "{name}");
+        assert_eq!(reported, (0..8).map(|number| (NoticeCode::Duplicate, number)).collect::<Vec<_>>(), "{name}");
         let status = share.shared().run(name).expect("known").status();
         assert_eq!((status.progress.taken, status.duplicate), (4, 8), "{name}: {status:?}");
-        let ended = service.shared().run(name).expect("known").end(How::Finished, "");
+        let ended = service.shared().run(name).expect("known").end(EndKind::Finished, "");
         let counts = ended.finished;
         assert_eq!((counts.received, counts.duplicate, counts.missing), (12, 8, 0), "{name}: {ended:?}");
         check(directory.path(), name, &(0..12).collect::<Vec<u64>>(), true);
@@ -155,7 +155,7 @@ fn what_others_have_brought_is_acknowledged_to_who_brings_it_to_a_share() {
 /// Promise: a frame that came damaged and comes again, whole, before any higher one, is not late, whatever was committed
 /// meanwhile.
 #[test]
-fn a_damaged_frame_that_comes_again_in_its_turn_is_not_late() {
+fn resent_damaged_frame_is_not_late() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let mut raw = Raw::connect(&service, &start("turn"), None);
@@ -177,7 +177,7 @@ fn a_damaged_frame_that_comes_again_in_its_turn_is_not_late() {
 
 /// Promise: what the detector cannot wait for is dropped, counted, and said.
 #[test]
-fn frames_without_room_are_dropped_and_counted() {
+fn frames_without_queue_space_are_dropped_and_counted() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(Config {
         settings: Settings { threads: 1, queue_bytes: 1, ..settings() },
@@ -187,7 +187,7 @@ fn frames_without_room_are_dropped_and_counted() {
     let mut request = start("rush");
     request.description.filter = "zstd:19".parse().expect("a filter");
     let patience = Some(Duration::ZERO);
-    let client = Client::connect(Options { patience, ..options(&service, &request) }).expect("in");
+    let client = Client::connect(ClientOptions { patience, ..options(&service, &request) }).expect("in");
     (0..200).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("each is durable or dropped");
     let dropped = client.dropped();
@@ -199,7 +199,7 @@ fn frames_without_room_are_dropped_and_counted() {
 
 /// Promise: a run whose file something cuts fails at once and says so, and does not go on over what was lost.
 #[test]
-fn a_run_whose_file_is_cut_fails() {
+fn run_fails_if_its_file_is_truncated() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let client = Client::connect(options(&service, &start("cut"))).expect("in");
@@ -208,14 +208,14 @@ fn a_run_whose_file_is_cut_fails() {
     let file = std::fs::File::options().write(true).open(directory.path().join("cut.h5")).expect("without a lock");
     file.set_len(4096).expect("cut");
     let ended = service.shared().run("cut").expect("known").wait_ended(WAIT).expect("it ends by itself");
-    assert!(ended.how == How::Failed && ended.why.contains("was cut from"), "{ended:?}");
+    assert!(ended.how == EndKind::Failed && ended.why.contains("was cut from"), "{ended:?}");
     service.stop();
 }
 
 /// Promise: a run whose file is taken away fails at once and says so; what has its name since is not touched, and the file,
 /// put back, is recovered with all its frames.
 #[test]
-fn a_run_whose_file_is_taken_away_fails() {
+fn run_fails_if_its_file_is_removed() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let at = |name: &str| directory.path().join(name);
@@ -234,7 +234,7 @@ fn a_run_whose_file_is_taken_away_fails() {
         let run = service.shared().run(name).expect("known");
         let ended = run.wait_ended(WAIT).expect("it ends by itself");
         let what = if name == "removed" { "was removed while" } else { "was moved away while" };
-        assert!(ended.how == How::Failed && ended.why.contains(what), "{name}: {ended:?}");
+        assert!(ended.how == EndKind::Failed && ended.why.contains(what), "{name}: {ended:?}");
         let refused = (10..10_000).find_map(|number| client.send(plain(number), WAIT).err()).expect("refused");
         assert!(refused.to_string().contains(what), "{name}: {refused}");
         if name == "replaced" {
@@ -251,7 +251,7 @@ fn a_run_whose_file_is_taken_away_fails() {
 
 /// Promise: a message that says it brings more frames than share a chunk is refused by itself, for what it says alone.
 #[test]
-fn more_frames_than_share_a_chunk_are_refused() {
+fn too_many_frames_for_a_chunk_group_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let mut request = start("slabs");
@@ -260,7 +260,7 @@ fn more_frames_than_share_a_chunk_are_refused() {
     let plain = frames::frame(0, 4 * (SIDE * SIDE) as usize);
     let mut chunk = Vec::new();
     Encoder::new(request.description.filter, 2).and_then(|mut it| it.encode(&plain, &mut chunk)).expect("filtered");
-    raw.slab(0, u32::MAX, std::slice::from_ref(&chunk));
+    raw.chunk_group(0, u32::MAX, std::slice::from_ref(&chunk));
     let notice = loop {
         match raw.next() {
             FromService::Notice(notice) => break notice,
@@ -269,7 +269,7 @@ fn more_frames_than_share_a_chunk_are_refused() {
         }
     };
     assert!(notice.text.contains("more than the 4 of a chunk"), "{notice:?}");
-    raw.slab(0, 4, &[chunk]);
+    raw.chunk_group(0, 4, &[chunk]);
     assert_eq!(raw.finish().received, 4);
     service.stop();
 }

@@ -16,8 +16,8 @@ use common::frames;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
-use varve_detector::client::{Options, Outgoing};
-use varve_detector::description::Description;
+use varve_detector::client::{ClientOptions, Outgoing};
+use varve_detector::dataset_spec::DatasetSpec;
 use varve_detector::filters::Encoder;
 use varve_detector::hdf5::ElementType;
 use varve_detector::service::{Config, Protection, Service, StartRequest};
@@ -45,8 +45,8 @@ fn config(root: &Path) -> Config {
     }
 }
 
-fn description() -> Description {
-    let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
+fn description() -> DatasetSpec {
+    let mut description = DatasetSpec::new(ElementType::U16, vec![SIDE, SIDE]);
     description.chunk = Some(vec![SIDE / 2, SIDE]);
     description.fill = Some(4321.0.into());
     description.scalars = vec!["energy".into(), "shutter".into()];
@@ -57,10 +57,10 @@ fn start(name: &str) -> StartRequest {
     StartRequest::new(name, format!("{name}.h5").into(), description())
 }
 
-fn options(service: &Service, request: &StartRequest) -> Options {
-    Options {
+fn options(service: &Service, request: &StartRequest) -> ClientOptions {
+    ClientOptions {
         start: serde_json::to_string(request).expect("JSON"),
-        ..Options::new(&service.address().to_string(), &request.name)
+        ..ClientOptions::new(&service.address().to_string(), &request.name)
     }
 }
 
@@ -88,8 +88,8 @@ fn filtered(number: u64) -> Outgoing {
 }
 
 fn check(directory: &Path, name: &str, acknowledged: &[u64], exact: bool) {
-    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": exact});
-    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("written");
+    let reported = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": exact});
+    std::fs::write(directory.join(format!("{name}.json")), reported.to_string()).expect("written");
     assert_eq!(common::python("frames.py", &[directory]).trim(), "1");
     std::fs::remove_file(directory.join(format!("{name}.json"))).expect("removed");
 }

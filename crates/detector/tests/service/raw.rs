@@ -4,11 +4,11 @@ use super::{SIDE, WAIT};
 use std::net::TcpStream;
 use std::time::Duration;
 use varve_detector::client::Outgoing;
-use varve_detector::frame::{ElementType, Level};
+use varve_detector::frame::{AckLevel, ElementType};
 use varve_detector::service::{Service, StartRequest};
-use varve_detector::stream::link::{Incoming, say};
+use varve_detector::stream::link::{Incoming, send_to_service};
 use varve_detector::stream::{
-    BodyChecksum, FrameHead, FromService, Hello, NoticeCode, Role, ToService, VERSION, level_bit,
+    BodyChecksum, FrameHead, FromService, NoticeCode, StreamHello, StreamRole, ToService, VERSION, level_bit,
 };
 
 /// Bytes by hand.
@@ -31,12 +31,12 @@ impl Raw {
     ) -> Raw {
         let mut socket = TcpStream::connect(service.address()).expect("connected");
         socket.set_read_timeout(Some(WAIT)).expect("set");
-        let hello = Hello {
+        let hello = StreamHello {
             version: VERSION,
             newest: 0,
-            role: Role::Frames,
+            role: StreamRole::Frames,
             checksum: BodyChecksum::Crc32,
-            levels: level_bit(Level::Durable),
+            levels: level_bit(AckLevel::Durable),
             source: 0,
             connection,
             connections,
@@ -46,7 +46,7 @@ impl Raw {
             token: String::new(),
             start: serde_json::to_string(start).expect("JSON"),
         };
-        say(&mut socket, &ToService::Hello(hello), &[], 0).expect("said");
+        send_to_service(&mut socket, &ToService::Hello(hello), &[], 0).expect("said");
         let incoming = Incoming::new(socket.try_clone().expect("a second handle"));
         let mut raw = Raw { socket, incoming };
         assert!(matches!(raw.next(), FromService::Welcome(_)));
@@ -73,11 +73,11 @@ impl Raw {
             chunks: Vec::new(),
         };
         let sum = sum.unwrap_or_else(|| BodyChecksum::Crc32.of(&out.parts[0]));
-        say(&mut self.socket, &ToService::Frame { head, again }, &[&out.parts[0]], sum).expect("said");
+        send_to_service(&mut self.socket, &ToService::Frame { head, again }, &[&out.parts[0]], sum).expect("said");
     }
 
     /// The chunks of so many frames, which share them.
-    pub fn slab(&mut self, number: u64, frames: u32, chunks: &[Vec<u8>]) {
+    pub fn chunk_group(&mut self, number: u64, frames: u32, chunks: &[Vec<u8>]) {
         let head = FrameHead {
             number,
             taken: 0,
@@ -89,7 +89,7 @@ impl Raw {
         };
         let body = chunks.concat();
         let sum = BodyChecksum::Crc32.of(&body);
-        say(&mut self.socket, &ToService::Frame { head, again: false }, &[&body], sum).expect("said");
+        send_to_service(&mut self.socket, &ToService::Frame { head, again: false }, &[&body], sum).expect("said");
     }
 
     pub fn next(&mut self) -> FromService {
@@ -107,7 +107,7 @@ impl Raw {
     }
 
     pub fn end(&mut self, complete: bool, lost: u64) {
-        say(&mut self.socket, &ToService::End { complete, lost }, &[], 0).expect("said");
+        send_to_service(&mut self.socket, &ToService::End { complete, lost }, &[], 0).expect("said");
     }
 
     pub fn finish(&mut self) -> varve_detector::stream::FinishedHead {

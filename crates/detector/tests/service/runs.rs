@@ -4,20 +4,20 @@ use super::{SIDE, WAIT, check, config, options, plain, start};
 use rustix::fs::FlockOperation;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use varve_detector::client::{Client, ClientError, Options, Outgoing};
+use varve_detector::client::{Client, ClientError, ClientOptions, Outgoing};
 use varve_detector::control::{Control, ControlError};
-use varve_detector::description::{Fill, Region};
-use varve_detector::service::{Config, How, Joining, Service, ServiceError, ShareOptions, StartRequest};
+use varve_detector::dataset_spec::{Fill, Region};
+use varve_detector::service::{Config, EndKind, Joining, Service, ServiceError, StartRequest, WriterShareOptions};
 use varve_detector::stream::ErrorCode;
-use varve_detector::writer::Progress;
-use varve_world::flock::Locked;
+use varve_detector::writer::WriterProgress;
+use varve_env::flock::Locked;
 
 #[test]
-fn a_run_goes_on_after_the_service_was_stopped() {
+fn run_resumes_after_service_restart() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let address = service.address();
-    let client = Client::connect(Options { connections: 2, ..options(&service, &start("on")) }).expect("in");
+    let client = Client::connect(ClientOptions { connections: 2, ..options(&service, &start("on")) }).expect("in");
     (0..50).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     service.stop();
     (50..100).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
@@ -43,7 +43,7 @@ fn leave_a_run(directory: &Path, name: &str) {
 /// Promise: a run whose file is away while the service starts keeps its journal, is said to wait, and goes on with all its
 /// frames once the file is back, also while the service is there.
 #[test]
-fn a_run_whose_file_is_away_waits_for_it() {
+fn run_waits_for_its_missing_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let (file, aside) = (directory.path().join("away.h5"), directory.path().join("aside"));
     leave_a_run(directory.path(), "away");
@@ -54,7 +54,7 @@ fn a_run_whose_file_is_away_waits_for_it() {
         waiting.state == "waiting" && waiting.why.as_ref().is_some_and(|why| why.contains("put it back")),
         "{waiting:?}"
     );
-    let now = Options { retry: Duration::ZERO, ..options(&service, &start("away")) };
+    let now = ClientOptions { retry: Duration::ZERO, ..options(&service, &start("away")) };
     let refused = Client::connect(now).err().expect("not taken up");
     assert!(refused.to_string().contains("cannot be taken up yet"), "{refused}");
     let left = service.stop();
@@ -70,7 +70,7 @@ fn a_run_whose_file_is_away_waits_for_it() {
 
 /// Promise: a run that was recovered while no service was there, and its file moved away, is over: none is begun in its place.
 #[test]
-fn a_run_that_was_recovered_and_moved_away_is_over() {
+fn recovered_and_moved_run_has_ended() {
     let directory = tempfile::tempdir().expect("a directory");
     let (file, aside) = (directory.path().join("archived.h5"), directory.path().join("aside.h5"));
     leave_a_run(directory.path(), "archived");
@@ -93,7 +93,7 @@ fn a_run_whose_file_is_finished_has_ended() {
     for _ in 0..2 {
         let service = Service::start(config(directory.path())).expect("a service");
         let ended = service.shared().run("whole").expect("known").ended_as().expect("ended");
-        assert_eq!((ended.how, ended.finished.received, ended.frames), (How::Finished, 10, vec![(0, 10)]));
+        assert_eq!((ended.how, ended.finished.received, ended.frames), (EndKind::Finished, 10, vec![(0, 10)]));
         match Client::connect(options(&service, &start("whole"))) {
             Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Ended, "{refusal}"),
             other => panic!("{:?}", other.err()),
@@ -104,7 +104,7 @@ fn a_run_whose_file_is_finished_has_ended() {
 
 /// Promise: a run that cannot be taken up can be given up; recovery makes its file whole when the cause is gone.
 #[test]
-fn a_run_that_waits_can_be_given_up() {
+fn waiting_run_can_be_aborted() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("held.h5");
     leave_a_run(directory.path(), "held");
@@ -113,7 +113,7 @@ fn a_run_that_waits_can_be_given_up() {
     let service = Service::start(config(directory.path())).expect("a service");
     let run = service.shared().run("held").expect("known");
     assert!(run.awaits().is_some_and(|why| why.contains("has the file open for writing")));
-    service.shared().end(&run, How::Finished);
+    service.shared().end(&run, EndKind::Finished);
     let status = run.status();
     let why = status.why.expect("a reason");
     assert!(status.state == "failed" && why.contains("varve record recover"), "{why}");
@@ -129,7 +129,7 @@ fn a_run_that_waits_can_be_given_up() {
 /// Promise: who comes to a run that was given up hears how it ended, whichever source it brings, also by a service that was
 /// started again.
 #[test]
-fn every_source_hears_of_a_run_that_was_given_up() {
+fn every_source_is_notified_of_an_aborted_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let (file, record) = (directory.path().join("halves.h5"), directory.path().join(".varve-record/halves.json"));
     let mut request = start("halves");
@@ -151,7 +151,7 @@ fn every_source_hears_of_a_run_that_was_given_up() {
     let service = Service::start(config(directory.path())).expect("a service");
     let run = service.shared().run("halves").expect("known");
     assert!(run.awaits().is_some());
-    service.shared().end(&run, How::Finished);
+    service.shared().end(&run, EndKind::Finished);
     assert_eq!(run.ended_as().expect("given up").others.len(), 1, "the other source's frames");
     service.stop();
     // A service of before noted those of the first source alone.
@@ -165,7 +165,8 @@ fn every_source_hears_of_a_run_that_was_given_up() {
         let run = service.shared().run("halves").expect("known");
         for source in [0, 1, 1] {
             let (client, retry) = (Some([source as u8; 16]), Duration::ZERO);
-            let late = Options { source, client, retry, ..Options::new(&service.address().to_string(), "halves") };
+            let late =
+                ClientOptions { source, client, retry, ..ClientOptions::new(&service.address().to_string(), "halves") };
             match Client::connect(late).and_then(|client| client.finish(WAIT)) {
                 Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Failed, "{refusal}"),
                 other => panic!("{other:?}"),
@@ -182,7 +183,7 @@ fn every_source_hears_of_a_run_that_was_given_up() {
 
 /// Promise: a run whose clients do not come back after the service was started again is finished with what it has.
 #[test]
-fn clients_that_do_not_come_back_are_waited_for_no_longer_than_the_run_says() {
+fn absent_clients_are_waited_for_up_to_the_runs_limit() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let request = StartRequest { absence_s: 1.0, ..start("gone") };
@@ -197,10 +198,10 @@ fn clients_that_do_not_come_back_are_waited_for_no_longer_than_the_run_says() {
     drop((client, idle));
     let service = Service::start(config(directory.path())).expect("a service");
     let ended = service.shared().run("gone").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
-    assert!(ended.how == How::Finished && ended.why.contains("its clients were gone"), "{ended:?}");
+    assert!(ended.how == EndKind::Finished && ended.why.contains("its clients were gone"), "{ended:?}");
     assert_eq!(ended.finished.received, 10);
     let early = service.shared().run("early").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
-    assert!(early.how == How::Finished && early.why.contains("its clients were gone"), "{early:?}");
+    assert!(early.how == EndKind::Finished && early.why.contains("its clients were gone"), "{early:?}");
     assert!(service.shared().run("asked").expect("taken up").is_running());
     service.stop();
 }
@@ -208,12 +209,12 @@ fn clients_that_do_not_come_back_are_waited_for_no_longer_than_the_run_says() {
 /// Promise: a process that joined a run comes back to the service that keeps it, each time that one is started again, also
 /// while it has nothing to tell: the end of the run reaches it.
 #[test]
-fn a_share_that_has_nothing_to_tell_comes_back() {
+fn idle_writer_share_reconnects() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let (address, request) = (service.address(), start("shared"));
     service.shared().begin(request.clone()).expect("begun");
-    let coordinator = ShareOptions {
+    let coordinator = WriterShareOptions {
         address: address.to_string(),
         run: request.name,
         token: String::new(),
@@ -223,7 +224,7 @@ fn a_share_that_has_nothing_to_tell_comes_back() {
     };
     let joining = Joining { coordinator, sources: 1 };
     let share = Service::join(Config { http: None, ..config(directory.path()) }, joining).expect("joined");
-    let client = Client::connect(Options::new(&share.address().to_string(), "shared")).expect("in");
+    let client = Client::connect(ClientOptions::new(&share.address().to_string(), "shared")).expect("in");
     (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
     service.stop();
@@ -241,8 +242,8 @@ fn a_share_that_has_nothing_to_tell_comes_back() {
     let service = again();
     connected(&service);
     let run = service.shared().run("shared").expect("taken up");
-    let ended = run.end(How::Finished, "");
-    assert_eq!((ended.how, ended.finished.received), (How::Finished, 10), "{ended:?}");
+    let ended = run.end(EndKind::Finished, "");
+    assert_eq!((ended.how, ended.finished.received), (EndKind::Finished, 10), "{ended:?}");
     assert_eq!(client.finish(WAIT).expect("it hears of the end").received, 10);
     check(directory.path(), "shared", &(0..10).collect::<Vec<u64>>(), true);
     share.stop();
@@ -251,11 +252,11 @@ fn a_share_that_has_nothing_to_tell_comes_back() {
 
 /// Promise: a run is begun once; who asks for an ended one again is told what to do, and its own client hears its end.
 #[test]
-fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
+fn ended_run_cannot_restart_and_keeps_its_counts() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let request = start("once");
-    let mine = Options { client: Some([7; 16]), ..options(&service, &request) };
+    let mine = ClientOptions { client: Some([7; 16]), ..options(&service, &request) };
     let client = Client::connect(mine.clone()).expect("in");
     (0..9).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     let finished = client.finish(WAIT).expect("finished");
@@ -279,10 +280,11 @@ fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
                 other => panic!("{:?}", other.err()),
             }
         }
-        let again = Client::connect(Options { address: service.address().to_string(), ..mine.clone() }).expect("in");
+        let again =
+            Client::connect(ClientOptions { address: service.address().to_string(), ..mine.clone() }).expect("in");
         assert_eq!(again.finish(WAIT).expect("finished"), finished);
         let status = service.shared().run("once").expect("known").status();
-        let Progress { taken, written, durable, published, .. } = status.progress;
+        let WriterProgress { taken, written, durable, published, .. } = status.progress;
         assert_eq!((taken, written, durable, published), (9, 9, 9, 9), "{status:?}");
         assert_eq!(status.received_bytes, 9 * SIDE * SIDE * 2);
     };
@@ -318,7 +320,7 @@ fn a_directory_has_one_service() {
 
 /// Promise: who brings frames while a run is aborted hears that it was, at whatever moment of its end.
 #[test]
-fn who_brings_hears_that_a_run_was_aborted() {
+fn sender_is_notified_of_an_aborted_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let client = Client::connect(options(&service, &start("given-up"))).expect("in");
@@ -330,7 +332,7 @@ fn who_brings_hears_that_a_run_was_aborted() {
             assert!(std::time::Instant::now() < deadline, "{:?}", run.status());
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        run.end(How::Aborted, "");
+        run.end(EndKind::Aborted, "");
         brings.join().expect("no panic").expect("an error")
     });
     assert!(heard.to_string().contains("the run was aborted"), "{heard}");

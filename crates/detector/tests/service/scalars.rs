@@ -5,20 +5,20 @@ use super::{SIDE, WAIT, config, options, plain, settings, start};
 use serde_json::json;
 use std::net::TcpListener;
 use std::time::Duration;
-use varve_detector::client::{Client, Options, Scalars};
-use varve_detector::description::{Scalar, ScalarColumn, ScalarKind};
-use varve_detector::journal::{self, Entry};
+use varve_detector::client::{Client, ClientOptions, Scalars};
+use varve_detector::dataset_spec::{Scalar, ScalarColumn, ScalarKind};
+use varve_detector::journal::{self, JournalEntry};
 use varve_detector::recover::recover;
-use varve_detector::service::{Config, How, Service};
+use varve_detector::service::{Config, EndKind, Service};
 use varve_detector::stream::answers::NO_FRAME;
-use varve_detector::stream::link::{Incoming, tell};
-use varve_detector::stream::scalars::Row;
-use varve_detector::stream::{BodyChecksum, FinishedHead, FromService, NoticeCode, ToService, Welcome};
+use varve_detector::stream::link::{Incoming, send_to_client};
+use varve_detector::stream::scalars::ScalarRow;
+use varve_detector::stream::{BodyChecksum, FinishedHead, FromService, NoticeCode, StreamWelcome, ToService};
 use varve_detector::writer::Settings;
 
 /// Texts and integers of 64 bits come as they were sent, values that say nothing leave what came before.
 #[test]
-fn scalars_of_every_kind_come_as_they_were_sent() {
+fn scalars_of_every_kind_arrive_unchanged() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     let mut request = start("kinds");
@@ -37,7 +37,7 @@ fn scalars_of_every_kind_come_as_they_were_sent() {
         client.send(plain(number), WAIT).expect("sent");
     }
     let names = ["energy", "steps", "pulse", "sample", "wide"].map(str::to_owned).to_vec();
-    let send = |rows: Vec<Row>| client.scalars(Scalars { names: names.clone(), rows }, WAIT);
+    let send = |rows: Vec<ScalarRow>| client.scalars(Scalars { names: names.clone(), rows }, WAIT);
     let of = |number: u64| -> Vec<Option<Scalar>> {
         let value = number * 10;
         vec![
@@ -65,9 +65,9 @@ fn scalars_of_every_kind_come_as_they_were_sent() {
     assert_eq!((notices[0].code, notices[0].frame), (NoticeCode::Refused, 5), "{notices:?}");
     assert!(notices[0].text.contains("`sample`: its text has 10 bytes"), "{notices:?}");
     assert_eq!(client.finish(WAIT).expect("finished").received, 40);
-    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..40).collect::<Vec<u64>>(), "exact": true,
+    let reported = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..40).collect::<Vec<u64>>(), "exact": true,
         "scalars": names});
-    std::fs::write(directory.path().join("kinds.json"), told.to_string()).expect("written");
+    std::fs::write(directory.path().join("kinds.json"), reported.to_string()).expect("written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
     service.stop();
 }
@@ -87,7 +87,8 @@ fn scalars_outlive_broken_connections() {
         let request = start(&format!("cut-{number}"));
         let cutter = Cutter::new(service.address(), budget, 6);
         let address = cutter.address.to_string();
-        let client = Client::connect(Options { address, connections, ..options(&service, &request) }).expect("in");
+        let client =
+            Client::connect(ClientOptions { address, connections, ..options(&service, &request) }).expect("in");
         for number in 0..100 {
             client.scalars(energies(number..number + 1), WAIT).expect("sent");
             client.send(plain(number), WAIT).expect("sent");
@@ -96,9 +97,9 @@ fn scalars_outlive_broken_connections() {
         assert!(cutter.cuts() < 6, "no connection broke");
         let finished = client.finish(WAIT).expect("finished");
         assert_eq!((finished.received, finished.duplicate), (100, 0), "{finished:?}");
-        let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..100).collect::<Vec<u64>>(),
+        let reported = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..100).collect::<Vec<u64>>(),
             "exact": true, "scalars": ["energy"]});
-        std::fs::write(directory.path().join(format!("cut-{number}.json")), told.to_string()).expect("written");
+        std::fs::write(directory.path().join(format!("cut-{number}.json")), reported.to_string()).expect("written");
     }
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
     service.stop();
@@ -106,7 +107,7 @@ fn scalars_outlive_broken_connections() {
 
 /// Promise: once a client has settled, its scalars are in the journal, which outlives the service, without any frame.
 #[test]
-fn scalars_that_are_settled_outlive_the_service() {
+fn confirmed_scalars_survive_service_restart() {
     let directory = tempfile::tempdir().expect("a directory");
     let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
     let service = Service::start(Config { settings, ..config(directory.path()) }).expect("a service");
@@ -115,8 +116,8 @@ fn scalars_that_are_settled_outlive_the_service() {
     client.scalars(energies(7..9), WAIT).expect("sent");
     client.settle(WAIT).expect("in the journal");
     let read = journal::read(&journal::path_beside(&directory.path().join("kept.h5"))).expect("a journal");
-    let frame = |entry: &Entry| match entry {
-        Entry::Scalars { frame, .. } => Some(*frame),
+    let frame = |entry: &JournalEntry| match entry {
+        JournalEntry::Scalars { frame, .. } => Some(*frame),
         _ => None,
     };
     assert!(read.entries.iter().filter_map(frame).eq(0..9), "{:?}", read.entries);
@@ -127,7 +128,7 @@ fn scalars_that_are_settled_outlive_the_service() {
 /// Promise: scalars of frames after the last one that came are kept; those frames are missing. Of a run that was given up, and
 /// of one that is recovered, too.
 #[test]
-fn scalars_of_frames_that_never_came_are_kept() {
+fn scalars_of_missing_frames_are_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
     for name in ["ended", "aborted"] {
@@ -145,15 +146,15 @@ fn scalars_of_frames_that_never_came_are_kept() {
             {
                 std::fs::copy(from, directory.path().join::<std::path::PathBuf>(to)).expect("copied");
             }
-            service.shared().run(name).expect("under way").end(How::Aborted, "");
+            service.shared().run(name).expect("under way").end(EndKind::Aborted, "");
         }
     }
     let recovered = recover(&directory.path().join("copy.h5")).expect("recovered");
     assert_eq!((recovered.counts.frames, recovered.counts.missing), (6, 3), "{recovered:?}");
     for name in ["ended", "aborted", "copy"] {
-        let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": [0, 1, 2], "exact": true, "rows": 6,
+        let reported = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": [0, 1, 2], "exact": true, "rows": 6,
             "scalars": ["energy"], "scalars_of": [0, 1, 2, 3, 4, 5]});
-        std::fs::write(directory.path().join(format!("{name}.json")), told.to_string()).expect("written");
+        std::fs::write(directory.path().join(format!("{name}.json")), reported.to_string()).expect("written");
     }
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
     service.stop();
@@ -161,7 +162,7 @@ fn scalars_of_frames_that_never_came_are_kept() {
 
 /// Promise: scalars whose bytes were changed on the way go out again.
 #[test]
-fn scalars_that_come_damaged_are_sent_again() {
+fn damaged_scalars_are_sent_again() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let service = std::thread::spawn(move || {
@@ -173,9 +174,9 @@ fn scalars_that_come_damaged_are_sent_again() {
             let (header, message) = incoming.from_client().expect("a message").expect("not the end");
             let mut body = Vec::new();
             assert!(incoming.body(&header, BodyChecksum::Xxh3, &mut body).expect("a body"));
-            let mut answer = |message: FromService| tell(&mut socket, &message).expect("told");
+            let mut answer = |message: FromService| send_to_client(&mut socket, &message).expect("told");
             match message {
-                ToService::Hello(hello) => answer(FromService::Welcome(Welcome {
+                ToService::Hello(hello) => answer(FromService::Welcome(StreamWelcome {
                     version: hello.version.max(u16::from(hello.newest)),
                     idle: WAIT,
                     body_bytes_max: 1 << 20,
@@ -196,7 +197,7 @@ fn scalars_that_come_damaged_are_sent_again() {
             }
         }
     });
-    let client = Client::connect(Options::new(&address.to_string(), "damaged")).expect("in");
+    let client = Client::connect(ClientOptions::new(&address.to_string(), "damaged")).expect("in");
     client.scalars(energies(5..6), WAIT).expect("sent");
     client.finish(WAIT).expect("finished");
     assert_eq!(service.join().expect("no panic"), [5, 5]);

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use varve_detector::client::{Client, ClientError, Options};
+use varve_detector::client::{Client, ClientError, ClientOptions};
 use varve_detector::control::{Control, ControlError};
 use varve_detector::service::{Config, Protection, Service};
 use varve_detector::stream::ErrorCode;
@@ -128,8 +128,12 @@ fn frames_and_control_go_over_tls() {
     let control =
         Control { address: service.http().expect("HTTP").to_string(), token: Some(TOKEN.into()), tls: tls.clone() };
     let request = start("encrypted");
-    let over =
-        |connections| Options { token: TOKEN.into(), tls: tls.clone(), connections, ..options(&service, &request) };
+    let over = |connections| ClientOptions {
+        token: TOKEN.into(),
+        tls: tls.clone(),
+        connections,
+        ..options(&service, &request)
+    };
     let client = Client::connect(over(2)).expect("in");
     (0..50).for_each(|number| client.send(super::plain(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
@@ -137,7 +141,7 @@ fn frames_and_control_go_over_tls() {
     let finished = client.finish(WAIT).expect("finished");
     assert_eq!((finished.received, finished.missing + finished.damaged), (50, 0));
     super::check(directory.path(), "encrypted", &(0..50).collect::<Vec<u64>>(), true);
-    let wrong = Client::connect(Options { token: "wrong-token".into(), ..over(1) });
+    let wrong = Client::connect(ClientOptions { token: "wrong-token".into(), ..over(1) });
     assert!(matches!(wrong, Err(ClientError::Refused(refusal)) if refusal.code == ErrorCode::Token));
     service.stop();
 }
@@ -149,9 +153,9 @@ fn a_full_service_says_so_over_tls() {
     let service =
         Service::start(Config { connections_max: 1, protection, ..config(directory.path()) }).expect("a service");
     let tls = trusting("authority.pem");
-    let first = Client::connect(Options { tls: tls.clone(), ..options(&service, &start("first")) }).expect("in");
+    let first = Client::connect(ClientOptions { tls: tls.clone(), ..options(&service, &start("first")) }).expect("in");
     let retry = Duration::from_millis(300);
-    let second = Client::connect(Options { tls, retry, ..options(&service, &start("second")) });
+    let second = Client::connect(ClientOptions { tls, retry, ..options(&service, &start("second")) });
     assert!(matches!(second, Err(ClientError::Full { .. })), "{:?}", second.err());
     drop(first);
     service.stop();
@@ -164,7 +168,7 @@ fn tls_is_never_left_out() {
     let service = protected(directory.path(), Protection { tls: Some(tls()), ..Protection::default() });
     let at = service.http().expect("HTTP");
     let control = |tls, address: String| Control { address, token: Some(TOKEN.into()), tls };
-    let client = |tls| Options {
+    let client = |tls| ClientOptions {
         token: TOKEN.into(),
         tls,
         retry: Duration::from_millis(300),
@@ -192,7 +196,7 @@ fn tls_is_never_left_out() {
     let at = service.http().expect("HTTP").to_string();
     let why = unreachable(control(trusting("authority.pem"), at).get("/runs", WAIT));
     assert!(why.contains("does not speak TLS"), "{why}");
-    let options = Options {
+    let options = ClientOptions {
         token: TOKEN.into(),
         tls: trusting("authority.pem"),
         retry: Duration::from_millis(300),
@@ -208,12 +212,12 @@ fn a_silent_tls_peer_is_let_go() {
     let protection = Protection { tls: Some(tls()), ..Protection::default() };
     let idle = Duration::from_millis(300);
     let service = Service::start(Config { idle, protection, ..config(directory.path()) }).expect("a service");
-    let mut stranger = TcpStream::connect(service.address()).expect("connected");
-    stranger.set_read_timeout(Some(WAIT)).expect("set");
-    let mut said = Vec::new();
+    let mut unauthenticated = TcpStream::connect(service.address()).expect("connected");
+    unauthenticated.set_read_timeout(Some(WAIT)).expect("set");
+    let mut printed = Vec::new();
     // Its end may be a reset.
-    let _ = stranger.read_to_end(&mut said);
-    assert!(said.is_empty(), "{said:?}");
+    let _ = unauthenticated.read_to_end(&mut printed);
+    assert!(printed.is_empty(), "{printed:?}");
     service.stop();
 }
 

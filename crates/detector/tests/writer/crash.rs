@@ -8,20 +8,21 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::{Description, ScalarColumn, ScalarKind};
-use varve_detector::frame::{Frame, Level, Payload};
+use varve_detector::dataset_spec::{DatasetSpec, ScalarColumn, ScalarKind};
+use varve_detector::frame::{AckLevel, Frame, Payload};
 use varve_detector::hdf5::ElementType;
-use varve_detector::journal::{self, ChunkEntry, Entry, FrameEntry, SlabEntry};
+use varve_detector::journal::{self, ChunkEntry, ChunkGroupEntry, FrameEntry, JournalEntry};
 use varve_detector::recover::recover;
 use varve_detector::writer::{Settings, Writer};
 
-/// What was written is taken up again where its writer left it: parts of slabs, scalars, columns that were added.
+/// What was written is taken up again where its writer left it: parts of chunk groups, scalars, columns that were
+/// added.
 #[test]
-fn a_run_goes_on_with_its_parts_and_columns() {
+fn resumed_run_keeps_parts_and_columns() {
     let directory = tempfile::tempdir().expect("a directory");
     for (name, goes_on) in [("recovered", false), ("resumed", true)] {
         let path = directory.path().join(format!("{name}.h5"));
-        let mut description = Description::new(ElementType::U16, vec![9, 8]);
+        let mut description = DatasetSpec::new(ElementType::U16, vec![9, 8]);
         description.chunk = Some(vec![4, 5, 8]);
         description.fill = Some(7.0.into());
         description.scalars = vec!["declared".into()];
@@ -49,7 +50,7 @@ fn a_run_goes_on_with_its_parts_and_columns() {
         if goes_on {
             let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
             assert_eq!((resumed.counts.received, resumed.counts.partial), (1, 2));
-            assert_eq!((writer.level(1, 0), writer.level(1, 1)), (Some(Level::Durable), None));
+            assert_eq!((writer.level(1, 0), writer.level(1, 1)), (Some(AckLevel::Durable), None));
             assert_eq!(writer.column(added).expect("the column"), 1);
             give(&writer, 1, 1);
             give(&writer, 1, 0);
@@ -59,21 +60,21 @@ fn a_run_goes_on_with_its_parts_and_columns() {
         } else {
             recover(&path).expect("recovered");
         }
-        let told = json!({
+        let reported = json!({
             "frame": [9, 8], "fill": 7, "acknowledged": [0, 1, 5], "exact": true, "scalars": ["declared", "added"],
             "sources": description.sources, "lost": lost,
         });
-        std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+        std::fs::write(path.with_extension("json"), reported.to_string()).expect("the description written");
     }
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 
 /// Promise: what is left of a service that was killed while it took a run up goes with the run's journal.
 #[test]
-fn a_recovered_run_leaves_its_file_alone() {
+fn second_recovery_does_not_change_the_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let description = Description::new(ElementType::U16, vec![8, 8]);
+    let description = DatasetSpec::new(ElementType::U16, vec![8, 8]);
     drop(Writer::create(&path, description, settings(), quiet()).expect("a run started"));
     std::fs::write(directory.path().join("run.h5.journal.new"), "the half of a journal").expect("written");
     recover(&path).expect("recovered");
@@ -83,16 +84,16 @@ fn a_recovered_run_leaves_its_file_alone() {
 
 /// A chunk that a loss of power took, though the journal names it: its frame is marked damaged and reads as nothing.
 #[test]
-fn a_chunk_that_was_never_synced_is_found_damaged() {
+fn unsynced_chunk_is_found_damaged() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
     let mut slow = settings();
     slow.commit_interval = Duration::from_secs(3600);
-    let mut description = Description::new(ElementType::U16, vec![8, 8]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![8, 8]);
     description.fill = Some(9.0.into());
     let (sender, written) = std::sync::mpsc::channel();
-    let acknowledge = Arc::new(move |level: Level, numbers: &[u64]| {
-        if level == Level::Written {
+    let acknowledge = Arc::new(move |level: AckLevel, numbers: &[u64]| {
+        if level == AckLevel::Written {
             sender.send(numbers.len()).expect("the test listens");
         }
     });
@@ -108,12 +109,14 @@ fn a_chunk_that_was_never_synced_is_found_damaged() {
     }
     // What a crash leaves at this moment; the copies are ours to damage.
     let crashed = directory.path().join("crashed.h5");
-    common::said(Command::new("cp").arg("--sparse=always").arg(&path).arg(&crashed));
+    common::printed(Command::new("cp").arg("--sparse=always").arg(&path).arg(&crashed));
     let journal = std::fs::read(directory.path().join("run.h5.journal")).expect("the journal");
     std::fs::write(directory.path().join("crashed.h5.journal"), &journal).expect("copied");
     let contents = varve_detector::journal::decode(&journal).expect("a journal");
     let victim = contents.entries.iter().find_map(|entry| match entry {
-        varve_detector::journal::Entry::Slab(slab) if slab.slab == 2 => Some(slab.chunks[0].clone()),
+        varve_detector::journal::JournalEntry::ChunkGroup(chunk_group) if chunk_group.chunk_group == 2 => {
+            Some(chunk_group.chunks[0].clone())
+        }
         _ => None,
     });
     let mut bytes = std::fs::read(&crashed).expect("read");
@@ -128,13 +131,13 @@ fn a_chunk_that_was_never_synced_is_found_damaged() {
 
 /// Promise: what a sync could not write is found damaged, though it can still be read from the kernel's memory.
 #[test]
-fn what_only_the_kernel_still_has_is_found_damaged() {
+fn chunk_only_in_page_cache_is_found_damaged() {
     let directory = tempfile::tempdir().expect("a directory");
     let (small, image) = (directory.path().join("small"), directory.path().join("image"));
     let Some(_store) = SmallStore::mount_image(&small, &image, 96) else { return };
     let path = directory.path().join("run.h5");
     let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
-    let mut description = Description::new(ElementType::U16, vec![64, 64]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![64, 64]);
     (description.filter, description.fill) = ("raw".parse().expect("a filter's name"), Some(9.0.into()));
     let writer = Writer::create(&path, description.clone(), settings, quiet()).expect("a run started");
     for number in 0..4 {
@@ -145,7 +148,7 @@ fn what_only_the_kernel_still_has_is_found_damaged() {
         std::thread::sleep(Duration::from_millis(1));
     }
     for (name, from) in [("failed.h5", &path), ("failed.h5.journal", &journal::path_beside(&path))] {
-        common::said(Command::new("cp").arg("--sparse=always").arg(from).arg(small.join(name)));
+        common::printed(Command::new("cp").arg("--sparse=always").arg(from).arg(small.join(name)));
         std::fs::File::open(small.join(name)).and_then(|file| file.sync_all()).expect("synced");
     }
     writer.finish().expect("finished");
@@ -167,20 +170,20 @@ fn what_only_the_kernel_still_has_is_found_damaged() {
 fn scalars_outlive_the_process_with_their_frames() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![2, 2]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![2, 2]);
     description.scalars = vec![ScalarColumn { name: "a".into(), kind: ScalarKind::Float }];
     let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
-    let (said, hears) = std::sync::mpsc::channel();
-    let acknowledge = Arc::new(move |level: Level, _: &[u64]| {
-        if level == Level::Written {
-            said.send(()).expect("the test hears");
+    let (printed, hears) = std::sync::mpsc::channel();
+    let acknowledge = Arc::new(move |level: AckLevel, _: &[u64]| {
+        if level == AckLevel::Written {
+            printed.send(()).expect("the test hears");
         }
     });
     let writer = Writer::create(&path, description, settings, acknowledge).expect("a run started");
     let in_journal = || -> Vec<u64> {
         let read = journal::read(&journal::path_beside(&path)).expect("a journal");
-        let frame = |entry: &Entry| match entry {
-            Entry::Scalars { frame, .. } => Some(*frame),
+        let frame = |entry: &JournalEntry| match entry {
+            JournalEntry::Scalars { frame, .. } => Some(*frame),
             _ => None,
         };
         read.entries.iter().filter_map(frame).collect()
@@ -200,10 +203,10 @@ fn scalars_outlive_the_process_with_their_frames() {
 /// A run that goes on takes up where it was left: the length that its file had grown to ahead becomes no hole within it,
 /// but what others were granted is left to them.
 #[test]
-fn a_run_that_goes_on_leaves_no_hole() {
+fn resumed_run_leaves_no_hole() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let description = Description::new(ElementType::U16, vec![9, 8]);
+    let description = DatasetSpec::new(ElementType::U16, vec![9, 8]);
     let give = |writer: &Writer, number: u64| {
         let frame = Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 72)) };
         writer.submit(frame, WAIT).expect("a frame taken");
@@ -232,18 +235,24 @@ fn a_run_that_goes_on_leaves_no_hole() {
 fn frames_beyond_every_index_are_damaged() {
     const FIRST: u64 = 4096;
     let directory = tempfile::tempdir().expect("a directory");
-    let mut description = Description::new(ElementType::U16, vec![4]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![4]);
     (description.scan, description.scan_max) = (vec![None, Some(10)], Some(vec![None, Some(1_000_000)]));
     description.filter = "raw".parse().expect("a filter's name");
     let mut journal = journal::encode_head(&description);
-    journal::encode(&Entry::Granted { end: 0 }, &mut journal);
+    journal::encode(&JournalEntry::Granted { end: 0 }, &mut journal);
     let mut file = vec![0; FIRST as usize];
     for number in [7, 42_940, 4_000_000] {
         let (bytes, address) = (frames::frame(number, 4), file.len() as u64);
         let chunk = ChunkEntry { address, size: 8, mask: 0, checksum: xxhash_rust::xxh3::xxh3_64(&bytes) };
         let frames = vec![FrameEntry { number, times: [1, 1, 1, 1], missing: Vec::new() }];
         journal::encode(
-            &Entry::Slab(SlabEntry { slab: number, epoch: 0, again: false, frames, chunks: vec![chunk] }),
+            &JournalEntry::ChunkGroup(ChunkGroupEntry {
+                chunk_group: number,
+                epoch: 0,
+                again: false,
+                frames,
+                chunks: vec![chunk],
+            }),
             &mut journal,
         );
         file.extend(bytes);
@@ -269,7 +278,7 @@ fn frames_beyond_every_index_are_damaged() {
             let (at, values) = (format!("{},{},0", number / 10, number % 10), frames::frame(number, 4));
             let values: Vec<u16> = values.chunks(2).map(|value| u16::from_le_bytes([value[0], value[1]])).collect();
             let dumped =
-                common::said(Command::new("h5dump").args(["-d", "/data", "-s", &at, "-c", "1,1,4"]).arg(&path));
+                common::printed(Command::new("h5dump").args(["-d", "/data", "-s", &at, "-c", "1,1,4"]).arg(&path));
             let values: Vec<String> = values.iter().map(u16::to_string).collect();
             assert!(dumped.contains(&values.join(", ")), "{number}: {dumped}");
         }

@@ -5,19 +5,19 @@ use super::{WAIT, quiet, settings};
 use serde_json::json;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use varve_detector::description::{Allocate, Description, RunValue, ScalarColumn, ScalarKind, Structure};
+use varve_detector::dataset_spec::{Allocate, DatasetSpec, RunValue, ScalarColumn, ScalarKind, Structure};
 use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
-use varve_detector::journal::{self, Entry};
+use varve_detector::journal::{self, JournalEntry};
 use varve_detector::layout::Layout;
 use varve_detector::recover::{Recovered, recover};
 use varve_detector::writer::{Settings, Writer};
 
 const FRAMES: u64 = 30;
 
-fn description() -> Description {
-    let mut description = Description::new(ElementType::U16, vec![9, 8]);
+fn description() -> DatasetSpec {
+    let mut description = DatasetSpec::new(ElementType::U16, vec![9, 8]);
     description.fill = Some(7.0.into());
     description.scalars = vec!["declared".into()];
     description
@@ -29,7 +29,7 @@ fn give(writer: &Writer, number: u64) {
 }
 
 /// A file all of whose frames and scalars are in its index, beside the journal that it had until then, which is answered.
-fn run(path: &Path, description: Description) -> Vec<u8> {
+fn run(path: &Path, description: DatasetSpec) -> Vec<u8> {
     let writer = Writer::create(path, description, settings(), quiet()).expect("a run started");
     for number in 0..FRAMES {
         give(&writer, number);
@@ -56,15 +56,15 @@ fn run(path: &Path, description: Description) -> Vec<u8> {
 /// Where in a journal the record of a frame begins, and its length.
 fn record_of(journal: &[u8], frame: u64) -> (usize, usize) {
     let contents = journal::decode(journal).expect("a journal");
-    let tells = |entry: &&Entry| matches!(entry, Entry::Slab(slab) if slab.slab == frame);
+    let tells = |entry: &&JournalEntry| matches!(entry, JournalEntry::ChunkGroup(chunk_group) if chunk_group.chunk_group == frame);
     let mut record = Vec::new();
     journal::encode(contents.entries.iter().find(tells).expect("the frame"), &mut record);
     (journal.windows(record.len()).position(|window| *window == record[..]).expect("the record"), record.len())
 }
 
 /// Every kind of index, and every structure.
-fn shapes() -> [(&'static str, Description); 7] {
-    let with = |change: &dyn Fn(&mut Description)| {
+fn shapes() -> [(&'static str, DatasetSpec); 7] {
+    let with = |change: &dyn Fn(&mut DatasetSpec)| {
         let mut description = description();
         change(&mut description);
         description
@@ -117,13 +117,13 @@ fn every_index_is_read() {
         let recovered = recover(&path).expect("recovered");
         assert_eq!((recovered.restored, recovered.counts.damaged), (FRAMES, 0), "{name}: {recovered:?}");
         for path in [&path, &copy] {
-            let told = json!({
+            let reported = json!({
                 "frame": [9, 8], "fill": description.fill.unwrap_or(0.0.into()), "exact": true,
                 "acknowledged": (0..FRAMES).collect::<Vec<u64>>(),
                 "scalars": ["declared", "added"], "flat": name.starts_with("laid-out"),
                 "root": if name == "laid-out-grouped" { "/all/run" } else { "/" },
             });
-            std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+            std::fs::write(path.with_extension("json"), reported.to_string()).expect("the description written");
             files += 1;
         }
     }
@@ -133,7 +133,7 @@ fn every_index_is_read() {
 /// Promise: of a file that was cut under its writer, and is long again by what that wrote since, only those frames are
 /// received that are there.
 #[test]
-fn what_was_cut_off_is_damaged_though_the_file_is_long_again() {
+fn truncated_frames_stay_damaged_after_regrowth() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut files = 0;
     // The last ones differ in their structure alone.
@@ -142,7 +142,7 @@ fn what_was_cut_off_is_damaged_though_the_file_is_long_again() {
             let path = directory.path().join(format!("{name}-{kept}-{far}.h5"));
             let journal = run(&path, description.clone());
             let mut ends: Vec<u64> =
-                journal::decode(&journal).expect("a journal").entries.iter().map(Entry::end).collect();
+                journal::decode(&journal).expect("a journal").entries.iter().map(JournalEntry::end).collect();
             ends.retain(|end| *end > 0);
             ends.sort_unstable();
             let cut = if kept { ends[ends.len() / 2] - 1 } else { 20 };
@@ -155,10 +155,10 @@ fn what_was_cut_off_is_damaged_though_the_file_is_long_again() {
             let Recovered { counts, .. } = recover(&path).expect("recovered");
             assert_eq!((counts.frames, counts.received + counts.damaged), (FRAMES, FRAMES), "{name}: {counts:?}");
             assert!(counts.damaged > 0 && kept == (counts.received > 0), "{name}, cut at {cut}: {counts:?}");
-            let told = json!({
+            let reported = json!({
                 "frame": [9, 8], "fill": description.fill.unwrap_or(0.0.into()), "exact": false, "acknowledged": [],
             });
-            std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+            std::fs::write(path.with_extension("json"), reported.to_string()).expect("the description written");
             files += 1;
         }
     }
@@ -167,12 +167,12 @@ fn what_was_cut_off_is_damaged_though_the_file_is_long_again() {
 
 /// The same of what lies far below the file's end, where holes alone tell.
 #[test]
-fn what_a_hole_stands_for_is_damaged() {
+fn frames_in_a_hole_are_damaged() {
     const SIDE: u64 = 2048;
     const FRAMES: u64 = 12;
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![SIDE, SIDE]);
     description.filter = Filter::RAW;
     let settings = Settings { queue_bytes: 64 << 20, ..settings() };
     let writer = Writer::create(&path, description, settings, quiet()).expect("a run started");
@@ -194,10 +194,10 @@ fn what_a_hole_stands_for_is_damaged() {
 }
 
 fn tell(path: &Path, acknowledged: &[u64], scalars: &[&str], untimed: &[u64]) {
-    let told = json!({
+    let reported = json!({
         "frame": [9, 8], "fill": 7, "acknowledged": acknowledged, "exact": true, "scalars": scalars, "untimed": untimed,
     });
-    std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+    std::fs::write(path.with_extension("json"), reported.to_string()).expect("the description written");
 }
 
 fn kept(path: &Path) -> PathBuf {
@@ -230,7 +230,7 @@ fn damages(journal: &[u8]) -> [(&'static str, Vec<u8>); 5] {
 /// Frames and scalars that the file's own index has are never lost with the journal, whatever of it is, and whether the
 /// run is recovered or goes on.
 #[test]
-fn what_the_file_has_committed_outlives_its_journal() {
+fn committed_frames_survive_journal_loss() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
     let journal = run(&path, description());
@@ -269,9 +269,9 @@ fn what_the_file_has_committed_outlives_its_journal() {
 /// Where the journal's end is gone, nobody says how much is lost, and nothing of the file is: with a whole copy of the journal
 /// all is there again.
 #[test]
-fn what_a_lost_end_told_of_comes_back_with_the_journal() {
-    let packed = Description { fill: Some(0.0.into()), ..description() };
-    let implicit = Description {
+fn journal_restores_frames_of_a_lost_file_end() {
+    let packed = DatasetSpec { fill: Some(0.0.into()), ..description() };
+    let implicit = DatasetSpec {
         scan: vec![Some(FRAMES)],
         filter: Filter::RAW,
         allocate: Allocate::Implicit,
@@ -283,7 +283,7 @@ fn what_a_lost_end_told_of_comes_back_with_the_journal() {
     }
 }
 
-fn lose_the_end(description: &Description) {
+fn lose_the_end(description: &DatasetSpec) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
     let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
@@ -321,8 +321,9 @@ fn lose_the_end(description: &Description) {
     let recovered = recover(&path).expect("recovered");
     assert!(!recovered.journal_damage.end, "{recovered:?}");
     assert_eq!((recovered.counts.received, recovered.counts.damaged), (FRAMES, 0), "{recovered:?}");
-    let told = json!({"frame": [9, 8], "fill": 0, "acknowledged": (0..FRAMES).collect::<Vec<u64>>(), "exact": true});
-    std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+    let reported =
+        json!({"frame": [9, 8], "fill": 0, "acknowledged": (0..FRAMES).collect::<Vec<u64>>(), "exact": true});
+    std::fs::write(path.with_extension("json"), reported.to_string()).expect("the description written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
@@ -338,7 +339,7 @@ fn uncommitted(from: &Path, to: &Path, journal: &[u8]) -> Recovered {
 /// Of frames that nothing but a damaged record tells of, those are there that the file bears out, those are called damaged
 /// that can be named, and of the others it is said where they were lost and how many they are at most.
 #[test]
-fn what_a_damaged_record_alone_tells_of_is_borne_out_or_said() {
+fn frames_of_a_damaged_record_are_verified_or_reported() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
     let journal = run(&path, description());
@@ -374,35 +375,37 @@ fn what_a_damaged_record_alone_tells_of_is_borne_out_or_said() {
 /// Promise: a frame that is believed though its record is damaged stays what it is, also where it lies behind all that other records tell
 /// of: what a recovery or a run that goes on writes comes behind it.
 #[test]
-fn a_frame_that_is_borne_out_is_not_written_over() {
+fn verified_frame_is_not_overwritten() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
     let journal = run(&path, description());
     let contents = journal::decode(&journal).expect("a journal");
-    let slabs = contents.entries.iter().filter(|entry| matches!(entry, Entry::Slab(_)));
-    let Some(Entry::Slab(last)) = slabs.max_by_key(|entry| entry.end()) else { panic!("no frames") };
-    let (at, length) = record_of(&journal, last.slab);
+    let chunk_groups = contents.entries.iter().filter(|entry| matches!(entry, JournalEntry::ChunkGroup(_)));
+    let Some(JournalEntry::ChunkGroup(last)) = chunk_groups.max_by_key(|entry| entry.end()) else {
+        panic!("no frames")
+    };
+    let (at, length) = record_of(&journal, last.chunk_group);
     let mut turned = journal.clone();
     turned[at + 6] ^= 0x10;
     let copy = directory.path().join("recovered.h5");
     let recovered = uncommitted(&path, &copy, &turned);
     assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (0, 0, 1), "{recovered:?}");
-    tell(&copy, &(0..FRAMES).collect::<Vec<u64>>(), &["declared"], &[last.slab]);
+    tell(&copy, &(0..FRAMES).collect::<Vec<u64>>(), &["declared"], &[last.chunk_group]);
 
     // With it the journal ends, as a loss of power leaves it.
     turned.truncate(at + length);
     let mut there = journal::frames_told(&turned[..at]).into_iter().collect::<Vec<u64>>();
-    there.extend([last.slab, FRAMES]);
+    there.extend([last.chunk_group, FRAMES]);
     let copy = directory.path().join("resumed.h5");
     std::fs::copy(&path, &copy).expect("copied");
     let file = std::fs::File::options().write(true).open(&copy).expect("the copy");
     file.write_all_at(&[0; 48], 0).expect("blanked");
     std::fs::write(journal::path_beside(&copy), &turned).expect("torn");
     let (writer, resumed) = Writer::resume(&copy, settings(), quiet()).expect("taken up");
-    assert!(resumed.frames.contains(last.slab), "{resumed:?}");
+    assert!(resumed.frames.contains(last.chunk_group), "{resumed:?}");
     give(&writer, FRAMES);
     writer.finish().expect("finished");
     there.sort_unstable();
-    tell(&copy, &there, &[], &[last.slab]);
+    tell(&copy, &there, &[], &[last.chunk_group]);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }

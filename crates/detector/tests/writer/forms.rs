@@ -8,21 +8,21 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use varve_detector::description::{Description, Region, Structure};
+use varve_detector::dataset_spec::{DatasetSpec, Region, Structure};
 use varve_detector::filters::{Encoder, PluginChoice};
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::journal;
 use varve_detector::recover::{RecoverError, recover};
-use varve_detector::writer::{Patience, Settings, WriteError, Writer};
+use varve_detector::writer::{Settings, WaitPolicy, WriteError, Writer};
 
 /// Promise: frames that who brings them writes are all there, however soon the run ends: one that is let go of unwritten,
 /// and one whose thread is still at it.
 #[test]
-fn who_brings_a_frame_may_write_it() {
+fn receiving_thread_may_write_its_frame() {
     const FRAMES: u64 = 60;
     let directory = tempfile::tempdir().expect("a directory");
-    let mut description = Description::new(ElementType::U16, vec![30, 40]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![30, 40]);
     description.fill = Some(7.0.into());
     let path = directory.path().join("own.h5");
     tell(directory.path(), "own", &description, &(0..FRAMES).collect::<Vec<_>>(), true);
@@ -30,8 +30,9 @@ fn who_brings_a_frame_may_write_it() {
     let mut charges = Vec::new();
     for number in 0..FRAMES {
         let frame = Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 1200)) };
-        let charge = writer.hand_in(0, frame, Patience::Writes { more: number % 2 == 0 }).expect("a frame taken");
-        charges.push(charge.expect("it is who brought it that writes it"));
+        let inline_write =
+            writer.hand_in(0, frame, WaitPolicy::Writes { more: number % 2 == 0 }).expect("a frame taken");
+        charges.push(inline_write.expect("it is who brought it that writes it"));
     }
     let late = charges.split_off(FRAMES as usize / 2);
     // Whole and left over, in any order.
@@ -39,12 +40,12 @@ fn who_brings_a_frame_may_write_it() {
         .into_iter()
         .rev()
         .enumerate()
-        .for_each(|(at, charge)| if at % 5 > 0 { charge.write() } else { drop(charge) });
+        .for_each(|(at, inline_write)| if at % 5 > 0 { inline_write.write() } else { drop(inline_write) });
     let counts = std::thread::scope(|scope| {
         scope.spawn(|| {
-            for charge in late {
+            for inline_write in late {
                 std::thread::sleep(Duration::from_millis(2));
-                charge.write();
+                inline_write.write();
             }
         });
         writer.finish().expect("a run finished").counts
@@ -58,7 +59,7 @@ fn who_brings_a_frame_may_write_it() {
 fn a_scan_that_ends_has_all_its_frames() {
     let directory = tempfile::tempdir().expect("a directory");
     for (name, finished, rows) in [("finished", true, 12), ("given-up", false, 8), ("nothing", true, 12)] {
-        let mut description = Description::new(ElementType::U16, vec![4, 5]);
+        let mut description = DatasetSpec::new(ElementType::U16, vec![4, 5]);
         (description.scan, description.fill) = (vec![Some(3), Some(4)], Some(7.0.into()));
         let path = directory.path().join(format!("{name}.h5"));
         let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
@@ -70,9 +71,9 @@ fn a_scan_that_ends_has_all_its_frames() {
         let counts = if finished { writer.finish() } else { writer.give_up() }.expect("a run ended").counts;
         let came = numbers.len() as u64;
         assert_eq!((counts.frames, counts.missing, counts.received + counts.late), (rows, rows - came, came));
-        let told = json!({"frame": [4, 5], "fill": 7, "acknowledged": numbers, "exact": true, "rows": rows});
-        std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
-        let listed = common::said(Command::new("h5ls").arg(format!("{}/data", path.display())));
+        let reported = json!({"frame": [4, 5], "fill": 7, "acknowledged": numbers, "exact": true, "rows": rows});
+        std::fs::write(path.with_extension("json"), reported.to_string()).expect("the description written");
+        let listed = common::printed(Command::new("h5ls").arg(format!("{}/data", path.display())));
         assert!(listed.contains(if finished { "{3, 4, 4, 5}" } else { "{2/3, 4, 4, 5}" }), "{listed}");
     }
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
@@ -80,10 +81,10 @@ fn a_scan_that_ends_has_all_its_frames() {
 
 /// Regions that come compressed go to the file as they are, where each is made of whole chunks.
 #[test]
-fn regions_that_come_compressed_are_written_as_they_are() {
+fn compressed_regions_are_written_unchanged() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![2, 6, 5]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![2, 6, 5]);
     description.chunk = Some(vec![1, 6, 5]);
     description.fill = Some(3.0.into());
     let channel = |number| Region { offset: vec![number, 0, 0], shape: vec![1, 6, 5] };
@@ -103,20 +104,20 @@ fn regions_that_come_compressed_are_written_as_they_are() {
     writer.submit_region(1, twice, WAIT).expect("a region that came before is passed over");
     let counts = writer.finish().expect("a run finished").counts;
     assert_eq!((counts.received, counts.partial, counts.duplicate), (1, 1, 1), "{counts:?}");
-    let told = json!({
+    let reported = json!({
         "frame": [2, 6, 5], "fill": 3, "acknowledged": [0, 1, 2], "exact": true,
         "sources": description.sources, "lost": {"1": [0]},
     });
-    std::fs::write(directory.path().join("run.json"), told.to_string()).expect("the description written");
+    std::fs::write(directory.path().join("run.json"), reported.to_string()).expect("the description written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
 /// Promise: so does the only region of a run, where it is a part of the frame: into the chunks that it is made of.
 #[test]
-fn the_only_region_is_written_where_it_is() {
+fn single_region_is_written_without_copy() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![8, 6]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![8, 6]);
     description.chunk = Some(vec![4, 6]);
     description.fill = Some(3.0.into());
     description.sources = vec![Region { offset: vec![4, 0], shape: vec![4, 6] }];
@@ -135,10 +136,10 @@ fn the_only_region_is_written_where_it_is() {
         writer.submit_region(0, Frame { number, taken: 0, payload }, WAIT).expect("a region taken");
     }
     writer.finish().expect("a run finished");
-    let told = json!({
+    let reported = json!({
         "frame": [8, 6], "fill": 3, "acknowledged": [0, 1, 2, 3], "exact": true, "sources": description.sources,
     });
-    std::fs::write(directory.path().join("run.json"), told.to_string()).expect("the description written");
+    std::fs::write(directory.path().join("run.json"), reported.to_string()).expect("the description written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
@@ -147,7 +148,7 @@ fn the_only_region_is_written_where_it_is() {
 fn a_users_filter_is_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![40, 50]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![40, 50]);
     description.fill = Some(1.0.into());
     description.chunk = Some(vec![3, 20, 50]);
     description.filter = "raw".parse().expect("a filter's name");
@@ -162,7 +163,8 @@ fn a_users_filter_is_run() {
     writer.finish().expect("a run finished");
     tell(directory.path(), "run", &description, &numbers, true);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
-    let listed = common::said(common::with_plugins(Command::new("h5ls").arg("-v").arg(path.with_file_name("run.h5"))));
+    let listed =
+        common::printed(common::with_plugins(Command::new("h5ls").arg("-v").arg(path.with_file_name("run.h5"))));
     assert!(listed.contains("307"), "{listed}");
     for (library, why) in
         [("/nowhere/filter.so", "cannot open shared object file"), ("libc.so.6", "no H5PLget_plugin_type")]
@@ -170,7 +172,7 @@ fn a_users_filter_is_run() {
         let choice = PluginChoice { library: library.into(), values: vec![], exclusive: false, registered: None };
         let refused = Writer::create(
             &directory.path().join("no.h5"),
-            Description { plugin: Some(choice), ..description.clone() },
+            DatasetSpec { plugin: Some(choice), ..description.clone() },
             settings(),
             quiet(),
         );
@@ -186,7 +188,7 @@ fn a_finished_file_is_little_larger_than_its_content() {
     const BLOB_BYTES: usize = 100_000;
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let description = Description::new(ElementType::U16, vec![256, 256]);
+    let description = DatasetSpec::new(ElementType::U16, vec![256, 256]);
     let settings = Settings { threads: 4, commit_interval: Duration::from_secs(3600), ..Settings::default() };
     let writer = Writer::create(&path, description, settings, quiet()).expect("a run started");
     // The lengths of the frame, of its one block, and of what that takes.
@@ -204,10 +206,10 @@ fn a_finished_file_is_little_larger_than_its_content() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_and_the_run_goes_on() {
+fn unwritable_frame_is_refused_and_the_run_continues() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![2, 2]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![2, 2]);
     description.scan = vec![Some(4)];
     let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
     let submit = |number, payload| writer.submit(Frame { number, taken: 0, payload }, WAIT);
@@ -234,10 +236,10 @@ fn what_cannot_be_written_is_refused_and_the_run_goes_on() {
 
 /// Without its journal an unfinished file is told from a finished one, and from what is no file of a run.
 #[test]
-fn a_file_without_its_journal_is_known_for_what_it_is() {
+fn file_without_journal_is_recognised() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let writer = Writer::create(&path, Description::new(ElementType::U16, vec![2, 2]), settings(), quiet());
+    let writer = Writer::create(&path, DatasetSpec::new(ElementType::U16, vec![2, 2]), settings(), quiet());
     let writer = writer.expect("a run started");
     for number in [0, 1, 3] {
         writer.submit(Frame { number, taken: 0, payload: Payload::Plain(vec![0; 8]) }, WAIT).expect("a frame taken");
@@ -271,10 +273,10 @@ fn a_file_without_its_journal_is_known_for_what_it_is() {
 
 /// Unmodified readers open the file at any moment of the run and see a whole one, which grows.
 #[test]
-fn a_file_opens_at_any_moment_of_its_run() {
+fn file_is_readable_throughout_its_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("live.h5");
-    let mut description = Description::new(ElementType::U16, vec![32, 32]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![32, 32]);
     description.structure = Structure::Nexus;
     let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
     let mut reader = Command::new(common::interpreter())
@@ -297,7 +299,7 @@ fn a_file_opens_at_any_moment_of_its_run() {
 
 /// Promise: what has the name of a run's file can be opened, from the first moment on.
 #[test]
-fn a_file_opens_as_soon_as_it_has_its_name() {
+fn file_is_readable_as_soon_as_it_is_named() {
     const RUNS: usize = 200;
     let directory = tempfile::tempdir().expect("a directory");
     let path = |run: usize| directory.path().join(format!("run-{run}.h5"));
@@ -317,7 +319,7 @@ fn a_file_opens_as_soon_as_it_has_its_name() {
             });
         });
         for run in 0..RUNS {
-            let description = Description::new(ElementType::U16, vec![8, 8]);
+            let description = DatasetSpec::new(ElementType::U16, vec![8, 8]);
             Writer::create(&path(run), description, settings(), quiet())
                 .expect("a run started")
                 .finish()
@@ -336,10 +338,10 @@ fn a_file_opens_as_soon_as_it_has_its_name() {
 /// Promise: by the name that a run's file has before it can be opened, somebody else's file stays, whatever becomes of the run;
 /// what a start that was cut short has left there goes.
 #[test]
-fn a_file_beside_that_is_not_the_runs_stays() {
+fn unrelated_file_beside_the_run_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     let (path, beside) = (directory.path().join("run.h5"), directory.path().join("run.h5.new"));
-    let create = || Writer::create(&path, Description::new(ElementType::U16, vec![8, 8]), settings(), quiet());
+    let create = || Writer::create(&path, DatasetSpec::new(ElementType::U16, vec![8, 8]), settings(), quiet());
     std::fs::write(&beside, "somebody's").expect("a file");
     match create() {
         Err(WriteError::Exists { path }) => assert_eq!(path, beside),
@@ -354,14 +356,14 @@ fn a_file_beside_that_is_not_the_runs_stays() {
     assert_eq!(std::fs::read(&beside).expect("it is there"), b"somebody's");
 
     let (path, beside) = (directory.path().join("cut.h5"), directory.path().join("cut.h5.new"));
-    let writer = Writer::create(&path, Description::new(ElementType::U16, vec![8, 8]), settings(), quiet());
+    let writer = Writer::create(&path, DatasetSpec::new(ElementType::U16, vec![8, 8]), settings(), quiet());
     drop(writer.expect("a run started"));
     // As if it had been killed before the file got its name; and, on a store without renames that spare, in the midst of that.
     std::fs::rename(&path, &beside).expect("it is there");
     recover(&path).expect("recovered");
     assert!(path.exists() && !beside.exists());
     std::fs::remove_file(&path).expect("it is there");
-    let writer = Writer::create(&path, Description::new(ElementType::U16, vec![8, 8]), settings(), quiet());
+    let writer = Writer::create(&path, DatasetSpec::new(ElementType::U16, vec![8, 8]), settings(), quiet());
     std::fs::hard_link(&path, &beside).expect("another name");
     writer.expect("a run started").finish().expect("a run finished");
     assert!(path.exists() && !beside.exists());
@@ -370,10 +372,10 @@ fn a_file_beside_that_is_not_the_runs_stays() {
 /// Promise: no HDF5 program opens the file of a run for writing, to cut it when it closes it, nor is a run taken up that one
 /// has open.
 #[test]
-fn nobody_else_writes_to_the_file_of_a_run() {
+fn run_file_is_locked_against_other_writers() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let description = Description::new(ElementType::U16, vec![8, 8]);
+    let description = DatasetSpec::new(ElementType::U16, vec![8, 8]);
     let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
     let mut python = Command::new(common::interpreter());
     let opened = |mode: &str| {
@@ -391,8 +393,8 @@ fn nobody_else_writes_to_the_file_of_a_run() {
     let script = "import h5py, sys; file = h5py.File(sys.argv[1], 'r+'); print('open', flush=True); sys.stdin.read()";
     let mut other =
         python.args(["-c", script]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("h5py runs");
-    let mut said = [0; 4];
-    std::io::Read::read_exact(other.stdout.as_mut().expect("piped"), &mut said).expect("it says that it is open");
+    let mut printed = [0; 4];
+    std::io::Read::read_exact(other.stdout.as_mut().expect("piped"), &mut printed).expect("it says that it is open");
     let open = |error: &str| assert!(error.contains("has the file open for writing"), "{error}");
     open(&Writer::resume(&path, settings(), quiet()).err().expect("refused").to_string());
     open(&recover(&path).expect_err("refused").to_string());
@@ -409,13 +411,13 @@ fn nobody_else_writes_to_the_file_of_a_run() {
 
 /// Promise: what holds for the whole run is in the file, whatever its structure.
 #[test]
-fn values_of_the_run_are_in_the_file() {
+fn run_values_are_written_to_the_file() {
     let directory = tempfile::tempdir().expect("a directory");
     for (name, structure, place) in
         [("raw", Structure::Raw, "values"), ("nexus", Structure::Nexus, "entry/instrument/detector/values")]
     {
         let path = directory.path().join(format!("{name}.h5"));
-        let mut description = Description::new(ElementType::U16, vec![8, 8]);
+        let mut description = DatasetSpec::new(ElementType::U16, vec![8, 8]);
         description.structure = structure;
         description.values =
             serde_json::from_value(json!({"run": 7, "energy": 12.5, "user": "Ångström"})).expect("values");
@@ -425,7 +427,7 @@ fn values_of_the_run_are_in_the_file() {
         writer.finish().expect("a run finished");
         let script = "import h5py, json, sys; group = h5py.File(sys.argv[1])[sys.argv[2]]; \
                       print(json.dumps([int(group['run'][()]), float(group['energy'][()]), group['user'].asstr()[()]]))";
-        let read = common::said(Command::new(common::interpreter()).args(["-c", script]).arg(&path).arg(place));
+        let read = common::printed(Command::new(common::interpreter()).args(["-c", script]).arg(&path).arg(place));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&read).expect("JSON"), json!([7, 12.5, "Ångström"]));
     }
 }
@@ -437,7 +439,7 @@ fn very_many_frames_share_a_chunk() {
     const FRAMES: u64 = 400_000;
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U8, vec![1]);
+    let mut description = DatasetSpec::new(ElementType::U8, vec![1]);
     description.chunk = Some(vec![FRAMES, 1]);
     let values: Vec<u8> = (0..FRAMES).map(|number| (number % 251) as u8).collect();
     description.filter = "raw".parse().expect("a filter's name");
@@ -449,9 +451,9 @@ fn very_many_frames_share_a_chunk() {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    let patience = Patience::Within(WAIT);
+    let patience = WaitPolicy::Within(WAIT);
     writer
-        .submit_slab(0, (0..FRAMES - 1, 0), vec![values.clone().into()], patience)
+        .submit_chunk_group(0, (0..FRAMES - 1, 0), vec![values.clone().into()], patience)
         .expect("all but the last frame taken");
     writer.flush();
     durable(&writer, FRAMES - 1);

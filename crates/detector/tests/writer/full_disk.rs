@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use varve_detector::description::{Description, ScalarColumn, ScalarKind};
-use varve_detector::frame::{Frame, Level, Payload};
+use varve_detector::dataset_spec::{DatasetSpec, ScalarColumn, ScalarKind};
+use varve_detector::frame::{AckLevel, Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::writer::join::{Coordinator, Joined};
-use varve_detector::writer::{Progress, Settings, WriteError, Writer};
+use varve_detector::writer::{Settings, WriteError, Writer, WriterProgress};
 
 /// A file system of a few MiB, mounted for as long as this lives.
 pub(super) struct SmallStore<'a>(&'a Path);
@@ -71,12 +71,12 @@ fn a_full_disk_keeps_every_frame_so_far() {
 /// A frame for whose place in the file the disk has no room, though for its own bytes, keeps none from being published that was
 /// acknowledged before: here the 257th, with which the index is expected to grow.
 #[test]
-fn a_frame_without_a_place_leaves_the_others_theirs() {
+fn frame_without_space_does_not_affect_others() {
     let directory = tempfile::tempdir().expect("a directory");
     let small = directory.path().join("small");
     let Some(_store) = SmallStore::mount(&small, 1024) else { return };
     let (path, frames) = (small.join("full.h5"), 0..256_u64);
-    let mut description = Description::new(ElementType::U16, vec![8, 8]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![8, 8]);
     (description.filter, description.fill) = ("raw".parse().expect("a filter's name"), Some(2.0.into()));
     let settings = Settings { threads: 1, commit_interval: Duration::from_secs(3600), ..settings() };
     let writer = Writer::create(&path, description.clone(), settings, super::quiet()).expect("a run started");
@@ -112,14 +112,14 @@ fn a_frame_without_a_place_leaves_the_others_theirs() {
 
 /// A run that finds no room at its very start leaves nothing, and starts when there is room.
 #[test]
-fn a_run_that_cannot_start_leaves_nothing() {
+fn failed_start_leaves_no_files() {
     let directory = tempfile::tempdir().expect("a directory");
     let small = directory.path().join("small");
     let Some(_store) = SmallStore::mount(&small, 64) else { return };
     let stuffing = small.join("stuffing");
     let _full = std::fs::write(&stuffing, vec![1; 1 << 20]).expect_err("it is full");
     let path = small.join("run.h5");
-    let description = Description::new(ElementType::U16, vec![4, 4]);
+    let description = DatasetSpec::new(ElementType::U16, vec![4, 4]);
     let refused = Writer::create(&path, description.clone(), settings(), super::quiet()).err().expect("no room");
     assert!(refused.is_full_store() && refused.to_string().contains("No space left"), "{refused}");
     let left: Vec<_> =
@@ -131,13 +131,13 @@ fn a_run_that_cannot_start_leaves_nothing() {
 
 /// Promise: what processes that joined have written when the disk runs full is told of after that, and the file has it.
 #[test]
-fn what_writers_have_written_is_reported_on_a_full_disk() {
+fn written_frames_are_reported_on_a_full_disk() {
     let directory = tempfile::tempdir().expect("a directory");
     let small = directory.path().join("small");
     let Some(_store) = SmallStore::mount(&small, 6000) else { return };
     let (path, reserve) = (small.join("run.h5"), small.join("reserve"));
     std::fs::write(&reserve, vec![1; 256 << 10]).expect("what the service keeps back");
-    let mut description = Description::new(ElementType::U16, vec![128, 128]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![128, 128]);
     description.fill = Some(2.0.into());
     let settings = Settings { commit_interval: Duration::from_secs(3600), pressing_bytes: u64::MAX, ..settings() };
     let writer = Writer::create(&path, description.clone(), settings.clone(), super::quiet()).expect("a run started");
@@ -157,8 +157,8 @@ fn what_writers_have_written_is_reported_on_a_full_disk() {
     // One of them at least cannot write, and says so; both report what they have written.
     let left =
         joined.map(|joined| (joined.progress().stored_bytes, joined.leave().err().map(|error| error.to_string())));
-    let told = |told: &str| left.iter().flat_map(|(_, error)| error).any(|error| error.contains(told));
-    assert!(told("make room there"), "{left:?}");
+    let reported = |reported: &str| left.iter().flat_map(|(_, error)| error).any(|error| error.contains(reported));
+    assert!(reported("make room there"), "{left:?}");
     drop(Arc::into_inner(writer).expect("nobody else has it"));
     std::fs::remove_file(&reserve).expect("given up");
     let recovered = varve_detector::recover::recover(&path).expect("recovered");
@@ -166,7 +166,7 @@ fn what_writers_have_written_is_reported_on_a_full_disk() {
     assert!(frames > 60, "{frames} frames of {left:?}");
 }
 
-fn until(writer: &Writer, done: impl Fn(&Progress) -> bool) {
+fn until(writer: &Writer, done: impl Fn(&WriterProgress) -> bool) {
     let deadline = Instant::now() + WAIT;
     while !done(&writer.progress()) {
         assert!(Instant::now() < deadline, "{:?}", writer.progress());
@@ -180,7 +180,7 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     let small = directory.path().join("small");
     let Some(_store) = SmallStore::mount(&small, kib) else { return false };
     let path = small.join("full.h5");
-    let mut description = Description::new(ElementType::U16, vec![128, 128]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![128, 128]);
     description.filter = "raw".parse().expect("a filter's name");
     description.fill = Some(2.0.into());
     // A frame of 32 KiB may get a commit of its own, which takes as much again and more.
@@ -188,8 +188,8 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     let least = kib / if often { 128 } else { 64 };
     let written = Arc::new(std::sync::Mutex::new(Vec::new()));
     let noted = Arc::clone(&written);
-    let acknowledge = Arc::new(move |level: Level, numbers: &[u64]| {
-        if level == Level::Written {
+    let acknowledge = Arc::new(move |level: AckLevel, numbers: &[u64]| {
+        if level == AckLevel::Written {
             noted.lock().expect("not poisoned").extend_from_slice(numbers);
         }
     });
@@ -210,10 +210,10 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
 /// The file opens as it is, the disk still full, with all that was written before the disk was.
 fn has_all(directory: &Path, path: &Path, frame: &[u64], mut acknowledged: Vec<u64>) {
     acknowledged.sort_unstable();
-    let told = json!({"frame": frame, "fill": 2, "acknowledged": acknowledged, "exact": false});
+    let reported = json!({"frame": frame, "fill": 2, "acknowledged": acknowledged, "exact": false});
     let full = directory.join("read");
     std::fs::create_dir(&full).expect("a directory");
     std::os::unix::fs::symlink(path, full.join("full.h5")).expect("a link");
-    std::fs::write(full.join("full.json"), told.to_string()).expect("the description written");
+    std::fs::write(full.join("full.json"), reported.to_string()).expect("the description written");
     assert_eq!(common::python("frames.py", &[&full]).trim(), "1");
 }

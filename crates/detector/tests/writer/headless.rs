@@ -4,15 +4,15 @@ use super::common::{self, frames};
 use super::{WAIT, quiet, settings};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use varve_detector::description::Description;
+use varve_detector::dataset_spec::DatasetSpec;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::journal;
 use varve_detector::recover::{RecoverError, recover};
 use varve_detector::writer::Writer;
 
-fn description() -> Description {
-    let mut description = Description::new(ElementType::U16, vec![9, 8]);
+fn description() -> DatasetSpec {
+    let mut description = DatasetSpec::new(ElementType::U16, vec![9, 8]);
     description.fill = Some(7.0.into());
     description.scalars = vec!["declared".into()];
     description
@@ -26,7 +26,7 @@ fn give(writer: &Writer, number: u64) {
     writer.submit(frame, WAIT).expect("a frame taken");
 }
 
-fn until(writer: &Writer, done: impl Fn(&varve_detector::writer::Progress) -> bool) {
+fn until(writer: &Writer, done: impl Fn(&varve_detector::writer::WriterProgress) -> bool) {
     let deadline = std::time::Instant::now() + WAIT;
     while !done(&writer.progress()) {
         assert!(std::time::Instant::now() < deadline, "{:?}", writer.progress());
@@ -69,11 +69,11 @@ impl Killed {
 }
 
 fn tell(path: &Path, frames: u64) {
-    let told = json!({
+    let reported = json!({
         "frame": [9, 8], "fill": 7, "acknowledged": (0..frames).collect::<Vec<u64>>(), "exact": true, "rows": frames,
         "scalars": ["declared"], "late": [5],
     });
-    std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+    std::fs::write(path.with_extension("json"), reported.to_string()).expect("the description written");
 }
 
 fn kept(path: &Path) -> PathBuf {
@@ -85,7 +85,7 @@ fn kept(path: &Path) -> PathBuf {
 /// Whatever became of the head of its journal, the file holds all that its last commit has, and is finished; what is lost is
 /// said; and with the whole journal put back, all of it is found again.
 #[test]
-fn what_the_file_has_committed_outlives_the_head_of_its_journal() {
+fn committed_frames_survive_journal_head_loss() {
     let directory = tempfile::tempdir().expect("a directory");
     let killed = killed(&directory.path().join("run.h5"));
     let journal = &killed.journal;
@@ -98,7 +98,7 @@ fn what_the_file_has_committed_outlives_the_head_of_its_journal() {
     let mut blanked = journal.clone();
     blanked[..head + 20].fill(0);
     let mut files = 0;
-    for (name, bytes, told) in [
+    for (name, bytes, reported) in [
         ("magic", changed(0..1, 1), 1),
         ("length", changed(8..9, 4), 1),
         ("text", changed(30..31, 1), 1),
@@ -113,7 +113,7 @@ fn what_the_file_has_committed_outlives_the_head_of_its_journal() {
         let recovered = recover(&path).expect("recovered");
         let counts = recovered.counts;
         assert_eq!((counts.frames, counts.received, counts.late, recovered.restored), (11, 10, 1, 11), "{name}");
-        assert_eq!(recovered.journal_head.expect("it is said").frames, told, "{name}");
+        assert_eq!(recovered.journal_head.expect("it is said").frames, reported, "{name}");
         assert_eq!(recovered.damaged_journal, Some(kept(&path)), "{name}");
         assert_eq!(std::fs::read(kept(&path)).expect("kept"), bytes, "{name}");
         assert!(matches!(recover(&path), Err(RecoverError::NothingToDo { .. })), "{name}");
@@ -135,7 +135,7 @@ fn what_the_file_has_committed_outlives_the_head_of_its_journal() {
 
 /// A journal without a head whose file cannot be kept either is refused, with what there is to do; nothing is changed then.
 #[test]
-fn a_journal_that_nothing_can_be_made_of_is_left() {
+fn unreadable_journal_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
     let killed = killed(&path);
@@ -186,8 +186,8 @@ fn a_journal_outlives_its_file() {
         assert!(std::fs::read(&path).ok().is_none_or(|bytes| bytes == b"somebody else's"));
         std::fs::write(&path, "somebody else's").expect("written");
     }
-    let told = journal::decode(&killed.journal).expect("a journal").entries;
-    let mut ends: Vec<u64> = told.iter().map(journal::Entry::end).filter(|end| *end > 0).collect();
+    let reported = journal::decode(&killed.journal).expect("a journal").entries;
+    let mut ends: Vec<u64> = reported.iter().map(journal::JournalEntry::end).filter(|end| *end > 0).collect();
     ends.sort_unstable();
     killed.copy(&path, &killed.journal);
     std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(ends[11] - 1)).expect("cut");

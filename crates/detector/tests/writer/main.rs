@@ -14,7 +14,7 @@ use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::{Description, Region};
+use varve_detector::dataset_spec::{DatasetSpec, Region};
 use varve_detector::writer::Settings;
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -55,14 +55,14 @@ fn cut(frame: &[u8], sides: &[u64], region: &Region) -> Vec<u8> {
     frame[first * row..(first + region.shape[0] as usize) * row].to_vec()
 }
 
-fn names(description: &Description) -> Vec<String> {
+fn names(description: &DatasetSpec) -> Vec<String> {
     description.scalars.iter().map(|column| column.name.clone()).collect()
 }
 
-fn tell(directory: &Path, name: &str, description: &Description, acknowledged: &[u64], exact: bool) {
-    let told = json!({
+fn tell(directory: &Path, name: &str, description: &DatasetSpec, acknowledged: &[u64], exact: bool) {
+    let reported = json!({
         "frame": description.frame, "fill": description.fill, "acknowledged": acknowledged, "exact": exact,
         "scalars": if exact { names(description) } else { Vec::new() },
     });
-    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");
+    std::fs::write(directory.join(format!("{name}.json")), reported.to_string()).expect("the description written");
 }

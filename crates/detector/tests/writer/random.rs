@@ -9,15 +9,15 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use varve_detector::description::{Allocate, Description, Scalar, ScalarColumn, ScalarKind, Structure};
+use varve_detector::dataset_spec::{Allocate, DatasetSpec, Scalar, ScalarColumn, ScalarKind, Structure};
 use varve_detector::filters::Encoder;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
-use varve_detector::writer::{Patience, Settings, Writer};
+use varve_detector::writer::{Settings, WaitPolicy, Writer};
 
 #[derive(Clone, Debug)]
-struct Run {
-    description: Description,
+struct RandomRun {
+    description: DatasetSpec,
     frames: u64,
     /// Of a hundred regions, how many never come.
     lost: u64,
@@ -33,7 +33,7 @@ fn scan() -> impl Strategy<Value = Scan> {
     (prop::collection::vec(1_u64..4, 0..=2), prop::collection::vec(1_u64..4, 3))
 }
 
-fn run() -> impl Strategy<Value = Run> {
+fn run() -> impl Strategy<Value = RandomRun> {
     let filters = ["raw", "gzip:1", "shuffle+gzip:4", "lz4", "zstd:1", "bslz4", "bszstd:1"];
     let shape = (prop::collection::vec((1_u64..20, 1_u64..20), 1..=3), scan(), any::<bool>(), any::<bool>());
     let structure = (any::<bool>(), prop::sample::select(vec![Allocate::Packed, Allocate::Sparse, Allocate::Implicit]));
@@ -42,7 +42,7 @@ fn run() -> impl Strategy<Value = Run> {
     (shape, rest, way).prop_map(|(shape, rest, (lost, filtered, queue_bytes, seed))| {
         let (sides, (inner, chunk), limited, extended) = shape;
         let (filter, (nexus, allocate), scalars, frames, sources) = rest;
-        let mut description = Description::new(ElementType::U16, sides.iter().map(|side| side.0).collect());
+        let mut description = DatasetSpec::new(ElementType::U16, sides.iter().map(|side| side.0).collect());
         let within: Vec<u64> = sides.iter().map(|(side, chunk)| (*chunk).min(*side)).collect();
         description.scan = [limited.then_some(60)].into_iter().chain(inner.into_iter().map(Some)).collect();
         let several =
@@ -75,7 +75,7 @@ fn run() -> impl Strategy<Value = Run> {
                 description.allocate = Allocate::Packed;
             }
         }
-        Run { description, frames, lost, filtered, queue_bytes, seed }
+        RandomRun { description, frames, lost, filtered, queue_bytes, seed }
     })
 }
 
@@ -88,9 +88,9 @@ fn scalar(kind: ScalarKind, number: u64) -> Scalar {
     }
 }
 
-fn write(directory: &Path, name: &str, run: &Run) {
+fn write(directory: &Path, name: &str, run: &RandomRun) {
     let path = directory.join(format!("{name}.h5"));
-    let Description { ref frame, ref scalars, ref sources, .. } = run.description;
+    let DatasetSpec { ref frame, ref scalars, ref sources, .. } = run.description;
     let settings = Settings { queue_bytes: run.queue_bytes, ..settings() };
     let writer = Writer::create(&path, run.description.clone(), settings, quiet()).expect("a run started");
     let mut state = run.seed | 1;
@@ -108,7 +108,8 @@ fn write(directory: &Path, name: &str, run: &Run) {
     let numbers: BTreeSet<u64> = parts.iter().map(|(number, _)| *number).collect();
     for (number, source) in &parts {
         let bytes = frames::frame(*number, run.description.frame_bytes() / 2);
-        let alone = run.description.chunks_per_frame() * run.description.slab_frames() == 1 && sources.is_empty();
+        let alone =
+            run.description.chunks_per_frame() * run.description.chunk_group_frames() == 1 && sources.is_empty();
         let payload = match run.filtered && alone {
             true => {
                 let mut filtered = Vec::new();
@@ -121,7 +122,7 @@ fn write(directory: &Path, name: &str, run: &Run) {
         };
         let patience = match number % 3 {
             0 => WAIT.into(),
-            rest => Patience::Writes { more: rest == 1 },
+            rest => WaitPolicy::Writes { more: rest == 1 },
         };
         writer.submit_region(*source, Frame { number: *number, taken: 0, payload }, patience).expect("a frame taken");
     }
@@ -148,20 +149,20 @@ fn write(directory: &Path, name: &str, run: &Run) {
         numbers.iter().map(|number| (number.to_string(), lost(number))).filter(|(_, lost)| !lost.is_empty()).collect();
     let mut names = names(&run.description);
     names.push("extra".into());
-    let told = json!({
+    let reported = json!({
         "frame": frame, "fill": run.description.fill.unwrap_or(0.0.into()), "acknowledged": numbers, "exact": true,
         "scalars": names, "sources": sources, "lost": lost, "dump": true, "rows": run.description.frames_max(),
     });
-    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");
+    std::fs::write(directory.join(format!("{name}.json")), reported.to_string()).expect("the description written");
 }
 
 /// The frames as Debian's h5dump reads them.
 fn dump(path: &Path, to: &Path) {
-    let listed = common::said(Command::new("h5ls").arg(path));
+    let listed = common::printed(Command::new("h5ls").arg(path));
     let dataset = if listed.contains("entry") { "/entry/data/data" } else { "/data" };
     let mut command = Command::new("h5dump");
     command.args(["-d", dataset, "-b", "LE", "-o"]).arg(to).arg(path);
-    common::said(common::with_plugins(&mut command));
+    common::printed(common::with_plugins(&mut command));
 }
 
 #[test]
@@ -175,14 +176,14 @@ fn random_runs_are_read_back_equal() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), count.to_string());
     for number in 0..count.min(40) {
         let path = directory.path().join(format!("run-{number:04}.h5"));
-        common::said(Command::new("h5ls").arg("-rv").arg(&path));
+        common::printed(Command::new("h5ls").arg("-rv").arg(&path));
         let dumped = path.with_extension("dumped");
         dump(&path, &dumped);
         let expected = std::fs::read(path.with_extension("raw")).expect("what h5py read");
         assert!(std::fs::read(&dumped).expect("what h5dump read") == expected, "{}: h5dump differs", path.display());
         let repacked = directory.path().join(format!("repacked-{number:04}.h5"));
-        common::said(common::with_plugins(Command::new("h5repack").arg(&path).arg(&repacked)));
-        common::said(common::with_plugins(Command::new("h5diff").arg(&path).arg(&repacked)));
+        common::printed(common::with_plugins(Command::new("h5repack").arg(&path).arg(&repacked)));
+        common::printed(common::with_plugins(Command::new("h5diff").arg(&path).arg(&repacked)));
     }
 }
 
@@ -201,7 +202,7 @@ fn long_runs_are_read_back_equal() {
     ] {
         // Each commit has the places between frames, too.
         let frames = if name == "gaps" { frames.min(1_500) } else { frames };
-        let mut description = Description::new(ElementType::U16, vec![4, 3]);
+        let mut description = DatasetSpec::new(ElementType::U16, vec![4, 3]);
         description.scan = vec![scan, Some(1)];
         description.scan_max = scan_max;
         description.allocate = allocate;
@@ -211,7 +212,7 @@ fn long_runs_are_read_back_equal() {
         write(
             directory.path(),
             name,
-            &Run { description, frames, lost: 3, filtered: false, queue_bytes: 1 << 20, seed: 7 },
+            &RandomRun { description, frames, lost: 3, filtered: false, queue_bytes: 1 << 20, seed: 7 },
         );
     }
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "6");

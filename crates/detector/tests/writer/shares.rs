@@ -9,11 +9,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
-use varve_detector::description::{Allocate, Description};
+use varve_detector::dataset_spec::{Allocate, DatasetSpec};
 use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::{ElementType, UNDEFINED};
-use varve_detector::journal::{self, ChunkEntry, Entry, FrameEntry, SlabEntry};
+use varve_detector::journal::{self, ChunkEntry, ChunkGroupEntry, FrameEntry, JournalEntry};
 use varve_detector::recover::recover;
 use varve_detector::writer::join::{Coordinator, Joined};
 use varve_detector::writer::{Pipeline, Settings, WriteError, Writer};
@@ -26,7 +26,7 @@ impl Coordinator for Direct {
         self.0.grant(bytes)
     }
 
-    fn report(&self, entries: Vec<Entry>) -> io::Result<()> {
+    fn report(&self, entries: Vec<JournalEntry>) -> io::Result<()> {
         self.0.report(entries).map_err(io::Error::other)
     }
 }
@@ -34,11 +34,11 @@ impl Coordinator for Direct {
 /// What processes that joined were granted and never told of takes no space: a hole within the file, and nothing at its end.
 /// Every reader reads it.
 #[test]
-fn extents_that_nobody_filled_take_no_space() {
+fn unfilled_extents_take_no_space() {
     const EXTENT: u64 = 8 << 20;
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![6, 5]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![6, 5]);
     description.fill = Some(9.0.into());
     let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
     let file = std::fs::File::options().read(true).write(true).open(&path).expect("the file");
@@ -61,17 +61,17 @@ fn extents_that_nobody_filled_take_no_space() {
     let last = killed(&writer);
     let writer = Arc::into_inner(writer).expect("nobody else has it");
     let finished = writer.finish().expect("a run finished");
-    let told = std::fs::metadata(&path).expect("the file");
-    assert_eq!(finished.file_bytes, told.len());
-    assert!(told.len() > first.end, "the frames lie behind the first extent");
-    assert!(told.len() < last.end, "{} bytes, though nothing lies in {last:?}", told.len());
-    assert!(!holes || told.blocks() * 512 < EXTENT / 4, "{} blocks of {} bytes", told.blocks(), told.len());
+    let reported = std::fs::metadata(&path).expect("the file");
+    assert_eq!(finished.file_bytes, reported.len());
+    assert!(reported.len() > first.end, "the frames lie behind the first extent");
+    assert!(reported.len() < last.end, "{} bytes, though nothing lies in {last:?}", reported.len());
+    assert!(!holes || reported.blocks() * 512 < EXTENT / 4, "{} blocks of {} bytes", reported.blocks(), reported.len());
     tell(directory.path(), "run", &description, &(0..16).collect::<Vec<u64>>(), true);
     let copy = directory.path().join("copy.h5");
-    common::said(common::with_plugins(&mut Command::new("h5repack")).arg(&path).arg(&copy));
+    common::printed(common::with_plugins(&mut Command::new("h5repack")).arg(&path).arg(&copy));
     tell(directory.path(), "copy", &description, &(0..16).collect::<Vec<u64>>(), true);
     assert!(std::fs::metadata(&copy).expect("the copy").len() < EXTENT);
-    let dumped = common::said(common::with_plugins(&mut Command::new("h5dump")).args(["-d", "/data"]).arg(&path));
+    let dumped = common::printed(common::with_plugins(&mut Command::new("h5dump")).args(["-d", "/data"]).arg(&path));
     assert!(dumped.contains("( 16, 6, 5 )"), "{dumped}");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
@@ -79,11 +79,11 @@ fn extents_that_nobody_filled_take_no_space() {
 /// Promise: a process that joined may go on writing where it was granted extents while the file is recovered, and after it:
 /// the file stays whole, and is finished.
 #[test]
-fn a_recovered_file_outlives_who_still_writes_to_it() {
+fn recovered_file_is_safe_from_late_writers() {
     const EXTENT: u64 = 8 << 20;
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let description = Description::new(ElementType::U16, vec![6, 5]);
+    let description = DatasetSpec::new(ElementType::U16, vec![6, 5]);
     let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
     let writer =
         Arc::new(Writer::create(&path, description.clone(), settings.clone(), quiet()).expect("a run started"));
@@ -98,11 +98,16 @@ fn a_recovered_file_outlives_who_still_writes_to_it() {
     // The journal stays, as when it is killed.
     drop(writer);
     let entries = journal::read(&journal::path_beside(&path)).expect("a journal").entries;
-    let told = entries.iter().filter(|entry| matches!(entry, Entry::Slab(_))).map(Entry::end).max().expect("frames");
-    let granted = entries.iter().map(|entry| if let Entry::Granted { end } = entry { *end } else { 0 }).max();
-    let rest = vec![0xff; (granted.expect("an extent") - told) as usize];
+    let reported = entries
+        .iter()
+        .filter(|entry| matches!(entry, JournalEntry::ChunkGroup(_)))
+        .map(JournalEntry::end)
+        .max()
+        .expect("frames");
+    let granted = entries.iter().map(|entry| if let JournalEntry::Granted { end } = entry { *end } else { 0 }).max();
+    let rest = vec![0xff; (granted.expect("an extent") - reported) as usize];
     let file = std::fs::File::options().write(true).open(&path).expect("the file");
-    let writes = || file.write_all_at(&rest, told);
+    let writes = || file.write_all_at(&rest, reported);
     writes().expect("written");
     assert_eq!(recover(&path).expect("recovered").counts.received, 16);
     writes().expect("written");
@@ -115,11 +120,11 @@ fn a_recovered_file_outlives_who_still_writes_to_it() {
 /// Promise: a report that no writer of the run can have made is refused, and a journal that has one all the same is read past
 /// it.
 #[test]
-fn a_report_that_cannot_be_is_refused_and_read_past() {
+fn impossible_report_is_refused_and_skipped() {
     let directory = tempfile::tempdir().expect("a directory");
     for filter in [Filter::RAW, Filter::BSLZ4] {
         let path = directory.path().join(format!("{filter}.h5"));
-        let description = Description { filter, ..Description::new(ElementType::U16, vec![6, 5]) };
+        let description = DatasetSpec { filter, ..DatasetSpec::new(ElementType::U16, vec![6, 5]) };
         let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
         for number in 0..4 {
             let payload = Payload::Plain(frames::frame(number, 30));
@@ -127,16 +132,16 @@ fn a_report_that_cannot_be_is_refused_and_read_past() {
         }
         let extent = writer.grant(1 << 20).expect("an extent");
         let frame = FrameEntry { number: 4, times: [0; 4], missing: Vec::new() };
-        let slab = |slab, frames, (address, size)| {
+        let chunk_group = |chunk_group, frames, (address, size)| {
             let chunks = vec![ChunkEntry { address, size, mask: 0, checksum: 0 }];
-            Entry::Slab(SlabEntry { slab, epoch: 1, again: true, frames, chunks })
+            JournalEntry::ChunkGroup(ChunkGroupEntry { chunk_group, epoch: 1, again: true, frames, chunks })
         };
         let many = extent.end - extent.start;
         let wrong = [
-            slab(1 << 40, Vec::new(), (UNDEFINED, 0)),
-            slab(4, vec![frame.clone()], (extent.start, many)),
-            slab(4, vec![frame.clone()], (extent.start, 0)),
-            slab(4, vec![frame], (UNDEFINED, 1 << 40)),
+            chunk_group(1 << 40, Vec::new(), (UNDEFINED, 0)),
+            chunk_group(4, vec![frame.clone()], (extent.start, many)),
+            chunk_group(4, vec![frame.clone()], (extent.start, 0)),
+            chunk_group(4, vec![frame], (UNDEFINED, 1 << 40)),
         ];
         for entry in wrong.clone() {
             let refused = writer.report(vec![entry.clone()]);
@@ -155,17 +160,17 @@ fn a_report_that_cannot_be_is_refused_and_read_past() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 
-/// A slab that went to the file before it was whole is reported twice, and its frames are counted once.
+/// A chunk group that went to the file before it was whole is reported twice, and its frames are counted once.
 #[test]
-fn frames_of_a_share_are_counted_once() {
+fn frames_of_a_writer_share_are_counted_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![6, 5]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![6, 5]);
     description.chunk = Some(vec![4, 6, 5]);
     description.fill = Some(9.0.into());
     description.scalars = vec!["energy".into()];
     let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
-    // Without room for a second frame a slab is given out as it is.
+    // Without room for a second frame a chunk group is given out as it is.
     let settings = Settings { queue_bytes: 1, ..settings() };
     let coordinator = Arc::new(Direct(Arc::clone(&writer)));
     let joined = Joined::join(&path, description.clone(), settings, (1, coordinator), quiet()).expect("joined");
@@ -187,7 +192,7 @@ fn frames_of_a_share_are_counted_once() {
     joined.scalars(3, vec![(0, 30.0)]).expect("a value of a column");
     joined.keep_scalars().expect("reported");
     let read = journal::read(&journal::path_beside(&path)).expect("a journal");
-    assert!(read.entries.iter().any(|entry| matches!(entry, Entry::Scalars { frame: 3, .. })));
+    assert!(read.entries.iter().any(|entry| matches!(entry, JournalEntry::Scalars { frame: 3, .. })));
     let observed = joined.observer();
     joined.leave().expect("all is reported");
     assert_eq!((observed().taken, observed().written), (16, 16));
@@ -207,7 +212,7 @@ fn frames_of_one_chunk_come_to_several_writers() {
     for filter in [Filter::RAW, Filter::BSLZ4] {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("run.h5");
-        let mut description = Description::new(ElementType::U16, vec![6, 5]);
+        let mut description = DatasetSpec::new(ElementType::U16, vec![6, 5]);
         description.chunk = Some(vec![4, 4, 5]);
         description.filter = filter;
         description.fill = Some(9.0.into());
@@ -259,12 +264,12 @@ impl Coordinator for Failing {
         Ok(start..start + bytes)
     }
 
-    fn report(&self, entries: Vec<Entry>) -> io::Result<()> {
-        let slabs = entries.into_iter().filter_map(|entry| match entry {
-            Entry::Slab(slab) => Some(slab.slab),
+    fn report(&self, entries: Vec<JournalEntry>) -> io::Result<()> {
+        let chunk_groups = entries.into_iter().filter_map(|entry| match entry {
+            JournalEntry::ChunkGroup(chunk_group) => Some(chunk_group.chunk_group),
             _ => None,
         });
-        self.reported.lock().expect("not poisoned").extend(slabs);
+        self.reported.lock().expect("not poisoned").extend(chunk_groups);
         Ok(())
     }
 }
@@ -275,7 +280,7 @@ fn what_was_written_before_a_failure_is_reported() {
     const FRAME: u64 = 64 * 64 * 2;
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![64, 64]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![64, 64]);
     description.filter = "raw".parse().expect("a filter");
     let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
     let (tell, may) = mpsc::channel();
@@ -305,10 +310,10 @@ fn what_was_written_before_a_failure_is_reported() {
 /// Promise: two processes that joined with one number, as may be where the service was started anew in between, take nothing from each
 /// other: the frames of a chunk that both bring frames of are all in the file.
 #[test]
-fn two_that_joined_as_one_take_nothing_from_each_other() {
+fn two_joins_under_one_name_do_not_conflict() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description::new(ElementType::U16, vec![6, 5]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![6, 5]);
     description.chunk = Some(vec![4, 6, 5]);
     description.fill = Some(9.0.into());
     let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
@@ -329,10 +334,10 @@ fn two_that_joined_as_one_take_nothing_from_each_other() {
 
 /// Promise: nobody joins a run whose addresses follow from the frames' numbers: it would write over frames of which it does not know.
 #[test]
-fn nobody_joins_a_run_without_an_index() {
+fn run_without_index_cannot_be_joined() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let mut description = Description { filter: Filter::RAW, ..Description::new(ElementType::U16, vec![6, 5]) };
+    let mut description = DatasetSpec { filter: Filter::RAW, ..DatasetSpec::new(ElementType::U16, vec![6, 5]) };
     (description.scan, description.allocate) = (vec![Some(4)], Allocate::Implicit);
     let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
     let coordinator = Arc::new(Direct(Arc::clone(&writer)));

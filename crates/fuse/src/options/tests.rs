@@ -22,13 +22,13 @@ fn flags_and_values_are_taken_and_later_ones_win() {
 }
 
 #[test]
-fn what_fstab_adds_for_others_is_passed_over() {
+fn fstab_only_options_are_ignored() {
     let plain = MountOptions::new("/store");
     assert_eq!(parsed("defaults,_netdev,nofail,noauto,users,x-systemd.automount,comment=why,,").unwrap(), plain);
 }
 
 #[test]
-fn an_unknown_option_is_refused_with_the_one_that_was_meant() {
+fn unknown_option_is_refused_with_a_suggestion() {
     let unknown = |list, suggestion| {
         assert!(matches!(parsed(list), Err(OptionError::Unknown { suggestion: s, .. }) if s == suggestion), "{list}");
     };
@@ -50,7 +50,7 @@ fn values_out_of_range_are_refused() {
 }
 
 #[test]
-fn commas_in_the_store_s_path_survive_both_ways() {
+fn commas_in_the_store_path_round_trip() {
     let options = parsed(r"fsname=/a\,b\\c,ro").unwrap();
     assert_eq!(options.source, r"/a,b\c");
     assert!(options.read_only());

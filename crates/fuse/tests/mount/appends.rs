@@ -2,7 +2,7 @@
 
 use crate::files::{pattern, read_write};
 use crate::fixture::{Volume, can_mount, volume};
-use crate::ways::passes_through;
+use crate::io_modes::passes_through;
 use rustix::io::Errno;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::{self, File, OpenOptions};
@@ -123,7 +123,7 @@ fn large_records_are_appended_in_order() {
 
 /// An O_DIRECT write that fails takes nothing from a file of what another mount has written since this one last looked.
 #[test]
-fn a_write_that_fails_cuts_nothing_of_others() {
+fn failed_append_does_not_truncate_others() {
     if !can_mount() {
         return;
     }
@@ -153,7 +153,7 @@ fn a_write_that_fails_cuts_nothing_of_others() {
 /// Of a large file that the kernel reads and writes itself, sendfile(2) sends what it is at that moment. From a descriptor that is
 /// open for appending, too, it refuses, so that programs read.
 #[test]
-fn what_is_sent_is_the_file() {
+fn sendfile_returns_file_content() {
     let Some(volume) = volume() else { return };
     let path = volume.join("sent");
     fs::write(&path, pattern(200_000)).unwrap();

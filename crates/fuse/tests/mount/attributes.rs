@@ -45,7 +45,7 @@ fn modes_and_owners_are_set() {
 /// A time that was set stays when the file is opened for writing and closed again, also where the kernel may write to a
 /// backing file without telling.
 #[test]
-fn a_time_survives_an_open_that_writes_nothing() {
+fn mtime_survives_open_without_write() {
     let Some(volume) = volume() else { return };
     let path = volume.join("large");
     fs::write(&path, vec![7; 200_000]).unwrap();
@@ -159,7 +159,7 @@ fn extended_attributes_are_kept() {
 
 /// A write by somebody without privilege takes the set-id bits away; by root it does not (write(2), inode(7)).
 #[test]
-fn set_id_bits_fall_when_others_write() {
+fn set_id_bits_are_cleared_by_writes_of_others() {
     let Some(volume) = volume() else { return };
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be somebody else");
@@ -254,7 +254,7 @@ fn copies_keep_the_times_of_directories() {
 
 /// The set-id bits of a file that somebody without privilege has open, and writes past the page cache, fall as well.
 #[test]
-fn set_id_bits_fall_when_a_descriptor_writes() {
+fn set_id_bits_are_cleared_by_descriptor_writes() {
     let Some(volume) = volume() else { return };
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be somebody else");
@@ -291,7 +291,7 @@ fn set_id_bits_fall_when_a_descriptor_writes() {
 /// chown(2) that names nobody takes no set-id bits from directories, and of files only for their owner and for root, as local file
 /// systems do.
 #[test]
-fn a_chown_to_nobody_takes_nothing_from_others() {
+fn chown_to_nobody_does_not_affect_others() {
     let Some(volume) = volume() else { return };
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be somebody else");
@@ -344,7 +344,7 @@ fn a_chown_to_nobody_takes_nothing_from_others() {
 /// Promise: in a volume of a user, who may write into its tables what he likes, root's mount runs no set-user-id program and opens no
 /// device; in root's own it does.
 #[test]
-fn another_users_volume_has_no_set_user_id_programs() {
+fn set_uid_is_ignored_on_another_users_volume() {
     use rustix::fs::StatVfsMountFlags;
     if !can_mount() || !rustix::process::geteuid().is_root() {
         return;

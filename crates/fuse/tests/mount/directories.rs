@@ -50,7 +50,7 @@ fn twenty_thousand_names_are_listed_once_each() {
 /// Subdirectories and hard links, whose attributes are elsewhere, are listed with their right number and kind; so are
 /// `.` and `..`.
 #[test]
-fn entries_whose_attributes_are_elsewhere_are_listed_too() {
+fn entries_with_remote_attributes_are_listed() {
     let Some(volume) = volume() else { return };
     let top = volume.join("top");
     fs::create_dir(&top).unwrap();
@@ -117,7 +117,7 @@ fn directories_are_synced_and_space_is_shown() {
 /// A directory that was removed while it is open is gone for who has it open, too: its attributes are ESTALE, it has no entries,
 /// and nothing can be made in it.
 #[test]
-fn a_removed_directory_is_gone_for_who_has_it_open() {
+fn removed_directory_is_gone_for_open_handles() {
     let Some(volume) = volume() else { return };
     let path = volume.join("d");
     fs::create_dir(&path).unwrap();
@@ -158,7 +158,7 @@ fn expect_gone(open: &fs::File) {
 
 /// The same of one that another mount has removed; and two that remove one tree at once both end well.
 #[test]
-fn a_directory_that_another_mount_removed_is_gone() {
+fn directory_removed_by_another_mount_is_gone() {
     if !can_mount() {
         return;
     }
@@ -210,7 +210,7 @@ fn a_read_only_mount_refuses_changes() {
 /// Who may read a directory and not search it is told its names, also those of files that are open, and where the kernel asks for
 /// attributes with them because others look names up.
 #[test]
-fn names_are_listed_for_who_may_only_read() {
+fn read_permission_suffices_to_list_names() {
     if !can_mount() {
         return;
     }

@@ -103,7 +103,7 @@ fn content_is_what_was_written_without_the_page_cache() {
 
 /// A program that runs can neither be written nor emptied, and stays whole when it is tried.
 #[test]
-fn a_running_program_stays_whole() {
+fn running_program_is_not_modified() {
     let Some(volume) = volume() else { return };
     let path = volume.join("program");
     let sleep = shell("command -v sleep", &[]);
@@ -126,7 +126,7 @@ fn a_running_program_stays_whole() {
 
 /// Two descriptors see each other's writes at once, also while the file outgrows its row.
 #[test]
-fn descriptors_of_one_file_agree() {
+fn descriptors_of_one_file_are_coherent() {
     let Some(volume) = volume() else { return };
     let path = volume.join("shared");
     let (writer, reader) = (read_write(&path), read_write(&path));
@@ -148,7 +148,7 @@ fn descriptors_of_one_file_agree() {
 
 /// O_APPEND: records of several writers, each at the end, none lost or torn.
 #[test]
-fn appended_records_are_whole() {
+fn appended_records_are_atomic() {
     let Some(volume) = volume() else { return };
     let path = volume.join("log");
     const RECORD: usize = 100;
@@ -176,7 +176,7 @@ fn appended_records_are_whole() {
 
 /// mmap(2): shared writes reach the file, and writes reach the mapping, whatever way the file is opened.
 #[test]
-fn shared_mappings_are_the_file() {
+fn shared_mappings_are_coherent_with_the_file() {
     if !can_mount() {
         return;
     }
@@ -223,7 +223,7 @@ fn mappings_are_the_file(volume: &Volume) {
 
 /// What is stored through a mapping goes to its place also where the file is open for appending, and what is appended to the end.
 #[test]
-fn mappings_of_appended_files_are_the_file() {
+fn mappings_of_appended_files_are_coherent() {
     if !can_mount() {
         return;
     }
@@ -324,7 +324,7 @@ fn direct_io_agrees_with_cached_io() {
 
 /// fcntl(2) and flock(2) locks exclude each other's holders.
 #[test]
-fn locks_exclude() {
+fn flock_excludes_other_processes() {
     let Some(volume) = volume() else { return };
     let path = volume.join("locked");
     let (mine, other) = (read_write(&path), read_write(&path));
@@ -458,7 +458,7 @@ fn writes_to_a_new_file_are_seen_by_readers_and_mappings() {
 
 /// st_blocks of a large file are those of its backing file, open or closed, and closing it moves no time.
 #[test]
-fn closing_a_large_file_changes_nothing_that_is_seen() {
+fn close_of_a_large_file_changes_no_attributes() {
     let Some(volume) = volume() else { return };
     let path = volume.join("sparse");
     let file = File::create(&path).unwrap();
@@ -482,7 +482,7 @@ fn closing_a_large_file_changes_nothing_that_is_seen() {
 
 /// O_APPEND counts as it is when a write is made, for programs set and clear it (xz clears it to leave holes).
 #[test]
-fn whether_a_write_appends_is_said_by_the_write() {
+fn append_mode_is_taken_from_each_write() {
     for options in ["", "nopassthrough"] {
         if !can_mount() {
             return;
@@ -522,7 +522,7 @@ fn whether_a_write_appends_is_said_by_the_write() {
 
 /// What a descriptor with O_SYNC or O_DSYNC has written is not this mount's alone when the write returns.
 #[test]
-fn synchronous_writes_are_there_when_they_return() {
+fn synchronous_writes_are_durable_on_return() {
     if !can_mount() {
         return;
     }

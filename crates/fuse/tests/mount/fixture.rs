@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_client::{ClientConfig, FileSystem};
-use varve_fuse::{MountOptions, Mounted, Unmounter};
+use varve_env::volume_dir::{FormatOver, VolumeDir};
+use varve_fuse::{MountOptions, MountSession, Unmounter};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
-use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 /// Small enough that tests of a few hundred names already see directories of many partitions.
 const SPLIT_THRESHOLD: u64 = 8;
@@ -84,7 +84,7 @@ const VOLUME: &str = "volume";
 /// A new volume, served from inside this process and mounted: what `varve mount` makes of a store without a server.
 pub struct Volume {
     pub point: MountPoint,
-    mounted: Option<Mounted>,
+    mounted: Option<MountSession>,
     _file_system: Arc<FileSystem>,
     server: Arc<Server>,
     _small: Option<SmallStore>,
@@ -149,7 +149,7 @@ impl Volume {
     ) -> Volume {
         let directory = VolumeDir::new(store.path().join(VOLUME));
         let settings = VolumeSettings {
-            id: VolumeId(varve_world::random::bytes()),
+            id: VolumeId(varve_env::random::bytes()),
             name: "test".into(),
             shards: ShardCount::new(8).expect("a power of two"),
             split_threshold: SPLIT_THRESHOLD,
@@ -223,7 +223,7 @@ impl Drop for SmallStore {
 /// The other mount of a volume.
 pub struct Beside {
     point: MountPoint,
-    mounted: Mounted,
+    mounted: MountSession,
 }
 
 impl Beside {
@@ -241,7 +241,7 @@ fn mount(
     directory: VolumeDir,
     list: &str,
     join: impl FnOnce(ClientConfig) -> varve_client::Result<Arc<FileSystem>>,
-) -> (MountPoint, Mounted, Arc<FileSystem>) {
+) -> (MountPoint, MountSession, Arc<FileSystem>) {
     let mut options = MountOptions::new(directory.root().to_string_lossy());
     options.parse(list).expect("known options");
     let mut joining = ClientConfig::new(directory);

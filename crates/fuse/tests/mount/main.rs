@@ -2,11 +2,12 @@
 
 mod appends;
 mod attributes;
-mod crowds;
+mod concurrency;
 mod directories;
-mod doubts;
 mod files;
 mod fixture;
+mod invalidation;
+mod io_modes;
 #[path = "../../../client/tests/volume/late.rs"]
 mod late;
 mod names;
@@ -14,4 +15,3 @@ mod null;
 mod process;
 mod races;
 mod space;
-mod ways;

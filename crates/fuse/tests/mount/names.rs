@@ -20,7 +20,7 @@ fn inode(path: impl AsRef<Path>) -> u64 {
 
 /// renameat2(2): replacing, not replacing, exchanging, and what is refused.
 #[test]
-fn renames_replace_spare_or_exchange() {
+fn rename_flags_replace_keep_or_exchange() {
     let Some(volume) = volume() else { return };
     let (a, b, d, e) = (volume.join("a"), volume.join("b"), volume.join("d"), volume.join("e"));
     fs::write(&a, "a").unwrap();
@@ -129,7 +129,7 @@ fn directories_are_made_and_removed() {
 
 /// Symlinks, fifos, sockets and (as root) devices.
 #[test]
-fn special_files_are_what_they_were_made_as() {
+fn special_files_keep_their_type() {
     let Some(volume) = volume() else { return };
     let long = "x/".repeat(2000);
     symlink(&long, volume.join("long")).unwrap();

@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::Command;
 use varve_client::Timeouts;
-use varve_fuse::unmount::{Holder, How};
+use varve_fuse::unmount::{HolderUse, MountHolder};
 use varve_fuse::{Access, Error, MountOptions, Unmounter, null};
 
 fn options() -> MountOptions {
@@ -50,7 +50,7 @@ fn names_are_created_found_and_removed() {
 
 /// `varve umount` names what holds a mount, and the mount goes on being served until it is let go.
 #[test]
-fn a_busy_mount_is_not_unmounted_and_says_why() {
+fn busy_mount_is_refused_with_its_users() {
     if !can_mount() {
         return;
     }
@@ -61,10 +61,10 @@ fn a_busy_mount_is_not_unmounted_and_says_why() {
     let Err(Error::Busy { holders, .. }) = unmounter.unmount() else { panic!("it is busy") };
     let own = std::process::id();
     let how = holders.iter().find_map(|holder| match holder {
-        Holder::Process { pid, how, .. } if *pid == own => Some(*how),
+        MountHolder::Process { pid, how, .. } if *pid == own => Some(*how),
         _ => None,
     });
-    assert_eq!(how, Some(How::OpenFile), "{holders:?}");
+    assert_eq!(how, Some(HolderUse::OpenFile), "{holders:?}");
     assert!(fs::metadata(point.join("held")).is_ok());
     drop(file);
     unmounter.unmount().unwrap();
@@ -73,7 +73,7 @@ fn a_busy_mount_is_not_unmounted_and_says_why() {
 
 /// Who renames a directory has moved the mounts below it, which are to go all the same when their processes are asked to.
 #[test]
-fn a_mount_that_was_moved_is_unmounted_where_it_is() {
+fn moved_mount_is_unmounted_at_its_new_path() {
     if !can_mount() {
         return;
     }
@@ -103,7 +103,7 @@ const ALL: [fn(&Unmounter) -> varve_fuse::Result<()>; 3] =
 
 /// What is mounted over a mount, above it or in it is another's: it is named, and has to go first.
 #[test]
-fn a_covered_mount_is_unmounted_when_it_is_seen_again() {
+fn covered_mount_is_unmounted_once_uncovered() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root may mount over a mount");
         return;
@@ -118,7 +118,7 @@ fn a_covered_mount_is_unmounted_when_it_is_seen_again() {
         mount_other(&["-t", "tmpfs", "varve-test"], other);
         for unmount in ALL {
             let Err(Error::Busy { holders, .. }) = unmount(&unmounter) else { panic!("there is {}", other.display()) };
-            assert_eq!(holders, [Holder::Mount(other.to_owned())]);
+            assert_eq!(holders, [MountHolder::Mount(other.to_owned())]);
         }
         rustix::mount::unmount(other, UnmountFlags::empty()).unwrap();
         assert!(!unmounter.is_gone());
@@ -152,7 +152,7 @@ fn a_bound_mount_is_unmounted_everywhere() {
 
 /// What others unmount is noticed, and what they mount there afterwards is left alone.
 #[test]
-fn an_unmount_by_others_ends_the_session_and_nothing_else() {
+fn external_unmount_ends_only_its_session() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root may mount again at once");
         return;
@@ -179,7 +179,7 @@ fn a_dropped_mount_is_gone() {
 
 /// `-o` reaches the kernel: type, source, flags and who may use the mount.
 #[test]
-fn the_table_of_mounts_shows_what_was_asked_for() {
+fn mountinfo_shows_requested_options() {
     if !can_mount() {
         return;
     }
@@ -200,7 +200,7 @@ fn the_table_of_mounts_shows_what_was_asked_for() {
 
 /// `auto_unmount`: the helper mounts and watches; an orderly unmount leaves nothing for it to do.
 #[test]
-fn an_automatically_unmounted_mount_ends_in_order() {
+fn auto_unmount_ends_cleanly() {
     if !can_mount() {
         return;
     }

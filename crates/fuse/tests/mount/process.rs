@@ -11,7 +11,7 @@ use varve_fuse::{Error, MountOptions, null};
 
 /// `varve stats` and `varve info` learn from the mount alone.
 #[test]
-fn a_mount_tells_of_itself() {
+fn mount_reports_its_process_and_statistics() {
     let Some(volume) = volume() else { return };
     fs::write(volume.join("small"), "x").unwrap();
     fs::write(volume.join("large"), vec![1; 100_000]).unwrap();
@@ -118,7 +118,7 @@ fn as_ordinary_user() {
 
 /// Real programs on a mount: an archive of a tree comes back as it was, and rsync finds nothing to do.
 #[test]
-fn trees_are_copied_whole() {
+fn trees_are_copied_completely() {
     let Some(volume) = volume() else { return };
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let copy = volume.join("copy");
@@ -132,7 +132,7 @@ fn trees_are_copied_whole() {
 
 /// A mount that was taken away while it was in use leaves alone what is mounted in its place.
 #[test]
-fn an_unmount_is_of_its_own_mount() {
+fn unmount_affects_only_its_own_mount() {
     if !can_mount() {
         return;
     }

@@ -95,7 +95,7 @@ fn two<'a>(
 
 /// A name over which others are renamed is always there, and whoever uses it by path gets one of its files.
 #[test]
-fn a_name_that_is_renamed_over_is_always_there() {
+fn renamed_over_name_always_exists() {
     if !can_mount() {
         return;
     }
@@ -107,7 +107,7 @@ fn a_name_that_is_renamed_over_is_always_there() {
 
 /// A name that is removed and made anew is there or not, and never stale.
 #[test]
-fn a_name_that_is_made_anew_is_never_stale() {
+fn recreated_name_is_never_stale() {
     if !can_mount() {
         return;
     }
@@ -131,7 +131,7 @@ fn open_and_use(name: &Path, call: usize) -> rustix::io::Result<()> {
 
 /// Who has opened a file keeps it, whichever worker's name it loses meanwhile.
 #[test]
-fn what_is_opened_while_it_is_replaced_stays() {
+fn file_opened_during_replacement_stays_open() {
     if !can_mount() {
         return;
     }

@@ -68,7 +68,7 @@ fn data_and_holes_are_found() {
 
 /// Pages of which the store took a part are not written: who syncs the mapping is told that the store is full.
 #[test]
-fn a_mapping_that_the_store_has_no_room_for_is_not_synced() {
+fn msync_fails_when_the_store_is_full() {
     const MAPPED: usize = 16 << 20;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     for list in ["nopassthrough", "nopassthrough,direct_io"] {

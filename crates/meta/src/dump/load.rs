@@ -1,18 +1,18 @@
 //! A volume from a dump.
 
 use super::privileges::{Changed, Dropped, Privileges};
-use super::record::{Counts, DumpError, Record, RecordReader};
-use super::{KINDS, Progress};
-use crate::fsck::{self, FsckError, Missing, Repaired};
+use super::record::{DumpCounts, DumpError, DumpRecord, RecordReader};
+use super::{DumpProgress, KINDS};
+use crate::fsck::{self, FsckError, MissingContent, Repaired};
 use crate::shards::{Table, TableBatch, TableConfig, TableError};
-use crate::snapshot::at_rest;
+use crate::snapshot::offline;
 use crate::tables::{Content, EntryBody, Key, Kind, NodeRow, Row, codec};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use varve_env::disk;
+use varve_env::posix_store::PosixStore;
+use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
 use varve_types::{InodeId, ShardId, VolumeSettings};
-use varve_world::disk;
-use varve_world::posix_store::PosixStore;
-use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
 
 /// Rows written at once.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -45,7 +45,7 @@ pub enum LoadError {
     #[error(transparent)]
     Dump(#[from] DumpError),
     #[error(transparent)]
-    Format(#[from] FormatError),
+    Format(#[from] VolumeFormatError),
     #[error(transparent)]
     Table(#[from] TableError),
     #[error("the loaded volume cannot be checked: {0}")]
@@ -61,10 +61,10 @@ pub fn load(
     volume: &VolumeDir,
     over: FormatOver,
     source: (Data<'_>, Privileges),
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DumpProgress),
 ) -> Result<Loaded, LoadError> {
     let mut reader = RecordReader::begin(input)?;
-    let Record::Volume(settings) = reader.read()? else {
+    let DumpRecord::Volume(settings) = reader.read()? else {
         return Err(reader.broken("it does not begin with the volume's settings").into());
     };
     let mut loaded = Loaded::default();
@@ -89,20 +89,20 @@ fn fill(
     settings: &VolumeSettings,
     (data, privileges): (Data<'_>, Privileges),
     loaded: &mut Loaded,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DumpProgress),
 ) -> Result<(), LoadError> {
     let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
-    let runtime = at_rest::runtime().map_err(threads)?;
+    let runtime = offline::runtime().map_err(threads)?;
     let store = PosixStore::open(volume.shards())
         .map_err(|source| DumpError::Io { doing: format!("cannot use {}", volume.shards()), source })?;
-    let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
+    let config = offline::table_config(volume, settings, store, runtime.handle().clone());
     runtime.block_on(async {
-        let mut writer = Writer { config: &config, open: None, batch: TableBatch::default(), bytes: 0 };
+        let mut writer = RowWriter { config: &config, open: None, batch: TableBatch::default(), bytes: 0 };
         let counts = loop {
             match reader.read()? {
-                Record::Row { shard, key, row } => {
+                DumpRecord::Row { shard, key, row } => {
                     if writer.is_new(shard) {
-                        progress(Progress { shard, rows: loaded.rows });
+                        progress(DumpProgress { shard, rows: loaded.rows });
                     }
                     if shard.0 >= settings.shards.get() {
                         return Err(reader.broken(format!("a row of shard {shard}, which is none")).into());
@@ -120,11 +120,11 @@ fn fill(
                         writer.put(shard, key, row).await?;
                     }
                 }
-                Record::End(counts) => break counts,
-                Record::Volume(_) => return Err(reader.broken("settings in the middle").into()),
+                DumpRecord::End(counts) => break counts,
+                DumpRecord::Volume(_) => return Err(reader.broken("settings in the middle").into()),
             }
         };
-        if counts != (Counts { rows: loaded.rows, entries: loaded.entries }) {
+        if counts != (DumpCounts { rows: loaded.rows, entries: loaded.entries }) {
             return Err(reader
                 .broken(format!("it says that it has {} rows, and has {}", counts.rows, loaded.rows))
                 .into());
@@ -135,8 +135,8 @@ fn fill(
     })?;
     drop(runtime);
     let missing = match data {
-        Data::InPlace => Missing::Leave,
-        Data::CopiedFrom(_) => Missing::SetApart,
+        Data::InPlace => MissingContent::Leave,
+        Data::CopiedFrom(_) => MissingContent::SetApart,
     };
     loaded.repaired = fsck::repair_locked(volume, settings, missing, &mut |_| {})?;
     Ok(())
@@ -202,14 +202,14 @@ fn with_backing(key: &Key, row: &Row) -> Option<InodeId> {
 }
 
 /// Writes rows, which come shard by shard.
-struct Writer<'a> {
+struct RowWriter<'a> {
     config: &'a TableConfig,
     open: Option<(ShardId, Table)>,
     batch: TableBatch,
     bytes: usize,
 }
 
-impl Writer<'_> {
+impl RowWriter<'_> {
     fn is_new(&self, shard: ShardId) -> bool {
         self.open.as_ref().is_none_or(|(open, _)| *open != shard)
     }

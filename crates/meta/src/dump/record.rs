@@ -4,8 +4,8 @@ use crate::snapshot::Unreadable;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 use std::time::Duration;
+use varve_env::volume_dir::{LockError, VolumeFileError};
 use varve_types::{ShardCount, ShardId, VolumeId, VolumeSettings};
-use varve_world::volume_dir::{LockError, VolumeFileError};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The newest version this program reads, and the one it writes.
@@ -44,13 +44,13 @@ pub enum DumpError {
 
 /// What the end of a dump says that was in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct DumpCounts {
     pub rows: u64,
     pub entries: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum DumpRecord {
     Volume(VolumeSettings),
     /// Key and row as in the table.
     Row {
@@ -58,7 +58,7 @@ pub enum Record {
         key: Vec<u8>,
         row: Vec<u8>,
     },
-    End(Counts),
+    End(DumpCounts),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -72,11 +72,11 @@ struct StoredSettings {
     owner_uid: u32,
 }
 
-impl Record {
+impl DumpRecord {
     fn encode(&self) -> (u32, Vec<u8>) {
         let bytes = |stored: Result<Vec<u8>, postcard::Error>| stored.expect("a vector takes any number of bytes");
         match self {
-            Record::Volume(settings) => {
+            DumpRecord::Volume(settings) => {
                 let stored = StoredSettings {
                     id: settings.id.0,
                     name: settings.name.clone(),
@@ -88,7 +88,7 @@ impl Record {
                 };
                 (VOLUME, bytes(postcard::to_allocvec(&stored)))
             }
-            Record::Row { shard, key, row } => {
+            DumpRecord::Row { shard, key, row } => {
                 let mut body = Vec::with_capacity(4 + key.len() + row.len());
                 body.extend_from_slice(&shard.0.to_le_bytes());
                 // Keys have at most 273 bytes.
@@ -97,11 +97,11 @@ impl Record {
                 body.extend_from_slice(row);
                 (ROW, body)
             }
-            Record::End(counts) => (END, bytes(postcard::to_allocvec(counts))),
+            DumpRecord::End(counts) => (END, bytes(postcard::to_allocvec(counts))),
         }
     }
 
-    fn decode(kind: u32, body: &[u8]) -> Option<Record> {
+    fn decode(kind: u32, body: &[u8]) -> Option<DumpRecord> {
         match kind {
             VOLUME => {
                 let stored: StoredSettings = postcard::from_bytes(body).ok()?;
@@ -115,16 +115,16 @@ impl Record {
                     owner_uid: stored.owner_uid,
                 };
                 settings.check().ok()?;
-                Some(Record::Volume(settings))
+                Some(DumpRecord::Volume(settings))
             }
             ROW => {
                 let (shard, rest) = body.split_first_chunk()?;
                 let (length, rest) = rest.split_first_chunk()?;
                 let (key, row) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
                 let shard = ShardId(u16::from_le_bytes(*shard));
-                Some(Record::Row { shard, key: key.to_vec(), row: row.to_vec() })
+                Some(DumpRecord::Row { shard, key: key.to_vec(), row: row.to_vec() })
             }
-            END => postcard::from_bytes(body).ok().map(Record::End),
+            END => postcard::from_bytes(body).ok().map(DumpRecord::End),
             _ => None,
         }
     }
@@ -156,7 +156,7 @@ impl<'a> RecordWriter<'a> {
         Ok(RecordWriter { output, at: (MAGIC.len() + 4) as u64 })
     }
 
-    pub fn write(&mut self, record: &Record) -> Result<(), DumpError> {
+    pub fn write(&mut self, record: &DumpRecord) -> Result<(), DumpError> {
         let (kind, body) = record.encode();
         let mut header = Vec::with_capacity(HEADER_BYTES);
         header.extend_from_slice(&(body.len() as u32).to_le_bytes());
@@ -203,7 +203,7 @@ impl<'a> RecordReader<'a> {
         DumpError::Broken { at: self.at, reason: reason.into() }
     }
 
-    pub fn read(&mut self) -> Result<Record, DumpError> {
+    pub fn read(&mut self) -> Result<DumpRecord, DumpError> {
         let begin = self.at;
         let mut header = [0; HEADER_BYTES];
         self.fill(&mut header)?;
@@ -219,7 +219,7 @@ impl<'a> RecordReader<'a> {
             return Err(DumpError::Broken { at: begin, reason: "a record's checksum is wrong".into() });
         }
         let unknown = || DumpError::Broken { at: begin, reason: format!("no record of kind {kind} is like this") };
-        Record::decode(kind, &body).ok_or_else(unknown)
+        DumpRecord::decode(kind, &body).ok_or_else(unknown)
     }
 
     /// Nothing may follow the last record: another dump there would be lost without a word.

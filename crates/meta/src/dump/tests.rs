@@ -5,9 +5,9 @@ use crate::tables::samples::regular;
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, NodeRow, OrphanRow};
 use bytes::Bytes;
 use std::time::Duration;
+use varve_env::posix_store::PosixStore;
+use varve_env::volume_dir::FormatOver;
 use varve_types::{FileKind, Mode, Name, ShardCount, Timestamp, VolumeId};
-use varve_world::posix_store::PosixStore;
-use varve_world::volume_dir::FormatOver;
 
 fn settings() -> VolumeSettings {
     VolumeSettings {
@@ -29,7 +29,7 @@ fn volume(directory: &std::path::Path) -> VolumeDir {
         let key = Key::Entry(InodeId::ROOT, Name::new(name.as_bytes()).unwrap());
         (key, Row::Entry(EntryRow { inode: InodeId(inode), body: EntryBody::Node(node) }))
     };
-    let large = Content::Backing(BackingSize::Settled);
+    let large = Content::Backing(BackingSize::Authoritative);
     let rows = [
         (Key::Counter, Row::Counter(crate::tables::CounterRow { inodes_end: 100 })),
         entry("small", 2, regular(5, Content::Inline(Bytes::from_static(b"bytes")))),
@@ -37,9 +37,9 @@ fn volume(directory: &std::path::Path) -> VolumeDir {
         (Key::Inode(InodeId(4)), Row::Inode(regular(4, large))),
         (Key::Orphan(InodeId(4)), Row::Orphan(OrphanRow { since: Timestamp::default() })),
     ];
-    let runtime = at_rest::runtime().unwrap();
+    let runtime = offline::runtime().unwrap();
     let store = PosixStore::open(volume.shards()).unwrap();
-    let config = at_rest::table_config(&volume, &settings(), store, runtime.handle().clone());
+    let config = offline::table_config(&volume, &settings(), store, runtime.handle().clone());
     runtime.block_on(async {
         let table = Table::open(TableConfig { shard: ShardId(0), ..config }).await.unwrap();
         let mut batch = TableBatch::default();
@@ -54,7 +54,7 @@ fn volume(directory: &std::path::Path) -> VolumeDir {
 
 fn dumped(volume: &VolumeDir) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let dumped = dump_at_rest(volume, &mut bytes, &mut |_| {}).unwrap();
+    let dumped = dump_offline(volume, &mut bytes, &mut |_| {}).unwrap();
     assert_eq!((dumped.bytes, dumped.entries), (bytes.len() as u64, 2));
     bytes
 }
@@ -80,7 +80,7 @@ fn a_dump_is_loaded() {
 }
 
 #[test]
-fn content_can_come_before_or_later() {
+fn content_may_precede_or_follow_rows() {
     let directory = tempfile::tempdir().unwrap();
     let from = volume(&directory.path().join("from"));
     let bytes = dumped(&from);
@@ -107,11 +107,11 @@ fn holes_and_times_of_large_files_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let from = volume(&directory.path().join("from"));
     let key = Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap());
-    let unsettled = regular(3, Content::Backing(BackingSize::Unsettled { at_least: 0 }));
-    let row = Row::Entry(EntryRow { inode: InodeId(3), body: EntryBody::Node(unsettled) });
-    let runtime = at_rest::runtime().unwrap();
+    let size_stale = regular(3, Content::Backing(BackingSize::Stale { at_least: 0 }));
+    let row = Row::Entry(EntryRow { inode: InodeId(3), body: EntryBody::Node(size_stale) });
+    let runtime = offline::runtime().unwrap();
     let store = PosixStore::open(from.shards()).unwrap();
-    let config = at_rest::table_config(&from, &settings(), store, runtime.handle().clone());
+    let config = offline::table_config(&from, &settings(), store, runtime.handle().clone());
     runtime.block_on(async {
         let table = Table::open(config).await.unwrap();
         let mut batch = TableBatch::default();
@@ -134,7 +134,7 @@ fn holes_and_times_of_large_files_are_kept() {
     let copied = to.backing_file(InodeId(3)).metadata().unwrap();
     assert_eq!(copied.len(), 64 << 20);
     assert!(std::os::unix::fs::MetadataExt::blocks(&copied) < 1000, "its hole is filled");
-    let config = at_rest::table_config(&to, &settings(), at_rest::store_for_reading(&to), runtime.handle().clone());
+    let config = offline::table_config(&to, &settings(), offline::store_for_reading(&to), runtime.handle().clone());
     let loaded = runtime.block_on(async {
         let table = TableReader::open(&config).await.unwrap();
         let row = table.get(&codec::encode_key(&key)).await.unwrap().unwrap();
@@ -143,22 +143,22 @@ fn holes_and_times_of_large_files_are_kept() {
     });
     let Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) = loaded else { panic!("{loaded:?}") };
     assert_eq!(node.attributes.mtime, Timestamp { seconds: 1_000_000_000, nanoseconds: 500 });
-    assert_eq!((node.attributes.size, node.content), (64 << 20, Content::Backing(BackingSize::Settled)));
+    assert_eq!((node.attributes.size, node.content), (64 << 20, Content::Backing(BackingSize::Authoritative)));
 }
 
 /// A dump of these rows in shard 0, as nobody's volume has them.
 fn forged(rows: &[(Key, Row)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = RecordWriter::begin(&mut bytes).unwrap();
-    writer.write(&Record::Volume(settings())).unwrap();
-    let mut counts = Counts::default();
+    writer.write(&DumpRecord::Volume(settings())).unwrap();
+    let mut counts = DumpCounts::default();
     for (key, row) in rows {
         counts.rows += 1;
         counts.entries += u64::from(key.kind() == Kind::Entry);
         let (key, row) = (codec::encode_key(key), codec::encode_row(row));
-        writer.write(&Record::Row { shard: ShardId(0), key, row }).unwrap();
+        writer.write(&DumpRecord::Row { shard: ShardId(0), key, row }).unwrap();
     }
-    writer.write(&Record::End(counts)).unwrap();
+    writer.write(&DumpRecord::End(counts)).unwrap();
     writer.finish().unwrap();
     bytes
 }
@@ -264,10 +264,10 @@ fn damaged_dumps_are_refused() {
 fn golden_bytes() {
     let mut bytes = Vec::new();
     let mut writer = RecordWriter::begin(&mut bytes).unwrap();
-    writer.write(&Record::Volume(settings())).unwrap();
-    let row = Record::Row { shard: ShardId(1), key: b"C".to_vec(), row: b"\x01\x64".to_vec() };
+    writer.write(&DumpRecord::Volume(settings())).unwrap();
+    let row = DumpRecord::Row { shard: ShardId(1), key: b"C".to_vec(), row: b"\x01\x64".to_vec() };
     writer.write(&row).unwrap();
-    writer.write(&Record::End(Counts { rows: 1, entries: 0 })).unwrap();
+    writer.write(&DumpRecord::End(DumpCounts { rows: 1, entries: 0 })).unwrap();
     writer.finish().unwrap();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, include_str!("golden.hex").trim());
@@ -275,5 +275,5 @@ fn golden_bytes() {
     bytes[8] = 1;
     let mut input = bytes.as_slice();
     let mut reader = record::RecordReader::begin(&mut input).unwrap();
-    assert_eq!(reader.read().unwrap(), Record::Volume(settings()));
+    assert_eq!(reader.read().unwrap(), DumpRecord::Volume(settings()));
 }

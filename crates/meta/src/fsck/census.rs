@@ -8,15 +8,15 @@ use varve_types::{FileKind, InodeId, Name, NameHash, PartitionIndex, ShardCount,
 /// Ordered, so that two checks of one volume say the same.
 pub struct Census {
     pub shards: ShardCount,
-    pub directories: BTreeMap<InodeId, Directory>,
-    pub partitions: BTreeMap<(InodeId, PartitionIndex), Partition>,
+    pub directories: BTreeMap<InodeId, DirectoryRecord>,
+    pub partitions: BTreeMap<(InodeId, PartitionIndex), PartitionRecord>,
     /// Files with an inode row.
-    pub inodes: BTreeMap<InodeId, Inode>,
+    pub inodes: BTreeMap<InodeId, InodeRecord>,
     pub orphans: BTreeSet<InodeId>,
     /// Whose backing files are to be removed, and the shard that says so.
     pub garbage: BTreeMap<InodeId, ShardId>,
     /// Partitions that their directories lack.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingPartition>,
     /// Names of extended attributes that rows list and that have not been met yet.
     pub xattrs_listed: BTreeMap<InodeId, BTreeSet<Bytes>>,
     /// Entries outside of the partition of their shard.
@@ -25,12 +25,12 @@ pub struct Census {
     pub inodes_end: Vec<u64>,
     /// Ids of files whose attributes are in their entries.
     pub single_named: Vec<InodeId>,
-    pub backing: Vec<Backing>,
+    pub backing: Vec<BackedFile>,
     /// All ids in use, sorted, once they have been compared.
     pub ids: Vec<InodeId>,
 }
 
-pub struct Directory {
+pub struct DirectoryRecord {
     /// `None`: an entry names it, and it has no row.
     pub row: Option<DirectoryRow>,
     /// Entries that name it, and where: in its parent, if one of them is there.
@@ -46,7 +46,7 @@ pub struct Stray {
     pub inode: InodeId,
 }
 
-pub struct Partition {
+pub struct PartitionRecord {
     pub row: PartitionRow,
     /// Part of its directory: its entries count.
     pub live: bool,
@@ -54,14 +54,14 @@ pub struct Partition {
     pub subdirectories: u64,
 }
 
-pub struct Missing {
+pub struct MissingPartition {
     pub directory: InodeId,
     pub index: PartitionIndex,
     /// As deep as it was, as far as can be told.
     pub depth: u8,
 }
 
-pub struct Inode {
+pub struct InodeRecord {
     /// `None`: a reference names it, and it has no row.
     pub row: Option<InodeSummary>,
     pub references: u32,
@@ -77,7 +77,7 @@ pub struct InodeSummary {
 
 /// A file whose content is in a backing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Backing {
+pub struct BackedFile {
     pub inode: InodeId,
     /// `None`: the backing file's own size counts.
     pub size: Option<u64>,
@@ -143,12 +143,12 @@ impl Census {
         }
     }
 
-    pub fn directory(&mut self, inode: InodeId) -> &mut Directory {
-        self.directories.entry(inode).or_insert(Directory { row: None, names: 0, named_in: None })
+    pub fn directory(&mut self, inode: InodeId) -> &mut DirectoryRecord {
+        self.directories.entry(inode).or_insert(DirectoryRecord { row: None, names: 0, named_in: None })
     }
 
-    pub fn inode(&mut self, inode: InodeId) -> &mut Inode {
-        self.inodes.entry(inode).or_insert(Inode { row: None, references: 0, named: None })
+    pub fn inode(&mut self, inode: InodeId) -> &mut InodeRecord {
+        self.inodes.entry(inode).or_insert(InodeRecord { row: None, references: 0, named: None })
     }
 }
 

@@ -1,22 +1,22 @@
 //! Rows against backing files.
 
-use super::census::{Backing, Census};
+use super::census::{BackedFile, Census};
 use super::fix::{Cut, Fix};
-use super::{FindingKind, FsckError, Progress, Report};
+use super::{CheckProgress, FindingKind, FsckError, FsckReport};
 use crate::tables::Key;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
+use varve_env::store_path::StorePath;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{InodeId, ShardId};
-use varve_world::store_path::StorePath;
-use varve_world::volume_dir::VolumeDir;
 
 const DIRECTORIES: u16 = 256;
 
 pub fn compare(
     volume: &VolumeDir,
     census: &mut Census,
-    report: &mut Report,
-    progress: &mut dyn FnMut(Progress),
+    report: &mut FsckReport,
+    progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<(), FsckError> {
     if is_gone(volume, census)? {
         report.data_gone = true;
@@ -31,7 +31,7 @@ pub fn compare(
     census.backing.sort_unstable_by_key(|backing| (backing.inode.0 & 0xff, backing.inode));
     let mut rest = census.backing.as_slice();
     for number in 0..DIRECTORIES {
-        progress(Progress::Data { directories: number });
+        progress(CheckProgress::Data { directories: number });
         let of_directory = rest.partition_point(|backing| backing.inode.0 & 0xff <= u64::from(number));
         let (expected, after) = rest.split_at(of_directory);
         rest = after;
@@ -39,7 +39,7 @@ pub fn compare(
         let failed = |source| FsckError::Io { doing: format!("cannot read {}", directory.display()), source };
         compare_directory(volume, &directory, expected, &census.garbage, report).map_err(failed)?;
     }
-    progress(Progress::Data { directories: DIRECTORIES });
+    progress(CheckProgress::Data { directories: DIRECTORIES });
     Ok(())
 }
 
@@ -56,7 +56,7 @@ fn is_gone(volume: &VolumeDir, census: &Census) -> Result<bool, FsckError> {
 }
 
 /// Backing files that a server is to remove. A row too many must not take content with it.
-fn compare_garbage(volume: &VolumeDir, census: &Census, report: &mut Report) -> Result<(), FsckError> {
+fn compare_garbage(volume: &VolumeDir, census: &Census, report: &mut FsckReport) -> Result<(), FsckError> {
     for (inode, shard) in &census.garbage {
         let place = format_args!("inode {inode}");
         if census.ids.binary_search(inode).is_ok() {
@@ -85,9 +85,9 @@ fn compare_garbage(volume: &VolumeDir, census: &Census, report: &mut Report) -> 
 fn compare_directory(
     volume: &VolumeDir,
     directory: &StorePath,
-    expected: &[Backing],
+    expected: &[BackedFile],
     garbage: &BTreeMap<InodeId, ShardId>,
-    report: &mut Report,
+    report: &mut FsckReport,
 ) -> io::Result<()> {
     for backing in expected {
         compare_file(&volume.backing_file(backing.inode), backing, report)?;
@@ -113,7 +113,7 @@ fn compare_directory(
     Ok(())
 }
 
-fn compare_file(path: &StorePath, backing: &Backing, report: &mut Report) -> io::Result<()> {
+fn compare_file(path: &StorePath, backing: &BackedFile, report: &mut FsckReport) -> io::Result<()> {
     let place = format_args!("inode {}", backing.inode);
     let size = match path.symlink_metadata() {
         Ok(found) if found.is_file() => found.len(),
@@ -132,7 +132,7 @@ fn compare_file(path: &StorePath, backing: &Backing, report: &mut Report) -> io:
     report.counts.bytes_backing += size;
     if backing.size != Some(size) || backing.pending {
         let cut = (size < backing.at_least).then_some(Cut { expected: backing.at_least, found: size });
-        report.fix(Fix::Settle { inode: backing.inode, cut });
+        report.fix(Fix::RecordSize { inode: backing.inode, cut });
     }
     match backing.size {
         None if size < backing.at_least => {
@@ -143,7 +143,7 @@ fn compare_file(path: &StorePath, backing: &Backing, report: &mut Report) -> io:
                 format_args!("the row says at least {at_least} bytes, the store {size}"),
             );
         }
-        None => report.add(FindingKind::UnsettledSize, place, format_args!("{size} bytes at present")),
+        None => report.add(FindingKind::StaleSize, place, format_args!("{size} bytes at present")),
         Some(meant) if backing.pending => {
             report.add(FindingKind::PendingTruncate, place, format_args!("from {size} to {meant} bytes"));
         }

@@ -1,8 +1,8 @@
 //! Directories: which partitions make them up, and whether each has one name, in its parent, on a path from the root.
 
-use super::census::{Census, Missing};
+use super::census::{Census, MissingPartition};
 use super::fix::Fix;
-use super::{FindingKind, Report};
+use super::{FindingKind, FsckReport};
 use crate::tables::PartitionState;
 use std::collections::{HashMap, HashSet};
 use varve_types::{InodeId, PartitionIndex};
@@ -10,7 +10,7 @@ use varve_types::{InodeId, PartitionIndex};
 /// Marks the partitions that make up each directory, from partition 0 on: a partition of depth `d` that was cut off at
 /// depth `b` has been cut at depths `b` to `d - 1`, and each cut made a partition. So what is found tiles the hash space
 /// exactly once, unless one is missing.
-pub fn find_partitions(census: &mut Census, report: &mut Report) {
+pub fn find_partitions(census: &mut Census, report: &mut FsckReport) {
     if !census.directories.contains_key(&InodeId::ROOT) {
         report.add(FindingKind::NoRoot, "shard 0", "the root directory has no row");
         report.fix(Fix::MakeRoot);
@@ -26,7 +26,7 @@ pub fn find_partitions(census: &mut Census, report: &mut Report) {
                 }
                 None => {
                     let depth = depth_of_missing(census, directory, index, born_at);
-                    census.missing.push(Missing { directory, index, depth });
+                    census.missing.push(MissingPartition { directory, index, depth });
                     depth
                 }
             };
@@ -38,9 +38,9 @@ pub fn find_partitions(census: &mut Census, report: &mut Report) {
 }
 
 /// Of a directory that an rmdir has not wholly removed some partitions are gone already, and nothing is lost with them.
-fn note_missing(census: &Census, report: &mut Report) {
+fn note_missing(census: &Census, report: &mut FsckReport) {
     let stray: HashSet<InodeId> = census.stray.iter().map(|stray| stray.directory).collect();
-    for Missing { directory, index, depth } in &census.missing {
+    for MissingPartition { directory, index, depth } in &census.missing {
         let named =
             *directory == InodeId::ROOT || census.directories.get(directory).is_some_and(|found| found.names > 0);
         if !named && census.entries_of(*directory) == 0 && !stray.contains(directory) {
@@ -74,9 +74,9 @@ fn find_without_row(census: &mut Census) {
             let source = census.partitions.get(&(directory, source));
             source.is_some_and(|source| source.row.depth > index.depth_of_cut())
         };
-        let adopted = index != PartitionIndex::FIRST && cut_here(index.cut_from());
+        let imported = index != PartitionIndex::FIRST && cut_here(index.cut_from());
         if let Some(partition) = census.partitions.get_mut(&(directory, index))
-            && (partition.row.state != PartitionState::Arriving || adopted)
+            && (partition.row.state != PartitionState::Incoming || imported)
         {
             partition.live = true;
             found.insert(directory);
@@ -87,19 +87,19 @@ fn find_without_row(census: &mut Census) {
     }
 }
 
-fn note_others(census: &Census, report: &mut Report) {
+fn note_others(census: &Census, report: &mut FsckReport) {
     for ((directory, index), partition) in &census.partitions {
         let (directory, index) = (*directory, *index);
         let place = format_args!("directory {directory} partition {}", index.0);
         if partition.live {
-            if partition.row.state == PartitionState::Arriving {
+            if partition.row.state == PartitionState::Incoming {
                 // Its source has committed; the next server hears so when it asks.
-                report.add(FindingKind::ArrivedPartition, place, "its split is committed");
+                report.add(FindingKind::ImportedPartition, place, "its split is committed");
                 report.fix(Fix::SetLive { directory, index });
             }
             continue;
         }
-        if partition.row.state == PartitionState::Arriving {
+        if partition.row.state == PartitionState::Incoming {
             report.add(FindingKind::AbortedSplit, place, format_args!("{} entries", partition.row.entries));
             report.fix(Fix::DropPartition { directory, index });
         } else {
@@ -111,7 +111,7 @@ fn note_others(census: &Census, report: &mut Report) {
 }
 
 /// Compares the rows of directories with each other and with their names.
-pub fn compare(census: &mut Census, report: &mut Report) {
+pub fn compare(census: &mut Census, report: &mut FsckReport) {
     note_missing(census, report);
     compare_partitions(census, report);
     for (inode, directory) in &census.directories {
@@ -163,7 +163,7 @@ fn parent_in_words(row: Option<&crate::tables::DirectoryRow>) -> String {
     row.map_or_else(|| "; it has no row".into(), |row| format!("; its parent was {}", row.parent))
 }
 
-fn compare_partitions(census: &Census, report: &mut Report) {
+fn compare_partitions(census: &Census, report: &mut FsckReport) {
     let mut lacking = HashSet::new();
     for ((inode, index), partition) in census.partitions.iter().filter(|(_, partition)| partition.live) {
         let place = format_args!("directory {inode} partition {}", index.0);
@@ -203,7 +203,7 @@ fn compare_partitions(census: &Census, report: &mut Report) {
 }
 
 /// Follows names to the root. Each directory is walked over once; of each circle one directory is reported.
-fn find_unreachable(census: &Census, report: &mut Report) {
+fn find_unreachable(census: &Census, report: &mut FsckReport) {
     let mut walked: HashMap<InodeId, InodeId> = HashMap::from([(InodeId::ROOT, InodeId::ROOT)]);
     for start in census.directories.keys() {
         let mut here = *start;

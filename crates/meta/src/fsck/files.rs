@@ -1,22 +1,22 @@
 //! Files: entries, inode rows, their ids and extended attributes.
 
-use super::census::{Backing, Census, Stray};
+use super::census::{BackedFile, Census, Stray};
 use super::fix::{FIXES_MAX, Fix};
-use super::{FindingKind, Report};
+use super::{FindingKind, FsckReport};
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow};
 use std::fmt;
 use varve_types::{FileKind, InodeId, Name, PartitionIndex, ShardId, VolumeSettings};
 
 /// Reads the entries of one shard, which come directory by directory.
-pub struct Reader {
+pub struct EntryReader {
     shard: ShardId,
     /// Entries that belong to no partition here, of the directory that is being read.
     stray: Option<(InodeId, u64)>,
 }
 
-impl Reader {
-    pub fn new(shard: ShardId) -> Reader {
-        Reader { shard, stray: None }
+impl EntryReader {
+    pub fn new(shard: ShardId) -> EntryReader {
+        EntryReader { shard, stray: None }
     }
 
     pub fn entry(
@@ -25,7 +25,7 @@ impl Reader {
         name: &Name,
         entry: &EntryRow,
         census: &mut Census,
-        report: &mut Report,
+        report: &mut FsckReport,
     ) {
         let index = PartitionIndex::at(self.shard, directory.shard(), census.shards);
         let partition = census.partitions.get_mut(&(directory, index));
@@ -84,7 +84,7 @@ impl Reader {
         }
     }
 
-    fn stray(&mut self, directory: InodeId, report: &mut Report) {
+    fn stray(&mut self, directory: InodeId, report: &mut FsckReport) {
         match &mut self.stray {
             Some((of, count)) if *of == directory => *count += 1,
             _ => {
@@ -95,7 +95,7 @@ impl Reader {
     }
 
     /// Reports what is still held back.
-    pub fn end(&mut self, report: &mut Report) {
+    pub fn end(&mut self, report: &mut FsckReport) {
         if let Some((directory, count)) = self.stray.take() {
             let place = format_args!("shard {} directory {directory}", self.shard);
             report.add(FindingKind::StrayEntries, place, format_args!("{count} entries outside its partition here"));
@@ -110,7 +110,7 @@ pub fn check_node(
     place: &dyn fmt::Display,
     at: Option<(InodeId, &Name)>,
     census: &mut Census,
-    report: &mut Report,
+    report: &mut FsckReport,
 ) {
     let attributes = &row.attributes;
     let mut wrong = |what: fmt::Arguments<'_>| {
@@ -137,14 +137,14 @@ pub fn check_node(
         Content::Backing(size) => {
             report.counts.files_backing += 1;
             census.backing.push(match size {
-                BackingSize::Settled => {
-                    Backing { inode, size: Some(attributes.size), at_least: attributes.size, pending: false }
+                BackingSize::Authoritative => {
+                    BackedFile { inode, size: Some(attributes.size), at_least: attributes.size, pending: false }
                 }
-                BackingSize::Unsettled { at_least } => {
-                    Backing { inode, size: None, at_least: *at_least, pending: false }
+                BackingSize::Stale { at_least } => {
+                    BackedFile { inode, size: None, at_least: *at_least, pending: false }
                 }
                 // Whether it was cut already nobody knows.
-                BackingSize::Truncating(size) => Backing { inode, size: Some(*size), at_least: 0, pending: true },
+                BackingSize::Truncating(size) => BackedFile { inode, size: Some(*size), at_least: 0, pending: true },
             });
         }
         Content::None => {}
@@ -161,7 +161,7 @@ pub fn fits(row: &NodeRow) -> bool {
     )
 }
 
-pub fn note_xattr(shard: ShardId, inode: InodeId, name: &bytes::Bytes, census: &mut Census, report: &mut Report) {
+pub fn note_xattr(shard: ShardId, inode: InodeId, name: &bytes::Bytes, census: &mut Census, report: &mut FsckReport) {
     report.counts.xattrs += 1;
     let place = format_args!("inode {inode} xattr {}", name.escape_ascii());
     if inode.shard() != shard {
@@ -178,7 +178,7 @@ pub fn note_xattr(shard: ShardId, inode: InodeId, name: &bytes::Bytes, census: &
 }
 
 /// Compares inode rows with their names, and all ids with each other and with the counters.
-pub fn compare(census: &mut Census, report: &mut Report) {
+pub fn compare(census: &mut Census, report: &mut FsckReport) {
     for (inode, found) in &census.inodes {
         let (inode, place) = (*inode, format_args!("inode {inode}"));
         let Some(row) = found.row else {
@@ -222,7 +222,7 @@ pub fn compare(census: &mut Census, report: &mut Report) {
     compare_ids(census, report);
 }
 
-fn compare_ids(census: &mut Census, report: &mut Report) {
+fn compare_ids(census: &mut Census, report: &mut FsckReport) {
     let mut ids = std::mem::take(&mut census.single_named);
     ids.extend(census.inodes.keys());
     ids.extend(census.directories.keys());
@@ -249,7 +249,7 @@ fn compare_ids(census: &mut Census, report: &mut Report) {
 }
 
 /// `highest`: of the ids that its shard has made.
-fn compare_counter(highest: InodeId, census: &Census, report: &mut Report) {
+fn compare_counter(highest: InodeId, census: &Census, report: &mut FsckReport) {
     let place = format_args!("inode {highest}");
     let shard = highest.shard();
     match census.inodes_end.get(usize::from(shard.0)) {

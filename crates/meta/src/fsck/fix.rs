@@ -9,7 +9,7 @@ pub const FIXES_MAX: usize = 20_000;
 /// The order of repair: what a stage does rests on what those before it have put right, so that a stage is carried out
 /// only when nothing of an earlier one is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum RepairStage {
     /// Rows by themselves, counters, changes under way: what everything else is read from.
     Rows,
     /// Which partitions make up each directory.
@@ -158,7 +158,7 @@ pub enum Fix {
         name: Bytes,
     },
     /// The row's size becomes the backing file's, or that one is cut as was begun.
-    Settle {
+    RecordSize {
         inode: InodeId,
         cut: Option<Cut>,
     },
@@ -183,7 +183,7 @@ pub enum Fix {
 }
 
 impl Fix {
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> RepairStage {
         match self {
             Fix::MakeVolumeFile
             | Fix::MakeVolumeCopy
@@ -193,19 +193,19 @@ impl Fix {
             | Fix::EndLog { .. }
             | Fix::MoveRow { .. }
             | Fix::DropRow { .. }
-            | Fix::RaiseCounter { .. } => Stage::Rows,
+            | Fix::RaiseCounter { .. } => RepairStage::Rows,
             Fix::MakeRoot
             | Fix::MakePartition { .. }
             | Fix::DissolvePartition { .. }
             | Fix::DropPartition { .. }
-            | Fix::SetLive { .. } => Stage::Partitions,
+            | Fix::SetLive { .. } => RepairStage::Partitions,
             Fix::Stray { .. }
             | Fix::MakeDirectoryRow { .. }
             | Fix::DropDirectory { .. }
             | Fix::AttachDirectory { .. }
             | Fix::OneName { .. }
             | Fix::SetParent { .. }
-            | Fix::SetMap { .. } => Stage::Directories,
+            | Fix::SetMap { .. } => RepairStage::Directories,
             Fix::Duplicate { .. }
             | Fix::DropReferences { .. }
             | Fix::SetLinks { .. }
@@ -214,9 +214,11 @@ impl Fix {
             | Fix::CorrectNode { .. }
             | Fix::CorrectReference { .. }
             | Fix::Unlist { .. }
-            | Fix::StrayXattr { .. } => Stage::Files,
-            Fix::DropGarbage { .. } | Fix::Settle { .. } | Fix::Bereaved { .. } | Fix::AttachData { .. } => Stage::Data,
-            Fix::SetCounts { .. } | Fix::CopyMode { .. } => Stage::Counts,
+            | Fix::StrayXattr { .. } => RepairStage::Files,
+            Fix::DropGarbage { .. } | Fix::RecordSize { .. } | Fix::Bereaved { .. } | Fix::AttachData { .. } => {
+                RepairStage::Data
+            }
+            Fix::SetCounts { .. } | Fix::CopyMode { .. } => RepairStage::Counts,
         }
     }
 }

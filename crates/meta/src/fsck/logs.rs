@@ -1,18 +1,18 @@
 //! Logs that end with bytes that are not whole.
 
 use super::fix::Fix;
-use super::{FindingKind, Report};
+use super::{FindingKind, FsckReport};
 use crate::shards::{TornEnd, torn_end};
 use crate::tables::{Key, codec};
 use std::collections::BTreeSet;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardId, VolumeSettings};
-use varve_world::volume_dir::VolumeDir;
 
 /// Names told of what is lost: enough to know what to look for.
 const NAMES_MAX: usize = 20;
 
 /// Says what the next owner of each shard will cut off its log. A log that is damaged otherwise is found where it is read.
-pub fn compare(volume: &VolumeDir, settings: &VolumeSettings, report: &mut Report) {
+pub fn compare(volume: &VolumeDir, settings: &VolumeSettings, report: &mut FsckReport) {
     for shard in settings.shards.all() {
         if let Ok(Some(torn)) = torn_end(shard, &volume.shard_log(shard)) {
             note(shard, &torn, report);
@@ -21,7 +21,7 @@ pub fn compare(volume: &VolumeDir, settings: &VolumeSettings, report: &mut Repor
     }
 }
 
-fn note(shard: ShardId, torn: &TornEnd, report: &mut Report) {
+fn note(shard: ShardId, torn: &TornEnd, report: &mut FsckReport) {
     let TornEnd { path, offset, reason, lost } = torn;
     let names: BTreeSet<_> = lost
         .iter()
@@ -30,15 +30,15 @@ fn note(shard: ShardId, torn: &TornEnd, report: &mut Report) {
             _ => None,
         })
         .collect();
-    let told: Vec<_> =
+    let reported: Vec<_> =
         names.iter().take(NAMES_MAX).map(|(directory, name)| format!("{name} in directory {directory}")).collect();
     let lost = match (lost.len(), names.len()) {
         (0, _) => "no change behind it can be read".to_owned(),
         (rows, 0) => format!("acknowledged changes of {rows} rows behind it are lost, of no name"),
         (rows, count) => {
-            let told = told.join(", ");
+            let reported = reported.join(", ");
             let more = if count > NAMES_MAX { format!(" and {} more", count - NAMES_MAX) } else { String::new() };
-            format!("acknowledged changes of {rows} rows behind it are lost, of the names {told}{more}")
+            format!("acknowledged changes of {rows} rows behind it are lost, of the names {reported}{more}")
         }
     };
     let at = format_args!("shard {shard} {}", path.display());

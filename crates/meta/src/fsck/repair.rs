@@ -1,31 +1,32 @@
 //! Carries out what repairs a volume.
 //!
-//! Rounds of check and repair: each carries out the fixes of the earliest [`Stage`] that has any, on the facts of the
-//! check before it, and is checked again. Within a round, edits are made in four steps, each fsynced before the next:
-//! new rows, then new names, then removals, then what marks their end. So a crash at any moment leaves everything that was reachable reachable, and
-//! at worst a row or name too many, which the next repair finds. Backing files are removed after all rows.
+//! Rounds of check and repair: each carries out the fixes of the earliest [`RepairStage`] that has any, on the facts of
+//! the check before it, and is checked again. Within a round, edits are made in four steps, each fsynced before the
+//! next: new rows, then new names, then removals, then what marks their end. So a crash at any moment leaves everything
+//! that was reachable reachable, and at worst a row or name too many, which the next repair finds. Backing files are
+//! removed after all rows.
 
-mod bench;
-#[cfg(test)]
-pub(super) mod break_off;
 mod cuts;
 mod data;
 mod directories;
 mod exchange;
 mod files;
+#[cfg(test)]
+pub(super) mod kill_point;
 mod partitions;
 mod rounds;
 mod rows;
 pub(super) mod salvage;
+mod session;
 
 use super::census::Census;
-use super::fix::{Fix, Stage};
-use super::{FINDINGS_MAX, FsckError, Progress, Report, check_locked, gone};
+use super::fix::{Fix, RepairStage};
+use super::{CheckProgress, FINDINGS_MAX, FsckError, FsckReport, check_locked, missing_shards};
 use crate::snapshot::Unreadable;
-use bench::Bench;
 use rounds::Rounds;
+use session::RepairSession;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::VolumeSettings;
-use varve_world::volume_dir::VolumeDir;
 
 /// Rounds after which what is left is left: each stage needs a few, and each [`super::fix::FIXES_MAX`] fixes one more.
 const ROUNDS_MAX: usize = 1000;
@@ -34,13 +35,13 @@ const ROUNDS_MAX: usize = 1000;
 #[derive(Clone, Debug, Default)]
 pub struct Repaired {
     /// What was found at first.
-    pub before: Report,
+    pub before: FsckReport,
     /// What was done, at most [`FINDINGS_MAX`] of it.
     pub repairs: Vec<String>,
     /// How much was done.
     pub repairs_total: u64,
     /// What is left.
-    pub after: Report,
+    pub after: FsckReport,
 }
 
 impl Repaired {
@@ -60,7 +61,11 @@ impl From<Unreadable> for FsckError {
 
 /// Checks `volume`, which no server may have, and repairs what it finds. May be stopped at any moment and begun again.
 /// Must not be called on an asynchronous runtime's thread.
-pub fn repair(volume: &VolumeDir, missing: Missing, progress: &mut dyn FnMut(Progress)) -> Result<Repaired, FsckError> {
+pub fn repair(
+    volume: &VolumeDir,
+    missing: MissingContent,
+    progress: &mut dyn FnMut(CheckProgress),
+) -> Result<Repaired, FsckError> {
     let (settings, _) = volume.read_settings_or_copy()?;
     let volume = super::open(volume)?;
     let _lock = volume.lock()?;
@@ -69,7 +74,7 @@ pub fn repair(volume: &VolumeDir, missing: Missing, progress: &mut dyn FnMut(Pro
 
 /// What becomes of files whose content is not in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingContent {
     SetApart,
     /// But where that of all files is away at once: it may only be somewhere else.
     SetApartUnlessAll,
@@ -81,15 +86,15 @@ pub enum Missing {
 pub(crate) fn repair_locked(
     volume: &VolumeDir,
     settings: &VolumeSettings,
-    missing: Missing,
-    progress: &mut dyn FnMut(Progress),
+    missing: MissingContent,
+    progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<Repaired, FsckError> {
     let mut repaired = Repaired::default();
     exchange::end_begun(volume, settings, &mut repaired)?;
     let (mut report, mut census) = check_locked(volume, settings, progress)?;
     repaired.before = report.clone();
     if !report.gone.is_empty() {
-        gone::make(volume, settings, &report.gone, &mut repaired)?;
+        missing_shards::make(volume, settings, &report.gone, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;
     }
     // A check that cannot read one shard may not have come to the next damaged one.
@@ -102,14 +107,14 @@ pub(crate) fn repair_locked(
     }
     let mut rounds = Rounds::default();
     for _ in 0..ROUNDS_MAX {
-        if let Some(fixes) = report.fixes.get_mut(&Stage::Data) {
-            if missing == Missing::Leave || missing == Missing::SetApartUnlessAll && report.data_gone {
+        if let Some(fixes) = report.fixes.get_mut(&RepairStage::Data) {
+            if missing == MissingContent::Leave || missing == MissingContent::SetApartUnlessAll && report.data_gone {
                 fixes.retain(|fix| !matches!(fix, Fix::Bereaved { .. }));
             }
-            if missing == Missing::Leave {
+            if missing == MissingContent::Leave {
                 // What was brought is what there is.
                 for fix in fixes {
-                    if let Fix::Settle { cut, .. } = fix {
+                    if let Fix::RecordSize { cut, .. } = fix {
                         *cut = None;
                     }
                 }
@@ -121,7 +126,7 @@ pub(crate) fn repair_locked(
             tracing::warn!(?stage, fixes = fixes.len(), "what was repaired is found again: it is left");
             break;
         }
-        progress(Progress::Repairing { fixes: fixes.len() });
+        progress(CheckProgress::Repairing { fixes: fixes.len() });
         carry_out(volume, settings, census, &fixes, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;
     }
@@ -137,10 +142,10 @@ fn carry_out(
     repaired: &mut Repaired,
 ) -> Result<(), FsckError> {
     let threads = |source| FsckError::Io { doing: "cannot start threads".into(), source };
-    let runtime = crate::snapshot::at_rest::runtime().map_err(threads)?;
+    let runtime = crate::snapshot::offline::runtime().map_err(threads)?;
     let handle = runtime.handle().clone();
     runtime.block_on(async {
-        let mut bench = Bench::new(volume, settings, census, repaired, handle)?;
+        let mut bench = RepairSession::new(volume, settings, census, repaired, handle)?;
         bench.find_names(fixes).await?;
         let mut result = Ok(());
         for fix in fixes {
@@ -160,7 +165,7 @@ fn carry_out(
     })
 }
 
-impl Bench<'_> {
+impl RepairSession<'_> {
     async fn carry_out(&mut self, fix: &Fix) -> Result<(), FsckError> {
         match fix.clone() {
             Fix::MakeVolumeFile => self.make_volume_file(),
@@ -201,7 +206,7 @@ impl Bench<'_> {
             Fix::CorrectReference { directory, name } => self.correct_reference(directory, name).await,
             Fix::Unlist { inode, name } => self.unlist(inode, &name).await,
             Fix::StrayXattr { inode, name } => self.stray_xattr(inode, name).await,
-            Fix::Settle { inode, cut } => self.settle(inode, cut).await,
+            Fix::RecordSize { inode, cut } => self.record_sizes(inode, cut).await,
             Fix::Bereaved { inode } => self.bereaved(inode).await,
             Fix::AttachData { inode } => self.attach_data(inode).await,
         }

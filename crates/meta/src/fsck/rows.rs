@@ -1,13 +1,13 @@
 //! Reading all tables of a volume.
 
-use super::census::{Census, InodeSummary, Partition};
+use super::census::{Census, InodeSummary, PartitionRecord};
 use super::fix::Fix;
-use super::{FindingKind, FsckError, Progress, Report, directories, files};
-use crate::snapshot::at_rest::{self, AtRest};
-use crate::snapshot::{Found, Snapshot, Unreadable, Unresolved, UnresolvedKind};
+use super::{CheckProgress, FindingKind, FsckError, FsckReport, directories, files};
+use crate::snapshot::offline::{self, OfflineSnapshot};
+use crate::snapshot::{Snapshot, SnapshotRow, Unreadable, Unresolved, UnresolvedKind};
 use crate::tables::{Key, Kind, Row};
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{PartitionIndex, ShardId, VolumeSettings};
-use varve_world::volume_dir::VolumeDir;
 
 /// Rows between two signs of progress.
 const PROGRESS_ROWS: u64 = 10_000;
@@ -30,16 +30,16 @@ pub fn read(
     volume: &VolumeDir,
     settings: &VolumeSettings,
     census: &mut Census,
-    report: &mut Report,
-    progress: &mut dyn FnMut(Progress),
+    report: &mut FsckReport,
+    progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<Vec<Unreadable>, FsckError> {
-    progress(Progress::Opening);
+    progress(CheckProgress::Opening);
     let threads = |source| FsckError::Io { doing: "cannot start threads".into(), source };
-    let runtime = at_rest::runtime().map_err(threads)?;
-    let store = at_rest::store_for_reading(volume);
-    let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
+    let runtime = offline::runtime().map_err(threads)?;
+    let store = offline::store_for_reading(volume);
+    let config = offline::table_config(volume, settings, store, runtime.handle().clone());
     let unreadable = runtime.block_on(async {
-        let mut tables = match AtRest::open(&config, settings.shards).await {
+        let mut tables = match OfflineSnapshot::open(&config, settings.shards).await {
             Ok(tables) => tables,
             Err(unreadable) => return unreadable,
         };
@@ -54,16 +54,16 @@ pub fn read(
 }
 
 async fn read_all(
-    tables: &mut AtRest,
+    tables: &mut OfflineSnapshot,
     census: &mut Census,
-    report: &mut Report,
-    progress: &mut dyn FnMut(Progress),
+    report: &mut FsckReport,
+    progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<(), Unreadable> {
     let mut snapshot = Snapshot::begin(tables).await?;
     note_unresolved(snapshot.unresolved(), report);
     let shards = snapshot.shards();
     for shard in shards.all() {
-        progress(Progress::Reading { pass: 1, shard, shards: shards.get(), rows: report.counts.rows });
+        progress(CheckProgress::Reading { pass: 1, shard, shards: shards.get(), rows: report.counts.rows });
         for kind in STRUCTURE {
             let mut rows = snapshot.rows(shard, kind).await?;
             while let Some(found) = rows.next().await? {
@@ -85,19 +85,19 @@ async fn read_names(
     snapshot: &mut Snapshot<'_>,
     shard: ShardId,
     census: &mut Census,
-    report: &mut Report,
-    progress: &mut dyn FnMut(Progress),
+    report: &mut FsckReport,
+    progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<(), Unreadable> {
     let shards = snapshot.shards().get();
-    progress(Progress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
-    let mut reader = files::Reader::new(shard);
+    progress(CheckProgress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
+    let mut reader = files::EntryReader::new(shard);
     let mut rows = snapshot.rows(shard, Kind::Entry).await?;
     while let Some(found) = rows.next().await? {
         if let Some((Key::Entry(directory, name), Row::Entry(entry))) = sound(shard, found, report) {
             reader.entry(directory, &name, &entry, census, report);
         }
         if report.counts.rows.is_multiple_of(PROGRESS_ROWS) {
-            progress(Progress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
+            progress(CheckProgress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
         }
     }
     reader.end(report);
@@ -111,11 +111,11 @@ async fn read_names(
 }
 
 /// A row that can be decoded; the others are findings.
-fn sound(shard: ShardId, found: Found, report: &mut Report) -> Option<(Key, Row)> {
+fn sound(shard: ShardId, found: SnapshotRow, report: &mut FsckReport) -> Option<(Key, Row)> {
     report.counts.rows += 1;
     match found {
-        Found::Row(key, row) => Some((key, row)),
-        Found::Damaged { key, row, error } => {
+        SnapshotRow::Row(key, row) => Some((key, row)),
+        SnapshotRow::Damaged { key, row, error } => {
             let hex: String = key.iter().take(64).map(|byte| format!("{byte:02x}")).collect();
             report.add(FindingKind::DamagedRow, format_args!("shard {shard} key {hex}"), error);
             report.fix(Fix::SetAside { shard, key, row });
@@ -124,7 +124,7 @@ fn sound(shard: ShardId, found: Found, report: &mut Report) -> Option<(Key, Row)
     }
 }
 
-fn note_unresolved(unresolved: &[Unresolved], report: &mut Report) {
+fn note_unresolved(unresolved: &[Unresolved], report: &mut FsckReport) {
     for Unresolved { shard, transaction, what } in unresolved {
         report.counts.intents += 1;
         let coordinator = transaction.coordinator;
@@ -146,7 +146,7 @@ fn note_unresolved(unresolved: &[Unresolved], report: &mut Report) {
     }
 }
 
-fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Report) {
+fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut FsckReport) {
     let home = match &key {
         Key::Directory(inode) | Key::Inode(inode) | Key::Orphan(inode) => Some(inode.shard()),
         Key::Partition(directory, index) if index.0 < census.shards.get() => Some(census.shard_of(*directory, *index)),
@@ -169,7 +169,7 @@ fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Re
                 // Made again from its directory's row.
                 return report.fix(Fix::DropRow { shard, key: Key::Partition(directory, index) });
             }
-            let partition = Partition { row, live: false, entries: 0, subdirectories: 0 };
+            let partition = PartitionRecord { row, live: false, entries: 0, subdirectories: 0 };
             census.partitions.insert((directory, index), partition);
         }
         (Key::Directory(inode), Row::Directory(row)) => {

@@ -7,15 +7,15 @@ use crate::tables::samples::{attributes, regular};
 use crate::tables::*;
 use bytes::Bytes;
 use std::time::Duration;
+use varve_env::posix_store::PosixStore;
+use varve_env::volume_dir::FormatOver;
 use varve_types::{
     FileKind, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, Timestamp, VolumeId,
 };
-use varve_world::posix_store::PosixStore;
-use varve_world::volume_dir::FormatOver;
 
 mod data;
-mod gone;
 mod ids;
+mod missing_shards;
 mod repairs;
 mod salvage;
 
@@ -73,7 +73,7 @@ impl Site {
                 (Key::Partition(ROOT, PartitionIndex::FIRST), Row::Partition(root)),
                 (entry_key(ROOT, "dir"), dir),
                 (entry_key(ROOT, "plain"), entry(PLAIN, EntryBody::Node(inline(b"bytes")))),
-                (entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(backing(3, BackingSize::Settled)))),
+                (entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(backing(3, BackingSize::Authoritative)))),
                 (entry_key(ROOT, "one"), entry(LINKED, EntryBody::Reference(FileKind::Regular))),
                 (Key::Inode(LINKED), Row::Inode(linked)),
                 (xattr_key(LINKED, "user.x"), Row::Xattr(Bytes::from_static(b"value"))),
@@ -127,7 +127,7 @@ impl Site {
         });
     }
 
-    fn check(&self) -> Report {
+    fn check(&self) -> FsckReport {
         check(&self.volume, &mut |_| {}).unwrap()
     }
 
@@ -141,8 +141,8 @@ fn inline(bytes: &'static [u8]) -> NodeRow {
     regular(bytes.len() as u64, Content::Inline(Bytes::from_static(bytes)))
 }
 
-fn unsettled(at_least: u64) -> NodeRow {
-    backing(0, BackingSize::Unsettled { at_least })
+fn size_stale(at_least: u64) -> NodeRow {
+    backing(0, BackingSize::Stale { at_least })
 }
 
 fn backing(size: u64, state: BackingSize) -> NodeRow {
@@ -198,13 +198,13 @@ fn partition(entries: u64, subdirectories: u64) -> PartitionRow {
 
 /// A sound volume has no findings, and everything is counted.
 #[test]
-fn a_sound_volume_is_sound() {
+fn intact_volume_has_no_findings() {
     let site = Site::new();
     let mut steps = Vec::new();
     let report = check(&site.volume, &mut |step| steps.push(step)).unwrap();
     assert_eq!(report.findings, []);
     assert!(report.is_sound());
-    let counts = Counts {
+    let counts = CheckCounts {
         shards: 2,
         rows: 12,
         directories: 2,
@@ -220,14 +220,14 @@ fn a_sound_volume_is_sound() {
         files_backing: 1,
         bytes_backing: 3,
     };
-    assert_eq!(report.counts, Counts { rows: report.counts.rows, ..counts });
-    assert_eq!(steps.first(), Some(&Progress::Opening));
-    assert_eq!(steps.last(), Some(&Progress::Data { directories: 256 }));
+    assert_eq!(report.counts, CheckCounts { rows: report.counts.rows, ..counts });
+    assert_eq!(steps.first(), Some(&CheckProgress::Opening));
+    assert_eq!(steps.last(), Some(&CheckProgress::Data { directories: 256 }));
 }
 
 /// A volume that is served, and a directory that is no volume, are refused.
 #[test]
-fn only_a_volume_at_rest_is_checked() {
+fn only_an_unserved_volume_is_checked() {
     let site = Site::new();
     let lock = site.volume.lock().unwrap();
     assert!(matches!(check(&site.volume, &mut |_| {}), Err(FsckError::Locked(_))));
@@ -265,7 +265,7 @@ fn a_check_writes_nothing() {
 
 /// What crashes leave is told apart from damage.
 #[test]
-fn leftovers_are_no_damage() {
+fn leftovers_are_not_damage() {
     let site = Site::new();
     // A mkdir whose entry, and one whose rows were lost; an rmdir that was cut short leaves the first too.
     site.put(SHARD_1, Key::Directory(InodeId(DIRECTORY.0 + 1)), Row::Directory(directory(ROOT)));
@@ -274,9 +274,9 @@ fn leftovers_are_no_damage() {
     site.put(SHARD_1, entry_key(DIRECTORY, "lost"), lost);
     site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 1)));
     // An aborted adoption: a partition that no source has committed, and its rows.
-    let arriving =
-        PartitionRow { index: PartitionIndex(1), depth: 1, state: PartitionState::Arriving, ..partition(1, 0) };
-    site.put(SHARD_0, Key::Partition(DIRECTORY, PartitionIndex(1)), Row::Partition(arriving));
+    let incoming =
+        PartitionRow { index: PartitionIndex(1), depth: 1, state: PartitionState::Incoming, ..partition(1, 0) };
+    site.put(SHARD_0, Key::Partition(DIRECTORY, PartitionIndex(1)), Row::Partition(incoming));
     site.put(SHARD_0, entry_key(DIRECTORY, "copied"), entry(InodeId(9), EntryBody::Node(inline(b""))));
     // A file that was open when the server died.
     site.put(SHARD_0, Key::Orphan(InodeId(10)), Row::Orphan(OrphanRow { since: Timestamp::default() }));
@@ -285,7 +285,7 @@ fn leftovers_are_no_damage() {
     site.put(SHARD_1, Key::Garbage(InodeId(13)), Row::Garbage);
     std::fs::write(site.volume.backing_file(InodeId(13)), b"removed").unwrap();
     site.put(SHARD_0, xattr_key(InodeId(11), "user.gone"), Row::Xattr(Bytes::new()));
-    site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(unsettled(0))));
+    site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(size_stale(0))));
     std::fs::write(site.volume.backing_file(InodeId(12)), b"stray").unwrap();
     let report = site.check();
     assert!(report.is_sound(), "{:#?}", report.findings);
@@ -300,7 +300,7 @@ fn leftovers_are_no_damage() {
             (FindingKind::Orphan, 1),
             (FindingKind::RemovedContent, 1),
             (FindingKind::StrayXattr, 1),
-            (FindingKind::UnsettledSize, 1),
+            (FindingKind::StaleSize, 1),
             (FindingKind::StrayBackingFile, 1),
         ]
     );
@@ -308,13 +308,13 @@ fn leftovers_are_no_damage() {
 
 /// A split that was committed is looked through, though its target was not asked for since.
 #[test]
-fn a_committed_split_is_whole() {
+fn committed_split_has_no_findings() {
     let site = Site::new();
     let upper = PartitionIndex(1);
     let moves = NameHash::of(b"two") >= upper.range(1).first;
     let here = PartitionRow { depth: 1, ..partition(u64::from(!moves), 0) };
     let there =
-        PartitionRow { index: upper, depth: 1, state: PartitionState::Arriving, ..partition(u64::from(moves), 0) };
+        PartitionRow { index: upper, depth: 1, state: PartitionState::Incoming, ..partition(u64::from(moves), 0) };
     let mut map = map();
     map.add(upper);
     site.put(SHARD_1, Key::Directory(DIRECTORY), Row::Directory(DirectoryRow { map, ..directory(ROOT) }));
@@ -331,7 +331,7 @@ fn a_committed_split_is_whole() {
 
 /// An rmdir that was cut short when some of the directory's rows were gone, and others not.
 #[test]
-fn a_directory_that_is_half_removed_is_left_over() {
+fn half_removed_directory_is_a_leftover() {
     let site = Site::new();
     let upper = PartitionIndex(1);
     let gone = InodeId(DIRECTORY.0 + 1);
@@ -345,7 +345,7 @@ fn a_directory_that_is_half_removed_is_left_over() {
     };
     half_removed();
     assert_eq!(site.found(), [(FindingKind::DirectoryWithoutName, 1)]);
-    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     // What a name leads to must be whole.
     half_removed();
@@ -356,7 +356,7 @@ fn a_directory_that_is_half_removed_is_left_over() {
     );
     site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 1)));
     assert_eq!(site.found(), [(FindingKind::MissingPartition, 1)]);
-    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
 }
 
@@ -418,14 +418,14 @@ fn damaged_files_are_found() {
     wrong(&garbage, FindingKind::DamagedRow);
     wrong(&|site| std::fs::remove_file(site.volume.backing_file(LARGE)).unwrap(), FindingKind::MissingBackingFile);
     wrong(&|site| std::fs::write(site.volume.backing_file(LARGE), b"longer").unwrap(), FindingKind::WrongSize);
-    let cut = |site: &Site| site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(unsettled(4))));
+    let cut = |site: &Site| site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(size_stale(4))));
     wrong(&cut, FindingKind::WrongSize);
 }
 
 /// Findings beyond the limit are counted, not kept.
 #[test]
 fn findings_are_bounded() {
-    let mut report = Report::default();
+    let mut report = FsckReport::default();
     for _ in 0..FINDINGS_MAX + 5 {
         report.add(FindingKind::Orphan, "here", "there");
     }
@@ -436,7 +436,7 @@ fn findings_are_bounded() {
 
 /// A volume whose `inline_limit_bytes` was lowered has rows above it.
 #[test]
-fn a_lowered_inline_limit_is_no_damage() {
+fn lowered_inline_limit_is_not_damage() {
     let site = Site::new();
     for path in [site.volume.volume_file(), site.volume.volume_file_copy()] {
         let text = std::fs::read_to_string(&path).unwrap();

@@ -1,7 +1,7 @@
 //! Makes anything but a directory.
 
-use super::names::Slot;
-use super::reader::Reader;
+use super::names::NameSlot;
+use super::reader::RowReader;
 use super::{Context, Decision, Node, Refusal, Rule, access, commit};
 use crate::tables::{Content, EntryBody, NodeRow};
 use bytes::Bytes;
@@ -48,13 +48,13 @@ pub struct Create {
 
 impl Rule for Create {
     type Outcome = Node;
-    type Rows<'a> = Slot<'a>;
+    type Rows<'a> = NameSlot<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Slot<'a>> {
-        Slot::look(self.parent, &self.name, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<NameSlot<'a>> {
+        NameSlot::look(self.parent, &self.name, reader)
     }
 
-    fn rule(&self, slot: Slot<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+    fn rule(&self, slot: NameSlot<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         self.check_target()?;
         let parent = slot.vacant(context.caller)?;
         let kind = self.node.kind();

@@ -1,7 +1,7 @@
 //! What stat shows.
 
-use super::locate::Found;
-use super::reader::Reader;
+use super::locate::LocatedRow;
+use super::reader::RowReader;
 use super::{At, Context, Decision, Node, NodeContent, Refusal, Rule};
 use crate::tables::{DirectoryRow, PartitionRow};
 use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, PartitionIndex, PartitionMap, Timestamp};
@@ -14,27 +14,30 @@ pub struct GetAttributes {
 
 impl Rule for GetAttributes {
     type Outcome = Node;
-    type Rows<'a> = (Found<'a>, Option<&'a PartitionRow>);
+    type Rows<'a> = (LocatedRow<'a>, Option<&'a PartitionRow>);
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
         look_with_home(&self.at, reader)
     }
 
     fn rule(&self, (found, home): Self::Rows<'_>, _: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         match found {
-            Found::File(file) => Ok(Decision::Answer(file.node())),
-            Found::Directory(inode, row) => Ok(Decision::Answer(directory_node(inode, row, home))),
-            Found::Nothing => Err(Refusal::NotHere),
+            LocatedRow::File(file) => Ok(Decision::Answer(file.node())),
+            LocatedRow::Directory(inode, row) => Ok(Decision::Answer(directory_node(inode, row, home))),
+            LocatedRow::Nothing => Err(Refusal::NotHere),
         }
     }
 }
 
 /// What `at` leads to and, of a directory, partition 0, which is at its home too.
-pub(super) fn look_with_home<'a>(at: &'a At, reader: &Reader<'a>) -> Option<(Found<'a>, Option<&'a PartitionRow>)> {
-    let found = Found::look(at, reader)?;
+pub(super) fn look_with_home<'a>(
+    at: &'a At,
+    reader: &RowReader<'a>,
+) -> Option<(LocatedRow<'a>, Option<&'a PartitionRow>)> {
+    let found = LocatedRow::look(at, reader)?;
     let home = match found {
-        Found::Directory(inode, _) => reader.partition(inode, PartitionIndex::FIRST)?,
-        Found::File(_) | Found::Nothing => None,
+        LocatedRow::Directory(inode, _) => reader.partition(inode, PartitionIndex::FIRST)?,
+        LocatedRow::File(_) | LocatedRow::Nothing => None,
     };
     Some((found, home))
 }
@@ -54,7 +57,7 @@ pub struct DirectoryNode {
     pub map: PartitionMap,
     /// Of partition 0: says which others were cut from it.
     pub depth: u8,
-    pub counts: Counts,
+    pub counts: PartitionTotals,
 }
 
 impl DirectoryNode {
@@ -65,7 +68,7 @@ impl DirectoryNode {
 
 /// What partitions of a directory count together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PartitionTotals {
     pub entries: u64,
     pub subdirectories: u64,
     /// Latest change of a name since an mtime was set.
@@ -74,7 +77,7 @@ pub struct Counts {
     pub unread: bool,
 }
 
-impl Counts {
+impl PartitionTotals {
     pub fn add(&mut self, partition: &PartitionRow) {
         self.entries = self.entries.saturating_add(partition.entries);
         self.subdirectories = self.subdirectories.saturating_add(partition.subdirectories);
@@ -82,8 +85,8 @@ impl Counts {
         self.changed = self.changed.max(changed);
     }
 
-    fn of(partition: Option<&PartitionRow>) -> Counts {
-        let mut counts = Counts::default();
+    fn of(partition: Option<&PartitionRow>) -> PartitionTotals {
+        let mut counts = PartitionTotals::default();
         partition.into_iter().for_each(|partition| counts.add(partition));
         counts
     }
@@ -93,7 +96,7 @@ impl Rule for GetDirectory {
     type Outcome = DirectoryNode;
     type Rows<'a> = (Option<&'a DirectoryRow>, Option<&'a PartitionRow>);
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
         let row = reader.directory(self.directory);
         let home = reader.partition(self.directory, PartitionIndex::FIRST);
         Some((row?, home?))
@@ -110,14 +113,14 @@ impl Rule for GetDirectory {
             row: row.clone(),
             map,
             depth: home.map_or(0, |home| home.depth),
-            counts: Counts::of(home),
+            counts: PartitionTotals::of(home),
         }))
     }
 }
 
 /// A directory as far as its row and one partition tell.
 pub(super) fn directory_node(inode: InodeId, row: &DirectoryRow, partition: Option<&PartitionRow>) -> Node {
-    shown(inode, row, &Counts::of(partition))
+    shown(inode, row, &PartitionTotals::of(partition))
 }
 
 /// A directory as stat shows it. Its size is the number of its entries, as directories here have no bytes. Its mtime is that
@@ -125,7 +128,7 @@ pub(super) fn directory_node(inode: InodeId, row: &DirectoryRow, partition: Opti
 ///
 /// Where a partition cannot be read, these are of the others, so that paths lead through the directory to what is sound;
 /// and the number of links is 1, which says, as on file systems that do not count them, that subdirectories are not counted.
-fn shown(inode: InodeId, row: &DirectoryRow, counts: &Counts) -> Node {
+fn shown(inode: InodeId, row: &DirectoryRow, counts: &PartitionTotals) -> Node {
     let subdirectories = u32::try_from(counts.subdirectories.saturating_add(2)).unwrap_or(u32::MAX);
     let attributes = Attributes {
         kind: FileKind::Directory,

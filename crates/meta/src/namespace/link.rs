@@ -1,8 +1,8 @@
 //! Gives a file a further name.
 
-use super::locate::Found;
-use super::names::Slot;
-use super::reader::Reader;
+use super::locate::LocatedRow;
+use super::names::NameSlot;
+use super::reader::RowReader;
 use super::{At, Context, Decision, Entry, Refusal, Rule, commit};
 use crate::tables::EntryBody;
 use varve_types::{Errno, InodeId, Name};
@@ -21,15 +21,15 @@ pub struct Link {
 
 impl Rule for Link {
     type Outcome = Entry;
-    type Rows<'a> = (Slot<'a>, Found<'a>);
+    type Rows<'a> = (NameSlot<'a>, LocatedRow<'a>);
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
-        let (slot, found) = (Slot::look(self.parent, &self.name, reader), Found::look(&self.source, reader));
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
+        let (slot, found) = (NameSlot::look(self.parent, &self.name, reader), LocatedRow::look(&self.source, reader));
         Some((slot?, found?))
     }
 
     fn rule(&self, (slot, found): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Entry>, Refusal> {
-        if let Found::Nothing = found {
+        if let LocatedRow::Nothing = found {
             return Err(Refusal::NotHere);
         }
         slot.vacant(context.caller)?;

@@ -1,7 +1,7 @@
 //! Who may list a directory.
 
 use super::access::{self, Guard, READ};
-use super::reader::Reader;
+use super::reader::RowReader;
 use super::{Context, Decision, Refusal, Rule};
 use crate::tables::PartitionRow;
 use varve_types::{InodeId, NameHash};
@@ -17,7 +17,7 @@ impl Rule for List {
     type Outcome = ();
     type Rows<'a> = Option<&'a PartitionRow>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
         reader.partition_of_hash(self.directory, self.from)
     }
 

@@ -1,7 +1,7 @@
 //! Where a file's row is, and how it is written back or moved from its entry to an inode row.
 
 use super::access::Guard;
-use super::reader::Reader;
+use super::reader::RowReader;
 use super::{At, Change, Node, Refusal};
 use crate::tables::{DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
 use varve_types::{Credentials, InodeId, Name, Timestamp};
@@ -17,41 +17,41 @@ pub(super) struct Located<'a> {
 
 /// What [`At`] leads to.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Found<'a> {
+pub(super) enum LocatedRow<'a> {
     File(Located<'a>),
     Directory(InodeId, &'a DirectoryRow),
     Nothing,
 }
 
-impl<'a> Found<'a> {
-    pub(super) fn look(at: &'a At, reader: &Reader<'a>) -> Option<Found<'a>> {
+impl<'a> LocatedRow<'a> {
+    pub(super) fn look(at: &'a At, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
         match at {
             At::Entry { parent, name, inode } => {
                 let entry = reader.entry(*parent, name)?;
                 Some(match entry {
                     Some(EntryRow { inode: found, body: EntryBody::Node(row) }) if found == inode => {
-                        Found::File(Located { inode: *inode, row, entry: Some((*parent, name)) })
+                        LocatedRow::File(Located { inode: *inode, row, entry: Some((*parent, name)) })
                     }
-                    _ => Found::Nothing,
+                    _ => LocatedRow::Nothing,
                 })
             }
             At::Inode(inode) => {
                 let (file, directory) = (reader.inode(*inode), reader.directory(*inode));
                 Some(match (file?, directory?) {
-                    (Some(row), _) => Found::File(Located { inode: *inode, row, entry: None }),
-                    (None, Some(row)) => Found::Directory(*inode, row),
-                    (None, None) => Found::Nothing,
+                    (Some(row), _) => LocatedRow::File(Located { inode: *inode, row, entry: None }),
+                    (None, Some(row)) => LocatedRow::Directory(*inode, row),
+                    (None, None) => LocatedRow::Nothing,
                 })
             }
         }
     }
 
-    /// [`Found::look`], and the inode row where the entry does not hold the row: it may have held it a moment ago.
-    pub(super) fn follow(at: &'a At, reader: &Reader<'a>) -> Option<Found<'a>> {
-        match (Found::look(at, reader)?, at) {
-            (Found::Nothing, At::Entry { inode, .. }) => Some(match reader.inode(*inode)? {
-                Some(row) => Found::File(Located { inode: *inode, row, entry: None }),
-                None => Found::Nothing,
+    /// [`LocatedRow::look`], and the inode row where the entry does not hold the row: it may have held it a moment ago.
+    pub(super) fn follow(at: &'a At, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        match (LocatedRow::look(at, reader)?, at) {
+            (LocatedRow::Nothing, At::Entry { inode, .. }) => Some(match reader.inode(*inode)? {
+                Some(row) => LocatedRow::File(Located { inode: *inode, row, entry: None }),
+                None => LocatedRow::Nothing,
             }),
             (found, _) => Some(found),
         }
@@ -60,9 +60,9 @@ impl<'a> Found<'a> {
     /// The file, or `otherwise` where there is a directory.
     pub(super) fn file(self, otherwise: varve_types::Errno) -> Result<Located<'a>, Refusal> {
         match self {
-            Found::File(file) => Ok(file),
-            Found::Directory(..) => Err(otherwise.into()),
-            Found::Nothing => Err(Refusal::NotHere),
+            LocatedRow::File(file) => Ok(file),
+            LocatedRow::Directory(..) => Err(otherwise.into()),
+            LocatedRow::Nothing => Err(Refusal::NotHere),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a name means.
 
-use super::names::Slot;
-use super::reader::Reader;
+use super::names::NameSlot;
+use super::reader::RowReader;
 use super::{Context, Decision, Entry, Node, Refusal, Rule};
 use crate::tables::{EntryBody, EntryRow};
 use varve_types::{Errno, FileKind, InodeId, Name};
@@ -15,13 +15,13 @@ pub struct Lookup {
 
 impl Rule for Lookup {
     type Outcome = Entry;
-    type Rows<'a> = Slot<'a>;
+    type Rows<'a> = NameSlot<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Slot<'a>> {
-        Slot::look(self.parent, &self.name, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<NameSlot<'a>> {
+        NameSlot::look(self.parent, &self.name, reader)
     }
 
-    fn rule(&self, slot: Slot<'_>, context: &Context<'_>) -> Result<Decision<Entry>, Refusal> {
+    fn rule(&self, slot: NameSlot<'_>, context: &Context<'_>) -> Result<Decision<Entry>, Refusal> {
         let entry = slot.search(context.caller)?.ok_or(Errno::ENOENT)?;
         Ok(Decision::Answer(Entry::of(entry)))
     }

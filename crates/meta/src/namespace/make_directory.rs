@@ -1,8 +1,8 @@
 //! Makes a directory.
 
 use super::get_attributes::directory_node;
-use super::names::Slot;
-use super::reader::Reader;
+use super::names::NameSlot;
+use super::reader::RowReader;
 use super::{Change, Context, Decision, Node, Refusal, Rule, access, commit};
 use crate::tables::{DirectoryRow, EntryBody, Key, PartitionRow, PartitionState, Row};
 use varve_types::{Attributes, FileKind, InodeId, Mode, Name, PartitionIndex, PartitionMap, ShardCount};
@@ -19,13 +19,13 @@ pub struct MakeDirectory {
 
 impl Rule for MakeDirectory {
     type Outcome = Node;
-    type Rows<'a> = Slot<'a>;
+    type Rows<'a> = NameSlot<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Slot<'a>> {
-        Slot::look(self.parent, &self.name, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<NameSlot<'a>> {
+        NameSlot::look(self.parent, &self.name, reader)
     }
 
-    fn rule(&self, slot: Slot<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+    fn rule(&self, slot: NameSlot<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         let parent = slot.vacant(context.caller)?;
         let mode = self.mode.without(Mode::SET_UID | Mode::SET_GID);
         let (gid, mode) = access::inherit(parent, FileKind::Directory, mode, context.caller);

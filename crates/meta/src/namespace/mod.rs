@@ -1,8 +1,8 @@
 //! The rules of POSIX, as pure functions: one file a verb.
 //!
 //! No async, no clock, no randomness, no I/O. A verb is asked to decide ([`Verb::decide`]) and either does or says which
-//! keys it must see first ([`Missing`]); it is asked again as rows arrive, until nothing is missing. The driver in `shards`
-//! fetches and commits; it never interprets a rule. The rows may lie in several shards: a verb does not know.
+//! keys it must see first ([`MissingKeys`]); it is asked again as rows arrive, until nothing is missing. The driver in
+//! `shards` fetches and commits; it never interprets a rule. The rows may lie in several shards: a verb does not know.
 
 mod access;
 mod create;
@@ -28,7 +28,7 @@ mod xattr;
 
 pub use crate::tables::Change;
 pub use create::{Create, NewNode};
-pub use get_attributes::{Counts, DirectoryNode, GetAttributes, GetDirectory};
+pub use get_attributes::{DirectoryNode, GetAttributes, GetDirectory, PartitionTotals};
 pub use link::{LINKS_MAX, Link};
 pub use list::List;
 pub use lookup::Lookup;
@@ -41,16 +41,16 @@ pub use rename::{Rename, RenameFlags};
 pub use revive_directory::ReviveDirectory;
 pub use set_attributes::ChangeAttributes;
 pub use size::{
-    AbandonTruncate, BackingFile, Begun, FindTruncate, FinishTruncate, Promote, RaiseSize, SettleSize, UnsettleSize,
-    nobody_writes, size_state,
+    AbandonTruncate, BackingFile, FindTruncate, FinishTruncate, MarkSizeStale, PendingTruncate, Promote, RaiseSize,
+    RecordSize, nobody_writes, size_state,
 };
-pub use unlink::{Removed, Unlink};
+pub use unlink::{RemovedName, Unlink};
 pub use write_inline::WriteInline;
 pub use xattr::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
 
 use crate::tables::{BackingSize, Content, Key, NodeRow, Row};
 use bytes::Bytes;
-use reader::Reader;
+use reader::RowReader;
 use varve_types::{
     Attributes, Credentials, Errno, FileKind, InodeId, LayoutGeneration, Name, NameHash, PartitionIndex, ShardCount,
     Timestamp,
@@ -62,7 +62,7 @@ use varve_types::{
 /// [`View::partition_of`] names it, and an entry comes from the partition that holds its name. Where it learns that it
 /// was wrong (another shard answered that its partition was cut), it fetches again and asks [`Verb::decide`] again.
 pub trait View {
-    fn row(&self, key: &Key) -> Seen<'_>;
+    fn row(&self, key: &Key) -> KeyState<'_>;
 
     /// The partition of `directory` that holds `hash`, as far as is known: partition 0 of a directory never heard of.
     fn partition_of(&self, directory: InodeId, hash: NameHash) -> PartitionIndex;
@@ -70,7 +70,7 @@ pub trait View {
 
 /// One key as a [`View`] knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen<'a> {
+pub enum KeyState<'a> {
     /// Not fetched: the verb may ask for it, but not decide without it.
     Unknown,
     Absent,
@@ -123,10 +123,10 @@ pub enum Effect {
     /// more, who found it has done it, and what was written since stays. Then run [`FinishTruncate`] on the row, which was at
     /// `at` when this was decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it
     /// does it again. If it cannot be done, or is not, run [`AbandonTruncate`]. `decided`: by this change, and not found.
-    Truncate { at: At, decided: Option<Begun> },
-    /// The change, by which the size of this inode becomes unsettled, is on disk before the answer leaves and with it the
+    Truncate { at: At, decided: Option<PendingTruncate> },
+    /// The change, by which the size of this inode becomes stale, is on disk before the answer leaves and with it the
     /// leave to write the backing file.
-    Unsettled(InodeId),
+    SizeStale(InodeId),
     /// Give the backing file this mtime: a writer has it open, so the backing file's counts and not the row's.
     Touch { inode: InodeId, mtime: Timestamp },
 }
@@ -192,17 +192,17 @@ pub enum NodeContent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeState {
     /// The row's size and mtime are right.
-    Settled,
+    Authoritative,
     /// The backing file's are, and it has so many bytes.
-    Unsettled { at_least: u64 },
+    Stale { at_least: u64 },
 }
 
 impl From<BackingSize> for SizeState {
     fn from(size: BackingSize) -> SizeState {
         match size {
-            BackingSize::Unsettled { at_least } => SizeState::Unsettled { at_least },
+            BackingSize::Stale { at_least } => SizeState::Stale { at_least },
             // A truncate that is under way governs, and the row has its size.
-            BackingSize::Settled | BackingSize::Truncating(_) => SizeState::Settled,
+            BackingSize::Authoritative | BackingSize::Truncating(_) => SizeState::Authoritative,
         }
     }
 }
@@ -230,7 +230,7 @@ pub enum Entry {
 
 /// Keys that must be fetched before a verb can decide: at least one, each once, none that was shown.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Missing(pub Vec<Key>);
+pub struct MissingKeys(pub Vec<Key>);
 
 /// One file system operation.
 pub trait Verb {
@@ -240,7 +240,7 @@ pub trait Verb {
     const REMOVES_DIRECTORY: bool = false;
 
     /// Decides on what is seen, or says what it must see besides.
-    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Self::Outcome>, Missing>;
+    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Self::Outcome>, MissingKeys>;
 }
 
 /// How verbs are written in this room: what a verb looks at, and then what it makes of it.
@@ -252,7 +252,7 @@ trait Rule {
 
     /// The rows to decide on; `None` while one that was asked of `reader` is unknown. Rows that do not depend on each
     /// other are all asked for before the first is looked at, so that they are fetched in one round.
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>>;
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>>;
 
     fn rule(&self, rows: Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Self::Outcome>, Refusal>;
 }
@@ -264,7 +264,7 @@ macro_rules! verbs {
 
             const REMOVES_DIRECTORY: bool = <$verb as Rule>::REMOVES_DIRECTORY;
 
-            fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<$outcome>, Missing> {
+            fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<$outcome>, MissingKeys> {
                 decide(self, seen, context)
             }
         })*
@@ -276,9 +276,9 @@ verbs! {
     Create => Node;
     MakeDirectory => Node;
     ReviveDirectory => Node;
-    Unlink => Removed;
-    RemoveDirectory => Removed;
-    Rename => Removed;
+    Unlink => RemovedName;
+    RemoveDirectory => RemovedName;
+    Rename => RemovedName;
     Link => Entry;
     List => ();
     GetAttributes => Node;
@@ -287,10 +287,10 @@ verbs! {
     Open => Node;
     WriteInline => Node;
     Promote => Node;
-    UnsettleSize => Node;
+    MarkSizeStale => Node;
     RaiseSize => Node;
-    SettleSize => Node;
-    FindTruncate => Option<Begun>;
+    RecordSize => Node;
+    FindTruncate => Option<PendingTruncate>;
     FinishTruncate => bool;
     AbandonTruncate => ();
     ReadLink => Bytes;
@@ -300,8 +300,8 @@ verbs! {
     RemoveXattr => ();
 }
 
-fn decide<R: Rule>(verb: &R, seen: &dyn View, context: &Context<'_>) -> Result<Decision<R::Outcome>, Missing> {
-    let reader = Reader::new(seen);
+fn decide<R: Rule>(verb: &R, seen: &dyn View, context: &Context<'_>) -> Result<Decision<R::Outcome>, MissingKeys> {
+    let reader = RowReader::new(seen);
     match verb.look(&reader) {
         Some(rows) => Ok(verb.rule(rows, context).unwrap_or_else(Decision::Refuse)),
         None => Err(reader.into_missing()),

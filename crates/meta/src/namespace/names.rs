@@ -2,25 +2,25 @@
 
 use super::access;
 use super::locate::put_inode;
-use super::partitions::{self, Partitions};
-use super::reader::Reader;
+use super::partitions::{self, PartitionRows};
+use super::reader::RowReader;
 use super::{Change, Context, Effect};
 use crate::tables::{Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, OrphanRow, PartitionRow, Row};
 use varve_types::{Credentials, Errno, InodeId, Mode, Name, Timestamp};
 
 /// A name, the partition of its parent that holds it, and the entry if there is one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot<'a> {
+pub(super) struct NameSlot<'a> {
     pub(super) directory: InodeId,
     pub(super) name: &'a Name,
     pub(super) partition: Option<&'a PartitionRow>,
     pub(super) entry: Option<&'a EntryRow>,
 }
 
-impl<'a> Slot<'a> {
-    pub(super) fn look(directory: InodeId, name: &'a Name, reader: &Reader<'a>) -> Option<Slot<'a>> {
+impl<'a> NameSlot<'a> {
+    pub(super) fn look(directory: InodeId, name: &'a Name, reader: &RowReader<'a>) -> Option<NameSlot<'a>> {
         let (partition, entry) = (reader.partition_of(directory, name), reader.entry(directory, name));
-        Some(Slot { directory, name, partition: partition?, entry: entry? })
+        Some(NameSlot { directory, name, partition: partition?, entry: entry? })
     }
 
     pub(super) fn parent(&self) -> Result<&'a PartitionRow, Errno> {
@@ -65,7 +65,7 @@ impl<'a> Slot<'a> {
 
 /// What a name means, with all rows that go when the name is its last.
 #[derive(Clone, Debug)]
-pub(super) enum Target<'a> {
+pub(super) enum NameTarget<'a> {
     /// `by_inode`: `row` is its inode row.
     File {
         inode: InodeId,
@@ -75,26 +75,28 @@ pub(super) enum Target<'a> {
     Directory {
         inode: InodeId,
         row: &'a DirectoryRow,
-        partitions: Partitions<'a>,
+        partitions: PartitionRows<'a>,
     },
     /// A name whose inode or directory row is missing.
     Torn(InodeId),
 }
 
-impl<'a> Target<'a> {
-    pub(super) fn look(entry: &'a EntryRow, reader: &Reader<'a>) -> Option<Target<'a>> {
+impl<'a> NameTarget<'a> {
+    pub(super) fn look(entry: &'a EntryRow, reader: &RowReader<'a>) -> Option<NameTarget<'a>> {
         let inode = entry.inode;
         Some(match &entry.body {
-            EntryBody::Node(row) => Target::File { inode, row, by_inode: false },
-            EntryBody::Reference(_) => {
-                reader.inode(inode)?.map_or(Target::Torn(inode), |row| Target::File { inode, row, by_inode: true })
-            }
+            EntryBody::Node(row) => NameTarget::File { inode, row, by_inode: false },
+            EntryBody::Reference(_) => reader.inode(inode)?.map_or(NameTarget::Torn(inode), |row| NameTarget::File {
+                inode,
+                row,
+                by_inode: true,
+            }),
             EntryBody::Directory(_) => {
                 let row = reader.directory(inode);
                 let partitions = partitions::look(inode, row.flatten(), reader);
                 match (row?, partitions?) {
-                    (Some(row), partitions) => Target::Directory { inode, row, partitions },
-                    (None, _) => Target::Torn(inode),
+                    (Some(row), partitions) => NameTarget::Directory { inode, row, partitions },
+                    (None, _) => NameTarget::Torn(inode),
                 }
             }
         })
@@ -102,9 +104,9 @@ impl<'a> Target<'a> {
 
     pub(super) fn owner_uid(&self) -> Option<u32> {
         match self {
-            Target::File { row, .. } => Some(row.attributes.uid),
-            Target::Directory { row, .. } => Some(row.uid),
-            Target::Torn(_) => None,
+            NameTarget::File { row, .. } => Some(row.attributes.uid),
+            NameTarget::Directory { row, .. } => Some(row.uid),
+            NameTarget::Torn(_) => None,
         }
     }
 }
@@ -148,7 +150,7 @@ pub(super) fn remove_file(inode: InodeId, row: &NodeRow, by_inode: bool, context
 pub(super) fn remove_directory(
     inode: InodeId,
     row: &DirectoryRow,
-    partitions: &Partitions<'_>,
+    partitions: &PartitionRows<'_>,
 ) -> Result<Removal, Errno> {
     if !partitions::is_empty(partitions) {
         return Err(Errno::ENOTEMPTY);

@@ -2,9 +2,9 @@
 
 use super::access::{READ, WRITE};
 use super::get_attributes::{directory_node, look_with_home};
-use super::locate::{Found, Located};
-use super::reader::Reader;
-use super::size::{Begun, own_if_changed};
+use super::locate::{Located, LocatedRow};
+use super::reader::RowReader;
+use super::size::{PendingTruncate, own_if_changed};
 use super::{At, Context, Decision, Effect, Node, NodeContent, Refusal, Rule};
 use crate::tables::{BackingSize, Content, NodeRow, PartitionRow};
 use bytes::Bytes;
@@ -49,23 +49,23 @@ pub struct Open {
 
 impl Rule for Open {
     type Outcome = Node;
-    type Rows<'a> = (Found<'a>, Option<&'a PartitionRow>);
+    type Rows<'a> = (LocatedRow<'a>, Option<&'a PartitionRow>);
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
         look_with_home(&self.at, reader)
     }
 
     fn rule(&self, (found, home): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         let wanted = self.mode.permissions() | if self.truncate { WRITE } else { 0 };
         match found {
-            Found::Nothing => Err(Refusal::NotHere),
-            Found::Directory(..) if wanted & WRITE != 0 => Err(Errno::EISDIR.into()),
-            Found::Directory(inode, row) => {
+            LocatedRow::Nothing => Err(Refusal::NotHere),
+            LocatedRow::Directory(..) if wanted & WRITE != 0 => Err(Errno::EISDIR.into()),
+            LocatedRow::Directory(inode, row) => {
                 super::access::Guard::from(row).check(context.caller, wanted)?;
                 Ok(Decision::Answer(directory_node(inode, row, home)))
             }
-            Found::File(file) if file.row.attributes.kind == FileKind::Symlink => Err(Errno::ELOOP.into()),
-            Found::File(file) => {
+            LocatedRow::File(file) if file.row.attributes.kind == FileKind::Symlink => Err(Errno::ELOOP.into()),
+            LocatedRow::File(file) => {
                 let granted = match self.granted {
                     Granted::Nothing => false,
                     Granted::ToOwner => file.guard().owned_by(context.caller),
@@ -109,7 +109,7 @@ impl Open {
         let outcome = with_bytes(Node::of(file.inode, &row, file.by_inode()), &row);
         let mut effects: Vec<Effect> = own_if_changed(file, &row).into_iter().collect();
         if !in_row {
-            effects.push(Effect::Truncate { at: self.at.clone(), decided: Begun::of(&row) });
+            effects.push(Effect::Truncate { at: self.at.clone(), decided: PendingTruncate::of(&row) });
         }
         Decision::Commit { changes: vec![file.put(row)], effects, outcome }
     }

@@ -1,13 +1,13 @@
 //! All partitions of a directory, found from the partition rows themselves: maps are hints.
 
 use super::Change;
-use super::reader::Reader;
+use super::reader::RowReader;
 use crate::tables::{DirectoryRow, Key, PartitionRow};
 use varve_types::{InodeId, PartitionIndex};
 
 /// The partition rows of a directory, each with its index. Empty where partition 0 is absent: then there is no such
 /// directory.
-pub(super) type Partitions<'a> = Vec<(PartitionIndex, &'a PartitionRow)>;
+pub(super) type PartitionRows<'a> = Vec<(PartitionIndex, &'a PartitionRow)>;
 
 /// The partitions that were cut off partition `index`, which has `depth`. One that was cut off itself at depth `b` has been
 /// cut at depths `b` to `depth - 1`, and what was cut off is `index | 1 << depth`.
@@ -21,12 +21,12 @@ pub fn cut_off(index: PartitionIndex, depth: u8) -> impl Iterator<Item = Partiti
 pub(super) fn look<'a>(
     directory: InodeId,
     row: Option<&'a DirectoryRow>,
-    reader: &Reader<'a>,
-) -> Option<Partitions<'a>> {
+    reader: &RowReader<'a>,
+) -> Option<PartitionRows<'a>> {
     for index in row.iter().flat_map(|row| row.map.iter()) {
         reader.partition(directory, index);
     }
-    let mut found = Partitions::new();
+    let mut found = PartitionRows::new();
     let mut known = true;
     let mut open = vec![PartitionIndex::FIRST];
     while let Some(index) = open.pop() {
@@ -42,12 +42,12 @@ pub(super) fn look<'a>(
     known.then_some(found)
 }
 
-pub(super) fn is_empty(partitions: &Partitions<'_>) -> bool {
+pub(super) fn is_empty(partitions: &PartitionRows<'_>) -> bool {
     partitions.iter().all(|(_, partition)| partition.entries == 0)
 }
 
 /// Takes away all rows of a directory but its entry.
-pub(super) fn delete(directory: InodeId, row: &DirectoryRow, partitions: &Partitions<'_>) -> Vec<Change> {
+pub(super) fn delete(directory: InodeId, row: &DirectoryRow, partitions: &PartitionRows<'_>) -> Vec<Change> {
     // With room for the two of its name.
     let mut changes = Vec::with_capacity(3 + partitions.len() + row.xattrs.len());
     changes.push(Change::Delete(Key::Directory(directory)));

@@ -1,7 +1,7 @@
 //! Where a symlink points.
 
-use super::locate::Found;
-use super::reader::Reader;
+use super::locate::LocatedRow;
+use super::reader::RowReader;
 use super::{At, Context, Decision, Refusal, Rule};
 use crate::tables::Content;
 use bytes::Bytes;
@@ -15,13 +15,13 @@ pub struct ReadLink {
 
 impl Rule for ReadLink {
     type Outcome = Bytes;
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, _: &Context<'_>) -> Result<Decision<Bytes>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, _: &Context<'_>) -> Result<Decision<Bytes>, Refusal> {
         match &found.file(Errno::EINVAL)?.row.content {
             Content::Symlink(target) => Ok(Decision::Answer(target.clone())),
             _ => Err(Errno::EINVAL.into()),

@@ -1,35 +1,35 @@
 //! Typed looks at a [`View`], which remember what was not there to see.
 
-use super::{Missing, Seen, View};
+use super::{KeyState, MissingKeys, View};
 use crate::tables::{DirectoryRow, EntryRow, Key, NodeRow, PartitionRow, Row};
 use bytes::Bytes;
 use std::cell::RefCell;
 use varve_types::{InodeId, Name, NameHash, PartitionIndex};
 
 /// Looks at rows for one verb. Each look answers `None` while the row is unknown, and the key is then among
-/// [`Reader::into_missing`]; `Some(None)` where there is no such row.
-pub(super) struct Reader<'a> {
+/// [`RowReader::into_missing`]; `Some(None)` where there is no such row.
+pub(super) struct RowReader<'a> {
     seen: &'a dyn View,
     missing: RefCell<Vec<Key>>,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(seen: &'a dyn View) -> Reader<'a> {
-        Reader { seen, missing: RefCell::new(Vec::new()) }
+impl<'a> RowReader<'a> {
+    pub(super) fn new(seen: &'a dyn View) -> RowReader<'a> {
+        RowReader { seen, missing: RefCell::new(Vec::new()) }
     }
 
-    pub(super) fn into_missing(self) -> Missing {
-        Missing(self.missing.into_inner())
+    pub(super) fn into_missing(self) -> MissingKeys {
+        MissingKeys(self.missing.into_inner())
     }
 
     fn row(&self, key: Key) -> Option<Option<&'a Row>> {
         match self.seen.row(&key) {
-            Seen::Present(row) => {
+            KeyState::Present(row) => {
                 assert_eq!(row.kind(), key.kind(), "the row at {key:?} is of another kind");
                 Some(Some(row))
             }
-            Seen::Absent => Some(None),
-            Seen::Unknown => {
+            KeyState::Absent => Some(None),
+            KeyState::Unknown => {
                 let mut missing = self.missing.borrow_mut();
                 if !missing.contains(&key) {
                     missing.push(key);

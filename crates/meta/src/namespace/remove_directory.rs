@@ -1,8 +1,8 @@
 //! Takes an empty directory away.
 
-use super::names::{self, Slot, Target};
-use super::reader::Reader;
-use super::{Context, Decision, Refusal, Removed, Rule, access, commit};
+use super::names::{self, NameSlot, NameTarget};
+use super::reader::RowReader;
+use super::{Context, Decision, Refusal, RemovedName, Rule, access, commit};
 use varve_types::{Errno, InodeId, Name};
 
 /// Removes the directory `name` (else ENOTDIR), which must be empty (ENOTEMPTY), from `parent`.
@@ -16,31 +16,31 @@ pub struct RemoveDirectory {
 }
 
 impl Rule for RemoveDirectory {
-    type Outcome = Removed;
-    type Rows<'a> = (Slot<'a>, Option<Target<'a>>);
+    type Outcome = RemovedName;
+    type Rows<'a> = (NameSlot<'a>, Option<NameTarget<'a>>);
 
     const REMOVES_DIRECTORY: bool = true;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
-        let slot = Slot::look(self.parent, &self.name, reader)?;
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
+        let slot = NameSlot::look(self.parent, &self.name, reader)?;
         let target = match slot.entry {
-            Some(entry) => Some(Target::look(entry, reader)?),
+            Some(entry) => Some(NameTarget::look(entry, reader)?),
             None => None,
         };
         Some((slot, target))
     }
 
-    fn rule(&self, (slot, target): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Removed>, Refusal> {
+    fn rule(&self, (slot, target): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<RemovedName>, Refusal> {
         slot.search(context.caller)?;
         let target = target.ok_or(Errno::ENOENT)?;
         access::check_take(slot.parent()?, target.owner_uid(), context.caller)?;
         let removal = match &target {
-            Target::Directory { inode, row, partitions } => names::remove_directory(*inode, row, partitions)?,
-            Target::File { .. } => return Err(Errno::ENOTDIR.into()),
-            Target::Torn(inode) => return Err(Refusal::Torn(*inode)),
+            NameTarget::Directory { inode, row, partitions } => names::remove_directory(*inode, row, partitions)?,
+            NameTarget::File { .. } => return Err(Errno::ENOTDIR.into()),
+            NameTarget::Torn(inode) => return Err(Refusal::Torn(*inode)),
         };
         let mut changes = removal.changes;
         changes.extend([slot.delete(), slot.tally(-1, -1, context.now)]);
-        Ok(commit(changes, Removed { last_name_of: removal.last_name_of, at: context.now }))
+        Ok(commit(changes, RemovedName { last_name_of: removal.last_name_of, at: context.now }))
     }
 }

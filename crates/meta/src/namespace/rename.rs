@@ -5,9 +5,9 @@
 
 use super::access::{self, Guard};
 use super::locate::put_inode;
-use super::names::{self, Removal, Slot, Target};
-use super::reader::Reader;
-use super::{Change, Context, Decision, Refusal, Removed, Rule};
+use super::names::{self, NameSlot, NameTarget, Removal};
+use super::reader::RowReader;
+use super::{Change, Context, Decision, Refusal, RemovedName, Rule};
 use crate::tables::{DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
 use varve_types::{Errno, InodeId, Name};
 
@@ -33,7 +33,7 @@ pub struct Rename {
 
 /// What is moved: its entry, and further rows only where a rule looks at them.
 #[derive(Clone, Debug)]
-pub(super) struct Moved<'a> {
+pub(super) struct MovedEntry<'a> {
     entry: &'a EntryRow,
     node: Option<&'a NodeRow>,
     directory: Option<&'a DirectoryRow>,
@@ -45,14 +45,14 @@ enum Replaced<'a> {
     Nothing,
     /// The same file, or a name that is refused or exchanged: nothing is removed.
     Kept,
-    Removed(Target<'a>),
-    Exchanged(Moved<'a>),
+    Removed(NameTarget<'a>),
+    Exchanged(MovedEntry<'a>),
 }
 
 pub(super) struct Rows<'a> {
-    old: Slot<'a>,
-    new: Slot<'a>,
-    source: Option<Moved<'a>>,
+    old: NameSlot<'a>,
+    new: NameSlot<'a>,
+    source: Option<MovedEntry<'a>>,
     replaced: Replaced<'a>,
     /// The source is the new parent or above it.
     into_itself: Result<bool, Errno>,
@@ -60,10 +60,10 @@ pub(super) struct Rows<'a> {
     onto_ancestor: Result<bool, Errno>,
 }
 
-impl<'a> Moved<'a> {
+impl<'a> MovedEntry<'a> {
     /// `across`: to another parent, which a directory's row records.
-    fn look(slot: &Slot<'a>, entry: &'a EntryRow, across: bool, reader: &Reader<'a>) -> Option<Moved<'a>> {
-        let mut moved = Moved { entry, node: None, directory: None };
+    fn look(slot: &NameSlot<'a>, entry: &'a EntryRow, across: bool, reader: &RowReader<'a>) -> Option<MovedEntry<'a>> {
+        let mut moved = MovedEntry { entry, node: None, directory: None };
         match &entry.body {
             EntryBody::Node(row) => moved.node = Some(row),
             EntryBody::Reference(_) if slot.is_sticky() => moved.node = reader.inode(entry.inode)?,
@@ -91,7 +91,7 @@ impl<'a> Moved<'a> {
     }
 
     /// Puts it at `slot`; `across`: from another parent.
-    fn put_at(&self, slot: &Slot<'_>, across: bool, context: &Context<'_>) -> Vec<Change> {
+    fn put_at(&self, slot: &NameSlot<'_>, across: bool, context: &Context<'_>) -> Vec<Change> {
         let inode = self.entry.inode;
         let mut changes = Vec::new();
         let body = match (&self.entry.body, self.directory) {
@@ -120,12 +120,12 @@ impl<'a> Moved<'a> {
 }
 
 impl Rule for Rename {
-    type Outcome = Removed;
+    type Outcome = RemovedName;
     type Rows<'a> = Rows<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Rows<'a>> {
-        let old = Slot::look(self.parent, &self.name, reader);
-        let new = Slot::look(self.new_parent, &self.new_name, reader);
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Rows<'a>> {
+        let old = NameSlot::look(self.parent, &self.name, reader);
+        let new = NameSlot::look(self.new_parent, &self.new_name, reader);
         let (old, new) = (old?, new?);
         let mut rows = Rows {
             old,
@@ -139,14 +139,14 @@ impl Rule for Rename {
             return Some(rows);
         };
         let across = self.parent != self.new_parent;
-        let source = Moved::look(&old, entry, across, reader);
+        let source = MovedEntry::look(&old, entry, across, reader);
         let replaced = match new.entry {
             None => Some(Replaced::Nothing),
             Some(target) if target.inode == entry.inode || self.flags == RenameFlags::NoReplace => Some(Replaced::Kept),
             Some(target) if self.flags == RenameFlags::Exchange => {
-                Moved::look(&new, target, across, reader).map(Replaced::Exchanged)
+                MovedEntry::look(&new, target, across, reader).map(Replaced::Exchanged)
             }
-            Some(target) => Target::look(target, reader).map(Replaced::Removed),
+            Some(target) => NameTarget::look(target, reader).map(Replaced::Removed),
         };
         let is_directory = |entry: &EntryRow| matches!(entry.body, EntryBody::Directory(_));
         let into_itself = match across && is_directory(entry) {
@@ -164,7 +164,7 @@ impl Rule for Rename {
         Some(rows)
     }
 
-    fn rule(&self, rows: Rows<'_>, context: &Context<'_>) -> Result<Decision<Removed>, Refusal> {
+    fn rule(&self, rows: Rows<'_>, context: &Context<'_>) -> Result<Decision<RemovedName>, Refusal> {
         let (old, new) = (&rows.old, &rows.new);
         let found = old.search(context.caller)?;
         new.search(context.caller)?;
@@ -182,7 +182,7 @@ impl Rule for Rename {
             return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
         }
         if let Replaced::Kept = rows.replaced {
-            return Ok(Decision::Answer(Removed::default()));
+            return Ok(Decision::Answer(RemovedName::default()));
         }
         let across = self.parent != self.new_parent;
         access::check_take(old.parent()?, source.owner_uid(), context.caller)?;
@@ -207,9 +207,11 @@ impl Rule for Rename {
             }
             Replaced::Removed(target) => {
                 let removal = match target {
-                    Target::File { inode, row, by_inode } => names::remove_file(*inode, row, *by_inode, context),
-                    Target::Directory { inode, row, partitions } => names::remove_directory(*inode, row, partitions)?,
-                    Target::Torn(inode) => return Err(Refusal::Torn(*inode)),
+                    NameTarget::File { inode, row, by_inode } => names::remove_file(*inode, row, *by_inode, context),
+                    NameTarget::Directory { inode, row, partitions } => {
+                        names::remove_directory(*inode, row, partitions)?
+                    }
+                    NameTarget::Torn(inode) => return Err(Refusal::Torn(*inode)),
                 };
                 Ok(move_over(old, new, &source, Some(removal), context))
             }
@@ -219,22 +221,22 @@ impl Rule for Rename {
 }
 
 /// A directory replaces directories only, and nothing else replaces a directory.
-fn check_kinds(source: &Moved<'_>, target: &Target<'_>) -> Result<(), Errno> {
+fn check_kinds(source: &MovedEntry<'_>, target: &NameTarget<'_>) -> Result<(), Errno> {
     match (source.is_directory(), target) {
-        (true, Target::File { .. }) => Err(Errno::ENOTDIR),
-        (false, Target::Directory { .. }) => Err(Errno::EISDIR),
+        (true, NameTarget::File { .. }) => Err(Errno::ENOTDIR),
+        (false, NameTarget::Directory { .. }) => Err(Errno::EISDIR),
         _ => Ok(()),
     }
 }
 
 /// The source to the new name. `removal`: of what was there, which is of the same kind.
 fn move_over(
-    old: &Slot<'_>,
-    new: &Slot<'_>,
-    source: &Moved<'_>,
+    old: &NameSlot<'_>,
+    new: &NameSlot<'_>,
+    source: &MovedEntry<'_>,
     removal: Option<Removal>,
     context: &Context<'_>,
-) -> Decision<Removed> {
+) -> Decision<RemovedName> {
     let subdirectories = i64::from(source.is_directory());
     let replaced = i64::from(removal.is_some());
     let removal = removal.unwrap_or_default();
@@ -245,27 +247,27 @@ fn move_over(
     ];
     changes.extend(source.put_at(new, old.directory != new.directory, context));
     changes.extend(removal.changes);
-    let outcome = Removed { last_name_of: removal.last_name_of, at: context.now };
+    let outcome = RemovedName { last_name_of: removal.last_name_of, at: context.now };
     Decision::Commit { changes, effects: removal.effects, outcome }
 }
 
 fn exchange(
-    old: &Slot<'_>,
-    new: &Slot<'_>,
-    source: &Moved<'_>,
-    other: &Moved<'_>,
+    old: &NameSlot<'_>,
+    new: &NameSlot<'_>,
+    source: &MovedEntry<'_>,
+    other: &MovedEntry<'_>,
     context: &Context<'_>,
-) -> Decision<Removed> {
+) -> Decision<RemovedName> {
     let across = old.directory != new.directory;
     let more = i64::from(source.is_directory()) - i64::from(other.is_directory());
     let mut changes = vec![old.tally(0, -more, context.now), new.tally(0, more, context.now)];
     changes.extend(source.put_at(new, across, context));
     changes.extend(other.put_at(old, across, context));
-    super::commit(changes, Removed::default())
+    super::commit(changes, RemovedName::default())
 }
 
 /// Whether `upper` is `directory` or above it.
-fn is_above(upper: InodeId, directory: InodeId, reader: &Reader<'_>) -> Option<Result<bool, Errno>> {
+fn is_above(upper: InodeId, directory: InodeId, reader: &RowReader<'_>) -> Option<Result<bool, Errno>> {
     let mut at = directory;
     for _ in 0..DEPTH_MAX {
         if at == upper {

@@ -2,8 +2,8 @@
 
 use super::get_attributes::directory_node;
 use super::make_directory::first_rows;
-use super::names::Slot;
-use super::reader::Reader;
+use super::names::NameSlot;
+use super::reader::RowReader;
 use super::{Change, Context, Decision, Node, Refusal, Rule, commit};
 use crate::tables::{DirectoryRow, EntryBody, Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, Name, PartitionIndex};
@@ -24,10 +24,10 @@ type Home<'a> = (Option<&'a DirectoryRow>, Option<&'a PartitionRow>);
 
 impl Rule for ReviveDirectory {
     type Outcome = Node;
-    type Rows<'a> = (Slot<'a>, Option<Home<'a>>);
+    type Rows<'a> = (NameSlot<'a>, Option<Home<'a>>);
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
-        let slot = Slot::look(self.parent, &self.name, reader)?;
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
+        let slot = NameSlot::look(self.parent, &self.name, reader)?;
         let home = match slot.entry {
             Some(entry) => {
                 let row = reader.directory(entry.inode);

@@ -2,10 +2,10 @@
 
 use super::access::{Guard, WRITE};
 use super::get_attributes::directory_node;
-use super::locate::{Found, Located};
-use super::partitions::{self, Partitions};
-use super::reader::Reader;
-use super::size::{Begun, own_if_changed};
+use super::locate::{Located, LocatedRow};
+use super::partitions::{self, PartitionRows};
+use super::reader::RowReader;
+use super::size::{PendingTruncate, own_if_changed};
 use super::{At, Change, Context, Decision, Effect, Node, Refusal, Rule, commit};
 use crate::tables::{BackingSize, Content, DirectoryRow, Key, NodeRow, PartitionRow, Row};
 use bytes::Bytes;
@@ -30,22 +30,22 @@ pub struct ChangeAttributes {
 
 impl Rule for ChangeAttributes {
     type Outcome = Node;
-    type Rows<'a> = (Found<'a>, Partitions<'a>);
+    type Rows<'a> = (LocatedRow<'a>, PartitionRows<'a>);
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
-        let found = Found::look(&self.at, reader)?;
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
+        let found = LocatedRow::look(&self.at, reader)?;
         let partitions = match found {
-            Found::Directory(inode, row) => partitions::look(inode, Some(row), reader)?,
-            Found::File(_) | Found::Nothing => Partitions::new(),
+            LocatedRow::Directory(inode, row) => partitions::look(inode, Some(row), reader)?,
+            LocatedRow::File(_) | LocatedRow::Nothing => PartitionRows::new(),
         };
         Some((found, partitions))
     }
 
     fn rule(&self, (found, partitions): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         match found {
-            Found::Nothing => Err(Refusal::NotHere),
-            Found::File(file) => self.change_file(&file, context),
-            Found::Directory(inode, row) => self.change_directory(inode, row, &partitions, context),
+            LocatedRow::Nothing => Err(Refusal::NotHere),
+            LocatedRow::File(file) => self.change_file(&file, context),
+            LocatedRow::Directory(inode, row) => self.change_directory(inode, row, &partitions, context),
         }
     }
 }
@@ -77,7 +77,7 @@ impl ChangeAttributes {
         set_time(&mut times.mtime, self.set.mtime, context.now);
         times.ctime = self.set.ctime.unwrap_or(context.now);
         if self.set.size.is_some()
-            && let decided @ Some(_) = Begun::of(&row)
+            && let decided @ Some(_) = PendingTruncate::of(&row)
         {
             effects.push(Effect::Truncate { at: self.at.clone(), decided });
         }
@@ -123,7 +123,7 @@ impl ChangeAttributes {
         &self,
         inode: InodeId,
         row: &DirectoryRow,
-        partitions: &Partitions<'_>,
+        partitions: &PartitionRows<'_>,
         context: &Context<'_>,
     ) -> Result<Decision<Node>, Refusal> {
         let home = partitions.first().map(|(_, partition)| *partition);
@@ -170,20 +170,20 @@ fn set_time(time: &mut Timestamp, set: Option<SetTime>, now: Timestamp) {
 }
 
 /// Mode and owner after a change.
-struct Owner {
+struct Ownership {
     mode: Mode,
     uid: u32,
     gid: u32,
 }
 
-impl Owner {
+impl Ownership {
     fn apply(&self, mode: &mut Mode, uid: &mut u32, gid: &mut u32) {
         (*mode, *uid, *gid) = (self.mode, self.uid, self.gid);
     }
 }
 
 /// Whether the caller may change all of `set`, and to what mode and owner it leads.
-fn check(guard: Guard, set: &SetAttributes, is_open: bool, context: &Context<'_>) -> Result<Owner, Errno> {
+fn check(guard: Guard, set: &SetAttributes, is_open: bool, context: &Context<'_>) -> Result<Ownership, Errno> {
     let caller = context.caller;
     if set.size.is_some() {
         // ftruncate(2) through a descriptor needs no permission any more; whose file it is could grant it anyway.
@@ -210,7 +210,7 @@ fn check(guard: Guard, set: &SetAttributes, is_open: bool, context: &Context<'_>
         }
         None => implied_mode(guard, set, context),
     };
-    Ok(Owner { mode, uid, gid })
+    Ok(Ownership { mode, uid, gid })
 }
 
 /// The mode where none is set: a new owner (set by root too, as Linux does) and a new size end set-id.

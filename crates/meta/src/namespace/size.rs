@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!            Promote                  SettleSize                 set size, O_TRUNC
-//! Inline ──────────────▶ Unsettled ◀────────────▶ Settled ──────────────────────▶ Truncating(size)
+//! Inline ──────────────▶ Stale ◀────────────▶ Settled ──────────────────────▶ Truncating(size)
 //!                            ▲       UnsettleSize                                        │
 //!                            └── FinishTruncate (Settled if not open), AbandonTruncate ◀─┘
 //! ```
 //!
-//! While it is unsettled, the row says how many bytes the backing file has at least. `RaiseSize` raises that when so many
-//! are on disk, `UnsettleSize` lowers it before the writer cuts the file: whatever is lost with power, a file that is
+//! While it is stale, the row says how many bytes the backing file has at least. `RaiseSize` raises that when so many
+//! are on disk, `MarkSizeStale` lowers it before the writer cuts the file: whatever is lost with power, a file that is
 //! shorter was cut by something else.
 //!
 //! As in [`super::WriteInline`], the right to write was checked when the file was opened.
 
-use super::locate::{Found, Located};
-use super::reader::Reader;
-use super::{At, Context, Decision, Effect, Node, Refusal, Rule, Seen, SizeState, View, commit};
+use super::locate::{Located, LocatedRow};
+use super::reader::RowReader;
+use super::{At, Context, Decision, Effect, KeyState, Node, Refusal, Rule, SizeState, View, commit};
 use crate::tables::{BackingSize, Content, EntryBody, Key, NodeRow, Row};
 use varve_types::{Errno, LayoutGeneration, Timestamp};
 
@@ -30,13 +30,13 @@ pub struct Promote {
 
 impl Rule for Promote {
     type Outcome = Node;
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         let file = found.file(Errno::EISDIR)?;
         let in_row = matches!(file.row.content, Content::Inline(_));
         if file.row.generation != self.generation || (is_backing(file.row) && !in_row) {
@@ -47,7 +47,7 @@ impl Rule for Promote {
         }
         let mut row = file.written(context.caller, context.now);
         row.attributes.size = self.size;
-        row.content = Content::Backing(BackingSize::Unsettled { at_least: self.size });
+        row.content = Content::Backing(BackingSize::Stale { at_least: self.size });
         row.generation = row.generation.next();
         let (uid, gid, mode) = (row.attributes.uid, row.attributes.gid, row.attributes.mode);
         let effects = vec![Effect::Own { inode: file.inode, uid, gid, mode }];
@@ -74,13 +74,13 @@ trait SizeRule {
 
 impl<V: SizeRule> Rule for V {
     type Outcome = Node;
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.file().at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.file().at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         let file = found.file(Errno::EISDIR)?;
         match file.row.content {
             _ if file.row.generation != self.file().generation => Err(Refusal::Stale(file.row.generation)),
@@ -93,12 +93,12 @@ impl<V: SizeRule> Rule for V {
 /// A writer begins: the backing file's size and mtime count from here on. It may cut the file to `at_least` bytes, and not
 /// further before it asks again.
 #[derive(Clone, Debug)]
-pub struct UnsettleSize {
+pub struct MarkSizeStale {
     pub file: BackingFile,
     pub at_least: u64,
 }
 
-impl SizeRule for UnsettleSize {
+impl SizeRule for MarkSizeStale {
     fn file(&self) -> &BackingFile {
         &self.file
     }
@@ -113,13 +113,13 @@ impl SizeRule for UnsettleSize {
         row.attributes.mode = file.guard().mode_after_write(context.caller);
         let mut effects: Vec<Effect> = own_if_changed(&file, &row).into_iter().collect();
         match size {
-            BackingSize::Unsettled { at_least } if at_least <= self.at_least => {}
-            BackingSize::Settled | BackingSize::Unsettled { .. } => {
-                let known = if let BackingSize::Unsettled { at_least } = size { at_least } else { row.attributes.size };
-                row.content = Content::Backing(BackingSize::Unsettled { at_least: known.min(self.at_least) });
-                effects.push(Effect::Unsettled(file.inode));
+            BackingSize::Stale { at_least } if at_least <= self.at_least => {}
+            BackingSize::Authoritative | BackingSize::Stale { .. } => {
+                let known = if let BackingSize::Stale { at_least } = size { at_least } else { row.attributes.size };
+                row.content = Content::Backing(BackingSize::Stale { at_least: known.min(self.at_least) });
+                effects.push(Effect::SizeStale(file.inode));
             }
-            // A truncate that was cut short governs: it is done again before the reply, and leaves the size unsettled.
+            // A truncate that was cut short governs: it is done again before the reply, and leaves the size stale.
             BackingSize::Truncating(_) => {
                 effects.push(Effect::Truncate { at: self.file.at.clone(), decided: None });
             }
@@ -137,34 +137,34 @@ impl SizeRule for UnsettleSize {
 ///
 /// A size below what the row knows is not taken: something else has cut the file, and the row goes on to say so.
 #[derive(Clone, Debug)]
-pub struct SettleSize {
+pub struct RecordSize {
     pub file: BackingFile,
     pub size: u64,
     pub mtime: Timestamp,
 }
 
-impl SizeRule for SettleSize {
+impl SizeRule for RecordSize {
     fn file(&self) -> &BackingFile {
         &self.file
     }
 
     fn size_rule(&self, file: Located<'_>, size: BackingSize, _: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         match size {
-            BackingSize::Unsettled { at_least } if self.size < at_least => Ok(Decision::Answer(file.node())),
+            BackingSize::Stale { at_least } if self.size < at_least => Ok(Decision::Answer(file.node())),
             // Settled already: this is a retry, or tells an older size than who settled it.
-            BackingSize::Settled => Ok(Decision::Answer(file.node())),
+            BackingSize::Authoritative => Ok(Decision::Answer(file.node())),
             // The size was measured before the cut, which governs and is done again.
             BackingSize::Truncating(_) => {
                 let effects = vec![Effect::Truncate { at: self.file.at.clone(), decided: None }];
                 Ok(Decision::Commit { changes: Vec::new(), effects, outcome: file.node() })
             }
-            BackingSize::Unsettled { .. } => {
+            BackingSize::Stale { .. } => {
                 let mut row = file.row.clone();
                 row.attributes.size = self.size;
                 row.attributes.mtime = self.mtime;
                 // As who had it open saw it: written when its content was last written, not now.
                 row.attributes.ctime = row.attributes.ctime.max(self.mtime);
-                row.content = Content::Backing(BackingSize::Settled);
+                row.content = Content::Backing(BackingSize::Authoritative);
                 let node = Node::of(file.inode, &row, file.by_inode());
                 Ok(commit(vec![file.put(row)], node))
             }
@@ -186,8 +186,8 @@ impl SizeRule for RaiseSize {
 
     fn size_rule(&self, file: Located<'_>, size: BackingSize, _: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         match size {
-            BackingSize::Unsettled { at_least } if at_least < self.at_least => {
-                let content = Content::Backing(BackingSize::Unsettled { at_least: self.at_least });
+            BackingSize::Stale { at_least } if at_least < self.at_least => {
+                let content = Content::Backing(BackingSize::Stale { at_least: self.at_least });
                 let row = NodeRow { content, ..file.row.clone() };
                 let node = Node::of(file.inode, &row, file.by_inode());
                 Ok(commit(vec![file.put(row)], node))
@@ -200,23 +200,23 @@ impl SizeRule for RaiseSize {
 
 /// A truncate that a row asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begun {
+pub struct PendingTruncate {
     pub size: u64,
     /// The times of the row, which tell it from another one to the same size. What does not cut the file may change the ctime.
     pub ctime: Timestamp,
     pub mtime: Timestamp,
 }
 
-impl Begun {
-    pub(super) fn of(row: &NodeRow) -> Option<Begun> {
+impl PendingTruncate {
+    pub(super) fn of(row: &NodeRow) -> Option<PendingTruncate> {
         let NodeRow { attributes, content: Content::Backing(BackingSize::Truncating(size)), .. } = row else {
             return None;
         };
-        Some(Begun { size: *size, ctime: attributes.ctime, mtime: attributes.mtime })
+        Some(PendingTruncate { size: *size, ctime: attributes.ctime, mtime: attributes.mtime })
     }
 
     fn is_of(&self, row: &NodeRow) -> bool {
-        Begun::of(row)
+        PendingTruncate::of(row)
             .is_some_and(|found| found.size == self.size && (found.ctime == self.ctime || found.mtime == self.mtime))
     }
 }
@@ -228,15 +228,15 @@ pub struct FindTruncate {
 }
 
 impl Rule for FindTruncate {
-    type Outcome = Option<Begun>;
-    type Rows<'a> = Found<'a>;
+    type Outcome = Option<PendingTruncate>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, _: &Context<'_>) -> Result<Decision<Option<Begun>>, Refusal> {
-        Ok(Decision::Answer(Begun::of(found.file(Errno::EISDIR)?.row)))
+    fn rule(&self, found: LocatedRow<'_>, _: &Context<'_>) -> Result<Decision<Option<PendingTruncate>>, Refusal> {
+        Ok(Decision::Answer(PendingTruncate::of(found.file(Errno::EISDIR)?.row)))
     }
 }
 
@@ -246,29 +246,29 @@ impl Rule for FindTruncate {
 #[derive(Clone, Debug)]
 pub struct FinishTruncate {
     pub at: At,
-    pub begun: Begun,
+    pub begun: PendingTruncate,
 }
 
 impl Rule for FinishTruncate {
     type Outcome = bool;
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<bool>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<bool>, Refusal> {
         let file = found.file(Errno::EISDIR)?;
-        match Begun::of(file.row) {
+        match PendingTruncate::of(file.row) {
             Some(begun) if begun == self.begun => {}
             other => return Ok(Decision::Answer(other.is_none())),
         }
         let mut row = file.row.clone();
         let open = (context.may_be_open)(file.inode);
-        let unsettled = BackingSize::Unsettled { at_least: self.begun.size };
-        row.content = Content::Backing(if open { unsettled } else { BackingSize::Settled });
+        let size_stale = BackingSize::Stale { at_least: self.begun.size };
+        row.content = Content::Backing(if open { size_stale } else { BackingSize::Authoritative });
         // On disk the row says until then that the file is to be cut, which who has it open may write by then.
-        let effects = if open { vec![Effect::Unsettled(file.inode)] } else { Vec::new() };
+        let effects = if open { vec![Effect::SizeStale(file.inode)] } else { Vec::new() };
         Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome: true })
     }
 }
@@ -279,26 +279,26 @@ impl Rule for FinishTruncate {
 #[derive(Clone, Debug)]
 pub struct AbandonTruncate {
     pub at: At,
-    pub begun: Begun,
+    pub begun: PendingTruncate,
 }
 
 impl Rule for AbandonTruncate {
     type Outcome = ();
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::follow(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::follow(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, _: &Context<'_>) -> Result<Decision<()>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, _: &Context<'_>) -> Result<Decision<()>, Refusal> {
         let file = found.file(Errno::EISDIR)?;
         if !self.begun.is_of(file.row) {
             return Ok(Decision::Answer(()));
         }
         let mut row = file.row.clone();
-        row.content = Content::Backing(BackingSize::Unsettled { at_least: 0 });
-        // That it was to be cut need not be on disk, and the next one to write it finds it unsettled.
-        let effects = vec![Effect::Unsettled(file.inode)];
+        row.content = Content::Backing(BackingSize::Stale { at_least: 0 });
+        // That it was to be cut need not be on disk, and the next one to write it finds it stale.
+        let effects = vec![Effect::SizeStale(file.inode)];
         Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome: () })
     }
 }
@@ -306,7 +306,7 @@ impl Rule for AbandonTruncate {
 /// Whether the row says that nobody may be writing the file's backing file: there is none, or its size is settled.
 pub fn nobody_writes(seen: &dyn View, at: &At) -> bool {
     let content = row_at(seen, at).map(|row| &row.content);
-    matches!(content, Some(Content::Inline(_) | Content::Backing(BackingSize::Settled)))
+    matches!(content, Some(Content::Inline(_) | Content::Backing(BackingSize::Authoritative)))
 }
 
 /// What the row says of the size of its backing file.
@@ -323,8 +323,8 @@ fn row_at<'a>(seen: &'a dyn View, at: &At) -> Option<&'a NodeRow> {
         At::Inode(inode) => Key::Inode(*inode),
     };
     match seen.row(&key) {
-        Seen::Present(Row::Inode(row)) => Some(row),
-        Seen::Present(Row::Entry(entry)) => match &entry.body {
+        KeyState::Present(Row::Inode(row)) => Some(row),
+        KeyState::Present(Row::Entry(entry)) => match &entry.body {
             EntryBody::Node(row) => Some(row),
             EntryBody::Directory(_) | EntryBody::Reference(_) => None,
         },

@@ -1,7 +1,7 @@
 //! Takes a name of a file away.
 
-use super::names::{self, Slot, Target};
-use super::reader::Reader;
+use super::names::{self, NameSlot, NameTarget};
+use super::reader::RowReader;
 use super::{Context, Decision, Refusal, Rule, access};
 use varve_types::{Errno, InodeId, Name, Timestamp};
 
@@ -14,7 +14,7 @@ pub struct Unlink {
 
 /// What went with a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovedName {
     /// The inode whose last name it was.
     pub last_name_of: Option<InodeId>,
     /// The directory's new mtime and ctime, unless they are later already.
@@ -22,30 +22,30 @@ pub struct Removed {
 }
 
 impl Rule for Unlink {
-    type Outcome = Removed;
-    type Rows<'a> = (Slot<'a>, Option<Target<'a>>);
+    type Outcome = RemovedName;
+    type Rows<'a> = (NameSlot<'a>, Option<NameTarget<'a>>);
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
-        let slot = Slot::look(self.parent, &self.name, reader)?;
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
+        let slot = NameSlot::look(self.parent, &self.name, reader)?;
         let target = match slot.entry {
-            Some(entry) => Some(Target::look(entry, reader)?),
+            Some(entry) => Some(NameTarget::look(entry, reader)?),
             None => None,
         };
         Some((slot, target))
     }
 
-    fn rule(&self, (slot, target): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Removed>, Refusal> {
+    fn rule(&self, (slot, target): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<RemovedName>, Refusal> {
         slot.search(context.caller)?;
         let target = target.ok_or(Errno::ENOENT)?;
         access::check_take(slot.parent()?, target.owner_uid(), context.caller)?;
         let removal = match target {
-            Target::File { inode, row, by_inode } => names::remove_file(inode, row, by_inode, context),
-            Target::Directory { .. } => return Err(Errno::EISDIR.into()),
-            Target::Torn(inode) => return Err(Refusal::Torn(inode)),
+            NameTarget::File { inode, row, by_inode } => names::remove_file(inode, row, by_inode, context),
+            NameTarget::Directory { .. } => return Err(Errno::EISDIR.into()),
+            NameTarget::Torn(inode) => return Err(Refusal::Torn(inode)),
         };
         let mut changes = vec![slot.delete(), slot.tally(-1, 0, context.now)];
         changes.extend(removal.changes);
-        let outcome = Removed { last_name_of: removal.last_name_of, at: context.now };
+        let outcome = RemovedName { last_name_of: removal.last_name_of, at: context.now };
         Ok(Decision::Commit { changes, effects: removal.effects, outcome })
     }
 }

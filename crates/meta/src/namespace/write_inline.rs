@@ -1,7 +1,7 @@
 //! Replaces the content kept in the row.
 
-use super::locate::Found;
-use super::reader::Reader;
+use super::locate::LocatedRow;
+use super::reader::RowReader;
 use super::{At, Context, Decision, Node, Refusal, Rule, commit};
 use crate::tables::Content;
 use bytes::Bytes;
@@ -23,13 +23,13 @@ pub struct WriteInline {
 
 impl Rule for WriteInline {
     type Outcome = Node;
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         let file = found.file(Errno::EISDIR)?;
         if file.row.generation != self.generation {
             return Err(Refusal::Stale(file.row.generation));

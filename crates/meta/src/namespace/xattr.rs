@@ -4,8 +4,8 @@
 //! value is a row of its own.
 
 use super::access::{Guard, READ, WRITE};
-use super::locate::{Found, Located};
-use super::reader::Reader;
+use super::locate::{Located, LocatedRow};
+use super::reader::RowReader;
 use super::{At, Change, Context, Decision, Refusal, Rule, commit};
 use crate::tables::{DirectoryRow, Key, Row};
 use bytes::Bytes;
@@ -57,10 +57,10 @@ pub struct RemoveXattr {
 
 impl Rule for GetXattr {
     type Outcome = Bytes;
-    type Rows<'a> = (Found<'a>, Option<&'a Bytes>);
+    type Rows<'a> = (LocatedRow<'a>, Option<&'a Bytes>);
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
-        let found = Found::look(&self.at, reader)?;
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
+        let found = LocatedRow::look(&self.at, reader)?;
         let value = match holder(found) {
             Ok(holder) if holder.has(&self.name) => reader.xattr(holder.inode(), &self.name)?,
             _ => None,
@@ -78,13 +78,13 @@ impl Rule for GetXattr {
 
 impl Rule for SetXattr {
     type Outcome = ();
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<()>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<()>, Refusal> {
         let holder = holder(found)?;
         check_name(&self.name)?;
         if self.value.len() > VALUE_BYTES_MAX {
@@ -110,13 +110,13 @@ impl Rule for SetXattr {
 
 impl Rule for ListXattrs {
     type Outcome = Vec<Bytes>;
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Vec<Bytes>>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<Vec<Bytes>>, Refusal> {
         let holder = holder(found)?;
         let shown = |name: &&Bytes| context.caller.is_root() || Namespace::of(name) != Ok(Namespace::Trusted);
         Ok(Decision::Answer(holder.names().iter().filter(shown).cloned().collect()))
@@ -125,13 +125,13 @@ impl Rule for ListXattrs {
 
 impl Rule for RemoveXattr {
     type Outcome = ();
-    type Rows<'a> = Found<'a>;
+    type Rows<'a> = LocatedRow<'a>;
 
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
+        LocatedRow::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<()>, Refusal> {
+    fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<()>, Refusal> {
         let holder = holder(found)?;
         check_name(&self.name)?;
         holder.check_write(Namespace::of(&self.name)?, context)?;
@@ -174,31 +174,31 @@ fn check_name(name: &[u8]) -> Result<(), Errno> {
 
 /// What has attributes.
 #[derive(Clone, Copy)]
-enum Holder<'a> {
+enum XattrHolder<'a> {
     File(Located<'a>),
     Directory(InodeId, &'a DirectoryRow),
 }
 
-fn holder(found: Found<'_>) -> Result<Holder<'_>, Refusal> {
+fn holder(found: LocatedRow<'_>) -> Result<XattrHolder<'_>, Refusal> {
     match found {
-        Found::File(file) => Ok(Holder::File(file)),
-        Found::Directory(inode, row) => Ok(Holder::Directory(inode, row)),
-        Found::Nothing => Err(Refusal::NotHere),
+        LocatedRow::File(file) => Ok(XattrHolder::File(file)),
+        LocatedRow::Directory(inode, row) => Ok(XattrHolder::Directory(inode, row)),
+        LocatedRow::Nothing => Err(Refusal::NotHere),
     }
 }
 
-impl<'a> Holder<'a> {
+impl<'a> XattrHolder<'a> {
     fn inode(&self) -> InodeId {
         match self {
-            Holder::File(file) => file.inode,
-            Holder::Directory(inode, _) => *inode,
+            XattrHolder::File(file) => file.inode,
+            XattrHolder::Directory(inode, _) => *inode,
         }
     }
 
     fn names(&self) -> &'a [Bytes] {
         match self {
-            Holder::File(file) => &file.row.xattrs,
-            Holder::Directory(_, row) => &row.xattrs,
+            XattrHolder::File(file) => &file.row.xattrs,
+            XattrHolder::Directory(_, row) => &row.xattrs,
         }
     }
 
@@ -208,8 +208,8 @@ impl<'a> Holder<'a> {
 
     fn guard(&self) -> Guard {
         match self {
-            Holder::File(file) => file.guard(),
-            Holder::Directory(_, row) => Guard::from(*row),
+            XattrHolder::File(file) => file.guard(),
+            XattrHolder::Directory(_, row) => Guard::from(*row),
         }
     }
 
@@ -245,13 +245,13 @@ impl<'a> Holder<'a> {
 
     fn put_names(&self, names: Vec<Bytes>, now: Timestamp) -> Vec<Change> {
         match self {
-            Holder::File(file) => {
+            XattrHolder::File(file) => {
                 let mut row = file.row.clone();
                 row.attributes.ctime = now;
                 row.xattrs = names;
                 file.put_externalised(row)
             }
-            Holder::Directory(inode, row) => {
+            XattrHolder::Directory(inode, row) => {
                 let row = DirectoryRow { ctime: now, xattrs: names, ..(*row).clone() };
                 vec![Change::put(Key::Directory(*inode), Row::Directory(row))]
             }

@@ -2,8 +2,8 @@
 
 use std::io;
 use tokio::runtime::{Builder, Runtime};
-use varve_world::clock::{Clock, Moment};
-use varve_world::priority::give_way;
+use varve_env::clock::{Clock, Instant};
+use varve_env::priority::give_way;
 
 /// Threads that flush tables: as many as may wait for the store without holding each other up; they compete with the
 /// workers for processors, so not more. As many again merge tables.
@@ -11,26 +11,26 @@ const THREADS: usize = 2;
 
 /// Where tables are flushed and collected; and where they are merged, by threads that give way to all others, for nobody
 /// waits for a merge.
-pub(super) struct Background {
+pub(super) struct BackgroundRuntimes {
     pub tables: Runtime,
     pub merges: Runtime,
 }
 
-impl Background {
-    pub fn start() -> io::Result<Background> {
+impl BackgroundRuntimes {
+    pub fn start() -> io::Result<BackgroundRuntimes> {
         let threads = |name| {
             let mut builder = Builder::new_multi_thread();
             builder.worker_threads(THREADS).thread_name(name).enable_all();
             builder
         };
-        Ok(Background {
+        Ok(BackgroundRuntimes {
             tables: threads("varve-background").build()?,
             merges: threads("varve-merges").on_thread_start(give_way).build()?,
         })
     }
 
     /// Waits until `end` for what blocks there.
-    pub fn stop(self, clock: &dyn Clock, end: Moment) {
+    pub fn stop(self, clock: &dyn Clock, end: Instant) {
         self.merges.shutdown_timeout(end.since(clock.monotonic()));
         self.tables.shutdown_timeout(end.since(clock.monotonic()));
     }

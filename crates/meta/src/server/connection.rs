@@ -2,15 +2,16 @@
 //!
 //! Requests of a connection run side by side and are answered in the order in which they end. What has been begun is
 //! run to its end whatever becomes of the connection: a change over several shards must not be dropped half way, and
-//! its answer is recorded for the retry. All answers that are ready and have not gone straight to the peer's mailbox go out in one write.
+//! its answer is recorded for the retry. All answers that are ready and have not gone straight to the peer's
+//! shared-memory slot go out in one write.
 
-use super::desk::{Desk, Left, encode};
-use super::dispatch::{self, Answer};
+use super::dispatch::{self, DispatchReply};
 use super::handshake::{self, HandshakeError};
-use super::held::Share;
 use super::local_stream::{AtHand, ShareMemory};
+use super::memory_budget::MemoryCharge;
+use super::request_queue::{DeferredWork, RequestQueue, encode};
 use super::sessions::{Admitted, Peer};
-use super::strangers::Stay;
+use super::unauthenticated::PendingGuard;
 use super::worker::Worker;
 use bytes::{Buf, BytesMut};
 use futures::FutureExt;
@@ -21,12 +22,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use varve_wire::Request;
-use varve_wire::frame::{self, FrameError};
-use varve_world::stages::{self, Stage};
+use varve_env::stages::{self, Stage};
+use varve_proto::Request;
+use varve_proto::frame::{self, FrameError};
 
 /// Requests of one connection that may be under way. A blocking client has one, a pipelining one rarely needs more
-/// than covers a group commit; beyond it the peer waits in its own socket buffer or mailbox.
+/// than covers a group commit; beyond it the peer waits in its own socket buffer or shared-memory slot.
 pub(super) const REQUESTS_IN_FLIGHT_MAX: usize = 64;
 
 /// Places of requests that a connection keeps for the next ones: a blocking client needs one.
@@ -66,19 +67,19 @@ pub async fn serve<R, W>(
     mut writer: W,
     peer: Peer,
     worker: Rc<Worker>,
-    stranger: Stay,
+    pending: PendingGuard,
 ) -> Result<(), ConnectionError>
 where
     R: AsyncRead + AtHand + Unpin,
     W: AsyncWrite + ShareMemory + Unpin,
 {
-    let (caller, stay) = tokio::select! {
+    let (caller, guard) = tokio::select! {
         admitted = handshake::admit(&mut reader, &mut writer, &worker, peer) => admitted?,
-        () = stranger.sent_away() => return Err(HandshakeError::SentAway(worker.shared.limits.strangers).into()),
+        () = pending.evicted() => return Err(HandshakeError::Evicted(worker.shared.limits.unauthenticated).into()),
         () = worker.stopping() => return Ok(()),
     };
-    drop(stranger);
-    let revoked = stay.key.revoked();
+    drop(pending);
+    let revoked = guard.key.revoked();
     converse(&mut reader, &mut writer, Rc::new(caller), worker, revoked).await
 }
 
@@ -94,11 +95,11 @@ where
     W: AsyncWrite + Unpin,
 {
     let mut input = BytesMut::with_capacity(INPUT_BYTES);
-    let mut output = Output::default();
-    let desk = Desk::new(&worker, &caller, reader.mailbox());
+    let mut output = SendBuffer::default();
+    let request_queue = RequestQueue::new(&worker, &caller, reader.shm_slot());
     let mut in_flight = FuturesUnordered::new();
     let mut spare = Vec::new();
-    let mut progress = Progress::default();
+    let mut progress = TransferProgress::default();
     let stall = worker.shared.limits.stall;
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + stall, stall);
     let mut stopping = pin!(worker.stopping());
@@ -106,25 +107,25 @@ where
     // Set when nothing more is read: what is under way ends, what is answered is written, unless the peer is gone.
     let mut end: Option<Result<(), ConnectionError>> = None;
     let mut read_at = None;
-    let mut held = Share::of(&worker, 0);
+    let mut memory_held = MemoryCharge::of(&worker, 0);
     loop {
-        desk.attend();
-        desk.take_laid(|answer| output.add(&answer));
-        held.set(output.len());
-        let has_room = |in_flight: usize, output: &Output| {
-            let begun = in_flight + desk.expected();
+        request_queue.attend();
+        request_queue.take_laid(|answer| output.add(&answer));
+        memory_held.set(output.len());
+        let has_room = |in_flight: usize, output: &SendBuffer| {
+            let begun = in_flight + request_queue.expected();
             let may_begin = begun < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX;
-            may_begin && (!worker.held.is_much() || (begun == 0 && output.is_empty()))
+            may_begin && (!worker.memory_held.is_much() || (begun == 0 && output.is_empty()))
         };
         let mut waits = None;
-        match desk.take_left() {
-            Some(Left::Waits(request, length)) => {
+        match request_queue.take_left() {
+            Some(DeferredWork::Waits(request, length)) => {
                 progress.bytes += length as u64;
                 waits = Some((*request, length));
             }
             // As a read of nothing is.
-            Some(Left::Bytes(bytes)) if bytes.is_empty() => end = end.or(Some(Ok(()))),
-            Some(Left::Bytes(bytes)) => {
+            Some(DeferredWork::Bytes(bytes)) if bytes.is_empty() => end = end.or(Some(Ok(()))),
+            Some(DeferredWork::Bytes(bytes)) => {
                 progress.bytes += bytes.len() as u64;
                 input.extend_from_slice(&bytes);
                 read_at = stages::begin();
@@ -134,13 +135,13 @@ where
         loop {
             if let Some((request, length)) = waits.take() {
                 let answer = answer(Rc::clone(&worker), Rc::clone(&caller), request, length);
-                let mut answering = Answering::new(answer, &mut spare);
+                let mut answering = InFlightRequest::new(answer, &mut spare);
                 // What need not wait for anything never joins those that do.
                 match (&mut answering).now_or_never() {
                     Some(answered) => take_answer(answered, &mut output, &mut spare),
                     None => in_flight.push(answering),
                 }
-                held.set(output.len());
+                memory_held.set(output.len());
             }
             if end.is_some() || !has_room(in_flight.len(), &output) {
                 break;
@@ -148,21 +149,21 @@ where
             match take_request(&mut input, &caller) {
                 Ok(Some((request, length))) => {
                     stages::end(Stage::Queue, read_at);
-                    waits = desk.begin(&worker, request, output.is_empty()).map(|request| (request, length));
-                    desk.take_laid(|answer| output.add(&answer));
-                    held.set(output.len());
+                    waits = request_queue.begin(&worker, request, output.is_empty()).map(|request| (request, length));
+                    request_queue.take_laid(|answer| output.add(&answer));
+                    memory_held.set(output.len());
                 }
                 Ok(None) => break,
                 Err(error) => end = Some(Err(error)),
             }
         }
-        let idle = in_flight.is_empty() && desk.expected() == 0 && output.is_empty();
+        let idle = in_flight.is_empty() && request_queue.expected() == 0 && output.is_empty();
         if idle && let Some(end) = end {
             return end;
         }
         if idle
             && end.is_none()
-            && let Some(count) = worker.vigil.find(desk.number(), || reader.at_hand(&mut input))
+            && let Some(count) = worker.busy_poll.find(request_queue.number(), || reader.at_hand(&mut input))
         {
             progress.bytes += count as u64;
             read_at = stages::begin();
@@ -170,19 +171,19 @@ where
         }
         let reads = end.is_none() && has_room(in_flight.len(), &output);
         let straight = reads && output.is_empty();
-        desk.wait(straight, straight && in_flight.is_empty() && input.is_empty());
+        request_queue.wait(straight, straight && in_flight.is_empty() && input.is_empty());
         // In this order: an answer that is ready joins those to be written, and they go before more is read.
         tokio::select! {
             biased;
             Some(answered) = in_flight.next(), if !in_flight.is_empty() => {
                 take_answer(answered, &mut output, &mut spare);
             }
-            () = poll_fn(|context| desk.poll_called(context)) => {}
+            () = poll_fn(|context| request_queue.poll_called(context)) => {}
             written = writer.write(output.bytes()), if !output.is_empty() => match written {
                 Ok(0) => end = output.abandon(Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into())),
                 Ok(count) => {
                     output.advance(count);
-                    worker.vigil.moved();
+                    worker.busy_poll.moved();
                     progress.bytes += count as u64;
                 }
                 Err(error) => end = output.abandon(Err(error.into())),
@@ -214,16 +215,16 @@ where
 }
 
 /// Answers a request that waits, and is `length` bytes long.
-async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request, length: usize) -> Answer {
-    let _share = Share::of(&worker, length);
+async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request, length: usize) -> DispatchReply {
+    let _share = MemoryCharge::of(&worker, length);
     dispatch::answer(worker, caller, request).await
 }
 
 /// A request under way. It has a place of its own in memory, some kilobytes, which serves the next one when it is done.
-struct Answering<F>(Option<Pin<Box<F>>>);
+struct InFlightRequest<F>(Option<Pin<Box<F>>>);
 
-impl<F: Future> Answering<F> {
-    fn new(answer: F, spare: &mut Vec<Pin<Box<F>>>) -> Answering<F> {
+impl<F: Future> InFlightRequest<F> {
+    fn new(answer: F, spare: &mut Vec<Pin<Box<F>>>) -> InFlightRequest<F> {
         let place = match spare.pop() {
             Some(mut place) => {
                 place.set(answer);
@@ -231,11 +232,11 @@ impl<F: Future> Answering<F> {
             }
             None => Box::pin(answer),
         };
-        Answering(Some(place))
+        InFlightRequest(Some(place))
     }
 }
 
-impl<F: Future> Future for Answering<F> {
+impl<F: Future> Future for InFlightRequest<F> {
     type Output = (F::Output, Pin<Box<F>>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -245,7 +246,11 @@ impl<F: Future> Future for Answering<F> {
     }
 }
 
-fn take_answer<F>((answer, place): (Answer, Pin<Box<F>>), output: &mut Output, spare: &mut Vec<Pin<Box<F>>>) {
+fn take_answer<F>(
+    (answer, place): (DispatchReply, Pin<Box<F>>),
+    output: &mut SendBuffer,
+    spare: &mut Vec<Pin<Box<F>>>,
+) {
     output.add(&answer);
     if spare.len() < SPARE_MAX {
         spare.push(place);
@@ -270,7 +275,7 @@ fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<(Reque
 
 /// Frames that wait for the peer.
 #[derive(Default)]
-struct Output {
+struct SendBuffer {
     frames: Vec<u8>,
     written: usize,
     abandoned: bool,
@@ -278,7 +283,7 @@ struct Output {
     since: Option<Instant>,
 }
 
-impl Output {
+impl SendBuffer {
     fn len(&self) -> usize {
         self.frames.len() - self.written
     }
@@ -291,7 +296,7 @@ impl Output {
         &self.frames[self.written..]
     }
 
-    fn add(&mut self, answer: &Answer) {
+    fn add(&mut self, answer: &DispatchReply) {
         if self.abandoned {
             return;
         }
@@ -313,19 +318,19 @@ impl Output {
 
     /// The peer is gone: nothing more is written.
     fn abandon(&mut self, end: Result<(), ConnectionError>) -> Option<Result<(), ConnectionError>> {
-        *self = Output { abandoned: true, ..Output::default() };
+        *self = SendBuffer { abandoned: true, ..SendBuffer::default() };
         Some(end)
     }
 }
 
 /// Whether bytes have moved since the last tick.
 #[derive(Default)]
-struct Progress {
+struct TransferProgress {
     bytes: u64,
     at_last_tick: u64,
 }
 
-impl Progress {
+impl TransferProgress {
     fn stalled(&mut self, waits: bool) -> bool {
         let moved = self.bytes != self.at_last_tick;
         self.at_last_tick = self.bytes;

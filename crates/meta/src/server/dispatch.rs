@@ -1,34 +1,34 @@
 //! From a request to its answer: wire call → verb → shard → wire reply. What a call means is decided elsewhere; here it
 //! is checked, translated and routed.
 
-mod at_once;
 mod backing;
-mod case;
 mod directories;
+mod fast_path;
 mod files;
-mod moments;
 mod names;
+mod request_handler;
 mod retries;
+mod snapshots;
 mod sync;
 pub mod translate;
 
-pub use at_once::{Begun, begin};
-pub use retries::{Doubts, InFlight};
+pub use fast_path::{FastPathOutcome, begin};
+pub use retries::{InFlight, UnknownOutcomeCalls};
 
-use super::complaints::About;
 use super::metrics::{Outcome, Timed};
-use super::opening::{To, takes_no_writes};
+use super::opening::{OpenPurpose, takes_no_writes};
+use super::rate_limited_log::About;
 use super::sessions::Admitted;
 use super::worker::Worker;
 use crate::shards::Shard;
-use case::{Answered, Case};
+use request_handler::{CompletedCall, RequestHandler};
 use std::rc::Rc;
+use varve_env::stages::{self, Stage};
+use varve_proto::{Call, CallFailure, CallId, OpenMode, Reply, Request, Response, ShardStatus, WireCredentials};
 use varve_types::{Credentials, Errno, InodeId, ShardId};
-use varve_wire::{Call, CallId, Failure, OpenMode, Reply, Request, Response, ShardStatus, WireCredentials};
-use varve_world::stages::{self, Stage};
 
 /// What goes back.
-pub enum Answer {
+pub enum DispatchReply {
     Response(Response),
     /// A response that was encoded when the change was decided, now or when the call first came.
     Recorded {
@@ -38,7 +38,7 @@ pub enum Answer {
 }
 
 /// Runs a request to its end. Those that [`begin`] has not answered come here.
-pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) -> Answer {
+pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) -> DispatchReply {
     let _passage = stages::enter(Stage::Served);
     let timed = worker.metrics.begin(&request.call);
     let (id, shard) = (request.id, ShardId(request.shard));
@@ -47,13 +47,19 @@ pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) 
 }
 
 /// What a call came to, as it is sent and counted.
-fn conclude(worker: &Worker, timed: Timed, shard: ShardId, id: CallId, answered: Result<Answered, Failure>) -> Answer {
+fn conclude(
+    worker: &Worker,
+    timed: Timed,
+    shard: ShardId,
+    id: CallId,
+    answered: Result<CompletedCall, CallFailure>,
+) -> DispatchReply {
     let answer = match answered {
-        Ok(Answered::Reply(reply)) => Answer::Response(Response { id, result: Ok(reply) }),
-        Ok(Answered::Encoded(body)) => Answer::Recorded { id, body },
+        Ok(CompletedCall::Reply(reply)) => DispatchReply::Response(Response { id, result: Ok(reply) }),
+        Ok(CompletedCall::Encoded(body)) => DispatchReply::Recorded { id, body },
         Err(failure) => {
-            if let Failure::Server { message, .. } = &failure {
-                let untold = worker.complaints.due(About::Shard(shard), worker.shared.clock.monotonic());
+            if let CallFailure::Server { message, .. } = &failure {
+                let untold = worker.error_log.due(About::Shard(shard), worker.shared.clock.monotonic());
                 match untold {
                     Some(0) => tracing::error!("a call of session {:016x} failed: {message}", id.session),
                     Some(untold) => tracing::error!(
@@ -63,20 +69,20 @@ fn conclude(worker: &Worker, timed: Timed, shard: ShardId, id: CallId, answered:
                     None => {}
                 }
             }
-            Answer::Response(Response { id, result: Err(failure) })
+            DispatchReply::Response(Response { id, result: Err(failure) })
         }
     };
     worker.metrics.end(
         timed,
         match &answer {
-            Answer::Response(response) => Outcome::of(response),
-            Answer::Recorded { .. } => Outcome::Done,
+            DispatchReply::Response(response) => Outcome::of(response),
+            DispatchReply::Recorded { .. } => Outcome::Done,
         },
     );
     answer
 }
 
-async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -> Result<Answered, Failure> {
+async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -> Result<CompletedCall, CallFailure> {
     let id = ShardId(request.shard);
     // First, for they are told once: whatever becomes of the call that brings them, they are used when it is answered.
     for inode in request.released.drain(..) {
@@ -93,17 +99,17 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
     };
     let shard = match shard {
         Some(shard) => shard,
-        None if !worker.owns(id) => return Err(Failure::NotOwner),
+        None if !worker.owns(id) => return Err(CallFailure::NotOwner),
         // In a box of its own, so that the calls that need not wait stay small.
         None => {
             let needless = syncs && has_nothing_in(worker, caller, id);
-            let to = if needless { To::Change } else { wanted_to(&request.call) };
+            let to = if needless { OpenPurpose::Change } else { wanted_to(&request.call) };
             match Box::pin(worker.wanted(id, to)).await {
                 Ok(shard) => shard,
-                Err(Failure::Server { .. }) if needless => return Ok(Reply::Done.into()),
+                Err(CallFailure::Server { .. }) if needless => return Ok(Reply::Done.into()),
                 Err(failure) => {
-                    if syncs && matches!(failure, Failure::Server { .. }) {
-                        worker.opening.told(id, caller.session);
+                    if syncs && matches!(failure, CallFailure::Server { .. }) {
+                        worker.opening.reported(id, caller.session);
                     }
                     return Err(failure);
                 }
@@ -116,22 +122,22 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
     if syncs {
         return Box::pin(sync::concluded(worker, caller, id, answered)).await;
     }
-    if answered.is_err() && shard.is_at_rest() && worker.shard(id).is_some() {
+    if answered.is_err() && shard.is_read_only() && worker.shard(id).is_some() {
         // It was opened meanwhile, and what was read at rest is let go of.
-        return Err(Failure::Busy);
+        return Err(CallFailure::Busy);
     }
     answered
 }
 
 /// Whether a call can be answered by a shard that changes nothing. A sync cannot: nobody knows what is unsynced in a shard
 /// that has no owner.
-fn wanted_to(call: &Call) -> To {
+fn wanted_to(call: &Call) -> OpenPurpose {
     match call {
-        Call::Sync => To::Sync,
-        Call::Release | Call::ShardStatus => To::Change,
-        Call::TakeMoment { .. } | Call::ReadMoment { .. } | Call::ForgetMoment { .. } => To::Change,
-        call if changes(call) => To::Change,
-        _ => To::Read,
+        Call::Sync => OpenPurpose::Sync,
+        Call::Release | Call::ShardStatus => OpenPurpose::Change,
+        Call::TakeSnapshot { .. } | Call::ReadSnapshot { .. } | Call::ReleaseSnapshot { .. } => OpenPurpose::Change,
+        call if changes(call) => OpenPurpose::Change,
+        _ => OpenPurpose::Read,
     }
 }
 
@@ -143,16 +149,16 @@ fn after_failure(
     worker: &Rc<Worker>,
     shard: &Rc<Shard>,
     changed: Option<CallId>,
-    answered: Result<Answered, Failure>,
-) -> Result<Answered, Failure> {
-    let Err(Failure::Server { errno, .. }) = &answered else { return answered };
+    answered: Result<CompletedCall, CallFailure>,
+) -> Result<CompletedCall, CallFailure> {
+    let Err(CallFailure::Server { errno, .. }) = &answered else { return answered };
     if !shard.has_failed() {
         return answered;
     }
     worker.reopen(shard);
     let may_pass = !takes_no_writes(Errno::from_number(*errno));
     match changed {
-        Some(id) if may_pass && worker.doubts.is_first_of(id) => Err(Failure::Busy),
+        Some(id) if may_pass && worker.unknown_outcomes.is_first_of(id) => Err(CallFailure::Busy),
         _ => answered,
     }
 }
@@ -168,31 +174,31 @@ async fn respond_at(
     shard: &Rc<Shard>,
     caller: &Admitted,
     request: Request,
-) -> Result<Answered, Failure> {
+) -> Result<CompletedCall, CallFailure> {
     let Request { id, credentials, call, .. } = request;
     let own_name = credentials.uid == 0;
     let credentials = check(caller, credentials, &call)?;
-    let case = Case { worker, shard, caller, credentials, own_name, id };
+    let handler = RequestHandler { worker, shard, caller, credentials, own_name, id };
     if !changes(&call) {
-        return case.perform(call).await;
+        return handler.perform(call).await;
     }
     // The first try of the same call may still be under way, its connection lost. Only when it has ended is its answer
     // one that may leave.
     let Some(_entered) = worker.in_flight.enter(id) else {
-        return Err(Failure::Busy);
+        return Err(CallFailure::Busy);
     };
     if let Some(cause) = shard.failed() {
         return Err(translate::failed(cause));
     }
     if let Some(replied) = shard.find_reply(caller.session, id.slot, id.number) {
-        return Box::pin(case.replayed(&call, replied)).await;
+        return Box::pin(handler.replayed(&call, replied)).await;
     }
     check_room(worker, &call)?;
-    case.perform(call).await
+    handler.perform(call).await
 }
 
 /// What no call may do, whatever it is about. Returns in whose name it is made.
-fn check(caller: &Admitted, credentials: WireCredentials, call: &Call) -> Result<Credentials, Failure> {
+fn check(caller: &Admitted, credentials: WireCredentials, call: &Call) -> Result<Credentials, CallFailure> {
     if caller.observer && changes(call) {
         return Err(errno(Errno::EROFS));
     }
@@ -204,7 +210,7 @@ fn check(caller: &Admitted, credentials: WireCredentials, call: &Call) -> Result
 
 /// What makes the volume larger needs room beneath. Asked only of a call that was not made before, for what was made stays
 /// made.
-fn check_room(worker: &Worker, call: &Call) -> Result<(), Failure> {
+fn check_room(worker: &Worker, call: &Call) -> Result<(), CallFailure> {
     match grows(call) && worker.shared.reserve.is_short() {
         true => Err(errno(Errno::ENOSPC)),
         false => Ok(()),
@@ -225,8 +231,8 @@ fn changes(call: &Call) -> bool {
         | Call::SetAttributes { .. }
         | Call::WriteInline { .. }
         | Call::Promote { .. }
-        | Call::UnsettleSize { .. }
-        | Call::SettleSize { .. }
+        | Call::MarkSizeStale { .. }
+        | Call::RecordSize { .. }
         | Call::RaiseSize { .. }
         | Call::SetXattr { .. }
         | Call::RemoveXattr { .. } => true,
@@ -242,9 +248,9 @@ fn changes(call: &Call) -> bool {
         | Call::Sync
         | Call::Release
         | Call::ShardStatus
-        | Call::TakeMoment { .. }
-        | Call::ReadMoment { .. }
-        | Call::ForgetMoment { .. }
+        | Call::TakeSnapshot { .. }
+        | Call::ReadSnapshot { .. }
+        | Call::ReleaseSnapshot { .. }
         | Call::Ping { .. } => false,
     }
 }
@@ -262,7 +268,7 @@ fn grows(call: &Call) -> bool {
     }
 }
 
-impl Case<'_> {
+impl RequestHandler<'_> {
     fn status(&self) -> ShardStatus {
         let figures = self.shard.status();
         ShardStatus {
@@ -278,7 +284,7 @@ impl Case<'_> {
     }
 
     /// Each verb in a box of its own: together they would be a future of 44 KB, which is moved for every call.
-    async fn perform(&self, call: Call) -> Result<Answered, Failure> {
+    async fn perform(&self, call: Call) -> Result<CompletedCall, CallFailure> {
         match call {
             Call::Lookup { parent, name } => Box::pin(self.lookup(parent, &name)).await,
             Call::Create { parent, name, node, mode, open } => {
@@ -303,12 +309,12 @@ impl Case<'_> {
                 Box::pin(self.write_inline(at, generation, data, mtime)).await
             }
             Call::Promote { at, generation, size } => Box::pin(self.promote(at, generation, size)).await,
-            Call::UnsettleSize { at, generation, at_least } => {
-                Box::pin(self.unsettle_size(at, generation, at_least)).await
+            Call::MarkSizeStale { at, generation, at_least } => {
+                Box::pin(self.mark_size_stale(at, generation, at_least)).await
             }
             Call::RaiseSize { at, generation, at_least } => Box::pin(self.raise_size(at, generation, at_least)).await,
-            Call::SettleSize { at, generation, size, mtime } => {
-                Box::pin(self.settle_size(at, generation, size, mtime)).await
+            Call::RecordSize { at, generation, size, mtime } => {
+                Box::pin(self.record_size(at, generation, size, mtime)).await
             }
             Call::ReadLink { at } => Box::pin(self.read_link(at)).await,
             Call::GetXattr { at, name } => Box::pin(self.get_xattr(at, name)).await,
@@ -322,15 +328,15 @@ impl Case<'_> {
             Call::Release => Ok(Reply::Done.into()),
             Call::ShardStatus => Ok(Reply::ShardStatus(self.status()).into()),
             Call::Ping { payload } => Ok(Reply::Pong { payload }.into()),
-            Call::TakeMoment { number } => Box::pin(self.take_moment(number)).await,
-            Call::ReadMoment { number, from, end, bytes_max } => {
-                Box::pin(self.read_moment(number, from, end, bytes_max)).await
+            Call::TakeSnapshot { number } => Box::pin(self.take_snapshot(number)).await,
+            Call::ReadSnapshot { number, from, end, bytes_max } => {
+                Box::pin(self.read_snapshot(number, from, end, bytes_max)).await
             }
-            Call::ForgetMoment { number } => self.forget_moment(number),
+            Call::ReleaseSnapshot { number } => self.release_snapshot(number),
         }
     }
 }
 
-fn errno(errno: Errno) -> Failure {
-    Failure::Errno(errno.number())
+fn errno(errno: Errno) -> CallFailure {
+    CallFailure::Errno(errno.number())
 }

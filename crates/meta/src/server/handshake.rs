@@ -1,20 +1,20 @@
-//! The server's side of the handshake (`varve_wire::handshake`): who comes, whether they hold a key, whether they
+//! The server's side of the handshake (`varve_proto::handshake`): who comes, whether they hold a key, whether they
 //! are admitted.
 
 use super::clients::{ClientStay, Clients};
 use super::keys::KeyStay;
 use super::limits::principals_of;
 use super::local_stream::ShareMemory;
-use super::sessions::{Admitted, NotAdmitted, Peer, Stay};
+use super::sessions::{Admitted, NotAdmitted, Peer, SessionGuard};
 use super::worker::Worker;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use varve_env::random;
+use varve_proto::frame::{self, FrameError, HEADER_BYTES};
+use varve_proto::handshake::exchange::{Binding, ExchangeError, Responder};
+use varve_proto::handshake::{Answer, Greeting, HELLO_BYTES_MAX, Hello, Nonce, Offer, VolumeKey, Welcome};
 use varve_types::{SessionId, VolumeId};
-use varve_wire::frame::{self, FrameError, HEADER_BYTES};
-use varve_wire::handshake::exchange::{Binding, ExchangeError, Responder};
-use varve_wire::handshake::{Answer, Greeting, HELLO_BYTES_MAX, Hello, Nonce, Offer, VolumeKey, Welcome};
-use varve_world::random;
 
 /// For the last word to a peer whose handshake has failed: it fits into the buffer of any socket that is read.
 const TELL_DEADLINE: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub enum HandshakeError {
     #[error("there is no room: {0}")]
     Crowded(String),
     #[error("{0} connections have not said who they are, and this one for longest: it goes to make room for others")]
-    SentAway(usize),
+    Evicted(usize),
     #[error("the server's answer cannot be sealed: {0}")]
     Unsealed(#[from] ExchangeError),
     #[error("the connection failed in the handshake: {0}")]
@@ -42,7 +42,7 @@ pub enum HandshakeError {
 /// What an admitted connection takes up for as long as it is there.
 pub struct Stays {
     pub key: KeyStay,
-    _session: Stay,
+    _session: SessionGuard,
     _client: ClientStay,
 }
 
@@ -93,7 +93,7 @@ where
 }
 
 pub(super) fn greeting(worker: &Worker, nonce: Nonce) -> Greeting {
-    Greeting { version: varve_wire::VERSION, volume: worker.shared.settings.id.0, nonce }
+    Greeting { version: varve_proto::VERSION, volume: worker.shared.settings.id.0, nonce }
 }
 
 /// A client that holds a key, and what it has offered under it.
@@ -164,7 +164,7 @@ where
 {
     let (sealed, records) = proved.responder.finish(&worker.shared.welcome())?;
     let answer = encoded(&Answer::Sealed(sealed))?;
-    if !(proved.offer.mailbox && writer.send_with_mailbox(&answer)?) {
+    if !(proved.offer.shm_slot && writer.send_with_shm_slot(&answer)?) {
         send_encoded(writer, &answer).await?;
     }
     writer.protect(records);
@@ -229,9 +229,9 @@ where
         Err(_) => None,
     };
     match (version, decoded) {
-        (Some(version), _) if version != varve_wire::VERSION => Ok(Err(format!(
+        (Some(version), _) if version != varve_proto::VERSION => Ok(Err(format!(
             "the server speaks version {} of the protocol and the client version {version}: use the same varve on both",
-            varve_wire::VERSION
+            varve_proto::VERSION
         ))),
         (_, Ok(hello)) => Ok(Ok(hello)),
         (_, Err(error)) => Err(HandshakeError::Garbage(error)),

@@ -1,7 +1,7 @@
 //! Messages to a worker, and the other shards as a worker's shards reach them.
 
-use super::guest::{self, Visit};
-use super::opening::To;
+use super::local_session::{self, LocalCall};
+use super::opening::OpenPurpose;
 use super::worker::Worker;
 use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers, Shard};
 use std::rc::{Rc, Weak};
@@ -17,20 +17,20 @@ pub const INBOX_MAX: usize = 1024;
 /// How long a call waits for its worker to take it and for its shard to be open: opening a shard replays its log.
 const DELIVERY_DEADLINE: Duration = Duration::from_secs(60);
 
-pub enum Message {
+pub enum WorkerMessage {
     /// What a shard of another worker asks of one of this worker's.
     Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<PeerReply> },
     /// The session is gone, and what it alone had open is closed.
     EndSession { session: SessionId, closed: Arc<[InodeId]> },
     /// A request of a client in this process.
-    Visit(Visit),
+    LocalCall(LocalCall),
     /// A client in this process is about to ask for something.
     Rouse,
 }
 
 /// What the server tells all its workers to be at. Each follows from the one before, or from any earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum ServerCommand {
     /// Listen, open the shards, and wait for the other workers.
     Open,
     Accept,
@@ -42,7 +42,7 @@ pub enum Command {
 
 /// The other shards of the volume, from one worker.
 pub struct WorkerPeers {
-    pub inboxes: Vec<mpsc::Sender<Message>>,
+    pub inboxes: Vec<mpsc::Sender<WorkerMessage>>,
     /// The worker itself: calls to its own shards go there directly.
     pub worker: Weak<Worker>,
 }
@@ -57,7 +57,7 @@ impl WorkerPeers {
             return answer(&own, shard, call).await;
         }
         let (reply, answer) = oneshot::channel();
-        let message = Message::Peer { shard, call, reply };
+        let message = WorkerMessage::Peer { shard, call, reply };
         drop(own);
         match self.inboxes[owner].send_timeout(message, DELIVERY_DEADLINE).await {
             Ok(()) => {}
@@ -85,7 +85,7 @@ impl Peers for WorkerPeers {
 }
 
 /// Takes a worker's messages for as long as it lives.
-pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
+pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage>) {
     let mut next = None;
     loop {
         let Some(message) = (match next.take() {
@@ -95,11 +95,11 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
             return;
         };
         match message {
-            Message::Rouse => next = worker.vigil.rouse(|| inbox.try_recv().ok()).await,
-            Message::EndSession { session, closed } => worker.end_session(session, &closed),
-            Message::Visit(visit) => guest::receive(&worker, visit, inbox.is_empty()),
-            Message::Peer { shard, call, reply } => {
-                worker.vigil.came();
+            WorkerMessage::Rouse => next = worker.busy_poll.rouse(|| inbox.try_recv().ok()).await,
+            WorkerMessage::EndSession { session, closed } => worker.end_session(session, &closed),
+            WorkerMessage::LocalCall(local_call) => local_session::receive(&worker, local_call, inbox.is_empty()),
+            WorkerMessage::Peer { shard, call, reply } => {
+                worker.busy_poll.came();
                 let asked = Rc::clone(&worker);
                 worker.spawn(async move {
                     // An asker that has gone away needs no answer.
@@ -111,14 +111,14 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
 }
 
 /// Follows the server's commands for as long as the worker lives.
-pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<Command>) {
+pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<ServerCommand>) {
     loop {
-        let told = *command.borrow_and_update();
-        match told {
-            Command::Open => {}
-            Command::Accept => worker.accept(),
-            Command::Drain => worker.drain(),
-            Command::Close => worker.close(),
+        let reported = *command.borrow_and_update();
+        match reported {
+            ServerCommand::Open => {}
+            ServerCommand::Accept => worker.accept(),
+            ServerCommand::Drain => worker.drain(),
+            ServerCommand::Close => worker.close(),
         }
         // The server lives as long as its workers.
         if command.changed().await.is_err() {
@@ -129,7 +129,7 @@ pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<Command>) {
 
 /// Runs what another shard asks of one of this worker's.
 async fn answer(worker: &Rc<Worker>, shard: ShardId, call: PeerCall) -> PeerReply {
-    let to = if call.only_reads() { To::Read } else { To::Change };
+    let to = if call.only_reads() { OpenPurpose::Read } else { OpenPurpose::Change };
     reopen_if_failed(worker, shard);
     match tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard, to)).await {
         Ok(Ok(opened)) => {

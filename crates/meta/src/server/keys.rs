@@ -9,8 +9,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::watch;
-use varve_wire::handshake::{KeyId, VolumeKey};
-use varve_world::volume_dir::VolumeDir;
+use varve_env::volume_dir::VolumeDir;
+use varve_proto::handshake::{KeyId, VolumeKey};
 
 pub struct Keys {
     volume: VolumeDir,

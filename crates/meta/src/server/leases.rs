@@ -7,16 +7,16 @@
 //! remembering what its predecessor granted.
 //!
 //! Invariant: no lease is granted on what was read before a change that had begun by the time of the grant. A reader
-//! takes a [`Ticket`] before it reads; a change raises the stripe's version when it begins and keeps its keys held until
-//! it has ended; a grant is refused where the version has moved or the key is held.
+//! takes a [`LeaseTicket`] before it reads; a change raises the stripe's version when it begins and keeps its keys held
+//! until it has ended; a grant is refused where the version has moved or the key is held.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use varve_env::clock::{Clock, Instant};
+use varve_env::key_hash::KeyHashing;
 use varve_types::{InodeId, NameHash, SessionId};
-use varve_world::clock::{Clock, Moment};
-use varve_world::key_hash::KeyHashing;
 
 /// How long a lease lasts, counted by the client from when it sent the request. Long enough that walking a hot path
 /// costs one lookup a second, short enough that the renaming of a directory elsewhere is a hiccup and not a hang.
@@ -53,13 +53,13 @@ impl LeaseKey {
 
 /// Taken before a read whose answer may be leased.
 #[derive(Clone, Copy, Debug)]
-pub struct Ticket {
+pub struct LeaseTicket {
     version: u64,
 }
 
 #[derive(Default)]
 struct Lease {
-    holders: Vec<(SessionId, Moment)>,
+    holders: Vec<(SessionId, Instant)>,
     /// Changes that have begun and not ended.
     held: u32,
 }
@@ -74,23 +74,23 @@ pub struct Leases {
     clock: Arc<dyn Clock>,
     stripes: Vec<Mutex<Stripe>>,
     /// Leases of the server before this one may run until then.
-    inherited_until: Moment,
+    inherited_until: Instant,
 }
 
 impl Leases {
     /// `owned_since`: when the volume's lock was taken; nobody else has granted leases after it.
-    pub fn new(clock: Arc<dyn Clock>, owned_since: Moment) -> Leases {
+    pub fn new(clock: Arc<dyn Clock>, owned_since: Instant) -> Leases {
         let stripes = (0..STRIPES).map(|_| Mutex::default()).collect();
         Leases { clock, stripes, inherited_until: owned_since.after(LEASE) }
     }
 
     /// To be called before reading what may be leased.
-    pub fn ticket(&self, key: LeaseKey) -> Ticket {
-        Ticket { version: self.stripe(key).lock().version }
+    pub fn ticket(&self, key: LeaseKey) -> LeaseTicket {
+        LeaseTicket { version: self.stripe(key).lock().version }
     }
 
     /// Leases `key` to `session`. Returns how long it lasts: zero where it may not be believed at all.
-    pub fn grant(&self, key: LeaseKey, session: SessionId, ticket: Ticket) -> Duration {
+    pub fn grant(&self, key: LeaseKey, session: SessionId, ticket: LeaseTicket) -> Duration {
         let now = self.clock.monotonic();
         let mut stripe = self.stripe(key).lock();
         if stripe.version != ticket.version {
@@ -119,27 +119,27 @@ impl Leases {
 
     /// Waits until no session but `session` holds a lease on any of `keys`, and keeps them from being leased until the
     /// answer is dropped. Waits at most [`LEASE`].
-    pub async fn hold(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> Hold {
-        let (hold, until) = self.begin_hold(keys, session);
+    pub async fn barrier(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> LeaseBarrier {
+        let (barrier, until) = self.begin_barrier(keys, session);
         loop {
             // Nothing is granted on a held key, so `until` cannot move away.
             let left = until.since(self.clock.monotonic());
             if left.is_zero() {
-                return hold;
+                return barrier;
             }
             tokio::time::sleep(left).await;
         }
     }
 
     /// The same where nobody need be waited for.
-    pub fn hold_at_once(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> Option<Hold> {
-        let (hold, until) = self.begin_hold(keys, session);
-        (until <= self.clock.monotonic()).then_some(hold)
+    pub fn try_barrier(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> Option<LeaseBarrier> {
+        let (barrier, until) = self.begin_barrier(keys, session);
+        (until <= self.clock.monotonic()).then_some(barrier)
     }
 
     /// Keeps `keys` from being leased; and until when leases of others run.
-    fn begin_hold(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> (Hold, Moment) {
-        let hold = Hold { leases: Arc::clone(self), keys: keys.to_vec() };
+    fn begin_barrier(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> (LeaseBarrier, Instant) {
+        let barrier = LeaseBarrier { leases: Arc::clone(self), keys: keys.to_vec() };
         let mut until = self.inherited_until;
         for &key in keys {
             let mut stripe = self.stripe(key).lock();
@@ -147,9 +147,9 @@ impl Leases {
             let lease = stripe.leases.entry(key).or_default();
             lease.held += 1;
             let others = lease.holders.iter().filter(|(holder, _)| *holder != session);
-            until = others.map(|(_, end)| *end).fold(until, Moment::max);
+            until = others.map(|(_, end)| *end).fold(until, Instant::max);
         }
-        (hold, until)
+        (barrier, until)
     }
 
     fn stripe(&self, key: LeaseKey) -> &Mutex<Stripe> {
@@ -159,12 +159,12 @@ impl Leases {
 }
 
 /// Keys that may not be leased while this lives.
-pub struct Hold {
+pub struct LeaseBarrier {
     leases: Arc<Leases>,
     keys: Vec<LeaseKey>,
 }
 
-impl Drop for Hold {
+impl Drop for LeaseBarrier {
     fn drop(&mut self) {
         for &key in &self.keys {
             let mut stripe = self.leases.stripe(key).lock();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
-use varve_wire::handshake::KeyId;
+use varve_proto::handshake::KeyId;
 
 /// All limits of peers. Tests make them smaller.
 #[derive(Clone, Debug)]
@@ -20,10 +20,11 @@ pub struct Limits {
     pub stall: Duration,
     /// Unauthenticated connections of one worker: the threads of some hosts whose server has come back, all at once. Each costs a
     /// descriptor and some KiB.
-    pub strangers: usize,
+    pub unauthenticated: usize,
     pub strangers_of_one: usize,
     /// Authenticated connections of one worker. A client has one a thread to each worker; a thousand is many hosts, and each
-    /// costs a descriptor and some 20 KiB, a mailbox 36 KiB of shared memory, and records over TCP up to 150 KiB.
+    /// costs a descriptor and some 20 KiB, a shared-memory slot 36 KiB of shared memory, and records over TCP up to 150
+    /// KiB.
     pub connections: usize,
     pub connections_of_one: usize,
     /// Sessions of the server, those in their grace included: far above the mounts of one host, and it bounds the memory that
@@ -40,7 +41,7 @@ impl Default for Limits {
         Limits {
             handshake: Duration::from_secs(10),
             stall: Duration::from_secs(60),
-            strangers: 512,
+            unauthenticated: 512,
             strangers_of_one: 256,
             connections: 1536,
             connections_of_one: 1024,
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn limits_of_one_principal_leave_room() {
         let limits = Limits::default();
-        assert!(limits.strangers_of_one < limits.strangers);
+        assert!(limits.strangers_of_one < limits.unauthenticated);
         assert!(limits.connections_of_one < limits.connections);
         assert!(limits.sessions_of_one < limits.sessions);
     }

@@ -1,14 +1,14 @@
 //! The sockets that a worker listens on, and their accept loops.
 
-use super::complaints::About;
 use super::connection::{self, ConnectionError};
 use super::handshake::HandshakeError;
 use super::limits::Source;
 use super::local_stream::LocalStream;
+use super::rate_limited_log::About;
 use super::remote_stream::RemoteStream;
 use super::sessions::Peer;
-use super::strangers::Strangers;
 use super::turned_away::turn_away;
+use super::unauthenticated::UnauthenticatedConnections;
 use super::worker::Worker;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
-use varve_wire::handshake::{Answer, WorkerAddress};
+use varve_proto::handshake::{Answer, WorkerAddress};
 
 /// Connections that wait to be accepted; what Linux allows by itself.
 pub const BACKLOG: u32 = 4096;
@@ -84,9 +84,9 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A server that comes back must not wait for its predecessor's connections to be forgotten.
     socket.set_reuseaddr(true)?;
-    let told = |error: io::Error| io::Error::new(error.kind(), format!("on {address}: {error}"));
-    socket.bind(address).map_err(told)?;
-    socket.listen(BACKLOG).map_err(told)
+    let reported = |error: io::Error| io::Error::new(error.kind(), format!("on {address}: {error}"));
+    socket.bind(address).map_err(reported)?;
+    socket.listen(BACKLOG).map_err(reported)
 }
 
 /// What a worker listens on.
@@ -137,7 +137,7 @@ fn advertised(address: SocketAddr) -> String {
 
 async fn accept_unix(listener: &UnixListener, worker: &Rc<Worker>) {
     loop {
-        worker.strangers.room(worker.shared.limits.strangers, || worker.shared.clock.monotonic()).await;
+        worker.unauthenticated.room(worker.shared.limits.unauthenticated, || worker.shared.clock.monotonic()).await;
         match listener.accept().await {
             Ok((stream, _)) => spawn_unix(stream, worker),
             Err(error) => pause(error).await,
@@ -151,15 +151,15 @@ fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
         Err(error) => return tracing::warn!("a connection whose peer the kernel does not tell is closed: {error}"),
     };
     if let Err(reason) = worker.shared.sessions.check_peer(peer) {
-        complain(worker, About::Connections, &peer, &reason);
+        log_error(worker, About::Connections, &peer, &reason);
         return turn_away(worker, stream, Answer::Refused { reason });
     }
-    match Strangers::enter(worker, peer.principal()) {
+    match UnauthenticatedConnections::enter(worker, peer.principal()) {
         Err(max) => turn_away(worker, stream, crowded(worker, peer, max)),
-        Ok(stranger) => spawn(worker, peer, |worker| async move {
+        Ok(pending) => spawn(worker, peer, |worker| async move {
             let stream = LocalStream::new(stream)?;
             let (reader, writer) = stream.split();
-            connection::serve(reader, writer, peer, worker, stranger).await
+            connection::serve(reader, writer, peer, worker, pending).await
         }),
     }
 }
@@ -170,13 +170,13 @@ fn crowded(worker: &Worker, peer: Peer, max: usize) -> Answer {
     let reason = format!(
         "{principal} has {max} connections at this worker that have not said who they are: try again in a moment"
     );
-    complain(worker, About::Crowd, &peer, &reason);
+    log_error(worker, About::Crowd, &peer, &reason);
     Answer::Crowded { reason }
 }
 
 async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
     loop {
-        worker.strangers.room(worker.shared.limits.strangers, || worker.shared.clock.monotonic()).await;
+        worker.unauthenticated.room(worker.shared.limits.unauthenticated, || worker.shared.clock.monotonic()).await;
         match listener.accept().await {
             Ok((stream, address)) => match tune(&stream) {
                 Ok(()) => spawn_tcp(stream, address, worker),
@@ -189,12 +189,12 @@ async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
 
 fn spawn_tcp(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     let peer = Peer::Remote { source: Source::of(address.ip()) };
-    match Strangers::enter(worker, peer.principal()) {
+    match UnauthenticatedConnections::enter(worker, peer.principal()) {
         Err(max) => turn_away(worker, stream, crowded(worker, peer, max)),
-        Ok(stranger) => spawn(worker, peer, |worker| async move {
+        Ok(pending) => spawn(worker, peer, |worker| async move {
             let stream = RemoteStream::new(stream);
             let (reader, writer) = stream.split();
-            connection::serve(reader, writer, peer, worker, stranger).await
+            connection::serve(reader, writer, peer, worker, pending).await
         }),
     }
 }
@@ -213,21 +213,21 @@ where
     C: Future<Output = Result<(), ConnectionError>> + 'static,
 {
     let task = connection(Rc::clone(worker));
-    let told = Rc::clone(worker);
+    let reported = Rc::clone(worker);
     worker.spawn_connection(async move {
         match task.await {
             Ok(()) => tracing::debug!(%peer, "connection ended"),
             Err(ConnectionError::Handshake(HandshakeError::Ended(0))) => tracing::debug!(%peer, "left without a word"),
-            Err(error @ ConnectionError::Handshake(HandshakeError::Crowded(_) | HandshakeError::SentAway(_))) => {
-                complain(&told, About::Crowd, &peer, &error.to_string());
+            Err(error @ ConnectionError::Handshake(HandshakeError::Crowded(_) | HandshakeError::Evicted(_))) => {
+                log_error(&reported, About::Crowd, &peer, &error.to_string());
             }
-            Err(error) => complain(&told, About::Connections, &peer, &error.to_string()),
+            Err(error) => log_error(&reported, About::Connections, &peer, &error.to_string()),
         }
     });
 }
 
-fn complain(worker: &Worker, about: About, peer: &Peer, why: &str) {
-    match worker.complaints.due(about, worker.shared.clock.monotonic()) {
+fn log_error(worker: &Worker, about: About, peer: &Peer, why: &str) {
+    match worker.error_log.due(about, worker.shared.clock.monotonic()) {
         Some(0) => tracing::warn!(%peer, "connection closed: {why}"),
         Some(untold) => tracing::warn!(%peer, "connection closed, as {untold} since it was last told: {why}"),
         None => {}

@@ -1,12 +1,12 @@
-//! A connection over a Unix socket, watched for what comes and not for room to send; and through a mailbox, if its client has
-//! taken one.
+//! A connection over a Unix socket, watched for what comes and not for room to send; and through a shared-memory slot,
+//! if its client has taken one.
 //!
 //! A Unix socket tells its watchers that there is room again whenever the peer has taken bytes, whether anybody waits for
 //! room or not. A stream of tokio's watches for both, so each answer that is read would wake its worker once more, for
 //! nothing. Room is watched for only while an answer does not fit, on a second descriptor of the socket, for the kernel
 //! keeps one watch a descriptor.
 
-use super::mailboxes::Mailbox;
+use super::shm_slots::ShmSlot;
 use bytes::{BufMut, BytesMut};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -20,17 +20,17 @@ use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
-use varve_wire::handshake::Channel;
-use varve_wire::record::Records;
+use varve_proto::handshake::Channel;
+use varve_proto::record::Records;
 
 pub struct LocalStream {
     socket: AsyncFd<OwnedFd>,
-    mailbox: OnceCell<Rc<Mailbox>>,
+    shm_slot: OnceCell<Rc<ShmSlot>>,
 }
 
-pub struct Reader<'a>(&'a LocalStream);
+pub struct LocalStreamReader<'a>(&'a LocalStream);
 
-pub struct Writer<'a> {
+pub struct LocalStreamWriter<'a> {
     stream: &'a LocalStream,
     /// While an answer does not fit.
     room: Option<AsyncFd<OwnedFd>>,
@@ -41,11 +41,11 @@ pub struct Writer<'a> {
 impl LocalStream {
     pub fn new(stream: UnixStream) -> io::Result<LocalStream> {
         let socket = OwnedFd::from(stream.into_std()?);
-        Ok(LocalStream { socket: watch(socket, Interest::READABLE)?, mailbox: OnceCell::new() })
+        Ok(LocalStream { socket: watch(socket, Interest::READABLE)?, shm_slot: OnceCell::new() })
     }
 
-    pub fn split(&self) -> (Reader<'_>, Writer<'_>) {
-        (Reader(self), Writer { stream: self, room: None, midway: false })
+    pub fn split(&self) -> (LocalStreamReader<'_>, LocalStreamWriter<'_>) {
+        (LocalStreamReader(self), LocalStreamWriter { stream: self, room: None, midway: false })
     }
 }
 
@@ -60,7 +60,7 @@ pub trait AtHand {
     fn at_hand(&self, input: &mut BytesMut) -> Option<usize>;
 
     /// Where the client may lay its requests down.
-    fn mailbox(&self) -> Option<&Rc<Mailbox>> {
+    fn shm_slot(&self) -> Option<&Rc<ShmSlot>> {
         None
     }
 
@@ -72,8 +72,8 @@ pub trait AtHand {
 
 /// The writing side of a connection, which can share memory with the peer if that is on the same host.
 pub trait ShareMemory {
-    /// Sends a whole message, and with it a mailbox. `false`: there can be none, and nothing was sent.
-    fn send_with_mailbox(&mut self, message: &[u8]) -> io::Result<bool>;
+    /// Sends a whole message, and with it a shared-memory slot. `false`: there can be none, and nothing was sent.
+    fn send_with_shm_slot(&mut self, message: &[u8]) -> io::Result<bool>;
 
     /// What the handshake is bound to.
     fn channel(&self) -> Channel;
@@ -82,12 +82,12 @@ pub trait ShareMemory {
     fn protect(&mut self, records: Records);
 }
 
-impl ShareMemory for Writer<'_> {
-    fn send_with_mailbox(&mut self, message: &[u8]) -> io::Result<bool> {
-        let (mailbox, shared) = match Mailbox::make() {
+impl ShareMemory for LocalStreamWriter<'_> {
+    fn send_with_shm_slot(&mut self, message: &[u8]) -> io::Result<bool> {
+        let (shm_slot, shared) = match ShmSlot::make() {
             Ok(made) => made,
             Err(error) => {
-                tracing::debug!("a connection has no mailbox: {error}");
+                tracing::debug!("a connection has no shared-memory slot: {error}");
                 return Ok(false);
             }
         };
@@ -101,7 +101,7 @@ impl ShareMemory for Writer<'_> {
             Ok(sent) => sent,
             // Such as too many descriptors on their way: nothing was sent, and the message goes without.
             Err(error) => {
-                tracing::debug!("a connection has no mailbox: {error}");
+                tracing::debug!("a connection has no shared-memory slot: {error}");
                 return Ok(false);
             }
         };
@@ -109,7 +109,7 @@ impl ShareMemory for Writer<'_> {
             // The first answer on a connection always fits, unless the peer does not want it to.
             return Err(io::ErrorKind::WriteZero.into());
         }
-        self.stream.mailbox.get_or_init(|| Rc::new(mailbox));
+        self.stream.shm_slot.get_or_init(|| Rc::new(shm_slot));
         Ok(true)
     }
 
@@ -121,16 +121,16 @@ impl ShareMemory for Writer<'_> {
     fn protect(&mut self, _: Records) {}
 }
 
-impl AtHand for Reader<'_> {
+impl AtHand for LocalStreamReader<'_> {
     fn at_hand(&self, input: &mut BytesMut) -> Option<usize> {
-        match self.mailbox() {
-            Some(mailbox) if mailbox.is_looked_into() => mailbox.take(input),
+        match self.shm_slot() {
+            Some(shm_slot) if shm_slot.is_polled() => shm_slot.take(input),
             _ => receive(self.0.socket.get_ref(), input),
         }
     }
 
-    fn mailbox(&self) -> Option<&Rc<Mailbox>> {
-        self.0.mailbox.get()
+    fn shm_slot(&self) -> Option<&Rc<ShmSlot>> {
+        self.0.shm_slot.get()
     }
 }
 
@@ -145,12 +145,12 @@ pub(super) fn receive(socket: impl AsFd, input: &mut BytesMut) -> Option<usize> 
     (received > 0).then_some(received)
 }
 
-impl AsyncRead for Reader<'_> {
+impl AsyncRead for LocalStreamReader<'_> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let socket = &self.0.socket;
-        if let Some(mailbox) = self.mailbox() {
+        if let Some(shm_slot) = self.shm_slot() {
             // SAFETY: what is uninitialised stays so, but for the bytes that are written.
-            if let Poll::Ready(count) = mailbox.poll_take(context, unsafe { buffer.unfilled_mut() }) {
+            if let Poll::Ready(count) = shm_slot.poll_take(context, unsafe { buffer.unfilled_mut() }) {
                 // SAFETY: so many were written.
                 unsafe { buffer.assume_init(count) };
                 buffer.advance(count);
@@ -181,11 +181,11 @@ impl AsyncRead for Reader<'_> {
     }
 }
 
-impl AsyncWrite for Writer<'_> {
+impl AsyncWrite for LocalStreamWriter<'_> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if !self.midway
-            && let Some(mailbox) = self.stream.mailbox.get()
-            && mailbox.answer(bytes)
+            && let Some(shm_slot) = self.stream.shm_slot.get()
+            && shm_slot.answer(bytes)
         {
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -228,7 +228,7 @@ mod tests {
 
     /// Promise: answers that do not fit wait for room, and all of them arrive.
     #[tokio::test]
-    async fn what_does_not_fit_waits_for_room() {
+    async fn unsent_bytes_wait_for_buffer_space() {
         const BYTES: usize = 8 << 20;
         let (near, far) = UnixStream::pair().unwrap();
         let (near, far) = (LocalStream::new(near).unwrap(), LocalStream::new(far).unwrap());

@@ -6,7 +6,7 @@ use crate::shards::table::MEMTABLE_BYTES_DEFAULT;
 /// for what is not counted: what a row takes in a memtable beyond its bytes in the log (several times as much: versions,
 /// pointers, allocations), the program itself, buffers of merges and of input, and log that is not fsynced yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryShares {
     /// Cached rows, all shards together.
     pub rows: usize,
     /// Blocks, indexes and filters of tables, all together. Less than rows: what is asked for again is best kept as a row.
@@ -21,17 +21,17 @@ pub struct Memory {
     pub memtable_of_each: u64,
 }
 
-impl Memory {
+impl MemoryShares {
     pub const BYTES_DEFAULT: u64 = 1536 * 1024 * 1024;
     /// Smaller shares would be taken up by the work of dropping and reading again.
     pub const BYTES_MIN: u64 = 128 * 1024 * 1024;
 
     /// `bytes` divided for a server with so many shards.
-    pub fn divide(bytes: u64, shards: usize) -> Memory {
+    pub fn divide(bytes: u64, shards: usize) -> MemoryShares {
         let shards = shards.max(1) as u64;
         let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let memtables = bytes / 8;
-        Memory {
+        MemoryShares {
             rows: memory(bytes / 4),
             blocks: bytes / 12,
             names: memory(bytes / 6),

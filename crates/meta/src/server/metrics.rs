@@ -8,8 +8,8 @@
 //! | `varve_connections` | worker | open connections |
 
 use std::sync::Arc;
-use varve_wire::{Call, Failure, Response};
-use varve_world::clock::{Clock, Moment};
+use varve_env::clock::{Clock, Instant};
+use varve_proto::{Call, CallFailure, Response};
 
 macro_rules! call_kinds {
     ($($kind:ident = $name:literal),* $(,)?) => {
@@ -36,10 +36,10 @@ call_kinds! {
     RemoveDirectory = "remove_directory", Rename = "rename", Link = "link", List = "list",
     GetDirectory = "get_directory", StatDirectory = "stat_directory", PartitionStatus = "partition_status",
     GetAttributes = "get_attributes", SetAttributes = "set_attributes", Open = "open", WriteInline = "write_inline", Promote = "promote",
-    UnsettleSize = "unsettle_size", SettleSize = "settle_size", RaiseSize = "raise_size", ReadLink = "read_link", GetXattr = "get_xattr",
+    MarkSizeStale = "mark_size_stale", RecordSize = "record_size", RaiseSize = "raise_size", ReadLink = "read_link", GetXattr = "get_xattr",
     SetXattr = "set_xattr", ListXattrs = "list_xattrs", RemoveXattr = "remove_xattr", Sync = "sync",
-    Release = "release", ShardStatus = "shard_status", Ping = "ping", TakeMoment = "take_moment", ReadMoment = "read_moment",
-    ForgetMoment = "forget_moment",
+    Release = "release", ShardStatus = "shard_status", Ping = "ping", TakeSnapshot = "take_snapshot", ReadSnapshot = "read_snapshot",
+    ReleaseSnapshot = "release_snapshot",
 }
 
 /// The handles of one call kind, made once: looking them up by name costs more than many a call.
@@ -51,7 +51,7 @@ struct CallMetrics {
 }
 
 /// A call that is being measured.
-pub type Timed = Option<(CallKind, Moment)>;
+pub type Timed = Option<(CallKind, Instant)>;
 
 pub struct Metrics {
     /// Indexed by call kind; empty where nothing is measured.
@@ -114,7 +114,7 @@ impl Outcome {
     pub fn of(response: &Response) -> Outcome {
         match &response.result {
             Ok(_) => Outcome::Done,
-            Err(Failure::Server { .. }) => Outcome::Failed,
+            Err(CallFailure::Server { .. }) => Outcome::Failed,
             Err(_) => Outcome::Refused,
         }
     }

@@ -10,23 +10,23 @@
 //! Opening writes. Where the store takes no writes, what the last owner left is opened *at rest* meanwhile: calls that
 //! only read are answered from there. Nobody owns the shard then, so it stays as it is until this server opens it.
 
-mod again;
-mod last;
+mod closing;
 mod loss;
+mod reopening;
 
 use super::dispatch::translate;
 use super::worker::Worker;
 use crate::shards::{Cause, Shard, ShardConfig, ShardError, TableConfig};
 use futures::future;
-use loss::{Lost, Owing};
+use loss::{LostChanges, Owing};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
+use varve_proto::CallFailure;
 use varve_types::{Epoch, Errno, InodeId, ShardId};
-use varve_wire::Failure;
 
 /// Shards that one worker opens at a time: while one waits for the store, another uses the processor. With more, one that
 /// is asked for would share the processors with those that nobody waits for.
@@ -42,7 +42,7 @@ const SYNC_MAX: Duration = Duration::from_secs(10);
 
 /// What a shard is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum To {
+pub enum OpenPurpose {
     Read,
     Change,
     /// What failed a moment ago may go now, and who syncs would rather wait for that than be told of trouble that is over and
@@ -54,16 +54,16 @@ pub enum To {
 
 /// The shards that are not open.
 #[derive(Default)]
-pub struct Opening {
+pub struct ShardOpening {
     /// Those to be opened for the first time, in the order in which they will be.
     waiting: RefCell<VecDeque<ShardId>>,
     under_way: Cell<usize>,
     /// Those that could not be, and why.
-    refused: RefCell<HashMap<ShardId, Refused>>,
+    refused: RefCell<HashMap<ShardId, OpenFailure>>,
     /// Those that were open and failed, with what, until the next attempt to open them has ended.
     failed: RefCell<HashMap<ShardId, Cause>>,
     /// Those that are read at rest until they can be opened.
-    at_rest: RefCell<HashMap<ShardId, Rc<Shard>>>,
+    read_only: RefCell<HashMap<ShardId, Rc<Shard>>>,
     /// Those that were refused and asked for since; those whose next attempt somebody waits for.
     asked: RefCell<HashSet<ShardId>>,
     hurried: RefCell<HashSet<ShardId>>,
@@ -71,17 +71,17 @@ pub struct Opening {
     /// Those that failed with something acknowledged, of which nobody knows whether it is still there.
     owing: RefCell<HashMap<ShardId, Owing>>,
     /// Those that are open again without it: syncs are told.
-    lost: RefCell<HashMap<ShardId, Lost>>,
+    lost: RefCell<HashMap<ShardId, LostChanges>>,
     /// Those that this server has had open.
     had: RefCell<HashSet<ShardId>>,
     /// The worker ends: no attempt is begun any more.
     given_up: Cell<bool>,
 }
 
-impl Opening {
+impl ShardOpening {
     /// `shards`, but first the one with the root, through which every path leads.
-    pub fn of(shards: impl Iterator<Item = ShardId>) -> Opening {
-        let opening = Opening { waiting: RefCell::new(shards.collect()), ..Opening::default() };
+    pub fn of(shards: impl Iterator<Item = ShardId>) -> ShardOpening {
+        let opening = ShardOpening { waiting: RefCell::new(shards.collect()), ..ShardOpening::default() };
         opening.prefer(InodeId::ROOT.shard());
         opening
     }
@@ -104,7 +104,7 @@ impl Opening {
     }
 
     /// Whether a sync is told of the trouble: time does not heal it, or it may have cost what the sync is about.
-    fn is_told(&self, shard: ShardId) -> bool {
+    fn is_reported(&self, shard: ShardId) -> bool {
         self.is_damaged(shard) || self.may_have_lost(shard)
     }
 
@@ -123,11 +123,11 @@ impl Opening {
     }
 
     /// Whether the next attempt is the answer to who wants the shard, and not the last one.
-    fn asks_next(&self, shard: ShardId, to: To) -> bool {
+    fn asks_next(&self, shard: ShardId, to: OpenPurpose) -> bool {
         match to {
-            To::Read | To::Change => false,
-            To::Sync => !self.is_told(shard),
-            To::End => !self.is_damaged(shard),
+            OpenPurpose::Read | OpenPurpose::Change => false,
+            OpenPurpose::Sync => !self.is_reported(shard),
+            OpenPurpose::End => !self.is_damaged(shard),
         }
     }
 
@@ -147,7 +147,7 @@ impl Worker {
         let lane = || async {
             while let Some(shard) = self.opening.next() {
                 let opened = self.open_shard(shard).await;
-                let all_tried = self.shared.count_opening(opened.is_ok() || self.at_rest(shard).is_some());
+                let all_tried = self.shared.count_opening(opened.is_ok() || self.read_only(shard).is_some());
                 if let Err(refused) = opened {
                     if all_tried && !self.shared.any_opened.load(SeqCst) {
                         return Err(refused.cause.reason);
@@ -161,7 +161,7 @@ impl Worker {
         future::join_all((0..OPENING_MAX).map(|_| lane())).await.into_iter().collect()
     }
 
-    async fn open_shard(&self, id: ShardId) -> Result<(), Refused> {
+    async fn open_shard(&self, id: ShardId) -> Result<(), OpenFailure> {
         self.opening.under_way.set(self.opening.under_way.get() + 1);
         self.opening.hurried.borrow_mut().remove(&id);
         self.opening.attempts.borrow_mut().entry(id).or_default().begun += 1;
@@ -174,7 +174,7 @@ impl Worker {
                 self.opening.has_found(id, shard.found());
                 self.opening.had.borrow_mut().insert(id);
                 self.shards.borrow_mut().insert(id, shard);
-                self.end_rest(id);
+                self.end_read_only(id);
                 Ok(())
             }
             Err(error) => {
@@ -182,11 +182,11 @@ impl Worker {
                 let next = if damaged { "; stop the server and run `varve fsck` on the volume" } else { "" };
                 let reason = format!("shard {id} cannot be opened: {error}{next}");
                 // What is damaged is asked for, and not waited for.
-                let away = !damaged && (is_away(&error) || !self.tables.table.store.is_there());
-                let refused = Refused { cause: Cause { errno: error.errno(), reason }, damaged, away };
+                let unreachable = !damaged && (is_unreachable(&error) || !self.tables.table.store.is_there());
+                let refused = OpenFailure { cause: Cause { errno: error.errno(), reason }, damaged, unreachable };
                 // Before anybody is told, so that nobody who only reads is refused.
                 if !damaged {
-                    self.read_at_rest(id, None, refused.cause.errno).await;
+                    self.serve_read_only(id, None, refused.cause.errno).await;
                 }
                 self.opening.refused.borrow_mut().insert(id, refused.clone());
                 Err(refused)
@@ -199,15 +199,15 @@ impl Worker {
 
     /// Opens the shard to be read until it can be opened, unless it is. Nobody may own it: where it failed because somebody
     /// has taken it over, there is a later epoch than the one that was `owned`. Changes are refused with `errno`.
-    async fn read_at_rest(&self, id: ShardId, owned: Option<Epoch>, errno: Errno) {
-        if self.at_rest(id).is_some() {
+    async fn serve_read_only(&self, id: ShardId, owned: Option<Epoch>, errno: Errno) {
+        if self.read_only(id).is_some() {
             return;
         }
-        match Shard::open_at_rest(self.shard_config(id), errno).await {
-            Ok(shard) if owned.is_some_and(|owned| shard.epoch() > owned) => shard.close_at_rest().await,
+        match Shard::open_read_only(self.shard_config(id), errno).await {
+            Ok(shard) if owned.is_some_and(|owned| shard.epoch() > owned) => shard.close_read_only().await,
             Ok(shard) => {
                 tracing::warn!("shard {id} is only read until its store takes writes");
-                self.opening.at_rest.borrow_mut().insert(id, shard);
+                self.opening.read_only.borrow_mut().insert(id, shard);
                 self.changed.notify_waiters();
             }
             Err(error) => tracing::error!("shard {id} cannot be read meanwhile: {error}"),
@@ -215,14 +215,14 @@ impl Worker {
     }
 
     /// The shard as its last owner left it, if it is not open but can be read.
-    pub fn at_rest(&self, id: ShardId) -> Option<Rc<Shard>> {
-        self.opening.at_rest.borrow().get(&id).cloned()
+    pub fn read_only(&self, id: ShardId) -> Option<Rc<Shard>> {
+        self.opening.read_only.borrow().get(&id).cloned()
     }
 
     /// The shard has an owner again. Reads under way at rest fail, and are asked again of the owner.
-    fn end_rest(&self, id: ShardId) {
-        if let Some(shard) = self.opening.at_rest.borrow_mut().remove(&id) {
-            tokio::task::spawn_local(async move { shard.close_at_rest().await });
+    fn end_read_only(&self, id: ShardId) {
+        if let Some(shard) = self.opening.read_only.borrow_mut().remove(&id) {
+            tokio::task::spawn_local(async move { shard.close_read_only().await });
         }
     }
 
@@ -233,7 +233,7 @@ impl Worker {
 
     /// Waits until the shard is open, and has it opened next; for ever if it is another worker's. An error if the last
     /// attempt failed, or, for a sync, the next one. To be read it may be at rest.
-    pub async fn opened(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Cause> {
+    pub async fn opened(&self, shard: ShardId, to: OpenPurpose) -> Result<Rc<Shard>, Cause> {
         self.opening.prefer(shard);
         let next = self.opening.attempts_of(shard).begun + 1;
         loop {
@@ -241,7 +241,7 @@ impl Worker {
             if let Some(shard) = self.shard(shard) {
                 return Ok(shard);
             }
-            if let Some(shard) = self.at_rest(shard).filter(|_| to == To::Read) {
+            if let Some(shard) = self.read_only(shard).filter(|_| to == OpenPurpose::Read) {
                 return Ok(shard);
             }
             if self.opening.attempts_of(shard).ended < next && self.opening.asks_next(shard, to) {
@@ -254,9 +254,9 @@ impl Worker {
             if let Some(cause) = self.opening.failed.borrow().get(&shard).filter(|cause| takes_no_writes(cause.errno)) {
                 return Err(cause.clone());
             }
-            if let Some(Refused { cause, away, .. }) = self.opening.refused.borrow().get(&shard) {
+            if let Some(OpenFailure { cause, unreachable, .. }) = self.opening.refused.borrow().get(&shard) {
                 // The trouble is over, and the next attempt is about to find that.
-                let waits = *away && self.tables.table.store.is_there();
+                let waits = *unreachable && self.tables.table.store.is_there();
                 let asked = if waits { &self.opening.hurried } else { &self.opening.asked };
                 if asked.borrow_mut().insert(shard) {
                     self.changed.notify_waiters();
@@ -271,16 +271,16 @@ impl Worker {
 
     /// The shard, which is this worker's, when it is open; or why the last attempt to open it failed. While an attempt goes on, or
     /// the trouble is over and the next is about to find that, Busy after a while.
-    pub async fn wanted(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Failure> {
-        let wait_max = if to == To::Sync { SYNC_MAX } else { WANTED_MAX };
+    pub async fn wanted(&self, shard: ShardId, to: OpenPurpose) -> Result<Rc<Shard>, CallFailure> {
+        let wait_max = if to == OpenPurpose::Sync { SYNC_MAX } else { WANTED_MAX };
         tokio::select! {
             opened = self.opened(shard, to) => opened.map_err(translate::failed),
-            () = self.stopping() => Err(Failure::Busy),
+            () = self.stopping() => Err(CallFailure::Busy),
             () = tokio::time::sleep(wait_max) => {
                 // Opening it may take longer than that: who syncs asks again until its own deadline.
-                let told = to == To::Sync && (self.opening.is_told(shard) || self.opening.was_refused(shard));
-                let cause = self.opening.cause(shard).filter(|_| told);
-                Err(cause.map_or(Failure::Busy, translate::failed))
+                let reported = to == OpenPurpose::Sync && (self.opening.is_reported(shard) || self.opening.was_refused(shard));
+                let cause = self.opening.cause(shard).filter(|_| reported);
+                Err(cause.map_or(CallFailure::Busy, translate::failed))
             }
         }
     }
@@ -310,12 +310,12 @@ struct Attempts {
 
 /// Why a shard was not opened.
 #[derive(Clone)]
-struct Refused {
+struct OpenFailure {
     cause: Cause,
     /// Time alone does not heal it.
     damaged: bool,
     /// The store was not there.
-    away: bool,
+    unreachable: bool,
 }
 
 /// A store that is full or read-only does not heal in a moment.
@@ -331,6 +331,6 @@ fn is_damage(error: &ShardError) -> bool {
     }
 }
 
-fn is_away(error: &ShardError) -> bool {
-    matches!(error, ShardError::Table(error) if error.is_away())
+fn is_unreachable(error: &ShardError) -> bool {
+    matches!(error, ShardError::Table(error) if error.is_unreachable())
 }

@@ -1,4 +1,4 @@
-//! A connection over TCP: the handshake in the clear, and records of its exchange from then on (`varve_wire::record`).
+//! A connection over TCP: the handshake in the clear, and records of its exchange from then on (`varve_proto::record`).
 //!
 //! A peer that has proved its key may still be slow or wrong. A connection buffers at most one incomplete record, the bytes
 //! of the complete ones before it, and [`SEALED_AT_ONCE`] bytes of answers.
@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
-use varve_wire::handshake::Channel;
-use varve_wire::record::{RecordError, Records};
+use varve_proto::handshake::Channel;
+use varve_proto::record::{RecordError, Records};
 
 /// Asked of the kernel at a time: a record of the usual size, and the next one's beginning.
 const RECEIVED_AT_ONCE: usize = 32 * 1024;
@@ -165,7 +165,7 @@ impl AsyncRead for Reader<'_> {
 }
 
 impl ShareMemory for Writer<'_> {
-    fn send_with_mailbox(&mut self, _: &[u8]) -> io::Result<bool> {
+    fn send_with_shm_slot(&mut self, _: &[u8]) -> io::Result<bool> {
         Ok(false)
     }
 

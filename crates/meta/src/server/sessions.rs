@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use varve_env::clock::{Clock, Instant};
+use varve_env::volume_dir::OVERFLOW_UID;
+use varve_proto::Request;
+use varve_proto::handshake::{KeyId, Purpose};
 use varve_types::{Credentials, SessionId};
-use varve_wire::Request;
-use varve_wire::handshake::{KeyId, Purpose};
-use varve_world::clock::{Clock, Moment};
-use varve_world::volume_dir::OVERFLOW_UID;
 
 /// How long a session without connections is kept.
 pub const SESSION_GRACE: Duration = Duration::from_secs(60);
@@ -102,7 +102,7 @@ impl Holder {
     }
 }
 
-struct Session {
+struct ServerSession {
     holder: Holder,
     /// Whose limits it counts for.
     principals: Vec<Principal>,
@@ -111,7 +111,7 @@ struct Session {
     /// Its key was revoked: there is no grace.
     revoked: bool,
     /// When the last connection went.
-    gone: Option<Moment>,
+    gone: Option<Instant>,
 }
 
 pub struct Sessions {
@@ -123,7 +123,7 @@ pub struct Sessions {
 
 #[derive(Default)]
 struct Table {
-    sessions: HashMap<SessionId, Session>,
+    sessions: HashMap<SessionId, ServerSession>,
     /// Sessions of each principal.
     counts: Counts,
 }
@@ -147,7 +147,7 @@ impl Sessions {
         purpose: Purpose,
         peer: Peer,
         key: KeyId,
-    ) -> Result<(Admitted, Stay), NotAdmitted> {
+    ) -> Result<(Admitted, SessionGuard), NotAdmitted> {
         if session.0 == 0 {
             return Err(NotAdmitted::Refused("0 is not a session".into()));
         }
@@ -168,8 +168,8 @@ impl Sessions {
         state.connections += 1;
         state.works |= works;
         state.gone = None;
-        let stay = Stay { sessions: Arc::clone(self), session };
-        Ok((Admitted { session, observer: !works, forced }, stay))
+        let guard = SessionGuard { sessions: Arc::clone(self), session };
+        Ok((Admitted { session, observer: !works, forced }, guard))
     }
 
     /// An embedded server works for one session of its own process.
@@ -209,7 +209,7 @@ impl Sessions {
             return Err(NotAdmitted::Crowded(reason));
         }
         principals.iter().for_each(|principal| table.counts.add(*principal));
-        let session = Session { holder, principals, connections: 0, works: false, revoked: false, gone: None };
+        let session = ServerSession { holder, principals, connections: 0, works: false, revoked: false, gone: None };
         table.sessions.insert(id, session);
         Ok(())
     }
@@ -255,7 +255,8 @@ impl Sessions {
     pub fn end_one<T>(&self, end: impl FnOnce(SessionId) -> T) -> Option<(SessionId, T)> {
         let now = self.clock.monotonic();
         let mut table = self.table.lock();
-        let over = |state: &Session| state.gone.is_some_and(|gone| state.revoked || now.since(gone) >= SESSION_GRACE);
+        let over =
+            |state: &ServerSession| state.gone.is_some_and(|gone| state.revoked || now.since(gone) >= SESSION_GRACE);
         let session = table.sessions.iter().find(|(_, state)| over(state)).map(|(id, _)| *id)?;
         table.remove(session);
         Some((session, end(session)))
@@ -273,12 +274,12 @@ impl Sessions {
 }
 
 /// One connection of a session; dropped when it closes.
-pub struct Stay {
+pub struct SessionGuard {
     sessions: Arc<Sessions>,
     session: SessionId,
 }
 
-impl Drop for Stay {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         let now = self.sessions.clock.monotonic();
         if let Some(state) = self.sessions.table.lock().sessions.get_mut(&self.session) {

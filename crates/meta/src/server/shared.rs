@@ -7,13 +7,13 @@ use super::sessions::Sessions;
 use crate::shards::OpenFiles;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
+use varve_env::clock::{Clock, Instant};
+use varve_env::reserve::Reserve;
+use varve_env::volume_dir::{ShutdownState, VolumeDir};
+use varve_proto::handshake::{Welcome, WorkerAddress};
 use varve_types::{ShardId, VolumeSettings};
-use varve_wire::handshake::{Welcome, WorkerAddress};
-use varve_world::clock::{Clock, Moment};
-use varve_world::reserve::Reserve;
-use varve_world::volume_dir::{Left, VolumeDir};
 
-pub struct Shared {
+pub struct ServerShared {
     pub volume: VolumeDir,
     pub settings: VolumeSettings,
     pub keys: Arc<Keys>,
@@ -25,13 +25,13 @@ pub struct Shared {
     pub leases: Arc<Leases>,
     pub open_files: OpenFiles,
     /// By then all sessions of an earlier server have told what they have open.
-    pub sessions_known_from: Moment,
+    pub sessions_known_from: Instant,
     /// Room kept back in the store for removals.
     pub reserve: Arc<Reserve>,
     pub workers: usize,
     pub embedded: bool,
     /// What the server before has left.
-    pub found: Left,
+    pub found: ShutdownState,
     /// Shards whose first opening has ended, and whether one is or was open.
     pub tried: AtomicUsize,
     pub any_opened: AtomicBool,
@@ -39,7 +39,7 @@ pub struct Shared {
     pub addresses: OnceLock<Vec<WorkerAddress>>,
 }
 
-impl Shared {
+impl ServerShared {
     /// Counts the first opening of a shard. Returns whether it was the last one of the server.
     pub fn count_opening(&self, opened: bool) -> bool {
         self.any_opened.fetch_or(opened, SeqCst);

@@ -1,28 +1,28 @@
 //! A real server on a temporary volume, talked to by a client that knows nothing but the protocol.
 
-mod away;
 mod client;
 mod failing;
 mod handshakes;
-mod mailboxes;
 mod memory;
 mod opening;
 mod quotas;
 mod records;
+mod retries;
 mod serving;
-mod undone;
+mod shm_slots;
+mod unreachable;
 
 use super::*;
-use client::{Claim, Client, Remote, connect};
+use client::{Claim, Remote, TestClient, connect};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Instant;
+use varve_env::volume_dir::FormatOver;
+use varve_proto::frame;
+use varve_proto::handshake::{Answer, KeyId, Purpose, Welcome};
+use varve_proto::{Call, CallFailure, Reply};
 use varve_types::{ShardCount, VolumeId};
-use varve_wire::frame;
-use varve_wire::handshake::{Answer, KeyId, Purpose, Welcome};
-use varve_wire::{Call, Failure, Reply};
-use varve_world::volume_dir::FormatOver;
 
 /// On a machine with much other work: the shards are opened, synced and closed, each with a few fsyncs.
 const STOP: Duration = Duration::from_secs(120);
@@ -55,7 +55,7 @@ impl Site {
     fn of(directory: tempfile::TempDir, volume: PathBuf, shards: u16, sync_interval: Duration) -> Site {
         let volume = VolumeDir::new(volume);
         let settings = VolumeSettings {
-            id: VolumeId(varve_world::random::bytes()),
+            id: VolumeId(varve_env::random::bytes()),
             name: "test".into(),
             shards: ShardCount::new(shards).unwrap(),
             split_threshold: 64,
@@ -77,13 +77,13 @@ impl Site {
 }
 
 /// Something that is mounted for as long as this lives.
-struct Mounted(PathBuf);
+struct MountGuard(PathBuf);
 
-impl Mounted {
+impl MountGuard {
     /// `None` where this user may not mount.
-    fn mount(what: &[&str], at: &Path) -> Option<Mounted> {
+    fn mount(what: &[&str], at: &Path) -> Option<MountGuard> {
         let mounted = Command::new("mount").args(what).arg(at).output();
-        mounted.is_ok_and(|output| output.status.success()).then(|| Mounted(at.to_owned()))
+        mounted.is_ok_and(|output| output.status.success()).then(|| MountGuard(at.to_owned()))
     }
 
     /// From here on it takes no writes, and the file system beneath does.
@@ -93,7 +93,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountGuard {
     fn drop(&mut self) {
         let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
         assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
@@ -115,7 +115,7 @@ fn assert_closed(mut stream: UnixStream) {
 }
 
 fn assert_serves(server: &Server, site: &Site) {
-    let mut client = Client::of(server, site, 77, Purpose::Work);
+    let mut client = TestClient::of(server, site, 77, Purpose::Work);
     assert_eq!(
         client.call(0, Call::Ping { payload: b"well?".to_vec() }),
         Ok(Reply::Pong { payload: b"well?".to_vec() })
@@ -142,14 +142,14 @@ fn a_client_with_the_key_is_welcomed() {
 
 /// Both transports carry the same protocol.
 #[test]
-fn tcp_serves_too() {
+fn tcp_clients_are_served() {
     let mut site = Site::new(2);
     site.config.listen = Some("127.0.0.1:0".parse().unwrap());
     let server = site.start();
     let claim = Claim { worker: 1, ..Claim::of(&site.key, 5, Purpose::Work) };
     let mut client = Remote::connect(&server, &claim).unwrap().into_client(5);
     assert_eq!(client.call(1, Call::Ping { payload: vec![1] }), Ok(Reply::Pong { payload: vec![1] }));
-    assert_eq!(client.call(0, Call::Sync), Err(Failure::NotOwner), "shard 0 is worker 0's");
+    assert_eq!(client.call(0, Call::Sync), Err(CallFailure::NotOwner), "shard 0 is worker 0's");
 }
 
 /// Who does not know the key is refused and told so.
@@ -159,7 +159,7 @@ fn a_wrong_key_is_refused() {
     let server = site.start();
     let wrong = VolumeKey([7; 32]);
     let refused =
-        Client::new(UnixStream::connect(socket(&server, 0)).unwrap(), &wrong, 5, Purpose::Work).err().unwrap();
+        TestClient::new(UnixStream::connect(socket(&server, 0)).unwrap(), &wrong, 5, Purpose::Work).err().unwrap();
     assert!(refused.contains("key of volume test"), "{refused}");
     assert_serves(&server, &site);
 }
@@ -174,7 +174,7 @@ fn another_version_is_refused() {
     hello.version = 99;
     client::send(&mut stream, &hello);
     let Answer::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
-    assert!(reason.contains(&format!("version {}", varve_wire::VERSION)) && reason.contains("version 99"), "{reason}");
+    assert!(reason.contains(&format!("version {}", varve_proto::VERSION)) && reason.contains("version 99"), "{reason}");
 
     // A Hello whose later fields have changed still tells its version.
     let (mut stream, _) = connect(&socket(&server, 0));
@@ -195,7 +195,7 @@ fn malformed_bytes_end_the_connection_alone() {
         assert_closed(stream);
     }
     let authenticated = |bytes: &[u8]| {
-        let client = Client::of(&server, &site, 9, Purpose::Work);
+        let client = TestClient::of(&server, &site, 9, Purpose::Work);
         let mut stream = client.into_stream();
         stream.write_all(bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -217,7 +217,7 @@ fn malformed_bytes_end_the_connection_alone() {
 fn a_foreign_session_ends_the_connection() {
     let site = Site::new(1);
     let server = site.start();
-    let mut stream = Client::of(&server, &site, 9, Purpose::Work).into_stream();
+    let mut stream = TestClient::of(&server, &site, 9, Purpose::Work).into_stream();
     client::send(&mut stream, &client::request(10, 0, 1, 0, Call::Sync));
     assert_closed(stream);
 }
@@ -227,7 +227,7 @@ fn a_foreign_session_ends_the_connection() {
 fn requests_are_pipelined() {
     let site = Site::new(1);
     let server = site.start();
-    let mut stream = Client::of(&server, &site, 9, Purpose::Work).into_stream();
+    let mut stream = TestClient::of(&server, &site, 9, Purpose::Work).into_stream();
     let mut sent = Vec::new();
     let count = 500;
     for number in 1..=count {
@@ -240,36 +240,36 @@ fn requests_are_pipelined() {
     }
     stream.write_all(&sent).unwrap();
     let mut slots: Vec<u32> =
-        (0..count).map(|_| client::receive::<varve_wire::Response>(&mut stream).id.slot).collect();
+        (0..count).map(|_| client::receive::<varve_proto::Response>(&mut stream).id.slot).collect();
     slots.sort();
     assert_eq!(slots, (1..=count as u32).collect::<Vec<_>>());
 }
 
 fn create(name: String) -> Call {
-    Call::Create { parent: 1, name: name.into(), node: varve_wire::NewNode::Regular, mode: 0o644, open: false }
+    Call::Create { parent: 1, name: name.into(), node: varve_proto::NewNode::Regular, mode: 0o644, open: false }
 }
 
 /// A call that is sent again is made once: it is told to wait while the first try is under way, and gets the first answer.
 #[test]
-fn a_change_sent_again_is_made_once() {
+fn retried_change_is_applied_once() {
     let site = Site::new(1);
     let server = site.start();
-    let mut stream = Client::of(&server, &site, 9, Purpose::Work).into_stream();
+    let mut stream = TestClient::of(&server, &site, 9, Purpose::Work).into_stream();
     let mut sent = Vec::new();
     let request = client::request(9, 1, 1, 0, create("file".into()));
     for _ in 0..2 {
         frame::encode(&request, &mut sent).unwrap();
     }
     stream.write_all(&sent).unwrap();
-    let mut answer = || client::receive::<varve_wire::Response>(&mut stream).result;
+    let mut answer = || client::receive::<varve_proto::Response>(&mut stream).result;
     let answers = [answer(), answer()];
-    let made: Vec<_> = answers.iter().filter(|answer| **answer != Err(Failure::Busy)).collect();
+    let made: Vec<_> = answers.iter().filter(|answer| **answer != Err(CallFailure::Busy)).collect();
     assert!(!made.is_empty() && made.iter().all(|made| matches!(made, Ok(Reply::Node(_)))), "{answers:?}");
     client::send(&mut stream, &request);
-    assert_eq!(client::receive::<varve_wire::Response>(&mut stream).result, *made[0]);
+    assert_eq!(client::receive::<varve_proto::Response>(&mut stream).result, *made[0]);
     client::send(&mut stream, &client::request(9, 1, 2, 0, create("file".into())));
-    let another = client::receive::<varve_wire::Response>(&mut stream).result;
-    assert_eq!(another, Err(Failure::Errno(varve_types::Errno::EEXIST.number())));
+    let another = client::receive::<varve_proto::Response>(&mut stream).result;
+    assert_eq!(another, Err(CallFailure::Errno(varve_types::Errno::EEXIST.number())));
 }
 
 /// A volume has one server; the second is told who has it, and finds it free after the first has stopped.
@@ -293,7 +293,7 @@ fn a_stop_under_load_ends_in_time() {
     let answered = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
         // All are connected before the first call: one that came after the stop would find no socket.
-        let clients: Vec<_> = (1..=4).map(|session| Client::of(&server, &site, session, Purpose::Work)).collect();
+        let clients: Vec<_> = (1..=4).map(|session| TestClient::of(&server, &site, session, Purpose::Work)).collect();
         for mut client in clients {
             let answered = &answered;
             scope.spawn(move || {
@@ -315,10 +315,10 @@ fn a_stop_under_load_ends_in_time() {
 
 /// A client that takes no answers does not keep the server from stopping.
 #[test]
-fn a_deaf_client_does_not_hold_a_stop_up() {
+fn client_that_does_not_read_cannot_delay_a_stop() {
     let site = Site::new(1);
     let server = site.start();
-    let mut deaf = Client::of(&server, &site, 9, Purpose::Work).into_stream();
+    let mut deaf = TestClient::of(&server, &site, 9, Purpose::Work).into_stream();
     let mut sent = Vec::new();
     for slot in 0..20 {
         let call = Call::Ping { payload: vec![0; 1024 * 1024] };

@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use varve_wire::handshake::Answer;
+use varve_proto::handshake::Answer;
 
 /// Such connections of one worker at a time; beyond it they are closed without a word.
 const TURNED_AWAY_MAX: usize = 64;
@@ -25,7 +25,7 @@ where
     if worker.turned_away.get() >= TURNED_AWAY_MAX {
         return;
     }
-    let nonce = varve_world::random::bytes();
+    let nonce = varve_env::random::bytes();
     let (Ok(greeting), Ok(answer)) = (encoded(&greeting(worker, nonce)), encoded(&answer)) else { return };
     worker.turned_away.set(worker.turned_away.get() + 1);
     let counted = Rc::clone(worker);

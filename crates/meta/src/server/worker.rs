@@ -5,19 +5,19 @@
 //! its thread ends without closing its tables, as if it had been killed, for what was appended is safe and what is in
 //! memory may not be.
 
-use super::board::{Board, Stage};
+use super::busy_poll::BusyPoll;
 use super::clients::Clients;
-use super::complaints::Complaints;
-use super::dispatch::{Doubts, InFlight};
-use super::held::Held;
-use super::inbox::{self, Command, Message, WorkerPeers};
+use super::dispatch::{InFlight, UnknownOutcomeCalls};
+use super::inbox::{self, ServerCommand, WorkerMessage, WorkerPeers};
 use super::keys;
 use super::listener::{self, Listeners};
+use super::memory_budget::MemoryBudget;
 use super::metrics::Metrics;
-use super::opening::Opening;
-use super::shared::Shared;
-use super::strangers::Strangers;
-use super::vigil::Vigil;
+use super::opening::ShardOpening;
+use super::rate_limited_log::RateLimitedLog;
+use super::shared::ServerShared;
+use super::unauthenticated::UnauthenticatedConnections;
+use super::worker_board::{WorkerBoard, WorkerStage};
 use crate::shards::{CacheBudget, PeerCall, PeerReply, Peers, Shard, TableConfig};
 use futures::FutureExt;
 use std::any::Any;
@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, watch};
+use varve_env::key_hash::KeyHashing;
 use varve_types::{InodeId, SessionId, ShardId};
-use varve_world::key_hash::KeyHashing;
 
 /// How often the first worker looks for sessions whose grace is over.
 const SESSIONS_LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
@@ -43,17 +43,17 @@ const GIVEN_BACK_EVERY: Duration = Duration::from_millis(20);
 /// What one worker needs to begin.
 pub struct WorkerConfig {
     pub index: usize,
-    pub shared: Arc<Shared>,
-    pub board: Arc<Board>,
-    pub inbox: mpsc::Receiver<Message>,
-    pub inboxes: Vec<mpsc::Sender<Message>>,
-    pub command: watch::Receiver<Command>,
+    pub shared: Arc<ServerShared>,
+    pub board: Arc<WorkerBoard>,
+    pub inbox: mpsc::Receiver<WorkerMessage>,
+    pub inboxes: Vec<mpsc::Sender<WorkerMessage>>,
+    pub command: watch::Receiver<ServerCommand>,
     pub unix: Option<(PathBuf, u32)>,
     pub tcp: Option<SocketAddr>,
     pub tables: TableLimits,
     pub measure: bool,
     /// Bytes of messages that the worker may hold.
-    pub held_max: usize,
+    pub memory_held_max: usize,
 }
 
 /// What the shards of a worker are opened with.
@@ -67,22 +67,22 @@ pub struct TableLimits {
 
 pub struct Worker {
     pub index: usize,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServerShared>,
     pub metrics: Metrics,
     pub in_flight: InFlight,
-    pub doubts: Doubts,
-    pub vigil: Vigil,
-    pub complaints: Complaints,
-    pub held: Held,
-    board: Arc<Board>,
-    inboxes: Vec<mpsc::Sender<Message>>,
+    pub unknown_outcomes: UnknownOutcomeCalls,
+    pub busy_poll: BusyPoll,
+    pub error_log: RateLimitedLog,
+    pub memory_held: MemoryBudget,
+    board: Arc<WorkerBoard>,
+    inboxes: Vec<mpsc::Sender<WorkerMessage>>,
     pub(super) peers: Rc<dyn Peers>,
     pub(super) tables: TableLimits,
-    pub(super) opening: Opening,
+    pub(super) opening: ShardOpening,
     pub(super) shards: RefCell<HashMap<ShardId, Rc<Shard>, KeyHashing>>,
     listeners: RefCell<Option<Listeners>>,
     connections: Cell<usize>,
-    pub strangers: Strangers,
+    pub unauthenticated: UnauthenticatedConnections,
     /// Connections whose client is known, by share.
     pub clients: Clients,
     /// Connections that are being told that they are not wanted.
@@ -100,8 +100,8 @@ impl Worker {
     }
 
     /// Of all tables of the server.
-    pub fn moments(&self) -> Arc<crate::shards::table::Moments> {
-        self.tables.table.cache.moments()
+    pub fn snapshots(&self) -> Arc<crate::shards::table::ConsistentSnapshots> {
+        self.tables.table.cache.snapshots()
     }
 
     /// Whether the shard is this worker's, open or not.
@@ -124,11 +124,11 @@ impl Worker {
 
     /// Connections whose client is known.
     pub fn clients(&self) -> usize {
-        self.connections().saturating_sub(self.strangers.count())
+        self.connections().saturating_sub(self.unauthenticated.count())
     }
 
     pub fn spawn_connection(self: &Rc<Self>, connection: impl Future<Output = ()> + 'static) {
-        let count = Counted::new(Rc::clone(self));
+        let count = ConnectionCount::new(Rc::clone(self));
         self.spawn(async move {
             let _count = count;
             connection.await;
@@ -137,7 +137,7 @@ impl Worker {
 
     /// Runs a task on this worker; its panic ends the worker.
     pub fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
-        self.vigil.woke();
+        self.busy_poll.woke();
         let worker = Rc::clone(self);
         tokio::task::spawn_local(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
@@ -171,7 +171,7 @@ impl Worker {
                 changed.await;
             }
             worker.end_removals().await;
-            worker.board.reach(worker.index, Stage::Drained);
+            worker.board.reach(worker.index, WorkerStage::Drained);
         });
     }
 
@@ -193,7 +193,7 @@ impl Worker {
     /// `closed`: what the ended session alone had open.
     pub fn end_session(self: &Rc<Self>, session: SessionId, closed: &[InodeId]) {
         self.opening.forget(session);
-        self.doubts.end_session(session);
+        self.unknown_outcomes.end_session(session);
         for shard in self.shards.borrow().values() {
             shard.end_session(session);
             shard.end_orphans(closed);
@@ -238,17 +238,17 @@ impl Worker {
 }
 
 /// One connection in the count.
-struct Counted(Rc<Worker>);
+struct ConnectionCount(Rc<Worker>);
 
-impl Counted {
-    fn new(worker: Rc<Worker>) -> Counted {
+impl ConnectionCount {
+    fn new(worker: Rc<Worker>) -> ConnectionCount {
         worker.connections.set(worker.connections.get() + 1);
         worker.metrics.connections(worker.connections.get());
-        Counted(worker)
+        ConnectionCount(worker)
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         let left = self.0.connections.get() - 1;
         self.0.connections.set(left);
@@ -274,7 +274,7 @@ pub fn run(config: WorkerConfig) {
         tracing::error!("{reason}");
         board.fail(reason);
     }
-    board.reach(index, Stage::Ended);
+    board.reach(index, WorkerStage::Ended);
 }
 
 async fn live(mut config: WorkerConfig) -> Result<(), String> {
@@ -285,17 +285,17 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         shared: Arc::clone(&config.shared),
         metrics: Metrics::new(config.index, config.measure, Arc::clone(&config.shared.clock)),
         in_flight: InFlight::default(),
-        doubts: Doubts::default(),
-        vigil: Vigil::default(),
-        complaints: Complaints::default(),
-        held: Held::new(config.held_max),
+        unknown_outcomes: UnknownOutcomeCalls::default(),
+        busy_poll: BusyPoll::default(),
+        error_log: RateLimitedLog::default(),
+        memory_held: MemoryBudget::new(config.memory_held_max),
         board: Arc::clone(&config.board),
         inboxes: config.inboxes.clone(),
-        opening: Opening::of(own_shards(&config)),
+        opening: ShardOpening::of(own_shards(&config)),
         shards: RefCell::default(),
         listeners: RefCell::default(),
         connections: Cell::new(0),
-        strangers: Strangers::default(),
+        unauthenticated: UnauthenticatedConnections::default(),
         clients: Clients::default(),
         turned_away: Cell::new(0),
         changed: Notify::new(),
@@ -306,7 +306,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
     let (_, nobody) = mpsc::channel(1);
     worker.spawn(inbox::receive(Rc::clone(&worker), std::mem::replace(&mut config.inbox, nobody)));
     let watchful = Rc::clone(&worker);
-    worker.spawn(async move { watchful.vigil.keep().await });
+    worker.spawn(async move { watchful.busy_poll.keep().await });
     worker.spawn(inbox::obey(Rc::clone(&worker), config.command.clone()));
     worker.spawn(give_back_memory(Rc::clone(&worker)));
 
@@ -368,8 +368,8 @@ async fn end_sessions(worker: Rc<Worker>) {
             () = &mut stopping => return,
             () = tokio::time::sleep(SESSIONS_LOOKED_AT_EVERY) => {}
         }
-        worker.moments().forget_idle();
-        let Shared { sessions, open_files, .. } = &*worker.shared;
+        worker.snapshots().forget_idle();
+        let ServerShared { sessions, open_files, .. } = &*worker.shared;
         while let Some((session, closed)) = sessions.end_one(|session| open_files.end_session(session)) {
             let closed: Arc<[InodeId]> = closed.into();
             tracing::info!(
@@ -379,7 +379,7 @@ async fn end_sessions(worker: Rc<Worker>) {
             );
             for inbox in &worker.inboxes {
                 // An inbox that is closed belongs to a worker that has ended, and its shards with it.
-                let _ = inbox.send(Message::EndSession { session, closed: Arc::clone(&closed) }).await;
+                let _ = inbox.send(WorkerMessage::EndSession { session, closed: Arc::clone(&closed) }).await;
             }
         }
     }

@@ -1,16 +1,16 @@
 //! What a decided change does to the shard: to its resident rows, to what it knows of partitions and orphans, and to the
 //! open batch, all at once, so that the next decision sees it whole.
 
-use super::names::{NameSet, Names};
+use super::names::{NameSet, PartitionNames};
 use super::partitions::Partition;
-use super::replies::Asked;
-use super::shard::{Shard, State};
+use super::replies::SessionChange;
+use super::shard::{Shard, ShardState};
 use crate::tables::{Change, Key, ReplyRecord, Row};
 use varve_types::{InodeId, Name, Timestamp};
 
 impl Shard {
     /// Applies one change of this shard to the resident rows and to the open batch.
-    pub(super) fn apply(&self, state: &mut State, change: Change) {
+    pub(super) fn apply(&self, state: &mut ShardState, change: Change) {
         match change {
             Change::Put(key, row) => self.set_row(state, key, Some(row)),
             Change::Delete(key) => self.set_row(state, key, None),
@@ -20,14 +20,14 @@ impl Shard {
         }
     }
 
-    fn set_row(&self, state: &mut State, key: Key, row: Option<Box<Row>>) {
+    fn set_row(&self, state: &mut ShardState, key: Key, row: Option<Box<Row>>) {
         let number = state.open.number;
         match (&key, row.as_deref()) {
             (Key::Entry(directory, name), _) => return self.set_entry(state, *directory, name.clone(), row),
             (Key::Partition(directory, _), Some(Row::Partition(row))) => match state.partitions.get_mut(*directory) {
                 Some(partition) => partition.follow(row),
                 None => {
-                    let mut partition = Partition::new(row, Names::Known(NameSet::default()));
+                    let mut partition = Partition::new(row, PartitionNames::Known(NameSet::default()));
                     partition.changed_in = number;
                     state.partitions.insert(*directory, partition);
                 }
@@ -53,7 +53,7 @@ impl Shard {
         state.resident.set(key, row, number);
     }
 
-    fn set_entry(&self, state: &mut State, directory: InodeId, name: Name, row: Option<Box<Row>>) {
+    fn set_entry(&self, state: &mut ShardState, directory: InodeId, name: Name, row: Option<Box<Row>>) {
         let (number, hash, is_present) = (state.open.number, name.hash(), row.is_some());
         let mut partition = state.partitions.get_mut(directory);
         if let Some(split) = partition.as_mut().and_then(|partition| partition.split.as_mut()) {
@@ -72,7 +72,7 @@ impl Shard {
         }
     }
 
-    fn tally(&self, state: &mut State, directory: InodeId, entries: i64, subdirectories: i64, at: Timestamp) {
+    fn tally(&self, state: &mut ShardState, directory: InodeId, entries: i64, subdirectories: i64, at: Timestamp) {
         let number = state.open.number;
         let key = Key::Partition(directory, self.index_here(directory));
         if let Some(Row::Partition(row)) = state.resident.row_mut(&key, number) {
@@ -87,14 +87,14 @@ impl Shard {
     }
 
     /// Keeps the answer to a change for whoever sends it again.
-    pub(super) fn remember(&self, state: &mut State, record: ReplyRecord) {
+    pub(super) fn remember(&self, state: &mut ShardState, record: ReplyRecord) {
         if let Some(record) = state.replies.remember(record, state.open.number) {
             state.open.write_reply(record);
         }
     }
 
     /// The answer to what was `asked` for, if that was a client's change, is not given any more: it is decided anew.
-    pub(super) fn take_back(&self, asked: Option<Asked>) {
+    pub(super) fn take_back(&self, asked: Option<SessionChange>) {
         let state = &mut *self.state.borrow_mut();
         if let Some(key) = asked.and_then(|asked| state.replies.take_back(asked)) {
             state.open.write(&key, None);

@@ -1,6 +1,6 @@
 //! The open batch of a shard: what was decided since the last one was sent to the table.
 
-use super::refusal::Refusal;
+use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::Shard;
 use super::table::TableBatch;
@@ -8,26 +8,26 @@ use crate::tables::{Key, ReplyRecord, Row, codec};
 use std::rc::Rc;
 
 /// What is to be done when a batch is appended, or could not be.
-pub type Waiter = Box<dyn FnOnce(&Rc<Shard>, Result<(), Refusal>)>;
+pub type Waiter = Box<dyn FnOnce(&Rc<Shard>, Result<(), ShardRefusal>)>;
 
 /// What an idle shard keeps for its next batch: room for waiters, and for bytes of rows.
 const WAITERS_KEPT_MAX: usize = 64;
 const BYTES_KEPT_MAX: usize = 32 * 1024;
 
-pub(super) struct Batch {
+pub(super) struct CommitBatch {
     pub number: BatchNumber,
     pub rows: TableBatch,
     pub waiters: Vec<Waiter>,
 }
 
-impl Batch {
-    pub fn first() -> Batch {
-        Batch { number: BatchNumber(1), rows: TableBatch::default(), waiters: Vec::new() }
+impl CommitBatch {
+    pub fn first() -> CommitBatch {
+        CommitBatch { number: BatchNumber(1), rows: TableBatch::default(), waiters: Vec::new() }
     }
 
     /// Closes this batch and begins the next one in its place.
-    pub fn close(&mut self) -> Batch {
-        let next = Batch { number: BatchNumber(self.number.0 + 1), ..Batch::first() };
+    pub fn close(&mut self) -> CommitBatch {
+        let next = CommitBatch { number: BatchNumber(self.number.0 + 1), ..CommitBatch::first() };
         std::mem::replace(self, next)
     }
 

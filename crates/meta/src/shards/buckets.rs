@@ -43,7 +43,7 @@ impl<const HASH: u64> Default for Buckets<HASH> {
 /// Of the process: users choose names, and so hashes, but not which of them meet in a bucket.
 fn factor() -> u64 {
     static FACTOR: OnceLock<u64> = OnceLock::new();
-    *FACTOR.get_or_init(|| varve_world::random::number() | 1)
+    *FACTOR.get_or_init(|| varve_env::random::number() | 1)
 }
 
 impl<const HASH: u64> Buckets<HASH> {

@@ -1,10 +1,10 @@
 //! Group commit: what many requests decided is sent to the table as one batch, while the next one fills; by one task a shard, or on
 //! somebody's time ([`super::committer`]).
 
-use super::batch::{Batch, Waiter};
-use super::refusal::{Cause, Refusal};
+use super::batch::{CommitBatch, Waiter};
+use super::refusal::{Cause, ShardRefusal};
 use super::resident::BatchNumber;
-use super::shard::{Shard, State};
+use super::shard::{Shard, ShardState};
 use super::table::{TableBatch, TableError};
 use crate::tables::{Key, TransactionId};
 use futures::FutureExt;
@@ -12,8 +12,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use varve_env::stages::{self, Stage};
 use varve_types::Errno;
-use varve_world::stages::{self, Stage};
 
 /// How long a request waits for its batch at most. Beyond it the store hangs.
 pub(super) const APPEND_MAX: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ impl Shard {
                         Cause { errno: error.errno(), reason: format!("shard {} cannot write: {error}", self.id) };
                     tracing::error!("{cause}; the shard is opened again");
                     state.failed = Some(cause.clone());
-                    Err(Refusal::Failed(cause))
+                    Err(ShardRefusal::Failed(cause))
                 }
             };
             let failed = answer.is_err();
@@ -91,7 +91,7 @@ impl Shard {
             waiters.append(&mut state.open.waiters);
             drop(state);
             for waiter in waiters {
-                waiter(self, Err(Refusal::Failed(cause.clone())));
+                waiter(self, Err(ShardRefusal::Failed(cause.clone())));
             }
         }
     }
@@ -122,8 +122,8 @@ impl Shard {
         Some((batch.number, batch.rows))
     }
 
-    fn write_partition_rows(&self, state: &mut State, batch: &mut Batch) {
-        let State { partitions, resident, .. } = state;
+    fn write_partition_rows(&self, state: &mut ShardState, batch: &mut CommitBatch) {
+        let ShardState { partitions, resident, .. } = state;
         let number = batch.number;
         partitions.clean(number, |directory, index| {
             let key = Key::Partition(directory, index);
@@ -134,14 +134,14 @@ impl Shard {
     }
 
     /// Rows fetched by those who change nothing count too.
-    pub(super) fn shrink_after_fetch(&self, state: &mut State) {
+    pub(super) fn shrink_after_fetch(&self, state: &mut ShardState) {
         state.fetched += 1;
         if state.fetched >= FETCHED_MAX {
             self.shrink(state);
         }
     }
 
-    pub(super) fn shrink(&self, state: &mut State) {
+    pub(super) fn shrink(&self, state: &mut ShardState) {
         state.fetched = 0;
         state.partitions.shrink(state.appended);
         let (partitions, locks) = (&state.partitions, &state.locks);
@@ -167,7 +167,7 @@ impl Shard {
         for _ in 0..steps {
             let more = {
                 let mut state = self.state.borrow_mut();
-                let State { resident, partitions, locks, appended, .. } = &mut *state;
+                let ShardState { resident, partitions, locks, appended, .. } = &mut *state;
                 resident.shrink_to(bytes_max, *appended, |key| partitions.hold(key) || locks.contains_key(key))
             };
             if !more {
@@ -179,17 +179,17 @@ impl Shard {
     }
 
     /// Ready when `batch` is appended to the log.
-    pub(super) async fn appended(&self, batch: BatchNumber) -> Result<(), Refusal> {
+    pub(super) async fn appended(&self, batch: BatchNumber) -> Result<(), ShardRefusal> {
         let receiver = {
             let mut state = self.state.borrow_mut();
             if batch <= state.appended {
                 return Ok(());
             }
             if let Some(cause) = &state.failed {
-                return Err(Refusal::Failed(cause.clone()));
+                return Err(ShardRefusal::Failed(cause.clone()));
             }
             if let Some(cause) = self.takes_no_changes() {
-                return Err(Refusal::Failed(cause));
+                return Err(ShardRefusal::Failed(cause));
             }
             let (sender, receiver) = oneshot::channel();
             // One that gave up waiting has been answered already.
@@ -198,7 +198,7 @@ impl Shard {
         };
         self.work.notify_one();
         let _passage = stages::enter(Stage::Log);
-        receiver.await.unwrap_or_else(|_| Err(Refusal::Failed(format!("shard {} was closed", self.id).into())))
+        receiver.await.unwrap_or_else(|_| Err(ShardRefusal::Failed(format!("shard {} was closed", self.id).into())))
     }
 
     /// Has `waiter` told when `batch`, which holds what was decided just now, is appended. Somebody has it sent.
@@ -212,19 +212,19 @@ impl Shard {
     }
 
     /// Sends the open batch on the caller's time, if that need wait for nothing: nothing more comes to it soon.
-    pub fn commit_at_once(&self) {
+    pub fn try_commit(&self) {
         self.work.do_now();
     }
 
     /// Ready when `batch` is appended to the log and fsynced.
-    pub(super) async fn durable(&self, batch: BatchNumber) -> Result<(), Refusal> {
+    pub(super) async fn durable(&self, batch: BatchNumber) -> Result<(), ShardRefusal> {
         self.appended(batch).await?;
         self.sync().await
     }
 
     /// Returns when everything that was acknowledged before is fsynced. A shard whose log has ended has failed, for it may be
     /// that nobody writes any more who would find out; one whose store only hangs has not.
-    pub async fn sync(&self) -> Result<(), Refusal> {
+    pub async fn sync(&self) -> Result<(), ShardRefusal> {
         let Err(error) = self.table.sync().await else { return Ok(()) };
         let cause = Cause { errno: error.errno(), reason: format!("shard {} cannot fsync its log: {error}", self.id) };
         if self.table.has_ended() {
@@ -232,7 +232,7 @@ impl Shard {
             self.work.notify_one();
             self.changed.notify_waiters();
         }
-        Err(Refusal::Failed(cause))
+        Err(ShardRefusal::Failed(cause))
     }
 
     /// Whether it must be opened again. Whose table has ended although nobody wrote, as over a store that was away, is
@@ -268,15 +268,15 @@ impl Shard {
     /// it is known that its outcome will not come soon.
     pub(super) async fn wait_while_locked(
         &self,
-        locked: impl Fn(&State) -> Option<TransactionId>,
-    ) -> Result<bool, Refusal> {
+        locked: impl Fn(&ShardState) -> Option<TransactionId>,
+    ) -> Result<bool, ShardRefusal> {
         let unanswered = {
             let state = self.state.borrow();
             let Some(transaction) = locked(&state) else { return Ok(false) };
             self.takes_no_changes().or_else(|| state.transactions.unanswered(transaction))
         };
         if let Some(cause) = unanswered {
-            return Err(Refusal::Failed(
+            return Err(ShardRefusal::Failed(
                 cause.met("what was asked for waits for the outcome of a change over several shards"),
             ));
         }
@@ -285,7 +285,7 @@ impl Shard {
     }
 
     /// Waits until `ready` holds of the state; `Busy` after a while.
-    pub(super) async fn wait_until(&self, ready: impl Fn(&State) -> bool) -> Result<(), Refusal> {
+    pub(super) async fn wait_until(&self, ready: impl Fn(&ShardState) -> bool) -> Result<(), ShardRefusal> {
         let wait = async {
             loop {
                 let notified = self.changed.notified();
@@ -294,7 +294,7 @@ impl Shard {
                 {
                     let state = self.state.borrow();
                     if let Some(cause) = &state.failed {
-                        return Err(Refusal::Failed(cause.clone()));
+                        return Err(ShardRefusal::Failed(cause.clone()));
                     }
                     if ready(&state) {
                         return Ok(());
@@ -303,11 +303,11 @@ impl Shard {
                 notified.await;
             }
         };
-        tokio::time::timeout(super::shard::WAIT_MAX, wait).await.unwrap_or(Err(Refusal::Busy))
+        tokio::time::timeout(super::shard::WAIT_MAX, wait).await.unwrap_or(Err(ShardRefusal::Busy))
     }
 }
 
-impl State {
+impl ShardState {
     /// `batch` is not appended yet.
     fn wait_for(&mut self, batch: BatchNumber, waiter: Waiter) {
         if batch == self.open.number {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 /// What the committer is asked by.
 #[derive(Default)]
-pub(super) struct Work {
+pub(super) struct CommitWork {
     wanted: Cell<bool>,
     /// Of the task, while it waits for work.
     idle: RefCell<Option<Waker>>,
@@ -23,8 +23,8 @@ struct Committer {
     sending: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
 }
 
-impl Work {
-    /// The task that runs `sending`, which waits for work by [`Work::notified`].
+impl CommitWork {
+    /// The task that runs `sending`, which waits for work by [`CommitWork::notified`].
     pub fn task(&self, sending: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static {
         let sending: Pin<Box<dyn Future<Output = ()>>> = Box::pin(sending);
         let committer = Rc::new(Committer { waker: RefCell::default(), sending: RefCell::new(Some(sending)) });
@@ -98,7 +98,7 @@ mod tests {
 
     /// What does one thing after the other, in the midst of each of which it may have to wait.
     struct Bench {
-        work: Work,
+        work: CommitWork,
         left: Cell<u32>,
         done: RefCell<Vec<u32>>,
         slow: Cell<bool>,
@@ -149,7 +149,7 @@ mod tests {
     /// Promise: what is to be done now is done when the call returns, and what comes up in it too; what the task is told, it
     /// does.
     #[test]
-    fn is_done_on_the_callers_time_or_by_the_task() {
+    fn commit_runs_inline_or_in_the_task() {
         at_bench(|bench| async move {
             bench.bring(1);
             bench.work.do_now();
@@ -172,7 +172,7 @@ mod tests {
 
     /// Promise: what has to wait, whoever began it, the task finishes, and then does what came meanwhile; and it ends.
     #[test]
-    fn what_has_to_wait_is_the_tasks() {
+    fn blocking_commit_moves_to_the_task() {
         at_bench(|bench| async move {
             tokio::task::yield_now().await;
             bench.slow.set(true);

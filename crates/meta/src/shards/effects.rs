@@ -3,10 +3,10 @@
 //! What a crash leaves undone is found again: a truncate by its row, an orphan by its row, a backing file that is to go
 //! (`garbage.rs`) by its row.
 
-use super::refusal::{Cause, Refusal, errno_of_store};
-use super::replies::Asked;
+use super::refusal::{Cause, ShardRefusal, errno_of_store};
+use super::replies::SessionChange;
 use super::shard::Shard;
-use crate::namespace::{Effect, Seen};
+use crate::namespace::{Effect, KeyState};
 use crate::tables::{Change, Content, Key, Row};
 use futures::future::join_all;
 use std::fs::Permissions;
@@ -14,10 +14,10 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, UNIX_EPOCH};
+use varve_env::disk::File;
+use varve_env::store_path::StorePath;
+use varve_env::volume_dir::BACKING_MODE_BITS;
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
-use varve_world::disk::File;
-use varve_world::store_path::StorePath;
-use varve_world::volume_dir::BACKING_MODE_BITS;
 
 /// How long after a start sessions that were there before are waited for: clients that have files open find a restarted server
 /// within seconds, also where nobody calls, and register them again.
@@ -29,7 +29,11 @@ pub(super) const REAPED_AT_ONCE: usize = 256;
 impl Shard {
     /// Does what a committed decision asks for, before its answer leaves; once more for a retry, whose first answer may have
     /// left a server that died before. What was `asked` for and cannot be done, or done later, is as if it had not been.
-    pub async fn perform(self: &Rc<Self>, effects: Vec<Effect>, asked: Option<Asked>) -> Result<(), Refusal> {
+    pub async fn perform(
+        self: &Rc<Self>,
+        effects: Vec<Effect>,
+        asked: Option<SessionChange>,
+    ) -> Result<(), ShardRefusal> {
         let mut effects = effects.into_iter();
         while let Some(effect) = effects.next() {
             if let Err(refusal) = self.perform_one(effect, asked).await {
@@ -40,7 +44,7 @@ impl Shard {
         Ok(())
     }
 
-    async fn perform_one(self: &Rc<Self>, effect: Effect, asked: Option<Asked>) -> Result<(), Refusal> {
+    async fn perform_one(self: &Rc<Self>, effect: Effect, asked: Option<SessionChange>) -> Result<(), ShardRefusal> {
         match effect {
             // Its row has told of it.
             Effect::Reap(_) => {}
@@ -59,21 +63,21 @@ impl Shard {
                 self.on_backing_file(inode, move |path| open(path)?.set_modified(system_time(mtime))).await?;
             }
             Effect::Truncate { at, decided } => self.truncate(at, decided, asked).await?,
-            Effect::Unsettled(inode) => self.unsettled_on_disk(inode).await?,
+            Effect::SizeStale(inode) => self.mark_size_stale_on_disk(inode).await?,
         }
         Ok(())
     }
 
-    /// Returns when the row of `inode`, if it has just become unsettled, says so on disk. Else power lost after the first
+    /// Returns when the row of `inode`, if it has just become stale, says so on disk. Else power lost after the first
     /// write to the backing file could leave a settled row and a file of another size.
-    pub async fn unsettled_on_disk(self: &Rc<Self>, inode: InodeId) -> Result<(), Refusal> {
-        let Some(batch) = self.state.borrow().unsettled.get(&inode).copied() else { return Ok(()) };
+    pub async fn mark_size_stale_on_disk(self: &Rc<Self>, inode: InodeId) -> Result<(), ShardRefusal> {
+        let Some(batch) = self.state.borrow().size_stale.get(&inode).copied() else { return Ok(()) };
         // It may not even be appended yet.
         self.durable(batch).await?;
         let mut state = self.state.borrow_mut();
         // Else it was made so once more meanwhile, and cut further, which is not on disk.
-        if state.unsettled.get(&inode) == Some(&batch) {
-            state.unsettled.remove(&inode);
+        if state.size_stale.get(&inode) == Some(&batch) {
+            state.size_stale.remove(&inode);
         }
         Ok(())
     }
@@ -83,7 +87,7 @@ impl Shard {
         &self,
         inode: InodeId,
         work: impl FnOnce(StorePath) -> io::Result<()> + Send + 'static,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ShardRefusal> {
         let path = self.volume.backing_file(inode);
         let shown = path.clone();
         let volume = self.volume.clone();
@@ -99,9 +103,9 @@ impl Shard {
             Ok(Err(error)) if error.kind() == io::ErrorKind::StorageFull => Err(Errno::ENOSPC.into()),
             Ok(Err(error)) => {
                 let reason = format!("backing file {}: {error}", shown.display());
-                Err(Refusal::Failed(Cause { errno: errno_of_store(&error), reason }))
+                Err(ShardRefusal::Failed(Cause { errno: errno_of_store(&error), reason }))
             }
-            Err(error) => Err(Refusal::Failed(format!("backing file {}: {error}", shown.display()).into())),
+            Err(error) => Err(ShardRefusal::Failed(format!("backing file {}: {error}", shown.display()).into())),
         }
     }
 
@@ -110,7 +114,7 @@ impl Shard {
     /// `session` has closed `inode` for the last time.
     pub fn release(self: &Rc<Self>, session: SessionId, inode: InodeId) {
         // At rest an orphan is left to the next owner.
-        if self.open_files.release(session, inode) && !self.is_at_rest() {
+        if self.open_files.release(session, inode) && !self.is_read_only() {
             self.reap_if_orphan(inode);
         }
     }
@@ -151,7 +155,7 @@ impl Shard {
     }
 
     /// Ends an inode of this shard if it is an orphan and nobody has it open.
-    pub(super) async fn reap_orphan(self: &Rc<Self>, inode: InodeId) -> Result<(), Refusal> {
+    pub(super) async fn reap_orphan(self: &Rc<Self>, inode: InodeId) -> Result<(), ShardRefusal> {
         if !self.may_be_orphan(inode) {
             return Ok(());
         }
@@ -161,16 +165,16 @@ impl Shard {
             self.fetch_here(&node).await?;
             let mut state = self.state.borrow_mut();
             // One may be dropped while the other is awaited, or both be locked since.
-            if [&orphan, &node].into_iter().any(|key| self.seen_here(&state, key).0 == Seen::Unknown) {
+            if [&orphan, &node].into_iter().any(|key| self.seen_here(&state, key).0 == KeyState::Unknown) {
                 continue;
             }
             let open = !self.knows_sessions() || self.open_files.is_open(inode);
-            if open || !matches!(self.seen_here(&state, &orphan).0, Seen::Present(_)) {
+            if open || !matches!(self.seen_here(&state, &orphan).0, KeyState::Present(_)) {
                 return Ok(());
             }
             let mut changes = vec![Change::Delete(orphan)];
             let mut has_backing_file = false;
-            if let Seen::Present(Row::Inode(row)) = self.seen_here(&state, &node).0 {
+            if let KeyState::Present(Row::Inode(row)) = self.seen_here(&state, &node).0 {
                 has_backing_file = matches!(row.content, Content::Backing(_));
                 changes.extend(row.xattrs.iter().map(|name| Change::Delete(Key::Xattr(inode, name.clone()))));
                 changes.push(Change::Delete(node));

@@ -1,15 +1,15 @@
 //! Making rows resident, and getting those of other shards.
 
 use super::foreign::Foreign;
-use super::names::{NameSet, Names};
+use super::names::{NameSet, PartitionNames};
 use super::partitions::Partition;
 use super::peers::{PeerCall, PeerReply, SplitState};
-use super::refusal::{Cause, Refusal};
-use super::removal::Held;
+use super::refusal::{Cause, ShardRefusal};
+use super::removal::PreparedRemoval;
 use super::resident::BatchNumber;
-use super::shard::{Address, Shard, State};
+use super::shard::{RequestAddress, Shard, ShardState};
 use super::table::{Cursor, TableError};
-use crate::namespace::Seen;
+use crate::namespace::KeyState;
 use crate::tables::codec;
 use crate::tables::{Key, PartitionRow, PartitionState, Row};
 use std::collections::BTreeMap;
@@ -29,30 +29,30 @@ const TURN_OF_OTHERS: Duration = Duration::from_millis(1);
 
 impl Shard {
     /// Refuses what is routed to the wrong shard.
-    pub(super) async fn check_address(self: &Rc<Self>, address: Address) -> Result<(), Refusal> {
+    pub(super) async fn check_address(self: &Rc<Self>, address: RequestAddress) -> Result<(), ShardRefusal> {
         match address {
-            Address::Name(directory, hash) => self.check_name_is_here(directory, hash).await,
-            Address::Inode(inode) if inode.shard() == self.id => Ok(()),
-            Address::Inode(_) => Err(Errno::ESTALE.into()),
+            RequestAddress::Name(directory, hash) => self.check_name_is_here(directory, hash).await,
+            RequestAddress::Inode(inode) if inode.shard() == self.id => Ok(()),
+            RequestAddress::Inode(_) => Err(Errno::ESTALE.into()),
         }
     }
 
     /// Loads the partition that should hold `hash` here. `Moved` if it is another shard's, `ENOENT` if there is no such
     /// directory.
-    async fn check_name_is_here(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), Refusal> {
+    async fn check_name_is_here(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), ShardRefusal> {
         if self.state.borrow().partitions.get(directory).is_some_and(|partition| partition.serves(hash)) {
             return Ok(());
         }
         Box::pin(self.find_name(directory, hash)).await
     }
 
-    async fn find_name(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), Refusal> {
+    async fn find_name(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), ShardRefusal> {
         if !self.is_loaded(directory) {
             self.load_partition(directory).await?;
             // A change over several shards that is decided, and not carried out here yet, may be making it: who was
             // answered that a directory is made anew (`namespace::ReviveDirectory`) asks at once for what is in it.
             let key = Key::Partition(directory, self.index_here(directory));
-            let locked = |state: &State| state.locks.get(&key).copied();
+            let locked = |state: &ShardState| state.locks.get(&key).copied();
             if !self.is_loaded(directory) && self.wait_while_locked(locked).await? {
                 self.load_partition(directory).await?;
             }
@@ -70,26 +70,26 @@ impl Shard {
             }
         };
         match newer_map {
-            Some(map) => Err(Refusal::Moved { directory, map }),
+            Some(map) => Err(ShardRefusal::Moved { directory, map }),
             None if self.id == directory.shard() => Err(Errno::ENOENT.into()),
             None => {
                 let map = self.map_from_home(directory).await?;
                 match map.shard_of(directory.shard(), hash) {
-                    shard if shard == self.id => Err(Refusal::Busy),
-                    _ => Err(Refusal::Moved { directory, map }),
+                    shard if shard == self.id => Err(ShardRefusal::Busy),
+                    _ => Err(ShardRefusal::Moved { directory, map }),
                 }
             }
         }
     }
 
-    async fn map_from_home(&self, directory: InodeId) -> Result<PartitionMap, Refusal> {
+    async fn map_from_home(&self, directory: InodeId) -> Result<PartitionMap, ShardRefusal> {
         match self.peers.call(directory.shard(), PeerCall::Map(directory)).await {
             PeerReply::Map(map) => {
                 self.learn_map(&mut self.state.borrow_mut(), directory, &map);
                 Ok(map)
             }
             PeerReply::Absent => Err(Errno::ENOENT.into()),
-            PeerReply::Busy => Err(Refusal::Busy),
+            PeerReply::Busy => Err(ShardRefusal::Busy),
             other => Err(other.unexpected(format_args!("home of directory {directory} did not answer its map"))),
         }
     }
@@ -104,8 +104,8 @@ impl Shard {
         self: &Rc<Self>,
         keys: Vec<Key>,
         foreign: &mut Foreign<'_>,
-        mut removal: Option<&mut Option<Held>>,
-    ) -> Result<(), Refusal> {
+        mut removal: Option<&mut Option<PreparedRemoval>>,
+    ) -> Result<(), ShardRefusal> {
         let mut elsewhere: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
         for key in keys {
             let shard = self.place(&self.state.borrow(), &key);
@@ -126,7 +126,7 @@ impl Shard {
                     self.learn_map(&mut self.state.borrow_mut(), directory, &map);
                     foreign.forget_names(directory);
                 }
-                PeerReply::Busy => return Err(Refusal::Busy),
+                PeerReply::Busy => return Err(ShardRefusal::Busy),
                 PeerReply::Absent => return Err(Errno::ENOENT.into()),
                 other => return Err(other.unexpected(format_args!("shard {shard} did not answer"))),
             }
@@ -135,13 +135,13 @@ impl Shard {
     }
 
     /// Makes a row of this shard resident, after whatever hides it has ended.
-    pub(super) async fn fetch_here(self: &Rc<Self>, key: &Key) -> Result<(), Refusal> {
+    pub(super) async fn fetch_here(self: &Rc<Self>, key: &Key) -> Result<(), ShardRefusal> {
         self.wait_while_locked(|state| state.locks.get(key).copied()).await?;
         match key {
             Key::Partition(directory, _) => self.load_partition(*directory).await,
             Key::Entry(directory, name) => {
                 self.check_name_is_here(*directory, name.hash()).await?;
-                let held = |state: &State| state.partitions.get(*directory).is_some_and(|p| p.holds_name(name));
+                let held = |state: &ShardState| state.partitions.get(*directory).is_some_and(|p| p.holds_name(name));
                 if held(&self.state.borrow()) {
                     self.wait_until(|state| !held(state)).await?;
                     return Ok(());
@@ -152,14 +152,15 @@ impl Shard {
         }
     }
 
-    /// Reads a row from the table into memory, unless it is there; with those that will be asked for next ([`super::ahead`]).
-    pub(super) async fn read_row(&self, key: &Key) -> Result<(), Refusal> {
+    /// Reads a row from the table into memory, unless it is there; with those that will be asked for next
+    /// ([`super::readahead`]).
+    pub(super) async fn read_row(&self, key: &Key) -> Result<(), ShardRefusal> {
         if !self.state.borrow_mut().resident.begin_fetch(key) {
             return self.wait_until(|state| !state.resident.is_fetching(key)).await;
         }
-        let ahead = self.begin_ahead(&mut self.state.borrow_mut(), key);
-        let read = match ahead {
-            Some(ahead) => Box::pin(self.read_ahead(key, ahead)).await,
+        let readahead = self.begin_readahead(&mut self.state.borrow_mut(), key);
+        let read = match readahead {
+            Some(readahead) => Box::pin(self.run_readahead(key, readahead)).await,
             None => self.read_table(key).await,
         };
         let mut state = self.state.borrow_mut();
@@ -179,19 +180,19 @@ impl Shard {
         result
     }
 
-    pub(super) async fn read_table(&self, key: &Key) -> Result<Option<Row>, Refusal> {
+    pub(super) async fn read_table(&self, key: &Key) -> Result<Option<Row>, ShardRefusal> {
         let bytes = self.table.get(&codec::encode_key(key)).await.map_err(|error| self.unreadable(error))?;
         let decoded = bytes.map(|bytes| codec::decode_row(key.kind(), &bytes)).transpose();
         let damaged = |error| format!("shard {}: the row of {key:?} is damaged: {error}", self.id);
-        decoded.map_err(|error| Refusal::Failed(damaged(error).into()))
+        decoded.map_err(|error| ShardRefusal::Failed(damaged(error).into()))
     }
 
     /// The row as it was decided last, whether or not that is in the table yet.
-    pub(super) async fn decided_row(&self, key: &Key) -> Result<Option<Row>, Refusal> {
+    pub(super) async fn decided_row(&self, key: &Key) -> Result<Option<Row>, ShardRefusal> {
         let seen = match self.state.borrow().resident.seen(key).0 {
-            Seen::Present(row) => Some(Some(row.clone())),
-            Seen::Absent => Some(None),
-            Seen::Unknown => None,
+            KeyState::Present(row) => Some(Some(row.clone())),
+            KeyState::Absent => Some(None),
+            KeyState::Unknown => None,
         };
         match seen {
             Some(row) => Ok(row),
@@ -199,20 +200,23 @@ impl Shard {
         }
     }
 
-    pub(super) fn unreadable(&self, error: TableError) -> Refusal {
+    pub(super) fn unreadable(&self, error: TableError) -> ShardRefusal {
         let next = if error.is_damage() { "; stop the server and run `varve fsck` on the volume" } else { "" };
-        Refusal::Failed(Cause { errno: error.errno(), reason: format!("shard {} cannot read: {error}{next}", self.id) })
+        ShardRefusal::Failed(Cause {
+            errno: error.errno(),
+            reason: format!("shard {} cannot read: {error}{next}", self.id),
+        })
     }
 
     /// Loads the partition of `directory` that is here, with its names, if there is one.
-    pub(super) async fn load_partition(self: &Rc<Self>, directory: InodeId) -> Result<(), Refusal> {
+    pub(super) async fn load_partition(self: &Rc<Self>, directory: InodeId) -> Result<(), ShardRefusal> {
         let key = Key::Partition(directory, self.index_here(directory));
         let mine = {
             let mut state = self.state.borrow_mut();
             let known = match state.resident.seen(&key).0 {
-                Seen::Unknown => false,
-                Seen::Absent => key_is_final(&key),
-                Seen::Present(_) => self.partition_here(&state, directory).is_some(),
+                KeyState::Unknown => false,
+                KeyState::Absent => key_is_final(&key),
+                KeyState::Present(_) => self.partition_here(&state, directory).is_some(),
             };
             if known {
                 return Ok(());
@@ -228,9 +232,9 @@ impl Shard {
         loaded
     }
 
-    async fn load_partition_alone(self: &Rc<Self>, directory: InodeId, key: &Key) -> Result<(), Refusal> {
+    async fn load_partition_alone(self: &Rc<Self>, directory: InodeId, key: &Key) -> Result<(), ShardRefusal> {
         let resident = match self.state.borrow().resident.seen(key).0 {
-            Seen::Present(Row::Partition(row)) => Some(row.clone()),
+            KeyState::Present(Row::Partition(row)) => Some(row.clone()),
             _ => None,
         };
         let row = match resident {
@@ -241,8 +245,8 @@ impl Shard {
             },
         };
         let (row, settled_in, arrived) = match row {
-            Some(row) if row.state == PartitionState::Arriving => {
-                let (row, settled_in) = self.settle_arrival(directory, row.index).await?;
+            Some(row) if row.state == PartitionState::Incoming => {
+                let (row, settled_in) = self.finish_import(directory, row.index).await?;
                 (row, settled_in, self.arrived_names(directory))
             }
             Some(row) => (row, BatchNumber(0), None),
@@ -255,9 +259,9 @@ impl Shard {
             }
         };
         let names = match arrived {
-            Some(names) => Names::Known(names),
+            Some(names) => PartitionNames::Known(names),
             None => {
-                if row.depth > 0 && !self.is_at_rest() {
+                if row.depth > 0 && !self.is_read_only() {
                     self.purge_moved_rows(directory, row.index.range(row.depth));
                 }
                 self.load_names(directory, &row).await?
@@ -269,7 +273,7 @@ impl Shard {
             state.split_wanted.push(directory);
             self.work.notify_one();
         }
-        if let Names::Gathered { number, .. } = &names {
+        if let PartitionNames::Gathered { number, .. } = &names {
             tokio::task::spawn_local(self.clone().gather_names(directory, row.clone(), *number));
         }
         let mut partition = Partition::new(&row, names);
@@ -283,21 +287,21 @@ impl Shard {
     }
 
     /// The names of a partition that is not served yet; of a large one, none so far: see [`Shard::gather_names`].
-    async fn load_names(&self, directory: InodeId, row: &PartitionRow) -> Result<Names, Refusal> {
+    async fn load_names(&self, directory: InodeId, row: &PartitionRow) -> Result<PartitionNames, ShardRefusal> {
         if row.entries > NAMES_AT_ONCE {
             let mut state = self.state.borrow_mut();
             if !state.partitions.has_room_for(row.entries) {
-                return Ok(Names::Unknown);
+                return Ok(PartitionNames::Unknown);
             }
             state.readings += 1;
-            return Ok(Names::Gathered { number: state.readings, so_far: NameSet::default() });
+            return Ok(PartitionNames::Gathered { number: state.readings, so_far: NameSet::default() });
         }
         let mut cursor = self.cursor_of_names(directory, row).await?;
         let mut names = NameSet::default();
         loop {
             let read = self.read_names(&mut cursor).await?;
             if read.is_empty() {
-                return Ok(Names::Known(names));
+                return Ok(PartitionNames::Known(names));
             }
             read.into_iter().for_each(|hash| names.insert(hash));
             tokio::task::yield_now().await;
@@ -313,14 +317,14 @@ impl Shard {
         let Some(partition) = state.partitions.get_mut(directory) else { return };
         let Some(so_far) = partition.names.gathered(reading) else { return };
         partition.names = match gathered {
-            Ok(true) => Names::Known(std::mem::take(so_far)),
+            Ok(true) => PartitionNames::Known(std::mem::take(so_far)),
             Ok(false) => return,
             Err(refusal) => {
                 tracing::warn!(
                     "shard {}: the names of directory {directory} are not kept in memory: {refusal}",
                     self.id
                 );
-                Names::Unknown
+                PartitionNames::Unknown
             }
         };
     }
@@ -331,8 +335,8 @@ impl Shard {
         directory: InodeId,
         row: &PartitionRow,
         reading: u64,
-    ) -> Result<bool, Refusal> {
-        if !self.is_at_rest() {
+    ) -> Result<bool, ShardRefusal> {
+        if !self.is_read_only() {
             let batch = self.state.borrow().open.number;
             self.appended_with_work(batch).await?;
         }
@@ -357,13 +361,13 @@ impl Shard {
         }
     }
 
-    async fn cursor_of_names(&self, directory: InodeId, row: &PartitionRow) -> Result<Cursor, Refusal> {
+    async fn cursor_of_names(&self, directory: InodeId, row: &PartitionRow) -> Result<Cursor, ShardRefusal> {
         let bytes = codec::entries_of(directory, row.index.range(row.depth));
         self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))
     }
 
     /// The hashes of the next names of a turn; none at the end.
-    async fn read_names(&self, cursor: &mut Cursor) -> Result<Vec<NameHash>, Refusal> {
+    async fn read_names(&self, cursor: &mut Cursor) -> Result<Vec<NameHash>, ShardRefusal> {
         let mut read = Vec::with_capacity(NAMES_A_TURN);
         while read.len() < NAMES_A_TURN {
             let Some((key, _)) = cursor.next().await.map_err(|e| self.unreadable(e))? else { break };
@@ -371,7 +375,7 @@ impl Shard {
                 Ok(Key::Entry(_, name)) => read.push(name.hash()),
                 _ => {
                     let damaged = format!("shard {}: a damaged key among names: {key:?}", self.id);
-                    return Err(Refusal::Failed(damaged.into()));
+                    return Err(ShardRefusal::Failed(damaged.into()));
                 }
             }
         }
@@ -380,14 +384,14 @@ impl Shard {
 
     /// A split's target found its partition not live: the source knows whether it is. The row is read when it has said so, for the
     /// one that was there before may be an earlier attempt's; what this one wrote was durable before the source committed.
-    async fn settle_arrival(
+    async fn finish_import(
         self: &Rc<Self>,
         directory: InodeId,
         index: PartitionIndex,
-    ) -> Result<(PartitionRow, BatchNumber), Refusal> {
+    ) -> Result<(PartitionRow, BatchNumber), ShardRefusal> {
         self.ask_source(directory, index).await?;
         let arrived = self.read_table(&Key::Partition(directory, index)).await?;
-        let Some(Row::Partition(mut row)) = arrived else { return Err(Refusal::Busy) };
+        let Some(Row::Partition(mut row)) = arrived else { return Err(ShardRefusal::Busy) };
         row.state = PartitionState::Live;
         let batch = {
             let mut state = self.state.borrow_mut();
@@ -400,11 +404,11 @@ impl Shard {
     }
 
     /// Asks the shard that partition `index` was cut from. `Ok`: it is this shard's; `Busy`: the source is working on it.
-    async fn ask_source(self: &Rc<Self>, directory: InodeId, index: PartitionIndex) -> Result<(), Refusal> {
+    async fn ask_source(self: &Rc<Self>, directory: InodeId, index: PartitionIndex) -> Result<(), ShardRefusal> {
         let source = index.cut_from().shard(directory.shard(), self.settings.shards);
         match self.peers.call(source, PeerCall::SplitOutcome { directory, index }).await {
             PeerReply::Split(SplitState::Committed) => Ok(()),
-            PeerReply::Split(SplitState::Pending) | PeerReply::Busy => Err(Refusal::Busy),
+            PeerReply::Split(SplitState::Pending) | PeerReply::Busy => Err(ShardRefusal::Busy),
             PeerReply::Absent => Err(Errno::ENOENT.into()),
             other => Err(other.unexpected(format_args!("the source of partition {index:?} did not answer"))),
         }
@@ -423,9 +427,9 @@ impl Shard {
                 let state = self.state.borrow();
                 let (seen, batch) = self.seen_here(&state, key);
                 let row = match seen {
-                    Seen::Unknown => continue,
-                    Seen::Absent => None,
-                    Seen::Present(row) => Some(row.clone()),
+                    KeyState::Unknown => continue,
+                    KeyState::Absent => None,
+                    KeyState::Present(row) => Some(row.clone()),
                 };
                 newest = newest.max(batch);
                 rows.push(row);
@@ -445,12 +449,12 @@ fn key_is_final(key: &Key) -> bool {
     matches!(key, Key::Partition(_, PartitionIndex::FIRST))
 }
 
-pub(super) fn peer_reply(refusal: Refusal) -> PeerReply {
+pub(super) fn peer_reply(refusal: ShardRefusal) -> PeerReply {
     match refusal {
-        Refusal::Moved { directory, map } => PeerReply::Moved(directory, map),
-        Refusal::Busy => PeerReply::Busy,
+        ShardRefusal::Moved { directory, map } => PeerReply::Moved(directory, map),
+        ShardRefusal::Busy => PeerReply::Busy,
         refusal if refusal == Errno::ENOENT.into() => PeerReply::Absent,
-        Refusal::Rule(rule) => PeerReply::Failed(format!("{rule:?}").into()),
-        Refusal::Failed(cause) => PeerReply::Failed(cause),
+        ShardRefusal::Rule(rule) => PeerReply::Failed(format!("{rule:?}").into()),
+        ShardRefusal::Failed(cause) => PeerReply::Failed(cause),
     }
 }

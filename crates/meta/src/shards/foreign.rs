@@ -1,12 +1,12 @@
 //! Rows of other shards that one run of a verb rests on: fetched, or seen where they are.
 
 use super::peers::ForeignRow;
-use super::shard::State;
-use crate::namespace::Seen;
+use super::shard::ShardState;
+use crate::namespace::KeyState;
 use crate::tables::Key;
 use std::collections::HashMap;
+use varve_env::key_hash::KeyHashing;
 use varve_types::InodeId;
-use varve_world::key_hash::KeyHashing;
 
 #[derive(Default)]
 pub(super) struct Foreign<'n> {
@@ -16,13 +16,13 @@ pub(super) struct Foreign<'n> {
 
 /// Rows that a shard of the same worker holds for the run.
 struct Near<'n> {
-    state: &'n State,
+    state: &'n ShardState,
     keys: &'n [Key],
 }
 
 impl<'n> Foreign<'n> {
     /// The rows of `keys`, which are held in `state`.
-    pub fn held_near(state: &'n State, keys: &'n [Key]) -> Foreign<'n> {
+    pub fn prepared_near(state: &'n ShardState, keys: &'n [Key]) -> Foreign<'n> {
         Foreign { near: Some(Near { state, keys }), ..Foreign::default() }
     }
 
@@ -30,16 +30,16 @@ impl<'n> Foreign<'n> {
         self.rows.is_empty() && self.near.is_none()
     }
 
-    pub fn seen(&self, key: &Key) -> Seen<'_> {
+    pub fn seen(&self, key: &Key) -> KeyState<'_> {
         if let Some(Near { state, keys }) = &self.near
             && keys.contains(key)
         {
             return state.resident.seen(key).0;
         }
         match self.rows.get(key) {
-            None => Seen::Unknown,
-            Some(None) => Seen::Absent,
-            Some(Some(row)) => Seen::Present(row),
+            None => KeyState::Unknown,
+            Some(None) => KeyState::Absent,
+            Some(Some(row)) => KeyState::Present(row),
         }
     }
 

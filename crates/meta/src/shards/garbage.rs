@@ -5,7 +5,7 @@
 //! data are gone. The row goes when the removal of the backing file is on disk, so whoever opens the shard next goes on
 //! where a crash cut this short. Ids are never given twice, so a late removal meets no other file.
 
-use super::refusal::Refusal;
+use super::refusal::ShardRefusal;
 use super::shard::Shard;
 use crate::namespace::Effect;
 use crate::tables::{Change, Key, Row};
@@ -13,11 +13,11 @@ use std::collections::HashSet;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_env::disk;
+use varve_env::store_path::StorePath;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::InodeId;
-use varve_world::clock::Moment;
-use varve_world::disk;
-use varve_world::store_path::StorePath;
-use varve_world::volume_dir::VolumeDir;
 
 /// How often backing files are removed.
 const COLLECT_EVERY: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ const AT_CLOSE_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Garbage {
     waiting: Vec<InodeId>,
     /// After a refusal of the store: not before.
-    not_before: Option<Moment>,
+    not_before: Option<Instant>,
     /// A round is under way.
     at_work: bool,
 }
@@ -51,7 +51,7 @@ impl Garbage {
         self.waiting.len()
     }
 
-    fn take(&mut self, now: Moment) -> Vec<InodeId> {
+    fn take(&mut self, now: Instant) -> Vec<InodeId> {
         if self.at_work || self.waiting.is_empty() || self.not_before.is_some_and(|then| now < then) {
             return Vec::new();
         }
@@ -59,7 +59,7 @@ impl Garbage {
         self.waiting.split_off(self.waiting.len().saturating_sub(ROUND_MAX))
     }
 
-    fn end_round(&mut self, left: impl IntoIterator<Item = InodeId>, not_before: Option<Moment>) {
+    fn end_round(&mut self, left: impl IntoIterator<Item = InodeId>, not_before: Option<Instant>) {
         self.at_work = false;
         self.not_before = not_before;
         self.waiting.extend(left);
@@ -97,7 +97,7 @@ impl Shard {
         let collect = async {
             self.wait_until(|state| !state.garbage.at_work).await?;
             while self.collect_round().await {}
-            Ok::<(), Refusal>(())
+            Ok::<(), ShardRefusal>(())
         };
         // Too slow, busy or failed: what is left is left behind.
         let _ = tokio::time::timeout(AT_CLOSE_MAX, collect).await;

@@ -2,14 +2,14 @@
 //! is used, and what a dead epoch left unused is never used.
 
 use super::peers::{PeerCall, PeerReply};
-use super::refusal::Refusal;
+use super::refusal::ShardRefusal;
 use super::shard::Shard;
 use crate::tables::{Change, CounterRow, Key, Row};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
+use varve_env::key_hash::KeyHashing;
 use varve_types::{Errno, InodeId, ShardId};
-use varve_world::key_hash::KeyHashing;
 
 /// Ids recorded as used at a time. One fsync for so many creates; as many are lost at most when a server dies, of 2^48.
 const BLOCK: u64 = 65_536;
@@ -37,7 +37,7 @@ impl InodeBlock {
 
 impl Shard {
     /// An id of this shard that was never given before.
-    pub(super) async fn fresh_inode(self: &Rc<Self>) -> Result<InodeId, Refusal> {
+    pub(super) async fn fresh_inode(self: &Rc<Self>) -> Result<InodeId, ShardRefusal> {
         match self.inode_at_hand() {
             Some(inode) => Ok(inode),
             None => Ok(InodeId::new(self.id, Box::pin(self.fresh_counters(1)).await?)),
@@ -51,7 +51,7 @@ impl Shard {
     }
 
     /// The first of `count` counters that were never given before.
-    pub(super) async fn fresh_counters(self: &Rc<Self>, count: u64) -> Result<u64, Refusal> {
+    pub(super) async fn fresh_counters(self: &Rc<Self>, count: u64) -> Result<u64, ShardRefusal> {
         assert!(count <= BLOCK, "{count} ids asked for at once, of blocks of {BLOCK}");
         loop {
             let batch = {
@@ -107,7 +107,7 @@ impl Shard {
     }
 
     /// An id of `home` that was never given before.
-    pub(super) async fn fresh_inode_of(self: &Rc<Self>, home: ShardId) -> Result<InodeId, Refusal> {
+    pub(super) async fn fresh_inode_of(self: &Rc<Self>, home: ShardId) -> Result<InodeId, ShardRefusal> {
         if home == self.id {
             return self.fresh_inode().await;
         }
@@ -120,7 +120,7 @@ impl Shard {
                     // Two requests may borrow at once; the ids of the block that is replaced are lost, not given twice.
                     self.state.borrow_mut().inodes.borrowed.insert(home, first..first + BORROWED);
                 }
-                PeerReply::Busy => return Err(Refusal::Busy),
+                PeerReply::Busy => return Err(ShardRefusal::Busy),
                 other => return Err(other.unexpected(format_args!("shard {home} gave no inode ids"))),
             }
         }

@@ -3,8 +3,8 @@
 //! A position is a hash, so it stays right whatever splits: whoever holds that hash's range goes on from it. Entries of
 //! equal hash are never parted, so a page ends between two hashes.
 
-use super::refusal::Refusal;
-use super::shard::{Address, Shard, State};
+use super::refusal::ShardRefusal;
+use super::shard::{RequestAddress, Shard, ShardState};
 use crate::tables::codec;
 use crate::tables::{EntryRow, Key, PartitionRow, Row, TransactionId};
 use std::collections::HashSet;
@@ -24,19 +24,24 @@ pub struct Page {
 impl Shard {
     /// Entries of `directory` with hashes from `from` on that are in this shard's partition, about `bytes_max` bytes of
     /// names and attributes. Shows everything that was acknowledged before.
-    pub async fn list(self: &Rc<Self>, directory: InodeId, from: NameHash, bytes_max: usize) -> Result<Page, Refusal> {
-        self.check_address(Address::Name(directory, from)).await?;
+    pub async fn list(
+        self: &Rc<Self>,
+        directory: InodeId,
+        from: NameHash,
+        bytes_max: usize,
+    ) -> Result<Page, ShardRefusal> {
+        self.check_address(RequestAddress::Name(directory, from)).await?;
         // A several-shard change is acknowledged when it is decided, and its names change a little later. Others that come meanwhile
         // are not waited for: there may always be one.
         let by = |(key, by): (&Key, &TransactionId)| is_name_of(key, directory).then_some(*by);
         let found: HashSet<TransactionId> = self.state.borrow().locks.iter().filter_map(by).collect();
-        let left = |state: &State| state.locks.iter().filter_map(by).find(|by| found.contains(by));
+        let left = |state: &ShardState| state.locks.iter().filter_map(by).find(|by| found.contains(by));
         if !found.is_empty() && self.wait_while_locked(left).await? {
-            self.check_address(Address::Name(directory, from)).await?;
+            self.check_address(RequestAddress::Name(directory, from)).await?;
         }
         let (range, map, changed_in) = {
             let state = self.state.borrow();
-            let Some(row) = self.partition_here(&state, directory) else { return Err(Refusal::Busy) };
+            let Some(row) = self.partition_here(&state, directory) else { return Err(ShardRefusal::Busy) };
             let changed_in = state.partitions.get(directory).map(|partition| partition.changed_in);
             (row.index.range(row.depth), row.map.clone(), changed_in)
         };
@@ -48,14 +53,16 @@ impl Shard {
         // A split that was committed meanwhile has perhaps removed rows before the scan began.
         let uncut = |row: &PartitionRow| row.index.range(row.depth) == range;
         if !self.partition_here(&self.state.borrow(), directory).is_some_and(uncut) {
-            return Err(Refusal::Busy);
+            return Err(ShardRefusal::Busy);
         }
         let mut entries: Vec<(Name, EntryRow)> = Vec::new();
         let (mut read, mut listed) = (0, 0);
         while let Some((key, row)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
             read += row.len();
             let (Key::Entry(_, name), Row::Entry(entry)) = self.decoded(&key, &row)? else {
-                return Err(Refusal::Failed(format!("shard {}: no entry among the names: {key:?}", self.id).into()));
+                return Err(ShardRefusal::Failed(
+                    format!("shard {}: no entry among the names: {key:?}", self.id).into(),
+                ));
             };
             let hash = name.hash();
             let full = listed >= bytes_max || read >= READ_BYTES_MAX;

@@ -1,10 +1,10 @@
 //! Keys that an undecided change over several shards has locked: nobody else sees or changes them.
 
-use super::shard::State;
+use super::shard::ShardState;
 use crate::tables::{Change, Key, TransactionId};
 use std::collections::HashMap;
+use varve_env::key_hash::KeyHashing;
 use varve_types::InodeId;
-use varve_world::key_hash::KeyHashing;
 
 /// The directory whose partition a change is about.
 pub(super) fn directory_of(change: &Change) -> Option<InodeId> {
@@ -17,7 +17,7 @@ pub(super) fn directory_of(change: &Change) -> Option<InodeId> {
 }
 
 /// Locks the keys of `changes`, and keeps their partitions loaded and in one piece.
-pub(super) fn lock(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+pub(super) fn lock(state: &mut ShardState, transaction: TransactionId, changes: &[Change]) {
     lock_keys(state, transaction, changes);
     for directory in changes.iter().filter_map(directory_of) {
         if let Some(partition) = state.partitions.get_mut(directory) {
@@ -26,7 +26,7 @@ pub(super) fn lock(state: &mut State, transaction: TransactionId, changes: &[Cha
     }
 }
 
-pub(super) fn lock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+pub(super) fn lock_keys(state: &mut ShardState, transaction: TransactionId, changes: &[Change]) {
     for change in changes {
         if let Change::Put(key, _) | Change::Delete(key) = change {
             state.locks.insert(key.clone(), transaction);
@@ -34,12 +34,12 @@ pub(super) fn lock_keys(state: &mut State, transaction: TransactionId, changes: 
     }
 }
 
-pub(super) fn unlock(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+pub(super) fn unlock(state: &mut ShardState, transaction: TransactionId, changes: &[Change]) {
     unlock_keys(state, transaction, changes);
     unpin(state, changes);
 }
 
-fn unlock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+fn unlock_keys(state: &mut ShardState, transaction: TransactionId, changes: &[Change]) {
     for change in changes {
         // One look for what is nearly always this one's.
         if let Change::Put(key, _) | Change::Delete(key) = change
@@ -51,7 +51,7 @@ fn unlock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]
     }
 }
 
-fn unpin(state: &mut State, changes: &[Change]) {
+fn unpin(state: &mut ShardState, changes: &[Change]) {
     for directory in changes.iter().filter_map(directory_of) {
         if let Some(partition) = state.partitions.get_mut(directory) {
             partition.pending_tallies = partition.pending_tallies.saturating_sub(1);

@@ -17,7 +17,6 @@
 //!   and before it reports it, and then reads how long the log is. Nobody replays past a seal, nor any unsealed epoch
 //!   except the highest one.
 
-mod at_rest;
 mod blocks;
 mod budget;
 mod directory;
@@ -25,6 +24,7 @@ mod failure;
 pub mod format;
 mod mark;
 mod newest;
+mod read_only;
 mod reclaim;
 mod recovery;
 mod replay;
@@ -35,12 +35,12 @@ mod sync;
 mod torn;
 mod writer;
 
-pub use at_rest::LogAtRest;
 pub use budget::MemtableBudget;
 pub use directory::{first_file, is_begun};
 pub use failure::LogError;
 pub use format::BatchRows;
 pub use newest::newest_of_each;
+pub use read_only::ReadOnlyLog;
 pub use reclaim::LogReclaimer;
 pub use recovery::LogInit;
 pub use replay::LogReader;
@@ -52,11 +52,11 @@ use format::BODY_BYTES_MAX;
 
 use std::sync::Arc;
 use std::time::Duration;
+use varve_env::disk::Exclusive;
+use varve_env::reserve::Reserve;
+use varve_env::store_path::StorePath;
+use varve_env::volume_dir::PinnedDirectories;
 use varve_types::ShardId;
-use varve_world::disk::Exclusive;
-use varve_world::reserve::Reserve;
-use varve_world::store_path::StorePath;
-use varve_world::volume_dir::Place;
 
 /// What a shard's log is opened with.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub struct LogConfig {
     /// Given up when the store has no room for an append.
     pub reserve: Option<Arc<Reserve>>,
     /// No file is begun while the volume is not there.
-    pub place: Option<Arc<Place>>,
+    pub place: Option<Arc<PinnedDirectories>>,
     /// Where syncs are driven and where they block.
     pub background: tokio::runtime::Handle,
 }

@@ -5,8 +5,8 @@
 
 use super::buckets::{Buckets, NUMBER_BYTES};
 use std::collections::HashMap;
+use varve_env::key_hash::KeyHashing;
 use varve_types::{HashRange, NameHash};
-use varve_world::key_hash::KeyHashing;
 
 /// What one takes.
 pub const NAME_BYTES: usize = NUMBER_BYTES;
@@ -111,7 +111,7 @@ fn has(set: &Hashes, hash: u64) -> bool {
 }
 
 /// What is known of the names in a loaded partition.
-pub(super) enum Names {
+pub(super) enum PartitionNames {
     Known(NameSet),
     /// They are being read from the table while requests go on: all that were read, and all that have changed since, for
     /// of those it cannot be told whether they are read yet. `number` tells this reading from an earlier one.
@@ -123,63 +123,63 @@ pub(super) enum Names {
     Unknown,
 }
 
-impl Names {
+impl PartitionNames {
     /// `false`: no name has this hash.
     pub fn may_hold(&self, hash: NameHash) -> bool {
         match self {
-            Names::Known(names) => names.may_hold(hash),
-            Names::Gathered { .. } | Names::Unknown => true,
+            PartitionNames::Known(names) => names.may_hold(hash),
+            PartitionNames::Gathered { .. } | PartitionNames::Unknown => true,
         }
     }
 
     pub fn insert(&mut self, hash: NameHash) {
         match self {
-            Names::Known(names) | Names::Gathered { so_far: names, .. } => names.insert(hash),
-            Names::Unknown => {}
+            PartitionNames::Known(names) | PartitionNames::Gathered { so_far: names, .. } => names.insert(hash),
+            PartitionNames::Unknown => {}
         }
     }
 
     pub fn remove(&mut self, hash: NameHash) {
         match self {
-            Names::Known(names) => names.remove(hash),
+            PartitionNames::Known(names) => names.remove(hash),
             // It may be that it is not read yet, and then never will be; or that another name has this hash. One too many
             // only makes the table be asked.
-            Names::Gathered { so_far, .. } => so_far.insert(hash),
-            Names::Unknown => {}
+            PartitionNames::Gathered { so_far, .. } => so_far.insert(hash),
+            PartitionNames::Unknown => {}
         }
     }
 
     /// How many names have a hash in `range`, if that is known.
     pub fn count(&self, range: HashRange) -> Option<usize> {
         match self {
-            Names::Known(names) => Some(names.count(range)),
-            Names::Gathered { .. } | Names::Unknown => None,
+            PartitionNames::Known(names) => Some(names.count(range)),
+            PartitionNames::Gathered { .. } | PartitionNames::Unknown => None,
         }
     }
 
     /// How many hashes are in memory.
     pub fn len(&self) -> usize {
         match self {
-            Names::Known(names) | Names::Gathered { so_far: names, .. } => names.len(),
-            Names::Unknown => 0,
+            PartitionNames::Known(names) | PartitionNames::Gathered { so_far: names, .. } => names.len(),
+            PartitionNames::Unknown => 0,
         }
     }
 
     pub fn keep(&mut self, range: HashRange) {
         match self {
-            Names::Known(names) | Names::Gathered { so_far: names, .. } => names.keep(range),
-            Names::Unknown => {}
+            PartitionNames::Known(names) | PartitionNames::Gathered { so_far: names, .. } => names.keep(range),
+            PartitionNames::Unknown => {}
         }
     }
 
     pub fn are_gathered(&self) -> bool {
-        matches!(self, Names::Gathered { .. })
+        matches!(self, PartitionNames::Gathered { .. })
     }
 
     /// What the reading with this number has so far, if it is still wanted.
     pub fn gathered(&mut self, reading: u64) -> Option<&mut NameSet> {
         match self {
-            Names::Gathered { number, so_far } if *number == reading => Some(so_far),
+            PartitionNames::Gathered { number, so_far } if *number == reading => Some(so_far),
             _ => None,
         }
     }

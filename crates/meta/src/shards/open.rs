@@ -1,17 +1,17 @@
 //! Opening and closing a shard: from a table to something that decides, and back.
 
-use super::batch::Batch;
-use super::committer::Work;
+use super::batch::CommitBatch;
+use super::committer::CommitWork;
 use super::effects::reap_leftovers;
 use super::garbage::Garbage;
 use super::inodes::InodeBlock;
 use super::partitions::Partitions;
-use super::refusal::Refusal;
+use super::refusal::ShardRefusal;
 use super::removal::Removals;
 use super::replies::{Replied, Replies};
 use super::resident::{BatchNumber, Resident};
-use super::rows::Rows;
-use super::shard::{Shard, ShardConfig, State};
+use super::rows::ShardRows;
+use super::shard::{Shard, ShardConfig, ShardState};
 use super::table::{Table, TableError, TableReader};
 use super::transaction::Transactions;
 use crate::tables::codec;
@@ -27,7 +27,7 @@ pub enum ShardError {
     #[error(transparent)]
     Table(#[from] TableError),
     #[error("{0}")]
-    Refused(#[from] Refusal),
+    Refused(#[from] ShardRefusal),
     #[error("shard {0} holds a damaged row, {1}; run `varve fsck` on the volume")]
     Damaged(varve_types::ShardId, String),
 }
@@ -37,7 +37,7 @@ impl ShardError {
     pub fn errno(&self) -> Errno {
         match self {
             ShardError::Table(error) => error.errno(),
-            ShardError::Refused(Refusal::Failed(cause)) => cause.errno,
+            ShardError::Refused(ShardRefusal::Failed(cause)) => cause.errno,
             ShardError::Refused(_) | ShardError::Damaged(..) => Errno::EIO,
         }
     }
@@ -51,7 +51,7 @@ impl Shard {
     /// from its return on; undecided changes of the last epoch stay locked until their coordinators are asked.
     pub async fn open(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
         let table = Table::open(config.table.clone()).await?;
-        let shard = Shard::on(Rows::Own(table), config);
+        let shard = Shard::on(ShardRows::Own(table), config);
         tokio::task::spawn_local(shard.work.task(shard.clone().commit_batches()));
         shard.restore().await?;
         tokio::task::spawn_local(shard.clone().collect_garbage());
@@ -61,9 +61,9 @@ impl Shard {
     /// Opens what the last owner left, to be read alone: claims nothing and writes nothing, so that it can be done where
     /// [`Shard::open`] cannot. What a change that nobody knows the outcome of has locked stays hidden; who asks for it, or
     /// wants to change anything, is refused with `errno`. For as long as this is used, nobody may own the shard.
-    pub async fn open_at_rest(config: ShardConfig, errno: Errno) -> Result<Rc<Shard>, ShardError> {
+    pub async fn open_read_only(config: ShardConfig, errno: Errno) -> Result<Rc<Shard>, ShardError> {
         let reader = TableReader::open(&config.table).await?;
-        let shard = Shard::on(Rows::AtRest(Box::new(reader), errno), config);
+        let shard = Shard::on(ShardRows::ReadOnly(Box::new(reader), errno), config);
         for (key, row) in shard.rows_of(Kind::Intent).await? {
             if let (Key::Intent(transaction), Row::Intent(intent)) = (key, row) {
                 shard.lock_for(transaction, &intent);
@@ -72,8 +72,8 @@ impl Shard {
         Ok(shard)
     }
 
-    fn on(table: Rows, config: ShardConfig) -> Rc<Shard> {
-        let state = State {
+    fn on(table: ShardRows, config: ShardConfig) -> Rc<Shard> {
+        let state = ShardState {
             resident: Resident::new(config.cache),
             fetched: 0,
             reads_ahead: 0,
@@ -82,7 +82,7 @@ impl Shard {
             loading: HashSet::default(),
             locks: HashMap::default(),
             maps: HashMap::default(),
-            open: Batch::first(),
+            open: CommitBatch::first(),
             in_flight: Vec::new(),
             appended: BatchNumber(0),
             replies: Replies::default(),
@@ -92,10 +92,10 @@ impl Shard {
             orphans: HashSet::new(),
             garbage: Garbage::default(),
             truncating: HashMap::new(),
-            unsettled: HashMap::new(),
+            size_stale: HashMap::new(),
             split_wanted: Vec::new(),
             splits_begun: 0,
-            arrivals: HashMap::new(),
+            incoming_partitions: HashMap::new(),
             failed: None,
             closing: false,
         };
@@ -110,7 +110,7 @@ impl Shard {
             sessions_known_from: Cell::new(Some(config.sessions_known_from)),
             state: RefCell::new(state),
             changed: Notify::new(),
-            work: Work::default(),
+            work: CommitWork::default(),
         })
     }
 
@@ -183,7 +183,7 @@ impl Shard {
     }
 
     /// Lets go of a shard that was open to be read; reads that are under way fail.
-    pub async fn close_at_rest(&self) {
+    pub async fn close_read_only(&self) {
         if let Err(error) = self.table.close().await {
             tracing::debug!("shard {} was not closed well after it was read at rest: {error}", self.id);
         }
@@ -205,7 +205,7 @@ impl Shard {
 
     /// What is to be said once more, when it may leave: the first try ends before its change is in the log where the store hangs.
     /// Of a change over several shards, as this may be one while any is decided and not carried out, before it is on disk.
-    pub async fn reply_again(&self, replied: Replied) -> Result<bytes::Bytes, Refusal> {
+    pub async fn reply_again(&self, replied: Replied) -> Result<bytes::Bytes, ShardRefusal> {
         let may_be_of_several = self.state.borrow().transactions.any_decided();
         match may_be_of_several {
             true => self.durable(replied.batch).await?,

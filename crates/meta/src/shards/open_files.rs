@@ -4,18 +4,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use varve_env::key_hash::KeyHashing;
 use varve_types::{InodeId, SessionId};
-use varve_world::key_hash::KeyHashing;
 
 #[derive(Default)]
-struct Registered {
-    files: HashMap<InodeId, HashMap<SessionId, Opened, KeyHashing>, KeyHashing>,
+struct RegisteredFiles {
+    files: HashMap<InodeId, HashMap<SessionId, SessionOpens, KeyHashing>, KeyHashing>,
     sessions: HashMap<SessionId, HashSet<InodeId, KeyHashing>, KeyHashing>,
-    sizes: Sizes,
+    sizes: SizeTracker,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Opened {
+struct SessionOpens {
     /// By this server; else the session says that one before it has.
     granted: bool,
     writes: bool,
@@ -26,14 +26,14 @@ struct Opened {
 /// A session measures a file when it has closed it and synced its own bytes, and what it measured is right only if nobody
 /// else changed the file since. So a size is taken from the last such session alone, measured after all others were done.
 #[derive(Default)]
-struct Sizes {
+struct SizeTracker {
     writers: HashMap<InodeId, Writers>,
     sessions: HashMap<SessionId, HashSet<InodeId>>,
 }
 
 #[derive(Default)]
 struct Writers {
-    measured: HashMap<SessionId, Measured>,
+    measured: HashMap<SessionId, MeasureOutcome>,
     /// These are all there are.
     known: bool,
 }
@@ -48,7 +48,7 @@ pub enum OtherWriters {
 
 /// What a writer's next measure is worth.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Measured {
+enum MeasureOutcome {
     Right,
     /// Unless it comes with this call again, whose answer was lost.
     RightAfter(MeasuredBy),
@@ -61,20 +61,20 @@ pub type MeasuredBy = (u32, u64);
 
 /// Cheap to clone; shared by the workers.
 #[derive(Clone, Default)]
-pub struct OpenFiles(Arc<Mutex<Registered>>);
+pub struct OpenFiles(Arc<Mutex<RegisteredFiles>>);
 
 impl OpenFiles {
     /// `writes`: perhaps.
     pub fn open(&self, session: SessionId, inode: InodeId, writes: bool) {
-        self.note(session, inode, Opened { granted: true, writes });
+        self.note(session, inode, SessionOpens { granted: true, writes });
     }
 
     /// The session says that it has opened the file before, and is not let read or write it by that: it stays as long as it is open.
     pub fn keep(&self, session: SessionId, inode: InodeId) {
-        self.note(session, inode, Opened::default());
+        self.note(session, inode, SessionOpens::default());
     }
 
-    fn note(&self, session: SessionId, inode: InodeId, opened: Opened) {
+    fn note(&self, session: SessionId, inode: InodeId, opened: SessionOpens) {
         let mut registered = self.lock();
         let known = registered.files.entry(inode).or_default().entry(session).or_default();
         known.granted |= opened.granted;
@@ -143,11 +143,11 @@ impl OpenFiles {
 
     /// Whether the size that `session` has just told, having closed and synced the file, is its size. If not, another
     /// session will tell it, or this one after a further measure.
-    pub fn settles(&self, session: SessionId, inode: InodeId, by: MeasuredBy) -> bool {
+    pub fn records_size(&self, session: SessionId, inode: InodeId, by: MeasuredBy) -> bool {
         let mut registered = self.lock();
         let holders = registered.files.get(&inode);
         let written = holders.is_some_and(|holders| holders.iter().any(|(other, of)| *other != session && of.writes));
-        registered.sizes.settles(session, inode, by, written)
+        registered.sizes.records_size(session, inode, by, written)
     }
 
     /// The session has closed and synced the file, and nothing is made of its size, for the row knows better.
@@ -191,17 +191,17 @@ impl OpenFiles {
         registered.files.is_empty() && registered.sizes.writers.is_empty()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Registered> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RegisteredFiles> {
         // The lock is held for map operations only; a panic within one is a broken invariant of the process.
         self.0.lock().expect("a thread panicked while it changed the table of open files")
     }
 }
 
-impl Sizes {
+impl SizeTracker {
     fn changes(&mut self, session: SessionId, inode: InodeId, others: OtherWriters) {
         self.measure_again(inode, Some(session));
         let writers = self.writers.entry(inode).or_default();
-        writers.measured.insert(session, Measured::Right);
+        writers.measured.insert(session, MeasureOutcome::Right);
         writers.known |= others == OtherWriters::Known;
         self.sessions.entry(session).or_default().insert(inode);
     }
@@ -211,14 +211,14 @@ impl Sizes {
         let measured = writers.into_iter().flat_map(|writers| &mut writers.measured);
         measured
             .filter(|(session, _)| Some(**session) != but_for)
-            .for_each(|(_, measured)| *measured = Measured::Again);
+            .for_each(|(_, measured)| *measured = MeasureOutcome::Again);
     }
 
     fn has_changed(&self, session: SessionId, inode: InodeId) -> bool {
         self.sessions.get(&session).is_some_and(|inodes| inodes.contains(&inode))
     }
 
-    fn settles(&mut self, session: SessionId, inode: InodeId, by: MeasuredBy, written: bool) -> bool {
+    fn records_size(&mut self, session: SessionId, inode: InodeId, by: MeasuredBy, written: bool) -> bool {
         let Some(writers) = self.writers.get_mut(&inode) else { return !written };
         if writers.measured.keys().any(|other| *other != session) {
             // What it wrote is on disk, and whoever is the last measures after that. Who was done before disturbs nobody.
@@ -229,11 +229,11 @@ impl Sizes {
             return false;
         }
         match writers.measured.get_mut(&session) {
-            Some(measured @ Measured::Again) => {
-                *measured = Measured::RightAfter(by);
+            Some(measured @ MeasureOutcome::Again) => {
+                *measured = MeasureOutcome::RightAfter(by);
                 return false;
             }
-            Some(Measured::RightAfter(before)) if *before == by => return false,
+            Some(MeasureOutcome::RightAfter(before)) if *before == by => return false,
             _ => {}
         }
         let known = writers.known;
@@ -253,9 +253,9 @@ impl Sizes {
         };
         let alone = writers.measured.len() == 1;
         match writers.measured.get_mut(&session) {
-            Some(Measured::Right | Measured::RightAfter(_)) => alone,
+            Some(MeasureOutcome::Right | MeasureOutcome::RightAfter(_)) => alone,
             Some(measured) => {
-                *measured = Measured::Right;
+                *measured = MeasureOutcome::Right;
                 false
             }
             None => false,

@@ -4,16 +4,16 @@
 use super::fetch::peer_reply;
 use super::locks::{directory_of, lock, lock_keys, unlock};
 use super::peers::{PeerCall, PeerReply};
-use super::refusal::{Cause, Refusal};
+use super::refusal::{Cause, ShardRefusal};
 use super::resident::BatchNumber;
-use super::shard::{Address, Shard, State};
+use super::shard::{RequestAddress, Shard, ShardState};
 use super::transaction::{ASK_AGAIN, digest};
-use crate::namespace::Seen;
+use crate::namespace::KeyState;
 use crate::tables::{Change, IntentRow, Key, ReadRecord, Row, TransactionId};
 use std::rc::Rc;
 use std::time::Duration;
+use varve_env::clock::Instant;
 use varve_types::{InodeId, Timestamp};
-use varve_world::clock::Moment;
 
 /// A prepared participant that has heard nothing for so long asks the coordinator.
 pub(super) const ASK_AFTER: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ pub(super) struct Prepared {
     /// Of an earlier epoch: it keeps its partitions loaded and in one piece as soon as they are loaded.
     pub found_at_open: bool,
     pub kept: IntentKept,
-    pub since: Moment,
+    pub since: Instant,
     /// What its coordinator's shard failed with when it was last asked for the outcome.
     pub unanswered: Option<Cause>,
 }
@@ -83,7 +83,7 @@ impl Shard {
     /// Locks what a checked intent will change.
     pub(super) fn keep_intent(
         &self,
-        state: &mut State,
+        state: &mut ShardState,
         transaction: TransactionId,
         mut intent: IntentRow,
         kept: IntentKept,
@@ -102,10 +102,10 @@ impl Shard {
 
     /// A partition row that is put has the counts, and unless its time is set the mtime, that it has here: what was tallied since
     /// it was read is no reason to decide again ([`digest`]), and none comes to it before the intent ends.
-    fn keep_counts(&self, state: &State, change: &mut Change) {
+    fn keep_counts(&self, state: &ShardState, change: &mut Change) {
         let Change::Put(key, row) = change else { return };
         let Row::Partition(put) = &mut **row else { return };
-        let Seen::Present(Row::Partition(here)) = self.seen_here(state, key).0 else { return };
+        let KeyState::Present(Row::Partition(here)) = self.seen_here(state, key).0 else { return };
         (put.entries, put.subdirectories) = (here.entries, here.subdirectories);
         if put.mtime != Timestamp::NEVER {
             put.mtime = here.mtime;
@@ -133,26 +133,26 @@ impl Shard {
         }
         for change in &intent.changes {
             if let Change::Tally { directory, name, .. } = change {
-                self.check_address(Address::Name(*directory, name.hash())).await.map_err(peer_reply)?;
+                self.check_address(RequestAddress::Name(*directory, name.hash())).await.map_err(peer_reply)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn may_prepare(&self, state: &State, intent: &IntentRow) -> bool {
+    pub(super) fn may_prepare(&self, state: &ShardState, intent: &IntentRow) -> bool {
         let as_read = |record: &ReadRecord| match self.seen_here(state, &record.key).0 {
-            Seen::Unknown => false,
-            Seen::Absent => record.digest.is_none(),
-            Seen::Present(row) => record.digest == digest(Some(row)),
+            KeyState::Unknown => false,
+            KeyState::Absent => record.digest.is_none(),
+            KeyState::Present(row) => record.digest == digest(Some(row)),
         };
         let free = |change: &Change| {
             let fits = match change {
-                Change::Put(key, _) => self.seen_here(state, key).0 != Seen::Unknown,
+                Change::Put(key, _) => self.seen_here(state, key).0 != KeyState::Unknown,
                 Change::Delete(key) => match self.seen_here(state, key).0 {
-                    Seen::Unknown => false,
+                    KeyState::Unknown => false,
                     // Only an empty one may go.
-                    Seen::Present(Row::Partition(row)) => row.entries == 0,
-                    Seen::Present(_) | Seen::Absent => true,
+                    KeyState::Present(Row::Partition(row)) => row.entries == 0,
+                    KeyState::Present(_) | KeyState::Absent => true,
                 },
                 Change::Tally { directory, name, .. } => self
                     .partition_here(state, *directory)
@@ -239,7 +239,7 @@ impl Shard {
     }
 
     /// Makes resident what an intent of an earlier epoch changes. Its keys are locked, by itself.
-    async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
+    async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), ShardRefusal> {
         for directory in intent.changes.iter().filter_map(directory_of) {
             self.load_partition(directory).await?;
         }

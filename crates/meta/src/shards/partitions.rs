@@ -1,26 +1,26 @@
 //! The partitions of a shard that are in memory: their names, and what is happening to them. Their rows are resident.
 
-use super::ahead::Order;
-use super::names::{NAME_BYTES, Names};
+use super::names::{NAME_BYTES, PartitionNames};
+use super::readahead::ReadOrder;
 use super::resident::{BatchNumber, CacheBudget};
 use crate::tables::{Key, PartitionRow, PartitionState};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use varve_env::key_hash::KeyHashing;
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionIndex};
-use varve_world::key_hash::KeyHashing;
 
 pub(super) struct Partition {
     pub index: PartitionIndex,
     /// The hashes that it serves, as its row says: every request asks for them. `None`: it is not live.
     range: Option<HashRange>,
-    pub names: Names,
+    pub names: PartitionNames,
     pub changed_in: BatchNumber,
     /// The row changed since it was last put into a batch; see [`Partitions::mark_dirty`].
     row_dirty: bool,
     /// Tallies in intents that are not decided yet.
     pub pending_tallies: u32,
     pub split: Option<Split>,
-    pub order: Order,
+    pub order: ReadOrder,
     pub used: bool,
 }
 
@@ -51,7 +51,7 @@ impl Split {
 }
 
 impl Partition {
-    pub fn new(row: &PartitionRow, names: Names) -> Partition {
+    pub fn new(row: &PartitionRow, names: PartitionNames) -> Partition {
         Partition {
             index: row.index,
             range: range_of(row),
@@ -60,7 +60,7 @@ impl Partition {
             row_dirty: false,
             pending_tallies: 0,
             split: None,
-            order: Order::default(),
+            order: ReadOrder::default(),
             used: true,
         }
     }
@@ -85,7 +85,7 @@ impl Partition {
 }
 
 fn range_of(row: &PartitionRow) -> Option<HashRange> {
-    (row.state != PartitionState::Arriving).then(|| row.index.range(row.depth))
+    (row.state != PartitionState::Incoming).then(|| row.index.range(row.depth))
 }
 
 pub(super) struct Partitions {
@@ -95,7 +95,7 @@ pub(super) struct Partitions {
     /// Batches until names are counted again.
     uncounted: u32,
     /// The bytes of names that the budget was last told of.
-    told: usize,
+    reported: usize,
     budget: Arc<CacheBudget>,
 }
 
@@ -107,7 +107,7 @@ const FORGOTTEN_BYTES_MIN: usize = 1024 * 1024;
 
 impl Partitions {
     pub fn new(budget: Arc<CacheBudget>) -> Partitions {
-        Partitions { loaded: HashMap::default(), dirty: Vec::new(), uncounted: 0, told: 0, budget }
+        Partitions { loaded: HashMap::default(), dirty: Vec::new(), uncounted: 0, reported: 0, budget }
     }
 
     pub fn get(&self, directory: InodeId) -> Option<&Partition> {
@@ -207,7 +207,7 @@ impl Partitions {
 
     fn count(&mut self) -> usize {
         let bytes = self.names() * NAME_BYTES;
-        self.tell(bytes);
+        self.report_bytes(bytes);
         bytes
     }
 
@@ -231,27 +231,27 @@ impl Partitions {
             }
             true
         });
-        self.tell(bytes);
+        self.report_bytes(bytes);
         while bytes > bytes_max && self.budget.is_far_exceeded() {
             let large = |partition: &&mut Partition| {
-                matches!(partition.names, Names::Known(_)) && partition.names_bytes() >= FORGOTTEN_BYTES_MIN
+                matches!(partition.names, PartitionNames::Known(_)) && partition.names_bytes() >= FORGOTTEN_BYTES_MIN
             };
             let largest = self.loaded.values_mut().filter(large).max_by_key(|partition| partition.names_bytes());
             let Some(largest) = largest else { break };
             bytes -= largest.names_bytes();
-            largest.names = Names::Unknown;
-            self.tell(bytes);
+            largest.names = PartitionNames::Unknown;
+            self.report_bytes(bytes);
         }
     }
 
-    fn tell(&mut self, bytes: usize) {
-        self.budget.change(self.told, bytes);
-        self.told = bytes;
+    fn report_bytes(&mut self, bytes: usize) {
+        self.budget.change(self.reported, bytes);
+        self.reported = bytes;
     }
 }
 
 impl Drop for Partitions {
     fn drop(&mut self) {
-        self.budget.change(self.told, 0);
+        self.budget.change(self.reported, 0);
     }
 }

@@ -2,7 +2,7 @@
 //! calls on the wire, which is why nothing in them is shared memory. A shard whose worker serves the other one too may go
 //! to it directly, where neither has to wait (`at_once.rs`).
 
-use super::refusal::{Cause, Refusal};
+use super::refusal::{Cause, ShardRefusal};
 use super::shard::Shard;
 use crate::tables::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
 use std::fmt;
@@ -54,24 +54,24 @@ pub enum PeerCall {
         map: PartitionMap,
     },
     /// Split, to the target: drop what an aborted adoption left, be ready for the rows of this attempt and no other.
-    AdoptBegin {
+    ImportBegin {
         directory: InodeId,
         attempt: SplitAttempt,
     },
-    AdoptRows {
+    ImportRows {
         directory: InodeId,
         attempt: SplitAttempt,
         changes: Vec<Change>,
         replies: Vec<ReplyRecord>,
     },
     /// All rows are sent: fsync, answer how many there are.
-    AdoptEnd {
+    ImportEnd {
         directory: InodeId,
         attempt: SplitAttempt,
         partition: Row,
     },
     /// The source has committed: be live.
-    AdoptLive {
+    ImportLive {
         directory: InodeId,
         index: PartitionIndex,
     },
@@ -108,7 +108,7 @@ pub enum PeerReply {
     InodesFrom(u64),
     Vote(bool),
     Committed(bool),
-    Adopted {
+    Imported {
         entries: u64,
         subdirectories: u64,
     },
@@ -122,8 +122,8 @@ pub enum PeerReply {
 
 impl PeerReply {
     /// What it means to who asked for something else, while `doing` that.
-    pub fn unexpected(self, doing: impl fmt::Display) -> Refusal {
-        Refusal::Failed(match self {
+    pub fn unexpected(self, doing: impl fmt::Display) -> ShardRefusal {
+        ShardRefusal::Failed(match self {
             PeerReply::Failed(cause) => cause.met(doing),
             other => Cause::from(format!("{doing}: {other:?}")),
         })

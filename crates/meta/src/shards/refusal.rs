@@ -7,7 +7,7 @@ use varve_types::{Errno, InodeId, PartitionMap};
 
 /// Few kinds: a new one only where the caller would act differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ShardRefusal {
     /// The rules say no.
     #[error("refused: {0:?}")]
     Rule(namespace::Refusal),
@@ -61,14 +61,14 @@ pub fn errno_of_store(error: &io::Error) -> Errno {
     }
 }
 
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Refusal {
-        Refusal::Rule(namespace::Refusal::Errno(errno))
+impl From<Errno> for ShardRefusal {
+    fn from(errno: Errno) -> ShardRefusal {
+        ShardRefusal::Rule(namespace::Refusal::Errno(errno))
     }
 }
 
-impl From<namespace::Refusal> for Refusal {
-    fn from(refusal: namespace::Refusal) -> Refusal {
-        Refusal::Rule(refusal)
+impl From<namespace::Refusal> for ShardRefusal {
+    fn from(refusal: namespace::Refusal) -> ShardRefusal {
+        ShardRefusal::Rule(refusal)
     }
 }

@@ -9,27 +9,27 @@
 //! A hold is in memory alone. What a crash between 2 and 4 leaves is rows that no name leads to, under an id that is never
 //! given again; fsck calls them leftovers. They are not deleted before the removal is durable: else a loss of power could
 //! bring the directory back without what was set on it since it was made. A shard that is opened again knows of no hold
-//! and would take creates, so a hold counts for [`HOLD_VALID`], and no shard is opened again sooner than that.
+//! and would take creates, so a hold counts for [`PREPARED_VALID`], and no shard is opened again sooner than that.
 
-use super::at_once::Ran;
+use super::fast_path::FastPathRun;
 use super::foreign::Foreign;
 use super::participant::{ASK_AFTER, IntentKept};
 use super::peers::{ForeignRow, PeerCall, PeerReply};
-use super::refusal::Refusal;
+use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
-use super::shard::{Decided, Run, Shard, State, Way};
-use super::transaction::{ASK_AGAIN, Begun, Sorted, digest};
-use crate::namespace::{Seen, Verb};
+use super::shard::{DecisionOutcome, Execution, Shard, ShardState, TxnContext};
+use super::transaction::{ASK_AGAIN, BegunTransaction, Sorted, digest};
+use crate::namespace::{KeyState, Verb};
 use crate::tables::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+use varve_env::clock::Instant;
 use varve_types::{InodeId, PartitionIndex, ShardId};
-use varve_world::clock::Moment;
 
 /// How long after it was asked for a hold may be relied on.
-pub const HOLD_VALID: Duration = Duration::from_millis(250);
+pub const PREPARED_VALID: Duration = Duration::from_millis(250);
 
 /// How long removals are gathered before they are fsynced and the rows deleted.
 const GATHERED_FOR: Duration = Duration::from_millis(50);
@@ -64,14 +64,14 @@ pub(super) fn only_removes(parts: &BTreeMap<ShardId, IntentRow>) -> bool {
 }
 
 /// Rows of a directory that its home holds, when they are asked for, until the removal is decided.
-pub(super) struct Held {
+pub(super) struct PreparedRemoval {
     pub transaction: TransactionId,
     pub shard: ShardId,
     keys: Vec<Key>,
-    asked: Moment,
+    asked: Instant,
 }
 
-impl Held {
+impl PreparedRemoval {
     pub fn holds(&self, key: &Key) -> bool {
         self.keys.contains(key)
     }
@@ -102,11 +102,16 @@ fn are_all_of_one_directory<'r>(keys: &[Key], rows: impl IntoIterator<Item = &'r
 
 impl Shard {
     /// Asks `shard` for rows of a directory that is to be removed, and notes in `held` if it holds them.
-    pub(super) async fn fetch_to_remove(&self, shard: ShardId, keys: Vec<Key>, held: &mut Option<Held>) -> PeerReply {
+    pub(super) async fn fetch_to_remove(
+        &self,
+        shard: ShardId,
+        keys: Vec<Key>,
+        held: &mut Option<PreparedRemoval>,
+    ) -> PeerReply {
         let transaction = self.state.borrow_mut().transactions.begin(self.id, self.table.epoch());
         let asked = self.clock.monotonic();
         let reply = self.peers.call(shard, PeerCall::FetchToRemove(transaction, keys.clone())).await;
-        let hold = Held { transaction, shard, keys, asked };
+        let hold = PreparedRemoval { transaction, shard, keys, asked };
         match reply {
             PeerReply::Held(rows) => {
                 *held = Some(hold);
@@ -125,7 +130,7 @@ impl Shard {
     }
 
     /// What was held is not removed, or not now.
-    pub(super) async fn let_go(&self, held: Held) {
+    pub(super) async fn let_go(&self, held: PreparedRemoval) {
         self.state.borrow_mut().transactions.forget_undecided(held.transaction);
         self.call_off(held.transaction, [held.shard]).await;
     }
@@ -133,11 +138,11 @@ impl Shard {
     /// Steps 1 and 2, of a change that is locked here.
     pub(super) async fn remove_in_order(
         self: &Rc<Self>,
-        begun: Begun,
-        held: Option<Held>,
+        begun: BegunTransaction,
+        held: Option<PreparedRemoval>,
         reply: Option<ReplyRecord>,
-    ) -> Result<(), Refusal> {
-        let Begun { transaction, sorted: Sorted { own, parts, holder, .. } } = begun;
+    ) -> Result<(), ShardRefusal> {
+        let BegunTransaction { transaction, sorted: Sorted { own, parts, holder, .. } } = begun;
         let holders: Vec<_> = parts.keys().copied().chain(holder).collect();
         let asked = held.as_ref().map_or_else(|| self.clock.monotonic(), |held| held.asked);
         if let Some(held) = held
@@ -151,10 +156,10 @@ impl Shard {
         .await;
         let refused = votes.into_iter().find(|(_, vote)| !matches!(vote, PeerReply::Vote(true)));
         let decided = match refused {
-            _ if self.clock.monotonic() > asked.after(HOLD_VALID) => Err(Refusal::Busy),
-            _ if self.state.borrow().removals.are_many() => Err(Refusal::Busy),
-            Some((_, PeerReply::Failed(cause))) => Err(Refusal::Failed(cause)),
-            Some(_) => Err(Refusal::Busy),
+            _ if self.clock.monotonic() > asked.after(PREPARED_VALID) => Err(ShardRefusal::Busy),
+            _ if self.state.borrow().removals.are_many() => Err(ShardRefusal::Busy),
+            Some((_, PeerReply::Failed(cause))) => Err(ShardRefusal::Failed(cause)),
+            Some(_) => Err(ShardRefusal::Busy),
             None => self.decide_removal(transaction, &own, &holders, reply),
         };
         match decided {
@@ -176,7 +181,7 @@ impl Shard {
         own: &[Change],
         holders: &[ShardId],
         reply: Option<ReplyRecord>,
-    ) -> Result<BatchNumber, Refusal> {
+    ) -> Result<BatchNumber, ShardRefusal> {
         let mut state = self.state.borrow_mut();
         self.apply_own(&mut state, transaction, own, reply)?;
         let batch = self.note_removal(&mut state, transaction, holders);
@@ -188,7 +193,7 @@ impl Shard {
     /// A removal is decided, in the batch that it returns: its rows elsewhere are to go.
     fn note_removal(
         self: &Rc<Self>,
-        state: &mut State,
+        state: &mut ShardState,
         transaction: TransactionId,
         holders: &[ShardId],
     ) -> BatchNumber {
@@ -201,7 +206,7 @@ impl Shard {
     }
 
     /// Has a task carry out what waits, unless one is about to.
-    fn carry_out_soon(self: &Rc<Self>, state: &mut State, after: Duration) {
+    fn carry_out_soon(self: &Rc<Self>, state: &mut ShardState, after: Duration) {
         if std::mem::replace(&mut state.removals.awaited, true) {
             return;
         }
@@ -214,23 +219,23 @@ impl Shard {
 
     /// Steps 1 and 2 without waiting, where all rows of the directory, which are `keys`, are in a shard that is near; `None`:
     /// that cannot be, and nothing has been done.
-    pub(super) fn remove_at_once<V: Verb>(
+    pub(super) fn try_remove<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
-        run: &Run<'_, V::Outcome>,
+        run: &Execution<'_, V::Outcome>,
         keys: Vec<Key>,
-    ) -> Option<Ran<V::Outcome>> {
+    ) -> Option<FastPathRun<V::Outcome>> {
         if self.state.borrow().removals.are_many() {
             return None;
         }
         let shard = self.place(&self.state.borrow(), keys.first()?);
         let holder = self.peers.near(shard)?;
         let transaction = self.state.borrow_mut().transactions.next_id(self.id, self.table.epoch());
-        let held = Held { transaction, shard, keys, asked: self.clock.monotonic() };
-        holder.hold_at_once(&held)?;
+        let held = PreparedRemoval { transaction, shard, keys, asked: self.clock.monotonic() };
+        holder.try_prepare_removal(&held)?;
         let removed = {
             let there = holder.state.borrow();
-            self.remove_held_at_once(verb, run, &Foreign::held_near(&there, &held.keys), &held)
+            self.try_remove_prepared(verb, run, &Foreign::prepared_near(&there, &held.keys), &held)
         };
         if removed.is_none() && holder.end_intent(transaction, false).is_some() {
             holder.changed.notify_waiters();
@@ -238,16 +243,16 @@ impl Shard {
         removed
     }
 
-    fn remove_held_at_once<V: Verb>(
+    fn try_remove_prepared<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
-        run: &Run<'_, V::Outcome>,
+        run: &Execution<'_, V::Outcome>,
         foreign: &Foreign<'_>,
-        held: &Held,
-    ) -> Option<Ran<V::Outcome>> {
-        let way = Way::of(InodeId::ROOT);
-        let (decided, _) = self.decide(verb, run, &way, foreign).ok()?;
-        let Decided::Several { own, elsewhere, effects, outcome, reply, .. } = decided else { return None };
+        held: &PreparedRemoval,
+    ) -> Option<FastPathRun<V::Outcome>> {
+        let txn = TxnContext::of(InodeId::ROOT);
+        let (decided, _) = self.decide(verb, run, &txn, foreign).ok()?;
+        let DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, .. } = decided else { return None };
         let Sorted { own, holder: Some(_), .. } = self.sort(own, elsewhere, foreign, Some(held)) else { return None };
         let mut state = self.state.borrow_mut();
         if own.iter().any(|change| self.must_wait(&state, change)) {
@@ -258,7 +263,7 @@ impl Shard {
             self.remember(&mut state, reply);
         }
         let batch = self.note_removal(&mut state, held.transaction, &[held.shard]);
-        Some(Ran::Changed { outcome, batch, effects })
+        Some(FastPathRun::Changed { outcome, batch, effects })
     }
 
     /// Steps 3 and 4 of all removals; returns when they are done. Where the fsync fails this shard is opened again, and
@@ -326,7 +331,7 @@ impl Shard {
     }
 
     /// The same without waiting; `None`: that cannot be, or they are not all rows of one empty directory.
-    fn hold_at_once(self: &Rc<Self>, held: &Held) -> Option<()> {
+    fn try_prepare_removal(self: &Rc<Self>, held: &PreparedRemoval) -> Option<()> {
         if !self.takes_changes() {
             return None;
         }
@@ -344,14 +349,14 @@ impl Shard {
         }
         self.keep_intent(&mut state, held.transaction, intent, IntentKept::InMemory);
         drop(state);
-        self.watch_holds();
+        self.watch_prepared();
         Some(())
     }
 
     /// A row of this shard that may be shown to others now.
-    fn appended_row<'s>(&self, state: &'s State, key: &Key) -> Option<&'s Row> {
+    fn appended_row<'s>(&self, state: &'s ShardState, key: &Key) -> Option<&'s Row> {
         match self.seen_here(state, key) {
-            (Seen::Present(row), changed_in) if changed_in <= state.appended => Some(row),
+            (KeyState::Present(row), changed_in) if changed_in <= state.appended => Some(row),
             _ => None,
         }
     }
@@ -366,14 +371,14 @@ impl Shard {
     pub(super) async fn hold(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {
         match self.place_intent(transaction, intent, &[], IntentKept::InMemory).await {
             Ok(None) => {}
-            Ok(Some(_)) => self.watch_holds(),
+            Ok(Some(_)) => self.watch_prepared(),
             Err(reply) => return reply,
         }
         PeerReply::Vote(true)
     }
 
     /// Step 4.
-    pub(super) async fn remove_held(self: &Rc<Self>, held: Vec<TransactionId>) -> PeerReply {
+    pub(super) async fn remove_prepared(self: &Rc<Self>, held: Vec<TransactionId>) -> PeerReply {
         for transaction in held {
             self.end_intent(transaction, true);
         }
@@ -384,7 +389,7 @@ impl Shard {
     }
 
     /// Has one task look for holds of which nothing is heard, as long as there are any.
-    fn watch_holds(self: &Rc<Self>) {
+    fn watch_prepared(self: &Rc<Self>) {
         if std::mem::replace(&mut self.state.borrow_mut().removals.watched, true) {
             return;
         }

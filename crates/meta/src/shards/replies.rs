@@ -9,9 +9,9 @@ use bytes::Bytes;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_env::key_hash::KeyHashing;
 use varve_types::{HashRange, InodeId, SessionId};
-use varve_world::clock::Moment;
-use varve_world::key_hash::KeyHashing;
 
 /// How long answers that an earlier epoch gave are kept if their slot is not used again: twice the longest deadline after
 /// which a client gives up a call.
@@ -20,21 +20,21 @@ pub(super) const KEPT: Duration = Duration::from_secs(120);
 /// Slots remembered a shard. At 200 bytes an answer this is 20 MB; past it the oldest slots are forgotten.
 const SLOTS_MAX: usize = 100_000;
 
-type Slot = (SessionId, u32);
+type SlotKey = (SessionId, u32);
 
 #[derive(Default)]
 pub(super) struct Replies {
-    latest: HashMap<Slot, Latest, KeyHashing>,
-    order: VecDeque<Slot>,
+    latest: HashMap<SlotKey, Latest, KeyHashing>,
+    order: VecDeque<SlotKey>,
     /// Rows that an earlier epoch left.
     restored: VecDeque<Restored>,
     /// Slots that were forgotten and whose rows are still to be deleted.
-    forgotten: VecDeque<Slot>,
+    forgotten: VecDeque<SlotKey>,
 }
 
 /// The change that a session asked for in one of its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct SessionChange {
     pub session: SessionId,
     pub slot: u32,
     pub number: u64,
@@ -56,7 +56,7 @@ struct Restored {
     key: Key,
     /// The latest call whose answer it holds.
     number: u64,
-    found: Moment,
+    found: Instant,
 }
 
 impl Replies {
@@ -91,7 +91,7 @@ impl Replies {
     }
 
     /// Forgets the answer to a change that is not made after all; the row to be deleted.
-    pub fn take_back(&mut self, asked: Asked) -> Option<Key> {
+    pub fn take_back(&mut self, asked: SessionChange) -> Option<Key> {
         let slot = (asked.session, asked.slot);
         self.latest.get(&slot).filter(|latest| latest.record.number == asked.number)?;
         self.latest.remove(&slot);
@@ -112,7 +112,7 @@ impl Replies {
     }
 
     /// Takes in a row found at open.
-    pub fn restore(&mut self, key: Key, records: Vec<ReplyRecord>, now: Moment) {
+    pub fn restore(&mut self, key: Key, records: Vec<ReplyRecord>, now: Instant) {
         let number = records.iter().map(|record| record.number).max().unwrap_or(0);
         self.restored.push_back(Restored { key, number, found: now });
         for record in records {
@@ -121,7 +121,7 @@ impl Replies {
     }
 
     /// A stored row that is of no use any more.
-    pub fn obsolete(&mut self, now: impl Fn() -> Moment) -> Option<Key> {
+    pub fn obsolete(&mut self, now: impl Fn() -> Instant) -> Option<Key> {
         while let Some((session, slot)) = self.forgotten.pop_front() {
             // A call that was under way when its session ended may have used it again.
             if !self.latest.contains_key(&(session, slot)) {

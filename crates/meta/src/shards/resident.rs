@@ -5,23 +5,23 @@
 //! all shards of the server share and that only rows of these two kinds may exceed.
 
 mod budget;
-mod places;
+mod slot_map;
 
 pub use budget::CacheBudget;
 
-use crate::namespace::Seen;
+use crate::namespace::KeyState;
 use crate::tables::{Key, Row};
-use places::Places;
+use slot_map::SlotMap;
 use std::collections::HashSet;
 use std::sync::Arc;
+use varve_env::key_hash::KeyHashing;
 use varve_types::{HashRange, InodeId, Name};
-use varve_world::key_hash::KeyHashing;
 
 /// Numbers the batches of a shard's epoch, from 1; a row says in which batch it last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BatchNumber(pub(super) u64);
 
-struct Slot {
+struct CachedRow {
     /// `None`: known to be absent. Apart, for a good many places are empty, and absent rows are many where much is removed.
     row: Option<Box<Row>>,
     bytes: u32,
@@ -31,7 +31,7 @@ struct Slot {
 }
 
 pub(super) struct Resident {
-    slots: Places<Slot>,
+    slots: SlotMap<CachedRow>,
     /// The place that is visited next.
     hand: usize,
     /// Places of rows that became absent in batches that were not appended yet, when last looked at.
@@ -39,7 +39,7 @@ pub(super) struct Resident {
     fetching: HashSet<Key, KeyHashing>,
     bytes: usize,
     /// The bytes that the budget was last told of.
-    told: usize,
+    reported: usize,
     budget: Arc<CacheBudget>,
 }
 
@@ -53,12 +53,12 @@ const VISITS_MAX: usize = 2048;
 impl Resident {
     pub fn new(budget: Arc<CacheBudget>) -> Resident {
         Resident {
-            slots: Places::new(),
+            slots: SlotMap::new(),
             hand: 0,
             absent: Vec::new(),
             fetching: HashSet::default(),
             bytes: 0,
-            told: 0,
+            reported: 0,
             budget,
         }
     }
@@ -83,12 +83,12 @@ impl Resident {
     }
 
     /// The row, and the batch in which it last changed.
-    pub fn seen(&self, key: &Key) -> (Seen<'_>, BatchNumber) {
+    pub fn seen(&self, key: &Key) -> (KeyState<'_>, BatchNumber) {
         match self.slots.find(key).and_then(|place| self.slots.at(place)) {
-            None => (Seen::Unknown, BatchNumber(0)),
+            None => (KeyState::Unknown, BatchNumber(0)),
             Some((_, slot)) => {
                 slot.used.set(true);
-                (slot.row.as_deref().map_or(Seen::Absent, Seen::Present), slot.changed_in)
+                (slot.row.as_deref().map_or(KeyState::Absent, KeyState::Present), slot.changed_in)
             }
         }
     }
@@ -119,7 +119,7 @@ impl Resident {
     }
 
     /// Takes in a row that may be asked for, unless more is known of it.
-    pub fn take_ahead(&mut self, key: Key, row: Row) {
+    pub fn take_readahead(&mut self, key: Key, row: Row) {
         if !self.knows(&key) && !self.fetching.contains(&key) {
             self.set(key, Some(Box::new(row)), BatchNumber(0));
         }
@@ -134,7 +134,7 @@ impl Resident {
         let bytes = u32::try_from(SLOT_BYTES + row.as_deref().map_or(0, row_bytes)).unwrap_or(u32::MAX);
         // A loaded partition knows without it that a name is absent.
         let used = std::cell::Cell::new(row.is_some());
-        let slot = Slot { row, bytes, changed_in: batch, used };
+        let slot = CachedRow { row, bytes, changed_in: batch, used };
         let is_absent = slot.row.is_none();
         self.bytes += bytes as usize;
         let (place, old) = self.slots.insert(key, slot);
@@ -168,7 +168,7 @@ impl Resident {
         let mut absent = std::mem::take(&mut self.absent);
         absent.retain(|place| {
             // Another row may be in the place by now.
-            let Some((key, Slot { row: None, changed_in, .. })) = self.slots.at(*place) else { return false };
+            let Some((key, CachedRow { row: None, changed_in, .. })) = self.slots.at(*place) else { return false };
             let is_appended = *changed_in <= appended;
             if is_appended && !self.fetching.contains(key) && may_go(key) {
                 self.drop_at(*place);
@@ -180,7 +180,7 @@ impl Resident {
 
     /// Drops what was not used lately, as far as the budget wants it at once. `pinned`: keys that must stay.
     pub fn shrink(&mut self, appended: BatchNumber, pinned: impl Fn(&Key) -> bool) {
-        self.tell();
+        self.report_bytes();
         let bytes_max = self.budget.allows(self.bytes);
         self.shrink_to(bytes_max, appended, pinned);
     }
@@ -188,7 +188,7 @@ impl Resident {
     /// To how many bytes it is to shrink, as all are, and in how many steps, each of which visits [`VISITS_MAX`] places: one
     /// visit marks a row, and the next one drops it.
     pub fn begin_give_back(&mut self) -> (usize, usize) {
-        self.tell();
+        self.report_bytes();
         (self.budget.leaves(self.bytes), 2 * self.slots.end() / VISITS_MAX + 1)
     }
 
@@ -209,7 +209,7 @@ impl Resident {
                 self.drop_at(place);
             }
         }
-        self.tell();
+        self.report_bytes();
         self.bytes > bytes_max
     }
 
@@ -225,19 +225,19 @@ impl Resident {
     /// Has another budget from here on.
     #[cfg(test)]
     pub fn measure_by(&mut self, budget: Arc<CacheBudget>) {
-        self.budget.change(self.told, 0);
-        (self.told, self.budget) = (0, budget);
+        self.budget.change(self.reported, 0);
+        (self.reported, self.budget) = (0, budget);
     }
 
-    fn tell(&mut self) {
-        self.budget.change(self.told, self.bytes);
-        self.told = self.bytes;
+    fn report_bytes(&mut self) {
+        self.budget.change(self.reported, self.bytes);
+        self.reported = self.bytes;
     }
 }
 
 impl Drop for Resident {
     fn drop(&mut self) {
-        self.budget.change(self.told, 0);
+        self.budget.change(self.reported, 0);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which shard holds a row, as far as this one knows: by a partition that it serves, else by the directory's map, which is a hint.
 
-use super::shard::{Shard, State};
-use crate::namespace::Seen;
+use super::shard::{Shard, ShardState};
+use crate::namespace::KeyState;
 use crate::tables::{Change, Key, PartitionRow, PartitionState, Row};
 use varve_types::{InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
@@ -9,7 +9,7 @@ use varve_types::{InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 const MAPS_MAX: usize = 100_000;
 
 impl Shard {
-    pub(super) fn partition_of(&self, state: &State, directory: InodeId, hash: NameHash) -> PartitionIndex {
+    pub(super) fn partition_of(&self, state: &ShardState, directory: InodeId, hash: NameHash) -> PartitionIndex {
         if let Some(partition) = state.partitions.get(directory)
             && partition.serves(hash)
         {
@@ -19,7 +19,7 @@ impl Shard {
     }
 
     /// The shard that holds `key`, as far as is known.
-    pub(super) fn place(&self, state: &State, key: &Key) -> ShardId {
+    pub(super) fn place(&self, state: &ShardState, key: &Key) -> ShardId {
         let shards = self.settings.shards;
         match key {
             Key::Partition(directory, index) => index.shard(directory.shard(), shards),
@@ -33,7 +33,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn place_of_change(&self, state: &State, change: &Change) -> ShardId {
+    pub(super) fn place_of_change(&self, state: &ShardState, change: &Change) -> ShardId {
         match change {
             Change::Put(key, _) | Change::Delete(key) => self.place(state, key),
             Change::Tally { directory, name, .. } => {
@@ -42,7 +42,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn is_here(&self, state: &State, change: &Change) -> bool {
+    pub(super) fn is_here(&self, state: &ShardState, change: &Change) -> bool {
         self.place_of_change(state, change) == self.id
     }
 
@@ -52,15 +52,15 @@ impl Shard {
     }
 
     /// The live, loaded partition of `directory` here.
-    pub(super) fn partition_here<'s>(&self, state: &'s State, directory: InodeId) -> Option<&'s PartitionRow> {
+    pub(super) fn partition_here<'s>(&self, state: &'s ShardState, directory: InodeId) -> Option<&'s PartitionRow> {
         state.partitions.get(directory)?;
         match state.resident.seen(&Key::Partition(directory, self.index_here(directory))).0 {
-            Seen::Present(Row::Partition(row)) if row.state != PartitionState::Arriving => Some(row),
+            KeyState::Present(Row::Partition(row)) if row.state != PartitionState::Incoming => Some(row),
             _ => None,
         }
     }
 
-    pub(super) fn learn_map(&self, state: &mut State, directory: InodeId, map: &PartitionMap) {
+    pub(super) fn learn_map(&self, state: &mut ShardState, directory: InodeId, map: &PartitionMap) {
         if map.len() == 1 {
             return;
         }

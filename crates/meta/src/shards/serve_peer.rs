@@ -4,7 +4,7 @@ use super::fetch::peer_reply;
 use super::peers::{PeerCall, PeerReply};
 use super::resident::BatchNumber;
 use super::shard::Shard;
-use crate::namespace::Seen;
+use crate::namespace::KeyState;
 use crate::tables::{Change, Key, Row};
 use std::rc::Rc;
 use varve_types::InodeId;
@@ -33,21 +33,21 @@ impl Shard {
                 Box::pin(self.prepare(transaction, intent, &unopened)).await
             }
             PeerCall::Hold(transaction, intent) => Box::pin(self.hold(transaction, intent)).await,
-            PeerCall::Remove(held) => self.remove_held(held).await,
+            PeerCall::Remove(held) => self.remove_prepared(held).await,
             PeerCall::Resolve { transaction, commit } => Box::pin(self.resolve(transaction, commit)).await,
             PeerCall::Outcome(transaction) => Box::pin(self.outcome(transaction)).await,
             PeerCall::LearnMap { directory, map } => Box::pin(self.learn_map_at_home(directory, map)).await,
-            PeerCall::AdoptBegin { directory, attempt } => {
-                Box::pin(self.adopt_begin(directory, attempt)).await.map_or_else(peer_reply, |()| PeerReply::Done)
+            PeerCall::ImportBegin { directory, attempt } => {
+                Box::pin(self.import_begin(directory, attempt)).await.map_or_else(peer_reply, |()| PeerReply::Done)
             }
-            PeerCall::AdoptRows { directory, attempt, changes, replies } => {
-                let adopted = Box::pin(self.adopt_rows(directory, attempt, changes, replies)).await;
-                adopted.map_or_else(peer_reply, |()| PeerReply::Done)
+            PeerCall::ImportRows { directory, attempt, changes, replies } => {
+                let imported = Box::pin(self.import_rows(directory, attempt, changes, replies)).await;
+                imported.map_or_else(peer_reply, |()| PeerReply::Done)
             }
-            PeerCall::AdoptEnd { directory, attempt, partition } => {
-                Box::pin(self.adopt_end(directory, attempt, partition)).await.unwrap_or_else(peer_reply)
+            PeerCall::ImportEnd { directory, attempt, partition } => {
+                Box::pin(self.import_end(directory, attempt, partition)).await.unwrap_or_else(peer_reply)
             }
-            PeerCall::AdoptLive { directory, .. } => match Box::pin(self.load_partition(directory)).await {
+            PeerCall::ImportLive { directory, .. } => match Box::pin(self.load_partition(directory)).await {
                 Ok(()) => PeerReply::Done,
                 Err(refusal) => peer_reply(refusal),
             },
@@ -69,8 +69,8 @@ impl Shard {
             return peer_reply(refusal);
         }
         match self.seen_here(&self.state.borrow(), &key).0 {
-            Seen::Present(Row::Directory(row)) => PeerReply::Map(row.map.clone()),
-            Seen::Unknown => PeerReply::Busy,
+            KeyState::Present(Row::Directory(row)) => PeerReply::Map(row.map.clone()),
+            KeyState::Unknown => PeerReply::Busy,
             _ => PeerReply::Absent,
         }
     }
@@ -92,10 +92,10 @@ impl Shard {
     }
 
     /// Places the rows of a fresh inode at its home, before its entry is decided on here.
-    pub(super) async fn place_fresh(&self, fresh: InodeId, changes: Vec<Change>) -> Result<(), super::Refusal> {
+    pub(super) async fn place_fresh(&self, fresh: InodeId, changes: Vec<Change>) -> Result<(), super::ShardRefusal> {
         match self.peers.call(fresh.shard(), PeerCall::Apply(changes)).await {
             PeerReply::Done => Ok(()),
-            PeerReply::Busy => Err(super::Refusal::Busy),
+            PeerReply::Busy => Err(super::ShardRefusal::Busy),
             other => Err(other.unexpected(format_args!("home {} took no rows", fresh.shard()))),
         }
     }

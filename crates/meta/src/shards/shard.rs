@@ -8,24 +8,24 @@
 //! - An entry is decided on only while its partition is loaded here and its range holds the name.
 //! - A key that an undecided several-shard change has locked is shown to nobody else.
 
-use super::arrival::Arrival;
-use super::batch::{Batch, Waiter};
-use super::committer::Work;
+use super::batch::{CommitBatch, Waiter};
+use super::committer::CommitWork;
 use super::foreign::Foreign;
 use super::garbage::Garbage;
+use super::incoming::IncomingPartition;
 use super::inodes::InodeBlock;
 use super::open_files::OpenFiles;
 use super::partitions::Partitions;
 use super::peers::{PeerCall, PeerReply, Peers};
-use super::refusal::{Cause, Refusal};
-use super::removal::{Held, Removals};
-use super::replies::{Asked, Replies};
+use super::refusal::{Cause, ShardRefusal};
+use super::removal::{PreparedRemoval, Removals};
+use super::replies::{Replies, SessionChange};
 use super::resident::{BatchNumber, CacheBudget, Resident};
-use super::rows::{self, Rows};
+use super::rows::{self, ShardRows};
 use super::table::TableConfig;
 use super::transaction::{Sorted, Transactions};
-use super::truncates::Turns;
-use crate::namespace::{self, Context, Decision, Effect, Missing, Seen, Verb, View};
+use super::truncates::TruncateQueue;
+use crate::namespace::{self, Context, Decision, Effect, KeyState, MissingKeys, Verb, View};
 use crate::tables::{Change, Key, Row, TransactionId};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
@@ -34,11 +34,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use varve_env::clock::{Clock, Instant};
+use varve_env::key_hash::KeyHashing;
+use varve_env::stages::{self, Stage};
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, VolumeSettings};
-use varve_world::clock::{Clock, Moment};
-use varve_world::key_hash::KeyHashing;
-use varve_world::stages::{self, Stage};
-use varve_world::volume_dir::VolumeDir;
 
 pub struct ShardConfig {
     pub id: ShardId,
@@ -49,7 +49,7 @@ pub struct ShardConfig {
     pub clock: Arc<dyn Clock>,
     pub open_files: OpenFiles,
     /// By then all sessions of an earlier server have told what they have open.
-    pub sessions_known_from: Moment,
+    pub sessions_known_from: Instant,
     /// What cached rows may take, all shards together.
     pub cache: Arc<CacheBudget>,
     /// What the names of loaded partitions may take, all shards together.
@@ -60,20 +60,20 @@ pub struct Shard {
     pub(super) id: ShardId,
     pub(super) settings: VolumeSettings,
     pub(super) volume: VolumeDir,
-    pub(super) table: Rows,
+    pub(super) table: ShardRows,
     pub(super) peers: Rc<dyn Peers>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
     /// `None`: it has passed.
-    pub(super) sessions_known_from: Cell<Option<Moment>>,
-    pub(super) state: RefCell<State>,
+    pub(super) sessions_known_from: Cell<Option<Instant>>,
+    pub(super) state: RefCell<ShardState>,
     /// Something that requests wait for (a lock, a load, a split) has ended: look again.
     pub(super) changed: Notify,
     /// The open batch has something in it.
-    pub(super) work: Work,
+    pub(super) work: CommitWork,
 }
 
-pub(super) struct State {
+pub(super) struct ShardState {
     pub resident: Resident,
     /// Rows fetched since the cache was last held to its budget.
     pub fetched: usize,
@@ -86,7 +86,7 @@ pub(super) struct State {
     pub locks: HashMap<Key, TransactionId, KeyHashing>,
     /// Maps of directories that were split, as far as they were heard of. Hints.
     pub maps: HashMap<InodeId, PartitionMap, KeyHashing>,
-    pub open: Batch,
+    pub open: CommitBatch,
     pub in_flight: Vec<Waiter>,
     pub appended: BatchNumber,
     pub replies: Replies,
@@ -98,15 +98,15 @@ pub(super) struct State {
     /// Backing files that lost their files.
     pub garbage: Garbage,
     /// Turns of truncates, a file each.
-    pub truncating: HashMap<InodeId, Rc<Turns>>,
-    /// Inodes whose rows say *unsettled*, and not yet for certain on disk; the last batch that made them so.
-    pub unsettled: HashMap<InodeId, BatchNumber>,
+    pub truncating: HashMap<InodeId, Rc<TruncateQueue>>,
+    /// Inodes whose rows say *stale*, and not yet for certain on disk; the last batch that made them so.
+    pub size_stale: HashMap<InodeId, BatchNumber>,
     /// Directories whose partition here has grown above the threshold.
     pub split_wanted: Vec<InodeId>,
     /// Attempts at splits from here, in this epoch.
     pub splits_begun: u64,
     /// Splits to here.
-    pub arrivals: HashMap<InodeId, Arrival>,
+    pub incoming_partitions: HashMap<InodeId, IncomingPartition>,
     /// The table refused a write: this shard answers nothing any more and must be opened again.
     pub failed: Option<Cause>,
     pub closing: bool,
@@ -134,7 +134,7 @@ pub enum Makes {
 
 /// What a request was routed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum RequestAddress {
     /// A name of a directory.
     Name(InodeId, NameHash),
     /// An inode's own rows.
@@ -142,22 +142,26 @@ pub enum Address {
 }
 
 /// In whose name, for what, and how a verb runs.
-pub struct Run<'a, O> {
+pub struct Execution<'a, O> {
     pub caller: &'a Credentials,
-    pub address: Address,
+    pub address: RequestAddress,
     pub makes: Makes,
     /// For changes of clients: what to remember for a retry.
-    pub record: Option<Record<'a, O>>,
+    pub record: Option<ReplyRecorder<'a, O>>,
 }
 
-impl<O> Run<'_, O> {
-    fn asked(&self) -> Option<Asked> {
-        self.record.as_ref().map(|record| Asked { session: record.session, slot: record.slot, number: record.number })
+impl<O> Execution<'_, O> {
+    fn asked(&self) -> Option<SessionChange> {
+        self.record.as_ref().map(|record| SessionChange {
+            session: record.session,
+            slot: record.slot,
+            number: record.number,
+        })
     }
 }
 
 /// The identity of a change and how its answer looks on the wire.
-pub struct Record<'a, O> {
+pub struct ReplyRecorder<'a, O> {
     pub session: SessionId,
     pub slot: u32,
     pub number: u64,
@@ -165,16 +169,16 @@ pub struct Record<'a, O> {
 }
 
 /// A verb's view: this shard's resident rows and what was fetched of others'.
-pub(super) struct Sight<'a> {
+pub(super) struct ShardView<'a> {
     pub shard: &'a Shard,
-    pub state: &'a State,
+    pub state: &'a ShardState,
     pub foreign: &'a Foreign<'a>,
     /// The latest batch that holds a change of a row that was shown.
     pub newest: Cell<BatchNumber>,
 }
 
-impl View for Sight<'_> {
-    fn row(&self, key: &Key) -> Seen<'_> {
+impl View for ShardView<'_> {
+    fn row(&self, key: &Key) -> KeyState<'_> {
         if self.shard.place(self.state, key) != self.shard.id {
             return self.foreign.seen(key);
         }
@@ -194,20 +198,20 @@ impl Shard {
     }
 
     /// Whether it only reads what the last owner left.
-    pub fn is_at_rest(&self) -> bool {
-        matches!(self.table, Rows::AtRest(..))
+    pub fn is_read_only(&self) -> bool {
+        matches!(self.table, ShardRows::ReadOnly(..))
     }
 
     /// What is said of changes to a shard that is at rest.
     pub(super) fn takes_no_changes(&self) -> Option<Cause> {
         match &self.table {
-            Rows::Own(_) => None,
-            Rows::AtRest(_, errno) => Some(Cause { errno: *errno, reason: rows::no_changes(self.id) }),
+            ShardRows::Own(_) => None,
+            ShardRows::ReadOnly(_, errno) => Some(Cause { errno: *errno, reason: rows::no_changes(self.id) }),
         }
     }
 
     pub(super) fn takes_changes(&self) -> bool {
-        self.state.borrow().failed.is_none() && !self.is_at_rest()
+        self.state.borrow().failed.is_none() && !self.is_read_only()
     }
 
     /// Why this shard must be opened again, if it must.
@@ -217,31 +221,35 @@ impl Shard {
 
     /// Runs one verb to its end. What few requests need waits in boxes of its own, so that the others' stay small: a
     /// request is moved into its place when it comes. `Ok` and `Err` leave when what they rest on is appended.
-    pub async fn run<V: Verb>(self: &Rc<Self>, verb: &V, run: Run<'_, V::Outcome>) -> Result<V::Outcome, Refusal> {
+    pub async fn run<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: Execution<'_, V::Outcome>,
+    ) -> Result<V::Outcome, ShardRefusal> {
         let fresh = match run.makes {
             Makes::Nothing => InodeId::ROOT,
             Makes::File => self.fresh_inode().await?,
             Makes::Directory { home } => Box::pin(self.fresh_inode_of(home)).await?,
         };
-        self.run_on(verb, &run, Way::of(fresh)).await
+        self.run_on(verb, &run, TxnContext::of(fresh)).await
     }
 
     /// Runs a verb to its end from where it is on its way.
     pub(super) async fn run_on<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
-        run: &Run<'_, V::Outcome>,
-        mut way: Way,
-    ) -> Result<V::Outcome, Refusal> {
-        let result = self.run_with(verb, run, &mut way).await;
+        run: &Execution<'_, V::Outcome>,
+        mut txn: TxnContext,
+    ) -> Result<V::Outcome, ShardRefusal> {
+        let result = self.run_with(verb, run, &mut txn).await;
         // Decided, the name may come to the log yet, whatever has been answered.
         if result.is_err()
-            && !way.named
-            && let Some(placed) = way.placed
+            && !txn.named
+            && let Some(placed) = txn.placed
         {
-            Box::pin(self.withdraw(way.fresh, placed)).await;
+            Box::pin(self.withdraw(txn.fresh, placed)).await;
         }
-        if let Some(holder) = way.rename_lock {
+        if let Some(holder) = txn.rename_lock {
             self.peers.call(InodeId::ROOT.shard(), PeerCall::UnlockRenames(holder)).await;
         }
         result
@@ -250,19 +258,19 @@ impl Shard {
     async fn run_with<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
-        run: &Run<'_, V::Outcome>,
-        way: &mut Way,
-    ) -> Result<V::Outcome, Refusal> {
+        run: &Execution<'_, V::Outcome>,
+        txn: &mut TxnContext,
+    ) -> Result<V::Outcome, ShardRefusal> {
         let deadline = self.clock.monotonic().after(WAIT_MAX);
         loop {
-            let attempted = self.attempt(verb, run, way, deadline).await;
-            if let Some(held) = way.held.take() {
+            let attempted = self.attempt(verb, run, txn, deadline).await;
+            if let Some(held) = txn.held.take() {
                 Box::pin(self.let_go(held)).await;
             }
             match attempted {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
-                Err(Refusal::Busy) if self.clock.monotonic() < deadline => {
+                Err(ShardRefusal::Busy) if self.clock.monotonic() < deadline => {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 Err(refusal) => return Err(refusal),
@@ -274,44 +282,46 @@ impl Shard {
     async fn attempt<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
-        run: &Run<'_, V::Outcome>,
-        way: &mut Way,
-        deadline: Moment,
-    ) -> Result<Option<V::Outcome>, Refusal> {
+        run: &Execution<'_, V::Outcome>,
+        txn: &mut TxnContext,
+        deadline: Instant,
+    ) -> Result<Option<V::Outcome>, ShardRefusal> {
         let mut foreign = Foreign::default();
         let mut rounds = 0;
         let (decided, newest) = loop {
             self.check_address(run.address).await?;
-            match self.decide(verb, run, way, &foreign)? {
-                (Decided::Missing(keys), _)
+            match self.decide(verb, run, txn, &foreign)? {
+                (DecisionOutcome::Missing(keys), _)
                     if rounds < ROUNDS_MAX && (rounds == 0 || self.clock.monotonic() < deadline) =>
                 {
                     let _passage = stages::enter(Stage::Fetch);
-                    let removal = V::REMOVES_DIRECTORY.then_some(&mut way.held);
+                    let removal = V::REMOVES_DIRECTORY.then_some(&mut txn.held);
                     Box::pin(self.fetch(keys, &mut foreign, removal)).await?;
                     rounds += 1;
                 }
-                (Decided::Missing(_), _) => return Err(Refusal::Busy),
+                (DecisionOutcome::Missing(_), _) => return Err(ShardRefusal::Busy),
                 decided => break decided,
             }
         };
         let (outcome, effects) = match decided {
-            Decided::Missing(_) => return Err(Refusal::Busy),
+            DecisionOutcome::Missing(_) => return Err(ShardRefusal::Busy),
             // A name may be replaced between two readings. Read again, it names another inode, unless that one is lost.
-            Decided::Refused(namespace::Refusal::Torn(inode)) if !foreign.is_empty() && way.torn != Some(inode) => {
-                way.torn = Some(inode);
-                return Err(Refusal::Busy);
+            DecisionOutcome::Refused(namespace::Refusal::Torn(inode))
+                if !foreign.is_empty() && txn.torn != Some(inode) =>
+            {
+                txn.torn = Some(inode);
+                return Err(ShardRefusal::Busy);
             }
-            Decided::Refused(refusal) => {
+            DecisionOutcome::Refused(refusal) => {
                 self.appended(newest).await?;
                 return Err(refusal.into());
             }
-            Decided::Answered(outcome) => {
+            DecisionOutcome::Answered(outcome) => {
                 self.appended(newest).await?;
                 return Ok(Some(outcome));
             }
-            Decided::Done { outcome, effects, batch } => {
-                way.named = true;
+            DecisionOutcome::Done { outcome, effects, batch } => {
+                txn.named = true;
                 if let Err(refusal) = self.appended(batch).await {
                     // The rest is made yet, if the store only hangs; what was to be done beside it is not.
                     self.give_up_all(effects, run.asked(), &refusal);
@@ -319,29 +329,29 @@ impl Shard {
                 }
                 (outcome, effects)
             }
-            Decided::FreshElsewhere(changes) => {
-                way.placed = Some(changes.iter().filter_map(Change::put_key).cloned().collect());
-                Box::pin(self.place_fresh(way.fresh, changes)).await?;
+            DecisionOutcome::FreshElsewhere(changes) => {
+                txn.placed = Some(changes.iter().filter_map(Change::put_key).cloned().collect());
+                Box::pin(self.place_fresh(txn.fresh, changes)).await?;
                 return Ok(None);
             }
-            Decided::NeedsRenameLock => {
-                let holder = varve_world::random::number();
+            DecisionOutcome::NeedsRenameLock => {
+                let holder = varve_env::random::number();
                 match self.peers.call(InodeId::ROOT.shard(), PeerCall::LockRenames(holder)).await {
-                    PeerReply::Done => way.rename_lock = Some(holder),
-                    PeerReply::Busy => return Err(Refusal::Busy),
+                    PeerReply::Done => txn.rename_lock = Some(holder),
+                    PeerReply::Busy => return Err(ShardRefusal::Busy),
                     other => return Err(other.unexpected("the rename lock is not to be had")),
                 }
                 return Ok(None);
             }
-            Decided::Several { own, elsewhere, effects, outcome, reply, unopened } => {
-                let held = way.held.as_ref().filter(|_| way.rename_lock.is_none());
+            DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened } => {
+                let held = txn.held.as_ref().filter(|_| txn.rename_lock.is_none());
                 let sorted = Sorted { unopened, ..self.sort(own, elsewhere, &foreign, held) };
-                let committed = self.commit_over_shards(sorted, &mut way.held, reply, &mut way.rename_lock);
+                let committed = self.commit_over_shards(sorted, &mut txn.held, reply, &mut txn.rename_lock);
                 let committed = Box::pin(committed).await;
                 // Perhaps because it was opened meanwhile. What is taken to be open and is not is an orphan for a moment.
-                way.as_if_open |= matches!(committed, Err(Refusal::Busy));
+                txn.as_if_open |= matches!(committed, Err(ShardRefusal::Busy));
                 // Else it may be decided.
-                way.named |= !matches!(committed, Err(Refusal::Busy));
+                txn.named |= !matches!(committed, Err(ShardRefusal::Busy));
                 committed?;
                 (outcome, effects)
             }
@@ -364,17 +374,17 @@ impl Shard {
     pub(super) fn decide<V: Verb>(
         &self,
         verb: &V,
-        run: &Run<'_, V::Outcome>,
-        way: &Way,
+        run: &Execution<'_, V::Outcome>,
+        txn: &TxnContext,
         foreign: &Foreign<'_>,
-    ) -> Result<(Decided<V::Outcome>, BatchNumber), Refusal> {
+    ) -> Result<(DecisionOutcome<V::Outcome>, BatchNumber), ShardRefusal> {
         let mut state = self.state.borrow_mut();
         if let Some(cause) = &state.failed {
-            return Err(Refusal::Failed(cause.clone()));
+            return Err(ShardRefusal::Failed(cause.clone()));
         }
         let unopened = RefCell::new(Vec::new());
         let is_open = |inode| {
-            let open = way.as_if_open || self.open_files.is_open(inode);
+            let open = txn.as_if_open || self.open_files.is_open(inode);
             if !open {
                 unopened.borrow_mut().push(inode);
             }
@@ -384,32 +394,32 @@ impl Shard {
         let context = Context {
             caller: run.caller,
             now: self.clock.now(),
-            fresh: way.fresh,
+            fresh: txn.fresh,
             shards: self.settings.shards,
             inline_limit: self.settings.inline_limit,
             is_open: &is_open,
             may_be_open: &may_be_open,
         };
         let (decision, newest) = {
-            let sight = Sight { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };
-            (verb.decide(&sight, &context), sight.newest.get())
+            let view = ShardView { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };
+            (verb.decide(&view, &context), view.newest.get())
         };
         let decision = match decision {
             Ok(decision) => decision,
-            Err(Missing(keys)) => return Ok((Decided::Missing(keys), newest)),
+            Err(MissingKeys(keys)) => return Ok((DecisionOutcome::Missing(keys), newest)),
         };
         let (mut changes, effects, outcome) = match decision {
-            Decision::Refuse(refusal) => return Ok((Decided::Refused(refusal), newest)),
-            Decision::Answer(outcome) => return Ok((Decided::Answered(outcome), newest)),
+            Decision::Refuse(refusal) => return Ok((DecisionOutcome::Refused(refusal), newest)),
+            Decision::Answer(outcome) => return Ok((DecisionOutcome::Answered(outcome), newest)),
             Decision::Commit { changes, effects, outcome } => (changes, effects, outcome),
         };
         if let Some(cause) = self.takes_no_changes() {
-            return Err(Refusal::Failed(cause));
+            return Err(ShardRefusal::Failed(cause));
         }
         changes.extend(super::garbage::rows_for(&effects));
         let number = state.open.number;
-        state.unsettled.extend(effects.iter().filter_map(|effect| match effect {
-            Effect::Unsettled(inode) => Some((*inode, number)),
+        state.size_stale.extend(effects.iter().filter_map(|effect| match effect {
+            Effect::SizeStale(inode) => Some((*inode, number)),
             _ => None,
         }));
         let reply = run.record.as_ref().map(|record| crate::tables::ReplyRecord {
@@ -417,8 +427,8 @@ impl Shard {
             slot: record.slot,
             number: record.number,
             about: match run.address {
-                Address::Name(directory, hash) => Some((directory, hash)),
-                Address::Inode(_) => None,
+                RequestAddress::Name(directory, hash) => Some((directory, hash)),
+                RequestAddress::Inode(_) => None,
             },
             reply: (record.encode)(&outcome),
         });
@@ -427,19 +437,19 @@ impl Shard {
             true => (changes, Vec::new()),
             false => changes.into_iter().partition(is_here),
         };
-        if !foreign.is_empty() || !elsewhere.iter().all(|change| is_about(change, way.fresh)) {
+        if !foreign.is_empty() || !elsewhere.iter().all(|change| is_about(change, txn.fresh)) {
             let moves = |change: &Change| moves_directory(&state, foreign, change);
-            if way.rename_lock.is_none() && changes.iter().chain(&elsewhere).any(moves) {
-                return Ok((Decided::NeedsRenameLock, newest));
+            if txn.rename_lock.is_none() && changes.iter().chain(&elsewhere).any(moves) {
+                return Ok((DecisionOutcome::NeedsRenameLock, newest));
             }
             let (own, unopened) = (changes, unopened.take());
-            return Ok((Decided::Several { own, elsewhere, effects, outcome, reply, unopened }, newest));
+            return Ok((DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened }, newest));
         }
-        if !elsewhere.is_empty() && way.placed.is_none() {
-            return Ok((Decided::FreshElsewhere(elsewhere), newest));
+        if !elsewhere.is_empty() && txn.placed.is_none() {
+            return Ok((DecisionOutcome::FreshElsewhere(elsewhere), newest));
         }
         if changes.iter().any(|change| self.must_wait(&state, change)) {
-            return Err(Refusal::Busy);
+            return Err(ShardRefusal::Busy);
         }
         for change in changes {
             self.apply(&mut state, change);
@@ -448,14 +458,14 @@ impl Shard {
             self.remember(&mut state, reply);
         }
         let batch = state.open.number;
-        Ok((Decided::Done { outcome, effects, batch }, newest))
+        Ok((DecisionOutcome::Done { outcome, effects, batch }, newest))
     }
 
     // What may be shown, and changed.
 
     /// A row of this shard as it may be shown.
-    pub(super) fn seen_here<'s>(&self, state: &'s State, key: &Key) -> (Seen<'s>, BatchNumber) {
-        const UNKNOWN: (Seen<'static>, BatchNumber) = (Seen::Unknown, BatchNumber(0));
+    pub(super) fn seen_here<'s>(&self, state: &'s ShardState, key: &Key) -> (KeyState<'s>, BatchNumber) {
+        const UNKNOWN: (KeyState<'static>, BatchNumber) = (KeyState::Unknown, BatchNumber(0));
         if !state.locks.is_empty() && state.locks.contains_key(key) {
             return UNKNOWN;
         }
@@ -466,12 +476,12 @@ impl Shard {
                     return UNKNOWN;
                 }
                 match state.resident.seen(key) {
-                    UNKNOWN if !partition.names.may_hold(name.hash()) => (Seen::Absent, partition.changed_in),
+                    UNKNOWN if !partition.names.may_hold(name.hash()) => (KeyState::Absent, partition.changed_in),
                     known => known,
                 }
             }
             Key::Partition(directory, _) => match state.resident.seen(key) {
-                (Seen::Present(_), _) if state.partitions.get(*directory).is_none() => UNKNOWN,
+                (KeyState::Present(_), _) if state.partitions.get(*directory).is_none() => UNKNOWN,
                 known => known,
             },
             _ => state.resident.seen(key),
@@ -479,7 +489,7 @@ impl Shard {
     }
 
     /// Whether an undecided several-shard change or the last steps of a split hide a row of this shard.
-    pub(super) fn is_hidden(&self, state: &State, key: &Key) -> bool {
+    pub(super) fn is_hidden(&self, state: &ShardState, key: &Key) -> bool {
         let held = match key {
             Key::Entry(directory, name) => state.partitions.get(*directory).is_some_and(|p| p.holds_name(name)),
             _ => false,
@@ -488,7 +498,7 @@ impl Shard {
     }
 
     /// Whether `change` collides with an undecided several-shard change, or with the last steps of a split.
-    pub(super) fn must_wait(&self, state: &State, change: &Change) -> bool {
+    pub(super) fn must_wait(&self, state: &ShardState, change: &Change) -> bool {
         match change {
             Change::Put(key, _) | Change::Delete(key) => {
                 let partition = match key {
@@ -519,18 +529,18 @@ fn is_about(change: &Change, inode: InodeId) -> bool {
 }
 
 /// Whether `change` gives a directory another parent.
-fn moves_directory(state: &State, foreign: &Foreign<'_>, change: &Change) -> bool {
+fn moves_directory(state: &ShardState, foreign: &Foreign<'_>, change: &Change) -> bool {
     let Change::Put(key, row) = change else { return false };
     let Row::Directory(row) = &**row else { return false };
     let before = match state.resident.seen(key).0 {
-        Seen::Unknown => foreign.seen(key),
+        KeyState::Unknown => foreign.seen(key),
         known => known,
     };
-    matches!(before, Seen::Present(Row::Directory(before)) if before.parent != row.parent)
+    matches!(before, KeyState::Present(Row::Directory(before)) if before.parent != row.parent)
 }
 
 /// What one run of a verb has taken and placed on its way.
-pub(super) struct Way {
+pub(super) struct TxnContext {
     /// The id for what the verb makes, if it makes something.
     pub fresh: InodeId,
     /// Rows of `fresh` that stand at its home already.
@@ -539,21 +549,21 @@ pub(super) struct Way {
     pub named: bool,
     pub rename_lock: Option<u64>,
     /// Rows of a directory that another shard holds until its removal is decided.
-    pub held: Option<Held>,
+    pub held: Option<PreparedRemoval>,
     /// Inodes are taken to be open.
     pub as_if_open: bool,
     /// What was missing when rows of other shards did not fit each other.
     pub torn: Option<InodeId>,
 }
 
-impl Way {
-    pub fn of(fresh: InodeId) -> Way {
-        Way { fresh, placed: None, named: false, rename_lock: None, held: None, as_if_open: false, torn: None }
+impl TxnContext {
+    pub fn of(fresh: InodeId) -> TxnContext {
+        TxnContext { fresh, placed: None, named: false, rename_lock: None, held: None, as_if_open: false, torn: None }
     }
 }
 
 /// What became of a decision in its own shard.
-pub(super) enum Decided<O> {
+pub(super) enum DecisionOutcome<O> {
     /// Nothing is: these are to be fetched first.
     Missing(Vec<Key>),
     Refused(namespace::Refusal),

@@ -11,7 +11,7 @@
 //!    given to retries.
 //! 5. The target writes the partition row, not live, and fsyncs.
 //! 6. The source writes its row with the new depth, and fsyncs: this is the commit. Requests for the upper half are
-//!    answered `Moved` from here on.
+//!    answered `MovedNames` from here on.
 //! 7. The target asks the source, hears that it is committed, and is live.
 //! 8. The source deletes the rows that moved; should it die before, its next owner does when it loads the partition.
 //!
@@ -19,9 +19,9 @@
 
 use super::partitions::Split;
 use super::peers::{PeerCall, PeerReply, SplitAttempt, SplitState};
-use super::refusal::Refusal;
-use super::shard::{Shard, State};
-use crate::namespace::Seen;
+use super::refusal::ShardRefusal;
+use super::shard::{Shard, ShardState};
+use crate::namespace::KeyState;
 use crate::tables::codec;
 use crate::tables::{Change, Key, PartitionRow, PartitionState, ReplyRecord, Row};
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ const LOOKED_THROUGH_TIMES: u64 = 8;
 const MOVED_KEPT_MAX: usize = 64 * 1024;
 
 /// What goes where in an attempt at a split.
-struct Adoption {
+struct PartitionImport {
     directory: InodeId,
     /// The half that goes.
     range: HashRange,
@@ -76,9 +76,9 @@ struct Adoption {
 }
 
 /// The names whose rows went, to be deleted here; `None`: too many to be kept.
-struct Moved(Option<Vec<Name>>);
+struct MovedNames(Option<Vec<Name>>);
 
-impl Moved {
+impl MovedNames {
     fn add(&mut self, names: impl IntoIterator<Item = Name>) {
         if let Some(moved) = &mut self.0 {
             moved.extend(names);
@@ -89,9 +89,9 @@ impl Moved {
     }
 }
 
-impl Adoption {
+impl PartitionImport {
     fn rows(&self, changes: Vec<Change>, replies: Vec<ReplyRecord>) -> PeerCall {
-        PeerCall::AdoptRows { directory: self.directory, attempt: self.attempt, changes, replies }
+        PeerCall::ImportRows { directory: self.directory, attempt: self.attempt, changes, replies }
     }
 }
 
@@ -138,15 +138,15 @@ impl Shard {
                 tokio::time::sleep(TRY_AGAIN).await;
                 continue;
             };
-            let live = PeerCall::AdoptLive { directory, index: upper };
+            let live = PeerCall::ImportLive { directory, index: upper };
             self.peers.call(self.shard_of_partition(directory, upper), live).await;
             let (range, again) = match self.partition_here(&self.state.borrow(), directory) {
                 Some(row) => (row.index.range(row.depth), self.is_too_large(directory, row)),
                 None => return,
             };
             match moved {
-                Moved(Some(names)) => self.purge_names(directory, range, names),
-                Moved(None) => self.purge_moved_rows(directory, range),
+                MovedNames(Some(names)) => self.purge_names(directory, range, names),
+                MovedNames(None) => self.purge_moved_rows(directory, range),
             }
             if !again {
                 return;
@@ -186,38 +186,38 @@ impl Shard {
         directory: InodeId,
         row: PartitionRow,
         attempt: SplitAttempt,
-    ) -> Result<Moved, Refusal> {
+    ) -> Result<MovedNames, ShardRefusal> {
         let upper = row.index.upper_half(row.depth);
         let range = upper.range(row.depth + 1);
         let target = self.shard_of_partition(directory, upper);
         let mut map = row.map.clone();
         map.add(upper);
-        let adoption = Adoption { directory, range, target, attempt };
-        self.ask(target, PeerCall::AdoptBegin { directory, attempt }).await?;
-        let mut moved = self.copy_half(&adoption).await?;
-        self.catch_up(&adoption, &mut moved).await?;
-        self.tell_home(directory, &map).await?;
-        self.catch_up(&adoption, &mut moved).await?;
+        let import = PartitionImport { directory, range, target, attempt };
+        self.ask(target, PeerCall::ImportBegin { directory, attempt }).await?;
+        let mut moved = self.copy_half(&import).await?;
+        self.catch_up(&import, &mut moved).await?;
+        self.notify_home(directory, &map).await?;
+        self.catch_up(&import, &mut moved).await?;
         self.hold_half(directory, range).await?;
-        moved.add(self.copy_changed(&adoption).await?);
-        self.send_replies(&adoption).await?;
+        moved.add(self.copy_changed(&import).await?);
+        self.send_replies(&import).await?;
 
         // As it is by now: a change of its mode or owner may have been under way when the split began, and none has begun since.
         let Some(now) = self.partition_here(&self.state.borrow(), directory).cloned() else {
             return Err(Errno::ENOENT.into());
         };
-        let arriving = PartitionRow {
+        let incoming = PartitionRow {
             index: upper,
             depth: now.depth + 1,
-            state: PartitionState::Arriving,
+            state: PartitionState::Incoming,
             entries: 0,
             subdirectories: 0,
             map: map.clone(),
             ..now
         };
-        let end = PeerCall::AdoptEnd { directory, attempt, partition: Row::Partition(arriving) };
+        let end = PeerCall::ImportEnd { directory, attempt, partition: Row::Partition(incoming) };
         match self.ask(target, end).await? {
-            PeerReply::Adopted { entries, subdirectories } => {
+            PeerReply::Imported { entries, subdirectories } => {
                 self.commit_split(directory, map, entries, subdirectories).await?;
                 Ok(moved)
             }
@@ -226,26 +226,26 @@ impl Shard {
     }
 
     /// Step 3. The home may be busy with that directory for a moment; so much was copied that it is asked again.
-    async fn tell_home(&self, directory: InodeId, map: &PartitionMap) -> Result<(), Refusal> {
+    async fn notify_home(&self, directory: InodeId, map: &PartitionMap) -> Result<(), ShardRefusal> {
         for _ in 0..HOME_ASKED_MAX {
             match self.ask(directory.shard(), PeerCall::LearnMap { directory, map: map.clone() }).await {
-                Err(Refusal::Busy) => tokio::time::sleep(TRY_AGAIN).await,
-                told => return told.map(drop),
+                Err(ShardRefusal::Busy) => tokio::time::sleep(TRY_AGAIN).await,
+                reported => return reported.map(drop),
             }
         }
-        Err(Refusal::Busy)
+        Err(ShardRefusal::Busy)
     }
 
     /// Refused once this shard has ended: its next owner may have begun the same split, or ended it, and the target
     /// would take the rows of this one for the other's.
-    async fn ask(&self, shard: ShardId, call: PeerCall) -> Result<PeerReply, Refusal> {
+    async fn ask(&self, shard: ShardId, call: PeerCall) -> Result<PeerReply, ShardRefusal> {
         if self.stopping() {
-            return Err(Refusal::Failed(format!("shard {} has ended", self.id).into()));
+            return Err(ShardRefusal::Failed(format!("shard {} has ended", self.id).into()));
         }
         match self.peers.call(shard, call).await {
-            PeerReply::Busy => Err(Refusal::Busy),
+            PeerReply::Busy => Err(ShardRefusal::Busy),
             PeerReply::Absent => Err(Errno::ENOENT.into()),
-            PeerReply::Failed(cause) => Err(Refusal::Failed(cause)),
+            PeerReply::Failed(cause) => Err(ShardRefusal::Failed(cause)),
             reply => Ok(reply),
         }
     }
@@ -255,10 +255,10 @@ impl Shard {
     }
 
     /// Step 2.
-    async fn copy_half(self: &Rc<Self>, adoption: &Adoption) -> Result<Moved, Refusal> {
-        match self.resident_half(adoption.directory, adoption.range) {
-            Some(names) => self.copy_resident(adoption, names).await,
-            None => self.copy_scanned(adoption).await,
+    async fn copy_half(self: &Rc<Self>, import: &PartitionImport) -> Result<MovedNames, ShardRefusal> {
+        match self.resident_half(import.directory, import.range) {
+            Some(names) => self.copy_resident(import, names).await,
+            None => self.copy_scanned(import).await,
         }
     }
 
@@ -278,10 +278,14 @@ impl Shard {
         Some(names)
     }
 
-    async fn copy_resident(self: &Rc<Self>, adoption: &Adoption, names: Vec<Name>) -> Result<Moved, Refusal> {
+    async fn copy_resident(
+        self: &Rc<Self>,
+        import: &PartitionImport,
+        names: Vec<Name>,
+    ) -> Result<MovedNames, ShardRefusal> {
         let (mut changes, mut size) = (Vec::new(), 0);
         for name in &names {
-            let key = Key::Entry(adoption.directory, name.clone());
+            let key = Key::Entry(import.directory, name.clone());
             // What was removed meanwhile was noted.
             let Some(row) = self.decided_row(&key).await? else { continue };
             size += row.content_bytes();
@@ -289,40 +293,45 @@ impl Shard {
             if changes.len() >= STEP_ROWS || size >= STEP_BYTES {
                 size = 0;
                 let changes = std::mem::take(&mut changes);
-                self.ask(adoption.target, adoption.rows(changes, Vec::new())).await?;
+                self.ask(import.target, import.rows(changes, Vec::new())).await?;
             }
         }
-        self.ask(adoption.target, adoption.rows(changes, Vec::new())).await?;
-        let mut moved = Moved(Some(Vec::new()));
+        self.ask(import.target, import.rows(changes, Vec::new())).await?;
+        let mut moved = MovedNames(Some(Vec::new()));
         moved.add(names);
         Ok(moved)
     }
 
-    async fn copy_scanned(self: &Rc<Self>, adoption: &Adoption) -> Result<Moved, Refusal> {
-        let mut moved = Moved(Some(Vec::new()));
-        for slice in self.slices(adoption)? {
-            match self.state.borrow_mut().partitions.get_mut(adoption.directory).and_then(|p| p.split.as_mut()) {
+    async fn copy_scanned(self: &Rc<Self>, import: &PartitionImport) -> Result<MovedNames, ShardRefusal> {
+        let mut moved = MovedNames(Some(Vec::new()));
+        for slice in self.slices(import)? {
+            match self.state.borrow_mut().partitions.get_mut(import.directory).and_then(|p| p.split.as_mut()) {
                 Some(split) => split.copied_to = Some(slice.last),
                 None => return Err(Errno::ENOENT.into()),
             }
-            self.copy_slice(adoption, slice, &mut moved).await?;
-            if self.changed(adoption.directory) > CHANGED_MAX {
-                moved.add(self.copy_changed(adoption).await?);
+            self.copy_slice(import, slice, &mut moved).await?;
+            if self.changed(import.directory) > CHANGED_MAX {
+                moved.add(self.copy_changed(import).await?);
             }
         }
         Ok(moved)
     }
 
-    fn slices(&self, adoption: &Adoption) -> Result<Vec<HashRange>, Refusal> {
+    fn slices(&self, import: &PartitionImport) -> Result<Vec<HashRange>, ShardRefusal> {
         let state = self.state.borrow();
-        let Some(row) = self.partition_here(&state, adoption.directory) else { return Err(Errno::ENOENT.into()) };
-        Ok(slices(adoption.range, (row.entries / 2).div_ceil(SLICE_ROWS)))
+        let Some(row) = self.partition_here(&state, import.directory) else { return Err(Errno::ENOENT.into()) };
+        Ok(slices(import.range, (row.entries / 2).div_ceil(SLICE_ROWS)))
     }
 
-    async fn copy_slice(&self, adoption: &Adoption, slice: HashRange, moved: &mut Moved) -> Result<(), Refusal> {
+    async fn copy_slice(
+        &self,
+        import: &PartitionImport,
+        slice: HashRange,
+        moved: &mut MovedNames,
+    ) -> Result<(), ShardRefusal> {
         let batch = self.state.borrow().open.number;
         self.appended_with_work(batch).await?;
-        let bytes = codec::entries_of(adoption.directory, slice);
+        let bytes = codec::entries_of(import.directory, slice);
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
         loop {
             let mut changes = Vec::new();
@@ -339,22 +348,22 @@ impl Shard {
             if changes.is_empty() {
                 return Ok(());
             }
-            self.ask(adoption.target, adoption.rows(changes, Vec::new())).await?;
+            self.ask(import.target, import.rows(changes, Vec::new())).await?;
         }
     }
 
-    pub(super) fn decoded(&self, key: &[u8], row: &[u8]) -> Result<(Key, Row), Refusal> {
+    pub(super) fn decoded(&self, key: &[u8], row: &[u8]) -> Result<(Key, Row), ShardRefusal> {
         let damaged = |error| format!("shard {}: a damaged row: {error}", self.id);
-        codec::decode(key, row).map_err(|error| Refusal::Failed(damaged(error).into()))
+        codec::decode(key, row).map_err(|error| ShardRefusal::Failed(damaged(error).into()))
     }
 
     /// Step 4: from here on, decisions on names of the half wait.
-    async fn hold_half(&self, directory: InodeId, range: HashRange) -> Result<(), Refusal> {
+    async fn hold_half(&self, directory: InodeId, range: HashRange) -> Result<(), ShardRefusal> {
         match self.state.borrow_mut().partitions.get_mut(directory).and_then(|p| p.split.as_mut()) {
             Some(split) => split.held = true,
             None => return Err(Errno::ENOENT.into()),
         }
-        let free = |state: &State| {
+        let free = |state: &ShardState| {
             let in_half =
                 |key: &Key| matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()));
             state.partitions.get(directory).is_none_or(|p| p.pending_tallies == 0) && !state.locks.keys().any(in_half)
@@ -371,19 +380,19 @@ impl Shard {
     }
 
     /// Copies what has changed until that is little.
-    async fn catch_up(self: &Rc<Self>, adoption: &Adoption, moved: &mut Moved) -> Result<(), Refusal> {
+    async fn catch_up(self: &Rc<Self>, import: &PartitionImport, moved: &mut MovedNames) -> Result<(), ShardRefusal> {
         for _ in 0..CATCH_UPS_MAX {
-            if self.changed(adoption.directory) <= LEFT_MAX {
+            if self.changed(import.directory) <= LEFT_MAX {
                 break;
             }
-            moved.add(self.copy_changed(adoption).await?);
+            moved.add(self.copy_changed(import).await?);
         }
         Ok(())
     }
 
     /// The changes since the copy began, or since this was done last, as the rows are now; the names that have changed.
-    async fn copy_changed(self: &Rc<Self>, adoption: &Adoption) -> Result<BTreeSet<Name>, Refusal> {
-        let Adoption { directory, target, .. } = *adoption;
+    async fn copy_changed(self: &Rc<Self>, import: &PartitionImport) -> Result<BTreeSet<Name>, ShardRefusal> {
+        let PartitionImport { directory, target, .. } = *import;
         let names = match self.state.borrow_mut().partitions.get_mut(directory).and_then(|p| p.split.as_mut()) {
             Some(split) => std::mem::take(&mut split.changed),
             None => return Err(Errno::ENOENT.into()),
@@ -401,17 +410,17 @@ impl Shard {
             if changes.len() >= STEP_ROWS || size >= STEP_BYTES {
                 size = 0;
                 let changes = std::mem::take(&mut changes);
-                self.ask(target, adoption.rows(changes, Vec::new())).await?;
+                self.ask(target, import.rows(changes, Vec::new())).await?;
             }
         }
-        self.ask(target, adoption.rows(changes, Vec::new())).await?;
+        self.ask(target, import.rows(changes, Vec::new())).await?;
         Ok(names)
     }
 
     /// The answers to what was asked of names of the half, for who asks again.
-    async fn send_replies(&self, adoption: &Adoption) -> Result<(), Refusal> {
-        let replies = self.state.borrow_mut().replies.about(adoption.directory, adoption.range);
-        self.ask(adoption.target, adoption.rows(Vec::new(), replies)).await.map(drop)
+    async fn send_replies(&self, import: &PartitionImport) -> Result<(), ShardRefusal> {
+        let replies = self.state.borrow_mut().replies.about(import.directory, import.range);
+        self.ask(import.target, import.rows(Vec::new(), replies)).await.map(drop)
     }
 
     /// Step 6.
@@ -421,7 +430,7 @@ impl Shard {
         map: PartitionMap,
         entries: u64,
         subdirectories: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ShardRefusal> {
         let batch = {
             let mut state = self.state.borrow_mut();
             let Some(mut row) = self.partition_here(&state, directory).cloned() else {
@@ -467,7 +476,7 @@ impl Shard {
         });
     }
 
-    fn left_moved_rows(&self, directory: InodeId, refusal: &Refusal) {
+    fn left_moved_rows(&self, directory: InodeId, refusal: &ShardRefusal) {
         tracing::warn!(
             "shard {}: moved rows of directory {directory} stay until it is next loaded: {refusal}",
             self.id
@@ -498,8 +507,8 @@ impl Shard {
         &self,
         directory: InodeId,
         range: HashRange,
-        may: impl Fn(&State) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        may: impl Fn(&ShardState) -> Result<(), ShardRefusal>,
+    ) -> Result<(), ShardRefusal> {
         let outside =
             |key: &Key| !matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()));
         let bytes = codec::entries_of(directory, range);
@@ -524,7 +533,7 @@ impl Shard {
         }
     }
 
-    pub(super) async fn appended_with_work(&self, batch: super::resident::BatchNumber) -> Result<(), Refusal> {
+    pub(super) async fn appended_with_work(&self, batch: super::resident::BatchNumber) -> Result<(), ShardRefusal> {
         self.work.notify_one();
         self.appended(batch).await
     }
@@ -539,7 +548,9 @@ impl Shard {
         }
         let batch = {
             let mut state = self.state.borrow_mut();
-            let Seen::Present(Row::Directory(row)) = self.seen_here(&state, &key).0 else { return PeerReply::Absent };
+            let KeyState::Present(Row::Directory(row)) = self.seen_here(&state, &key).0 else {
+                return PeerReply::Absent;
+            };
             let mut row = row.clone();
             row.map.merge(&map);
             let change = Change::put(key, Row::Directory(row));
@@ -571,7 +582,9 @@ impl Shard {
         match depth {
             None => PeerReply::Absent,
             // Partition `index` was cut off at the depth of its highest bit.
-            Some(depth) if index.depth_of_cut() < depth && self.is_at_rest() => PeerReply::Split(SplitState::Committed),
+            Some(depth) if index.depth_of_cut() < depth && self.is_read_only() => {
+                PeerReply::Split(SplitState::Committed)
+            }
             Some(depth) if index.depth_of_cut() < depth => {
                 // The commit may be decided and not yet in the log.
                 let batch = self.state.borrow().open.number;
@@ -580,7 +593,7 @@ impl Shard {
                     failed => failed,
                 }
             }
-            Some(_) if self.is_at_rest() => PeerReply::Split(SplitState::Pending),
+            Some(_) if self.is_read_only() => PeerReply::Split(SplitState::Pending),
             Some(_) => {
                 tokio::task::spawn_local(self.clone().split(directory));
                 PeerReply::Split(SplitState::Pending)

@@ -7,11 +7,11 @@
 mod checked_store;
 mod collection;
 mod compaction;
+mod consistent_snapshot;
 mod cursor;
 mod ends;
 mod error;
 mod merges;
-mod moment;
 mod pending;
 mod presence;
 mod reader;
@@ -19,11 +19,11 @@ mod salvage;
 mod settings;
 mod upkeep;
 
+pub use consistent_snapshot::ConsistentSnapshots;
 pub use cursor::Cursor;
 pub use ends::damaged_ends;
 pub use error::TableError;
 pub use merges::Merges;
-pub use moment::Moments;
 pub use reader::TableReader;
 pub use salvage::Salvage;
 pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
@@ -37,8 +37,8 @@ use slatedb::admin::Admin;
 use slatedb::config::{CloseOptions, ReadOptions, ScanOptions};
 use std::sync::Arc;
 use std::time::Duration;
+use varve_env::posix_store::PosixStore;
 use varve_types::{Epoch, ShardId};
-use varve_world::posix_store::PosixStore;
 
 /// Bytes that a scan reads ahead: a few blocks, for most scans end soon.
 const SCAN_AHEAD_BYTES: usize = 64 * 1024;
@@ -70,7 +70,7 @@ pub struct Table {
     pending: Arc<Pending>,
     _passing: Passing,
     upkeep: upkeep::Upkeep,
-    moments: Arc<Moments>,
+    snapshots: Arc<ConsistentSnapshots>,
     store: PosixStore,
     found: u64,
 }
@@ -90,8 +90,8 @@ impl Table {
         let replayed = db.snapshot().map_err(|error| TableError::new(shard, "open", error, log.failure()))?.seq();
         let (pending, passing) = Pending::start(shard, db.clone(), log.clone(), replayed, &config.background);
         let upkeep = upkeep::Upkeep::start(&config, Arc::clone(&pending));
-        let moments = config.cache.moments();
-        moments.add(shard, epoch, Arc::clone(&pending));
+        let snapshots = config.cache.snapshots();
+        snapshots.add(shard, epoch, Arc::clone(&pending));
         Ok(Table {
             shard,
             db,
@@ -101,7 +101,7 @@ impl Table {
             pending,
             _passing: passing,
             upkeep,
-            moments,
+            snapshots,
             store: config.store,
             found: replayed,
         })
@@ -143,7 +143,7 @@ impl Table {
             return Ok(());
         }
         {
-            let _gate = self.moments.writing().await;
+            let _gate = self.snapshots.writing().await;
             self.pending.append(&batch.rows).await?;
         }
         if self.sync_interval.is_zero() {
@@ -250,8 +250,8 @@ impl Table {
 
     /// Of all tables that share its cache.
     #[cfg(test)]
-    pub fn moments(&self) -> Arc<Moments> {
-        Arc::clone(&self.moments)
+    pub fn snapshots(&self) -> Arc<ConsistentSnapshots> {
+        Arc::clone(&self.snapshots)
     }
 
     fn failed(&self, action: &'static str, error: slatedb::Error) -> TableError {
@@ -261,7 +261,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        self.moments.remove(self.shard, self.epoch);
+        self.snapshots.remove(self.shard, self.epoch);
     }
 }
 

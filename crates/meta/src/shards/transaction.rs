@@ -20,19 +20,19 @@ use super::foreign::Foreign;
 use super::locks::{ToPin, lock, lock_keys, unlock};
 use super::participant::{IntentKept, Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
-use super::refusal::{Cause, Refusal};
-use super::removal::{Held, only_removes};
+use super::refusal::{Cause, ShardRefusal};
+use super::removal::{PreparedRemoval, only_removes};
 use super::resident::BatchNumber;
-use super::shard::{Shard, State};
+use super::shard::{Shard, ShardState};
 use crate::tables::codec;
 use crate::tables::{Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_env::key_hash::KeyHashing;
 use varve_types::{Epoch, InodeId, ShardId, Timestamp};
-use varve_world::clock::Moment;
-use varve_world::key_hash::KeyHashing;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Pause between attempts to reach a shard about a decision. Without limit in number: a decision must be carried out,
@@ -78,7 +78,7 @@ impl Transactions {
     }
 
     /// Intents in memory alone, with the moment of each.
-    pub fn held(&self) -> impl Iterator<Item = (TransactionId, Moment)> {
+    pub fn held(&self) -> impl Iterator<Item = (TransactionId, Instant)> {
         let in_memory = |prepared: &&Prepared| prepared.kept == IntentKept::InMemory;
         self.prepared
             .iter()
@@ -126,10 +126,10 @@ impl Shard {
     pub(super) async fn commit_over_shards(
         self: &Rc<Self>,
         sorted: Sorted,
-        held: &mut Option<Held>,
+        held: &mut Option<PreparedRemoval>,
         reply: Option<ReplyRecord>,
         rename_lock: &mut Option<u64>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ShardRefusal> {
         let begun = self.begin(sorted, held.as_ref())?;
         let held = held.take();
         if rename_lock.is_none() && only_removes(&begun.sorted.parts) {
@@ -143,7 +143,7 @@ impl Shard {
         if rename_lock.is_some() && !carried_out.await.unwrap_or(false) {
             // It is committed: who asks again, of this shard's next owner, is told so.
             let ended = format!("shard {} has ended before a committed change was applied everywhere", self.id);
-            return Err(Refusal::Failed(self.failed().unwrap_or_else(|| ended.into())));
+            return Err(ShardRefusal::Failed(self.failed().unwrap_or_else(|| ended.into())));
         }
         Ok(())
     }
@@ -151,11 +151,11 @@ impl Shard {
     /// The task it returns carries the decision out, as [`Shard::carry_out`] says.
     async fn commit_in_two_phases(
         self: &Rc<Self>,
-        begun: Begun,
+        begun: BegunTransaction,
         reply: Option<ReplyRecord>,
         rename_lock: &mut Option<u64>,
-    ) -> Result<tokio::task::JoinHandle<bool>, Refusal> {
-        let Begun { transaction, sorted: Sorted { own, parts, unopened, .. } } = begun;
+    ) -> Result<tokio::task::JoinHandle<bool>, ShardRefusal> {
+        let BegunTransaction { transaction, sorted: Sorted { own, parts, unopened, .. } } = begun;
         let participants: Vec<_> = parts.keys().copied().collect();
         let unopened = &unopened;
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
@@ -171,8 +171,8 @@ impl Shard {
             Some((shard, vote)) => {
                 tracing::debug!("transaction {transaction:?}: shard {shard} votes {vote:?}");
                 Err(match vote {
-                    PeerReply::Failed(cause) => Refusal::Failed(cause.clone()),
-                    _ => Refusal::Busy,
+                    PeerReply::Failed(cause) => ShardRefusal::Failed(cause.clone()),
+                    _ => ShardRefusal::Busy,
                 })
             }
         };
@@ -196,15 +196,15 @@ impl Shard {
     /// Whether the lock on renames that was taken, if one was, is held yet: it is in the memory of the root's shard alone, which may
     /// have been opened again. Who takes it after this finds locked what the votes have locked; who had it before may have moved
     /// what this change rests on.
-    async fn check_rename_lock(&self, rename_lock: &mut Option<u64>) -> Result<(), Refusal> {
+    async fn check_rename_lock(&self, rename_lock: &mut Option<u64>) -> Result<(), ShardRefusal> {
         let Some(holder) = *rename_lock else { return Ok(()) };
         match self.peers.call(InodeId::ROOT.shard(), PeerCall::HoldsRenames(holder)).await {
             PeerReply::Vote(true) => Ok(()),
             PeerReply::Vote(false) => {
                 *rename_lock = None;
-                Err(Refusal::Busy)
+                Err(ShardRefusal::Busy)
             }
-            PeerReply::Busy => Err(Refusal::Busy),
+            PeerReply::Busy => Err(ShardRefusal::Busy),
             other => Err(other.unexpected("it is not known whether the rename lock is held yet")),
         }
     }
@@ -216,17 +216,17 @@ impl Shard {
     }
 
     /// Locks this shard's part. What is held for the change already gives it its id. `Busy`: this shard's part has to wait.
-    fn begin(&self, sorted: Sorted, held: Option<&Held>) -> Result<Begun, Refusal> {
+    fn begin(&self, sorted: Sorted, held: Option<&PreparedRemoval>) -> Result<BegunTransaction, ShardRefusal> {
         let mut state = self.state.borrow_mut();
         if sorted.own.iter().any(|change| self.must_wait(&state, change)) {
-            return Err(Refusal::Busy);
+            return Err(ShardRefusal::Busy);
         }
         let transaction = match held {
             Some(held) => held.transaction,
             None => state.transactions.begin(self.id, self.table.epoch()),
         };
         lock(&mut state, transaction, &sorted.own);
-        Ok(Begun { transaction, sorted })
+        Ok(BegunTransaction { transaction, sorted })
     }
 
     /// Sorts by shards what a decision changes elsewhere, and what it has seen there.
@@ -235,9 +235,10 @@ impl Shard {
         own: Vec<Change>,
         elsewhere: Vec<Change>,
         foreign: &Foreign<'_>,
-        held: Option<&Held>,
+        held: Option<&PreparedRemoval>,
     ) -> Sorted {
-        let is_held = |held: &&Held| held.is_all_of(&elsewhere) && foreign.fetched().all(|(key, _)| held.holds(key));
+        let is_held =
+            |held: &&PreparedRemoval| held.is_all_of(&elsewhere) && foreign.fetched().all(|(key, _)| held.holds(key));
         if let Some(held) = held.filter(is_held) {
             return Sorted { own, parts: BTreeMap::new(), holder: Some(held.shard), unopened: Vec::new() };
         }
@@ -269,7 +270,7 @@ impl Shard {
         own: &[Change],
         participants: &[ShardId],
         reply: Option<ReplyRecord>,
-    ) -> Result<BatchNumber, Refusal> {
+    ) -> Result<BatchNumber, ShardRefusal> {
         let mut state = self.state.borrow_mut();
         self.apply_own(&mut state, transaction, own, reply)?;
         let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
@@ -284,16 +285,16 @@ impl Shard {
     /// This shard's part of a change that is being committed; `Busy` if it was aborted meanwhile.
     pub(super) fn apply_own(
         &self,
-        state: &mut State,
+        state: &mut ShardState,
         transaction: TransactionId,
         own: &[Change],
         reply: Option<ReplyRecord>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ShardRefusal> {
         if !state.transactions.undecided.remove(&transaction) {
-            return Err(Refusal::Busy);
+            return Err(ShardRefusal::Busy);
         }
         if let Some(cause) = &state.failed {
-            return Err(Refusal::Failed(cause.clone()));
+            return Err(ShardRefusal::Failed(cause.clone()));
         }
         unlock(state, transaction, own);
         own.iter().cloned().for_each(|change| self.apply(state, change));
@@ -403,7 +404,7 @@ impl Shard {
 }
 
 /// A several-shard change with its coordinator's part locked.
-pub(super) struct Begun {
+pub(super) struct BegunTransaction {
     pub transaction: TransactionId,
     pub sorted: Sorted,
 }

@@ -1,33 +1,33 @@
 //! Cuts of backing files that rows ask for: one of a file at a time. Whoever decided one is answered when it is made, or given
 //! up: what somebody was told has failed is not made later, over what others have written and synced since.
 
-use super::refusal::Refusal;
-use super::replies::Asked;
-use super::shard::{Address, Makes, Run, Shard, WAIT_MAX};
+use super::refusal::ShardRefusal;
+use super::replies::SessionChange;
+use super::shard::{Execution, Makes, RequestAddress, Shard, WAIT_MAX};
 use super::transaction::ASK_AGAIN;
-use crate::namespace::{AbandonTruncate, At, Begun, Effect, FindTruncate, FinishTruncate, Verb};
+use crate::namespace::{AbandonTruncate, At, Effect, FindTruncate, FinishTruncate, PendingTruncate, Verb};
 use futures::FutureExt;
 use std::cell::RefCell;
 use std::rc::Rc;
+use varve_env::disk::File;
+use varve_env::store_path::StorePath;
 use varve_types::{Credentials, InodeId};
-use varve_world::disk::File;
-use varve_world::store_path::StorePath;
 
 /// Times that a file is cut anew because another truncate of it was decided meanwhile; then the caller asks again.
 const TRUNCATES_MAX: usize = 16;
 
 /// Truncates of one file, which take turns.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct TruncateQueue {
     turn: tokio::sync::Mutex<()>,
     /// Why the last one was given up, if it was: whoever decided it may not be the one who tried it, and it may have taken the
     /// place of another.
-    given_up: RefCell<Option<Refusal>>,
+    given_up: RefCell<Option<ShardRefusal>>,
 }
 
-impl Turns {
+impl TruncateQueue {
     /// What became of a truncate that the row does not ask for any more.
-    fn ended(&self, decided: Option<Begun>) -> Result<(), Refusal> {
+    fn ended(&self, decided: Option<PendingTruncate>) -> Result<(), ShardRefusal> {
         match &*self.given_up.borrow() {
             Some(refusal) if decided.is_some() => Err(refusal.clone()),
             _ => Ok(()),
@@ -42,9 +42,9 @@ impl Shard {
     pub(super) async fn truncate(
         self: &Rc<Self>,
         at: At,
-        decided: Option<Begun>,
-        asked: Option<Asked>,
-    ) -> Result<(), Refusal> {
+        decided: Option<PendingTruncate>,
+        asked: Option<SessionChange>,
+    ) -> Result<(), ShardRefusal> {
         let turns = self.turns_of(at.inode());
         let turn = turns.turn.lock().await;
         let result = self.truncate_in_turn(&turns, &at, decided, asked).await;
@@ -53,11 +53,11 @@ impl Shard {
         result
     }
 
-    fn turns_of(&self, inode: InodeId) -> Rc<Turns> {
+    fn turns_of(&self, inode: InodeId) -> Rc<TruncateQueue> {
         self.state.borrow_mut().truncating.entry(inode).or_default().clone()
     }
 
-    fn leave_turns(&self, inode: InodeId, turns: &Rc<Turns>) {
+    fn leave_turns(&self, inode: InodeId, turns: &Rc<TruncateQueue>) {
         // This request, the map and nobody else: no truncate of the file waits, nor is one being given up.
         if Rc::strong_count(turns) == 2 {
             self.state.borrow_mut().truncating.remove(&inode);
@@ -66,11 +66,11 @@ impl Shard {
 
     async fn truncate_in_turn(
         self: &Rc<Self>,
-        turns: &Rc<Turns>,
+        turns: &Rc<TruncateQueue>,
         at: &At,
-        decided: Option<Begun>,
-        asked: Option<Asked>,
-    ) -> Result<(), Refusal> {
+        decided: Option<PendingTruncate>,
+        asked: Option<SessionChange>,
+    ) -> Result<(), ShardRefusal> {
         for _ in 0..TRUNCATES_MAX {
             let (begun, tried) = match self.run_on_row(&FindTruncate { at: at.clone() }, at).await {
                 Ok(None) => {
@@ -90,7 +90,7 @@ impl Shard {
                 }
                 Ok(false) => {}
                 // It is asked again, and goes on where the row is by then.
-                Err(Refusal::Busy) => return Err(Refusal::Busy),
+                Err(ShardRefusal::Busy) => return Err(ShardRefusal::Busy),
                 Err(refusal) => {
                     if let Some(begun) = begun
                         && let Some(on_disk) = self.give_up(turns, at, begun, asked, &refusal)
@@ -102,12 +102,12 @@ impl Shard {
                 }
             }
         }
-        Err(Refusal::Busy)
+        Err(ShardRefusal::Busy)
     }
 
     /// The row says `Truncating` and is appended; it is fsynced before the file is cut, so that a failure of the machine
     /// leaves a row that says what the file is to be. `false`: another truncate was decided meanwhile.
-    async fn cut(self: &Rc<Self>, at: &At, begun: Begun) -> Result<bool, Refusal> {
+    async fn cut(self: &Rc<Self>, at: &At, begun: PendingTruncate) -> Result<bool, ShardRefusal> {
         self.sync().await?;
         let size = begun.size;
         // The length is on disk before the row says that it counts: else power lost in between would leave a settled row
@@ -127,8 +127,8 @@ impl Shard {
     pub(super) fn give_up_all(
         self: &Rc<Self>,
         effects: impl IntoIterator<Item = Effect>,
-        asked: Option<Asked>,
-        refusal: &Refusal,
+        asked: Option<SessionChange>,
+        refusal: &ShardRefusal,
     ) {
         for effect in effects {
             if let Effect::Truncate { at, decided: Some(begun) } = effect {
@@ -144,11 +144,11 @@ impl Shard {
     /// goes on until that is on disk.
     fn give_up(
         self: &Rc<Self>,
-        turns: &Rc<Turns>,
+        turns: &Rc<TruncateQueue>,
         at: &At,
-        begun: Begun,
-        asked: Option<Asked>,
-        refusal: &Refusal,
+        begun: PendingTruncate,
+        asked: Option<SessionChange>,
+        refusal: &ShardRefusal,
     ) -> Option<tokio::task::JoinHandle<()>> {
         turns.given_up.replace(Some(refusal.clone()));
         // Not in a later batch than that it is given up.
@@ -156,10 +156,10 @@ impl Shard {
         let (shard, turns, verb) = (Rc::clone(self), Rc::clone(turns), AbandonTruncate { at: at.clone(), begun });
         let mut abandon = Box::pin(async move {
             // Of this shard, whatever the verb looks at: the row may be another's by now.
-            let address = Address::Inode(InodeId::new(shard.id, 0));
+            let address = RequestAddress::Inode(InodeId::new(shard.id, 0));
             while let Err(refusal) = shard.run_inside(&verb, address).await {
                 match refusal {
-                    Refusal::Busy if !shard.stopping() => tokio::time::sleep(ASK_AGAIN).await,
+                    ShardRefusal::Busy if !shard.stopping() => tokio::time::sleep(ASK_AGAIN).await,
                     // In the log or not, it is decided; or there is no such file any more, or no shard.
                     _ => break,
                 }
@@ -170,24 +170,28 @@ impl Shard {
         done.is_none().then(|| tokio::task::spawn_local(abandon))
     }
 
-    async fn run_on_row<V: Verb>(self: &Rc<Self>, verb: &V, at: &At) -> Result<V::Outcome, Refusal> {
+    async fn run_on_row<V: Verb>(self: &Rc<Self>, verb: &V, at: &At) -> Result<V::Outcome, ShardRefusal> {
         let address = match at {
-            At::Entry { parent, name, .. } => Address::Name(*parent, name.hash()),
-            At::Inode(inode) => Address::Inode(*inode),
+            At::Entry { parent, name, .. } => RequestAddress::Name(*parent, name.hash()),
+            At::Inode(inode) => RequestAddress::Inode(*inode),
         };
         self.run_inside(verb, address).await
     }
 
-    async fn run_inside<V: Verb>(self: &Rc<Self>, verb: &V, address: Address) -> Result<V::Outcome, Refusal> {
-        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+    async fn run_inside<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        address: RequestAddress,
+    ) -> Result<V::Outcome, ShardRefusal> {
+        let run = Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
         Box::pin(self.run(verb, run)).await
     }
 }
 
 /// The row has moved since, and still says what is to be done.
-fn moved(refusal: Refusal) -> Refusal {
+fn moved(refusal: ShardRefusal) -> ShardRefusal {
     match refusal {
-        Refusal::Rule(_) | Refusal::Moved { .. } => Refusal::Busy,
+        ShardRefusal::Rule(_) | ShardRefusal::Moved { .. } => ShardRefusal::Busy,
         other => other,
     }
 }

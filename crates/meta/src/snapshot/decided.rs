@@ -1,27 +1,27 @@
 //! Changes over several shards that were under way.
 
-use super::{Found, Puts, Snapshot, Unreadable};
+use super::{Puts, Snapshot, SnapshotRow, Unreadable};
 use crate::tables::{Change, Key, Kind, PartitionRow, Row, TransactionId, codec};
 use std::collections::{HashMap, HashSet};
 use varve_types::{InodeId, PartitionIndex, ShardCount, ShardId, Timestamp};
 
 /// What decided intents make of the rows of one shard.
 #[derive(Default)]
-pub struct Decided {
+pub struct DecidedChanges {
     pub(crate) rows: Puts,
     /// By the key of the partition row, for rows that are not in `rows`.
-    pub(crate) tallies: HashMap<Vec<u8>, Tally>,
+    pub(crate) tallies: HashMap<Vec<u8>, PartitionTally>,
 }
 
 /// What is to be added to a partition's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct PartitionTally {
     entries: i64,
     subdirectories: i64,
     at: Timestamp,
 }
 
-impl Tally {
+impl PartitionTally {
     pub(crate) fn apply(&self, row: &mut PartitionRow) {
         row.entries = row.entries.saturating_add_signed(self.entries);
         row.subdirectories = row.subdirectories.saturating_add_signed(self.subdirectories);
@@ -47,7 +47,7 @@ pub enum UnresolvedKind {
 /// Reads decisions, then intents. Rows that cannot be decoded are left to whoever reads that kind himself.
 pub(super) async fn read(
     snapshot: &mut Snapshot<'_>,
-    decided: &mut Vec<Decided>,
+    decided: &mut Vec<DecidedChanges>,
     unresolved: &mut Vec<Unresolved>,
 ) -> Result<(), Unreadable> {
     let shards = snapshot.shards();
@@ -55,17 +55,17 @@ pub(super) async fn read(
     for shard in shards.all() {
         let mut rows = snapshot.rows(shard, Kind::Decision).await?;
         while let Some(found) = rows.next().await? {
-            let Found::Row(Key::Decision(transaction), Row::Decision(row)) = found else { continue };
+            let SnapshotRow::Row(Key::Decision(transaction), Row::Decision(row)) = found else { continue };
             committed.insert(transaction);
             let what = UnresolvedKind::Decision { participants: row.participants.len() };
             unresolved.push(Unresolved { shard, transaction, what });
         }
     }
     for shard in shards.all() {
-        let mut here = Decided::default();
+        let mut here = DecidedChanges::default();
         let mut rows = snapshot.rows(shard, Kind::Intent).await?;
         while let Some(found) = rows.next().await? {
-            let Found::Row(Key::Intent(transaction), Row::Intent(row)) = found else { continue };
+            let SnapshotRow::Row(Key::Intent(transaction), Row::Intent(row)) = found else { continue };
             let committed = committed.contains(&transaction);
             let what = UnresolvedKind::Intent { committed, changes: row.changes.len() };
             unresolved.push(Unresolved { shard, transaction, what });
@@ -78,7 +78,7 @@ pub(super) async fn read(
     Ok(())
 }
 
-impl Decided {
+impl DecidedChanges {
     fn note(&mut self, shard: ShardId, shards: ShardCount, change: Change) {
         match change {
             Change::Put(key, row) => {
@@ -89,7 +89,7 @@ impl Decided {
             }
             Change::Tally { directory, entries, subdirectories, at, .. } => {
                 let key = codec::encode_key(&partition_key(shard, shards, directory));
-                let tally = Tally { entries, subdirectories, at };
+                let tally = PartitionTally { entries, subdirectories, at };
                 if let Some(Some(Row::Partition(row))) = self.rows.get_mut(&key) {
                     return tally.apply(row);
                 }

@@ -260,7 +260,7 @@ pub fn decode(key: &[u8], row: &[u8]) -> Result<(Key, Row), DecodeError> {
 }
 
 fn append<S: Serialize>(stored: &S, out: &mut Vec<u8>) {
-    varve_wire::append(stored, out).expect("stored types have known lengths, and a vector takes any number of bytes");
+    varve_proto::append(stored, out).expect("stored types have known lengths, and a vector takes any number of bytes");
 }
 
 fn read<'a, S: Deserialize<'a>>(body: &'a [u8]) -> Result<S, String> {

@@ -184,7 +184,7 @@ pub struct PartitionRow {
 pub enum PartitionState {
     Live,
     /// A split's target before the source has committed: not served; recovery asks the source.
-    Arriving,
+    Incoming,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,10 +229,10 @@ pub enum Content {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackingSize {
     /// The row's size and mtime are right.
-    Settled,
+    Authoritative,
     /// A writer has it open, or died with it open: the backing file's are. So many bytes it has, and has on disk: nobody
     /// cuts it further before this says so on disk.
-    Unsettled { at_least: u64 },
+    Stale { at_least: u64 },
     /// A truncate to this size is under way; it governs, and is done again by whoever finds it.
     Truncating(u64),
 }

@@ -10,7 +10,7 @@ use super::{
     BackingSize, Content, CounterRow, DirectoryRow, EntryBody, EntryRow, NodeRow, OrphanRow, PartitionRow,
     PartitionState,
 };
-use nouns::{Raw, StoredAttributes, StoredKind, StoredMap, StoredTime, Unsound, to_mode};
+use nouns::{RawBytes, StoredAttributes, StoredKind, StoredMap, StoredTime, Unsound, to_mode};
 use serde::{Deserialize, Serialize};
 use varve_types::{InodeId, LayoutGeneration, PartitionIndex};
 
@@ -19,7 +19,7 @@ enum StoredState {
     Live,
     /// Never written; its number is not given again.
     Sealed,
-    Arriving,
+    Incoming,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -43,7 +43,7 @@ impl<'a> From<&'a PartitionRow> for StoredPartition<'a> {
             depth: row.depth,
             state: match row.state {
                 PartitionState::Live => StoredState::Live,
-                PartitionState::Arriving => StoredState::Arriving,
+                PartitionState::Incoming => StoredState::Incoming,
             },
             mode: row.mode.bits(),
             uid: row.uid,
@@ -68,7 +68,7 @@ impl StoredPartition<'_> {
             state: match self.state {
                 StoredState::Live => PartitionState::Live,
                 StoredState::Sealed => return Err("a partition in state 1, which nobody writes".into()),
-                StoredState::Arriving => PartitionState::Arriving,
+                StoredState::Incoming => PartitionState::Incoming,
             },
             mode: to_mode(self.mode)?,
             uid: self.uid,
@@ -84,28 +84,28 @@ impl StoredPartition<'_> {
 #[derive(Serialize, Deserialize)]
 enum StoredContent<'a> {
     #[serde(borrow)]
-    Inline(Raw<'a>),
+    Inline(RawBytes<'a>),
     Backing(StoredBackingSize),
     #[serde(borrow)]
-    Symlink(Raw<'a>),
+    Symlink(RawBytes<'a>),
     None,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum StoredBackingSize {
-    Settled,
+    Authoritative,
     /// Of which nothing is known.
-    Unsettled,
+    Stale,
     Truncating(u64),
-    UnsettledAtLeast(u64),
+    StaleAtLeast(u64),
 }
 
 impl From<BackingSize> for StoredBackingSize {
     fn from(size: BackingSize) -> StoredBackingSize {
         match size {
-            BackingSize::Settled => StoredBackingSize::Settled,
-            BackingSize::Unsettled { at_least: 0 } => StoredBackingSize::Unsettled,
-            BackingSize::Unsettled { at_least } => StoredBackingSize::UnsettledAtLeast(at_least),
+            BackingSize::Authoritative => StoredBackingSize::Authoritative,
+            BackingSize::Stale { at_least: 0 } => StoredBackingSize::Stale,
+            BackingSize::Stale { at_least } => StoredBackingSize::StaleAtLeast(at_least),
             BackingSize::Truncating(size) => StoredBackingSize::Truncating(size),
         }
     }
@@ -114,9 +114,9 @@ impl From<BackingSize> for StoredBackingSize {
 impl From<StoredBackingSize> for BackingSize {
     fn from(size: StoredBackingSize) -> BackingSize {
         match size {
-            StoredBackingSize::Settled => BackingSize::Settled,
-            StoredBackingSize::Unsettled => BackingSize::Unsettled { at_least: 0 },
-            StoredBackingSize::UnsettledAtLeast(at_least) => BackingSize::Unsettled { at_least },
+            StoredBackingSize::Authoritative => BackingSize::Authoritative,
+            StoredBackingSize::Stale => BackingSize::Stale { at_least: 0 },
+            StoredBackingSize::StaleAtLeast(at_least) => BackingSize::Stale { at_least },
             StoredBackingSize::Truncating(size) => BackingSize::Truncating(size),
         }
     }
@@ -129,7 +129,7 @@ pub(super) struct StoredNode<'a> {
     content: StoredContent<'a>,
     generation: u32,
     #[serde(borrow)]
-    xattrs: Vec<Raw<'a>>,
+    xattrs: Vec<RawBytes<'a>>,
 }
 
 impl<'a> From<&'a NodeRow> for StoredNode<'a> {
@@ -137,13 +137,13 @@ impl<'a> From<&'a NodeRow> for StoredNode<'a> {
         StoredNode {
             attributes: (&row.attributes).into(),
             content: match &row.content {
-                Content::Inline(bytes) => StoredContent::Inline(Raw(bytes)),
+                Content::Inline(bytes) => StoredContent::Inline(RawBytes(bytes)),
                 Content::Backing(size) => StoredContent::Backing((*size).into()),
-                Content::Symlink(target) => StoredContent::Symlink(Raw(target)),
+                Content::Symlink(target) => StoredContent::Symlink(RawBytes(target)),
                 Content::None => StoredContent::None,
             },
             generation: row.generation.0,
-            xattrs: row.xattrs.iter().map(|name| Raw(name)).collect(),
+            xattrs: row.xattrs.iter().map(|name| RawBytes(name)).collect(),
         }
     }
 }
@@ -217,7 +217,7 @@ pub(super) struct StoredDirectory<'a> {
     btime: StoredTime,
     map: StoredMap<'a>,
     #[serde(borrow)]
-    xattrs: Vec<Raw<'a>>,
+    xattrs: Vec<RawBytes<'a>>,
 }
 
 impl<'a> From<&'a DirectoryRow> for StoredDirectory<'a> {
@@ -232,7 +232,7 @@ impl<'a> From<&'a DirectoryRow> for StoredDirectory<'a> {
             ctime: row.ctime.into(),
             btime: row.btime.into(),
             map: (&row.map).into(),
-            xattrs: row.xattrs.iter().map(|name| Raw(name)).collect(),
+            xattrs: row.xattrs.iter().map(|name| RawBytes(name)).collect(),
         }
     }
 }

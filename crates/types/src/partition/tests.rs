@@ -6,7 +6,7 @@ fn shards(count: u16) -> ShardCount {
 }
 
 #[test]
-fn a_whole_directory_is_at_its_home() {
+fn unsplit_directory_is_at_its_home() {
     let map = PartitionMap::whole(shards(64));
     assert_eq!(map.shard_of(ShardId(7), NameHash::LAST), ShardId(7));
     assert_eq!(PartitionIndex::FIRST.range(map.depth(PartitionIndex::FIRST)), HashRange::ALL);
@@ -40,7 +40,7 @@ proptest! {
 }
 
 #[test]
-fn unsound_words_are_refused() {
+fn invalid_partition_words_are_refused() {
     assert_eq!(PartitionMap::from_words(shards(4), vec![0b1000 | 1]), None, "3 was cut from 1, which is missing");
     assert_eq!(PartitionMap::from_words(shards(4), vec![0b10]), None);
     assert_eq!(PartitionMap::from_words(shards(4), vec![1 | 1 << 4]), None);

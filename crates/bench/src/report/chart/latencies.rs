@@ -3,7 +3,7 @@
 
 use super::axis::Logarithmic;
 use super::{WIDTH, colour, escape};
-use crate::report::{PhaseResult, Report, numbers};
+use crate::report::{BenchReport, PhaseResult, numbers};
 use std::fmt::Write;
 
 const LEFT: f64 = 112.0;
@@ -14,7 +14,7 @@ const ROW: f64 = 19.0;
 const HEADING: f64 = 22.0;
 const BOTTOM: f64 = 26.0;
 
-pub fn latencies(report: &Report, phase: &str) -> String {
+pub fn latencies(report: &BenchReport, phase: &str) -> String {
     let (targets, clients) = (report.targets(), report.clients());
     let results: Vec<&PhaseResult> = report.results.iter().filter(|result| result.phase == phase).collect();
     let low = results.iter().map(|result| result.latency_us.p50).fold(f64::MAX, f64::min).min(1e9);
@@ -64,7 +64,7 @@ fn tick_label(tick: f64) -> String {
     }
 }
 
-fn row(report: &Report, scale: &Logarithmic, result: &PhaseResult, n: usize, y: f64, svg: &mut String) {
+fn row(report: &BenchReport, scale: &Logarithmic, result: &PhaseResult, n: usize, y: f64, svg: &mut String) {
     let label = report.label(&result.via, &result.target);
     let latency = &result.latency_us;
     let [p50, p99, p999] = [latency.p50, latency.p99, latency.p999].map(|value| scale.at(value));

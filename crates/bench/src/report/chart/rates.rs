@@ -3,7 +3,7 @@
 
 use super::axis::linear_ticks;
 use super::{WIDTH, colour, escape};
-use crate::report::{CeilingResult, PhaseResult, Report, numbers};
+use crate::report::{BenchReport, CeilingResult, PhaseResult, numbers};
 use std::fmt::Write;
 
 const HEIGHT: f64 = 250.0;
@@ -19,7 +19,7 @@ const FIGURE_HEIGHT: f64 = 11.0;
 /// A ceiling further above the highest bar than this would flatten all bars; it is written above the group instead.
 const CEILING_IN_SIGHT: f64 = 2.5;
 
-pub fn rates(report: &Report, phase: &str) -> String {
+pub fn rates(report: &BenchReport, phase: &str) -> String {
     let clients = report.clients();
     let results: Vec<&PhaseResult> = report.results.iter().filter(|result| result.phase == phase).collect();
     let highest = results.iter().map(|result| result.rate().max).fold(0.0, f64::max);
@@ -122,7 +122,7 @@ struct Bar<'a> {
 }
 
 impl<'a> Bar<'a> {
-    fn new(report: &'a Report, result: &'a PhaseResult, clients: &[usize]) -> Bar<'a> {
+    fn new(report: &'a BenchReport, result: &'a PhaseResult, clients: &[usize]) -> Bar<'a> {
         let targets = report.targets();
         let place = (result.via.as_str(), result.target.as_str());
         let target = targets.iter().position(|known| *known == place).unwrap_or(0);
@@ -148,7 +148,7 @@ impl<'a> Bar<'a> {
         self.x + self.width / 2.0
     }
 
-    fn body(&self, report: &Report, plot: &Plot, svg: &mut String) {
+    fn body(&self, report: &BenchReport, plot: &Plot, svg: &mut String) {
         let (rate, x, width) = (self.result.rate(), self.x, self.width);
         let (y, base) = (plot.y(rate.median), plot.y(0.0));
         let radius = 3.0_f64.min((base - y).max(0.0)).min(width / 2.0);

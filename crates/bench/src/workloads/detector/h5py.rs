@@ -1,7 +1,7 @@
 //! The neighbour: one h5py process that is fed by the same stream (`h5py.py`).
 
 use super::Material;
-use super::pipeline::{Load, Measured, Numbers, Sent, connect, hello, send_frames};
+use super::pipeline::{Load, Numbers, PipelineMeasurement, SendTimes, connect, hello, send_frames};
 use super::stages::cpu_seconds;
 use crate::environment::Watch;
 use crate::measure::Latencies;
@@ -11,13 +11,13 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use varve_detector::stream::link::say;
-use varve_detector::stream::{Role, ToService};
+use varve_detector::stream::link::send_to_service;
+use varve_detector::stream::{StreamRole, ToService};
 
 const PROGRAM: &str = include_str!("h5py.py");
 
 #[derive(Deserialize)]
-struct Told {
+struct H5pyReport {
     frames: u64,
     cpu_s: f64,
     latencies_ns: Vec<u64>,
@@ -34,7 +34,7 @@ pub fn works(python: &Path) -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-pub fn run(python: &PathBuf, material: &Material, directory: &Path, load: &Load) -> Result<Measured> {
+pub fn run(python: &PathBuf, material: &Material, directory: &Path, load: &Load) -> Result<PipelineMeasurement> {
     let path = directory.join("h5py.h5");
     let model = material.simulator.model();
     let mut process = Command::new(python)
@@ -61,15 +61,15 @@ pub fn run(python: &PathBuf, material: &Material, directory: &Path, load: &Load)
     Ok(measured)
 }
 
-fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Measured> {
+fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<PipelineMeasurement> {
     let fail = || Error::io("the h5py process");
     let mut said = BufReader::new(process.stdout.take().expect("piped above"));
     let mut line = String::new();
     said.read_line(&mut line).map_err(fail())?;
     let port: u16 = line.trim().parse().map_err(|_| fail()(io::Error::other("it did not say its port")))?;
     let mut to = connect(([127, 0, 0, 1], port).into()).map_err(fail())?;
-    say(&mut to, &ToService::Hello(hello(Role::Frames, 1)), &[], 0).map_err(fail())?;
-    let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), Sent::new(load.frames));
+    send_to_service(&mut to, &ToService::Hello(hello(StreamRole::Frames, 1)), &[], 0).map_err(fail())?;
+    let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), SendTimes::new(load.frames));
     let begun = std::time::Instant::now();
     send_frames(&mut to, material, load, &Numbers::of(load), &sent).map_err(fail())?;
     line.clear();
@@ -78,9 +78,16 @@ fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Measure
     if line.is_empty() {
         return Err(fail()(io::Error::other("it ended without its figures; what it said is above")));
     }
-    let told: Told = serde_json::from_str(&line)?;
+    let reported: H5pyReport = serde_json::from_str(&line)?;
     let mut latencies = Latencies::default();
-    told.latencies_ns.iter().for_each(|latency| latencies.record(Duration::from_nanos(*latency)));
-    let cpu_s = cpu_seconds() - cpu + told.cpu_s;
-    Ok(Measured { frames: told.frames, dropped: sent.lost(), seconds, cpu_s, others: watch.others(cpu_s), latencies })
+    reported.latencies_ns.iter().for_each(|latency| latencies.record(Duration::from_nanos(*latency)));
+    let cpu_s = cpu_seconds() - cpu + reported.cpu_s;
+    Ok(PipelineMeasurement {
+        frames: reported.frames,
+        dropped: sent.lost(),
+        seconds,
+        cpu_s,
+        others: watch.others(cpu_s),
+        latencies,
+    })
 }

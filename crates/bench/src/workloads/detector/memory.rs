@@ -25,7 +25,7 @@ pub fn fetch(bytes: f64) -> Result<()> {
 
 /// Without swapping, as the kernel estimates it.
 fn available_bytes() -> Option<f64> {
-    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kibibytes = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix("kB")?;
+    let reported = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes = reported.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix("kB")?;
     Some(kibibytes.trim().parse::<f64>().ok()? * 1024.0)
 }

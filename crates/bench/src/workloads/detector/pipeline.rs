@@ -11,14 +11,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_detector::description::{Description, Scalar, Structure};
+use varve_detector::dataset_spec::{DatasetSpec, Scalar, Structure};
 use varve_detector::filters::Filter;
-use varve_detector::frame::Level;
+use varve_detector::frame::AckLevel;
 use varve_detector::service::{Config, Protection, Service, StartRequest};
-use varve_detector::stream::link::{Incoming, hold_little, say};
-use varve_detector::stream::scalars::Row;
+use varve_detector::stream::link::{Incoming, hold_little, send_to_service};
+use varve_detector::stream::scalars::ScalarRow;
 use varve_detector::stream::{
-    BodyChecksum, FrameHead, FromService, Hello, NoticeCode, Role, ScalarsHead, ToService, VERSION,
+    BodyChecksum, FrameHead, FromService, NoticeCode, ScalarsHead, StreamHello, StreamRole, ToService, VERSION,
 };
 use varve_detector::writer::Settings;
 
@@ -71,7 +71,7 @@ impl Numbers {
 
 /// What a run gave.
 #[derive(Clone)]
-pub struct Measured {
+pub struct PipelineMeasurement {
     pub frames: u64,
     pub dropped: u64,
     pub seconds: f64,
@@ -83,7 +83,7 @@ pub struct Measured {
 }
 
 /// When each frame was sent, in nanoseconds since the run began; 0: not yet.
-pub struct Sent {
+pub struct SendTimes {
     begun: Instant,
     at: Vec<AtomicU64>,
     /// Frames that were dropped before they were sent.
@@ -91,10 +91,10 @@ pub struct Sent {
     stopped: AtomicBool,
 }
 
-impl Sent {
-    pub fn new(frames: u64) -> Sent {
+impl SendTimes {
+    pub fn new(frames: u64) -> SendTimes {
         let at = (0..frames).map(|_| AtomicU64::new(0)).collect();
-        Sent { begun: Instant::now(), at, lost: AtomicU64::new(0), stopped: AtomicBool::new(false) }
+        SendTimes { begun: Instant::now(), at, lost: AtomicU64::new(0), stopped: AtomicBool::new(false) }
     }
 
     pub fn lost(&self) -> u64 {
@@ -111,8 +111,8 @@ pub fn failed(what: &'static str) -> impl FnOnce(String) -> Error {
     move |why| Error::Io { what: format!("the detector's {what}"), source: io::Error::other(why) }
 }
 
-pub fn hello(role: Role, client: u8) -> Hello {
-    Hello {
+pub fn hello(role: StreamRole, client: u8) -> StreamHello {
+    StreamHello {
         version: VERSION,
         newest: 0,
         role,
@@ -136,7 +136,7 @@ pub fn send_frames(
     material: &Material,
     load: &Load,
     numbers: &Numbers,
-    sent: &Sent,
+    sent: &SendTimes,
 ) -> io::Result<()> {
     let model = material.simulator.model();
     let mut frame = Vec::new();
@@ -162,7 +162,7 @@ pub fn send_frames(
         };
         let head = FrameHead {
             number,
-            taken: varve_detector::writer::now(),
+            taken: varve_detector::writer::unix_nanos(),
             element: model.element,
             frames: 1,
             sides: vec![model.height as u32, model.width as u32],
@@ -170,9 +170,9 @@ pub fn send_frames(
             chunks: if load.precompressed { vec![body.len() as u32] } else { Vec::new() },
         };
         sent.at[number as usize].store(at.as_nanos().max(1) as u64, Relaxed);
-        say(to, &ToService::Frame { head, again: false }, &[body], CHECKSUM.of(body))?;
+        send_to_service(to, &ToService::Frame { head, again: false }, &[body], CHECKSUM.of(body))?;
     }
-    say(to, &ToService::End { complete: true, lost: sent.lost() }, &[], 0)
+    send_to_service(to, &ToService::End { complete: true, lost: sent.lost() }, &[], 0)
 }
 
 pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
@@ -185,7 +185,7 @@ pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// Runs `load` through a service of its own, which knows of no run before, into a file of `directory`, which is removed.
-pub fn run(material: &Material, directory: &Path, load: &Load) -> Result<Measured> {
+pub fn run(material: &Material, directory: &Path, load: &Load) -> Result<PipelineMeasurement> {
     let root = directory.join("service");
     std::fs::create_dir(&root).map_err(Error::io("cannot make the service's directory"))?;
     let service = Service::start(config(&root)).map_err(|error| failed("service")(error.to_string()))?;
@@ -214,39 +214,39 @@ pub fn config(directory: &Path) -> Config {
 /// The run that takes `load`.
 pub fn start_request(material: &Material, load: &Load) -> StartRequest {
     let model = material.simulator.model();
-    let mut description = Description::new(model.element, vec![model.height, model.width]);
+    let mut description = DatasetSpec::new(model.element, vec![model.height, model.width]);
     description.scan = vec![Some(load.frames)];
     description.structure = Structure::Nexus;
     description.scalars = (0..load.scalars).map(|number| format!("scalar_{number}").into()).collect();
     StartRequest { absence_s: 5.0, ..StartRequest::new(RUN, "run.h5".into(), description) }
 }
 
-fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measured> {
+fn run_with(service: &Service, material: &Material, load: &Load) -> Result<PipelineMeasurement> {
     let request = start_request(material, load);
     service.shared().begin(request).map_err(|refusal| failed("run")(refusal.text))?;
-    let ways = Way::open_all(service.address(), load.connections)?;
-    let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), Sent::new(load.frames));
-    let told = std::thread::scope(|scope| {
+    let ways = BenchConnection::open_all(service.address(), load.connections)?;
+    let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), SendTimes::new(load.frames));
+    let reported = std::thread::scope(|scope| {
         let sent = &sent;
         let scalars = (load.scalars > 0).then(|| {
             let address = service.address();
             scope.spawn(move || send_scalars(address, load, sent))
         });
-        let told = feed_all(ways, material, load, sent);
+        let reported = feed_all(ways, material, load, sent);
         let scalars = scalars.map_or(Ok(()), |scalars| joined(scalars.join()));
-        told.and_then(|told| scalars.map(|()| told))
+        reported.and_then(|reported| scalars.map(|()| reported))
     });
     interrupt::check()?;
-    let told = told?;
-    told.check(load.frames)?;
+    let reported = reported?;
+    reported.check(load.frames)?;
     let (seconds, cpu_s) = (sent.begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
-    Ok(Measured {
-        frames: told.received,
-        dropped: told.dropped,
+    Ok(PipelineMeasurement {
+        frames: reported.received,
+        dropped: reported.dropped,
         seconds,
         cpu_s,
         others: watch.others(cpu_s),
-        latencies: told.latencies,
+        latencies: reported.latencies,
     })
 }
 
@@ -257,22 +257,22 @@ fn joined(ended: std::thread::Result<io::Result<()>>) -> Result<()> {
 }
 
 /// A connection for frames that has been welcomed.
-pub struct Way {
+pub struct BenchConnection {
     frames: TcpStream,
     answers: Incoming,
 }
 
 /// What the service has said of a run.
-pub struct Told {
+pub struct ServiceReplies {
     pub latencies: Latencies,
     pub received: u64,
     pub dropped: u64,
 }
 
-impl Told {
+impl ServiceReplies {
     /// Nothing may be lost without being counted.
     pub fn check(&self, frames: u64) -> Result<()> {
-        let Told { received, dropped, .. } = self;
+        let ServiceReplies { received, dropped, .. } = self;
         if received + dropped == frames {
             return Ok(());
         }
@@ -280,69 +280,77 @@ impl Told {
     }
 }
 
-impl Way {
+impl BenchConnection {
     /// All connections of one client. What becomes of its frames is told on the first alone.
-    fn open_all(address: SocketAddr, connections: u16) -> Result<Vec<Way>> {
-        let hello = Hello { connections, ..hello(Role::Frames, 1) };
+    fn open_all(address: SocketAddr, connections: u16) -> Result<Vec<BenchConnection>> {
+        let hello = StreamHello { connections, ..hello(StreamRole::Frames, 1) };
         let levels = |connection| if connection == 0 { hello.levels } else { 0 };
-        let open = |connection| Way::open(address, Hello { connection, levels: levels(connection), ..hello.clone() });
+        let open = |connection| {
+            BenchConnection::open(address, StreamHello { connection, levels: levels(connection), ..hello.clone() })
+        };
         (0..connections).map(open).collect()
     }
 
-    pub fn open(address: SocketAddr, hello: Hello) -> Result<Way> {
+    pub fn open(address: SocketAddr, hello: StreamHello) -> Result<BenchConnection> {
         let fail = |error: io::Error| failed("connection")(error.to_string());
         let mut frames = connect(address).map_err(fail)?;
         // Processes that were started for this ask for the token that they have published.
         let token = varve_detector::token::for_peer(&hello.token, address);
         let token = token.map_err(|error| failed("token")(error.to_string()))?;
-        let hello = Hello { token, ..hello };
-        say(&mut frames, &ToService::Hello(hello), &[], 0).map_err(fail)?;
+        let hello = StreamHello { token, ..hello };
+        send_to_service(&mut frames, &ToService::Hello(hello), &[], 0).map_err(fail)?;
         let mut answers = Incoming::new(frames.try_clone().map_err(fail)?);
         match answers.from_service().map_err(|error| failed("connection")(error.to_string()))? {
-            Some(FromService::Welcome(_)) => Ok(Way { frames, answers }),
+            Some(FromService::Welcome(_)) => Ok(BenchConnection { frames, answers }),
             Some(FromService::Error(refusal)) => Err(failed("run")(refusal.text)),
             other => Err(failed("connection")(format!("instead of a welcome, it says {other:?}"))),
         }
     }
 
     /// Sends one of `numbers` after the other, as `load` says, and hears what becomes of it until the run is finished.
-    pub fn feed(mut self, material: &Material, load: &Load, numbers: &Numbers, sent: &Sent) -> Result<Told> {
+    pub fn feed(
+        mut self,
+        material: &Material,
+        load: &Load,
+        numbers: &Numbers,
+        sent: &SendTimes,
+    ) -> Result<ServiceReplies> {
         std::thread::scope(|scope| {
             let mut frames = self.frames;
             let sender = scope.spawn(move || send_frames(&mut frames, material, load, numbers, sent));
-            let told = listen(&mut self.answers, sent);
+            let reported = listen(&mut self.answers, sent);
             sent.stopped.store(true, Relaxed);
             let sent = joined(sender.join());
-            told.and_then(|told| sent.map(|()| told))
+            reported.and_then(|reported| sent.map(|()| reported))
         })
     }
 }
 
-/// [`Way::feed`] on all connections of a client; what was said on the first.
-fn feed_all(ways: Vec<Way>, material: &Material, load: &Load, sent: &Sent) -> Result<Told> {
+/// [`BenchConnection::feed`] on all connections of a client; what was said on the first.
+fn feed_all(ways: Vec<BenchConnection>, material: &Material, load: &Load, sent: &SendTimes) -> Result<ServiceReplies> {
     let numbers = &Numbers::of(load);
     std::thread::scope(|scope| {
-        let feed = |way: Way| scope.spawn(move || way.feed(material, load, numbers, sent));
+        let feed = |way: BenchConnection| scope.spawn(move || way.feed(material, load, numbers, sent));
         let fed: Vec<_> = ways.into_iter().map(feed).collect();
-        let told =
+        let reported =
             fed.into_iter().map(|fed| fed.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))));
-        let told = told.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;
-        told.into_iter().next().ok_or_else(|| failed("connection")("there is none".into()))
+        let reported = reported.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;
+        reported.into_iter().next().ok_or_else(|| failed("connection")("there is none".into()))
     })
 }
 
 /// Reads what the service says until the run is finished; its counts of received and dropped frames.
-fn listen(answers: &mut Incoming, sent: &Sent) -> Result<Told> {
+fn listen(answers: &mut Incoming, sent: &SendTimes) -> Result<ServiceReplies> {
     let mut latencies = Latencies::default();
     loop {
         let message = answers.from_service().map_err(|error| failed("connection")(error.to_string()))?;
         match message {
-            Some(FromService::Ack(ack)) if ack.level == Level::Written => {
+            Some(FromService::Ack(ack)) if ack.level == AckLevel::Written => {
                 let numbers = ack.frames.into_iter().flatten();
                 numbers.filter_map(|number| sent.latency(number)).for_each(|latency| latencies.record(latency));
             }
             Some(FromService::Finished(finished)) => {
-                return Ok(Told { latencies, received: finished.received, dropped: finished.dropped });
+                return Ok(ServiceReplies { latencies, received: finished.received, dropped: finished.dropped });
             }
             Some(FromService::Notice(notice)) if notice.code != NoticeCode::Dropped => {
                 return Err(failed("frame")(notice.text));
@@ -355,10 +363,10 @@ fn listen(answers: &mut Incoming, sent: &Sent) -> Result<Told> {
 }
 
 /// Rows on a connection of their own, as the frames they belong to are sent.
-fn send_scalars(address: SocketAddr, load: &Load, sent: &Sent) -> io::Result<()> {
+fn send_scalars(address: SocketAddr, load: &Load, sent: &SendTimes) -> io::Result<()> {
     let mut to = connect(address)?;
     // Who brings no frames asks for no levels of them.
-    say(&mut to, &ToService::Hello(Hello { levels: 0, ..hello(Role::Scalars, 2) }), &[], 0)?;
+    send_to_service(&mut to, &ToService::Hello(StreamHello { levels: 0, ..hello(StreamRole::Scalars, 2) }), &[], 0)?;
     let names: Vec<String> = (0..load.scalars).map(|number| format!("scalar_{number}")).collect();
     for first in (0..load.frames).step_by(ROWS as usize) {
         let last = (first + ROWS).min(load.frames) - 1;
@@ -369,12 +377,12 @@ fn send_scalars(address: SocketAddr, load: &Load, sent: &Sent) -> io::Result<()>
             std::thread::sleep(Duration::from_millis(10));
         }
         let value = |frame: u64, column: usize| Some(Scalar::Float((frame * 31 + column as u64) as f64));
-        let rows: Vec<Row> = (first..=last)
+        let rows: Vec<ScalarRow> = (first..=last)
             .map(|frame| (frame, (0..load.scalars).map(|column| value(frame, column)).collect()))
             .collect();
         let head = ScalarsHead::of(&names, &rows).map_err(io::Error::other)?;
         let body = head.body(&rows);
-        say(&mut to, &ToService::Scalars(head), &[&body], CHECKSUM.of(&body))?;
+        send_to_service(&mut to, &ToService::Scalars(head), &[&body], CHECKSUM.of(&body))?;
     }
-    say(&mut to, &ToService::End { complete: false, lost: 0 }, &[], 0)
+    send_to_service(&mut to, &ToService::End { complete: false, lost: 0 }, &[], 0)
 }

@@ -1,7 +1,7 @@
 //! What the benchmark of the detector service gives, as data, which is also its JSON, and as text.
 
-use super::case::{Case, SCALARS};
-use super::pipeline::Measured;
+use super::case::{PipelineCase, SCALARS};
+use super::pipeline::PipelineMeasurement;
 use super::stages::{Stages, processors};
 use super::{DetectorConfig, Material};
 use crate::Result;
@@ -22,13 +22,13 @@ pub struct DetectorReport {
     pub command: &'static str,
     pub results: Vec<CaseResult>,
     pub ceilings: Vec<Ceiling>,
-    pub ratios: Vec<Ratio>,
+    pub ratios: Vec<CaseRatio>,
     pub settings: BTreeMap<&'static str, serde_json::Value>,
     pub environment: Environment,
     pub warnings: Vec<String>,
     pub arguments: Vec<String>,
     #[serde(skip)]
-    turns: Vec<Turn>,
+    turns: Vec<BenchTurn>,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,7 +70,7 @@ pub struct Ceiling {
 
 /// One case by another, or by its limit, turn by turn.
 #[derive(Debug, Serialize)]
-pub struct Ratio {
+pub struct CaseRatio {
     pub name: &'static str,
     pub median: f64,
     pub min: f64,
@@ -86,16 +86,16 @@ pub struct Ratio {
 
 /// What ran one after the other.
 #[derive(Debug)]
-pub struct Turn {
+pub struct BenchTurn {
     stages: Stages,
     limit_raw: f64,
     limit_precompressed: f64,
-    cases: Vec<(Case, Sample)>,
+    cases: Vec<(PipelineCase, Sample)>,
 }
 
 #[derive(Clone)]
 struct Sample {
-    measured: Measured,
+    measured: PipelineMeasurement,
     frame_bytes: f64,
 }
 
@@ -115,9 +115,9 @@ impl Sample {
     }
 }
 
-impl Turn {
-    pub(super) fn new(stages: Stages, material: &Material) -> Turn {
-        Turn {
+impl BenchTurn {
+    pub(super) fn new(stages: Stages, material: &Material) -> BenchTurn {
+        BenchTurn {
             stages,
             limit_raw: stages.limit_raw(material.frame_bytes() / material.chunk_bytes()),
             limit_precompressed: stages.limit_precompressed(),
@@ -125,26 +125,28 @@ impl Turn {
         }
     }
 
-    pub(super) fn add(&mut self, case: Case, measured: Measured, material: &Material) {
+    pub(super) fn add(&mut self, case: PipelineCase, measured: PipelineMeasurement, material: &Material) {
         self.cases.push((case, Sample { measured, frame_bytes: case.frame_bytes(material) }));
     }
 
-    fn rate(&self, case: Case) -> Option<f64> {
+    fn rate(&self, case: PipelineCase) -> Option<f64> {
         self.cases.iter().find(|(known, _)| *known == case).map(|(_, sample)| sample.bytes_per_s())
     }
 }
 
 /// Name, bar, and the two rates of one turn.
-type Compared = (&'static str, f64, fn(&Turn) -> Option<(f64, f64)>);
+type Compared = (&'static str, f64, fn(&BenchTurn) -> Option<(f64, f64)>);
 
 /// What is promised, each by a bar.
 const COMPARED: [Compared; 5] = [
-    ("precompressed/limit", 0.85, |turn| Some((turn.rate(Case::Precompressed)?, turn.limit_precompressed))),
-    ("raw-bslz4/limit", 0.85, |turn| Some((turn.rate(Case::Raw)?, turn.limit_raw))),
-    ("raw-bslz4/h5py", 1.3, |turn| Some((turn.rate(Case::Raw)?, turn.rate(Case::H5py)?))),
-    ("scalars-30/scalars-0", 0.97, |turn| Some((turn.rate(Case::Scalars(SCALARS))?, turn.rate(Case::Scalars(0))?))),
+    ("precompressed/limit", 0.85, |turn| Some((turn.rate(PipelineCase::Precompressed)?, turn.limit_precompressed))),
+    ("raw-bslz4/limit", 0.85, |turn| Some((turn.rate(PipelineCase::Raw)?, turn.limit_raw))),
+    ("raw-bslz4/h5py", 1.3, |turn| Some((turn.rate(PipelineCase::Raw)?, turn.rate(PipelineCase::H5py)?))),
+    ("scalars-30/scalars-0", 0.97, |turn| {
+        Some((turn.rate(PipelineCase::Scalars(SCALARS))?, turn.rate(PipelineCase::Scalars(0))?))
+    }),
     ("one-file/four-files", 0.9, |turn| {
-        Some((turn.rate(Case::Writers { one: true })?, turn.rate(Case::Writers { one: false })?))
+        Some((turn.rate(PipelineCase::Writers { one: true })?, turn.rate(PipelineCase::Writers { one: false })?))
     }),
 ];
 
@@ -172,7 +174,7 @@ impl DetectorReport {
             ("processors", processors().into()),
         ]);
         let mut warnings = Vec::new();
-        if config.python.is_none() && config.cases.contains(&Case::H5py) {
+        if config.python.is_none() && config.cases.contains(&PipelineCase::H5py) {
             warnings.push("No Python with h5py and hdf5plugin was found: the case h5py is left out.".to_owned());
         }
         Ok(DetectorReport {
@@ -189,17 +191,17 @@ impl DetectorReport {
         })
     }
 
-    pub fn add(&mut self, turn: Turn) {
+    pub fn add(&mut self, turn: BenchTurn) {
         self.turns.push(turn);
     }
 
-    pub(super) fn add_rate(&mut self, case: Case, measured: Measured, material: &Material) {
+    pub(super) fn add_rate(&mut self, case: PipelineCase, measured: PipelineMeasurement, material: &Material) {
         let sample = Sample { measured, frame_bytes: case.frame_bytes(material) };
         self.results.push(CaseResult::of(case, &[&sample]));
     }
 
     pub fn finish(mut self, environment: Environment) -> DetectorReport {
-        let fast = Case::FAST.into_iter().filter_map(|case| {
+        let fast = PipelineCase::FAST.into_iter().filter_map(|case| {
             let samples: Vec<&Sample> = self
                 .turns
                 .iter()
@@ -217,10 +219,10 @@ impl DetectorReport {
             let (these, those): (Vec<f64>, Vec<f64>) = self.turns.iter().filter_map(of).unzip();
             if let Some((Spread { median, min, max, .. }, interval)) = paired_ratios(&these, &those) {
                 let holds = interval.map_or(median, |Interval { low, .. }| low) >= bar;
-                self.ratios.push(Ratio { name, median, min, max, bar, holds, interval });
+                self.ratios.push(CaseRatio { name, median, min, max, bar, holds, interval });
             }
         }
-        let near = |ratio: &Ratio| ratio.interval.is_none() && (ratio.median / ratio.bar - 1.0).abs() < 0.2;
+        let near = |ratio: &CaseRatio| ratio.interval.is_none() && (ratio.median / ratio.bar - 1.0).abs() < 0.2;
         if self.ratios.iter().any(near) {
             self.warnings.push(format!(
                 "Ratios near their bars say little without an interval: --repeat {PAIRS_FOR_INTERVAL} or more gives one."
@@ -281,7 +283,7 @@ impl DetectorReport {
     fn ratios_text(&self, text: &mut String) {
         let _ =
             writeln!(text, "\n{:<24}{:>8}{:>8}{:>8}{:>16}{:>8}", "ratio", "median", "min", "max", "interval", "bar");
-        for Ratio { name, median, min, max, bar, holds, interval } in &self.ratios {
+        for CaseRatio { name, median, min, max, bar, holds, interval } in &self.ratios {
             let interval =
                 interval.map_or(String::new(), |Interval { low, high, .. }| format!("{low:.3} to {high:.3}"));
             let holds = if *holds { "holds" } else { "does not hold" };
@@ -290,8 +292,8 @@ impl DetectorReport {
     }
 }
 
-fn ceilings(turns: &[Turn]) -> Vec<Ceiling> {
-    let over = |value: fn(&Turn) -> f64| median(&turns.iter().map(value).collect::<Vec<_>>());
+fn ceilings(turns: &[BenchTurn]) -> Vec<Ceiling> {
+    let over = |value: fn(&BenchTurn) -> f64| median(&turns.iter().map(value).collect::<Vec<_>>());
     vec![
         limit("precompressed", over(|turn| turn.limit_precompressed)),
         limit("raw-bslz4", over(|turn| turn.limit_raw)),
@@ -328,7 +330,7 @@ fn stage(name: &'static str, bytes_per_s: f64, cpu_s_per_byte: f64) -> Ceiling {
 }
 
 impl CaseResult {
-    fn of(case: Case, samples: &[&Sample]) -> CaseResult {
+    fn of(case: PipelineCase, samples: &[&Sample]) -> CaseResult {
         let all = |value: fn(&Sample) -> f64| samples.iter().map(|sample| value(sample)).collect::<Vec<f64>>();
         let mut latencies = Latencies::default();
         samples.iter().for_each(|sample| latencies.add(&sample.measured.latencies));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::frame::ElementType;
-use varve_detector::stream::link::{Incoming, say};
+use varve_detector::stream::link::{Incoming, send_to_service};
 use varve_detector::stream::{FrameHead, ToService};
 
 /// What a writer gathers before it writes.
@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 /// One stage alone.
 #[derive(Clone, Copy, Debug)]
-pub struct Stage {
+pub struct StageRun {
     /// With all processors.
     pub bytes_per_s: f64,
     pub cpu_s_per_byte: f64,
@@ -33,11 +33,11 @@ pub struct Stage {
 /// compressed ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Stages {
-    pub simulate: Stage,
-    pub receive_frames: Stage,
-    pub receive_chunks: Stage,
-    pub compress: Stage,
-    pub pwrite: Stage,
+    pub simulate: StageRun,
+    pub receive_frames: StageRun,
+    pub receive_chunks: StageRun,
+    pub compress: StageRun,
+    pub pwrite: StageRun,
 }
 
 pub fn processors() -> usize {
@@ -65,11 +65,11 @@ impl Stages {
     /// next where others have a share of the host.
     pub fn between(before: Stages, after: Stages) -> Stages {
         Stages {
-            simulate: Stage::between(before.simulate, after.simulate),
-            receive_frames: Stage::between(before.receive_frames, after.receive_frames),
-            receive_chunks: Stage::between(before.receive_chunks, after.receive_chunks),
-            compress: Stage::between(before.compress, after.compress),
-            pwrite: Stage::between(before.pwrite, after.pwrite),
+            simulate: StageRun::between(before.simulate, after.simulate),
+            receive_frames: StageRun::between(before.receive_frames, after.receive_frames),
+            receive_chunks: StageRun::between(before.receive_chunks, after.receive_chunks),
+            compress: StageRun::between(before.compress, after.compress),
+            pwrite: StageRun::between(before.pwrite, after.pwrite),
         }
     }
 
@@ -89,7 +89,7 @@ impl Stages {
 type Work<'w> = Box<dyn FnMut() -> Result<u64> + Send + 'w>;
 
 /// Runs `work` again and again on `threads` threads; `work` answers how many bytes it has moved.
-fn stage<'w>(threads: usize, work: impl Fn(usize) -> Result<Work<'w>>) -> Result<Stage> {
+fn stage<'w>(threads: usize, work: impl Fn(usize) -> Result<Work<'w>>) -> Result<StageRun> {
     let mut works = (0..threads).map(work).collect::<Result<Vec<_>>>()?;
     // What is done for the first time touches memory for the first time.
     for work in &mut works {
@@ -115,45 +115,45 @@ fn stage<'w>(threads: usize, work: impl Fn(usize) -> Result<Work<'w>>) -> Result
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))
     })?;
-    Ok(Spent::since(begun, cpu, bytes.into_inner()).stage())
+    Ok(StageCost::since(begun, cpu, bytes.into_inner()).stage())
 }
 
 /// What moving so many bytes took.
 #[derive(Default)]
-struct Spent {
+struct StageCost {
     bytes: u64,
     time: Duration,
     cpu_s: f64,
 }
 
-impl Spent {
-    fn since(begun: Instant, cpu: f64, bytes: u64) -> Spent {
-        Spent { bytes, time: begun.elapsed(), cpu_s: cpu_seconds() - cpu }
+impl StageCost {
+    fn since(begun: Instant, cpu: f64, bytes: u64) -> StageCost {
+        StageCost { bytes, time: begun.elapsed(), cpu_s: cpu_seconds() - cpu }
     }
 
-    fn add(&mut self, other: &Spent) {
+    fn add(&mut self, other: &StageCost) {
         self.bytes += other.bytes;
         self.time += other.time;
         self.cpu_s += other.cpu_s;
     }
 
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> StageRun {
         let bytes = self.bytes as f64;
-        Stage { bytes_per_s: bytes / self.time.as_secs_f64(), cpu_s_per_byte: self.cpu_s / bytes }
+        StageRun { bytes_per_s: bytes / self.time.as_secs_f64(), cpu_s_per_byte: self.cpu_s / bytes }
     }
 }
 
-impl Stage {
+impl StageRun {
     /// In the middle of two measurements.
-    fn between(before: Stage, after: Stage) -> Stage {
-        Stage {
+    fn between(before: StageRun, after: StageRun) -> StageRun {
+        StageRun {
             bytes_per_s: (before.bytes_per_s + after.bytes_per_s) / 2.0,
             cpu_s_per_byte: (before.cpu_s_per_byte + after.cpu_s_per_byte) / 2.0,
         }
     }
 }
 
-fn simulate(material: &Material) -> Result<Stage> {
+fn simulate(material: &Material) -> Result<StageRun> {
     let simulator = &material.simulator;
     stage(processors(), |thread| {
         let (mut number, mut frame) = (thread as u64, Vec::new());
@@ -165,7 +165,7 @@ fn simulate(material: &Material) -> Result<Stage> {
     })
 }
 
-fn compress(material: &Material) -> Result<Stage> {
+fn compress(material: &Material) -> Result<StageRun> {
     let frames: Vec<Vec<u8>> = (0..8).map(|number| material.simulator.frame(number)).collect();
     let frames = &frames;
     let element: ElementType = material.simulator.model().element;
@@ -187,11 +187,11 @@ fn compress(material: &Material) -> Result<Stage> {
 
 /// Chunks gathered as a writer gathers them, as many bytes as a run has, into new files again and again. Each thread has a
 /// file of its own: in one, they would spin for its lock, which is no cost of writing.
-fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<Stage> {
+fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<StageRun> {
     let stripe: Vec<u8> = material.chunks.iter().flatten().copied().cycle().take(STRIPE_BYTES).collect();
     let total = frames as f64 * material.chunk_bytes();
     let share = (total as usize / processors()).next_multiple_of(STRIPE_BYTES);
-    let mut spent = Spent::default();
+    let mut spent = StageCost::default();
     super::memory::fetch((share * processors()) as f64)?;
     while spent.time < SPAN {
         spent.add(&write_files(directory, &stripe, share as u64)?);
@@ -199,7 +199,7 @@ fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<Stage> {
     Ok(spent.stage())
 }
 
-fn write_files(directory: &Path, stripe: &[u8], share: u64) -> Result<Spent> {
+fn write_files(directory: &Path, stripe: &[u8], share: u64) -> Result<StageCost> {
     let fail = || Error::io(format!("cannot write files in {}", directory.display()));
     let paths: Vec<_> = (0..processors()).map(|thread| directory.join(format!("pwrite-{thread}"))).collect();
     let make = |path| {
@@ -222,13 +222,13 @@ fn write_files(directory: &Path, stripe: &[u8], share: u64) -> Result<Spent> {
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))
     })?;
-    let spent = Spent::since(begun, cpu, share * files.len() as u64);
+    let spent = StageCost::since(begun, cpu, share * files.len() as u64);
     paths.iter().try_for_each(std::fs::remove_file).map_err(fail())?;
     Ok(spent)
 }
 
 /// Messages over loopback TCP, sent and received by one thread each.
-fn receive(bodies: &[Vec<u8>], material: &Material) -> Result<Stage> {
+fn receive(bodies: &[Vec<u8>], material: &Material) -> Result<StageRun> {
     let fail = || Error::io("loopback");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(fail())?;
     let mut to = TcpStream::connect(listener.local_addr().map_err(fail())?).map_err(fail())?;
@@ -256,7 +256,7 @@ fn receive(bodies: &[Vec<u8>], material: &Material) -> Result<Stage> {
         let sent = loop {
             let body = bodies.next().expect("an endless cycle of at least one");
             let message = ToService::Frame { head: head.clone(), again: false };
-            if let Err(error) = say(&mut to, &message, &[body], super::pipeline::CHECKSUM.of(body)) {
+            if let Err(error) = send_to_service(&mut to, &message, &[body], super::pipeline::CHECKSUM.of(body)) {
                 break Err(error);
             }
             if begun.elapsed() >= SPAN || interrupt::raised() {
@@ -269,7 +269,7 @@ fn receive(bodies: &[Vec<u8>], material: &Material) -> Result<Stage> {
     });
     let bytes = received.map_err(fail())?;
     interrupt::check()?;
-    Ok(Spent::since(begun, cpu, bytes).stage())
+    Ok(StageCost::since(begun, cpu, bytes).stage())
 }
 
 /// Reads messages to the end, as the service does.

@@ -2,7 +2,9 @@
 //! file of its own.
 
 use super::Material;
-use super::pipeline::{self, Load, Measured, Numbers, RUN, Sent, Told, Way, failed, hello};
+use super::pipeline::{
+    self, BenchConnection, Load, Numbers, PipelineMeasurement, RUN, SendTimes, ServiceReplies, failed, hello,
+};
 use super::stages::cpu_seconds;
 use crate::environment::Watch;
 use crate::measure::Latencies;
@@ -14,12 +16,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use varve_detector::service::{Service, StartRequest};
-use varve_detector::stream::{Hello, Role};
+use varve_detector::stream::{StreamHello, StreamRole};
 
 pub const WRITERS: u64 = 4;
 
 /// Of one file, or of four.
-pub fn run(program: &Path, one: bool, material: &Material, directory: &Path, load: &Load) -> Result<Measured> {
+pub fn run(
+    program: &Path,
+    one: bool,
+    material: &Material,
+    directory: &Path,
+    load: &Load,
+) -> Result<PipelineMeasurement> {
     let root = directory.join("writers");
     std::fs::create_dir(&root).map_err(Error::io("cannot make the writers' directory"))?;
     let measured =
@@ -28,7 +36,7 @@ pub fn run(program: &Path, one: bool, material: &Material, directory: &Path, loa
     measured
 }
 
-fn one_file(program: &Path, material: &Material, root: &Path, load: &Load) -> Result<Measured> {
+fn one_file(program: &Path, material: &Material, root: &Path, load: &Load) -> Result<PipelineMeasurement> {
     let service = Service::start(pipeline::config(root)).map_err(|error| failed("service")(error.to_string()))?;
     let request = StartRequest { sources: WRITERS as u16, ..pipeline::start_request(material, load) };
     service.shared().begin(request).map_err(|refusal| failed("run")(refusal.text))?;
@@ -38,23 +46,23 @@ fn one_file(program: &Path, material: &Material, root: &Path, load: &Load) -> Re
         ["record", "join", &address, RUN, "--directory", &root, "--source", &source].map(str::to_owned).to_vec()
     })
     .and_then(|processes| {
-        let sent = Sent::new(load.frames);
+        let sent = SendTimes::new(load.frames);
         let parts = (0..WRITERS).map(|writer| Load { first: writer, step: WRITERS, ..*load });
-        processes.feed(material, &hello(Role::Frames, 1), parts.map(|part| (part, &sent)).collect())
+        processes.feed(material, &hello(StreamRole::Frames, 1), parts.map(|part| (part, &sent)).collect())
     });
     service.stop();
-    let (mut measured, told) = fed?;
+    let (mut measured, reported) = fed?;
     // Each is told of the whole run.
-    told.iter().try_for_each(|told| told.check(load.frames))?;
-    measured.frames = told[0].received;
-    measured.dropped = told[0].dropped;
+    reported.iter().try_for_each(|reported| reported.check(load.frames))?;
+    measured.frames = reported[0].received;
+    measured.dropped = reported[0].dropped;
     Ok(measured)
 }
 
-fn four_files(program: &Path, material: &Material, root: &Path, load: &Load) -> Result<Measured> {
+fn four_files(program: &Path, material: &Material, root: &Path, load: &Load) -> Result<PipelineMeasurement> {
     let parts: Vec<Load> =
         (0..WRITERS).map(|writer| Load { frames: (load.frames - writer).div_ceil(WRITERS), ..*load }).collect();
-    let sent: Vec<Sent> = parts.iter().map(|part| Sent::new(part.frames)).collect();
+    let sent: Vec<SendTimes> = parts.iter().map(|part| SendTimes::new(part.frames)).collect();
     let directories: Vec<PathBuf> = (0..WRITERS).map(|writer| root.join(writer.to_string())).collect();
     for directory in &directories {
         std::fs::create_dir(directory).map_err(Error::io("cannot make a writer's directory"))?;
@@ -65,17 +73,17 @@ fn four_files(program: &Path, material: &Material, root: &Path, load: &Load) -> 
         ["record", "serve", &directory, "--listen", at, "--http", at].map(str::to_owned).to_vec()
     })?;
     let start = serde_json::to_string(&pipeline::start_request(material, &parts[0]))?;
-    let hello = Hello { start, ..hello(Role::Frames, 1) };
-    let (mut measured, told) = processes.feed(material, &hello, parts.iter().copied().zip(&sent).collect())?;
-    parts.iter().zip(&told).try_for_each(|(part, told)| told.check(part.frames))?;
-    measured.frames = told.iter().map(|told| told.received).sum();
-    measured.dropped = told.iter().map(|told| told.dropped).sum();
+    let hello = StreamHello { start, ..hello(StreamRole::Frames, 1) };
+    let (mut measured, reported) = processes.feed(material, &hello, parts.iter().copied().zip(&sent).collect())?;
+    parts.iter().zip(&reported).try_for_each(|(part, reported)| reported.check(part.frames))?;
+    measured.frames = reported.iter().map(|reported| reported.received).sum();
+    measured.dropped = reported.iter().map(|reported| reported.dropped).sum();
     Ok(measured)
 }
 
 /// What a process says once it can be reached.
 #[derive(Deserialize)]
-struct Serving {
+struct WriterReady {
     listen: SocketAddr,
 }
 
@@ -104,17 +112,26 @@ impl Processes {
             if line.is_empty() {
                 return Err(failed("writer")("it ended before it took frames; what it said is above".into()));
             }
-            let serving: Serving = serde_json::from_str(&line)?;
+            let serving: WriterReady = serde_json::from_str(&line)?;
             processes.0[writer as usize].1 = serving.listen;
         }
         Ok(processes)
     }
 
     /// Feeds each its part, from the moment when all are ready until all are done. The frames are not counted yet.
-    fn feed(self, material: &Material, hello: &Hello, parts: Vec<(Load, &Sent)>) -> Result<(Measured, Vec<Told>)> {
-        let ways = self.0.iter().map(|(_, address)| Way::open(*address, hello.clone())).collect::<Result<Vec<_>>>()?;
+    fn feed(
+        self,
+        material: &Material,
+        hello: &StreamHello,
+        parts: Vec<(Load, &SendTimes)>,
+    ) -> Result<(PipelineMeasurement, Vec<ServiceReplies>)> {
+        let ways = self
+            .0
+            .iter()
+            .map(|(_, address)| BenchConnection::open(*address, hello.clone()))
+            .collect::<Result<Vec<_>>>()?;
         let (watch, begun, cpu) = (Watch::start(), Instant::now(), self.cpu_seconds()?);
-        let told = std::thread::scope(|scope| {
+        let reported = std::thread::scope(|scope| {
             let fed: Vec<_> = ways
                 .into_iter()
                 .zip(&parts)
@@ -125,9 +142,9 @@ impl Processes {
                 .collect::<Result<Vec<_>>>()
         });
         interrupt::check()?;
-        let told = told?;
+        let reported = reported?;
         let (seconds, cpu_s) = (begun.elapsed().as_secs_f64(), self.cpu_seconds()? - cpu);
-        let mut measured = Measured {
+        let mut measured = PipelineMeasurement {
             frames: 0,
             dropped: 0,
             seconds,
@@ -135,8 +152,8 @@ impl Processes {
             others: watch.others(cpu_s),
             latencies: Latencies::default(),
         };
-        told.iter().for_each(|told| measured.latencies.add(&told.latencies));
-        Ok((measured, told))
+        reported.iter().for_each(|reported| measured.latencies.add(&reported.latencies));
+        Ok((measured, reported))
     }
 
     /// Of these processes and this one.

@@ -2,8 +2,8 @@
 
 use super::plan::{Phase, Plan, push_decimal};
 use crate::measure::{Gate, Latencies};
-use crate::progress::{Progress, STRIDE};
-use crate::target::{Client, Target};
+use crate::progress::{ProgressDisplay, STRIDE};
+use crate::target::{BenchTarget, TargetClient};
 use crate::workloads::panicked;
 use crate::{Error, Result, interrupt};
 use std::io;
@@ -32,18 +32,23 @@ struct ClientPhase {
 }
 
 /// What the threads of a pass share.
-struct Shared<'a> {
-    target: &'a dyn Target,
+struct PassShared<'a> {
+    target: &'a dyn BenchTarget,
     directory: &'a str,
     plan: &'a Plan,
     gate: Gate,
-    progress: &'a Progress,
+    progress: &'a ProgressDisplay,
 }
 
 /// Runs `plan` in `directory` of `target`, in which the plan's directories exist. The first error of a client ends the
 /// pass for all of them.
-pub(super) fn run(target: &dyn Target, directory: &str, plan: &Plan, progress: &Progress) -> Result<Vec<PhaseOutcome>> {
-    let shared = Shared { target, directory, plan, gate: Gate::new(plan.clients), progress };
+pub(super) fn run(
+    target: &dyn BenchTarget,
+    directory: &str,
+    plan: &Plan,
+    progress: &ProgressDisplay,
+) -> Result<Vec<PhaseOutcome>> {
+    let shared = PassShared { target, directory, plan, gate: Gate::new(plan.clients), progress };
     let shared = &shared;
     let results: Vec<Result<Vec<ClientPhase>>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.clients)
@@ -108,8 +113,8 @@ fn merge(plan: &Plan, clients: Vec<Vec<ClientPhase>>) -> Vec<PhaseOutcome> {
 }
 
 /// All phases of one client; fewer where another client's error ended the pass.
-fn client_thread(shared: &Shared, rank: usize) -> Result<Vec<ClientPhase>> {
-    let Shared { target, directory, plan, gate, .. } = shared;
+fn client_thread(shared: &PassShared, rank: usize) -> Result<Vec<ClientPhase>> {
+    let PassShared { target, directory, plan, gate, .. } = shared;
     let mut done = Vec::with_capacity(plan.phases.len());
     let mut client = target.connect()?;
     for phase in &plan.phases {
@@ -122,7 +127,7 @@ fn client_thread(shared: &Shared, rank: usize) -> Result<Vec<ClientPhase>> {
             source,
         })?;
         let order = plan.order(*phase, rank);
-        let mut work = Work::new(plan, *phase, owner);
+        let mut work = ClientWork::new(plan, *phase, owner);
         if !gate.wait() {
             return Ok(done);
         }
@@ -166,7 +171,7 @@ impl From<io::Error> for Fault {
 }
 
 /// One client's operations of one phase.
-struct Work {
+struct ClientWork {
     phase: Phase,
     name: String,
     prefix_len: usize,
@@ -178,8 +183,8 @@ struct Work {
 /// As large as coreutils reads with.
 const READ_BYTES: usize = 128 * 1024;
 
-impl Work {
-    fn new(plan: &Plan, phase: Phase, owner: usize) -> Work {
+impl ClientWork {
+    fn new(plan: &Plan, phase: Phase, owner: usize) -> ClientWork {
         let name = plan.prefix(phase, owner);
         let content = match phase {
             // Not all zero: a store must not be able to leave it out.
@@ -187,7 +192,7 @@ impl Work {
             _ => Vec::new(),
         };
         let buffer = if phase == Phase::Read { vec![0; READ_BYTES] } else { Vec::new() };
-        Work { phase, prefix_len: name.len(), name, content, buffer, bytes: plan.write_bytes as u64 }
+        ClientWork { phase, prefix_len: name.len(), name, content, buffer, bytes: plan.write_bytes as u64 }
     }
 
     fn name_file(&mut self, number: u64) {
@@ -195,7 +200,7 @@ impl Work {
         push_decimal(&mut self.name, number);
     }
 
-    fn operate(&mut self, client: &mut dyn Client) -> std::result::Result<(), Fault> {
+    fn operate(&mut self, client: &mut dyn TargetClient) -> std::result::Result<(), Fault> {
         let size = match self.phase {
             Phase::Create => return Ok(client.create(&self.name, &self.content)?),
             Phase::Delete => return Ok(client.unlink(&self.name)?),

@@ -1,7 +1,7 @@
 //! What each client does in each phase: pure arithmetic from the settings and a seed.
 
 use serde::{Deserialize, Serialize};
-use varve_world::random::Seeded;
+use varve_env::random::Seeded;
 
 /// One phase; all clients begin it together and the next begins when all have ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,31 +113,31 @@ impl Plan {
     }
 
     /// The numbers of the files in the order in which `rank` comes to them in `phase`: each exactly once.
-    pub fn order(&self, phase: Phase, rank: usize) -> Order {
+    pub fn order(&self, phase: Phase, rank: usize) -> FileOrder {
         let owner = self.owner(phase, rank);
         let share = self.share(owner);
         if !phase.shuffled() {
-            return Order::Rising(share);
+            return FileOrder::Rising(share);
         }
         let mut numbers: Vec<u32> = (0..share as u32).collect();
         Seeded::new(self.seed ^ ((phase as u64) << 56) ^ ((rank as u64) << 32)).shuffle(&mut numbers);
-        Order::Shuffled(numbers)
+        FileOrder::Shuffled(numbers)
     }
 }
 
 /// File numbers are kept in 32 bits while they are shuffled.
 pub const FILES_MAX: u64 = u32::MAX as u64;
 
-pub enum Order {
+pub enum FileOrder {
     Rising(u64),
     Shuffled(Vec<u32>),
 }
 
-impl Order {
+impl FileOrder {
     pub fn len(&self) -> u64 {
         match self {
-            Order::Rising(len) => *len,
-            Order::Shuffled(numbers) => numbers.len() as u64,
+            FileOrder::Rising(len) => *len,
+            FileOrder::Shuffled(numbers) => numbers.len() as u64,
         }
     }
 
@@ -146,11 +146,11 @@ impl Order {
     }
 
     /// # Panics
-    /// If `position` is not below [`Order::len`].
+    /// If `position` is not below [`FileOrder::len`].
     pub fn at(&self, position: u64) -> u64 {
         match self {
-            Order::Rising(_) => position,
-            Order::Shuffled(numbers) => u64::from(numbers[position as usize]),
+            FileOrder::Rising(_) => position,
+            FileOrder::Shuffled(numbers) => u64::from(numbers[position as usize]),
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Where an operation's time goes: each phase alone, with the sums that one process keeps of its stages
-//! ([`varve_world::stages`]). So client and server must live in one process: this one, whose stages [`OwnStages`] has,
+//! ([`varve_env::stages`]). So client and server must live in one process: this one, whose stages [`OwnStages`] has,
 //! or another, which a mount must be served by, for no process may wait for itself in the kernel.
 
 use super::{Phase, Plan, pass};
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
-use crate::target::Target;
+use crate::progress::ProgressDisplay;
+use crate::target::BenchTarget;
 use crate::workloads::Workplace;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::{Duration, Instant};
-use varve_world::stages::{self, Spent, Stage};
+use varve_env::stages::{self, Stage, StageTime};
 
 /// What comes behind the last answer (releases, forgets) has come by then.
 const AFTERMATH: Duration = Duration::from_millis(50);
@@ -22,8 +22,8 @@ const COUNTERS: &str = "the counters of stages";
 /// Passages counted to tell what counting costs.
 const PASSAGES: u32 = 1_000_000;
 
-/// One operation through one door, on average, in microseconds. What the stages have is added up over all threads, so
-/// with several clients they say how much work there is rather than how long somebody waits.
+/// One operation through one frontend, on average, in microseconds. What the stages have is added up over all threads,
+/// so with several clients they say how much work there is rather than how long somebody waits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperationProfile {
     pub operation: String,
@@ -85,7 +85,8 @@ struct StageSum {
 /// Sums over one phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sums {
-    door: StageSum,
+    #[serde(rename = "door")]
+    frontend: StageSum,
     client: StageSum,
     call: StageSum,
     queue: StageSum,
@@ -98,7 +99,7 @@ pub struct Sums {
 /// Measures create, stat and delete of `files` files in one directory of `target`, each phase alone; `meter` counts the
 /// stages of the process behind it.
 pub fn profile(
-    target: &dyn Target,
+    target: &dyn BenchTarget,
     meter: &mut dyn Meter,
     files: u64,
     clients: usize,
@@ -115,14 +116,14 @@ pub fn profile(
 }
 
 fn profile_in(
-    target: &dyn Target,
-    control: &mut dyn crate::target::Client,
+    target: &dyn BenchTarget,
+    control: &mut dyn crate::target::TargetClient,
     meter: &mut dyn Meter,
     workplace: &str,
     files: u64,
     clients: usize,
 ) -> Result<Vec<OperationProfile>> {
-    let progress = Progress::new(false, 0);
+    let progress = ProgressDisplay::new(false, 0);
     let mut profiles = Vec::new();
     // The first round warms up.
     for round in ["warm-up", "measured"] {
@@ -168,11 +169,11 @@ fn settle() {
 impl Sums {
     fn take() -> Sums {
         let take = |stage| {
-            let Spent { time, times } = stages::take(stage);
+            let StageTime { time, times } = stages::take(stage);
             StageSum { time, times }
         };
         Sums {
-            door: take(Stage::Door),
+            frontend: take(Stage::Frontend),
             client: take(Stage::Client),
             call: take(Stage::Call),
             queue: take(Stage::Queue),
@@ -192,10 +193,10 @@ impl Sums {
         let server = self.queue.time + self.served.time + self.reply.time;
         let mut stages = Vec::new();
         let mut add = |stage: &str, us: f64| stages.push(StageProfile { stage: stage.to_owned(), us });
-        // The library's own caller is its door.
-        if self.door.times > 0 {
-            add("kernel", own(elapsed, self.door.time));
-            add("door", own(self.door.time, self.client.time));
+        // The library's own caller is its frontend.
+        if self.frontend.times > 0 {
+            add("kernel", own(elapsed, self.frontend.time));
+            add("door", own(self.frontend.time, self.client.time));
         } else {
             add("door", own(elapsed, self.client.time));
         }
@@ -209,7 +210,7 @@ impl Sums {
         OperationProfile {
             operation: outcome.phase.name().to_owned(),
             latency_us: us(elapsed),
-            requests: self.door.times as f64 / operations,
+            requests: self.frontend.times as f64 / operations,
             calls: self.call.times as f64 / operations,
             stages,
         }
@@ -233,24 +234,24 @@ pub fn counter_cost() -> CounterCost {
     CounterCost { off_ns, on_ns }
 }
 
-/// The profiles of several doors side by side: a table an operation, stages as rows.
-pub fn table(doors: &[(String, Vec<OperationProfile>)]) -> String {
+/// The profiles of several frontends side by side: a table an operation, stages as rows.
+pub fn table(frontends: &[(String, Vec<OperationProfile>)]) -> String {
     const STAGES: [&str; 9] = ["kernel", "door", "client", "wire", "queue", "fetch", "decide", "log", "reply"];
-    let Some((_, first)) = doors.first() else { return String::new() };
+    let Some((_, first)) = frontends.first() else { return String::new() };
     let width = |name: &str| name.len().max(8);
     let mut text = String::new();
     let mut row = |title: &str, cells: Vec<String>| {
         text.push_str(&format!("{title:12}"));
-        for ((name, _), cell) in doors.iter().zip(cells) {
+        for ((name, _), cell) in frontends.iter().zip(cells) {
             text.push_str(&format!("  {cell:>width$}", width = width(name)));
         }
         text.push('\n');
     };
     for (index, operation) in first.iter().enumerate() {
         let of = |cell: &dyn Fn(&OperationProfile) -> String| -> Vec<String> {
-            doors.iter().map(|(_, profiles)| profiles.get(index).map(cell).unwrap_or_default()).collect()
+            frontends.iter().map(|(_, profiles)| profiles.get(index).map(cell).unwrap_or_default()).collect()
         };
-        row(&format!("{}, µs", operation.operation), doors.iter().map(|(name, _)| name.clone()).collect());
+        row(&format!("{}, µs", operation.operation), frontends.iter().map(|(name, _)| name.clone()).collect());
         for stage in STAGES {
             let find = |profile: &OperationProfile| {
                 let found = profile.stages.iter().find(|found| found.stage == stage);

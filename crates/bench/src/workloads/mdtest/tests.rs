@@ -27,7 +27,7 @@ fn every_phase_covers_every_file_once() {
 }
 
 #[test]
-fn nobody_works_on_files_of_its_own_but_a_single_client() {
+fn clients_shift_to_files_of_other_clients() {
     for clients in 2..10 {
         for phase in [Phase::Stat, Phase::Read, Phase::Delete, Phase::Rmdir] {
             assert!((0..clients).all(|rank| plan(clients, 100).owner(phase, rank) != rank), "{phase:?}, {clients}");
@@ -37,10 +37,10 @@ fn nobody_works_on_files_of_its_own_but_a_single_client() {
 }
 
 #[test]
-fn random_orders_are_of_the_seed() {
+fn random_order_depends_on_seed_only() {
     let order = |plan: &Plan, phase| match plan.order(phase, 0) {
-        Order::Rising(_) => panic!("not shuffled"),
-        Order::Shuffled(numbers) => numbers,
+        FileOrder::Rising(_) => panic!("not shuffled"),
+        FileOrder::Shuffled(numbers) => numbers,
     };
     let first = plan(2, 2000);
     let rising: Vec<u32> = (0..1000).collect();
@@ -75,7 +75,7 @@ fn entries(directory: &Path) -> usize {
 }
 
 #[test]
-fn a_run_measures_two_directories_in_turns_and_leaves_nothing() {
+fn run_alternates_two_targets_and_cleans_up() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let report = run(&quick(&[a.path(), b.path()])).unwrap();
     assert_eq!(report.results.len(), 2 * 2 * 3);
@@ -91,7 +91,7 @@ fn a_run_measures_two_directories_in_turns_and_leaves_nothing() {
 }
 
 #[test]
-fn a_run_with_content_reads_it_and_one_with_directories_makes_them() {
+fn run_with_content_reads_and_run_with_directories_makes_them() {
     let dir = tempfile::tempdir().unwrap();
     let written = MdtestConfig { write_bytes: 3901, unique_dirs: true, ..quick(&[dir.path()]) };
     assert_eq!(run(&written).unwrap().phases_of_one_client(), ["create", "stat", "read", "delete"]);
@@ -112,14 +112,14 @@ fn a_filled_directory_is_measured_beside_an_empty_one() {
     assert_eq!((entries(a.path()), entries(b.path())), (0, 0));
 }
 
-impl Report {
+impl BenchReport {
     fn phases_of_one_client(&self) -> Vec<&str> {
         self.results.iter().filter(|result| result.clients == 1).map(|result| result.phase.as_str()).collect()
     }
 }
 
 #[test]
-fn a_run_that_fails_says_where_and_leaves_nothing() {
+fn failed_run_names_the_phase_and_cleans_up() {
     // The second target's directory is gone before it is opened: the first target's workplace must go too.
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
@@ -129,19 +129,19 @@ fn a_run_that_fails_says_where_and_leaves_nothing() {
 }
 
 #[test]
-fn a_client_that_fails_ends_the_pass_for_all() {
+fn failing_client_ends_the_pass_for_all() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("shared")).unwrap();
     std::fs::write(dir.path().join("shared/file.mdtest.1.50"), b"").unwrap();
     let target = crate::target::DirectoryTarget::open("path", dir.path()).unwrap();
-    let progress = Progress::new(false, 0);
+    let progress = ProgressDisplay::new(false, 0);
     let error = pass::run(&target, ".", &plan(3, 300), &progress).err().unwrap();
     assert!(matches!(&error, Error::Operation { operation: "create", .. }), "{error}");
     assert!(error.to_string().contains("file.mdtest.1.50"), "{error}");
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn invalid_settings_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let base = || quick(&[dir.path()]);
     for config in [

@@ -4,14 +4,14 @@ use super::pass::{self, PhaseOutcome};
 use super::{MdtestConfig, Phase, Plan};
 use crate::ceilings::{self, MountedNull, request_reply};
 use crate::measure::Latencies;
-use crate::progress::Progress;
-use crate::target::{self, Client, DirectoryTarget, Target, Via};
+use crate::progress::ProgressDisplay;
+use crate::target::{self, BenchTarget, DirectoryTarget, TargetClient, Via};
 use crate::workloads::Workplace;
 use crate::{Error, Result, interrupt};
 
 /// What a contender is in the report.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Role {
+pub enum ContenderRole {
     Target(Via),
     /// The name of a ceiling that runs the same phases.
     Ceiling(&'static str),
@@ -20,7 +20,7 @@ pub enum Role {
 }
 
 /// The samples of one phase with one number of clients.
-pub struct Series {
+pub struct PhaseSeries {
     pub clients: usize,
     pub phase: Phase,
     /// Operations a second, a sample a turn.
@@ -38,33 +38,33 @@ pub struct CeilingSeries {
 }
 
 /// All that was measured.
-pub struct Measured {
-    pub contenders: Vec<(Role, Vec<Series>)>,
+pub struct MdtestMeasurement {
+    pub contenders: Vec<(ContenderRole, Vec<PhaseSeries>)>,
     pub ceilings: Vec<CeilingSeries>,
 }
 
 struct Contender {
-    role: Role,
-    target: Box<dyn Target>,
+    role: ContenderRole,
+    target: Box<dyn BenchTarget>,
     /// Makes and removes directories; measures nothing.
-    control: Box<dyn Client>,
+    control: Box<dyn TargetClient>,
     workplace: Workplace,
     /// Its passes are in the directory that was filled before.
     prefilled: bool,
     passes: u64,
-    series: Vec<Series>,
+    series: Vec<PhaseSeries>,
 }
 
-pub(super) struct Turns<'a> {
+pub(super) struct TurnRunner<'a> {
     config: &'a MdtestConfig,
     contenders: Vec<Contender>,
     ceilings: Vec<CeilingSeries>,
     null: Option<MountedNull>,
 }
 
-impl<'a> Turns<'a> {
-    pub(super) fn open(config: &'a MdtestConfig) -> Result<Turns<'a>> {
-        let mut turns = Turns { config, contenders: Vec::new(), ceilings: Vec::new(), null: None };
+impl<'a> TurnRunner<'a> {
+    pub(super) fn open(config: &'a MdtestConfig) -> Result<TurnRunner<'a>> {
+        let mut turns = TurnRunner { config, contenders: Vec::new(), ceilings: Vec::new(), null: None };
         match turns.open_all() {
             Ok(()) => Ok(turns),
             // Those that were opened before the one that failed have made their workplaces already.
@@ -74,9 +74,9 @@ impl<'a> Turns<'a> {
 
     fn open_all(&mut self) -> Result<()> {
         for via in &self.config.via {
-            self.add(Role::Target(via.clone()), target::open(via)?)?;
+            self.add(ContenderRole::Target(via.clone()), target::open(via)?)?;
             if self.config.prefill > 0 {
-                self.add(Role::Empty(via.clone()), target::open(via)?)?;
+                self.add(ContenderRole::Empty(via.clone()), target::open(via)?)?;
             }
         }
         let Some(ceilings) = &self.config.ceilings else {
@@ -85,19 +85,19 @@ impl<'a> Turns<'a> {
         if let Some(null) = &ceilings.null_fuse {
             let null = self.null.insert(MountedNull::mount(&**null)?);
             let target = DirectoryTarget::open(ceilings::NULL_FUSE, null.directory())?;
-            self.add(Role::Ceiling(ceilings::NULL_FUSE), Box::new(target))?;
+            self.add(ContenderRole::Ceiling(ceilings::NULL_FUSE), Box::new(target))?;
         }
         if let Some(directory) = ceilings::store::directory(ceilings, &self.config.via) {
             let target = DirectoryTarget::open(ceilings::STORE, &directory)?;
-            self.add(Role::Ceiling(ceilings::STORE), Box::new(target))?;
+            self.add(ContenderRole::Ceiling(ceilings::STORE), Box::new(target))?;
         }
         Ok(())
     }
 
-    fn add(&mut self, role: Role, target: Box<dyn Target>) -> Result<()> {
+    fn add(&mut self, role: ContenderRole, target: Box<dyn BenchTarget>) -> Result<()> {
         let mut control = target.connect()?;
         let workplace = Workplace::make(&*target, &mut *control)?;
-        let prefilled = self.config.prefill > 0 && !matches!(role, Role::Empty(_));
+        let prefilled = self.config.prefill > 0 && !matches!(role, ContenderRole::Empty(_));
         self.contenders.push(Contender { role, target, control, workplace, prefilled, passes: 0, series: Vec::new() });
         Ok(())
     }
@@ -111,9 +111,9 @@ impl<'a> Turns<'a> {
     }
 
     /// Fills the directory that all later passes share.
-    pub(super) fn prefill(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
+    pub(super) fn prefill(&mut self, plan: &Plan, progress: &ProgressDisplay) -> Result<()> {
         for contender in self.contenders.iter_mut().filter(|contender| contender.prefilled) {
-            progress.say(format!("prefilling {}", contender.target.label()));
+            progress.show_line(format!("prefilling {}", contender.target.label()));
             contender.make_directories(PREFILLED, plan)?;
             let directory = format!("{}/{PREFILLED}", contender.workplace.directory);
             pass::run(&*contender.target, &directory, plan, progress)?;
@@ -121,16 +121,16 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    pub(super) fn warm_up(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
+    pub(super) fn warm_up(&mut self, plan: &Plan, progress: &ProgressDisplay) -> Result<()> {
         for contender in &mut self.contenders {
-            progress.say(format!("warming up {} with {} clients", contender.target.label(), plan.clients));
+            progress.show_line(format!("warming up {} with {} clients", contender.target.label(), plan.clients));
             contender.pass(plan, progress)?;
         }
         Ok(())
     }
 
     /// One counted turn.
-    pub(super) fn take(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
+    pub(super) fn take(&mut self, plan: &Plan, progress: &ProgressDisplay) -> Result<()> {
         for contender in &mut self.contenders {
             let outcomes = contender.pass(plan, progress)?;
             for outcome in outcomes {
@@ -160,15 +160,15 @@ impl<'a> Turns<'a> {
     }
 
     /// Removes everything that was made and hands over what was measured.
-    pub(super) fn close(mut self, progress: &Progress, outcome: Result<()>) -> Result<Measured> {
-        progress.say("removing what was made".to_owned());
+    pub(super) fn close(mut self, progress: &ProgressDisplay, outcome: Result<()>) -> Result<MdtestMeasurement> {
+        progress.show_line("removing what was made".to_owned());
         let ceilings = std::mem::take(&mut self.ceilings);
         let mut contenders = Vec::new();
         for contender in &mut self.contenders {
             contenders.push((contender.role.clone(), std::mem::take(&mut contender.series)));
         }
         self.clean(outcome)?;
-        Ok(Measured { contenders, ceilings })
+        Ok(MdtestMeasurement { contenders, ceilings })
     }
 
     /// Keeps `outcome` unless something stays behind.
@@ -203,7 +203,7 @@ impl Contender {
     }
 
     /// In a new directory, which is removed afterwards, or in the one that was filled before.
-    fn pass(&mut self, plan: &Plan, progress: &Progress) -> Result<Vec<PhaseOutcome>> {
+    fn pass(&mut self, plan: &Plan, progress: &ProgressDisplay) -> Result<Vec<PhaseOutcome>> {
         if self.prefilled {
             let directory = format!("{}/{PREFILLED}", self.workplace.directory);
             return pass::run(&*self.target, &directory, plan, progress);
@@ -232,7 +232,7 @@ impl Contender {
                 series.shortest_s = series.shortest_s.min(seconds);
                 series.latencies.add(&outcome.latencies);
             }
-            None => self.series.push(Series {
+            None => self.series.push(PhaseSeries {
                 clients,
                 phase: outcome.phase,
                 per_second: vec![per_second],

@@ -16,7 +16,7 @@ fn quick(via: Vec<Via>) -> StreamConfig {
 }
 
 #[test]
-fn streams_are_measured_side_by_side_and_leave_nothing() {
+fn streams_are_measured_in_turns_and_clean_up() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let report = run(&quick(vec![Via::Path(a.path().into()), Via::Path(b.path().into())])).unwrap();
     assert_eq!(report.results.len(), 2 * 2 * 3);
@@ -29,7 +29,7 @@ fn streams_are_measured_side_by_side_and_leave_nothing() {
 }
 
 #[test]
-fn streams_do_not_go_through_the_library() {
+fn stream_workload_refuses_library_target() {
     assert!(matches!(run(&quick(vec![Via::Library("/v".into())])), Err(Error::Usage(_))));
     assert!(matches!(run(&quick(Vec::new())), Err(Error::Usage(_))));
 }

@@ -5,7 +5,7 @@
 //! mount until the end. It never touches what it serves. On its stdout it says [`READY`], or why it cannot; then it
 //! obeys the lines on its stdin, until that ends: with the benchmark, however that ends. Then it unmounts.
 
-use super::profile::Site;
+use super::profile::ProfileSite;
 use crate::problem::{Exit, Problem, Result};
 use crate::stdout::Stdout;
 use clap::{Args, Subcommand};
@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use varve_bench::ceilings::Mounted;
+use varve_bench::ceilings::NullFuseMount;
 use varve_bench::workloads::mdtest::{Meter, OwnStages, Sums};
 use varve_client::Timeouts;
 use varve_fuse::MountOptions;
@@ -65,13 +65,13 @@ pub fn run(arguments: &Arguments) -> Result<Exit> {
             let [directories, files, absent] = [*directories, *files, *absent].map(Duration::from_nanos);
             let timeouts = Timeouts { directories, files, absent };
             let mounted = varve_fuse::null::mount(directory, timeouts, &MountOptions::new("null"));
-            let mounted = mounted.map_err(|error| told(Problem::new("cannot mount").caused_by(&error)))?;
+            let mounted = mounted.map_err(|error| reported(Problem::new("cannot mount").caused_by(&error)))?;
             obey()?;
             mounted.unmount().map_err(|error| Problem::new("the mount did not end well").caused_by(&error))?;
         }
         What::Volume { store, directory, embedded } => {
-            let site = Site::new(store, *embedded).map_err(told)?;
-            let mounted = site.mount(directory).map_err(told)?;
+            let site = ProfileSite::new(store, *embedded).map_err(reported)?;
+            let mounted = site.mount(directory).map_err(reported)?;
             obey()?;
             mounted.unmount().map_err(|error| Problem::new("the mount did not end well").caused_by(&error))?;
             site.end()?;
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<Exit> {
 }
 
 /// The benchmark is told too, whose problem it is.
-fn told(problem: Problem) -> Problem {
+fn reported(problem: Problem) -> Problem {
     // Where that has ended nobody asks any more.
     let _ = say(&problem.to_string());
     problem
@@ -116,7 +116,7 @@ pub struct Companion {
     directory: PathBuf,
     child: Child,
     orders: Option<ChildStdin>,
-    answers: Answers<ChildStdout>,
+    answers: TimedLines<ChildStdout>,
 }
 
 impl Companion {
@@ -137,7 +137,7 @@ impl Companion {
         command.args(["bench", "companion"]).args(words).process_group(0);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let orders = child.stdin.take();
-        let answers = Answers { input: BufReader::new(child.stdout.take().expect("piped")), max: ANSWER_MAX };
+        let answers = TimedLines { input: BufReader::new(child.stdout.take().expect("piped")), max: ANSWER_MAX };
         let mut companion = Companion { directory: directory.to_owned(), child, orders, answers };
         let mut word = companion.answers.next()?;
         if word != READY {
@@ -183,12 +183,12 @@ impl Companion {
 }
 
 /// Lines, each of which comes soon or never.
-struct Answers<R> {
+struct TimedLines<R> {
     input: BufReader<R>,
     max: Duration,
 }
 
-impl<R: Read + AsFd> Answers<R> {
+impl<R: Read + AsFd> TimedLines<R> {
     fn next(&mut self) -> io::Result<String> {
         let end = Instant::now() + self.max;
         let mut line = Vec::new();
@@ -252,7 +252,7 @@ impl Meter for Companion {
     }
 }
 
-impl Mounted for Companion {
+impl NullFuseMount for Companion {
     fn unmount(self: Box<Self>) -> io::Result<()> {
         Companion::end(*self)
     }
@@ -264,9 +264,9 @@ mod tests {
 
     /// A process that serves a mount and hangs does not keep the benchmark waiting for ever.
     #[test]
-    fn answers_come_soon_or_never() {
+    fn companion_replies_within_deadline_or_fails() {
         let (reader, mut writer) = io::pipe().unwrap();
-        let mut answers = Answers { input: BufReader::new(reader), max: Duration::from_millis(50) };
+        let mut answers = TimedLines { input: BufReader::new(reader), max: Duration::from_millis(50) };
         writer.write_all(b"ready\nbegun\nhalf").unwrap();
         assert_eq!(answers.next().unwrap(), READY);
         assert_eq!(answers.next().unwrap(), BEGUN);

@@ -6,8 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use varve_bench::report::{Compared, Ratios, Recorded, Report, render_all};
-use varve_world::disk;
+use varve_bench::report::{BenchReport, ComparedRatio, Ratios, Recorded, render_all};
+use varve_env::disk;
 
 /// Compare kept reports with recorded ratios; ends with 3 if one fell by more than a tenth
 #[derive(Debug, Args)]
@@ -27,11 +27,11 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Comparison {
+struct ComparisonOutput {
     /// Whose the ratios are, and whose those that they are compared with.
     machine: String,
     recorded_of: Option<String>,
-    ratios: Vec<Compared>,
+    ratios: Vec<ComparedRatio>,
     fallen: usize,
     /// Recorded of these reports, and in none of them now.
     lost: Vec<String>,
@@ -39,7 +39,7 @@ struct Comparison {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let reports = arguments.reports.iter().map(|path| Ok((name(path), super::read(path)?)));
-    let reports: Vec<(String, Report)> = reports.collect::<Result<_>>()?;
+    let reports: Vec<(String, BenchReport)> = reports.collect::<Result<_>>()?;
     let ratios = Ratios::of(&reports).map_err(|error| super::explain(&error))?;
     let recorded = arguments.recorded.as_deref().map(read).transpose()?;
     let comparison = compare(&reports, &ratios, &recorded.clone().unwrap_or_default());
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(if comparison.fallen == 0 { Exit::Done } else { Exit::Degraded })
 }
 
-fn compare(reports: &[(String, Report)], ratios: &Ratios, recorded: &Recorded) -> Comparison {
+fn compare(reports: &[(String, BenchReport)], ratios: &Ratios, recorded: &Recorded) -> ComparisonOutput {
     let machine = ratios.machine.clone();
     let of = recorded.of(&machine);
     let nothing = BTreeMap::new();
@@ -70,7 +70,7 @@ fn compare(reports: &[(String, Report)], ratios: &Ratios, recorded: &Recorded) -
     let lost = ratios.lost(reports, beside);
     let ratios = ratios.beside(beside);
     let fallen = ratios.iter().filter(|ratio| ratio.fell).count();
-    Comparison { machine, recorded_of: of.map(|(machine, _)| machine.to_owned()), ratios, fallen, lost }
+    ComparisonOutput { machine, recorded_of: of.map(|(machine, _)| machine.to_owned()), ratios, fallen, lost }
 }
 
 fn name(path: &Path) -> String {
@@ -83,10 +83,10 @@ fn read(path: &Path) -> Result<Recorded> {
     serde_json::from_str(&text).map_err(|error| failed().caused_by(&error))
 }
 
-fn text(comparison: &Comparison) -> String {
+fn text(comparison: &ComparisonOutput) -> String {
     let width = comparison.ratios.iter().map(|ratio| ratio.name.chars().count()).max().unwrap_or(0);
     let mut text = format!("{:width$}  recorded       now\n", "ratio");
-    for Compared { name, recorded, now, fell } in &comparison.ratios {
+    for ComparedRatio { name, recorded, now, fell } in &comparison.ratios {
         let recorded = recorded.map_or_else(|| "-".to_owned(), |recorded| format!("{recorded:.3}"));
         let fell = if *fell { "  slower" } else { "" };
         text.push_str(&format!("{name:width$}  {recorded:>8}  {now:>8.3}{fell}\n"));

@@ -6,9 +6,9 @@ use crate::output::{self, Output};
 use crate::problem::{Exit, Result};
 use clap::Args;
 use std::path::{Path, PathBuf};
-use varve_bench::workloads::detector::{self, Case, DetectorConfig, RATES};
-use varve_detector::simulator::Model;
-use varve_world::private_file::check_directory;
+use varve_bench::workloads::detector::{self, DetectorConfig, PipelineCase, RATES};
+use varve_detector::simulator::DetectorModel;
+use varve_env::private_file::check_directory;
 
 /// Measure the detector service: frames a second, drops, latencies, and what each stage takes
 #[derive(Debug, Args)]
@@ -18,7 +18,7 @@ pub struct Arguments {
     directory: Option<PathBuf>,
     /// Detector of the cases without a rate
     #[arg(long, default_value = "2048x1024xu16")]
-    model: Model,
+    model: DetectorModel,
     /// How far bitshuffle+LZ4 compresses its frames
     #[arg(long, value_name = "R", default_value_t = 4.0)]
     compress_ratio: f64,
@@ -32,7 +32,7 @@ pub struct Arguments {
     /// What to measure instead of all: precompressed, raw-bslz4, h5py, scalars-0, scalars-30, writers-4-one-file,
     /// writers-4-four-files, rate-HZ
     #[arg(long, value_name = "CASE", value_delimiter = ',', conflicts_with = "rates")]
-    cases: Vec<Case>,
+    cases: Vec<PipelineCase>,
     /// Rates at which a Pilatus 6M is simulated, in frames a second; `none`: not at all
     #[arg(long, value_name = "HZ", value_delimiter = ',', default_values_t = RATES.map(|rate| rate.to_string()))]
     rates: Vec<String>,
@@ -51,12 +51,12 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let rates = arguments.rates.iter().filter(|rate| *rate != "none").map(|rate| rate.parse().map(Case::Rate));
-    let rates = rates.collect::<std::result::Result<Vec<Case>, _>>().map_err(|_| {
+    let rates = arguments.rates.iter().filter(|rate| *rate != "none").map(|rate| rate.parse().map(PipelineCase::Rate));
+    let rates = rates.collect::<std::result::Result<Vec<PipelineCase>, _>>().map_err(|_| {
         crate::problem::Problem::usage("--rates are whole numbers of frames a second, with commas between, or `none`")
     })?;
     let cases = match arguments.cases.as_slice() {
-        [] => Case::FAST.into_iter().chain(rates).collect(),
+        [] => PipelineCase::FAST.into_iter().chain(rates).collect(),
         cases => cases.to_vec(),
     };
     let program = std::env::current_exe()

@@ -1,10 +1,10 @@
-//! Brings the door's null file system to the benchmark, which knows no FUSE.
+//! Brings the frontend's null file system to the benchmark, which knows no FUSE.
 
 use super::companion::Companion;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
-use varve_bench::ceilings::{Mounted, NullMount};
+use varve_bench::ceilings::{NullFuseMount, NullMount};
 use varve_bench::target::Via;
 use varve_client::Timeouts;
 
@@ -28,7 +28,7 @@ impl Null {
 }
 
 impl NullMount for Null {
-    fn mount(&self, directory: &Path) -> io::Result<Box<dyn Mounted>> {
+    fn mount(&self, directory: &Path) -> io::Result<Box<dyn NullFuseMount>> {
         let companion = Companion::null(directory, self.0)?;
         // It is usable once it answers.
         std::fs::metadata(directory)?;

@@ -4,7 +4,7 @@
 
 use super::companion::Companion;
 use super::explain;
-use super::work::Work;
+use super::work::WorkDirectory;
 use crate::embedded::Embedded;
 use crate::identity;
 use crate::output::Output;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use varve_bench::target::{DirectoryTarget, LibraryTarget};
 use varve_bench::workloads::mdtest::{self, CounterCost, OperationProfile, OwnStages};
 use varve_client::{ClientConfig, FileSystem};
-use varve_fuse::{MountOptions, Mounted};
+use varve_env::private_file::check_directory;
+use varve_env::random;
+use varve_env::volume_dir::{FormatOver, VolumeDir};
+use varve_fuse::{MountOptions, MountSession};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
-use varve_world::private_file::check_directory;
-use varve_world::random;
-use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 /// Show where the time of create, stat and delete goes, stage by stage
 #[derive(Debug, Args)]
@@ -42,12 +42,14 @@ struct Profile {
     files: u64,
     clients: usize,
     counters: CounterCost,
-    doors: Vec<Door>,
+    #[serde(rename = "doors")]
+    frontends: Vec<FrontendProfile>,
 }
 
 #[derive(Serialize)]
-struct Door {
-    door: &'static str,
+struct FrontendProfile {
+    #[serde(rename = "door")]
+    frontend: &'static str,
     operations: Vec<OperationProfile>,
 }
 
@@ -62,7 +64,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             failed().caused_by(&error).next("Name another directory, or set TMPDIR to one of this user's.")
         })?;
     }
-    let work = Work::make(&beneath)?;
+    let work = WorkDirectory::make(&beneath)?;
     let profiled = profile(arguments, &work);
     let removed = work.remove();
     let profile = profiled?;
@@ -71,19 +73,24 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn profile(arguments: &Arguments, work: &Work) -> Result<Profile> {
+fn profile(arguments: &Arguments, work: &WorkDirectory) -> Result<Profile> {
     let counters = mdtest::counter_cost();
-    let mut doors =
-        vec![Door { door: "library", operations: profile_library(arguments, &work.path().join("library"))? }];
-    for (door, embedded) in [("served mount", false), ("embedded mount", true)] {
+    let mut frontends = vec![FrontendProfile {
+        frontend: "library",
+        operations: profile_library(arguments, &work.path().join("library"))?,
+    }];
+    for (frontend, embedded) in [("served mount", false), ("embedded mount", true)] {
         let store = work.path().join(if embedded { "embedded" } else { "served" });
-        doors.push(Door { door, operations: profile_mount(arguments, &store, &work.mount_point(), embedded)? });
+        frontends.push(FrontendProfile {
+            frontend,
+            operations: profile_mount(arguments, &store, &work.mount_point(), embedded)?,
+        });
     }
-    Ok(Profile { files: arguments.files, clients: arguments.clients, counters, doors })
+    Ok(Profile { files: arguments.files, clients: arguments.clients, counters, frontends })
 }
 
 fn profile_library(arguments: &Arguments, store: &Path) -> Result<Vec<OperationProfile>> {
-    let site = Site::new(store, false)?;
+    let site = ProfileSite::new(store, false)?;
     let target = LibraryTarget::open(&store.display().to_string()).map_err(|error| explain(&error))?;
     let profiled = mdtest::profile(&target, &mut OwnStages, arguments.files, arguments.clients);
     drop(target);
@@ -112,14 +119,14 @@ fn profile_mount(
 }
 
 /// A volume with its server.
-pub(super) struct Site {
+pub(super) struct ProfileSite {
     volume: VolumeDir,
     server: Arc<Server>,
     embedded: bool,
 }
 
-impl Site {
-    pub fn new(store: &Path, embedded: bool) -> Result<Site> {
+impl ProfileSite {
+    pub fn new(store: &Path, embedded: bool) -> Result<ProfileSite> {
         let failed = |doing: &str| format!("cannot {doing} a volume at {}", store.display());
         let volume = VolumeDir::new(store);
         let settings = VolumeSettings {
@@ -136,11 +143,11 @@ impl Site {
         let mut config = ServerConfig::new(volume.clone());
         config.embedded = embedded;
         let server = Server::start(config).map_err(|error| crate::server::explain(failed("serve"), &error))?;
-        Ok(Site { volume, server: Arc::new(server), embedded })
+        Ok(ProfileSite { volume, server: Arc::new(server), embedded })
     }
 
     /// Mounts it and touches nothing there, for this process serves it.
-    pub fn mount(&self, directory: &Path) -> Result<Mounted> {
+    pub fn mount(&self, directory: &Path) -> Result<MountSession> {
         let failed = || format!("cannot mount at {}", directory.display());
         let options = MountOptions::new(self.volume.root().display().to_string());
         let config = ClientConfig::new(self.volume.clone());
@@ -159,13 +166,14 @@ impl Site {
 }
 
 fn text(profile: &Profile) -> String {
-    let doors: Vec<_> = profile.doors.iter().map(|door| (door.door.to_owned(), door.operations.clone())).collect();
+    let frontends: Vec<_> =
+        profile.frontends.iter().map(|frontend| (frontend.frontend.to_owned(), frontend.operations.clone())).collect();
     let CounterCost { off_ns, on_ns } = profile.counters;
     format!(
         "{} files in one directory, clients: {}\n\n{}A stage costs {off_ns:.1} ns while nobody profiles, {on_ns:.0} ns \
          now.\n",
         profile.files,
         profile.clients,
-        mdtest::table(&doors)
+        mdtest::table(&frontends)
     )
 }

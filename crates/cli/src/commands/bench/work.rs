@@ -13,9 +13,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use varve_env::flock::Locked;
+use varve_env::private_file::make_directory;
 use varve_fuse::unmount::{Unwritten, unmount};
-use varve_world::flock::Locked;
-use varve_world::private_file::make_directory;
 
 const NAME: &str = "varve-profile.";
 /// Where volumes are mounted in it.
@@ -23,20 +23,20 @@ const MOUNT_POINT: &str = "mnt";
 /// Nobody serves a mount of the dead.
 const UNMOUNT_MAX: Duration = Duration::from_secs(1);
 
-pub struct Work {
+pub struct WorkDirectory {
     path: PathBuf,
     _lock: Option<File>,
 }
 
-impl Work {
+impl WorkDirectory {
     /// Makes one in `beneath`, where what the dead have left is removed first.
-    pub fn make(beneath: &Path) -> Result<Work> {
+    pub fn make(beneath: &Path) -> Result<WorkDirectory> {
         remove_leftovers(beneath);
         let path = beneath.join(format!("{NAME}{}", std::process::id()));
         make_directory(&path, 0o700)
             .map_err(|error| Problem::new(format!("cannot make {}", path.display())).caused_by(&error))?;
         let lock = lock(&path).inspect_err(|error| tracing::debug!("{} has no lock: {error}", path.display())).ok();
-        Ok(Work { path, _lock: lock })
+        Ok(WorkDirectory { path, _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_benchmarks_left_is_removed_and_nothing_else() {
+    fn only_leftovers_of_killed_benchmarks_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let beneath = directory.path();
         let (gone, own) = (format!("{NAME}{}", dead()), format!("{NAME}{}", std::process::id()));
@@ -137,7 +137,7 @@ mod tests {
         [&gone, &own].into_iter().chain(&others).for_each(|name| leave(beneath, name));
         let (linked, target) = (beneath.join(format!("{NAME}{}", dead())), beneath.join("varve"));
         std::os::unix::fs::symlink(&target, &linked).unwrap();
-        let work = Work::make(beneath).unwrap();
+        let work = WorkDirectory::make(beneath).unwrap();
         assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "it is a new one");
         assert!(!beneath.join(&gone).exists());
         assert!(linked.is_symlink() && target.join("store/varve.toml").exists());
@@ -150,7 +150,7 @@ mod tests {
 
     /// The mount's process outlives a benchmark that is killed, for a moment.
     #[test]
-    fn a_directory_that_a_child_still_uses_is_kept() {
+    fn directory_in_use_by_a_child_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let left = directory.path().join(format!("{NAME}{}", dead()));
         std::fs::create_dir(&left).unwrap();

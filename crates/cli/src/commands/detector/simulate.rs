@@ -6,7 +6,7 @@ mod stop;
 mod stream;
 mod stream2;
 
-use crate::commands::record::{Metadata, advice as advice_of, structure, wishes};
+use crate::commands::record::{Metadata, advice as advice_of, structure, validators};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -14,23 +14,23 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stop::Stop;
-use varve_detector::catalog::Counts;
-use varve_detector::description::Description;
+use stop::StopFlag;
+use varve_detector::catalog::FrameCounts;
+use varve_detector::dataset_spec::DatasetSpec;
 use varve_detector::filters::Filter;
 use varve_detector::frame::ElementType;
-use varve_detector::replay::Replay;
-use varve_detector::simulator::{Model, Simulator};
+use varve_detector::replay::FrameReplay;
+use varve_detector::simulator::{DetectorModel, Simulator};
 use varve_detector::writer::Finished;
 
 /// Play a simulated detector, or a series that exists, into a file, a service, or CBF files
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
-    to: To,
+    to: Destination,
     /// pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE (1024x512xu16)
     #[arg(long, default_value = "pilatus6m", conflicts_with = "replay")]
-    model: Model,
+    model: DetectorModel,
     /// Play the frames of an HDF5 file, or of the CBF files of a directory, again and again if need be
     #[arg(long, value_name = "FILE|DIR")]
     replay: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", requires = "replay")]
     dataset: Option<String>,
     /// Frames a second; one that cannot be given away in time is dropped and counted [default: as fast as they are taken]
-    #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = wishes::rate)]
+    #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = validators::rate)]
     rate: Option<f64>,
     /// Frames of the run [default: 250, or all that are replayed]
     #[arg(long)]
@@ -66,16 +66,16 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
     /// Threads that compress and write [default: one a processor]
-    #[arg(long, value_parser = wishes::threads)]
+    #[arg(long, value_parser = validators::threads)]
     threads: Option<usize>,
     #[command(flatten)]
-    service: stream::Service,
+    service: stream::ServiceArguments,
 }
 
 /// Where the frames go.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct To {
+struct Destination {
     /// HDF5 file to make; it must not exist. SIGINT and SIGTERM end it with the frames so far, and the exit code is 130
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -89,13 +89,13 @@ struct To {
 }
 
 /// Frames, from wherever they come.
-enum Source {
+enum FrameSource {
     Simulated(Box<Simulator>),
-    Replayed(Replay),
+    Replayed(FrameReplay),
 }
 
 /// What a sink must know of the run.
-struct Series {
+struct SeriesInfo {
     element: ElementType,
     /// Sides of a frame, the slowest first.
     frame: Vec<u64>,
@@ -104,7 +104,7 @@ struct Series {
 }
 
 /// Somewhere that frames go.
-trait Sink {
+trait FrameSink {
     /// Whether the frame was given away before, by a simulator that was killed.
     fn has(&self, _number: u64) -> bool {
         false
@@ -153,7 +153,7 @@ struct InFile {
 
 impl InFile {
     fn of(Finished { counts, file_bytes, .. }: Finished) -> InFile {
-        let Counts { missing, damaged, duplicate, late, partial, .. } = counts;
+        let FrameCounts { missing, damaged, duplicate, late, partial, .. } = counts;
         let received = counts.received + duplicate + late;
         InFile { received, missing, damaged, duplicate, late, partial, file_bytes }
     }
@@ -168,20 +168,20 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             .next("Leave it out for 250 frames, or all that are replayed."));
     }
     // Others than the file know what to make of a simulator that is gone.
-    let stop = if arguments.to.out.is_some() { Stop::on_signals()? } else { Arc::default() };
+    let stop = if arguments.to.out.is_some() { StopFlag::on_signals()? } else { Arc::default() };
     let (source, series) = open(arguments)?;
-    let (mut sink, out): (Box<dyn Sink>, String) = match &arguments.to {
-        To { cbf: Some(directory), .. } => {
-            (Box::new(cbf::Cbf::begin(directory, &series)?), directory.display().to_string())
+    let (mut sink, out): (Box<dyn FrameSink>, String) = match &arguments.to {
+        Destination { cbf: Some(directory), .. } => {
+            (Box::new(cbf::CbfSink::begin(directory, &series)?), directory.display().to_string())
         }
-        To { to: Some(url), .. } => match url.strip_prefix(stream::SCHEME) {
-            Some(address) => (Box::new(stream::Stream::begin(url, address, arguments, &series)?), url.clone()),
-            None => (Box::new(stream2::Stream2::begin(url, &series, arguments.service.patience.0)?), url.clone()),
+        Destination { to: Some(url), .. } => match url.strip_prefix(stream::SCHEME) {
+            Some(address) => (Box::new(stream::StreamSink::begin(url, address, arguments, &series)?), url.clone()),
+            None => (Box::new(stream2::Stream2Sink::begin(url, &series, arguments.service.patience.0)?), url.clone()),
         },
-        To { out: Some(file), .. } => {
-            (Box::new(file::File::begin(file, arguments, &series)?), file.display().to_string())
+        Destination { out: Some(file), .. } => {
+            (Box::new(file::FileSink::begin(file, arguments, &series)?), file.display().to_string())
         }
-        To { out: None, to: None, cbf: None } => unreachable!("one of them is required"),
+        Destination { out: None, to: None, cbf: None } => unreachable!("one of them is required"),
     };
     let start = Instant::now();
     let Played { frames, already, mut dropped, broken_off, unreadable } =
@@ -212,22 +212,22 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     })
 }
 
-fn open(arguments: &Arguments) -> Result<(Source, Series)> {
+fn open(arguments: &Arguments) -> Result<(FrameSource, SeriesInfo)> {
     /// Ten seconds of a Pilatus 6M.
     const FRAMES: u64 = 250;
-    let series = |element, frame, frames| Series { element, frame, frames, rate: arguments.rate };
+    let series = |element, frame, frames| SeriesInfo { element, frame, frames, rate: arguments.rate };
     if let Some(path) = &arguments.replay {
-        let replay = Replay::open(path, arguments.dataset.as_deref())
+        let replay = FrameReplay::open(path, arguments.dataset.as_deref())
             .map_err(|error| Problem::new("nothing can be replayed").caused_by(&error))?;
         let frames = arguments.frames.unwrap_or(replay.frames);
         let series = series(replay.element, replay.frame.clone(), frames);
-        return Ok((Source::Replayed(replay), series));
+        return Ok((FrameSource::Replayed(replay), series));
     }
     let simulator = Simulator::new(arguments.model.clone(), arguments.compress_ratio, arguments.seed)
         .map_err(|error| Problem::usage("--compress-ratio").caused_by(&error))?;
     let model = simulator.model();
     let series = series(model.element, vec![model.height, model.width], arguments.frames.unwrap_or(FRAMES));
-    Ok((Source::Simulated(Box::new(simulator)), series))
+    Ok((FrameSource::Simulated(Box::new(simulator)), series))
 }
 
 #[derive(Default)]
@@ -241,8 +241,8 @@ struct Played {
 }
 
 /// What is said of the run before its first frame.
-fn description(arguments: &Arguments, series: &Series) -> Result<Description> {
-    let mut description = Description::new(series.element, series.frame.clone());
+fn description(arguments: &Arguments, series: &SeriesInfo) -> Result<DatasetSpec> {
+    let mut description = DatasetSpec::new(series.element, series.frame.clone());
     description.scan = vec![Some(series.frames)];
     description.filter = arguments.filter;
     description.structure = structure(&arguments.layout)?;
@@ -258,15 +258,15 @@ fn description(arguments: &Arguments, series: &Series) -> Result<Description> {
 /// Frames taken and dropped. A detector with a rate does not wait: it keeps what it took for a second, and no longer.
 fn play(
     arguments: &Arguments,
-    (source, series): (&Source, &Series),
-    sink: &mut dyn Sink,
-    (start, stop): (Instant, &Stop),
+    (source, series): (&FrameSource, &SeriesInfo),
+    sink: &mut dyn FrameSink,
+    (start, stop): (Instant, &StopFlag),
 ) -> Result<Played> {
     const MEMORY: Duration = Duration::from_secs(1);
     let mut played = Played::default();
     let mut frame = Vec::new();
     for number in 0..series.frames {
-        let missing = matches!(source, Source::Replayed(replay) if replay.is_missing(number));
+        let missing = matches!(source, FrameSource::Replayed(replay) if replay.is_missing(number));
         if missing || varve_detector::simulator::is_lost(arguments.seed, number, arguments.drop) {
             continue;
         }
@@ -288,8 +288,8 @@ fn play(
             continue;
         }
         match source {
-            Source::Simulated(simulator) => simulator.frame_into(number, &mut frame),
-            Source::Replayed(replay) => {
+            FrameSource::Simulated(simulator) => simulator.frame_into(number, &mut frame),
+            FrameSource::Replayed(replay) => {
                 if let Err(error) = replay.frame_into(number, &mut frame) {
                     played.broken_off = true;
                     played.unreadable =

@@ -1,19 +1,19 @@
 //! A mount in the background: this program once more, in a session of its own, which says on its stdout whether the
 //! mount answers. The first process waits for that word; it never forks, so no thread can be lost.
 
-use super::{Arguments, Options, log};
+use super::{Arguments, FstabOptions, log};
 use crate::definition::Global;
 use crate::problem::{Problem, Result};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use varve_world::identity::as_process_user;
+use varve_env::identity::as_process_user;
 
 /// What the child says when the mount answers; anything else is why it does not.
 const READY: &str = "ready\n";
 
 /// Starts the background process and waits until its mount answers.
-pub fn launch(options: &Options, arguments: &Arguments, global: &Global, log_file: &Path) -> Result<u32> {
+pub fn launch(options: &FstabOptions, arguments: &Arguments, global: &Global, log_file: &Path) -> Result<u32> {
     let failed = |error: std::io::Error| Problem::new("cannot start the mount's background process").caused_by(&error);
     let stderr = log::open(log_file)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -57,19 +57,19 @@ pub fn launch(options: &Options, arguments: &Arguments, global: &Global, log_fil
 }
 
 /// The process that waits for this one.
-pub struct Waiting {
+pub struct ParentProcess {
     stdout: std::io::Stdout,
 }
 
 /// Leaves the terminal, the session and the working directory of who started this process.
-pub fn begin() -> Result<Waiting> {
+pub fn begin() -> Result<ParentProcess> {
     rustix::process::setsid()
         .and_then(|_| rustix::process::chdir("/"))
         .map_err(|error| Problem::new("cannot go into the background").caused_by(&error))?;
-    Ok(Waiting { stdout: std::io::stdout() })
+    Ok(ParentProcess { stdout: std::io::stdout() })
 }
 
-impl Waiting {
+impl ParentProcess {
     pub fn ready(self) -> Result<()> {
         self.say(READY)
     }

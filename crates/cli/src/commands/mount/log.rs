@@ -5,10 +5,10 @@
 use crate::problem::{Problem, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use varve_env::identity::as_process_user;
+use varve_env::private_file::{check_directory, make_directories, open_log};
+use varve_env::runtime_dir;
 use varve_types::VolumeSettings;
-use varve_world::identity::as_process_user;
-use varve_world::private_file::{check_directory, make_directories, open_log};
-use varve_world::runtime_dir;
 
 const NEXT: &str = "Choose another with --log-file FILE.";
 const DIRECTORY_MODE: u32 = 0o700;

@@ -10,7 +10,7 @@ use varve_fuse::MountOptions;
 use varve_meta::server::{ServerConfig, WORKERS_MAX};
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FstabOptions {
     /// Absolute: a background process has another working directory.
     pub store: PathBuf,
     pub directory: PathBuf,
@@ -24,15 +24,15 @@ pub struct Options {
     memory: Option<Bytes>,
 }
 
-impl Options {
+impl FstabOptions {
     /// Options of `-o` go before flags of the same meaning, for they were given for this mount.
-    pub fn parse(arguments: &Arguments) -> Result<Options> {
+    pub fn parse(arguments: &Arguments) -> Result<FstabOptions> {
         let absolute = |path: &std::path::Path| {
             std::path::absolute(path)
                 .map_err(|error| Problem::new(format!("cannot find {}", path.display())).caused_by(&error))
         };
         let store = absolute(arguments.store.directory())?;
-        let mut options = Options {
+        let mut options = FstabOptions {
             fuse: MountOptions::new(store.to_string_lossy()),
             store,
             directory: absolute(&arguments.directory)?,
@@ -72,7 +72,7 @@ impl Options {
         Err(problem.because(why).next("Choose a directory apart from the store, or move the store."))
     }
 
-    /// What is ours is taken out; the rest is the door's business. A comma within a value is escaped as `\,`, and
+    /// What is ours is taken out; the rest is the frontend's business. A comma within a value is escaped as `\,`, and
     /// pieces parted there are put together again as they were.
     fn add(&mut self, list: &str) -> std::result::Result<(), String> {
         let mut rest = Vec::new();

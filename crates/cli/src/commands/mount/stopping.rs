@@ -3,7 +3,7 @@
 //! Other file systems in user space go out of sight at the first signal, which pulls the rug from under whoever works
 //! there. Here that takes a second signal: who sends it has read, or knows without, that something is still open.
 
-use crate::signals::Asked;
+use crate::signals::StopReason;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -18,11 +18,11 @@ pub struct Stopping {
     unmounter: Unmounter,
     file_system: Arc<FileSystem>,
     syncs: Syncs,
-    state: State,
+    state: StopState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum StopState {
     /// Nobody has asked, or the kernel refused at first for another reason than that it is busy.
     Mounted,
     /// It is unmounted when it is free.
@@ -35,50 +35,54 @@ enum State {
 
 impl Stopping {
     pub fn new(unmounter: Unmounter, file_system: Arc<FileSystem>) -> Stopping {
-        Stopping { unmounter, file_system, syncs: Syncs::default(), state: State::Mounted }
+        Stopping { unmounter, file_system, syncs: Syncs::default(), state: StopState::Mounted }
     }
 
     /// Answers when to be asked again.
-    pub fn heed(&mut self, asked: Asked) -> Option<Duration> {
+    pub fn heed(&mut self, asked: StopReason) -> Option<Duration> {
         let before = self.state;
         let done = match (before, asked) {
-            (State::Gone, _) => Ok(()),
-            (State::Waiting, Asked::Now) | (State::Covered, _) => self.unmounter.detach(),
-            (State::Waiting, Asked::Later) => self.unmounter.unmount_if_free(),
-            (State::Mounted, _) => self.unmounter.unmount(),
+            (StopState::Gone, _) => Ok(()),
+            (StopState::Waiting, StopReason::Now) | (StopState::Covered, _) => self.unmounter.detach(),
+            (StopState::Waiting, StopReason::Later) => self.unmounter.unmount_if_free(),
+            (StopState::Mounted, _) => self.unmounter.unmount(),
         };
         self.state = match &done {
-            Ok(()) => State::Gone,
-            Err(Error::Busy { .. }) if before == State::Covered || (before, asked) == (State::Waiting, Asked::Now) => {
-                State::Covered
+            Ok(()) => StopState::Gone,
+            Err(Error::Busy { .. })
+                if before == StopState::Covered || (before, asked) == (StopState::Waiting, StopReason::Now) =>
+            {
+                StopState::Covered
             }
-            Err(Error::Busy { .. }) => State::Waiting,
+            Err(Error::Busy { .. }) => StopState::Waiting,
             Err(_) => before,
         };
         self.tell(before, asked, done.err());
-        if asked == Asked::Now && (self.state != State::Gone || before != State::Mounted) {
+        if asked == StopReason::Now && (self.state != StopState::Gone || before != StopState::Mounted) {
             // Whoever ends a busy mount's process will do so for good next: let nothing be lost by it.
             self.syncs.begin(&self.file_system);
         }
-        matches!(self.state, State::Waiting | State::Covered).then_some(PAUSE)
+        matches!(self.state, StopState::Waiting | StopState::Covered).then_some(PAUSE)
     }
 
-    fn tell(&self, before: State, asked: Asked, error: Option<Error>) {
+    fn tell(&self, before: StopState, asked: StopReason, error: Option<Error>) {
         let target = self.unmounter.target().display();
         match (asked, before, error) {
-            (Asked::Now, State::Waiting, None) | (_, State::Covered, None) => tracing::warn!(
+            (StopReason::Now, StopState::Waiting, None) | (_, StopState::Covered, None) => tracing::warn!(
                 "asked to stop again: {target} is out of sight, and this process ends when the last file that is open there is \
                  closed"
             ),
-            (Asked::Now, State::Waiting | State::Covered, Some(error @ Error::Busy { .. })) => tracing::warn!(
-                "asked to stop again: {error}\n  It is taken out of sight when that mount is gone, which would go with it, or in its \
+            (StopReason::Now, StopState::Waiting | StopState::Covered, Some(error @ Error::Busy { .. })) => {
+                tracing::warn!(
+                    "asked to stop again: {error}\n  It is taken out of sight when that mount is gone, which would go with it, or in its \
                  stead."
-            ),
-            (Asked::Now, _, Some(error @ Error::Busy { .. })) => tracing::warn!(
+                )
+            }
+            (StopReason::Now, _, Some(error @ Error::Busy { .. })) => tracing::warn!(
                 "asked to stop: {error}\n  It is unmounted when it is free. To take it out of sight even while it is in use, send \
                  SIGTERM or SIGINT again."
             ),
-            (Asked::Now, _, Some(error)) => tracing::warn!("asked to stop: {error}"),
+            (StopReason::Now, _, Some(error)) => tracing::warn!("asked to stop: {error}"),
             // It was told already.
             _ => {}
         }
@@ -103,7 +107,7 @@ impl Syncs {
         let sync = move || {
             loop {
                 let before = asked.load(Acquire);
-                if let Err(error) = varve_client::now(file_system.sync())
+                if let Err(error) = varve_client::block_on(file_system.sync())
                     // Which syncs, and tells what fails.
                     && !file_system.is_shut_down()
                 {

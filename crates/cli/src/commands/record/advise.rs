@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use varve_detector::advise::{Advice, Wish, advise};
-use varve_detector::simulator::Model;
+use varve_detector::advise::{Advice, AdviceRequest, advise};
+use varve_detector::simulator::DetectorModel;
 
 /// As its JSON calls it.
 const COMMAND: &str = "record advise";
@@ -27,7 +27,7 @@ pub struct Arguments {
     #[arg(long)]
     model: String,
     /// Frames a second
-    #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = super::wishes::rate)]
+    #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = super::validators::rate)]
     rate: f64,
     /// How far bitshuffle+LZ4 compresses the detector's frames
     #[arg(long, value_name = "R", default_value_t = 6.0)]
@@ -36,7 +36,7 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "10s")]
     time: Span,
     /// Threads that may compress and write [default: one a processor]
-    #[arg(long, value_parser = super::wishes::threads)]
+    #[arg(long, value_parser = super::validators::threads)]
     threads: Option<usize>,
 }
 
@@ -48,9 +48,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         return Err(Problem::usage(format!("{} is no directory", arguments.directory.display()))
             .next("Give the directory where the runs will be written."));
     }
-    let model: Model = arguments.model.parse().map_err(|error| Problem::usage("--model").caused_by(&error))?;
+    let model: DetectorModel = arguments.model.parse().map_err(|error| Problem::usage("--model").caused_by(&error))?;
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    let wish = Wish {
+    let request = AdviceRequest {
         directory: arguments.directory.clone(),
         name: arguments.model.clone(),
         model,
@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         time: arguments.time.0,
         threads_max: arguments.threads.unwrap_or(processors).max(1),
     };
-    let advice = advise(&wish).map_err(|error| {
+    let advice = advise(&request).map_err(|error| {
         Problem::new(format!("{} cannot be probed", arguments.directory.display())).caused_by(&error)
     })?;
     output.result(COMMAND, &advice, lines)?;
@@ -85,7 +85,7 @@ pub fn read(path: &Path) -> Result<Advice> {
     let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
     let again = "Make it with: varve --json record advise … > advice.json";
     let understood = |error: serde_json::Error| cannot("understand").caused_by(&error).next(again);
-    let envelope: Envelope = serde_json::from_str(&text).map_err(understood)?;
+    let envelope: AdviceEnvelope = serde_json::from_str(&text).map_err(understood)?;
     if let Some(command) = envelope.command.filter(|command| command != COMMAND) {
         return Err(cannot("understand").because(format!("it is what `{command}` prints")).next(again));
     }
@@ -99,7 +99,7 @@ pub fn read(path: &Path) -> Result<Advice> {
 
 /// What is printed around an advice; not around the one that a run's file holds.
 #[derive(Deserialize)]
-struct Envelope {
+struct AdviceEnvelope {
     command: Option<String>,
     schema_version: Option<u32>,
 }

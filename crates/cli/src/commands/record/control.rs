@@ -1,8 +1,8 @@
 //! `varve record start|stop|abort|status|watch`: what asks the service over HTTP.
 
 use super::protection::Asking;
-use super::wishes::HttpPlace;
-use super::{Metadata, wishes};
+use super::validators::HttpPlace;
+use super::{Metadata, validators};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -11,26 +11,26 @@ use std::path::PathBuf;
 use std::time::Duration;
 use varve_detector::advise::Advice;
 use varve_detector::control::{Control, ControlError, printable};
-use varve_detector::description::{Description, Region};
+use varve_detector::dataset_spec::{DatasetSpec, Region};
 use varve_detector::filters::Filter;
 use varve_detector::frame::ElementType;
 use varve_detector::service::StartRequest;
-use varve_world::toml_text;
+use varve_env::toml_text;
 
 /// A store that is slow may take its time to make or end a file.
 const CHANGE_WAIT: Duration = Duration::from_secs(600);
 const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
-pub struct Service {
+pub struct ServiceAddress {
     /// Where the service answers; http://HOST:PORT and https://HOST:PORT will do, too
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421", value_parser = wishes::http)]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421", value_parser = validators::http)]
     http: HttpPlace,
     #[command(flatten)]
     asking: Asking,
 }
 
-impl Service {
+impl ServiceAddress {
     fn control(&self) -> Result<Control> {
         let HttpPlace { address, tls } = self.http.clone();
         if tls && !self.asking.has_ca() {
@@ -44,9 +44,9 @@ impl Service {
 
 /// Start a run, to which detectors then bring frames
 #[derive(Debug, Args)]
-pub struct Start {
+pub struct StartArguments {
     /// Name of the run: 1 to 64 letters, digits, `.`, `_`, `-`, the first no `.`
-    #[arg(value_parser = wishes::run_name)]
+    #[arg(value_parser = validators::run_name)]
     name: String,
     /// HDF5 file to make, beneath the service's directory
     file: PathBuf,
@@ -94,27 +94,27 @@ pub struct Start {
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     absence: f64,
     #[command(flatten)]
-    service: Service,
+    service: ServiceAddress,
 }
 
 /// One run, and where its service is
 #[derive(Debug, Args)]
-pub struct Named {
+pub struct RunArguments {
     /// Name of the run
-    #[arg(value_parser = wishes::run_name)]
+    #[arg(value_parser = validators::run_name)]
     name: String,
     #[command(flatten)]
-    service: Service,
+    service: ServiceAddress,
 }
 
 /// Show a run, or all
 #[derive(Debug, Args)]
-pub struct Status {
+pub struct StatusArguments {
     /// Name of the run
-    #[arg(value_parser = wishes::run_name)]
+    #[arg(value_parser = validators::run_name)]
     name: Option<String>,
     #[command(flatten)]
-    service: Service,
+    service: ServiceAddress,
 }
 
 fn asked(what: &str, error: &ControlError) -> Problem {
@@ -155,7 +155,7 @@ fn region(text: &str) -> Result<Region> {
     Ok(Region { offset, shape })
 }
 
-impl Start {
+impl StartArguments {
     fn request(&self) -> Result<StartRequest> {
         let advice = self.advice.as_deref().map(super::advice).transpose()?;
         let mut description = match &self.description {
@@ -180,7 +180,7 @@ impl Start {
         Ok(request)
     }
 
-    fn flags(&self, advice: Option<&Advice>) -> Result<Description> {
+    fn flags(&self, advice: Option<&Advice>) -> Result<DatasetSpec> {
         let element = match (&self.element, advice) {
             (Some(name), _) => ElementType::named(name).ok_or_else(|| {
                 Problem::usage(format!("--element {name} is no type")).next("Use u8 to u64, i8 to i64, f16 to f64.")
@@ -193,7 +193,7 @@ impl Start {
             (None, Some(advice)) => advice.frame.clone(),
             (None, None) => return Err(Problem::usage("--frame is missing")),
         };
-        let mut description = Description::new(element, frame);
+        let mut description = DatasetSpec::new(element, frame);
         description.scan = sides("--scan", &self.scan)?;
         description.chunk = self.chunk.as_deref().map(|chunk| closed("--chunk", chunk)).transpose()?;
         description.filter = self.filter;
@@ -201,7 +201,7 @@ impl Start {
     }
 }
 
-fn described(path: &std::path::Path) -> Result<Description> {
+fn described(path: &std::path::Path) -> Result<DatasetSpec> {
     let cannot = |what: &str| Problem::usage(format!("cannot {what} the description {}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
     if path.extension().is_some_and(|extension| extension == "json") {
@@ -210,7 +210,7 @@ fn described(path: &std::path::Path) -> Result<Description> {
     toml::from_str(&text).map_err(|error| cannot("understand").because(toml_text::reason(&text, &error)))
 }
 
-pub fn start(arguments: &Start, output: &Output) -> Result<Exit> {
+pub fn start(arguments: &StartArguments, output: &Output) -> Result<Exit> {
     let request = arguments.request()?;
     let what = format!("run `{}` is not started", arguments.name);
     let body = serde_json::to_value(&request).map_err(|error| Problem::new(what.clone()).caused_by(&error))?;
@@ -221,7 +221,7 @@ pub fn start(arguments: &Start, output: &Output) -> Result<Exit> {
 }
 
 /// `stop` or `abort`.
-pub fn end(verb: &str, arguments: &Named, output: &Output) -> Result<Exit> {
+pub fn end(verb: &str, arguments: &RunArguments, output: &Output) -> Result<Exit> {
     let path = format!("/runs/{}/{verb}", arguments.name);
     let ended = arguments.service.control()?.post(&path, None, CHANGE_WAIT);
     let status = ended.map_err(|error| asked(&format!("cannot {verb} run `{}`", arguments.name), &error))?;
@@ -238,7 +238,7 @@ fn exit(status: &Value) -> Exit {
     }
 }
 
-pub fn status(arguments: &Status, output: &Output) -> Result<Exit> {
+pub fn status(arguments: &StatusArguments, output: &Output) -> Result<Exit> {
     let control = arguments.service.control()?;
     let cannot = |error: ControlError| asked("cannot show what is recorded", &error);
     if let Some(name) = &arguments.name {
@@ -255,7 +255,7 @@ pub fn status(arguments: &Status, output: &Output) -> Result<Exit> {
 }
 
 /// Follow a run: a line whenever frames have become durable, until it ends
-pub fn watch(arguments: &Named, output: &Output) -> Result<Exit> {
+pub fn watch(arguments: &RunArguments, output: &Output) -> Result<Exit> {
     const WAIT_S: u64 = 20;
     let control = arguments.service.control()?;
     let mut seen = None;

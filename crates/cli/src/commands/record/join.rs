@@ -1,7 +1,7 @@
 //! `varve record join`: a process that takes frames for its share of a run, and writes them into the run's one file.
 
 use super::protection::{self, Listening};
-use super::wishes;
+use super::validators;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
-use varve_detector::service::{Config, Ended, How, Joining, Service, ServiceError, ShareOptions};
+use varve_detector::service::{Config, EndKind, Joining, RunEnd, Service, ServiceError, WriterShareOptions};
 use varve_detector::stream::FinishedHead;
 use varve_detector::writer::Settings;
 
@@ -23,7 +23,7 @@ pub struct Arguments {
     #[arg(value_name = "HOST:PORT")]
     service: String,
     /// Name of the run
-    #[arg(value_parser = wishes::run_name)]
+    #[arg(value_parser = validators::run_name)]
     run: String,
     /// The service's directory, as this host sees it
     #[arg(long)]
@@ -42,10 +42,10 @@ pub struct Arguments {
     #[command(flatten)]
     trust: protection::Trust,
     /// Frames that wait in memory take at most so many bytes
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = wishes::queue)]
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = validators::queue)]
     queue: Bytes,
     /// Threads that compress and write [default: one a processor]
-    #[arg(long, value_parser = wishes::threads)]
+    #[arg(long, value_parser = validators::threads)]
     threads: Option<usize>,
     /// How long frames may wait until they are synced and reported
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = Span::of_some_length)]
@@ -56,14 +56,14 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Serving {
+struct JoinReady {
     run: String,
     pid: u32,
     listen: SocketAddr,
 }
 
 #[derive(Serialize)]
-struct Left {
+struct JoinOutput {
     run: String,
     why: String,
     #[serde(flatten)]
@@ -91,7 +91,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         connections_max: 256,
         idle: Duration::from_secs(30),
     };
-    let coordinator = ShareOptions {
+    let coordinator = WriterShareOptions {
         address: arguments.service.clone(),
         run: arguments.run.clone(),
         // One that was made is of this share alone; the service's is looked for.
@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     })?;
     let failed = |error: ServiceError| Problem::new("this share cannot be taken").caused_by(&error);
     let service = Service::join(config, Joining { coordinator, sources: arguments.sources }).map_err(failed)?;
-    let serving = Serving { run: arguments.run.clone(), pid: std::process::id(), listen: service.address() };
+    let serving = JoinReady { run: arguments.run.clone(), pid: std::process::id(), listen: service.address() };
     output.announce("record join", &serving, |serving| {
         columns(&[("run", serving.run.clone()), ("frames", serving.listen.to_string())])
     })?;
@@ -127,11 +127,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     }
 }
 
-fn left(arguments: &Arguments, ended: Ended, output: &Output) -> Result<Exit> {
-    if ended.how == How::Failed {
+fn left(arguments: &Arguments, ended: RunEnd, output: &Output) -> Result<Exit> {
+    if ended.how == EndKind::Failed {
         return Err(Problem::new(format!("run `{}` has failed", arguments.run)).because(ended.why));
     }
-    let left = Left { run: arguments.run.clone(), why: ended.why, finished: ended.finished };
+    let left = JoinOutput { run: arguments.run.clone(), why: ended.why, finished: ended.finished };
     output.result("record join", &left, |left| {
         columns(&[
             ("frames received", left.finished.received.to_string()),

@@ -17,7 +17,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct RecoverOutput {
     file: PathBuf,
     /// Its run had not ended in order.
     recovered: bool,
@@ -40,20 +40,21 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     };
     // Whoever waits for a damaged frame must know, and that a journal was damaged, even if nothing is lost with it.
     let lost = found.as_ref().is_some_and(|found| found.counts.damaged > 0 || found.damaged_journal.is_some());
-    let told = Told { file, recovered: found.is_some(), found };
-    output.result("record recover", &told, lines)?;
+    let reported = RecoverOutput { file, recovered: found.is_some(), found };
+    output.result("record recover", &reported, lines)?;
     Ok(if lost { Exit::Degraded } else { Exit::Done })
 }
 
 const WHOLE_COPY: &str =
     "a whole copy of the journal, put back beside the file, still recovers it: nothing of the file was removed";
 
-fn lines(told: &Told) -> String {
-    let Some(Recovered { counts, journal_damage, restored, damaged_journal, journal_head, .. }) = &told.found else {
-        return format!("{} needs no recovery: it is finished\n", told.file.display());
+fn lines(reported: &RecoverOutput) -> String {
+    let Some(Recovered { counts, journal_damage, restored, damaged_journal, journal_head, .. }) = &reported.found
+    else {
+        return format!("{} needs no recovery: it is finished\n", reported.file.display());
     };
     let mut rows = vec![
-        ("file", told.file.display().to_string()),
+        ("file", reported.file.display().to_string()),
         ("frames", (counts.received + counts.late + counts.duplicate).to_string()),
         ("partial", counts.partial.to_string()),
         ("missing", counts.missing.to_string()),

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
-use varve_detector::report::{Report, report};
+use varve_detector::report::{RunReport, report};
 
 /// Say how long a run's frames took from stage to stage, and which stage was the slowest
 #[derive(Debug, Args)]
@@ -17,22 +17,22 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct ReportOutput {
     file: PathBuf,
     #[serde(flatten)]
-    report: Report,
+    report: RunReport,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let report = report(&arguments.file).map_err(|error| Problem::new("cannot report on the run").caused_by(&error))?;
-    let told = Told { file: arguments.file.clone(), report };
-    output.result("record report", &told, lines)?;
+    let reported = ReportOutput { file: arguments.file.clone(), report };
+    output.result("record report", &reported, lines)?;
     Ok(Exit::Done)
 }
 
-fn lines(told: &Told) -> String {
-    let report = &told.report;
-    let mut text = format!("{}\n", told.file.display());
+fn lines(reported: &ReportOutput) -> String {
+    let report = &reported.report;
+    let mut text = format!("{}\n", reported.file.display());
     let counts = [
         ("received", report.received),
         ("missing", report.missing),

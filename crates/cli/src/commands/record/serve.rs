@@ -1,7 +1,7 @@
 //! `varve record serve DIRECTORY`: the detector service, in the foreground, until SIGTERM or SIGINT.
 
 use super::protection::Listening;
-use super::wishes;
+use super::validators;
 use crate::escaping;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
@@ -25,45 +25,45 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
     /// Where runs are started, stopped and watched
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7421", value_parser = wishes::http_listen)]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7421", value_parser = validators::http_listen)]
     http: SocketAddr,
     #[command(flatten)]
     listening: Listening,
     /// Name of this host that requests over HTTP may use, beside localhost and the address of --http; may be given often
-    #[arg(long, value_name = "NAME", value_parser = wishes::host)]
+    #[arg(long, value_name = "NAME", value_parser = validators::host)]
     allow_host: Vec<String>,
     /// Runs may ask for filter plug-ins whose libraries lie in this directory; without it for none, as a library runs code in
     /// this service
     #[arg(long, value_name = "DIRECTORY")]
     plugins: Option<PathBuf>,
     /// Frames of one run that wait in memory take at most so many bytes, from 1MiB on
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = wishes::queue)]
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = validators::queue)]
     queue: Bytes,
     /// Threads of each run that compress and write [default: one a processor]
-    #[arg(long, value_parser = wishes::threads)]
+    #[arg(long, value_parser = validators::threads)]
     threads: Option<usize>,
     /// What the store takes best in one write: its stripe
-    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = wishes::stripe)]
+    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = validators::stripe)]
     stripe: Bytes,
     /// How long frames may wait until they are synced and readers find them
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = Span::of_some_length)]
     commit_interval: Span,
     /// Runs at once
-    #[arg(long, default_value_t = 8, value_parser = wishes::some)]
+    #[arg(long, default_value_t = 8, value_parser = validators::some)]
     runs_max: usize,
     /// Connections at once
-    #[arg(long, default_value_t = 256, value_parser = wishes::some)]
+    #[arg(long, default_value_t = 256, value_parser = validators::some)]
     connections_max: usize,
     /// A connection on which nothing comes for so long is given up
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = Span::of_some_length)]
     idle: Span,
     /// Take the series of the DECTRIS detector that sends stream2 there, a run each; several times for several detectors
-    #[arg(long, value_name = "tcp://HOST:PORT", value_parser = wishes::stream2)]
+    #[arg(long, value_name = "tcp://HOST:PORT", value_parser = validators::stream2)]
     stream2: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct Serving {
+struct RecordServeReady {
     directory: PathBuf,
     pid: u32,
     listen: SocketAddr,
@@ -113,7 +113,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             .take_stream2(address)
             .map_err(|error| Problem::new(format!("cannot take the stream at {address}")).caused_by(&error))?;
     }
-    let serving = Serving {
+    let serving = RecordServeReady {
         directory: arguments.directory.clone(),
         pid: std::process::id(),
         listen: service.address(),
@@ -146,7 +146,7 @@ fn unfinished(left: &Unfinished, directory: &Path) -> String {
     )
 }
 
-fn text(serving: &Serving) -> String {
+fn text(serving: &RecordServeReady) -> String {
     let scheme = if serving.tls { "https" } else { "http" };
     let mut rows = vec![
         ("files beneath", serving.directory.display().to_string()),

@@ -10,17 +10,17 @@ fn counting() -> impl FnMut() -> u64 {
 
 /// Promise: the cookie after a name is its hash, and going on from it begins with the next hash.
 #[test]
-fn a_hash_is_a_cookie() {
+fn hash_serves_as_cookie() {
     let mut cookies = Cookies::default();
     assert_eq!(cookies.after(500, b"a", true, counting()), Ok(500));
-    assert_eq!(cookies.position(500), Position::From(501));
-    assert_eq!(cookies.position(2), Position::From(0));
-    assert_eq!(cookies.position(NameHash::LAST.0), Position::From(1 << 63));
+    assert_eq!(cookies.position(500), ListingPosition::From(501));
+    assert_eq!(cookies.position(2), ListingPosition::From(0));
+    assert_eq!(cookies.position(NameHash::LAST.0), ListingPosition::From(1 << 63));
 }
 
 /// Promise: a listing that is cut between names of one hash goes on exactly there, also after a rewind.
 #[test]
-fn a_run_of_one_hash_can_be_cut_anywhere() {
+fn listing_resumes_within_equal_hashes() {
     let mut cookies = Cookies::default();
     let mut draw = counting();
     let first = cookies.after(500, b"a", false, &mut draw).unwrap();
@@ -37,12 +37,12 @@ fn a_run_of_one_hash_can_be_cut_anywhere() {
 
 /// Promise: a name whose hash happens to be a drawn number does not take that number's meaning.
 #[test]
-fn drawn_numbers_keep_their_meaning() {
+fn allocated_cookies_stay_valid() {
     let mut cookies = Cookies::default();
     let mut draw = counting();
     let drawn = cookies.after(500, b"a", false, &mut draw).unwrap();
     let other = cookies.after(drawn, b"x", true, &mut draw).unwrap();
     assert_ne!(other, drawn);
-    assert_eq!(cookies.position(drawn), Position::After(500, b"a".to_vec()));
-    assert_eq!(cookies.position(other), Position::After(drawn, b"x".to_vec()));
+    assert_eq!(cookies.position(drawn), ListingPosition::After(500, b"a".to_vec()));
+    assert_eq!(cookies.position(other), ListingPosition::After(drawn, b"x".to_vec()));
 }

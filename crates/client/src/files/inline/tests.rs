@@ -32,7 +32,7 @@ fn holes_read_as_zero() {
 /// Promise: what was written here survives another writer's content beneath, and takes nothing of it along but what was
 /// written or cut here.
 #[test]
-fn own_writes_go_onto_newer_content() {
+fn own_writes_merge_onto_newer_content() {
     let merged = |change: fn(&mut InlineBuffer), theirs: &str| {
         let mut mine = buffer(b"0123456789");
         change(&mut mine);
@@ -140,11 +140,11 @@ fn own_writes_go_onto_newer_content() {
 /// Promise: what the row was sent without an answer goes onto content of others with what was done since; where the row has it,
 /// only that is left to be written.
 #[test]
-fn what_was_sent_is_told_from_what_came_after() {
+fn sent_and_later_writes_are_distinguished() {
     let sent = |change: fn(&mut InlineBuffer)| {
         let mut mine = buffer(b"0123");
         mine.append(b"a");
-        mine.put_in_doubt(None, false);
+        mine.mark_outcome_unknown(None, false);
         assert_eq!(mine.sent().unwrap().bytes, b"0123a");
         change(&mut mine);
         mine
@@ -173,7 +173,7 @@ fn what_was_sent_is_told_from_what_came_after() {
 
 /// Promise: of what was appended, what is in its place is not put there again.
 #[test]
-fn what_is_placed_is_appended_no_more() {
+fn placed_append_is_not_repeated() {
     let mut mine = buffer(b"0123456789");
     mine.append(b"abc");
     mine.appended_is_placed(2);
@@ -184,8 +184,8 @@ fn what_is_placed_is_appended_no_more() {
 
 /// Promise: whatever is written in whatever order, all of it is what goes onto another content.
 #[test]
-fn any_writes_are_kept_apart_and_whole() {
-    let mut random = varve_world::random::Seeded::new(7);
+fn random_writes_stay_separate_and_complete() {
+    let mut random = varve_env::random::Seeded::new(7);
     for _ in 0..500 {
         let mut mine = InlineBuffer::clean(vec![0; 60]);
         let mut written = [false; 80];

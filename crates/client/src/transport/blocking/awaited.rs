@@ -1,24 +1,24 @@
-//! Calls of errands: each has its connection to itself until its response is there.
+//! Calls of asynchronous operations: each has its connection to itself until its response is there.
 
-use super::super::connection::Connection;
-use super::super::place::Place;
+use super::super::connection::ServerConnection;
+use super::super::reply_slot::ReplySlot;
 use super::{CallError, Pool, check_answers, lost};
-use crate::errand;
+use crate::async_ops;
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 use std::task::{Poll, Waker};
-use varve_wire::{CallId, Response};
-use varve_world::clock::Moment;
+use varve_env::clock::Instant;
+use varve_proto::{CallId, Response};
 
 struct AwaitedCall {
     id: CallId,
-    deadline: Moment,
-    connection: Connection,
+    deadline: Instant,
+    connection: ServerConnection,
     pool: Arc<Pool>,
-    place: Arc<Place>,
+    place: Arc<ReplySlot>,
 }
 
 #[derive(Default)]
@@ -31,13 +31,13 @@ impl AwaitedCalls {
     /// The response to the request `id`, which was sent on `connection`.
     pub async fn answer(
         &self,
-        connection: Connection,
+        connection: ServerConnection,
         pool: Arc<Pool>,
         id: CallId,
-        deadline: Moment,
+        deadline: Instant,
     ) -> Result<Response, CallError> {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-        let place = Arc::new(Place::new(Some(waker)));
+        let place = Arc::new(ReplySlot::new(Some(waker)));
         // Counted first, for whoever takes it away counts it off.
         self.count.fetch_add(1, AcqRel);
         self.calls.lock().push(AwaitedCall { id, deadline, connection, pool, place: Arc::clone(&place) });
@@ -48,8 +48,8 @@ impl AwaitedCalls {
         self.count.load(Acquire)
     }
 
-    /// Lays down the responses that have come, one after the other: whoever is held up by an errand has none of the others'. How
-    /// many those were.
+    /// Lays down the responses that have come, one after the other: whoever is held up by an asynchronous operation has
+    /// none of the others'. How many those were.
     pub fn bring(&self, take_up: fn(Waker)) -> usize {
         let (mut brought, mut at) = (0, 0);
         while let Some((call, received)) = self.next(&mut at) {
@@ -57,7 +57,7 @@ impl AwaitedCalls {
             let response = received.map_err(|error| lost(&error));
             let ended = response.and_then(|response| check_answers(&response, id).map(|()| Box::new(response)));
             if ended.is_ok() {
-                // First: what the errand asks next may go the same way.
+                // First: what the asynchronous operation asks next may go the same way.
                 pool.give_back(connection);
             }
             brought += 1;
@@ -79,12 +79,12 @@ impl AwaitedCalls {
         None
     }
 
-    /// Ends the calls whose deadlines are so. Their errands are taken up by threads of their own.
-    pub fn end_where(&self, ends: impl Fn(Moment) -> bool, error: impl Fn() -> CallError) {
+    /// Ends the calls whose deadlines are so. Their asynchronous operations are taken up by threads of their own.
+    pub fn end_where(&self, ends: impl Fn(Instant) -> bool, error: impl Fn() -> CallError) {
         let ended: Vec<_> = self.calls.lock().extract_if(.., |call| ends(call.deadline)).collect();
         self.count.fetch_sub(ended.len(), AcqRel);
         for call in ended {
-            call.place.lay(Err(error()), errand::elsewhere);
+            call.place.lay(Err(error()), async_ops::elsewhere);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The connections to one worker that have nothing under way.
 
-use super::super::connection::Connection;
+use super::super::connection::ServerConnection;
 use parking_lot::Mutex;
 use std::time::Duration;
-use varve_wire::handshake::WorkerAddress;
-use varve_world::clock::Moment;
+use varve_env::clock::Instant;
+use varve_proto::handshake::WorkerAddress;
 
-/// Kept at most: as many as there are errands under way at a time, and a bound on the server's descriptors.
+/// Kept at most: as many as there are asynchronous operations under way at a time, and a bound on the server's
+/// descriptors.
 const KEPT_MAX: usize = 64;
 
 /// Kept when they are of no use: as many threads as a mount has.
@@ -19,7 +20,7 @@ pub(super) struct Pool {
     /// The number of the worker at its server.
     pub worker: usize,
     pub address: WorkerAddress,
-    idle: Mutex<Idle<Connection>>,
+    idle: Mutex<Idle<ServerConnection>>,
 }
 
 struct Idle<C> {
@@ -27,31 +28,31 @@ struct Idle<C> {
     connections: Vec<C>,
     /// So few there have been at some time since `since`: as many, the first ones, were of no use.
     fewest: usize,
-    since: Moment,
+    since: Instant,
 }
 
 impl Pool {
-    pub fn new(worker: usize, address: WorkerAddress, now: Moment) -> Pool {
+    pub fn new(worker: usize, address: WorkerAddress, now: Instant) -> Pool {
         Pool { worker, address, idle: Mutex::new(Idle::new(now)) }
     }
 
-    pub fn take(&self) -> Option<Connection> {
+    pub fn take(&self) -> Option<ServerConnection> {
         self.idle.lock().take()
     }
 
     /// `connection` has nothing under way.
-    pub fn give_back(&self, connection: Connection) {
+    pub fn give_back(&self, connection: ServerConnection) {
         self.idle.lock().give_back(connection);
     }
 
-    pub fn close_surplus(&self, now: Moment) {
+    pub fn close_surplus(&self, now: Instant) {
         let surplus = self.idle.lock().surplus(now);
         drop(surplus);
     }
 }
 
 impl<C> Idle<C> {
-    fn new(now: Moment) -> Idle<C> {
+    fn new(now: Instant) -> Idle<C> {
         Idle { connections: Vec::new(), fewest: 0, since: now }
     }
 
@@ -68,7 +69,7 @@ impl<C> Idle<C> {
     }
 
     /// Takes out what was of no use since this was asked last, if that is long enough ago.
-    fn surplus(&mut self, now: Moment) -> Vec<C> {
+    fn surplus(&mut self, now: Instant) -> Vec<C> {
         if now.since(self.since) < SURPLUS_AFTER {
             return Vec::new();
         }
@@ -82,11 +83,11 @@ impl<C> Idle<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use varve_world::clock::{Clock, RealClock};
+    use varve_env::clock::{Clock, RealClock};
 
     /// Promise: what a crowd needed is closed when it has gone, the longest unused first, and what is in use is not.
     #[test]
-    fn what_was_of_no_use_is_surplus() {
+    fn unused_connections_are_surplus() {
         let begun = RealClock::new().monotonic();
         let after = |turns| begun.after(turns * SURPLUS_AFTER);
         let mut idle = Idle::new(begun);

@@ -6,8 +6,8 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use varve_wire::handshake::WorkerAddress;
-use varve_world::volume_dir::OVERFLOW_UID;
+use varve_env::volume_dir::OVERFLOW_UID;
+use varve_proto::handshake::WorkerAddress;
 
 /// How this client comes to a server.
 #[derive(Clone, Copy, Debug)]

@@ -1,19 +1,19 @@
-//! The client's side of the handshake (`varve_wire::handshake`).
+//! The client's side of the handshake (`varve_proto::handshake`).
 
-use super::{Connection, HANDSHAKE_TIMEOUT, Stream, WAIT_SLICE, is_timeout};
+use super::{HANDSHAKE_TIMEOUT, ServerConnection, SocketStream, WAIT_SLICE, is_timeout};
 use crate::transport::FindError;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use varve_types::{SessionId, VolumeId};
-use varve_wire::frame::FRAME_BYTES_MAX;
-use varve_wire::handshake::exchange::{Binding, ExchangeError, Initiator};
-use varve_wire::handshake::{
+use varve_env::clock::{Clock, Instant};
+use varve_env::shm_slot::ClientSide;
+use varve_proto::frame::FRAME_BYTES_MAX;
+use varve_proto::handshake::exchange::{Binding, ExchangeError, Initiator};
+use varve_proto::handshake::{
     ANSWER_BYTES_MAX, Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome, printable,
 };
-use varve_wire::record::Records;
-use varve_world::clock::{Clock, Moment};
-use varve_world::mailbox::Asking;
+use varve_proto::record::Records;
+use varve_types::{SessionId, VolumeId};
 
 /// Who this client is and what it expects of a server.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(in crate::transport) struct Identity {
     pub purpose: Purpose,
 }
 
-impl Connection {
+impl ServerConnection {
     /// Proves who both sides are. On success the connection is ready for requests to `worker`.
     pub fn shake_hands(&mut self, identity: &Identity, worker: usize, clock: &dyn Clock) -> Result<Welcome, FindError> {
         let broken = |error: io::Error| FindError::Absent(broken_handshake(&error));
@@ -34,7 +34,7 @@ impl Connection {
         self.message_bytes_max = ANSWER_BYTES_MAX;
         let greeting: Greeting = self.receive_by(deadline, clock).map_err(broken)?;
         check_greeting(&greeting, identity)?;
-        let mailbox = matches!(self.stream, Stream::Unix(_));
+        let shm_slot = matches!(self.stream, SocketStream::Unix(_));
         let binding = Binding {
             volume: identity.volume.0,
             key: identity.key_id,
@@ -42,14 +42,14 @@ impl Connection {
             session: identity.session.0,
             // A server has a few hundred at most.
             worker: worker as u16,
-            channel: if mailbox { Channel::Local } else { Channel::Network },
+            channel: if shm_slot { Channel::Local } else { Channel::Network },
             nonce: greeting.nonce,
         };
-        let offer = Offer { mailbox, credential: Vec::new() };
+        let offer = Offer { shm_slot, credential: Vec::new() };
         let (initiator, sealed) = Initiator::begin(&identity.key, &binding, &offer).map_err(unproved)?;
         let Binding { volume, key, purpose, session, worker, .. } = binding;
-        let hello = Hello { version: varve_wire::VERSION, volume, key, purpose, session, worker, sealed };
-        let answer = self.ask_for_answer(&hello, mailbox, deadline, clock).map_err(broken)?;
+        let hello = Hello { version: varve_proto::VERSION, volume, key, purpose, session, worker, sealed };
+        let answer = self.ask_for_answer(&hello, shm_slot, deadline, clock).map_err(broken)?;
         let (welcome, records) = opened(initiator, answer)?;
         match &welcome {
             Welcome::Refused { reason } => return Err(FindError::Refused(printable(reason))),
@@ -57,7 +57,7 @@ impl Connection {
             Welcome::Accepted { .. } => {}
         }
         self.message_bytes_max = FRAME_BYTES_MAX;
-        if let Stream::Tcp(stream) = &mut self.stream {
+        if let SocketStream::Tcp(stream) = &mut self.stream {
             stream.protect(records);
         }
         self.set_timeouts(WAIT_SLICE).map_err(broken)?;
@@ -67,8 +67,8 @@ impl Connection {
     fn ask_for_answer(
         &mut self,
         hello: &Hello,
-        mailbox: bool,
-        deadline: Moment,
+        shm_slot: bool,
+        deadline: Instant,
         clock: &dyn Clock,
     ) -> io::Result<Answer> {
         match self.write(hello) {
@@ -78,15 +78,15 @@ impl Connection {
             }
             written => written?,
         }
-        if mailbox {
+        if shm_slot {
             self.wait = deadline.since(clock.monotonic());
-            self.wait_for_bytes().and_then(|()| self.read_with_mailbox())?;
+            self.wait_for_bytes().and_then(|()| self.read_with_shm_slot())?;
         }
         self.receive_by(deadline, clock)
     }
 
     /// One message, all of which has come by the deadline.
-    fn receive_by<M: serde::de::DeserializeOwned>(&mut self, deadline: Moment, clock: &dyn Clock) -> io::Result<M> {
+    fn receive_by<M: serde::de::DeserializeOwned>(&mut self, deadline: Instant, clock: &dyn Clock) -> io::Result<M> {
         loop {
             if let Some(message) = self.received()? {
                 return Ok(message);
@@ -102,10 +102,10 @@ impl Connection {
         }
     }
 
-    /// Reads the beginning of what there is, and takes the mailbox that comes with it, if one does. The peer's user was
-    /// checked when the connection was made: nobody else's descriptors come this far.
-    fn read_with_mailbox(&mut self) -> io::Result<()> {
-        let Stream::Unix(stream) = &self.stream else { return Ok(()) };
+    /// Reads the beginning of what there is, and takes the shared-memory slot that comes with it, if one does. The
+    /// peer's user was checked when the connection was made: nobody else's descriptors come this far.
+    fn read_with_shm_slot(&mut self) -> io::Result<()> {
+        let SocketStream::Unix(stream) = &self.stream else { return Ok(()) };
         let mut bytes = [0; 512];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -119,9 +119,9 @@ impl Connection {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 for shared in descriptors {
                     // Without it all goes by the socket.
-                    match Asking::open(&shared) {
-                        Ok(mailbox) => self.mailbox = Some(mailbox),
-                        Err(error) => tracing::debug!("the server's mailbox cannot be used: {error}"),
+                    match ClientSide::open(&shared) {
+                        Ok(shm_slot) => self.shm_slot = Some(shm_slot),
+                        Err(error) => tracing::debug!("the server's shared-memory slot cannot be used: {error}"),
                     }
                 }
             }
@@ -131,11 +131,11 @@ impl Connection {
 }
 
 fn check_greeting(greeting: &Greeting, identity: &Identity) -> Result<(), FindError> {
-    if greeting.version != varve_wire::VERSION {
+    if greeting.version != varve_proto::VERSION {
         return Err(FindError::Refused(format!(
             "the server speaks version {} of the protocol and this program version {}: use the same varve on both",
             greeting.version,
-            varve_wire::VERSION
+            varve_proto::VERSION
         )));
     }
     if greeting.volume != identity.volume.0 {

@@ -4,7 +4,7 @@ use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
 use std::io::{self, Write};
 use std::net::TcpStream;
-use varve_wire::record::Records;
+use varve_proto::record::Records;
 
 /// Asked of the kernel at a time.
 const RECEIVED_AT_ONCE: usize = 64 * 1024;

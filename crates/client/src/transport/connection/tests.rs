@@ -1,29 +1,29 @@
 use super::*;
 use std::mem::MaybeUninit;
-use varve_world::mailbox::Asked;
-use varve_world::patience::LOOK;
+use varve_env::shm_slot::ServerSide;
+use varve_env::spin::SPIN_TIME;
 
 /// A connection to a server that is this test.
-fn connected() -> (Connection, Asked, UnixStream) {
+fn connected() -> (ServerConnection, ServerSide, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
-    let (asked, shared) = Asked::make().unwrap();
-    let mailbox = Some(Asking::open(&shared).unwrap());
-    asked.look();
-    let connection = Connection {
-        stream: Stream::Unix(near),
-        mailbox,
+    let (asked, shared) = ServerSide::make().unwrap();
+    let shm_slot = Some(ClientSide::open(&shared).unwrap());
+    asked.spin();
+    let connection = ServerConnection {
+        stream: SocketStream::Unix(near),
+        shm_slot,
         input: Vec::new(),
         output: Vec::new(),
-        patience: Patience::default(),
-        look: None,
-        looks: 0,
+        spin_budget: SpinBudget::default(),
+        spin: None,
+        spins: 0,
         wait: WAIT_SLICE,
         message_bytes_max: frame::FRAME_BYTES_MAX,
     };
     (connection, asked, far)
 }
 
-fn is_asked(asked: &Asked) {
+fn is_asked(asked: &ServerSide) {
     let mut request = [MaybeUninit::uninit(); 64];
     assert!(asked.take(&mut request) > 0, "the request came by the socket");
 }
@@ -31,7 +31,7 @@ fn is_asked(asked: &Asked) {
 /// Promise: of an answer in memory that is no whole message, or more than one, the caller hears at once, for there is nothing
 /// more to come; both where answers are brought and where the caller waits.
 #[test]
-fn an_answer_in_memory_is_one_message() {
+fn reply_in_shared_memory_is_one_message() {
     let mut answer = Vec::new();
     frame::encode(&"so it is", &mut answer).unwrap();
     let twice = [&answer[..], &answer[..]].concat();
@@ -43,7 +43,7 @@ fn an_answer_in_memory_is_one_message() {
         assert!(asked.answer(&twice[..len]));
         check(len.cmp(&answer.len()), connection.receive_at_hand().map(Option::unwrap));
 
-        connection.send(&"is it so?", LOOK).unwrap();
+        connection.send(&"is it so?", SPIN_TIME).unwrap();
         is_asked(&asked);
         assert!(asked.answer(&twice[..len]));
         let received = connection.receive(|| panic!("it waits for more"), || panic!("it sleeps"));

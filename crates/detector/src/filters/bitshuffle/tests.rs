@@ -14,7 +14,7 @@ fn plainly(block: &[u8], element: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_width_of_vectors_transposes_alike_and_is_undone() {
+fn all_vector_widths_transpose_alike_and_invert() {
     for element in [1, 2, 4, 8] {
         for count in [8, 16, 24, 32, 40, 64, 72, 4096] {
             let block: Vec<u8> = (0..count * element).map(|at| (at * at * 31 + at * 7 + 5) as u8).collect();

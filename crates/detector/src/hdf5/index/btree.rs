@@ -3,7 +3,7 @@
 
 use super::{ChunkMap, ChunkRecord, Element};
 use crate::hdf5::bytes::Block;
-use crate::hdf5::{Image, UNDEFINED};
+use crate::hdf5::{FileImage, UNDEFINED};
 
 /// What the HDF5 library uses too.
 pub const NODE_BYTES: usize = 2048;
@@ -15,7 +15,7 @@ const NODE_AROUND: usize = 10;
 type Record<'a> = (&'a [u64], &'a ChunkRecord);
 
 /// What a node at one level holds at most, level 0 being the leaves.
-struct Level {
+struct BtreeLevel {
     records_max: u64,
     /// In the whole subtree.
     total_max: u64,
@@ -24,21 +24,21 @@ struct Level {
 }
 
 /// A subtree that has been written.
-struct Child {
+struct Subtree {
     address: u64,
     records: u64,
     total: u64,
 }
 
-struct Writer<'a> {
-    image: &'a mut Image,
+struct BtreeWriter<'a> {
+    image: &'a mut FileImage,
     element: &'a Element,
     kind: u8,
     record_bytes: usize,
-    levels: Vec<Level>,
+    levels: Vec<BtreeLevel>,
 }
 
-pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
+pub fn encode(image: &mut FileImage, element: &Element, chunks: &ChunkMap) -> u64 {
     const HEADER: usize = 38;
     let records = chunks.tree();
     let header = image.reserve(HEADER);
@@ -46,9 +46,9 @@ pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
     let record_bytes = element.length() + 8 * chunks.grid().rank();
     let levels = levels(record_bytes, records.len() as u64);
     let depth = levels.len() - 1;
-    let mut writer = Writer { image, element, kind, record_bytes, levels };
+    let mut writer = BtreeWriter { image, element, kind, record_bytes, levels };
     let root = if records.is_empty() {
-        Child { address: UNDEFINED, records: 0, total: 0 }
+        Subtree { address: UNDEFINED, records: 0, total: 0 }
     } else {
         writer.node(&records, depth)
     };
@@ -66,20 +66,20 @@ fn width(limit: u64) -> usize {
 }
 
 /// As many levels as `count` records need.
-fn levels(record_bytes: usize, count: u64) -> Vec<Level> {
+fn levels(record_bytes: usize, count: u64) -> Vec<BtreeLevel> {
     let leaf_max = ((NODE_BYTES - NODE_AROUND) / record_bytes) as u64;
-    let mut levels = vec![Level { records_max: leaf_max, total_max: leaf_max, total_width: 0 }];
+    let mut levels = vec![BtreeLevel { records_max: leaf_max, total_max: leaf_max, total_width: 0 }];
     while levels[levels.len() - 1].total_max < count {
         let below = &levels[levels.len() - 1];
         let pointer = 8 + width(leaf_max) + below.total_width;
         let records_max = ((NODE_BYTES - NODE_AROUND - pointer) / (record_bytes + pointer)) as u64;
         let total_max = (records_max + 1) * below.total_max + records_max;
-        levels.push(Level { records_max, total_max, total_width: width(total_max) });
+        levels.push(BtreeLevel { records_max, total_max, total_width: width(total_max) });
     }
     levels
 }
 
-impl Writer<'_> {
+impl BtreeWriter<'_> {
     fn record(&self, block: &mut Block, (coordinates, record): &Record<'_>) {
         self.element.put(block, record);
         for coordinate in *coordinates {
@@ -87,7 +87,7 @@ impl Writer<'_> {
         }
     }
 
-    fn node(&mut self, records: &[Record<'_>], level: usize) -> Child {
+    fn node(&mut self, records: &[Record<'_>], level: usize) -> Subtree {
         let mut block = Block::signed(if level == 0 { b"BTLF" } else { b"BTIN" }, 0);
         block.byte(self.kind);
         let own = if level == 0 {
@@ -102,7 +102,7 @@ impl Writer<'_> {
         // Every node takes the same space; the checksum follows what is used of it.
         let mut bytes = block.sealed();
         bytes.resize(NODE_BYTES, 0);
-        Child { address: self.image.append(&bytes), records: own, total: records.len() as u64 }
+        Subtree { address: self.image.append(&bytes), records: own, total: records.len() as u64 }
     }
 
     /// Spreads `records` evenly: a child, a record of this node, a child, …

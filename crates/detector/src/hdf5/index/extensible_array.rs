@@ -5,7 +5,7 @@ use super::array::Array;
 use super::fixed_array::elements;
 use super::{ChunkMap, Element};
 use crate::hdf5::bytes::Block;
-use crate::hdf5::{Image, UNDEFINED};
+use crate::hdf5::{FileImage, UNDEFINED};
 
 const BITS_MAX: u8 = 32;
 const INDEX_ELEMENTS: u64 = 4;
@@ -55,19 +55,19 @@ struct Statistics {
     elements: u64,
 }
 
-struct Writer<'a> {
-    image: &'a mut Image,
+struct ExtensibleArrayWriter<'a> {
+    image: &'a mut FileImage,
     element: &'a Element,
     records: &'a Array,
     header: u64,
     statistics: Statistics,
 }
 
-pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
+pub fn encode(image: &mut FileImage, element: &Element, chunks: &ChunkMap) -> u64 {
     const HEADER: usize = 72;
     let records = chunks.array();
     let header = image.reserve(HEADER);
-    let mut writer = Writer { image, element, records, header, statistics: Statistics::default() };
+    let mut writer = ExtensibleArrayWriter { image, element, records, header, statistics: Statistics::default() };
     let index_block = if records.length() == 0 { UNDEFINED } else { writer.index_block() };
     let statistics = writer.statistics;
     let mut bytes = Block::signed(b"EAHD", 0);
@@ -82,7 +82,7 @@ pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
     header
 }
 
-impl Writer<'_> {
+impl ExtensibleArrayWriter<'_> {
     fn prefix(&self, signature: &[u8; 4]) -> Block {
         let mut block = Block::signed(signature, 0);
         block.byte(self.element.client()).long(self.header);

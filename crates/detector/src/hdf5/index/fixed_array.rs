@@ -4,14 +4,14 @@
 use super::array::Array;
 use super::{ChunkMap, Element};
 use crate::hdf5::bytes::Block;
-use crate::hdf5::{Image, UNDEFINED};
+use crate::hdf5::{FileImage, UNDEFINED};
 
 /// What the HDF5 library uses too.
 pub const PAGE_BITS: u8 = 10;
 const PAGE_ELEMENTS: u64 = 1 << PAGE_BITS;
 const CHECKSUM: usize = 4;
 
-pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
+pub fn encode(image: &mut FileImage, element: &Element, chunks: &ChunkMap) -> u64 {
     let count: u64 =
         chunks.grid().chunks_max().iter().map(|count| count.expect("a fixed array has no open side")).product();
     const HEADER: usize = 28;
@@ -25,7 +25,7 @@ pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
     header
 }
 
-fn data_block(image: &mut Image, element: &Element, records: &Array, count: u64, header: u64) -> u64 {
+fn data_block(image: &mut FileImage, element: &Element, records: &Array, count: u64, header: u64) -> u64 {
     let mut prefix = Block::signed(b"FADB", 0);
     prefix.byte(element.client()).long(header);
     if count <= PAGE_ELEMENTS {

@@ -94,12 +94,12 @@ impl Grid {
 #[derive(Clone, Debug)]
 pub struct ChunkMap {
     grid: Grid,
-    records: Records,
+    records: ChunkRecords,
     count: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Records {
+enum ChunkRecords {
     /// By number.
     Array(Array),
     /// By coordinates.
@@ -109,8 +109,8 @@ enum Records {
 impl ChunkMap {
     pub fn new(grid: Grid) -> ChunkMap {
         let records = match grid.index_kind() {
-            IndexKind::BtreeV2 => Records::Tree(BTreeMap::new()),
-            _ => Records::Array(Array::default()),
+            IndexKind::BtreeV2 => ChunkRecords::Tree(BTreeMap::new()),
+            _ => ChunkRecords::Array(Array::default()),
         };
         ChunkMap { grid, records, count: 0 }
     }
@@ -130,8 +130,8 @@ impl ChunkMap {
 
     pub fn get(&self, coordinates: &[u64]) -> Option<ChunkRecord> {
         let record = match &self.records {
-            Records::Array(records) => Some(records.get(self.grid.linear(coordinates))),
-            Records::Tree(records) => records.get(coordinates).copied(),
+            ChunkRecords::Array(records) => Some(records.get(self.grid.linear(coordinates))),
+            ChunkRecords::Tree(records) => records.get(coordinates).copied(),
         };
         record.filter(|record| !record.is_absent())
     }
@@ -139,8 +139,8 @@ impl ChunkMap {
     /// Sets one chunk and answers what was there.
     pub fn set(&mut self, coordinates: &[u64], record: ChunkRecord) -> Option<ChunkRecord> {
         let old = match &mut self.records {
-            Records::Array(records) => records.set(self.grid.linear(coordinates), record),
-            Records::Tree(records) => records.insert(coordinates.to_vec(), record).unwrap_or(ChunkRecord::ABSENT),
+            ChunkRecords::Array(records) => records.set(self.grid.linear(coordinates), record),
+            ChunkRecords::Tree(records) => records.insert(coordinates.to_vec(), record).unwrap_or(ChunkRecord::ABSENT),
         };
         self.count = self.count + u64::from(!record.is_absent()) - u64::from(!old.is_absent());
         (!old.is_absent()).then_some(old)
@@ -149,16 +149,16 @@ impl ChunkMap {
     /// Records by number.
     pub(super) fn array(&self) -> &Array {
         match &self.records {
-            Records::Array(records) => records,
-            Records::Tree(_) => panic!("chunks with several unlimited dimensions have no numbers"),
+            ChunkRecords::Array(records) => records,
+            ChunkRecords::Tree(_) => panic!("chunks with several unlimited dimensions have no numbers"),
         }
     }
 
     /// Present records by coordinates, in their order.
     pub(super) fn tree(&self) -> Vec<(&[u64], &ChunkRecord)> {
         match &self.records {
-            Records::Array(_) => panic!("chunks with one unlimited dimension at most are kept by number"),
-            Records::Tree(records) => {
+            ChunkRecords::Array(_) => panic!("chunks with one unlimited dimension at most are kept by number"),
+            ChunkRecords::Tree(records) => {
                 let present = records.iter().filter(|(_, record)| !record.is_absent());
                 present.map(|(coordinates, record)| (coordinates.as_slice(), record)).collect()
             }

@@ -1,9 +1,9 @@
 //! Connections that are turned away, and how a connection begins and ends.
 
-use super::super::{Shared, named};
-use super::Counted;
-use crate::stream::link::tell;
-use crate::stream::{ErrorCode, FromService, Refusal, Socket};
+use super::super::{ServiceShared, named};
+use super::CountGuard;
+use crate::stream::link::send_to_client;
+use crate::stream::{ErrorCode, FromService, Socket, StreamRefusal};
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -11,41 +11,41 @@ use std::time::{Duration, Instant};
 
 /// Tells a client that there is no room for it now, in a thread of its own, for those who are let in are not to wait
 /// for it.
-pub fn turn_away(shared: &Arc<Shared>, socket: TcpStream) {
+pub fn turn_away(shared: &Arc<ServiceShared>, socket: TcpStream) {
     /// More come than can be told: they find the connection closed, and come again.
     const TURNED_AWAY_MAX: usize = 32;
     /// For a TLS handshake before that.
     const TURN_AWAY_WAIT: Duration = Duration::from_secs(2);
-    let Some(counted) = Counted::enter(shared, |shared| &shared.turned_away, TURNED_AWAY_MAX) else { return };
-    let told = named("turn-away", move || {
+    let Some(counted) = CountGuard::enter(shared, |shared| &shared.turned_away, TURNED_AWAY_MAX) else { return };
+    let reported = named("turn-away", move || {
         let text = format!(
             "{} connections already, as many as this service takes: come again when one has ended, or start it with a \
              larger --connections-max",
             counted.of.config.connections_max
         );
         match protect(&counted.of, socket, TURN_AWAY_WAIT) {
-            Ok(socket) => last_words(socket, Refusal::new(ErrorCode::Full, text)),
+            Ok(socket) => last_words(socket, StreamRefusal::new(ErrorCode::Full, text)),
             Err(error) => tracing::debug!("a client does not hear that there is no room for it: {error}"),
         }
     });
-    if let Err(error) = told {
+    if let Err(error) = reported {
         tracing::warn!("a client does not hear that there is no room for it: {error}");
     }
 }
 
 /// The connection as messages go over it: in a TLS session where the service has a certificate.
-pub fn protect(shared: &Shared, socket: TcpStream, wait: Duration) -> io::Result<Socket> {
+pub fn protect(shared: &ServiceShared, socket: TcpStream, wait: Duration) -> io::Result<Socket> {
     match &shared.config.protection.tls {
         None => Ok(socket.into()),
         Some(tls) => tls.accept(socket, wait),
     }
 }
 
-pub fn last_words(mut socket: Socket, refusal: Refusal) {
-    let told = socket
+pub fn last_words(mut socket: Socket, refusal: StreamRefusal) {
+    let reported = socket
         .set_write_timeout(Some(Duration::from_secs(1)))
-        .and_then(|()| tell(&mut socket, &FromService::Error(refusal)));
-    if let Err(error) = told {
+        .and_then(|()| send_to_client(&mut socket, &FromService::Error(refusal)));
+    if let Err(error) = reported {
         tracing::debug!("a client does not hear why it is refused: {error}");
     }
     linger(&socket);

@@ -1,9 +1,9 @@
 use super::*;
-use crate::client::{Client, Options};
-use crate::description::{Description, Region};
+use crate::client::{Client, ClientOptions};
+use crate::dataset_spec::{DatasetSpec, Region};
 use crate::hdf5::ElementType;
-use crate::service::board::Board;
-use crate::service::records::Record;
+use crate::service::board::ProgressBoard;
+use crate::service::records::RunRecord;
 use crate::service::{Config, Protection, Service};
 use crate::writer::{Settings, Writer};
 
@@ -11,7 +11,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// Promise: a connection whose thread panics ends, and leaves its place in the service and in the run to others.
 #[test]
-fn a_connection_whose_thread_panics_leaves_its_place() {
+fn panicking_connection_thread_frees_its_slot() {
     let directory = tempfile::tempdir().expect("a directory");
     let config = Config {
         listen: "127.0.0.1:0".parse().expect("an address"),
@@ -26,21 +26,21 @@ fn a_connection_whose_thread_panics_leaves_its_place() {
         idle: Duration::from_secs(10),
     };
     let service = Service::start(config).expect("a service");
-    let mut description = Description::new(ElementType::U16, vec![8, 8]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![8, 8]);
     let region = |row: u64| Region { offset: vec![row, 0], shape: vec![4, 8] };
     description.sources = vec![region(0), region(4)];
     let path = directory.path().join("run.h5");
     // A board that knows of one source: who comes as the other makes the thread panic.
-    let board = Arc::new(Board::default());
+    let board = Arc::new(ProgressBoard::default());
     let writer = Writer::create(&path, description.clone(), Settings::default(), board.clone()).expect("a run started");
-    let record = Record::of(StartRequest::new("run", "run.h5".into(), description));
-    let run = Arc::new(Run::new(Arc::clone(&service.shared.home), record, path, (Sink::Own(writer), board)));
+    let record = RunRecord::of(StartRequest::new("run", "run.h5".into(), description));
+    let run = Arc::new(Run::new(Arc::clone(&service.shared.home), record, path, (RunSink::Own(writer), board)));
     service.shared.runs.lock().insert("run".into(), Arc::clone(&run));
-    let other = |client: u8| Options {
+    let other = |client: u8| ClientOptions {
         source: 1,
         client: Some([client; 16]),
         retry: Duration::ZERO,
-        ..Options::new(&service.address().to_string(), "run")
+        ..ClientOptions::new(&service.address().to_string(), "run")
     };
     let ended = Client::connect(other(1)).err().expect("its thread panics");
     assert!(ended.to_string().contains("cannot be reached"), "{ended}");

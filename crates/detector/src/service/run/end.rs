@@ -1,17 +1,17 @@
 //! How a run ends: by who asks, by a failure, by the absence of its clients; or not at all, when the service is stopped.
 
-use super::{FOR_EVER, Run, State};
-use crate::frame::Level;
+use super::{FOR_EVER, Run, RunState};
+use crate::frame::AckLevel;
 use crate::recover::{RecoverError, Recovered, recover};
-use crate::service::records::{Ended, How};
-use crate::service::sink::Sink;
-use crate::stream::{ErrorCode, FinishedHead, FromService, Ranges, Refusal};
-use crate::writer::Progress;
+use crate::service::records::{EndKind, RunEnd};
+use crate::service::sink::RunSink;
+use crate::stream::{ErrorCode, FinishedHead, FromService, Ranges, StreamRefusal};
+use crate::writer::WriterProgress;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use varve_world::reserve::Reserve;
+use varve_env::reserve::Reserve;
 
 /// A run that the service leaves as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,23 +26,23 @@ pub struct Unfinished {
 
 impl Run {
     /// To who asks for the same run anew.
-    pub fn cannot_begin_again(&self, ended: &Ended) -> Refusal {
+    pub fn cannot_begin_again(&self, ended: &RunEnd) -> StreamRefusal {
         let how = ["finished", "aborted", "failed"][ended.how as usize];
         let text = format!(
             "a run `{}` has ended ({how}) and its file {} is there; give another name and file, or move that file away",
             self.request.name,
             self.path.display()
         );
-        Refusal::new(ErrorCode::Ended, text)
+        StreamRefusal::new(ErrorCode::Ended, text)
     }
 
     /// How the run ended, once it has; `None` after `wait`.
-    pub fn wait_ended(&self, wait: Duration) -> Option<Ended> {
+    pub fn wait_ended(&self, wait: Duration) -> Option<RunEnd> {
         let deadline = Instant::now() + wait;
         let mut state = self.state.lock();
         loop {
-            if let State::Ended(ended) = &*state {
-                return Some(Ended::clone(ended));
+            if let RunState::Ended(ended) = &*state {
+                return Some(RunEnd::clone(ended));
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 return None;
@@ -51,14 +51,14 @@ impl Run {
     }
 
     /// Ends the run with all frames taken so far, and tells everybody how. Who comes second waits for the first.
-    pub fn end(&self, how: How, why: &str) -> Ended {
+    pub fn end(&self, how: EndKind, why: &str) -> RunEnd {
         {
             let mut state = self.state.lock();
-            if !matches!(*state, State::Running) {
+            if !matches!(*state, RunState::Running) {
                 drop(state);
                 return self.wait_ended(FOR_EVER).expect("what is ending ends");
             }
-            *state = State::Ending(how, why.to_owned());
+            *state = RunState::Ending(how, why.to_owned());
         }
         self.await_writers();
         if let Some(sink) = &*self.sink.read() {
@@ -76,44 +76,44 @@ impl Run {
     }
 
     /// Ends a run that could not be taken up, with what its journal tells of, and says how.
-    pub fn give_up(&self, how: How) -> Ended {
+    pub fn give_up(&self, how: EndKind) -> RunEnd {
         let Some(why) = self.awaits() else { return self.end(how, "") };
         let mut finished = FinishedHead::default();
         let why = self.rescue(&why, &mut finished);
-        let how = if finished.file_bytes > 0 { how } else { How::Failed };
-        let failure = (how == How::Failed).then(|| why.clone());
+        let how = if finished.file_bytes > 0 { how } else { EndKind::Failed };
+        let failure = (how == EndKind::Failed).then(|| why.clone());
         let received = finished.received + finished.partial;
-        let progress = Progress {
+        let progress = WriterProgress {
             durable: received,
             written: received,
             published: finished.frames,
             failure,
-            ..Progress::default()
+            ..WriterProgress::default()
         };
         // Nobody was told of any by this service.
         let (frames, others) = (Vec::new(), vec![Vec::new(); self.request.sets() - 1]);
         let (tallied, clients) = (self.tallies.read(), Vec::new());
-        let ended = Ended { how, why, finished, frames, others, progress, tallied, clients };
+        let ended = RunEnd { how, why, finished, frames, others, progress, tallied, clients };
         self.keep_end(&ended);
         ended
     }
 
     /// For the services to come, and for everybody who is connected.
-    fn keep_end(&self, ended: &Ended) {
+    fn keep_end(&self, ended: &RunEnd) {
         if let Err(error) = self.home.keep(&self.record(Some(ended.clone()))) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
         }
-        *self.state.lock() = State::Ended(Box::new(ended.clone()));
+        *self.state.lock() = RunState::Ended(Box::new(ended.clone()));
         self.changed.notify_all();
-        self.tell_end(ended);
+        self.notify_end(ended);
         tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
     }
 
     /// To everybody who is connected; the first last word counts.
-    pub fn tell_end(&self, ended: &Ended) {
+    pub fn notify_end(&self, ended: &RunEnd) {
         self.board.each(|outbox| match ended.how {
-            How::Finished => outbox.finish(ended.finished),
-            How::Aborted | How::Failed => outbox.refuse(self.over()),
+            EndKind::Finished => outbox.finish(ended.finished),
+            EndKind::Aborted | EndKind::Failed => outbox.refuse(self.over()),
         });
     }
 
@@ -128,7 +128,7 @@ impl Run {
         }
     }
 
-    fn close(&self, sink: Sink, how: How, why: &str) -> Ended {
+    fn close(&self, sink: RunSink, how: EndKind, why: &str) -> RunEnd {
         let progress = sink.progress();
         let observer = sink.observer();
         let lost = self.tallies.lost.load(Relaxed);
@@ -136,35 +136,36 @@ impl Run {
         // Whatever lies there now is not this run's to be changed.
         let away = sink.taken_away();
         let (how, why) = match sink {
-            Sink::Own(writer) => match writer.end(how == How::Finished) {
+            RunSink::Own(writer) => match writer.end(how == EndKind::Finished) {
                 Ok(end) => {
                     finished.set(end.counts, end.file_bytes);
                     (how, why.to_owned())
                 }
-                Err(error) => (How::Failed, away.unwrap_or_else(|| self.rescue(&error.to_string(), &mut finished))),
+                Err(error) => (EndKind::Failed, away.unwrap_or_else(|| self.rescue(&error.to_string(), &mut finished))),
             },
-            Sink::Share(share, coordinator) => {
+            RunSink::Share(share, coordinator) => {
                 let left = share.leave().map_err(|error| error.to_string());
                 match left.and_then(|()| coordinator.leave().map_err(|error| error.to_string())) {
                     Ok(all) => {
                         finished = all;
                         (how, why.to_owned())
                     }
-                    Err(error) => (How::Failed, error),
+                    Err(error) => (EndKind::Failed, error),
                 }
             }
         };
         let pairs = |frames: Ranges| frames.iter().map(|range| (range.start, range.end - range.start)).collect();
-        let mut others: Vec<Vec<(u64, u64)>> = self.board.all_frames(Level::Durable).into_iter().map(pairs).collect();
+        let mut others: Vec<Vec<(u64, u64)>> =
+            self.board.all_frames(AckLevel::Durable).into_iter().map(pairs).collect();
         let frames = others.remove(0);
-        let failure = (how == How::Failed).then(|| why.clone());
-        let mut progress = Progress { published: finished.frames, failure, ..observer() };
-        if how == How::Failed && finished.file_bytes > 0 {
+        let failure = (how == EndKind::Failed).then(|| why.clone());
+        let mut progress = WriterProgress { published: finished.frames, failure, ..observer() };
+        if how == EndKind::Failed && finished.file_bytes > 0 {
             // What was made valid after the failure holds what was written, but for what the store has lost of it.
             progress.durable = progress.written.min(finished.received + finished.partial);
         }
         let clients = self.clients.lock().known();
-        Ended { how, why, finished, frames, others, progress, tallied: self.tallies.read(), clients }
+        RunEnd { how, why, finished, frames, others, progress, tallied: self.tallies.read(), clients }
     }
 
     /// After a failure: the journal makes the file valid with all frames so far, if the store lets it.
@@ -177,9 +178,9 @@ impl Run {
             Ok(recovered) => {
                 let file_bytes = std::fs::metadata(&self.path).map_or(0, |file| file.len());
                 finished.set(recovered.counts, file_bytes);
-                for (set, frames) in self.board.all_frames(Level::Written).iter().enumerate() {
+                for (set, frames) in self.board.all_frames(AckLevel::Written).iter().enumerate() {
                     let whole = frames.iter().flatten().filter(|frame| recovered.whole.contains(*frame)).collect();
-                    self.board.post_ranges(set, Level::Durable, &whole);
+                    self.board.post_ranges(set, AckLevel::Durable, &whole);
                 }
                 let held = finished.received + finished.partial;
                 match finished.damaged {
@@ -213,15 +214,15 @@ impl Run {
         // A detector is no client: it comes and goes with its images, and the end of its series, or another one, ends it.
         let late = self.series.is_none() && (given_up || absent.is_some_and(|absent| absent > absence));
         let (how, why) = match failure {
-            Some(failure) => (How::Failed, failure),
-            None if leaves => (How::Finished, "the run was stopped where it was started".into()),
-            None if late => (How::Finished, format!("its clients were gone for {} s", self.request.absence_s)),
+            Some(failure) => (EndKind::Failed, failure),
+            None if leaves => (EndKind::Finished, "the run was stopped where it was started".into()),
+            None if late => (EndKind::Finished, format!("its clients were gone for {} s", self.request.absence_s)),
             None => return,
         };
         self.end_beside(how, why);
     }
 
-    pub fn end_beside(self: &Arc<Self>, how: How, why: String) {
+    pub fn end_beside(self: &Arc<Self>, how: EndKind, why: String) {
         let run = Arc::clone(self);
         let ended = std::thread::Builder::new().name("end".into()).spawn(move || drop(run.end(how, &why)));
         if let Err(error) = ended {
@@ -236,12 +237,12 @@ impl Run {
         {
             let mut state = self.state.lock();
             match &*state {
-                State::Waiting(why) => {
+                RunState::Waiting(why) => {
                     let (run, file) = (self.request.name.clone(), self.path.clone());
                     return Some(Unfinished { run, file, durable: 0, trouble: Some(why.clone()) });
                 }
-                State::Running => *state = State::Ending(How::Finished, String::new()),
-                State::Ending(..) => {
+                RunState::Running => *state = RunState::Ending(EndKind::Finished, String::new()),
+                RunState::Ending(..) => {
                     drop(state);
                     if let Some(coordinator) = &self.coordinator {
                         coordinator.depart();
@@ -249,7 +250,7 @@ impl Run {
                     self.wait_ended(FOR_EVER);
                     return None;
                 }
-                State::Ended(_) => return None,
+                RunState::Ended(_) => return None,
             }
         }
         if let Some(sink) = &*self.sink.read() {
@@ -258,9 +259,9 @@ impl Run {
         let sink = self.sink.write().take()?;
         let observer = sink.observer();
         let left = match sink {
-            Sink::Own(writer) => writer.leave().map_err(|error| error.to_string()),
+            RunSink::Own(writer) => writer.leave().map_err(|error| error.to_string()),
             // It reports at its end what it has written.
-            Sink::Share(..) => Ok(()),
+            RunSink::Share(..) => Ok(()),
         };
         let (run, file) = (self.request.name.clone(), self.path.clone());
         Some(Unfinished { run, file, durable: observer().durable, trouble: left.err() })

@@ -1,10 +1,10 @@
 //! What processes that have a share of the run report to have written.
 
 use super::Run;
-use crate::frame::Level;
-use crate::journal::{Entry, FrameEntry};
-use crate::service::sink::Sink;
-use crate::stream::{ErrorCode, Refusal};
+use crate::frame::AckLevel;
+use crate::journal::{FrameEntry, JournalEntry};
+use crate::service::sink::RunSink;
+use crate::stream::{ErrorCode, StreamRefusal};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -18,26 +18,28 @@ impl Run {
     /// What a process that has a share has written. A frame that another brought before becomes a duplicate, unless this
     /// is a report that may have come already: then all of its frames are in the journal when this returns, whoever enters
     /// them.
-    pub fn report(&self, entries: Vec<Entry>, again: bool) -> Result<(), Refusal> {
+    pub fn report(&self, entries: Vec<JournalEntry>, again: bool) -> Result<(), StreamRefusal> {
         let (mut new, mut fresh, mut before) = (Vec::new(), Vec::new(), Vec::new());
         let mut claims = self.claims.lock();
         for entry in entries {
             match entry {
-                Entry::Slab(slab) => {
+                JournalEntry::ChunkGroup(chunk_group) => {
                     // Each is claimed, whatever the others are.
-                    let numbers = slab.frames.iter().map(|frame| frame.number);
+                    let numbers = chunk_group.frames.iter().map(|frame| frame.number);
                     let claimed: Vec<u64> = numbers.filter(|number| claims[0].insert(*number)).collect();
-                    if !claimed.is_empty() || slab.again {
+                    if !claimed.is_empty() || chunk_group.again {
                         fresh.extend(claimed);
-                        new.push(Entry::Slab(slab));
+                        new.push(JournalEntry::ChunkGroup(chunk_group));
                     } else if again {
-                        before.extend(slab.frames);
+                        before.extend(chunk_group.frames);
                     } else {
-                        self.tallies.duplicate.fetch_add(slab.frames.len() as u64, Relaxed);
-                        new.extend(slab.frames.iter().map(|frame| Entry::Duplicate { frame: frame.number }));
+                        self.tallies.duplicate.fetch_add(chunk_group.frames.len() as u64, Relaxed);
+                        new.extend(
+                            chunk_group.frames.iter().map(|frame| JournalEntry::Duplicate { frame: frame.number }),
+                        );
                     }
                 }
-                Entry::Duplicate { .. } | Entry::Damaged { .. } if again => {}
+                JournalEntry::Duplicate { .. } | JournalEntry::Damaged { .. } if again => {}
                 entry => new.push(entry),
             }
         }
@@ -51,7 +53,7 @@ impl Run {
 
     /// Lets others bring those of these frames that the writer has not got.
     fn give_back(&self, fresh: &[u64]) {
-        let lacks = |sink: &Sink| {
+        let lacks = |sink: &RunSink| {
             let lacking = fresh.iter().copied().filter(|number| sink.level(*number, 0).is_none());
             Ok(lacking.collect::<Vec<u64>>())
         };
@@ -65,16 +67,16 @@ impl Run {
     ///
     /// # Errors
     /// If they are not in time, or were given back: who has them is to report them once more.
-    fn await_written(&self, frames: &[FrameEntry]) -> Result<(), Refusal> {
+    fn await_written(&self, frames: &[FrameEntry]) -> Result<(), StreamRefusal> {
         let deadline = Instant::now() + BEFORE_WAIT;
         for frame in frames {
             while !self.with(|sink| Ok(is_written(sink, frame)))? {
                 if let Some(failure) = self.with(|sink| Ok(sink.state().failure))? {
-                    return Err(Refusal::new(ErrorCode::Failed, failure));
+                    return Err(StreamRefusal::new(ErrorCode::Failed, failure));
                 }
                 if Instant::now() > deadline || !self.claims.lock()[0].contains(frame.number) {
                     let text = format!("frame {} was reported before and is not in the journal yet", frame.number);
-                    return Err(Refusal::new(ErrorCode::Stopping, text));
+                    return Err(StreamRefusal::new(ErrorCode::Stopping, text));
                 }
                 std::thread::sleep(LOOK);
             }
@@ -84,10 +86,10 @@ impl Run {
 }
 
 /// Whether all that has come of a frame, and something has, is in the journal.
-fn is_written(sink: &Sink, frame: &FrameEntry) -> bool {
+fn is_written(sink: &RunSink, frame: &FrameEntry) -> bool {
     let sources = sink.description().regions().len() as u32;
     let mut come = (0..sources).filter_map(|source| sink.level(frame.number, source)).peekable();
-    come.peek().is_some() && come.all(|level| level >= Level::Written)
+    come.peek().is_some() && come.all(|level| level >= AckLevel::Written)
 }
 
 #[cfg(test)]

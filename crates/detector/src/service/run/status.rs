@@ -1,11 +1,11 @@
 //! What is said of a run, and what is counted for it beside the writer.
 
-use super::{Run, State};
-use crate::frame::{Level, Nanoseconds};
+use super::{Run, RunState};
+use crate::frame::{AckLevel, Nanoseconds};
 use crate::service::records::Tallied;
-use crate::service::sink::Sink;
+use crate::service::sink::RunSink;
 use crate::stream::FinishedHead;
-use crate::writer::Progress;
+use crate::writer::WriterProgress;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,7 +23,7 @@ pub struct Tallies {
 
 /// What `GET /runs/NAME` answers.
 #[derive(Debug, Serialize)]
-pub struct Status {
+pub struct RunStatus {
     pub name: String,
     pub file: PathBuf,
     /// `waiting`, `running`, `ending`, `finished`, `aborted`, `failed`. A run that waits cannot be taken up yet from what the service
@@ -34,7 +34,7 @@ pub struct Status {
     pub started_ns: Nanoseconds,
     pub connections: usize,
     #[serde(flatten)]
-    pub progress: Progress,
+    pub progress: WriterProgress,
     /// Dropped by the service or its clients.
     pub dropped_frames: u64,
     pub damaged: u64,
@@ -71,15 +71,15 @@ impl Tallies {
 }
 
 impl Run {
-    pub fn status(&self) -> Status {
-        let sink = self.sink.read().as_ref().map(Sink::state);
+    pub fn status(&self) -> RunStatus {
+        let sink = self.sink.read().as_ref().map(RunSink::state);
         let sink = sink.or_else(|| self.closing.lock().as_ref().map(|observe| observe()));
         let state = self.state.lock();
         let (name, ended) = match &*state {
-            State::Waiting(_) => ("waiting", None),
-            State::Running => ("running", None),
-            State::Ending(..) => ("ending", None),
-            State::Ended(ended) => (["finished", "aborted", "failed"][ended.how as usize], Some(ended.clone())),
+            RunState::Waiting(_) => ("waiting", None),
+            RunState::Running => ("running", None),
+            RunState::Ending(..) => ("ending", None),
+            RunState::Ended(ended) => (["finished", "aborted", "failed"][ended.how as usize], Some(ended.clone())),
         };
         drop(state);
         let tallied = self.tallies.read();
@@ -94,7 +94,7 @@ impl Run {
             None => self.awaits().or_else(|| progress.failure.clone()),
         };
         let dropped = ended.as_ref().map(|ended| ended.finished.dropped);
-        Status {
+        RunStatus {
             name: self.request.name.clone(),
             file: self.path.clone(),
             state: name,
@@ -107,7 +107,7 @@ impl Run {
             duplicate: tallied.duplicate,
             refused: tallied.refused,
             received_bytes: tallied.received_bytes,
-            latest_durable: self.board.end(Level::Durable).checked_sub(1),
+            latest_durable: self.board.end(AckLevel::Durable).checked_sub(1),
             finished: ended.map(|ended| ended.finished),
         }
     }

@@ -1,10 +1,10 @@
 //! The messages as a detector sends them: for the simulator, and for tests.
 
-use super::{Compression, DECTRIS_COMPRESSION, Image, MULTI_DIMENSIONAL, Start, TYPES};
-use crate::stream2::cbor::Writer;
+use super::{DECTRIS_COMPRESSION, MULTI_DIMENSIONAL, SeriesStart, Stream2Compression, Stream2Image, TYPES};
+use crate::stream2::cbor::CborWriter;
 use crate::stream2::date;
 
-impl Start {
+impl SeriesStart {
     /// As a detector sends it: what is known of it.
     pub fn encode(&self) -> Vec<u8> {
         let floats = [
@@ -27,7 +27,7 @@ impl Start {
             + texts.iter().filter(|(_, value)| value.is_some()).count()
             + usize::from(self.saturation_value.is_some())
             + usize::from(!self.threshold_energy.is_empty());
-        let mut out = Writer::default();
+        let mut out = CborWriter::default();
         out.map(7 + known as u64).text("type").text("start");
         out.text("series_id").unsigned(self.series).text("series_unique_id").text(&self.unique);
         out.text("number_of_images").unsigned(self.images);
@@ -60,17 +60,18 @@ impl Start {
 
     /// The end of the series.
     pub fn encode_end(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = CborWriter::default();
         out.map(3).text("type").text("end").text("series_id").unsigned(self.series);
         out.text("series_unique_id").text(&self.unique);
         out.0
     }
 }
 
-impl Image<'_> {
+impl Stream2Image<'_> {
     /// As a detector sends it.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::with_capacity(self.channels.iter().map(|channel| channel.bytes.len() + 256).sum()));
+        let mut out =
+            CborWriter(Vec::with_capacity(self.channels.iter().map(|channel| channel.bytes.len() + 256).sum()));
         out.map(5 + u64::from(self.start.is_some()) + u64::from(self.began.is_some())).text("type").text("image");
         out.text("series_id").unsigned(self.series).text("series_unique_id").text(self.unique);
         out.text("image_id").unsigned(self.number);
@@ -88,9 +89,11 @@ impl Image<'_> {
             out.tag(tag);
             let element = channel.element.size() as u64;
             match channel.compression {
-                Compression::None => &mut out,
-                Compression::Lz4 => out.tag(DECTRIS_COMPRESSION).array(3).text("lz4").unsigned(0),
-                Compression::BitshuffleLz4 => out.tag(DECTRIS_COMPRESSION).array(3).text("bslz4").unsigned(element),
+                Stream2Compression::None => &mut out,
+                Stream2Compression::Lz4 => out.tag(DECTRIS_COMPRESSION).array(3).text("lz4").unsigned(0),
+                Stream2Compression::BitshuffleLz4 => {
+                    out.tag(DECTRIS_COMPRESSION).array(3).text("bslz4").unsigned(element)
+                }
             }
             .bytes(channel.bytes);
         }

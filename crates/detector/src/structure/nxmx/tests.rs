@@ -1,7 +1,7 @@
 use super::iso_8601;
 
 #[test]
-fn times_are_written_as_dates_of_utc() {
+fn times_are_written_as_utc_dates() {
     let cases = [
         (0, "1970-01-01T00:00:00.000000Z"),
         (951_782_399_999_999, "1970-01-12T00:23:02.399999Z"),

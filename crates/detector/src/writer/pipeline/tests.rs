@@ -5,36 +5,36 @@ use crate::writer::Writer;
 
 /// Promise: frames that are durable before who wrote them has said that they are written are told of at both levels, once.
 #[test]
-fn what_is_durable_is_told_of_as_written() {
+fn durable_frames_are_reported_as_written_first() {
     let directory = tempfile::tempdir().unwrap();
-    let told: Arc<Mutex<Vec<(Level, u64)>>> = Arc::default();
-    let telling = Arc::clone(&told);
-    let listener = Arc::new(move |level: Level, numbers: &[u64]| {
+    let reported: Arc<Mutex<Vec<(AckLevel, u64)>>> = Arc::default();
+    let telling = Arc::clone(&reported);
+    let listener = Arc::new(move |level: AckLevel, numbers: &[u64]| {
         telling.lock().extend(numbers.iter().map(|number| (level, *number)))
     });
-    let description = Description::new(ElementType::U16, vec![2, 2]);
+    let description = DatasetSpec::new(ElementType::U16, vec![2, 2]);
     let path = directory.path().join("run.h5");
     let writer = Writer::create(&path, description, Settings::default(), listener).unwrap();
-    writer.shared.reach(Level::Durable, vec![(7, vec![])]);
-    writer.shared.reach(Level::Written, vec![(7, vec![])]);
-    assert_eq!(*told.lock(), [(Level::Written, 7), (Level::Durable, 7)]);
+    writer.shared.reach(AckLevel::Durable, vec![(7, vec![])]);
+    writer.shared.reach(AckLevel::Written, vec![(7, vec![])]);
+    assert_eq!(*reported.lock(), [(AckLevel::Written, 7), (AckLevel::Durable, 7)]);
     assert_eq!((writer.progress().written, writer.progress().durable), (1, 1));
 }
 
 /// Promise: syncing does not wait for its interval where somebody waits for it with much, and else does.
 #[test]
-fn syncing_hurries_for_who_waits() {
+fn waiting_clients_hasten_the_sync() {
     let directory = tempfile::tempdir().unwrap();
     let settings = Settings { commit_interval: Duration::from_secs(3600), pressing_bytes: 1, ..Settings::default() };
     let begin = |name: &str, listener: Arc<dyn Listener>| {
-        let description = Description::new(ElementType::U16, vec![2, 2]);
+        let description = DatasetSpec::new(ElementType::U16, vec![2, 2]);
         let writer = Writer::create(&directory.path().join(name), description, settings.clone(), listener).unwrap();
         let frame = Frame { number: 0, taken: 1, payload: Payload::Plain(vec![0; 8]) };
         writer.submit(frame, Duration::from_secs(10)).unwrap();
         writer
     };
     let unheard = begin("unheard.h5", Arc::new(()));
-    let waited_for = begin("waited-for.h5", Arc::new(|_: Level, _: &[u64]| {}));
+    let waited_for = begin("waited-for.h5", Arc::new(|_: AckLevel, _: &[u64]| {}));
     let begun = Instant::now();
     while waited_for.progress().durable == 0 {
         assert!(begun.elapsed() < Duration::from_secs(30), "its interval is waited for");
@@ -48,9 +48,9 @@ fn syncing_hurries_for_who_waits() {
 
 /// Promise: tables have no more places than so many for each frame that came, however far apart these are.
 #[test]
-fn numbers_grow_with_what_came() {
+fn number_tables_grow_with_frames() {
     let directory = tempfile::tempdir().unwrap();
-    let description = Description::new(ElementType::U16, vec![2, 2]);
+    let description = DatasetSpec::new(ElementType::U16, vec![2, 2]);
     let path = directory.path().join("run.h5");
     let writer = Writer::create(&path, description, Settings::default(), Arc::new(())).unwrap();
     // As after several jumps.
@@ -74,10 +74,10 @@ fn numbers_grow_with_what_came() {
 /// Promise: an index has no more places than so many for each frame that came, however many chunks a frame has, and
 /// however far the inner sides of its scan may grow.
 #[test]
-fn places_grow_with_what_came() {
+fn level_tables_grow_with_frames() {
     let directory = tempfile::tempdir().unwrap();
-    let run = |name: &str, change: fn(&mut Description)| {
-        let mut description = Description::new(ElementType::U8, vec![64]);
+    let run = |name: &str, change: fn(&mut DatasetSpec)| {
+        let mut description = DatasetSpec::new(ElementType::U8, vec![64]);
         change(&mut description);
         let path = directory.path().join(name);
         Writer::create(&path, description, Settings::default(), Arc::new(())).unwrap()

@@ -2,13 +2,13 @@
 //! restores it.
 
 use super::super::FsckError;
-use super::bench::{Bench, make_private};
+use super::session::{RepairSession, make_private};
 use crate::snapshot::Unreadable;
 use crate::tables::{EntryBody, Key, Row, codec};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use varve_env::disk;
 use varve_types::{InodeId, Name, PartitionIndex};
-use varve_world::disk;
 
 /// In the volume's directory of what was damaged: a line a file, its path, the bytes that it had at least, and those that
 /// were found, parted by tabs.
@@ -17,7 +17,7 @@ const CUT_FILES: &str = "cut.txt";
 /// Levels of directories followed; a volume with more is damaged.
 const DEPTH_MAX: usize = 4096;
 
-impl Bench<'_> {
+impl RepairSession<'_> {
     /// Notes a file of which only `found` bytes of `expected` are left. On disk before its row says that these are all.
     pub async fn note_cut(&mut self, inode: InodeId, expected: u64, found: u64) -> Result<(), FsckError> {
         let path = match self.names_of(inode).first() {

@@ -2,38 +2,38 @@
 
 use super::super::FsckError;
 use super::super::fix::Cut;
-use super::bench::{Bench, Named, Step, empty_node, found_path};
+use super::session::{EditStep, NamedEntry, RepairSession, empty_node, found_path};
 use crate::tables::codec;
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row};
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use varve_env::disk::{self, File};
 use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, ShardId, Timestamp};
-use varve_world::disk::{self, File};
 
-impl Bench<'_> {
-    pub async fn settle(&mut self, inode: InodeId, cut: Option<Cut>) -> Result<(), FsckError> {
+impl RepairSession<'_> {
+    pub async fn record_sizes(&mut self, inode: InodeId, cut: Option<Cut>) -> Result<(), FsckError> {
         if let Some(Cut { expected, found }) = cut {
             self.note_cut(inode, expected, found).await?;
         }
         if let Some(row) = self.inode_row(inode).await?
-            && let Some(row) = self.settled(inode, row)?
+            && let Some(row) = self.recorded(inode, row)?
         {
-            self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
+            self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
         }
         for named in self.names_of(inode) {
             let Some((shard, _)) = self.census.place(named.directory, named.name.hash()) else { continue };
             let EntryBody::Node(node) = named.row.body else { continue };
-            if let Some(node) = self.settled(inode, node)? {
+            if let Some(node) = self.recorded(inode, node)? {
                 let row = EntryRow { inode, body: EntryBody::Node(node) };
-                self.put(Step::Rows, shard, &Key::Entry(named.directory, named.name), Row::Entry(row));
+                self.put(EditStep::Rows, shard, &Key::Entry(named.directory, named.name), Row::Entry(row));
             }
         }
         Ok(())
     }
 
     /// The row as the backing file is, which is first cut if that was begun.
-    fn settled(&mut self, inode: InodeId, mut row: NodeRow) -> Result<Option<NodeRow>, FsckError> {
+    fn recorded(&mut self, inode: InodeId, mut row: NodeRow) -> Result<Option<NodeRow>, FsckError> {
         let Content::Backing(state) = row.content else { return Ok(None) };
         let path = self.volume.backing_file(inode);
         if let BackingSize::Truncating(size) = state {
@@ -43,11 +43,11 @@ impl Bench<'_> {
         // What a settled row says must not be lost with the power.
         File::open(&path).and_then(|file| file.sync_all()).map_err(|source| self.io("sync", &path, source))?;
         let found = path.symlink_metadata().map_err(|source| self.io("look at", &path, source))?;
-        if let BackingSize::Unsettled { .. } = state {
+        if let BackingSize::Stale { .. } = state {
             row.attributes.mtime = row.attributes.mtime.max(modified(&found));
         }
         row.attributes.size = found.len();
-        row.content = Content::Backing(BackingSize::Settled);
+        row.content = Content::Backing(BackingSize::Authoritative);
         self.note(format!("inode {inode} now has the size of its backing file: {} bytes", found.len()));
         Ok(Some(row))
     }
@@ -58,7 +58,7 @@ impl Bench<'_> {
         let names = self.names_of(inode);
         let body = if let Some(row) = self.inode_row(inode).await? {
             let row = NodeRow { xattrs: row.xattrs, ..empty_node(row.attributes) };
-            self.put_home(Step::Ends, &Key::Inode(inode), Row::Inode(row));
+            self.put_home(EditStep::Ends, &Key::Inode(inode), Row::Inode(row));
             EntryBody::Reference(FileKind::Regular)
         } else {
             let Some(EntryBody::Node(node)) = names.first().map(|named| named.row.body.clone()) else { return Ok(()) };
@@ -67,7 +67,7 @@ impl Bench<'_> {
         let entry = EntryRow { inode, body };
         let found = self.found_before(inode).await?;
         let path = match &found {
-            Some(Named { directory, name, .. }) => {
+            Some(NamedEntry { directory, name, .. }) => {
                 self.set_entry(*directory, name, entry).await?;
                 found_path(name)
             }
@@ -77,10 +77,16 @@ impl Bench<'_> {
     }
 
     /// Drops the names that a file without content had, but for the one that it has now: `found`, at `path`.
-    pub async fn drop_bereaved(&mut self, names: &[Named], found: Option<&Named>, path: &str) -> Result<(), FsckError> {
-        let is_found =
-            |named: &Named| found.is_some_and(|found| (found.directory, &found.name) == (named.directory, &named.name));
-        let is_directory = |named: &Named| matches!(named.row.body, EntryBody::Directory(_));
+    pub async fn drop_bereaved(
+        &mut self,
+        names: &[NamedEntry],
+        found: Option<&NamedEntry>,
+        path: &str,
+    ) -> Result<(), FsckError> {
+        let is_found = |named: &NamedEntry| {
+            found.is_some_and(|found| (found.directory, &found.name) == (named.directory, &named.name))
+        };
+        let is_directory = |named: &NamedEntry| matches!(named.row.body, EntryBody::Directory(_));
         for named in names.iter().filter(|named| !is_directory(named) && !is_found(named)) {
             self.drop_name(named.directory, &named.name).await?;
             let (name, directory) = (&named.name, named.directory);
@@ -133,7 +139,7 @@ impl Bench<'_> {
         let at = modified(&found);
         let attributes =
             Attributes { size: found.len(), mtime: at, ctime: at, ..self.new_attributes(FileKind::Regular) };
-        let content = Content::Backing(BackingSize::Settled);
+        let content = Content::Backing(BackingSize::Authoritative);
         let node = NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs: Vec::new() };
         let row = EntryRow { inode: id, body: EntryBody::Node(node) };
         let (_, path) = self.find_place(row).await?;

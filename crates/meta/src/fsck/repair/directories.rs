@@ -1,11 +1,11 @@
 //! Directories and their names.
 
 use super::super::FsckError;
-use super::bench::{Bench, Step};
+use super::session::{EditStep, RepairSession};
 use crate::tables::{DirectoryRow, EntryBody, EntryRow, Key, Row, codec};
 use varve_types::{Attributes, FileKind, InodeId, Name, PartitionIndex, ShardId};
 
-impl Bench<'_> {
+impl RepairSession<'_> {
     /// `known`: something else in the volume has its inode's id.
     pub async fn stray(
         &mut self,
@@ -38,7 +38,7 @@ impl Bench<'_> {
         });
         let row = self.remade_row(directory, parent, attributes).await?;
         if self.census.has_live(directory) {
-            self.put_home(Step::Rows, &Key::Directory(directory), Row::Directory(row));
+            self.put_home(EditStep::Rows, &Key::Directory(directory), Row::Directory(row));
         } else {
             self.make_directory(directory, row);
         }
@@ -101,7 +101,7 @@ impl Bench<'_> {
         };
         let entry = EntryRow { inode: directory, body: EntryBody::Directory(attributes) };
         let (parent, path) = self.find_place(entry).await?;
-        self.put_home(Step::Names, &Key::Directory(directory), Row::Directory(DirectoryRow { parent, ..row }));
+        self.put_home(EditStep::Names, &Key::Directory(directory), Row::Directory(DirectoryRow { parent, ..row }));
         for named in self.names_of(directory) {
             self.drop_name(named.directory, &named.name).await?;
         }
@@ -135,7 +135,7 @@ impl Bench<'_> {
 
     pub async fn set_parent(&mut self, directory: InodeId, parent: InodeId) -> Result<(), FsckError> {
         let Some(row) = self.directory_row(directory).await? else { return Ok(()) };
-        self.put_home(Step::Rows, &Key::Directory(directory), Row::Directory(DirectoryRow { parent, ..row }));
+        self.put_home(EditStep::Rows, &Key::Directory(directory), Row::Directory(DirectoryRow { parent, ..row }));
         self.note(format!("'..' of directory {directory} now leads to directory {parent}, where its name is"));
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Bench<'_> {
     pub async fn set_map(&mut self, directory: InodeId) -> Result<(), FsckError> {
         let Some(mut row) = self.directory_row(directory).await? else { return Ok(()) };
         row.map = self.map_of(directory);
-        self.put_home(Step::Rows, &Key::Directory(directory), Row::Directory(row));
+        self.put_home(EditStep::Rows, &Key::Directory(directory), Row::Directory(row));
         self.note(format!("the map of directory {directory} now knows its partitions"));
         Ok(())
     }

@@ -7,14 +7,14 @@
 
 use super::super::FsckError;
 use super::Repaired;
-use super::bench::make_private;
 use super::salvage::failed;
+use super::session::make_private;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use varve_env::disk;
+use varve_env::store_path::StorePath;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardId, VolumeSettings};
-use varve_world::disk;
-use varve_world::store_path::StorePath;
-use varve_world::volume_dir::VolumeDir;
 
 /// Names tried for what is kept: one for each salvage of a shard.
 const KEPT_MAX: u32 = 10_000;
@@ -57,7 +57,7 @@ fn by_renames(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result
 
 /// Which table is in a shard's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
+enum ExchangeState {
     New,
     Old,
 }
@@ -78,33 +78,33 @@ pub fn end_begun(volume: &VolumeDir, settings: &VolumeSettings, repaired: &mut R
         let Some(shard) = settings.shards.all().find(of) else { continue };
         let kept = aside.join(&name);
         repaired.note(match end(volume, &kept, &volume.shard(shard))? {
-            Stands::New => format!(
+            ExchangeState::New => format!(
                 "shard {shard}: the new table, which an earlier repair has written, is in its place; the old one is in {}",
                 kept.display()
             ),
-            Stands::Old => format!("shard {shard}: the table that an earlier repair took from its place is there again"),
+            ExchangeState::Old => format!("shard {shard}: the table that an earlier repair took from its place is there again"),
         });
     }
     Ok(())
 }
 
 /// The old table is under way: the new one comes to its `place`, and it to where it is `kept`. Where there is no new one, it goes back.
-fn end(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result<Stands, FsckError> {
+fn end(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result<ExchangeState, FsckError> {
     let there = |path: &StorePath| path.try_exists().map_err(failed("look at", path));
     let stands = match (there(place)?, there(kept)?) {
         (false, true) => {
             rename(kept, place)?;
             sync(volume)?;
             rename(&under_way(kept), kept)?;
-            Stands::New
+            ExchangeState::New
         }
         (true, false) => {
             rename(&under_way(kept), kept)?;
-            Stands::New
+            ExchangeState::New
         }
         (false, false) => {
             rename(&under_way(kept), place)?;
-            Stands::Old
+            ExchangeState::Old
         }
         // Somebody has made another table meanwhile, and nobody knows which one counts.
         (true, true) => {
@@ -154,7 +154,7 @@ mod tests {
     /// Promise: on a store that cannot exchange two directories, an exchange that was killed after any of its renames is ended by the
     /// next repair, with the new table in its place and the old one kept.
     #[test]
-    fn an_exchange_by_renames_is_ended_from_anywhere() {
+    fn interrupted_table_exchange_can_be_resumed() {
         let settings = VolumeSettings {
             id: VolumeId([7; 16]),
             name: "test".into(),
@@ -186,7 +186,7 @@ mod tests {
     /// Promise: where the store cannot exchange them the two tables change places all the same; and an old one whose new one is gone
     /// goes back to its place.
     #[test]
-    fn tables_change_places_by_renames() {
+    fn tables_are_exchanged_by_renames() {
         let directory = tempfile::tempdir().unwrap();
         let volume = VolumeDir::new(directory.path());
         let (place, kept) = (volume.shard(ShardId(1)), volume.damaged().join("0001-0"));
@@ -196,13 +196,13 @@ mod tests {
         assert_eq!([holds(&place).unwrap(), holds(&kept).unwrap()], ["new", "old"]);
         rename(&place, &under_way(&kept)).unwrap();
         std::fs::remove_dir_all(&kept).unwrap();
-        assert_eq!(end(&volume, &kept, &place).unwrap(), Stands::Old);
+        assert_eq!(end(&volume, &kept, &place).unwrap(), ExchangeState::Old);
         assert_eq!((holds(&place), holds(&kept)), (Some("new".into()), None));
     }
 
     /// Promise: where another table has come to the place meanwhile, nothing is replaced, and it is said.
     #[test]
-    fn an_exchange_replaces_nothing_that_came_meanwhile() {
+    fn exchange_does_not_replace_new_files() {
         let directory = tempfile::tempdir().unwrap();
         let volume = VolumeDir::new(directory.path());
         let (place, kept) = (volume.shard(ShardId(1)), volume.damaged().join("0001-0"));

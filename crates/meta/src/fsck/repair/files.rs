@@ -2,16 +2,16 @@
 
 use super::super::FsckError;
 use super::super::files::fits;
-use super::bench::{Bench, Named, Step, absent_is_fine, empty_node, found_path};
+use super::session::{EditStep, NamedEntry, RepairSession, absent_is_fine, empty_node, found_path};
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row, codec};
 use bytes::Bytes;
+use varve_env::disk;
 use varve_types::{FileKind, InodeId, LayoutGeneration, Name, VolumeSettings};
-use varve_world::disk;
 
 /// Backing files belong to whoever runs the servers.
 const BACKING_MODE: u32 = 0o600;
 
-impl Bench<'_> {
+impl RepairSession<'_> {
     /// Parts what shares an id. Names of one backing file become names of one file; everything else gets an id of its
     /// own.
     pub async fn part_duplicates(&mut self, inode: InodeId) -> Result<(), FsckError> {
@@ -57,25 +57,26 @@ impl Bench<'_> {
     }
 
     /// Makes `names`, which all say that they have the backing file of `inode`, names of one file.
-    fn join(&mut self, inode: InodeId, names: &[Named], make_row: bool) {
-        if let (true, Some(Named { row: EntryRow { body: EntryBody::Node(node), .. }, .. })) = (make_row, names.first())
+    fn join(&mut self, inode: InodeId, names: &[NamedEntry], make_row: bool) {
+        if let (true, Some(NamedEntry { row: EntryRow { body: EntryBody::Node(node), .. }, .. })) =
+            (make_row, names.first())
         {
             let mut node = node.clone();
             node.attributes.nlink = names.len() as u32;
-            self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(node));
+            self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(node));
         }
         for named in names {
             let row = EntryRow { inode, body: EntryBody::Reference(FileKind::Regular) };
             let key = Key::Entry(named.directory, named.name.clone());
             if let Some((shard, _)) = self.census.place(named.directory, named.name.hash()) {
-                self.put(Step::Names, shard, &key, Row::Entry(row));
+                self.put(EditStep::Names, shard, &key, Row::Entry(row));
             }
             let (name, directory) = (&named.name, named.directory);
             self.note(format!("{name} of directory {directory} is now one of the names of inode {inode}"));
         }
     }
 
-    async fn renumber(&mut self, named: &Named) -> Result<(), FsckError> {
+    async fn renumber(&mut self, named: &NamedEntry) -> Result<(), FsckError> {
         let old = named.row.inode;
         let new = self.new_inode(old.shard()).await?;
         if has_backing(&named.row) && self.volume.backing_file(old).exists() {
@@ -83,7 +84,7 @@ impl Bench<'_> {
         }
         let Some((shard, _)) = self.census.place(named.directory, named.name.hash()) else { return Ok(()) };
         let key = Key::Entry(named.directory, named.name.clone());
-        self.put(Step::Names, shard, &key, Row::Entry(EntryRow { inode: new, ..named.row.clone() }));
+        self.put(EditStep::Names, shard, &key, Row::Entry(EntryRow { inode: new, ..named.row.clone() }));
         let (name, directory) = (&named.name, named.directory);
         self.note(format!("{name} of directory {directory} is now inode {new}: something else is inode {old}"));
         Ok(())
@@ -103,9 +104,9 @@ impl Bench<'_> {
                 xattrs.push(name);
             }
         }
-        let content = Content::Backing(BackingSize::Unsettled { at_least: 0 });
+        let content = Content::Backing(BackingSize::Stale { at_least: 0 });
         let row = NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs };
-        self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
+        self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
         self.note(format!("made the row of inode {inode} again; its owner and mode are lost, its content is there"));
         Ok(())
     }
@@ -113,7 +114,7 @@ impl Bench<'_> {
     pub async fn set_links(&mut self, inode: InodeId, links: u32) -> Result<(), FsckError> {
         let Some(mut row) = self.inode_row(inode).await? else { return Ok(()) };
         row.attributes.nlink = links;
-        self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
+        self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
         self.note(format!("inode {inode} now counts {links} links"));
         Ok(())
     }
@@ -123,7 +124,7 @@ impl Bench<'_> {
         let entry = EntryRow { inode, body: EntryBody::Reference(row.attributes.kind) };
         let (_, path) = self.find_place(entry).await?;
         row.attributes.nlink = 1;
-        self.put_home(Step::Names, &Key::Inode(inode), Row::Inode(row));
+        self.put_home(EditStep::Names, &Key::Inode(inode), Row::Inode(row));
         self.note(format!("inode {inode}, which had no name, is now {path}"));
         Ok(())
     }
@@ -136,7 +137,7 @@ impl Bench<'_> {
             self.remove(inode.shard(), codec::encode_key(&key));
         }
         // Removed once the row is gone, also if this repair ends before.
-        self.put(Step::Rows, inode.shard(), &Key::Garbage(inode), Row::Garbage);
+        self.put(EditStep::Rows, inode.shard(), &Key::Garbage(inode), Row::Garbage);
         self.note(format!("removed inode {inode}, which was unlinked while open"));
         Ok(())
     }
@@ -145,7 +146,7 @@ impl Bench<'_> {
         let Some((directory, name)) = at else {
             let Some(row) = self.inode_row(inode).await? else { return Ok(()) };
             let row = self.corrected(inode, row)?;
-            self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
+            self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
             self.note(format!("the row of inode {inode} now agrees with itself"));
             return Ok(());
         };
@@ -162,12 +163,12 @@ impl Bench<'_> {
                 } else {
                     // A file with xattrs has an inode row.
                     entry.body = EntryBody::Reference(row.attributes.kind);
-                    self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
+                    self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
                 }
             }
         }
         if let Some((shard, _)) = self.census.place(directory, name.hash()) {
-            self.put(Step::Names, shard, &Key::Entry(directory, name.clone()), Row::Entry(entry));
+            self.put(EditStep::Names, shard, &Key::Entry(directory, name.clone()), Row::Entry(entry));
         }
         self.note(format!("{name} of directory {directory} now agrees with itself"));
         Ok(())
@@ -184,7 +185,7 @@ impl Bench<'_> {
                         disk::write_synced(&path, bytes, BACKING_MODE)
                             .and_then(|()| disk::sync_directory(&path.parent()))
                             .map_err(|source| self.io("write", &path, source))?;
-                        row.content = Content::Backing(BackingSize::Settled);
+                        row.content = Content::Backing(BackingSize::Authoritative);
                         row.generation = row.generation.next();
                     }
                 }
@@ -204,7 +205,7 @@ impl Bench<'_> {
         let Some(row) = self.inode_row(entry.inode).await? else { return Ok(()) };
         if let Some((shard, _)) = self.census.place(directory, name.hash()) {
             let row = EntryRow { body: EntryBody::Reference(row.attributes.kind), ..entry };
-            self.put(Step::Names, shard, &Key::Entry(directory, name.clone()), Row::Entry(row));
+            self.put(EditStep::Names, shard, &Key::Entry(directory, name.clone()), Row::Entry(row));
         }
         self.note(format!("{name} of directory {directory} now says what its inode is"));
         Ok(())
@@ -213,11 +214,11 @@ impl Bench<'_> {
     pub async fn unlist(&mut self, inode: InodeId, name: &Bytes) -> Result<(), FsckError> {
         if let Some(mut row) = self.directory_row(inode).await? {
             row.xattrs.retain(|listed| listed != name);
-            self.put_home(Step::Rows, &Key::Directory(inode), Row::Directory(row));
+            self.put_home(EditStep::Rows, &Key::Directory(inode), Row::Directory(row));
         }
         if let Some(mut row) = self.inode_row(inode).await? {
             row.xattrs.retain(|listed| listed != name);
-            self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
+            self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
         }
         self.note(format!("inode {inode} no longer lists the xattr {}, whose value is lost", name.escape_ascii()));
         Ok(())
@@ -231,10 +232,10 @@ impl Bench<'_> {
         };
         if let Some(mut row) = self.directory_row(inode).await? {
             list(&mut row.xattrs);
-            self.put_home(Step::Rows, &Key::Directory(inode), Row::Directory(row));
+            self.put_home(EditStep::Rows, &Key::Directory(inode), Row::Directory(row));
         } else if let Some(mut row) = self.inode_row(inode).await? {
             list(&mut row.xattrs);
-            self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
+            self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
         } else {
             self.remove(inode.shard(), codec::encode_key(&Key::Xattr(inode, name.clone())));
             self.note(format!("removed the xattr {} of inode {inode}, which has none", name.escape_ascii()));

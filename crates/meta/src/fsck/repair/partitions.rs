@@ -1,24 +1,24 @@
 //! Which partitions make up each directory, and what their rows repeat.
 
 use super::super::FsckError;
-use super::super::census::Partition;
-use super::bench::{Bench, Step};
+use super::super::census::PartitionRecord;
+use super::session::{EditStep, RepairSession};
 use crate::tables::{EntryBody, Key, PartitionRow, PartitionState, Row, codec};
 use varve_types::{HashRange, InodeId, Mode, PartitionIndex};
 
 const ROOT_MODE: Mode = Mode(0o755);
 
-impl Bench<'_> {
+impl RepairSession<'_> {
     pub async fn make_root(&mut self) -> Result<(), FsckError> {
         let mut row = self.new_directory_row(InodeId::ROOT);
         row.mode = ROOT_MODE;
         row.map = self.map_of(InodeId::ROOT);
         if let Some(partition) = self.partition_row(InodeId::ROOT, PartitionIndex::FIRST).await? {
             (row.mode, row.uid, row.gid) = (partition.mode, partition.uid, partition.gid);
-            self.put_home(Step::Rows, &Key::Directory(InodeId::ROOT), Row::Directory(row));
+            self.put_home(EditStep::Rows, &Key::Directory(InodeId::ROOT), Row::Directory(row));
         } else {
             let depth = self.map_of(InodeId::ROOT).depth(PartitionIndex::FIRST);
-            self.put_home(Step::Rows, &Key::Directory(InodeId::ROOT), Row::Directory(row));
+            self.put_home(EditStep::Rows, &Key::Directory(InodeId::ROOT), Row::Directory(row));
             self.make_partition(InodeId::ROOT, PartitionIndex::FIRST, depth).await?;
         }
         self.note("made the row of the root directory again");
@@ -56,10 +56,11 @@ impl Bench<'_> {
             mtime: self.now,
             map,
         };
-        let live = Partition { row: row.clone(), live: true, entries: row.entries, subdirectories: row.subdirectories };
+        let live =
+            PartitionRecord { row: row.clone(), live: true, entries: row.entries, subdirectories: row.subdirectories };
         self.census.partitions.insert((directory, index), live);
         self.note(format!("made partition {} of directory {directory} again, with {} names", index.0, row.entries));
-        self.put_home(Step::Rows, &key, Row::Partition(row));
+        self.put_home(EditStep::Rows, &key, Row::Partition(row));
         Ok(())
     }
 
@@ -100,7 +101,7 @@ impl Bench<'_> {
     pub async fn set_live(&mut self, directory: InodeId, index: PartitionIndex) -> Result<(), FsckError> {
         let Some(mut row) = self.partition_row(directory, index).await? else { return Ok(()) };
         row.state = PartitionState::Live;
-        self.put_home(Step::Rows, &Key::Partition(directory, index), Row::Partition(row));
+        self.put_home(EditStep::Rows, &Key::Partition(directory, index), Row::Partition(row));
         self.note(format!("partition {} of directory {directory} takes names again", index.0));
         Ok(())
     }
@@ -114,7 +115,7 @@ impl Bench<'_> {
     ) -> Result<(), FsckError> {
         let Some(mut row) = self.partition_row(directory, index).await? else { return Ok(()) };
         (row.entries, row.subdirectories) = (entries, subdirectories);
-        self.put_home(Step::Rows, &Key::Partition(directory, index), Row::Partition(row));
+        self.put_home(EditStep::Rows, &Key::Partition(directory, index), Row::Partition(row));
         self.note(format!(
             "partition {} of directory {directory} now counts {entries} names, {subdirectories} of them directories",
             index.0
@@ -129,7 +130,7 @@ impl Bench<'_> {
             return Ok(());
         };
         (row.mode, row.uid, row.gid) = (home.mode, home.uid, home.gid);
-        self.put_home(Step::Rows, &Key::Partition(directory, index), Row::Partition(row));
+        self.put_home(EditStep::Rows, &Key::Partition(directory, index), Row::Partition(row));
         self.note(format!("partition {} of directory {directory} now has the directory's mode and owner", index.0));
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Whether a repair goes on: what one round does and a later one undoes would be done for as long as rounds are allowed,
 //! which is for ever to who waits.
 
-use super::super::fix::{Fix, Stage};
+use super::super::fix::{Fix, RepairStage};
 use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -17,7 +17,7 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// Whether these fixes are to be carried out next, and notes that they are: not if they were just now, nor too often.
-    pub fn goes_on(&mut self, stage: Stage, fixes: &[Fix]) -> bool {
+    pub fn goes_on(&mut self, stage: RepairStage, fixes: &[Fix]) -> bool {
         let round = xxh3_64(format!("{stage:?} {fixes:?}").as_bytes());
         let times = self.times.entry(round).or_default();
         *times += 1;
@@ -38,10 +38,10 @@ mod tests {
     #[test]
     fn rounds_that_undo_each_other_end() {
         let mut rounds = Rounds::default();
-        assert!((0..1000).all(|shard| rounds.goes_on(Stage::Data, &round(shard))));
-        assert!(!rounds.goes_on(Stage::Data, &round(999)));
+        assert!((0..1000).all(|shard| rounds.goes_on(RepairStage::Data, &round(shard))));
+        assert!(!rounds.goes_on(RepairStage::Data, &round(999)));
         let mut rounds = Rounds::default();
-        let carried_out = (0..100).take_while(|turn| rounds.goes_on(Stage::Data, &round(turn % 2))).count();
+        let carried_out = (0..100).take_while(|turn| rounds.goes_on(RepairStage::Data, &round(turn % 2))).count();
         assert_eq!(carried_out, 2 * SAME_ROUND_MAX as usize);
     }
 }

@@ -1,19 +1,19 @@
 //! Rows by themselves, counters, and changes that were under way.
 
 use super::super::FsckError;
-use super::bench::{Bench, Step, make_private};
+use super::session::{EditStep, RepairSession, make_private};
 use crate::snapshot::Snapshot;
-use crate::snapshot::at_rest::AtRest;
+use crate::snapshot::offline::OfflineSnapshot;
 use crate::tables::{CounterRow, Key, Kind, Row, codec};
+use varve_env::disk;
 use varve_types::{InodeId, ShardId};
-use varve_world::disk;
 use xxhash_rust::xxh3::xxh3_64;
 
-impl Bench<'_> {
+impl RepairSession<'_> {
     /// In each shard, what is applied and the intents that said so change in one batch; the decisions go last.
     pub async fn resolve(&mut self) -> Result<(), FsckError> {
         let shards = self.settings.shards;
-        let mut tables = AtRest::open(self.config(), shards).await.map_err(|mut all| all.remove(0))?;
+        let mut tables = OfflineSnapshot::open(self.config(), shards).await.map_err(|mut all| all.remove(0))?;
         let mut puts = Vec::new();
         {
             let snapshot = Snapshot::begin(&mut tables).await?;
@@ -27,18 +27,18 @@ impl Bench<'_> {
         for (shard, bytes, row, tally) in puts {
             let Ok(key) = codec::decode_key(&bytes) else { continue };
             match (row, tally) {
-                (Some(row), _) => self.put(Step::Rows, shard, &key, row),
-                (None, None) => self.remove_in(Step::Rows, shard, bytes),
+                (Some(row), _) => self.put(EditStep::Rows, shard, &key, row),
+                (None, None) => self.remove_in(EditStep::Rows, shard, bytes),
                 (None, Some(tally)) => {
                     if let Some(Row::Partition(mut partition)) = self.row_in(shard, &key).await? {
                         tally.apply(&mut partition);
-                        self.put(Step::Rows, shard, &key, Row::Partition(partition));
+                        self.put(EditStep::Rows, shard, &key, Row::Partition(partition));
                     }
                 }
             }
         }
         for shard in shards.all() {
-            for (step, kind) in [(Step::Rows, Kind::Intent), (Step::Removals, Kind::Decision)] {
+            for (step, kind) in [(EditStep::Rows, Kind::Intent), (EditStep::Removals, Kind::Decision)] {
                 for (key, _) in self.scan(shard, codec::keys_of(kind)).await? {
                     self.remove_in(step, shard, codec::encode_key(&key));
                     self.note(format!("shard {shard}: ended {key:?}"));
@@ -103,7 +103,7 @@ impl Bench<'_> {
             return self.set_aside(from, &bytes, &row);
         }
         if let Ok(row) = codec::decode_row(key.kind(), &row) {
-            self.put(Step::Rows, to, &key, row);
+            self.put(EditStep::Rows, to, &key, row);
             self.remove(from, bytes);
             self.note(format!("moved {key:?} from shard {from} to shard {to}"));
         }
@@ -118,7 +118,7 @@ impl Bench<'_> {
 
     pub fn raise_counter(&mut self, shard: ShardId, above: u64) {
         let counter = CounterRow::beyond(above + 1);
-        self.put(Step::Rows, shard, &Key::Counter, Row::Counter(counter));
+        self.put(EditStep::Rows, shard, &Key::Counter, Row::Counter(counter));
         self.note(format!("shard {shard}: new ids begin with counter {}", counter.inodes_end));
     }
 }

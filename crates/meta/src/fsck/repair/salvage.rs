@@ -1,29 +1,29 @@
 //! Shards whose tables or logs are damaged: a new table of what is intact takes the old one's place, which is kept.
 
-use super::super::{FindingKind, FsckError, Report};
+use super::super::{FindingKind, FsckError, FsckReport};
 use super::Repaired;
 use super::exchange::exchange;
 use crate::shards::DamagedPlace;
 use crate::shards::TableConfig;
 use crate::shards::table::{Salvage, damaged_ends};
-use crate::snapshot::{Unreadable, at_rest};
+use crate::snapshot::{Unreadable, offline};
 use std::io;
+use varve_env::disk;
+use varve_env::posix_store::PosixStore;
+use varve_env::store_path::StorePath;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardId, VolumeSettings};
-use varve_world::disk;
-use varve_world::posix_store::PosixStore;
-use varve_world::store_path::StorePath;
-use varve_world::volume_dir::VolumeDir;
 
 /// Says, for each shard that cannot be read, which file is damaged, and where. Returns the shards of which something is.
 pub fn inspect(
     volume: &VolumeDir,
     settings: &VolumeSettings,
     shards: &[Unreadable],
-    report: &mut Report,
+    report: &mut FsckReport,
 ) -> Result<Vec<ShardId>, FsckError> {
-    let runtime = at_rest::runtime().map_err(|source| failed("start threads for", &volume.at_root())(source))?;
-    let store = at_rest::store_for_reading(volume);
-    let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
+    let runtime = offline::runtime().map_err(|source| failed("start threads for", &volume.at_root())(source))?;
+    let store = offline::store_for_reading(volume);
+    let config = offline::table_config(volume, settings, store, runtime.handle().clone());
     let mut damaged = Vec::new();
     for Unreadable { shard, .. } in shards {
         let config = TableConfig { shard: *shard, ..config.clone() };
@@ -42,11 +42,11 @@ pub fn inspect(
 pub fn inspect_ends(
     volume: &VolumeDir,
     settings: &VolumeSettings,
-    report: &mut Report,
+    report: &mut FsckReport,
 ) -> Result<Vec<ShardId>, FsckError> {
-    let runtime = at_rest::runtime().map_err(|source| failed("start threads for", &volume.at_root())(source))?;
-    let store = at_rest::store_for_reading(volume);
-    let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
+    let runtime = offline::runtime().map_err(|source| failed("start threads for", &volume.at_root())(source))?;
+    let store = offline::store_for_reading(volume);
+    let config = offline::table_config(volume, settings, store, runtime.handle().clone());
     let mut damaged = Vec::new();
     for shard in settings.shards.all() {
         let config = TableConfig { shard, ..config.clone() };
@@ -59,7 +59,7 @@ pub fn inspect_ends(
     Ok(damaged)
 }
 
-fn note(shard: ShardId, place: &DamagedPlace, report: &mut Report) {
+fn note(shard: ShardId, place: &DamagedPlace, report: &mut FsckReport) {
     let of_log = place.path.extension().is_some_and(|extension| extension == "log" || extension == "seal");
     let kind = match (of_log, place.offset) {
         (true, None) => FindingKind::MissingLog,
@@ -96,16 +96,16 @@ fn replace(
     let unreadable = |error: crate::shards::TableError| Unreadable::new(shard, error);
     // What a repair that was killed has left is of no use: it may be half of a table.
     remove(&scratch.at_root())?;
-    super::bench::make_private(&scratch.at_root())?;
+    super::session::make_private(&scratch.at_root())?;
     let log = scratch.shard_log(shard);
     disk::create_directories(&log).map_err(failed("make", &log))?;
-    let runtime = at_rest::runtime().map_err(failed("start threads for", &volume.at_root()))?;
+    let runtime = offline::runtime().map_err(failed("start threads for", &volume.at_root()))?;
     let old = TableConfig {
         shard,
-        ..at_rest::table_config(volume, settings, at_rest::store_for_reading(volume), runtime.handle().clone())
+        ..offline::table_config(volume, settings, offline::store_for_reading(volume), runtime.handle().clone())
     };
     let store = PosixStore::open(scratch.shards()).map_err(failed("use", &scratch.shards()))?;
-    let new = TableConfig { shard, ..at_rest::table_config(scratch, settings, store, runtime.handle().clone()) };
+    let new = TableConfig { shard, ..offline::table_config(scratch, settings, store, runtime.handle().clone()) };
     let (places, rows) = runtime.block_on(async {
         let salvage = Salvage::read(&old).await.map_err(unreadable)?;
         let places = (salvage.damaged.len(), salvage.ends.len());

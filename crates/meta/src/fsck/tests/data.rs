@@ -1,11 +1,11 @@
 //! Repairs of backing files and of what should have one.
 
-use super::repair::break_off::BATCHES_LEFT;
+use super::repair::kill_point::BATCHES_LEFT;
 use super::repairs::{NOTHING, Outcome, repaired};
 use super::*;
 
 #[test]
-fn data_without_a_name_is_found_one() {
+fn unnamed_data_gets_a_name() {
     let inode = InodeId((1 << 48) | 77);
     let come = [("/lost+found/100000000004d", "1 Regular bytes")];
     let damage = |site: &Site| {
@@ -29,7 +29,7 @@ fn a_name_without_data_is_set_apart() {
     let damage = |site: &Site| std::fs::remove_file(site.volume.backing_file(LARGE)).unwrap();
     repaired(damage, FindingKind::MissingBackingFile, &outcome);
     let linked = |site: &Site| {
-        let mut row = backing(5, BackingSize::Settled);
+        let mut row = backing(5, BackingSize::Authoritative);
         row.attributes.nlink = 2;
         row.xattrs = vec![Bytes::from_static(b"user.x")];
         site.put(SHARD_0, Key::Inode(LINKED), Row::Inode(row));
@@ -45,27 +45,27 @@ fn a_name_without_data_is_set_apart() {
 fn a_name_without_data_is_set_apart_once() {
     let both = |site: &Site| {
         std::fs::remove_file(site.volume.backing_file(LARGE)).unwrap();
-        let mut row = backing(5, BackingSize::Settled);
+        let mut row = backing(5, BackingSize::Authoritative);
         row.attributes.nlink = 2;
         row.xattrs = vec![Bytes::from_static(b"user.x")];
         site.put(SHARD_0, Key::Inode(LINKED), Row::Inode(row));
         // Names that a repair finds are in the other shard, too.
-        let row = entry(InodeId(50), EntryBody::Node(backing(7, BackingSize::Settled)));
+        let row = entry(InodeId(50), EntryBody::Node(backing(7, BackingSize::Authoritative)));
         site.put(SHARD_1, entry_key(DIRECTORY, "far"), row);
         site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 0)));
     };
     let at_once = Site::new();
     both(&at_once);
-    repair(&at_once.volume, Missing::SetApart, &mut |_| {}).unwrap();
+    repair(&at_once.volume, MissingContent::SetApart, &mut |_| {}).unwrap();
     let expected = at_once.tree();
     assert_eq!(expected.keys().filter(|path| path.starts_with("/lost+found/")).count(), 3, "{expected:#?}");
     for batches in 0.. {
         let site = Site::new();
         both(&site);
         BATCHES_LEFT.set(Some(batches));
-        let first = repair(&site.volume, Missing::SetApart, &mut |_| {});
+        let first = repair(&site.volume, MissingContent::SetApart, &mut |_| {});
         BATCHES_LEFT.set(None);
-        let repaired = repair(&site.volume, Missing::SetApart, &mut |_| {}).unwrap();
+        let repaired = repair(&site.volume, MissingContent::SetApart, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "after {batches} batches: {:#?}", repaired.repairs);
         assert_eq!(site.tree(), expected, "after {batches} batches: {:#?}", repaired.repairs);
         if first.is_ok() {
@@ -83,9 +83,9 @@ fn sizes_are_those_of_the_data() {
     repaired(longer, FindingKind::WrongSize, &outcome);
     let left = |site: &Site| {
         longer(site);
-        site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(unsettled(3))));
+        site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(size_stale(3))));
     };
-    let site = repaired(left, FindingKind::UnsettledSize, &outcome);
+    let site = repaired(left, FindingKind::StaleSize, &outcome);
     assert!(!site.volume.damaged().join("cut.txt").exists());
     let truncating = |site: &Site| {
         let row = entry(LARGE, EntryBody::Node(backing(3, BackingSize::Truncating(1))));
@@ -97,13 +97,13 @@ fn sizes_are_those_of_the_data() {
 
 /// Of files that were cut what is left is taken, and what they were is noted, with their paths.
 #[test]
-fn files_that_were_cut_are_noted() {
+fn truncated_files_are_noted() {
     let come = [("/large", "1 Regular ab"), ("/dir/deep", "1 Regular cd")];
     let cut = |site: &Site| {
         std::fs::write(site.volume.backing_file(LARGE), b"ab").unwrap();
         let deep = InodeId(DIRECTORY.0 + 1);
         std::fs::write(site.volume.backing_file(deep), b"cd").unwrap();
-        site.put(SHARD_1, entry_key(DIRECTORY, "deep"), entry(deep, EntryBody::Node(unsettled(9))));
+        site.put(SHARD_1, entry_key(DIRECTORY, "deep"), entry(deep, EntryBody::Node(size_stale(9))));
         site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 0)));
     };
     let site = repaired(cut, FindingKind::WrongSize, &Outcome { come: &come, ..NOTHING });

@@ -3,14 +3,14 @@
 use super::repairs::{NOTHING, repaired};
 use super::salvage::files_that_end;
 use super::*;
-use crate::snapshot::at_rest;
+use crate::snapshot::offline;
 
 impl Site {
     /// As a shard does before it gives ids of a block.
     fn take_ids(&self, shard: ShardId, inodes_end: u64) {
-        let runtime = at_rest::runtime().unwrap();
+        let runtime = offline::runtime().unwrap();
         let store = PosixStore::open(self.volume.shards()).unwrap();
-        let config = at_rest::table_config(&self.volume, &self.settings, store, runtime.handle().clone());
+        let config = offline::table_config(&self.volume, &self.settings, store, runtime.handle().clone());
         runtime.block_on(async {
             let table = Table::open(TableConfig { shard, ..config }).await.unwrap();
             let mut batch = TableBatch::default();
@@ -39,7 +39,7 @@ fn counters_are_raised() {
 
 /// A counter that cannot be read: ids begin beyond those that it can have been at, of which none is in use any more.
 #[test]
-fn a_damaged_counter_is_put_beyond_what_it_was() {
+fn damaged_counter_is_raised_above_used_ids() {
     let damage = |site: &Site| {
         site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&Key::Counter), b"\x01garbage"));
     };
@@ -49,7 +49,7 @@ fn a_damaged_counter_is_put_beyond_what_it_was() {
 
 /// Blocks of ids that the lost log alone knew of, and of which nothing else knows an id, are not given again.
 #[test]
-fn ids_that_a_lost_log_knew_of_are_not_given_again() {
+fn ids_from_a_lost_log_are_not_reused() {
     // Of the log: an empty directory, no file of it, or a file of so many bytes.
     for left in ["no shard", "nothing", "marks", "0", "64"] {
         // Where nothing is in tables, too.
@@ -68,7 +68,7 @@ fn ids_that_a_lost_log_knew_of_are_not_given_again() {
             }
         }
         assert!(!site.check().is_sound(), "{left}: its loss is not seen");
-        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+        let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "{left}: {:#?}", repaired.repairs);
         let begin = site.ids_begin_with(SHARD_0);
         assert!(begin >= taken, "{left}: ids begin again with {begin}, and those below {taken} were given");

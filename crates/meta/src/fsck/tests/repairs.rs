@@ -2,8 +2,8 @@
 //! check finds nothing at all, and whatever had nothing to do with it is as before.
 
 use super::*;
-use crate::snapshot::at_rest::{self, AtRest};
-use crate::snapshot::{Found, Snapshot};
+use crate::snapshot::offline::{self, OfflineSnapshot};
+use crate::snapshot::{Snapshot, SnapshotRow};
 use crate::tables::Kind;
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ type Tree = BTreeMap<String, String>;
 
 impl Site {
     pub(super) fn rows(&self, kind: Kind) -> Vec<(Key, Row)> {
-        let runtime = at_rest::runtime().unwrap();
-        let store = at_rest::store_for_reading(&self.volume);
-        let config = at_rest::table_config(&self.volume, &self.settings, store, runtime.handle().clone());
+        let runtime = offline::runtime().unwrap();
+        let store = offline::store_for_reading(&self.volume);
+        let config = offline::table_config(&self.volume, &self.settings, store, runtime.handle().clone());
         runtime.block_on(async {
-            let mut tables = AtRest::open(&config, self.settings.shards).await.unwrap();
+            let mut tables = OfflineSnapshot::open(&config, self.settings.shards).await.unwrap();
             let mut all = Vec::new();
             let mut snapshot = Snapshot::begin(&mut tables).await.unwrap();
             for shard in self.settings.shards.all() {
                 let mut rows = snapshot.rows(shard, kind).await.unwrap();
                 while let Some(found) = rows.next().await.unwrap() {
-                    if let Found::Row(key, row) = found {
+                    if let SnapshotRow::Row(key, row) = found {
                         all.push((key, row));
                     }
                 }
@@ -75,7 +75,7 @@ impl Site {
     }
 }
 
-/// `gone` and `come`: the paths that a repair is to remove and to make; of the others, `changed` may differ.
+/// `missing_shards` and `come`: the paths that a repair is to remove and to make; of the others, `changed` may differ.
 pub(super) struct Outcome<'a> {
     pub(super) gone: &'a [&'a str],
     pub(super) come: &'a [(&'a str, &'a str)],
@@ -92,7 +92,7 @@ pub(super) fn repaired(damage: impl FnOnce(&Site), kind: FindingKind, outcome: &
     let found = site.check();
     assert!(found.totals.contains_key(&kind), "{kind:?} is not among {:#?}", found.findings);
     assert_eq!(site.check(), found, "a check that does not repair changes nothing");
-    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.before, found);
     assert!(repaired.repairs_total > 0);
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
@@ -113,7 +113,7 @@ pub(super) fn repaired(damage: impl FnOnce(&Site), kind: FindingKind, outcome: &
         tree.remove(*path);
     }
     assert_eq!(tree, expected, "{:#?}", repaired.repairs);
-    let again = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let again = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!((again.repairs_total, again.before.findings.len()), (0, 0));
     site
 }
@@ -127,7 +127,7 @@ fn an_entry_without_its_inode_row_goes() {
 }
 
 #[test]
-fn an_inode_row_with_data_is_made_again() {
+fn missing_inode_row_with_data_is_recreated() {
     let damage = |site: &Site| {
         site.delete(SHARD_0, Key::Inode(LINKED));
         std::fs::write(site.volume.backing_file(LINKED), b"kept").unwrap();
@@ -187,7 +187,7 @@ fn an_empty_directory_without_entry_goes() {
 }
 
 #[test]
-fn a_map_with_a_hole_is_made_again() {
+fn partition_map_with_a_hole_is_rebuilt() {
     let garbage = |site: &Site| {
         let mut row = codec::encode_row(&Row::Directory(directory(ROOT)));
         // The one word of the map: partition 1 without partition 0, which it was cut from.
@@ -221,7 +221,7 @@ fn split(site: &Site) -> (PartitionIndex, ShardId) {
 }
 
 #[test]
-fn a_missing_partition_is_made_again_with_its_names() {
+fn missing_partition_is_rebuilt_with_its_names() {
     let damage = |site: &Site| {
         let (index, shard) = split(site);
         site.delete(shard, Key::Partition(DIRECTORY, index));
@@ -236,7 +236,7 @@ fn a_missing_partition_is_made_again_with_its_names() {
 }
 
 #[test]
-fn a_map_that_lacks_a_partition_learns_of_it() {
+fn partition_map_regains_a_missing_partition() {
     let damage = |site: &Site| {
         split(site);
         site.put(SHARD_1, Key::Directory(DIRECTORY), Row::Directory(directory(ROOT)));
@@ -268,18 +268,18 @@ fn an_entry_outside_of_its_partition_is_not_lost() {
 }
 
 #[test]
-fn partitions_of_cut_short_work_are_put_right() {
-    let arriving = |site: &Site| {
+fn partitions_of_interrupted_splits_are_repaired() {
+    let incoming = |site: &Site| {
         let row =
-            PartitionRow { index: PartitionIndex(1), depth: 1, state: PartitionState::Arriving, ..partition(1, 0) };
+            PartitionRow { index: PartitionIndex(1), depth: 1, state: PartitionState::Incoming, ..partition(1, 0) };
         site.put(SHARD_0, Key::Partition(DIRECTORY, PartitionIndex(1)), Row::Partition(row));
         site.put(SHARD_0, entry_key(DIRECTORY, "two"), entry(LINKED, EntryBody::Reference(FileKind::Regular)));
     };
-    repaired(arriving, FindingKind::AbortedSplit, &NOTHING);
+    repaired(incoming, FindingKind::AbortedSplit, &NOTHING);
 }
 
 #[test]
-fn counts_and_copies_are_made_again() {
+fn counts_and_copies_are_rebuilt() {
     let key = || Key::Partition(DIRECTORY, FIRST);
     repaired(|site| site.put(SHARD_1, key(), Row::Partition(partition(7, 3))), FindingKind::WrongCount, &NOTHING);
     let other = PartitionRow { mode: Mode(0o700), ..partition(1, 0) };
@@ -321,14 +321,14 @@ fn a_decided_intent_is_applied() {
 }
 
 #[test]
-fn files_with_one_id_are_parted() {
+fn files_with_one_inode_id_are_separated() {
     let twin = |row: NodeRow| entry(PLAIN, EntryBody::Node(row));
     let inline_twin = |site: &Site| site.put(SHARD_1, entry_key(DIRECTORY, "twin"), twin(inline(b"twin")));
     let come = [("/dir/twin", "1 Regular twin")];
     let counted = Outcome { come: &come, ..NOTHING };
     repaired(inline_twin, FindingKind::DuplicateInode, &counted);
     let large = |site: &Site| {
-        let row = entry(LARGE, EntryBody::Node(backing(3, BackingSize::Settled)));
+        let row = entry(LARGE, EntryBody::Node(backing(3, BackingSize::Authoritative)));
         site.put(SHARD_1, entry_key(DIRECTORY, "twin"), row);
     };
     let come = [("/large", "2 Regular abc"), ("/dir/twin", "2 Regular abc")];
@@ -351,14 +351,14 @@ fn a_directory_keeps_one_name() {
     let site = Site::new();
     damage(&site);
     assert_eq!(site.check().totals[&FindingKind::SeveralNames], 1);
-    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, []);
     let tree = site.tree();
     assert!(tree.contains_key("/dir/two") != tree.contains_key("/a second one/two"), "{tree:#?}");
 }
 
 #[test]
-fn a_circle_is_broken() {
+fn directory_cycle_is_broken() {
     let damage = |site: &Site| {
         site.delete(SHARD_0, entry_key(ROOT, "dir"));
         let own = entry(DIRECTORY, EntryBody::Directory(attributes(FileKind::Directory, 0)));
@@ -376,7 +376,7 @@ fn a_wrong_parent_is_corrected() {
 }
 
 #[test]
-fn the_root_is_made_again() {
+fn missing_root_is_recreated() {
     repaired(|site| site.delete(SHARD_0, Key::Directory(ROOT)), FindingKind::NoRoot, &NOTHING);
     let both = |site: &Site| {
         site.delete(SHARD_0, Key::Directory(ROOT));
@@ -404,7 +404,7 @@ fn orphans_go_and_named_ones_stay() {
     repaired(named, FindingKind::OrphanWithName, &NOTHING);
     let inode = InodeId(9);
     let orphan = |site: &Site| {
-        let mut row = backing(4, BackingSize::Settled);
+        let mut row = backing(4, BackingSize::Authoritative);
         row.attributes.nlink = 0;
         row.xattrs = vec![Bytes::from_static(b"user.o")];
         site.put(SHARD_0, Key::Inode(inode), Row::Inode(row));
@@ -418,7 +418,7 @@ fn orphans_go_and_named_ones_stay() {
 
 /// What was removed stays removed; what is there stays there.
 #[test]
-fn content_of_removed_files_goes_and_that_of_others_stays() {
+fn only_content_of_removed_files_is_deleted() {
     let inode = InodeId(9);
     let removed = |site: &Site| {
         site.put(SHARD_1, Key::Garbage(inode), Row::Garbage);
@@ -435,7 +435,7 @@ fn content_of_removed_files_goes_and_that_of_others_stays() {
 
 /// No server starts without the key, though nothing else needs it.
 #[test]
-fn a_damaged_key_is_made_again() {
+fn damaged_key_is_recreated() {
     let keys = |site: &Site| VolumeDir::new(site.volume.root()).read_key();
     let cut = |site: &Site| std::fs::write(site.volume.key_file(), b"short").unwrap();
     let site = repaired(cut, FindingKind::DamagedKey, &NOTHING);
@@ -447,7 +447,7 @@ fn a_damaged_key_is_made_again() {
 
 /// No server starts without the volume file; nor does it start on another one.
 #[test]
-fn a_damaged_or_lost_volume_file_is_made_again_from_its_copy() {
+fn volume_file_is_restored_from_its_copy() {
     let text = |site: &Site| std::fs::read_to_string(site.volume.volume_file()).unwrap();
     let sound = text(&Site::new());
     let cut = |site: &Site| std::fs::write(site.volume.volume_file(), "format_version = 3\nid = \"00").unwrap();
@@ -461,7 +461,7 @@ fn a_damaged_or_lost_volume_file_is_made_again_from_its_copy() {
 
 /// The copy alone: nobody misses it before the file is damaged too.
 #[test]
-fn a_damaged_copy_of_the_volume_file_is_made_again() {
+fn damaged_volume_file_copy_is_restored() {
     let text = |site: &Site| std::fs::read_to_string(site.volume.volume_file_copy()).unwrap();
     let sound = text(&Site::new());
     for damaged in [&b"format_version = 3\nid = \"00"[..], b"", b"\xff\xfe"] {
@@ -481,7 +481,7 @@ fn misplaced_rows_are_moved() {
 }
 
 #[test]
-fn rows_that_contradict_themselves_are_corrected() {
+fn contradictory_rows_are_corrected() {
     let short = entry(PLAIN, EntryBody::Node(NodeRow { attributes: attributes(FileKind::Regular, 9), ..inline(b"x") }));
     let come = [("/plain", "1 Regular x")];
     let outcome = Outcome { come: &come, ..NOTHING };
@@ -498,7 +498,7 @@ fn rows_that_contradict_themselves_are_corrected() {
 }
 
 #[test]
-fn rows_that_are_none_are_set_aside() {
+fn undecodable_rows_are_set_aside() {
     let garbage = |site: &Site| {
         site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&entry_key(ROOT, "plain")), b"\x01garbage"));
     };

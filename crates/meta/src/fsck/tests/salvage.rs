@@ -1,8 +1,8 @@
 //! A damaged table or log: it is named with the place, and what is intact in it is saved.
 
 use super::*;
-use crate::snapshot::at_rest;
-use varve_world::store_path::StorePath;
+use crate::snapshot::offline;
+use varve_env::store_path::StorePath;
 
 pub(super) fn files_that_end(directory: &StorePath, ending: &str) -> Vec<std::path::PathBuf> {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
@@ -27,9 +27,9 @@ fn spoil(site: &Site, in_table: bool) -> std::path::PathBuf {
 
 /// Many files in `dir`, in the table of shard 1 or in its log alone.
 fn fill(site: &Site, in_table: bool) {
-    let runtime = at_rest::runtime().unwrap();
+    let runtime = offline::runtime().unwrap();
     let store = PosixStore::open(site.volume.shards()).unwrap();
-    let config = at_rest::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
+    let config = offline::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
     runtime.block_on(async {
         let table = Table::open(TableConfig { shard: SHARD_1, ..config }).await.unwrap();
         for number in 10..1000 {
@@ -60,7 +60,7 @@ fn fill(site: &Site, in_table: bool) {
 fn spoiled(in_table: bool, kind: FindingKind) {
     let site = Site::new();
     fill(&site, in_table);
-    repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     // The repair has moved all into tables.
     if !in_table {
         fill(&site, false);
@@ -70,7 +70,7 @@ fn spoiled(in_table: bool, kind: FindingKind) {
     assert!(!found.is_sound());
     let finding = found.findings.iter().find(|finding| finding.kind == kind).expect("what is damaged is named");
     assert!(finding.place.contains(path.to_str().unwrap()) && finding.what.contains("at byte"), "{finding}");
-    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert_eq!(site.check().findings, []);
     let saved = site.tree().keys().filter(|path| path.contains("/f")).count();
@@ -79,18 +79,18 @@ fn spoiled(in_table: bool, kind: FindingKind) {
 }
 
 #[test]
-fn what_is_intact_in_a_damaged_table_is_saved() {
+fn intact_rows_of_a_damaged_table_are_salvaged() {
     spoiled(true, FindingKind::DamagedTable);
 }
 
 #[test]
-fn what_is_intact_in_a_damaged_log_is_saved() {
+fn intact_records_of_a_damaged_log_are_salvaged() {
     spoiled(false, FindingKind::DamagedLog);
 }
 
 /// Files of a log that are gone: they are missed, and a repair goes on with what there is.
 #[test]
-fn a_log_that_is_gone_is_missed_and_gone_on_without() {
+fn missing_log_is_reported_and_skipped() {
     for opened_since in [false, true] {
         let site = Site::flushed();
         let before = site.tree();
@@ -108,7 +108,7 @@ fn a_log_that_is_gone_is_missed_and_gone_on_without() {
         assert!(missing.is_some_and(|finding| finding.place.contains(".log")), "{:#?}", report.findings);
         let unreadable = report.findings.iter().find(|finding| finding.kind == FindingKind::UnreadableShard);
         assert!(unreadable.is_some_and(|finding| finding.what.contains("--repair")), "{:#?}", report.findings);
-        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+        let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
         assert_eq!(site.check().findings, []);
         assert_eq!(site.tree(), before, "what the tables held is there");
@@ -118,12 +118,12 @@ fn a_log_that_is_gone_is_missed_and_gone_on_without() {
 /// A log that is torn where nothing says that it was fsynced: what can be read behind that is named, and nothing else is
 /// wrong.
 #[test]
-fn what_a_torn_log_has_lost_is_named() {
+fn loss_in_a_torn_log_is_reported() {
     let site = Site::flushed();
     let before = site.tree();
-    let runtime = at_rest::runtime().unwrap();
+    let runtime = offline::runtime().unwrap();
     let store = PosixStore::open(site.volume.shards()).unwrap();
-    let config = at_rest::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
+    let config = offline::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
     runtime.block_on(async {
         let table = Table::open(TableConfig { shard: SHARD_0, ..config }).await.unwrap();
         for name in ["first", "second"] {
@@ -143,7 +143,7 @@ fn what_a_torn_log_has_lost_is_named() {
     let torn = report.findings.iter().find(|finding| finding.kind == FindingKind::TornLog).expect("it is named");
     assert!(torn.place.contains(log.to_str().unwrap()) && torn.what.contains("at byte 112"), "{torn}");
     assert!(torn.what.contains("second in directory") && !torn.what.contains("first"), "{torn}");
-    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert_eq!(site.tree(), before);
 }
@@ -176,9 +176,9 @@ impl Site {
     /// All rows are in tables.
     pub(super) fn flushed() -> Site {
         let site = Site::new();
-        let runtime = at_rest::runtime().unwrap();
+        let runtime = offline::runtime().unwrap();
         let store = PosixStore::open(site.volume.shards()).unwrap();
-        let config = at_rest::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
+        let config = offline::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
         runtime.block_on(async {
             let table = Table::open(TableConfig { shard: SHARD_0, ..config }).await.unwrap();
             table.flush().await.unwrap();
@@ -190,14 +190,14 @@ impl Site {
 
 /// Whatever byte of a table is changed: it is found, by reading the rows or by looking at the rest.
 #[test]
-fn every_byte_of_a_table_counts() {
+fn any_changed_table_byte_is_detected() {
     let site = Site::flushed();
     site.every_byte_counts(&site.table_file());
 }
 
 /// Damage where no rows are costs none.
 #[test]
-fn a_table_with_a_damaged_end_is_written_anew() {
+fn table_with_a_damaged_end_is_rewritten() {
     let site = Site::flushed();
     let path = site.table_file();
     let before = site.tree();
@@ -205,7 +205,7 @@ fn a_table_with_a_damaged_end_is_written_anew() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert!(repaired.repairs[0].contains("there are no rows"), "{:#?}", repaired.repairs);
     assert_eq!(site.tree(), before);
@@ -213,7 +213,7 @@ fn a_table_with_a_damaged_end_is_written_anew() {
 
 /// A table that is cut short or gone: what else there is is kept, and it is said what may be lost.
 #[test]
-fn a_table_that_is_cut_short_or_gone_is_made_again() {
+fn truncated_or_missing_table_is_rebuilt() {
     for kept in [Some(1.0), Some(0.5), Some(0.0), None] {
         let site = Site::flushed();
         // Written after the table, so that the log alone has it.
@@ -228,7 +228,7 @@ fn a_table_that_is_cut_short_or_gone_is_made_again() {
             None => std::fs::remove_file(&path).unwrap(),
         }
         site.expect_damage(format_args!("{kept:?}"));
-        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+        let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "{kept:?}: {:#?}", repaired.repairs);
         assert!(repaired.repairs.iter().any(|what| what.contains("damaged places")), "{:#?}", repaired.repairs);
         let tree = site.tree();
@@ -245,7 +245,7 @@ impl Site {
 
 /// Whatever byte of the newest manifest is changed, it is found, and never taken for one that leads to fewer rows.
 #[test]
-fn every_byte_of_a_manifest_counts() {
+fn any_changed_manifest_byte_is_detected() {
     let site = Site::flushed();
     let path = site.newest_manifest();
     let whole = std::fs::read(&path).unwrap();
@@ -258,7 +258,7 @@ fn every_byte_of_a_manifest_counts() {
 
 /// What a damaged manifest leads to is found by the one before it, by the tables that are newer, and in the log.
 #[test]
-fn a_damaged_manifest_costs_no_row() {
+fn damaged_manifest_loses_no_row() {
     for cut in [false, true] {
         let site = Site::flushed();
         site.put(SHARD_0, entry_key(ROOT, "later"), entry(InodeId(50), EntryBody::Node(inline(b"later"))));
@@ -271,7 +271,7 @@ fn a_damaged_manifest_costs_no_row() {
         std::fs::write(&path, bytes).unwrap();
         let finding = site.check().findings.into_iter().find(|finding| finding.kind == FindingKind::DamagedTable);
         assert!(finding.is_some_and(|finding| finding.place.contains(path.to_str().unwrap())));
-        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+        let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
         assert_eq!(site.tree(), before);
     }
@@ -279,7 +279,7 @@ fn a_damaged_manifest_costs_no_row() {
 
 /// All of them gone is not a shard that was never opened: it is missed, and its tables and its log have the rows.
 #[test]
-fn manifests_that_are_gone_cost_no_row() {
+fn missing_manifests_lose_no_row() {
     let site = Site::flushed();
     site.put(SHARD_0, entry_key(ROOT, "later"), entry(InodeId(50), EntryBody::Node(inline(b"later"))));
     let before = site.tree();
@@ -290,7 +290,7 @@ fn manifests_that_are_gone_cost_no_row() {
     let finding = report.findings.iter().find(|finding| finding.kind == FindingKind::DamagedTable);
     assert!(finding.is_some_and(|finding| finding.place.contains(&manifests.to_string())), "{:#?}", report.findings);
     assert!(!manifests.exists(), "a check writes nothing");
-    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert_eq!(site.tree(), before);
 }

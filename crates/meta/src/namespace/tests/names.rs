@@ -1,6 +1,6 @@
 //! Lookup, create, mkdir, unlink, rmdir and link by table: what sequences do not reach or do not show.
 
-use super::table::{Table, name, shards, user};
+use super::table::{ReferenceTable, name, shards, user};
 use crate::namespace::{
     At, Change, Create, Decision, Effect, Entry, GetDirectory, LINKS_MAX, Link, List, Lookup, MakeDirectory, NewNode,
     Node, Promote, Refusal, RemoveDirectory, ReviveDirectory, SetXattr, Unlink, XattrMode,
@@ -9,11 +9,23 @@ use crate::tables::{EntryBody, Key, Row};
 use bytes::Bytes;
 use varve_types::{Credentials, Errno, FileKind, InodeId, LayoutGeneration, Mode, NameHash, PartitionIndex};
 
-pub fn create(table: &mut Table, parent: InodeId, text: &str, mode: u16, who: &Credentials) -> Result<Node, Refusal> {
+pub fn create(
+    table: &mut ReferenceTable,
+    parent: InodeId,
+    text: &str,
+    mode: u16,
+    who: &Credentials,
+) -> Result<Node, Refusal> {
     table.run(&Create { parent, name: name(text), node: NewNode::Regular, mode: Mode(mode) }, who)
 }
 
-pub fn mkdir(table: &mut Table, parent: InodeId, text: &str, mode: u16, who: &Credentials) -> Result<Node, Refusal> {
+pub fn mkdir(
+    table: &mut ReferenceTable,
+    parent: InodeId,
+    text: &str,
+    mode: u16,
+    who: &Credentials,
+) -> Result<Node, Refusal> {
     table.run(&MakeDirectory { parent, name: name(text), mode: Mode(mode) }, who)
 }
 
@@ -25,17 +37,22 @@ pub fn refused<T>(errno: Errno) -> Result<T, Refusal> {
     Err(Refusal::Errno(errno))
 }
 
-fn lookup(table: &mut Table, parent: InodeId, text: &str, who: &Credentials) -> Result<Entry, Refusal> {
+fn lookup(table: &mut ReferenceTable, parent: InodeId, text: &str, who: &Credentials) -> Result<Entry, Refusal> {
     table.run(&Lookup { parent, name: name(text) }, who)
 }
 
-fn unlink(table: &mut Table, parent: InodeId, text: &str, who: &Credentials) -> Result<Option<InodeId>, Refusal> {
+fn unlink(
+    table: &mut ReferenceTable,
+    parent: InodeId,
+    text: &str,
+    who: &Credentials,
+) -> Result<Option<InodeId>, Refusal> {
     table.run(&Unlink { parent, name: name(text) }, who).map(|removed| removed.last_name_of)
 }
 
 #[test]
-fn a_name_in_a_directory_that_is_gone_is_not_found() {
-    let mut table = Table::new();
+fn lookup_in_removed_directory_fails() {
+    let mut table = ReferenceTable::new();
     let gone = InodeId(999);
     assert_eq!(lookup(&mut table, gone, "a", &root()), refused(Errno::ENOENT));
     assert_eq!(create(&mut table, gone, "a", 0o644, &root()), refused(Errno::ENOENT));
@@ -45,8 +62,8 @@ fn a_name_in_a_directory_that_is_gone_is_not_found() {
 
 /// Errors come in Linux's order: no search before no name, a taken name before no write.
 #[test]
-fn errors_of_create_come_in_linuxs_order() {
-    let mut table = Table::new();
+fn create_errors_follow_linux_order() {
+    let mut table = ReferenceTable::new();
     let closed = mkdir(&mut table, InodeId::ROOT, "closed", 0o700, &root()).unwrap().inode;
     let visible = mkdir(&mut table, InodeId::ROOT, "visible", 0o755, &root()).unwrap().inode;
     create(&mut table, visible, "taken", 0o644, &root()).unwrap();
@@ -59,8 +76,8 @@ fn errors_of_create_come_in_linuxs_order() {
 }
 
 #[test]
-fn a_create_is_one_entry_and_one_tally() {
-    let table = Table::new();
+fn create_writes_one_entry_and_one_count() {
+    let table = ReferenceTable::new();
     let verb = Create { parent: InodeId::ROOT, name: name("a"), node: NewNode::Regular, mode: Mode(0o640) };
     let Decision::Commit { changes, effects, outcome } = table.decide(&verb, &user(1000)) else {
         panic!("a create commits");
@@ -78,7 +95,7 @@ fn a_create_is_one_entry_and_one_tally() {
 /// symlink(2): an empty target is ENOENT, one beyond PATH_MAX is ENAMETOOLONG; a symlink's size is its target's length.
 #[test]
 fn targets_of_symlinks_are_bounded() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     for (length, expected) in [(0, Err(Errno::ENOENT)), (4095, Ok(4095)), (4096, Err(Errno::ENAMETOOLONG))] {
         let node = NewNode::Symlink { target: Bytes::from(vec![b'x'; length]) };
         let verb = Create { parent: InodeId::ROOT, name: name(&format!("l{length}")), node, mode: Mode(0) };
@@ -88,8 +105,8 @@ fn targets_of_symlinks_are_bounded() {
 }
 
 #[test]
-fn a_set_group_id_directory_passes_its_group_on() {
-    let mut table = Table::new();
+fn set_gid_directory_passes_on_its_group() {
+    let mut table = ReferenceTable::new();
     let shared = mkdir(&mut table, InodeId::ROOT, "shared", 0o777, &root()).unwrap().inode;
     let Some(Row::Directory(row)) = table.rows.get_mut(&Key::Directory(shared)) else { panic!("no directory row") };
     (row.mode, row.gid) = (Mode(0o2777), 50);
@@ -107,8 +124,8 @@ fn a_set_group_id_directory_passes_its_group_on() {
 }
 
 #[test]
-fn a_new_directory_is_empty_at_the_home_that_its_id_names() {
-    let mut table = Table::new();
+fn new_directory_lives_on_the_shard_of_its_id() {
+    let mut table = ReferenceTable::new();
     let inode = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
     let node = table.run(&GetDirectory { directory: inode }, &root()).unwrap();
     assert_eq!((node.row.parent, node.counts.entries, node.counts.subdirectories), (InodeId::ROOT, 0, 0));
@@ -120,7 +137,7 @@ fn a_new_directory_is_empty_at_the_home_that_its_id_names() {
 
 #[test]
 fn only_root_makes_devices() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     for node in [NewNode::CharDevice { rdev: 1 }, NewNode::BlockDevice { rdev: 1 }] {
         let verb = Create { parent: InodeId::ROOT, name: name("dev"), node, mode: Mode(0o600) };
         assert_eq!(table.run(&verb, &user(1000)), refused(Errno::EPERM));
@@ -130,7 +147,7 @@ fn only_root_makes_devices() {
 /// unlink(2) of a directory is EISDIR on Linux, rmdir(2) of anything else ENOTDIR, of a full one ENOTEMPTY.
 #[test]
 fn files_are_unlinked_and_empty_directories_removed() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let directory = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
     create(&mut table, directory, "f", 0o644, &root()).unwrap();
     let remove = |parent, text: &str| RemoveDirectory { parent, name: name(text) };
@@ -145,8 +162,8 @@ fn files_are_unlinked_and_empty_directories_removed() {
 
 /// A directory is empty only if every partition is, and all of them go.
 #[test]
-fn a_split_directory_is_removed_whole() {
-    let mut table = Table::new();
+fn rmdir_removes_all_partitions() {
+    let mut table = ReferenceTable::new();
     let directory = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
     for i in 0..20 {
         create(&mut table, directory, &i.to_string(), 0o644, &root()).unwrap();
@@ -163,8 +180,8 @@ fn a_split_directory_is_removed_whole() {
 }
 
 #[test]
-fn in_a_sticky_directory_others_files_stay() {
-    let mut table = Table::new();
+fn sticky_directory_protects_files_of_others() {
+    let mut table = ReferenceTable::new();
     let tmp = mkdir(&mut table, InodeId::ROOT, "tmp", 0o1777, &user(5)).unwrap().inode;
     for text in ["a", "b", "c"] {
         create(&mut table, tmp, text, 0o666, &user(1000)).unwrap();
@@ -176,8 +193,8 @@ fn in_a_sticky_directory_others_files_stay() {
 }
 
 #[test]
-fn the_last_name_of_a_backing_file_reaps_it() {
-    let mut table = Table::new();
+fn unlink_of_last_name_reaps_backing_file() {
+    let mut table = ReferenceTable::new();
     let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
     let at = At::Entry { parent: InodeId::ROOT, name: name("f"), inode: file };
     table.run(&Promote { at, generation: LayoutGeneration(0), size: 100 }, &root()).unwrap();
@@ -189,7 +206,7 @@ fn the_last_name_of_a_backing_file_reaps_it() {
 /// An open file that loses its last name lives on as an orphan, and its content stays.
 #[test]
 fn an_open_file_without_a_name_is_an_orphan() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
     table.open.insert(file);
     assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), Ok(Some(file)));
@@ -202,7 +219,7 @@ fn an_open_file_without_a_name_is_an_orphan() {
 
 #[test]
 fn a_second_name_moves_a_file_into_an_inode_row() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
     let source = At::Entry { parent: InodeId::ROOT, name: name("f"), inode: file };
     let link = Link { source: source.clone(), parent: InodeId::ROOT, name: name("g") };
@@ -220,7 +237,7 @@ fn a_second_name_moves_a_file_into_an_inode_row() {
 
 #[test]
 fn links_have_a_limit_and_directories_have_none() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let directory = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
     let link = |inode, text: &str| Link { source: At::Inode(inode), parent: InodeId::ROOT, name: name(text) };
     assert_eq!(table.run(&link(directory, "e"), &root()), refused(Errno::EPERM));
@@ -235,8 +252,8 @@ fn links_have_a_limit_and_directories_have_none() {
 
 /// A reference whose inode row is not there is told, and no panic: it may be damage.
 #[test]
-fn a_torn_name_is_told() {
-    let mut table = Table::new();
+fn entry_without_inode_row_is_reported() {
+    let mut table = ReferenceTable::new();
     let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
     let at = At::Entry { parent: InodeId::ROOT, name: name("f"), inode: file };
     let xattr = SetXattr { at, name: "user.a".into(), value: "1".into(), mode: XattrMode::Create };
@@ -249,7 +266,7 @@ fn a_torn_name_is_told() {
 /// it is.
 #[test]
 fn lost_directories_are_revived_empty() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let owner = user(1000);
     let made = mkdir(&mut table, InodeId::ROOT, "d", 0o750, &owner).unwrap();
     let revive = |at: &str| ReviveDirectory { parent: InodeId::ROOT, name: name(at) };
@@ -272,7 +289,7 @@ fn lost_directories_are_revived_empty() {
 /// Listing takes the right to read, which search alone is not.
 #[test]
 fn listing_needs_read_permission() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let directory = mkdir(&mut table, InodeId::ROOT, "d", 0o711, &user(1000)).unwrap().inode;
     let list = List { directory, from: NameHash(0) };
     table.run(&list, &user(1000)).unwrap();

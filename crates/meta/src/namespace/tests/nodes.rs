@@ -1,11 +1,11 @@
 //! Attributes, opening, content and its place, by table.
 
 use super::names::{create, mkdir, refused, root};
-use super::table::{INLINE_LIMIT, Table, at_second, name, user};
+use super::table::{INLINE_LIMIT, ReferenceTable, at_second, name, user};
 use crate::namespace::{
-    AbandonTruncate, At, BackingFile, Begun, Change, ChangeAttributes, Counts, Decision, DirectoryNode, Effect,
-    FindTruncate, FinishTruncate, GetAttributes, Granted, Link, Node, NodeContent, Open, OpenMode, Promote, RaiseSize,
-    ReadLink, Refusal, SettleSize, SizeState, UnsettleSize, WriteInline,
+    AbandonTruncate, At, BackingFile, Change, ChangeAttributes, Decision, DirectoryNode, Effect, FindTruncate,
+    FinishTruncate, GetAttributes, Granted, Link, MarkSizeStale, Node, NodeContent, Open, OpenMode, PartitionTotals,
+    PendingTruncate, Promote, RaiseSize, ReadLink, RecordSize, Refusal, SizeState, WriteInline,
 };
 use crate::tables::{BackingSize, Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -15,12 +15,12 @@ const ROOT: InodeId = InodeId::ROOT;
 const INLINE: LayoutGeneration = LayoutGeneration(0);
 const BACKING: LayoutGeneration = LayoutGeneration(1);
 
-fn file(table: &mut Table, mode: u16, who: &Credentials) -> At {
+fn file(table: &mut ReferenceTable, mode: u16, who: &Credentials) -> At {
     let inode = create(table, ROOT, "f", mode, who).unwrap().inode;
     At::Entry { parent: ROOT, name: name("f"), inode }
 }
 
-fn promoted(table: &mut Table, mode: u16, who: &Credentials) -> At {
+fn promoted(table: &mut ReferenceTable, mode: u16, who: &Credentials) -> At {
     let at = file(table, mode, who);
     table.run(&Promote { at: at.clone(), generation: INLINE, size: 100 }, who).unwrap();
     table.backing.insert(at.inode(), (100, table.now));
@@ -31,11 +31,11 @@ fn backing(at: &At, generation: LayoutGeneration) -> BackingFile {
     BackingFile { at: at.clone(), generation }
 }
 
-fn unsettled(at_least: u64) -> Content {
-    Content::Backing(BackingSize::Unsettled { at_least })
+fn size_stale(at_least: u64) -> Content {
+    Content::Backing(BackingSize::Stale { at_least })
 }
 
-fn set(table: &mut Table, at: &At, set: SetAttributes, who: &Credentials) -> Result<Node, Refusal> {
+fn set(table: &mut ReferenceTable, at: &At, set: SetAttributes, who: &Credentials) -> Result<Node, Refusal> {
     table.run(&ChangeAttributes { at: at.clone(), set }, who)
 }
 
@@ -55,7 +55,7 @@ fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> SetAttributes {
     SetAttributes { atime, mtime, ..SetAttributes::default() }
 }
 
-fn content(table: &Table, at: &At) -> Content {
+fn content(table: &ReferenceTable, at: &At) -> Content {
     match (at, table.entry(ROOT, &name("f")).map(|row| &row.body)) {
         (At::Entry { .. }, Some(EntryBody::Node(row))) => row.content.clone(),
         _ => table.inode_row(at.inode()).unwrap().content.clone(),
@@ -63,8 +63,8 @@ fn content(table: &Table, at: &At) -> Content {
 }
 
 #[test]
-fn what_is_nowhere_is_not_here() {
-    let mut table = Table::new();
+fn missing_rows_return_not_here() {
+    let mut table = ReferenceTable::new();
     let nowhere = [At::Inode(InodeId(999)), At::Entry { parent: ROOT, name: name("x"), inode: InodeId(999) }];
     for at in nowhere {
         assert_eq!(table.run(&GetAttributes { at: at.clone() }, &root()), Err(Refusal::NotHere));
@@ -72,15 +72,15 @@ fn what_is_nowhere_is_not_here() {
         let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
         assert_eq!(table.run(&open, &root()), Err(Refusal::NotHere));
         assert_eq!(table.run(&ReadLink { at: at.clone() }, &root()), Err(Refusal::NotHere));
-        let unsettle = UnsettleSize { file: backing(&at, INLINE), at_least: u64::MAX };
-        assert_eq!(table.run(&unsettle, &root()), Err(Refusal::NotHere));
+        let mark_size_stale = MarkSizeStale { file: backing(&at, INLINE), at_least: u64::MAX };
+        assert_eq!(table.run(&mark_size_stale, &root()), Err(Refusal::NotHere));
     }
 }
 
 /// chmod(2): the owner and root; without the group no set-group-id.
 #[test]
 fn owners_change_modes() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o644, &user(1000));
     assert_eq!(set(&mut table, &at, mode(0o600), &user(1001)), refused(Errno::EPERM));
     let node = set(&mut table, &at, mode(0o2755), &user(1000)).unwrap();
@@ -93,7 +93,7 @@ fn owners_change_modes() {
 /// A kernel clears set-id by a chmod in the name of who writes: allowed to writers, and nothing else is.
 #[test]
 fn writers_may_clear_set_id() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o6777, &user(1000));
     assert_eq!(set(&mut table, &at, mode(0o770), &user(1001)), refused(Errno::EPERM));
     assert_eq!(set(&mut table, &at, mode(0o777), &user(1001)).unwrap().attributes.mode, Mode(0o777));
@@ -103,7 +103,7 @@ fn writers_may_clear_set_id() {
 /// chown(2): root gives away, owners choose among their groups, and set-id bits go even where root does it.
 #[test]
 fn owners_choose_among_their_groups() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o6755, &user(1000));
     assert_eq!(set(&mut table, &at, owner(Some(1001), None), &user(1000)), refused(Errno::EPERM));
     assert_eq!(set(&mut table, &at, owner(None, Some(50)), &user(1000)), refused(Errno::EPERM));
@@ -117,8 +117,8 @@ fn owners_choose_among_their_groups() {
 
 /// utimensat(2): given times are the owner's; both to now, a writer's (EACCES without); one to now is a given time.
 #[test]
-fn times_are_the_owners_or_now() {
-    let mut table = Table::new();
+fn only_owner_sets_arbitrary_times() {
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o646, &user(1000));
     let (now, then) = (Some(SetTime::Now), Some(SetTime::To(at_second(5))));
     let (writer, reader) = (user(1001), Credentials { uid: 7, gid: 1000, groups: Vec::new() });
@@ -133,8 +133,8 @@ fn times_are_the_owners_or_now() {
 
 /// A directory's mode and owner are in all its partitions, and that an mtime was set, which it may be back and ahead.
 #[test]
-fn a_directorys_attributes_reach_every_partition() {
-    let mut table = Table::new();
+fn directory_attributes_are_copied_to_every_partition() {
+    let mut table = ReferenceTable::new();
     let directory = mkdir(&mut table, ROOT, "d", 0o777, &root()).unwrap().inode;
     for i in 0..12 {
         create(&mut table, directory, &i.to_string(), 0o644, &root()).unwrap();
@@ -162,17 +162,17 @@ fn a_directorys_attributes_reach_every_partition() {
 /// utimensat(2) of a directory, back and ahead of now: its ctime is that of the call; its mtime stays what was set until a
 /// name changes, and is that change's from then on.
 #[test]
-fn an_mtime_of_a_directory_stays_until_names_change() {
-    let mut table = Table::new();
+fn explicit_directory_mtime_stays_until_names_change() {
+    let mut table = ReferenceTable::new();
     let directory = mkdir(&mut table, ROOT, "d", 0o777, &root()).unwrap().inode;
     for i in 0..12 {
         create(&mut table, directory, &i.to_string(), 0o644, &root()).unwrap();
         table.split(directory, NameHash(i << 59));
     }
     let at = At::Inode(directory);
-    let shown = |table: &Table| {
+    let shown = |table: &ReferenceTable| {
         let row = table.directory_row(directory).unwrap().clone();
-        let mut counts = Counts::default();
+        let mut counts = PartitionTotals::default();
         table.partitions(directory).iter().for_each(|partition| counts.add(partition));
         DirectoryNode { inode: directory, map: row.map.clone(), row, depth: 0, counts }.node().attributes
     };
@@ -188,8 +188,8 @@ fn an_mtime_of_a_directory_stays_until_names_change() {
 
 /// An atime alone touches no partition, so that it stays in the home's shard.
 #[test]
-fn an_atime_of_a_directory_is_its_rows_alone() {
-    let mut table = Table::new();
+fn directory_atime_is_in_its_row_only() {
+    let mut table = ReferenceTable::new();
     let directory = mkdir(&mut table, ROOT, "d", 0o777, &root()).unwrap().inode;
     let verb = ChangeAttributes { at: At::Inode(directory), set: times(Some(SetTime::Now), None) };
     let Decision::Commit { changes, .. } = table.decide(&verb, &root()) else { panic!("commits") };
@@ -198,7 +198,7 @@ fn an_atime_of_a_directory_is_its_rows_alone() {
 
 #[test]
 fn inline_content_is_cut_and_filled_with_zeros() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o644, &root());
     let data = Bytes::from_static(b"hello");
     table.run(&WriteInline { at: at.clone(), generation: INLINE, data, mtime: None }, &root()).unwrap();
@@ -216,8 +216,8 @@ fn inline_content_is_cut_and_filled_with_zeros() {
 
 /// A descriptor outlives a chmod: who owns a file that is open may cut it whatever its mode.
 #[test]
-fn an_open_read_only_file_can_be_cut_by_its_owner() {
-    let mut table = Table::new();
+fn owner_can_truncate_an_open_read_only_file() {
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o444, &user(1000));
     assert_eq!(set(&mut table, &at, size(0), &user(1000)), refused(Errno::EACCES));
     table.open.insert(at.inode());
@@ -227,16 +227,16 @@ fn an_open_read_only_file_can_be_cut_by_its_owner() {
 
 /// A truncate of a backing file governs until it is done: whoever opens or writes it does it again first.
 #[test]
-fn a_truncate_that_was_cut_short_is_done_again() {
-    let mut table = Table::new();
+fn interrupted_truncate_is_repeated() {
+    let mut table = ReferenceTable::new();
     let at = promoted(&mut table, 0o644, &root());
     let verb = ChangeAttributes { at: at.clone(), set: size(40) };
     let Decision::Commit { changes, effects, outcome } = table.decide(&verb, &root()) else { panic!("commits") };
     let now = outcome.attributes.ctime;
-    let decided = Some(Begun { size: 40, ctime: now, mtime: now });
+    let decided = Some(PendingTruncate { size: 40, ctime: now, mtime: now });
     assert_eq!(effects, [Effect::Truncate { at: at.clone(), decided }]);
     let truncate = Effect::Truncate { at: at.clone(), decided: None };
-    assert_eq!((outcome.attributes.size, outcome.content), (40, NodeContent::Backing(SizeState::Settled)));
+    assert_eq!((outcome.attributes.size, outcome.content), (40, NodeContent::Backing(SizeState::Authoritative)));
     // The server dies here: the change is made, the effect is not.
     for change in changes {
         let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
@@ -245,27 +245,28 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     let node = table.run(&GetAttributes { at: at.clone() }, &root()).unwrap();
     assert_eq!(node.attributes.size, 40, "stat sees the new size at once");
     let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
-    let unsettle = UnsettleSize { file: backing(&at, BACKING), at_least: u64::MAX };
-    let settle = SettleSize { file: backing(&at, BACKING), size: 100, mtime: at_second(1) };
+    let mark_size_stale = MarkSizeStale { file: backing(&at, BACKING), at_least: u64::MAX };
+    let settle = RecordSize { file: backing(&at, BACKING), size: 100, mtime: at_second(1) };
     let again = |decision| matches!(decision, Decision::Commit { effects, .. } if effects == [truncate.clone()]);
     assert!(again(table.decide(&open, &root())));
-    assert!(again(table.decide(&unsettle, &root())));
+    assert!(again(table.decide(&mark_size_stale, &root())));
     assert!(again(table.decide(&settle, &root())));
     table.run(&open, &root()).unwrap();
-    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Settled));
-    let Decision::Commit { effects, .. } = table.decide(&unsettle, &root()) else { panic!("commits") };
-    assert_eq!(effects, [Effect::Unsettled(at.inode())], "on disk before the file is written");
-    let late = FinishTruncate { at: at.clone(), begun: Begun { size: 7, ctime: at_second(0), mtime: at_second(0) } };
+    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Authoritative));
+    let Decision::Commit { effects, .. } = table.decide(&mark_size_stale, &root()) else { panic!("commits") };
+    assert_eq!(effects, [Effect::SizeStale(at.inode())], "on disk before the file is written");
+    let late =
+        FinishTruncate { at: at.clone(), begun: PendingTruncate { size: 7, ctime: at_second(0), mtime: at_second(0) } };
     assert_eq!(table.decide(&late, &root()), Decision::Answer(true), "a truncate that was overtaken settles nothing");
     assert_eq!(table.decide(&FindTruncate { at }, &root()), Decision::Answer(None), "nor is it done once more");
 }
 
 /// Of two truncates to one size, the first does not end the second, before which somebody may have written.
 #[test]
-fn a_truncate_ends_no_other_one() {
-    let mut table = Table::new();
+fn truncate_does_not_finish_another() {
+    let mut table = ReferenceTable::new();
     let at = promoted(&mut table, 0o644, &root());
-    let begin = |table: &mut Table, second| {
+    let begin = |table: &mut ReferenceTable, second| {
         table.now = at_second(second);
         let set = ChangeAttributes { at: at.clone(), set: size(0) };
         let Decision::Commit { changes, .. } = table.decide(&set, &root()) else { panic!("commits") };
@@ -278,7 +279,7 @@ fn a_truncate_ends_no_other_one() {
         begun
     };
     let (first, second) = (begin(&mut table, 1000), begin(&mut table, 1001));
-    let finish = |table: &Table, begun| table.decide(&FinishTruncate { at: at.clone(), begun }, &root());
+    let finish = |table: &ReferenceTable, begun| table.decide(&FinishTruncate { at: at.clone(), begun }, &root());
     assert_eq!(finish(&table, first), Decision::Answer(false));
     let effects = |finished| match finished {
         Decision::Commit { outcome: true, effects, .. } => effects,
@@ -287,13 +288,13 @@ fn a_truncate_ends_no_other_one() {
     assert_eq!(effects(finish(&table, second)), []);
     // Who has it open may write to it from then on: it must not be cut at the next opening.
     table.open.insert(at.inode());
-    assert_eq!(effects(finish(&table, second)), [Effect::Unsettled(at.inode())]);
+    assert_eq!(effects(finish(&table, second)), [Effect::SizeStale(at.inode())]);
 }
 
 /// What the store cannot do is given up, and the file is what it was.
 #[test]
-fn a_truncate_that_the_store_refuses_is_abandoned() {
-    let mut table = Table::new();
+fn truncate_refused_by_the_store_is_abandoned() {
+    let mut table = ReferenceTable::new();
     let at = promoted(&mut table, 0o644, &root());
     let verb = ChangeAttributes { at: at.clone(), set: size(1 << 62) };
     let Decision::Commit { changes, .. } = table.decide(&verb, &root()) else { panic!("commits") };
@@ -303,7 +304,7 @@ fn a_truncate_that_the_store_refuses_is_abandoned() {
     }
     let found = table.decide(&FindTruncate { at: at.clone() }, &root());
     let Decision::Answer(Some(begun)) = found else { panic!("{found:?}") };
-    let another = Begun { ctime: at_second(1), mtime: at_second(1), ..begun };
+    let another = PendingTruncate { ctime: at_second(1), mtime: at_second(1), ..begun };
     table.run(&AbandonTruncate { at: at.clone(), begun: another }, &root()).unwrap();
     assert_eq!(
         content(&table, &at),
@@ -315,53 +316,53 @@ fn a_truncate_that_the_store_refuses_is_abandoned() {
     table.run(&Link { source, parent: InodeId::ROOT, name: name("another") }, &root()).unwrap();
     assert!(matches!(table.decide(&FindTruncate { at: at.clone() }, &root()), Decision::Refuse(Refusal::NotHere)));
     table.run(&AbandonTruncate { at: at.clone(), begun }, &root()).unwrap();
-    assert_eq!(table.effects.last(), Some(&Effect::Unsettled(at.inode())), "that it was settled may be on disk");
+    assert_eq!(table.effects.last(), Some(&Effect::SizeStale(at.inode())), "that it was settled may be on disk");
     let at = At::Inode(at.inode());
-    assert_eq!(content(&table, &at), unsettled(0));
+    assert_eq!(content(&table, &at), size_stale(0));
     let open = Open { at, mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
     assert!(matches!(table.decide(&open, &root()), Decision::Answer(_)));
 }
 
 /// While it is open its size is the backing file's, also after a truncate.
 #[test]
-fn a_truncate_of_an_open_file_leaves_its_size_unsettled() {
-    let mut table = Table::new();
+fn truncate_of_an_open_file_leaves_its_size_stale() {
+    let mut table = ReferenceTable::new();
     let at = promoted(&mut table, 0o644, &root());
     table.open.insert(at.inode());
     set(&mut table, &at, size(40), &root()).unwrap();
-    assert_eq!(content(&table, &at), unsettled(40));
+    assert_eq!(content(&table, &at), size_stale(40));
     let then = Some(SetTime::To(at_second(5)));
     set(&mut table, &at, times(None, then), &root()).unwrap();
     assert_eq!(table.effects.last(), Some(&Effect::Touch { inode: at.inode(), mtime: at_second(5) }));
 }
 
-/// While its size is unsettled the row knows how many bytes a backing file has at least: what it was promoted with, had
+/// While its size is stale the row knows how many bytes a backing file has at least: what it was promoted with, had
 /// when it was settled, was cut to, or has on disk by a writer's word. A writer that cuts lowers it first, on disk.
 #[test]
-fn an_unsettled_row_knows_what_the_backing_file_has_at_least() {
-    let mut table = Table::new();
+fn row_with_stale_size_keeps_a_lower_bound() {
+    let mut table = ReferenceTable::new();
     let at = promoted(&mut table, 0o644, &root());
-    assert_eq!(content(&table, &at), unsettled(100));
+    assert_eq!(content(&table, &at), size_stale(100));
     let raise = |at_least| RaiseSize { file: backing(&at, BACKING), at_least };
-    let unsettle = |at_least| UnsettleSize { file: backing(&at, BACKING), at_least };
-    let settle = |size| SettleSize { file: backing(&at, BACKING), size, mtime: at_second(1) };
+    let mark_size_stale = |at_least| MarkSizeStale { file: backing(&at, BACKING), at_least };
+    let settle = |size| RecordSize { file: backing(&at, BACKING), size, mtime: at_second(1) };
     table.backing.insert(at.inode(), (300, at_second(1)));
     let node = table.run(&raise(200), &root()).unwrap();
-    assert_eq!(node.content, NodeContent::Backing(SizeState::Unsettled { at_least: 200 }));
+    assert_eq!(node.content, NodeContent::Backing(SizeState::Stale { at_least: 200 }));
     assert!(matches!(table.decide(&raise(150), &root()), Decision::Answer(_)), "it is known to have more");
-    assert!(matches!(table.decide(&unsettle(u64::MAX), &root()), Decision::Answer(_)));
-    assert!(matches!(table.decide(&unsettle(200), &root()), Decision::Answer(_)));
+    assert!(matches!(table.decide(&mark_size_stale(u64::MAX), &root()), Decision::Answer(_)));
+    assert!(matches!(table.decide(&mark_size_stale(200), &root()), Decision::Answer(_)));
     assert!(matches!(table.decide(&settle(199), &root()), Decision::Answer(_)), "it was cut by something else");
 
-    let Decision::Commit { effects, .. } = table.decide(&unsettle(50), &root()) else { panic!("commits") };
-    assert_eq!(effects, [Effect::Unsettled(at.inode())], "on disk before the file is cut");
-    table.run(&unsettle(50), &root()).unwrap();
-    assert_eq!(content(&table, &at), unsettled(50));
+    let Decision::Commit { effects, .. } = table.decide(&mark_size_stale(50), &root()) else { panic!("commits") };
+    assert_eq!(effects, [Effect::SizeStale(at.inode())], "on disk before the file is cut");
+    table.run(&mark_size_stale(50), &root()).unwrap();
+    assert_eq!(content(&table, &at), size_stale(50));
     table.run(&settle(300), &root()).unwrap();
-    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Settled));
+    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Authoritative));
     assert!(matches!(table.decide(&raise(400), &root()), Decision::Answer(_)), "a settled row is right");
-    table.run(&unsettle(u64::MAX), &root()).unwrap();
-    assert_eq!(content(&table, &at), unsettled(300));
+    table.run(&mark_size_stale(u64::MAX), &root()).unwrap();
+    assert_eq!(content(&table, &at), size_stale(300));
     let stale = RaiseSize { file: backing(&at, INLINE), at_least: 1000 };
     assert_eq!(table.run(&stale, &root()), Err(Refusal::Stale(BACKING)));
 }
@@ -369,7 +370,7 @@ fn an_unsettled_row_knows_what_the_backing_file_has_at_least() {
 /// A stale writer is told the generation, and its bytes go nowhere.
 #[test]
 fn generations_keep_stale_writers_out() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = promoted(&mut table, 0o644, &root());
     let data = Bytes::from_static(b"old");
     let write = WriteInline { at: at.clone(), generation: INLINE, data, mtime: None };
@@ -378,17 +379,17 @@ fn generations_keep_stale_writers_out() {
     assert_eq!(table.run(&promote, &root()), Err(Refusal::Stale(BACKING)));
     let again = Promote { at: at.clone(), generation: BACKING, size: 5 };
     assert_eq!(table.run(&again, &root()), Err(Refusal::Stale(BACKING)), "promoted already");
-    let unsettle = UnsettleSize { file: backing(&at, INLINE), at_least: u64::MAX };
-    assert_eq!(table.run(&unsettle, &root()), Err(Refusal::Stale(BACKING)));
-    let settle = SettleSize { file: backing(&at, BACKING), size: 123, mtime: at_second(6) };
+    let mark_size_stale = MarkSizeStale { file: backing(&at, INLINE), at_least: u64::MAX };
+    assert_eq!(table.run(&mark_size_stale, &root()), Err(Refusal::Stale(BACKING)));
+    let settle = RecordSize { file: backing(&at, BACKING), size: 123, mtime: at_second(6) };
     let node = table.run(&settle, &root()).unwrap();
     assert_eq!((node.attributes.size, node.attributes.mtime), (123, at_second(6)));
-    assert_eq!(node.content, NodeContent::Backing(SizeState::Settled));
+    assert_eq!(node.content, NodeContent::Backing(SizeState::Authoritative));
 }
 
 #[test]
 fn inline_content_has_a_limit_and_a_time() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o6755, &user(1000));
     let write = |size: usize, mtime: Option<Timestamp>| WriteInline {
         at: at.clone(),
@@ -406,8 +407,8 @@ fn inline_content_has_a_limit_and_a_time() {
 
 /// Promise: of two writers of a row's content, the second is told that it has changed, whichever way it was.
 #[test]
-fn whoever_replaces_content_makes_others_stale() {
-    let mut table = Table::new();
+fn replaced_content_raises_the_generation() {
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o644, &root());
     let write = |generation, bytes: &'static [u8]| WriteInline {
         at: at.clone(),
@@ -416,7 +417,7 @@ fn whoever_replaces_content_makes_others_stale() {
         mtime: None,
     };
     let mut known = INLINE;
-    let mut replaced = |table: &mut Table, node: Result<Node, Refusal>, how: &str| {
+    let mut replaced = |table: &mut ReferenceTable, node: Result<Node, Refusal>, how: &str| {
         let now = node.unwrap().generation;
         assert_eq!(table.run(&write(known, b"stale"), &root()), Err(Refusal::Stale(now)), "{how}");
         known = now;
@@ -437,7 +438,7 @@ fn whoever_replaces_content_makes_others_stale() {
 /// On root's volumes backing files follow the owner and mode of what they hold.
 #[test]
 fn backing_files_follow_owner_and_mode() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = promoted(&mut table, 0o640, &user(1000));
     let inode = at.inode();
     assert_eq!(table.effects, [Effect::Own { inode, uid: 1000, gid: 1000, mode: Mode(0o640) }]);
@@ -450,7 +451,7 @@ fn backing_files_follow_owner_and_mode() {
 /// open(2): O_TRUNC takes the right to write whatever the mode, and means nothing to what is no regular file.
 #[test]
 fn opens_are_checked() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o444, &user(1000));
     let open = |at: &At, mode, truncate| Open { at: at.clone(), mode, truncate, granted: Granted::Nothing };
     let who = user(1000);
@@ -467,8 +468,8 @@ fn opens_are_checked() {
 
 /// A row that refers to another kind of row is never looked at as this one.
 #[test]
-fn a_directory_is_not_found_by_its_entry() {
-    let mut table = Table::new();
+fn directory_is_not_located_by_entry() {
+    let mut table = ReferenceTable::new();
     let inode = mkdir(&mut table, ROOT, "d", 0o755, &root()).unwrap().inode;
     let at = At::Entry { parent: ROOT, name: name("d"), inode };
     assert_eq!(table.run(&GetAttributes { at }, &root()), Err(Refusal::NotHere));

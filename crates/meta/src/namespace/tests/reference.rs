@@ -6,12 +6,12 @@ use crate::namespace::{NewNode, Refusal, RenameFlags, XattrMode};
 use std::collections::{BTreeMap, BTreeSet};
 use varve_types::{Credentials, Errno, FileKind, InodeId, SetAttributes, SetTime, Timestamp};
 
-type Name = Vec<u8>;
-pub type Answer<T> = Result<T, Refusal>;
+type ReferenceName = Vec<u8>;
+pub type ReferenceResult<T> = Result<T, Refusal>;
 
 #[derive(Clone, Debug)]
 pub enum Body {
-    Directory(BTreeMap<Name, InodeId>),
+    Directory(BTreeMap<ReferenceName, InodeId>),
     Inline(Vec<u8>),
     Backing(u64),
     Symlink(Vec<u8>),
@@ -19,14 +19,14 @@ pub enum Body {
 }
 
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct ReferenceNode {
     pub kind: FileKind,
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
     pub rdev: u32,
     pub body: Body,
-    pub xattrs: BTreeMap<Name, Vec<u8>>,
+    pub xattrs: BTreeMap<ReferenceName, Vec<u8>>,
     pub atime: Timestamp,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
@@ -35,16 +35,16 @@ pub struct Node {
 }
 
 pub struct Reference {
-    pub nodes: BTreeMap<InodeId, Node>,
+    pub nodes: BTreeMap<InodeId, ReferenceNode>,
     pub open: BTreeSet<InodeId>,
     pub now: Timestamp,
 }
 
-fn no<T>(errno: Errno) -> Answer<T> {
+fn no<T>(errno: Errno) -> ReferenceResult<T> {
     Err(Refusal::Errno(errno))
 }
 
-impl Node {
+impl ReferenceNode {
     fn may(&self, who: &Credentials, bits: u16) -> bool {
         if who.uid == 0 {
             return bits & 1 == 0 || self.kind == FileKind::Directory || self.mode & 0o111 != 0;
@@ -85,7 +85,7 @@ impl Node {
 
 impl Reference {
     pub fn new(now: Timestamp) -> Reference {
-        let root = Node {
+        let root = ReferenceNode {
             kind: FileKind::Directory,
             mode: 0o777,
             uid: 0,
@@ -101,14 +101,14 @@ impl Reference {
         Reference { nodes: BTreeMap::from([(InodeId::ROOT, root)]), open: BTreeSet::new(), now }
     }
 
-    pub fn children(&self, directory: InodeId) -> Answer<&BTreeMap<Name, InodeId>> {
+    pub fn children(&self, directory: InodeId) -> ReferenceResult<&BTreeMap<ReferenceName, InodeId>> {
         match self.nodes.get(&directory).map(|node| &node.body) {
             Some(Body::Directory(children)) => Ok(children),
             _ => no(Errno::ENOENT),
         }
     }
 
-    fn children_mut(&mut self, directory: InodeId) -> &mut BTreeMap<Name, InodeId> {
+    fn children_mut(&mut self, directory: InodeId) -> &mut BTreeMap<ReferenceName, InodeId> {
         match &mut self.nodes.get_mut(&directory).unwrap().body {
             Body::Directory(children) => children,
             _ => unreachable!("only directories have children"),
@@ -142,17 +142,17 @@ impl Reference {
         upper == lower || self.parent(lower).is_some_and(|parent| self.above(upper, parent))
     }
 
-    fn searchable(&self, who: &Credentials, directory: InodeId) -> Answer<()> {
+    fn searchable(&self, who: &Credentials, directory: InodeId) -> ReferenceResult<()> {
         self.children(directory)?;
         if self.nodes[&directory].may(who, 1) { Ok(()) } else { no(Errno::EACCES) }
     }
 
-    fn writable(&self, who: &Credentials, directory: InodeId) -> Answer<()> {
+    fn writable(&self, who: &Credentials, directory: InodeId) -> ReferenceResult<()> {
         if self.nodes[&directory].may(who, 3) { Ok(()) } else { no(Errno::EACCES) }
     }
 
     /// unlink(2): EACCES without write permission on the directory, EPERM where it is sticky and others own it.
-    fn removable(&self, who: &Credentials, directory: InodeId, child: InodeId) -> Answer<()> {
+    fn removable(&self, who: &Credentials, directory: InodeId, child: InodeId) -> ReferenceResult<()> {
         self.writable(who, directory)?;
         let (parent, child) = (&self.nodes[&directory], &self.nodes[&child]);
         if parent.mode & 0o1000 != 0 && !parent.owner(who) && !child.owner(who) {
@@ -178,7 +178,7 @@ impl Reference {
         self.nodes.get_mut(&inode).unwrap().ctime_or = Some(now);
     }
 
-    pub fn lookup(&self, who: &Credentials, directory: InodeId, name: &Name) -> Answer<InodeId> {
+    pub fn lookup(&self, who: &Credentials, directory: InodeId, name: &ReferenceName) -> ReferenceResult<InodeId> {
         self.searchable(who, directory)?;
         self.children(directory)?.get(name).copied().ok_or(Refusal::Errno(Errno::ENOENT))
     }
@@ -187,11 +187,11 @@ impl Reference {
         &mut self,
         who: &Credentials,
         directory: InodeId,
-        name: &Name,
+        name: &ReferenceName,
         inode: InodeId,
         kind: FileKind,
         mode: u16,
-    ) -> Answer<&mut Node> {
+    ) -> ReferenceResult<&mut ReferenceNode> {
         self.searchable(who, directory)?;
         if self.children(directory)?.contains_key(name) {
             return no(Errno::EEXIST);
@@ -212,7 +212,7 @@ impl Reference {
             }
         }
         let now = self.now;
-        let node = Node {
+        let node = ReferenceNode {
             kind,
             mode,
             uid: who.uid,
@@ -235,11 +235,11 @@ impl Reference {
         &mut self,
         who: &Credentials,
         directory: InodeId,
-        name: &Name,
+        name: &ReferenceName,
         inode: InodeId,
         new: &NewNode,
         mode: u16,
-    ) -> Answer<()> {
+    ) -> ReferenceResult<()> {
         if matches!(new, NewNode::Symlink { target } if target.is_empty()) {
             return no(Errno::ENOENT);
         }
@@ -258,10 +258,10 @@ impl Reference {
         &mut self,
         who: &Credentials,
         directory: InodeId,
-        name: &Name,
+        name: &ReferenceName,
         inode: InodeId,
         mode: u16,
-    ) -> Answer<()> {
+    ) -> ReferenceResult<()> {
         let node = self.make(who, directory, name, inode, FileKind::Directory, mode & 0o1777)?;
         node.body = Body::Directory(BTreeMap::new());
         Ok(())
@@ -281,7 +281,12 @@ impl Reference {
         Some(inode)
     }
 
-    pub fn unlink(&mut self, who: &Credentials, directory: InodeId, name: &Name) -> Answer<Option<InodeId>> {
+    pub fn unlink(
+        &mut self,
+        who: &Credentials,
+        directory: InodeId,
+        name: &ReferenceName,
+    ) -> ReferenceResult<Option<InodeId>> {
         let inode = self.lookup(who, directory, name)?;
         self.removable(who, directory, inode)?;
         if self.nodes[&inode].is_directory() {
@@ -292,7 +297,12 @@ impl Reference {
         Ok(self.drop_name(inode))
     }
 
-    pub fn rmdir(&mut self, who: &Credentials, directory: InodeId, name: &Name) -> Answer<Option<InodeId>> {
+    pub fn rmdir(
+        &mut self,
+        who: &Credentials,
+        directory: InodeId,
+        name: &ReferenceName,
+    ) -> ReferenceResult<Option<InodeId>> {
         let inode = self.lookup(who, directory, name)?;
         self.removable(who, directory, inode)?;
         if !self.nodes[&inode].is_directory() {
@@ -309,10 +319,10 @@ impl Reference {
     pub fn rename(
         &mut self,
         who: &Credentials,
-        (old_dir, old_name): (InodeId, &Name),
-        (new_dir, new_name): (InodeId, &Name),
+        (old_dir, old_name): (InodeId, &ReferenceName),
+        (new_dir, new_name): (InodeId, &ReferenceName),
         flags: RenameFlags,
-    ) -> Answer<Option<InodeId>> {
+    ) -> ReferenceResult<Option<InodeId>> {
         self.searchable(who, old_dir)?;
         self.searchable(who, new_dir)?;
         let source = self.lookup(who, old_dir, old_name)?;
@@ -367,7 +377,13 @@ impl Reference {
         Ok(replaced.and_then(|inode| self.drop_name(inode)))
     }
 
-    pub fn link(&mut self, who: &Credentials, source: InodeId, directory: InodeId, name: &Name) -> Answer<()> {
+    pub fn link(
+        &mut self,
+        who: &Credentials,
+        source: InodeId,
+        directory: InodeId,
+        name: &ReferenceName,
+    ) -> ReferenceResult<()> {
         self.searchable(who, directory)?;
         if self.children(directory)?.contains_key(name) {
             return no(Errno::EEXIST);
@@ -385,7 +401,7 @@ impl Reference {
         Ok(())
     }
 
-    pub fn set_attributes(&mut self, who: &Credentials, inode: InodeId, set: &SetAttributes) -> Answer<()> {
+    pub fn set_attributes(&mut self, who: &Credentials, inode: InodeId, set: &SetAttributes) -> ReferenceResult<()> {
         let (now, open) = (self.now, self.open.contains(&inode));
         let Some(node) = self.nodes.get_mut(&inode) else { return Err(Refusal::NotHere) };
         if *set == SetAttributes::default() {
@@ -459,7 +475,7 @@ impl Reference {
         Ok(())
     }
 
-    pub fn open(&mut self, who: &Credentials, inode: InodeId, bits: u16, truncate: bool) -> Answer<()> {
+    pub fn open(&mut self, who: &Credentials, inode: InodeId, bits: u16, truncate: bool) -> ReferenceResult<()> {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&inode) else { return Err(Refusal::NotHere) };
         let bits = if truncate { bits | 2 } else { bits };
@@ -498,7 +514,13 @@ impl Reference {
         node.body = body;
     }
 
-    fn xattr_permission(&self, who: &Credentials, inode: InodeId, name: &Name, write: bool) -> Answer<()> {
+    fn xattr_permission(
+        &self,
+        who: &Credentials,
+        inode: InodeId,
+        name: &ReferenceName,
+        write: bool,
+    ) -> ReferenceResult<()> {
         let node = &self.nodes[&inode];
         let errno = match name.split(|byte| *byte == b'.').next() {
             Some(b"user") => {
@@ -525,7 +547,7 @@ impl Reference {
         no(errno)
     }
 
-    pub fn get_xattr(&self, who: &Credentials, inode: InodeId, name: &Name) -> Answer<Vec<u8>> {
+    pub fn get_xattr(&self, who: &Credentials, inode: InodeId, name: &ReferenceName) -> ReferenceResult<Vec<u8>> {
         self.xattr_permission(who, inode, name, false)?;
         self.nodes[&inode].xattrs.get(name).cloned().ok_or(Refusal::Errno(Errno::ENODATA))
     }
@@ -534,10 +556,10 @@ impl Reference {
         &mut self,
         who: &Credentials,
         inode: InodeId,
-        name: &Name,
+        name: &ReferenceName,
         value: &[u8],
         mode: XattrMode,
-    ) -> Answer<()> {
+    ) -> ReferenceResult<()> {
         self.xattr_permission(who, inode, name, true)?;
         let xattrs = &mut self.nodes.get_mut(&inode).unwrap().xattrs;
         match (mode, xattrs.contains_key(name)) {
@@ -550,7 +572,7 @@ impl Reference {
         Ok(())
     }
 
-    pub fn remove_xattr(&mut self, who: &Credentials, inode: InodeId, name: &Name) -> Answer<()> {
+    pub fn remove_xattr(&mut self, who: &Credentials, inode: InodeId, name: &ReferenceName) -> ReferenceResult<()> {
         self.xattr_permission(who, inode, name, true)?;
         if self.nodes.get_mut(&inode).unwrap().xattrs.remove(name).is_none() {
             return no(Errno::ENODATA);
@@ -559,8 +581,8 @@ impl Reference {
         Ok(())
     }
 
-    pub fn list_xattrs(&self, who: &Credentials, inode: InodeId) -> Vec<Name> {
-        let shown = |name: &&Name| who.uid == 0 || !name.starts_with(b"trusted.");
+    pub fn list_xattrs(&self, who: &Credentials, inode: InodeId) -> Vec<ReferenceName> {
+        let shown = |name: &&ReferenceName| who.uid == 0 || !name.starts_with(b"trusted.");
         self.nodes[&inode].xattrs.keys().filter(shown).cloned().collect()
     }
 

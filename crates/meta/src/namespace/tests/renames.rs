@@ -1,7 +1,7 @@
 //! Rename by table: the cases of rename(2) and renameat2(2) that sequences seldom reach.
 
 use super::names::{create, mkdir, refused, root};
-use super::table::{Table, name, user};
+use super::table::{ReferenceTable, name, user};
 use crate::namespace::{At, Change, Decision, GetAttributes, Refusal, Rename, RenameFlags};
 use crate::tables::{EntryBody, Key};
 use varve_types::{Credentials, Errno, FileKind, InodeId};
@@ -11,7 +11,7 @@ fn verb(parent: InodeId, text: &str, new_parent: InodeId, new: &str, flags: Rena
 }
 
 fn rename(
-    table: &mut Table,
+    table: &mut ReferenceTable,
     (parent, text): (InodeId, &str),
     (new_parent, new): (InodeId, &str),
     who: &Credentials,
@@ -23,8 +23,8 @@ fn rename(
 const ROOT: InodeId = InodeId::ROOT;
 
 #[test]
-fn kinds_must_agree() {
-    let mut table = Table::new();
+fn rename_requires_matching_types() {
+    let mut table = ReferenceTable::new();
     create(&mut table, ROOT, "file", 0o644, &root()).unwrap();
     let full = mkdir(&mut table, ROOT, "full", 0o755, &root()).unwrap().inode;
     create(&mut table, full, "inside", 0o644, &root()).unwrap();
@@ -40,8 +40,8 @@ fn kinds_must_agree() {
 
 /// The check climbs any number of levels.
 #[test]
-fn no_directory_goes_into_itself() {
-    let mut table = Table::new();
+fn directory_cannot_move_into_itself() {
+    let mut table = ReferenceTable::new();
     let mut chain = vec![ROOT];
     for level in 0..30 {
         let parent = chain[level];
@@ -63,11 +63,13 @@ fn no_directory_goes_into_itself() {
 }
 
 #[test]
-fn flags_decide_about_a_name_that_is_taken() {
-    let mut table = Table::new();
+fn rename_flags_handle_an_existing_target() {
+    let mut table = ReferenceTable::new();
     let a = create(&mut table, ROOT, "a", 0o644, &root()).unwrap().inode;
     let d = mkdir(&mut table, ROOT, "d", 0o755, &root()).unwrap().inode;
-    let run = |table: &mut Table, from: &str, to: &str, flags| table.run(&verb(ROOT, from, ROOT, to, flags), &root());
+    let run = |table: &mut ReferenceTable, from: &str, to: &str, flags| {
+        table.run(&verb(ROOT, from, ROOT, to, flags), &root())
+    };
     assert_eq!(run(&mut table, "a", "d", RenameFlags::NoReplace), refused(Errno::EEXIST));
     assert_eq!(run(&mut table, "a", "a", RenameFlags::NoReplace), refused(Errno::EEXIST));
     assert_eq!(run(&mut table, "a", "b", RenameFlags::Exchange), refused(Errno::ENOENT));
@@ -79,8 +81,8 @@ fn flags_decide_about_a_name_that_is_taken() {
 
 /// Moving a directory writes its `..`, so it takes write permission on the directory itself; within a parent it does not.
 #[test]
-fn a_directory_that_changes_its_parent_must_be_writable() {
-    let mut table = Table::new();
+fn reparented_directory_must_be_writable() {
+    let mut table = ReferenceTable::new();
     let who = user(1000);
     let to = mkdir(&mut table, ROOT, "to", 0o777, &root()).unwrap().inode;
     mkdir(&mut table, ROOT, "locked", 0o555, &who).unwrap();
@@ -90,7 +92,7 @@ fn a_directory_that_changes_its_parent_must_be_writable() {
 
 #[test]
 fn sticky_directories_guard_both_names() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let tmp = mkdir(&mut table, ROOT, "tmp", 0o1777, &root()).unwrap().inode;
     create(&mut table, tmp, "theirs", 0o666, &user(1001)).unwrap();
     create(&mut table, tmp, "mine", 0o666, &user(1000)).unwrap();
@@ -102,8 +104,8 @@ fn sticky_directories_guard_both_names() {
 
 /// design: attribute writes carry the inode id. A file that is open keeps a place that its descriptors find.
 #[test]
-fn an_open_file_that_is_renamed_gets_an_inode_row() {
-    let mut table = Table::new();
+fn renamed_open_file_gets_an_inode_row() {
+    let mut table = ReferenceTable::new();
     let file = create(&mut table, ROOT, "f", 0o644, &root()).unwrap().inode;
     table.open.insert(file);
     rename(&mut table, (ROOT, "f"), (ROOT, "g"), &root()).unwrap();
@@ -115,8 +117,8 @@ fn an_open_file_that_is_renamed_gets_an_inode_row() {
 
 /// A name's new owner is never taken for the old one.
 #[test]
-fn an_entry_that_means_another_inode_is_not_here() {
-    let mut table = Table::new();
+fn entry_of_another_inode_returns_not_here() {
+    let mut table = ReferenceTable::new();
     let first = create(&mut table, ROOT, "a", 0o644, &root()).unwrap().inode;
     create(&mut table, ROOT, "b", 0o644, &root()).unwrap();
     assert_eq!(rename(&mut table, (ROOT, "b"), (ROOT, "a"), &root()), Ok(Some(first)));
@@ -127,7 +129,7 @@ fn an_entry_that_means_another_inode_is_not_here() {
 /// Two names of one directory that is split lie in two partitions: each is counted in its own.
 #[test]
 fn a_rename_within_a_split_directory_counts_in_both_partitions() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let directory = mkdir(&mut table, ROOT, "d", 0o755, &root()).unwrap().inode;
     table.split(directory, varve_types::NameHash::FIRST);
     let upper = |text: &&str| table.map(directory).partition_of(name(text).hash()).0 == 1;
@@ -143,8 +145,8 @@ fn a_rename_within_a_split_directory_counts_in_both_partitions() {
 
 /// A rename within one directory reads and writes nothing but the two names, so that it stays in the partitions' shards.
 #[test]
-fn a_rename_of_a_directory_within_its_parent_leaves_its_row_alone() {
-    let mut table = Table::new();
+fn rename_within_parent_keeps_the_directory_row() {
+    let mut table = ReferenceTable::new();
     mkdir(&mut table, ROOT, "d", 0o755, &root()).unwrap();
     let verb = verb(ROOT, "d", ROOT, "e", RenameFlags::Replace);
     let Decision::Commit { changes, .. } = table.decide(&verb, &root()) else { panic!("a rename commits") };

@@ -3,11 +3,12 @@
 
 use super::reference::{Body, Reference};
 use super::steps::{Dir, NAMES, Pick, Step, XATTRS, any_caller, any_step};
-use super::table::{Table, name};
+use super::table::{ReferenceTable, name};
 use crate::namespace::{
-    At, BackingFile, ChangeAttributes, Counts, Create, Decision, Entry, GetAttributes, GetXattr, Granted, Link,
-    ListXattrs, Lookup, MakeDirectory, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal,
-    RemoveDirectory, RemoveXattr, Rename, SetXattr, SettleSize, SizeState, Unlink, UnsettleSize, Verb, WriteInline,
+    At, BackingFile, ChangeAttributes, Create, Decision, Entry, GetAttributes, GetXattr, Granted, Link, ListXattrs,
+    Lookup, MakeDirectory, MarkSizeStale, Node, NodeContent, Open, OpenMode, PartitionTotals, Promote, RaiseSize,
+    ReadLink, RecordSize, Refusal, RemoveDirectory, RemoveXattr, Rename, SetXattr, SizeState, Unlink, Verb,
+    WriteInline,
 };
 use crate::tables::{Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use std::collections::BTreeSet;
 use varve_types::{Credentials, Errno, FileKind, InodeId, LayoutGeneration, Mode, NameHash};
 
 struct Both {
-    table: Table,
+    table: ReferenceTable,
     reference: Reference,
     directories: Vec<InodeId>,
 }
@@ -28,7 +29,7 @@ fn word(index: usize) -> (varve_types::Name, Vec<u8>) {
 
 impl Both {
     fn new() -> Both {
-        let table = Table::new();
+        let table = ReferenceTable::new();
         let reference = Reference::new(table.now);
         Both { table, reference, directories: vec![InodeId::ROOT] }
     }
@@ -93,7 +94,7 @@ impl Both {
             && node.attributes.kind != FileKind::Directory
         {
             let reference = &self.reference.nodes[&node.inode];
-            if !matches!(node.content, NodeContent::Backing(SizeState::Unsettled { .. })) {
+            if !matches!(node.content, NodeContent::Backing(SizeState::Stale { .. })) {
                 prop_assert_eq!(node.attributes.size, reference.size());
             }
             prop_assert_eq!(node.attributes.mode, Mode(reference.mode));
@@ -134,7 +135,7 @@ impl Both {
             | Step::ChangeAttributes(pick, _)
             | Step::Open(pick, ..)
             | Step::Write(pick, _)
-            | Step::Settle(pick)
+            | Step::RecordSize(pick)
             | Step::Promote(pick, _)
             | Step::ReadLink(pick) => match self.find(pick) {
                 Some((inode, at)) => self.file_step(step, who, inode, at),
@@ -233,13 +234,13 @@ impl Both {
                 }
             }
             Step::Write(_, size) => self.write(who, inode, at, *size)?,
-            Step::Settle(_) => {
+            Step::RecordSize(_) => {
                 if let (Body::Backing(_), Some((size, mtime))) =
                     (&self.reference.nodes[&inode].body, self.table.backing.get(&inode).copied())
                 {
                     let generation = self.generation(&at);
                     let file = BackingFile { at, generation };
-                    let answer = self.run(&SettleSize { file, size, mtime }, who);
+                    let answer = self.run(&RecordSize { file, size, mtime }, who);
                     prop_assert!(answer.is_ok(), "{:?}", answer);
                     // If it is this that settles it: at least when its content was last written.
                     let node = self.reference.nodes.get_mut(&inode).unwrap();
@@ -282,7 +283,7 @@ impl Both {
         match body {
             Body::Backing(_) => {
                 let (file, at_least) = (BackingFile { at, generation }, size as u64);
-                let answer = self.run(&UnsettleSize { file: file.clone(), at_least }, who);
+                let answer = self.run(&MarkSizeStale { file: file.clone(), at_least }, who);
                 prop_assert!(answer.is_ok(), "{:?}", answer);
                 let raised = self.run(&RaiseSize { file, at_least }, who);
                 prop_assert!(raised.is_ok(), "{:?}", raised);
@@ -385,7 +386,7 @@ impl Both {
             prop_assert_eq!((partition.entries, partition.subdirectories), counted);
             prop_assert_eq!((partition.mode, partition.uid, partition.gid), (row.mode, row.uid, row.gid));
         }
-        let mut counts = Counts::default();
+        let mut counts = PartitionTotals::default();
         partitions.iter().for_each(|partition| counts.add(partition));
         let (mtime, ctime) = (counts.changed.unwrap_or(row.mtime), row.ctime.max(counts.changed.unwrap_or(row.ctime)));
         prop_assert_eq!((row.mode, row.uid, row.gid), (Mode(node.mode), node.uid, node.gid));

@@ -2,7 +2,7 @@
 //! decide, apply.
 
 use crate::namespace::{
-    At, Change, Context, Decision, Effect, FindTruncate, FinishTruncate, Missing, Refusal, Seen, Verb, View,
+    At, Change, Context, Decision, Effect, FindTruncate, FinishTruncate, KeyState, MissingKeys, Refusal, Verb, View,
 };
 use crate::tables::{
     BackingSize, Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, PartitionRow, PartitionState, Row, codec,
@@ -30,7 +30,7 @@ pub fn at_second(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: 0 }
 }
 
-pub struct Table {
+pub struct ReferenceTable {
     pub rows: HashMap<Key, Row>,
     pub now: Timestamp,
     pub open: BTreeSet<InodeId>,
@@ -43,16 +43,16 @@ pub struct Table {
 
 /// What one verb has fetched.
 struct Fetched<'a> {
-    table: &'a Table,
+    table: &'a ReferenceTable,
     keys: HashSet<Key>,
 }
 
 impl View for Fetched<'_> {
-    fn row(&self, key: &Key) -> Seen<'_> {
+    fn row(&self, key: &Key) -> KeyState<'_> {
         match self.table.rows.get(key) {
-            _ if !self.keys.contains(key) => Seen::Unknown,
-            None => Seen::Absent,
-            Some(row) => Seen::Present(row),
+            _ if !self.keys.contains(key) => KeyState::Unknown,
+            None => KeyState::Absent,
+            Some(row) => KeyState::Present(row),
         }
     }
 
@@ -61,10 +61,10 @@ impl View for Fetched<'_> {
     }
 }
 
-impl Table {
+impl ReferenceTable {
     /// A volume with a root directory that all may write to.
-    pub fn new() -> Table {
-        let mut table = Table {
+    pub fn new() -> ReferenceTable {
+        let mut table = ReferenceTable {
             rows: HashMap::new(),
             now: at_second(1_000),
             open: BTreeSet::new(),
@@ -137,7 +137,7 @@ impl Table {
                 is_open: &is_open,
                 may_be_open: &is_open,
             };
-            let Missing(keys) = match verb.decide(&fetched, &context) {
+            let MissingKeys(keys) = match verb.decide(&fetched, &context) {
                 Ok(decision) => return decision,
                 Err(missing) => missing,
             };
@@ -178,12 +178,12 @@ impl Table {
                 assert!(!self.open.contains(&inode), "reaps {inode}, which is open");
                 self.backing.remove(&inode).expect("reaps a backing file that exists");
             }
-            Effect::Own { .. } | Effect::Unsettled(_) => {}
+            Effect::Own { .. } | Effect::SizeStale(_) => {}
             Effect::Truncate { at, .. } => {
                 let found = self.decide(&FindTruncate { at: at.clone() }, &Credentials::root());
                 let Decision::Answer(Some(begun)) = found else { panic!("nothing is to be cut: {found:?}") };
                 self.backing.insert(at.inode(), (begun.size, self.now));
-                self.run_at_once(&FinishTruncate { at, begun });
+                self.try_run(&FinishTruncate { at, begun });
             }
             Effect::Touch { inode, mtime } => {
                 self.backing.get_mut(&inode).expect("a backing file to touch").1 = mtime;
@@ -191,7 +191,7 @@ impl Table {
         }
     }
 
-    fn run_at_once(&mut self, verb: &FinishTruncate) {
+    fn try_run(&mut self, verb: &FinishTruncate) {
         match self.decide(verb, &Credentials::root()) {
             Decision::Commit { changes, .. } => changes.into_iter().for_each(|change| self.apply(change)),
             other => panic!("a truncate is not finished: {other:?}"),
@@ -302,10 +302,10 @@ impl Table {
         })
     }
 
-    /// What stat shows of a file's row: an unsettled size and mtime are the backing file's.
+    /// What stat shows of a file's row: a stale size and mtime are the backing file's.
     pub fn stat(&self, inode: InodeId, row: &NodeRow) -> Attributes {
         let mut attributes = row.attributes;
-        if let Content::Backing(BackingSize::Unsettled { at_least }) = row.content {
+        if let Content::Backing(BackingSize::Stale { at_least }) = row.content {
             assert!(self.backing[&inode].0 >= at_least, "the row says that it has {at_least} bytes");
             (attributes.size, attributes.mtime) = self.backing[&inode];
         }

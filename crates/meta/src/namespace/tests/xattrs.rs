@@ -1,7 +1,7 @@
 //! Extended attributes by table: namespaces, limits, and where they live.
 
 use super::names::{create, mkdir, refused, root};
-use super::table::{Table, name, user};
+use super::table::{ReferenceTable, name, user};
 use crate::namespace::{At, GetXattr, ListXattrs, Refusal, RemoveXattr, SetXattr, Unlink, XattrMode};
 use crate::tables::{EntryBody, Key};
 use bytes::Bytes;
@@ -9,22 +9,22 @@ use varve_types::{Credentials, Errno, FileKind, InodeId};
 
 const ROOT: InodeId = InodeId::ROOT;
 
-fn set(table: &mut Table, at: &At, xattr: &str, value: &[u8], who: &Credentials) -> Result<(), Refusal> {
+fn set(table: &mut ReferenceTable, at: &At, xattr: &str, value: &[u8], who: &Credentials) -> Result<(), Refusal> {
     let (name, value) = (Bytes::copy_from_slice(xattr.as_bytes()), Bytes::copy_from_slice(value));
     table.run(&SetXattr { at: at.clone(), name, value, mode: XattrMode::CreateOrReplace }, who)
 }
 
-fn get(table: &mut Table, at: &At, xattr: &str, who: &Credentials) -> Result<Bytes, Refusal> {
+fn get(table: &mut ReferenceTable, at: &At, xattr: &str, who: &Credentials) -> Result<Bytes, Refusal> {
     table.run(&GetXattr { at: at.clone(), name: Bytes::copy_from_slice(xattr.as_bytes()) }, who)
 }
 
-fn directory(table: &mut Table, mode: u16, who: &Credentials) -> At {
+fn directory(table: &mut ReferenceTable, mode: u16, who: &Credentials) -> At {
     At::Inode(mkdir(table, ROOT, "d", mode, who).unwrap().inode)
 }
 
 #[test]
 fn the_first_attribute_moves_a_file_into_an_inode_row() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let inode = create(&mut table, ROOT, "f", 0o644, &root()).unwrap().inode;
     let entry = At::Entry { parent: ROOT, name: name("f"), inode };
     assert_eq!(get(&mut table, &entry, "user.a", &root()), refused(Errno::ENODATA));
@@ -41,8 +41,8 @@ fn the_first_attribute_moves_a_file_into_an_inode_row() {
 
 /// xattr(7): who may do what in which namespace; POSIX ACLs are not kept.
 #[test]
-fn namespaces_have_their_rules() {
-    let mut table = Table::new();
+fn xattr_namespaces_have_their_rules() {
+    let mut table = ReferenceTable::new();
     let at = directory(&mut table, 0o755, &user(1000));
     let other = user(1001);
     set(&mut table, &at, "user.a", b"1", &user(1000)).unwrap();
@@ -57,24 +57,24 @@ fn namespaces_have_their_rules() {
         assert_eq!(set(&mut table, &at, unknown, b"", &root()), refused(Errno::EOPNOTSUPP));
         assert_eq!(get(&mut table, &at, unknown, &root()), refused(Errno::EOPNOTSUPP));
     }
-    let list = |table: &mut Table, who: &Credentials| table.run(&ListXattrs { at: at.clone() }, who).unwrap();
+    let list = |table: &mut ReferenceTable, who: &Credentials| table.run(&ListXattrs { at: at.clone() }, who).unwrap();
     assert_eq!(list(&mut table, &root()), ["security.a", "trusted.a", "user.a"]);
     assert_eq!(list(&mut table, &other), ["security.a", "user.a"]);
 }
 
 #[test]
 fn user_attributes_in_sticky_directories_are_the_owners() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = directory(&mut table, 0o1777, &user(1000));
     assert_eq!(set(&mut table, &at, "user.a", b"", &user(1001)), refused(Errno::EPERM));
     assert!(set(&mut table, &at, "user.a", b"", &user(1000)).is_ok());
 }
 
 #[test]
-fn modes_say_whether_it_must_exist() {
-    let mut table = Table::new();
+fn setxattr_flags_control_existence() {
+    let mut table = ReferenceTable::new();
     let at = directory(&mut table, 0o755, &root());
-    let run = |table: &mut Table, mode| {
+    let run = |table: &mut ReferenceTable, mode| {
         table.run(&SetXattr { at: at.clone(), name: "user.a".into(), value: "v".into(), mode }, &root())
     };
     assert_eq!(run(&mut table, XattrMode::Replace), refused(Errno::ENODATA));
@@ -89,7 +89,7 @@ fn modes_say_whether_it_must_exist() {
 
 #[test]
 fn names_values_and_lists_have_limits() {
-    let mut table = Table::new();
+    let mut table = ReferenceTable::new();
     let at = directory(&mut table, 0o755, &root());
     let long = |length: usize| format!("user.{}", "x".repeat(length - 5));
     assert_eq!(set(&mut table, &at, "", b"", &root()), refused(Errno::ERANGE));

@@ -1,30 +1,33 @@
 //! Sizes that only the backing files know.
 
-use super::case::Case;
+use super::request_handler::RequestHandler;
 use super::translate;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use varve_env::volume_dir::VolumeDir;
+use varve_proto::{CallFailure, NodeReply, WireTime};
 use varve_types::InodeId;
-use varve_wire::{Failure, NodeReply, WireTime};
-use varve_world::volume_dir::VolumeDir;
 
-impl Case<'_> {
+impl RequestHandler<'_> {
     /// Gives each of `nodes` whose size is not settled the size and mtime of its backing file, asked of the store on a
     /// thread apart: on some stores that takes milliseconds.
-    pub async fn fill_unsettled<'n>(&self, nodes: impl IntoIterator<Item = &'n mut NodeReply>) -> Result<(), Failure> {
-        let unsettled: Vec<_> = nodes.into_iter().filter(|node| translate::is_unsettled_reply(node)).collect();
-        if unsettled.is_empty() {
+    pub async fn fill_stale_size<'n>(
+        &self,
+        nodes: impl IntoIterator<Item = &'n mut NodeReply>,
+    ) -> Result<(), CallFailure> {
+        let size_stale: Vec<_> = nodes.into_iter().filter(|node| translate::is_size_stale_reply(node)).collect();
+        if size_stale.is_empty() {
             return Ok(());
         }
         let volume = self.worker.shared.volume.clone();
-        let inodes: Vec<_> = unsettled.iter().map(|node| InodeId(node.inode)).collect();
+        let inodes: Vec<_> = size_stale.iter().map(|node| InodeId(node.inode)).collect();
         let ask = move || inodes.iter().map(|inode| size_and_mtime(&volume, *inode)).collect::<Vec<_>>();
-        let told = tokio::task::spawn_blocking(ask).await.map_err(|error| Failure::Server {
+        let reported = tokio::task::spawn_blocking(ask).await.map_err(|error| CallFailure::Server {
             errno: libc::EIO,
             message: format!("sizes of backing files could not be asked for: {error}"),
         })?;
-        for (node, told) in unsettled.into_iter().zip(told) {
-            match told {
+        for (node, reported) in size_stale.into_iter().zip(reported) {
+            match reported {
                 Ok((size, mtime)) => {
                     node.attributes.size = size;
                     node.attributes.mtime = mtime;
@@ -35,13 +38,15 @@ impl Case<'_> {
                     }
                 }
                 // Nothing is known of the file, whose own size would be shown again when the store is back.
-                Err(Untold::Away(error)) => {
+                Err(BackingStatError::Unreachable(error)) => {
                     let root = self.worker.shared.volume.root().display();
                     let message = format!("the store {root} is not there: {error}; bring it back");
-                    return Err(Failure::Server { errno: libc::EIO, message });
+                    return Err(CallFailure::Server { errno: libc::EIO, message });
                 }
                 // The name must stay usable (to remove it, for one), so the row's own size is shown.
-                Err(Untold::OfFile(error)) => tracing::error!("backing file of inode {:x}: {error}", node.inode),
+                Err(BackingStatError::OfFile(error)) => {
+                    tracing::error!("backing file of inode {:x}: {error}", node.inode)
+                }
             }
         }
         Ok(())
@@ -49,17 +54,17 @@ impl Case<'_> {
 }
 
 /// Why a size is not told.
-enum Untold {
-    Away(io::Error),
+enum BackingStatError {
+    Unreachable(io::Error),
     OfFile(io::Error),
 }
 
-fn size_and_mtime(volume: &VolumeDir, inode: InodeId) -> Result<(u64, WireTime), Untold> {
-    volume.data_in_place().map_err(Untold::Away)?;
+fn size_and_mtime(volume: &VolumeDir, inode: InodeId) -> Result<(u64, WireTime), BackingStatError> {
+    volume.data_in_place().map_err(BackingStatError::Unreachable)?;
     let path = volume.backing_file(inode);
     let found = path.metadata().map_err(|error| match (error.kind(), volume.lacks(&path)) {
-        (io::ErrorKind::NotFound, Err(away)) => Untold::Away(away),
-        _ => Untold::OfFile(error),
+        (io::ErrorKind::NotFound, Err(unreachable)) => BackingStatError::Unreachable(unreachable),
+        _ => BackingStatError::OfFile(error),
     })?;
     Ok((found.len(), WireTime { seconds: found.mtime(), nanoseconds: found.mtime_nsec() as u32 }))
 }

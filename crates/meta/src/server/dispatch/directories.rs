@@ -1,38 +1,38 @@
 //! Calls about directories as a whole and their partitions.
 
 use super::super::leases::LeaseKey;
-use super::case::{Answered, Case};
+use super::request_handler::{CompletedCall, RequestHandler};
 use super::translate;
 use crate::namespace::{
-    Context, Decision, DirectoryNode, Entry, GetDirectory, List, Missing, Refusal, Seen, Verb, View,
+    Context, Decision, DirectoryNode, Entry, GetDirectory, KeyState, List, MissingKeys, Refusal, Verb, View,
 };
-use crate::shards::Address;
+use crate::shards::RequestAddress;
 use crate::tables::{Key, PartitionRow, Row};
+use varve_proto::{CallFailure, EntryReply, Listing, ListingEntry, Reply, WireMap};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};
-use varve_wire::{Child, EntryReply, Failure, Listing, Reply, WireMap};
 
 /// What a listing may ask for: it fits a frame with room to spare even where the last entry carries much.
 const LISTING_BYTES_MAX: usize = 1024 * 1024;
 
-impl Case<'_> {
+impl RequestHandler<'_> {
     /// As the home knows it.
-    pub async fn get_directory(&self, directory: u64) -> Result<Answered, Failure> {
+    pub async fn get_directory(&self, directory: u64) -> Result<CompletedCall, CallFailure> {
         let directory = self.inode(directory)?;
-        self.leased(directory, self.ask(&GetDirectory { directory }, Address::Inode(directory))).await
+        self.leased(directory, self.ask(&GetDirectory { directory }, RequestAddress::Inode(directory))).await
     }
 
     /// Of all partitions together.
-    pub async fn stat_directory(&self, directory: u64) -> Result<Answered, Failure> {
+    pub async fn stat_directory(&self, directory: u64) -> Result<CompletedCall, CallFailure> {
         let directory = self.inode(directory)?;
-        let whole = self.shard.whole_directory(&self.credentials, directory);
+        let whole = self.shard.directory_totals(&self.credentials, directory);
         self.leased(directory, async { whole.await.map_err(translate::failure) }).await
     }
 
     async fn leased(
         &self,
         directory: InodeId,
-        asked: impl Future<Output = Result<DirectoryNode, Failure>>,
-    ) -> Result<Answered, Failure> {
+        asked: impl Future<Output = Result<DirectoryNode, CallFailure>>,
+    ) -> Result<CompletedCall, CallFailure> {
         let key = LeaseKey::attributes(directory);
         let leases = &self.worker.shared.leases;
         let ticket = leases.ticket(key);
@@ -49,11 +49,11 @@ impl Case<'_> {
         .into())
     }
 
-    pub async fn partition_status(&self, directory: u64) -> Result<Answered, Failure> {
+    pub async fn partition_status(&self, directory: u64) -> Result<CompletedCall, CallFailure> {
         let directory = self.inode(directory)?;
         let shards = self.worker.shared.settings.shards;
         let index = PartitionIndex::at(self.shard.id(), directory.shard(), shards);
-        let address = Address::Name(directory, self.own_hash(directory));
+        let address = RequestAddress::Name(directory, self.own_hash(directory));
         let row = self.ask(&PartitionStatus { directory, index }, address).await?;
         Ok(Reply::Partition {
             entries: row.entries,
@@ -64,16 +64,16 @@ impl Case<'_> {
         .into())
     }
 
-    pub async fn list(&self, directory: u64, from: u64, bytes_max: u32) -> Result<Answered, Failure> {
+    pub async fn list(&self, directory: u64, from: u64, bytes_max: u32) -> Result<CompletedCall, CallFailure> {
         let directory = self.inode(directory)?;
         let from = NameHash(from.min(NameHash::LAST.0));
-        self.ask(&List { directory, from }, Address::Name(directory, from)).await?;
+        self.ask(&List { directory, from }, RequestAddress::Name(directory, from)).await?;
         let bytes_max = (bytes_max as usize).min(LISTING_BYTES_MAX);
         let page = self.shard.list(directory, from, bytes_max).await.map_err(translate::failure)?;
-        let mut children: Vec<Child> = page
+        let mut children: Vec<ListingEntry> = page
             .entries
             .iter()
-            .map(|(name, row)| Child {
+            .map(|(name, row)| ListingEntry {
                 name: name.as_bytes().to_vec(),
                 hash: name.hash().0,
                 entry: translate::entry(&Entry::of(row)),
@@ -83,7 +83,7 @@ impl Case<'_> {
             EntryReply::Node(node) => Some(node),
             EntryReply::Elsewhere { .. } => None,
         });
-        self.fill_unsettled(nodes).await?;
+        self.fill_stale_size(nodes).await?;
         let next = page.next.map(|hash| hash.0);
         Ok(Reply::Listing(Listing { children, next, map: WireMap::from(&page.map) }).into())
     }
@@ -104,11 +104,11 @@ impl PartitionStatus {
 impl Verb for PartitionStatus {
     type Outcome = PartitionRow;
 
-    fn decide(&self, seen: &dyn View, _: &Context<'_>) -> Result<Decision<PartitionRow>, Missing> {
+    fn decide(&self, seen: &dyn View, _: &Context<'_>) -> Result<Decision<PartitionRow>, MissingKeys> {
         match seen.row(&self.key()) {
-            Seen::Unknown => Err(Missing(vec![self.key()])),
-            Seen::Present(Row::Partition(row)) => Ok(Decision::Answer(row.clone())),
-            Seen::Present(_) | Seen::Absent => Ok(Decision::Refuse(Refusal::Errno(Errno::ENOENT))),
+            KeyState::Unknown => Err(MissingKeys(vec![self.key()])),
+            KeyState::Present(Row::Partition(row)) => Ok(Decision::Answer(row.clone())),
+            KeyState::Present(_) | KeyState::Absent => Ok(Decision::Refuse(Refusal::Errno(Errno::ENOENT))),
         }
     }
 }

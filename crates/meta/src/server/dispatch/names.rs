@@ -1,17 +1,17 @@
 //! Calls about names in directories.
 
-use super::super::leases::{LeaseKey, Ticket};
-use super::case::{Answered, Case, Changed, Done};
+use super::super::leases::{LeaseKey, LeaseTicket};
+use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
 use super::{errno, translate};
 use crate::namespace::{
     Create, Entry, Link, Lookup, MakeDirectory, Node, RemoveDirectory, Rename, ReviveDirectory, Unlink,
 };
-use crate::shards::{Address, Makes, Placed, Refusal};
+use crate::shards::{Makes, Placed, RequestAddress, ShardRefusal};
+use varve_proto::{CallFailure, EntryReply, Locator, NewNode, RenameFlags, Reply};
 use varve_types::{Errno, FileKind, InodeId, Mode, Name, ShardId};
-use varve_wire::{EntryReply, Failure, Locator, NewNode, RenameFlags, Reply};
 
-impl Case<'_> {
-    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+impl RequestHandler<'_> {
+    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let key = LeaseKey::name(parent, name.hash());
         let leases = &self.worker.shared.leases;
@@ -20,25 +20,25 @@ impl Case<'_> {
         let lease_ms = self.lease(&found, key, ticket);
         let mut entry = translate::entry(&found);
         if let EntryReply::Node(node) = &mut entry {
-            self.fill_unsettled(std::slice::from_mut(node)).await?;
+            self.fill_stale_size(std::slice::from_mut(node)).await?;
         }
         Ok(Reply::Entry { entry, lease_ms }.into())
     }
 
-    pub fn lookup_at_once(&self, parent: u64, name: &[u8]) -> Result<Option<Reply>, Failure> {
+    pub fn try_lookup(&self, parent: u64, name: &[u8]) -> Result<Option<Reply>, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let key = LeaseKey::name(parent, name.hash());
         let ticket = self.worker.shared.leases.ticket(key);
-        let Some(found) = self.ask_at_once(&Lookup { parent, name }, address)? else { return Ok(None) };
+        let Some(found) = self.try_ask(&Lookup { parent, name }, address)? else { return Ok(None) };
         let entry = match &found {
-            Entry::Node(node) if translate::is_unsettled(node) => return Ok(None),
+            Entry::Node(node) if translate::is_size_stale(node) => return Ok(None),
             settled => translate::entry(settled),
         };
         Ok(Some(Reply::Entry { entry, lease_ms: self.lease(&found, key, ticket) }))
     }
 
     /// For how many milliseconds the caller may believe what it found.
-    fn lease(&self, found: &Entry, key: LeaseKey, ticket: Ticket) -> u32 {
+    fn lease(&self, found: &Entry, key: LeaseKey, ticket: LeaseTicket) -> u32 {
         match found {
             Entry::Elsewhere { kind: FileKind::Directory, .. } => {
                 self.worker.shared.leases.grant(key, self.caller.session, ticket).as_millis() as u32
@@ -47,7 +47,13 @@ impl Case<'_> {
         }
     }
 
-    fn creation(&self, parent: u64, name: &[u8], node: NewNode, mode: u16) -> Result<(Create, Address), Failure> {
+    fn creation(
+        &self,
+        parent: u64,
+        name: &[u8],
+        node: NewNode,
+        mode: u16,
+    ) -> Result<(Create, RequestAddress), CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         Ok((Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) }, address))
     }
@@ -59,7 +65,7 @@ impl Case<'_> {
         node: NewNode,
         mode: u16,
         open: bool,
-    ) -> Result<Answered, Failure> {
+    ) -> Result<CompletedCall, CallFailure> {
         let (verb, address) = self.creation(parent, name, node, mode)?;
         if open {
             self.change(&self.opening(verb, true), address, Makes::File, made).await
@@ -68,47 +74,51 @@ impl Case<'_> {
         }
     }
 
-    pub fn create_at_once(
+    pub fn try_create(
         &self,
         parent: u64,
         name: &[u8],
         node: NewNode,
         mode: u16,
         open: bool,
-    ) -> Result<Option<Done>, Failure> {
+    ) -> Result<Option<ImmediateResult>, CallFailure> {
         let (verb, address) = self.creation(parent, name, node, mode)?;
         if open {
-            self.change_at_once(&self.opening(verb, true), address, Makes::File, made)
+            self.try_change(&self.opening(verb, true), address, Makes::File, made)
         } else {
-            self.change_at_once(&verb, address, Makes::File, made)
+            self.try_change(&verb, address, Makes::File, made)
         }
     }
 
-    fn making(&self, parent: u64, name: &[u8], mode: u16) -> Result<(MakeDirectory, Address, Makes), Failure> {
+    fn making(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u16,
+    ) -> Result<(MakeDirectory, RequestAddress, Makes), CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let home = self.home_for(parent, &name);
         Ok((MakeDirectory { parent, name, mode: Mode::new(mode.into()) }, address, Makes::Directory { home }))
     }
 
-    pub async fn make_directory(&self, parent: u64, name: &[u8], mode: u16) -> Result<Answered, Failure> {
+    pub async fn make_directory(&self, parent: u64, name: &[u8], mode: u16) -> Result<CompletedCall, CallFailure> {
         let (verb, address, makes) = self.making(parent, name, mode)?;
         self.change(&verb, address, makes, made).await
     }
 
-    pub fn make_directory_at_once(&self, parent: u64, name: &[u8], mode: u16) -> Result<Option<Done>, Failure> {
-        let (verb, address, makes) = self.making(parent, name, mode)?;
-        self.change_at_once(&verb, address, makes, made)
-    }
-
-    pub fn make_placed_directory_at_once(
+    pub fn try_make_directory(
         &self,
         parent: u64,
         name: &[u8],
         mode: u16,
-        placed: &Placed,
-    ) -> Option<Changed> {
+    ) -> Result<Option<ImmediateResult>, CallFailure> {
+        let (verb, address, makes) = self.making(parent, name, mode)?;
+        self.try_change(&verb, address, makes, made)
+    }
+
+    pub fn try_make_placed_directory(&self, parent: u64, name: &[u8], mode: u16, placed: &Placed) -> Option<Changed> {
         let (verb, address, _) = self.making(parent, name, mode).ok()?;
-        self.change_placed_at_once(&verb, address, placed, made)
+        self.try_change_placed(&verb, address, placed, made)
     }
 
     pub async fn make_placed_directory(
@@ -116,13 +126,13 @@ impl Case<'_> {
         parent: u64,
         name: &[u8],
         mode: u16,
-        placed: (Placed, Result<(), Refusal>),
-    ) -> Result<Answered, Failure> {
+        placed: (Placed, Result<(), ShardRefusal>),
+    ) -> Result<CompletedCall, CallFailure> {
         let (verb, address, _) = self.making(parent, name, mode)?;
         self.change_placed(&verb, address, placed, made).await
     }
 
-    pub async fn revive_directory(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+    pub async fn revive_directory(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let verb = ReviveDirectory { parent, name };
         self.change(&verb, address, Makes::Nothing, made).await
@@ -134,36 +144,36 @@ impl Case<'_> {
         ShardId((mixed >> 48) as u16 & (self.worker.shared.settings.shards.get() - 1))
     }
 
-    pub async fn unlink(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+    pub async fn unlink(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         self.change(&Unlink { parent, name }, address, Makes::Nothing, translate::removed).await
     }
 
-    pub fn unlink_at_once(&self, parent: u64, name: &[u8]) -> Result<Option<Done>, Failure> {
+    pub fn try_unlink(&self, parent: u64, name: &[u8]) -> Result<Option<ImmediateResult>, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
-        self.change_at_once(&Unlink { parent, name }, address, Makes::Nothing, translate::removed)
+        self.try_change(&Unlink { parent, name }, address, Makes::Nothing, translate::removed)
     }
 
-    pub async fn remove_directory(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+    pub async fn remove_directory(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
-        let _hold = self.hold(&[LeaseKey::name(parent, name.hash())]).await;
+        let _hold = self.barrier(&[LeaseKey::name(parent, name.hash())]).await;
         self.change(&RemoveDirectory { parent, name }, address, Makes::Nothing, translate::removed).await
     }
 
-    pub fn remove_directory_at_once(&self, parent: u64, name: &[u8]) -> Result<Option<Done>, Failure> {
+    pub fn try_remove_directory(&self, parent: u64, name: &[u8]) -> Result<Option<ImmediateResult>, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let key = LeaseKey::name(parent, name.hash());
-        let hold = match self.worker.shared.embedded {
+        let barrier = match self.worker.shared.embedded {
             true => None,
-            false => match self.worker.shared.leases.hold_at_once(&[key], self.caller.session) {
-                Some(hold) => Some(hold),
+            false => match self.worker.shared.leases.try_barrier(&[key], self.caller.session) {
+                Some(barrier) => Some(barrier),
                 None => return Ok(None),
             },
         };
         let verb = RemoveDirectory { parent, name };
-        let done = self.change_at_once(&verb, address, Makes::Nothing, translate::removed)?;
+        let done = self.try_change(&verb, address, Makes::Nothing, translate::removed)?;
         Ok(done.map(|done| match done {
-            Done::Changed(changed) => Done::Changed(Changed { hold, ..changed }),
+            ImmediateResult::Changed(changed) => ImmediateResult::Changed(Changed { barrier, ..changed }),
             other => other,
         }))
     }
@@ -173,16 +183,22 @@ impl Case<'_> {
         (parent, name): (u64, &[u8]),
         (new_parent, new_name): (u64, &[u8]),
         flags: RenameFlags,
-    ) -> Result<Answered, Failure> {
+    ) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let (new_parent, new_name, _) = self.name(new_parent, new_name)?;
         let names = [LeaseKey::name(parent, name.hash()), LeaseKey::name(new_parent, new_name.hash())];
-        let _hold = self.hold(&names).await;
+        let _hold = self.barrier(&names).await;
         let verb = Rename { parent, name, new_parent, new_name, flags: translate::rename_flags(flags) };
         self.change(&verb, address, Makes::Nothing, translate::removed).await
     }
 
-    pub async fn link(&self, source: Locator, inode: u64, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+    pub async fn link(
+        &self,
+        source: Locator,
+        inode: u64,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let (source, _) = self.at(source)?;
         if source.inode().0 != inode {
@@ -193,12 +209,12 @@ impl Case<'_> {
     }
 
     /// Holds back a change until other sessions' leases on what it changes have ended.
-    pub async fn hold(&self, keys: &[LeaseKey]) -> Option<super::super::leases::Hold> {
+    pub async fn barrier(&self, keys: &[LeaseKey]) -> Option<super::super::leases::LeaseBarrier> {
         // An embedded server has one working session, and who only observes may be shown what was.
         if self.worker.shared.embedded {
             return None;
         }
-        Some(self.worker.shared.leases.hold(keys, self.caller.session).await)
+        Some(self.worker.shared.leases.barrier(keys, self.caller.session).await)
     }
 }
 

@@ -4,9 +4,9 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use varve_env::key_hash::KeyHashing;
+use varve_proto::CallId;
 use varve_types::SessionId;
-use varve_wire::CallId;
-use varve_world::key_hash::KeyHashing;
 
 type Calls = RefCell<HashSet<CallId, KeyHashing>>;
 
@@ -34,9 +34,9 @@ impl Drop for Entered {
 /// The last change of each slot of a session whose shard failed under it. Its caller was told to send it again, which is done
 /// once: a store that takes no write is not to be tried until the caller's deadline.
 #[derive(Default)]
-pub struct Doubts(RefCell<HashMap<(u64, u32), u64>>);
+pub struct UnknownOutcomeCalls(RefCell<HashMap<(u64, u32), u64>>);
 
-impl Doubts {
+impl UnknownOutcomeCalls {
     /// Notes it.
     pub fn is_first_of(&self, id: CallId) -> bool {
         self.0.borrow_mut().insert((id.session, id.slot), id.number) != Some(id.number)

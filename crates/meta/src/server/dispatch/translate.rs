@@ -1,27 +1,29 @@
 //! The shared nouns of verbs and the wire, one into the other.
 
-use crate::namespace::{Entry, Node, NodeContent, Removed, SizeState};
+use crate::namespace::{Entry, Node, NodeContent, RemovedName, SizeState};
 use crate::namespace::{NewNode, OpenMode, Refusal as Rule, RenameFlags, XattrMode};
-use crate::shards::{Cause, Refusal};
-use varve_wire::{EntryReply, Failure, FileContent, NodeReply, Reply, WireMap};
+use crate::shards::{Cause, ShardRefusal};
+use varve_proto::{CallFailure, EntryReply, FileContent, NodeReply, Reply, WireMap};
 
-pub fn failure(refusal: Refusal) -> Failure {
+pub fn failure(refusal: ShardRefusal) -> CallFailure {
     match refusal {
-        Refusal::Rule(Rule::Errno(errno)) => super::errno(errno),
-        Refusal::Rule(Rule::NotHere) => Failure::NotHere,
-        Refusal::Rule(Rule::Stale(generation)) => Failure::Stale { generation: generation.0 },
-        Refusal::Rule(Rule::MustPromote) => Failure::MustPromote,
-        Refusal::Rule(Rule::Torn(inode)) => failed(
+        ShardRefusal::Rule(Rule::Errno(errno)) => super::errno(errno),
+        ShardRefusal::Rule(Rule::NotHere) => CallFailure::NotHere,
+        ShardRefusal::Rule(Rule::Stale(generation)) => CallFailure::Stale { generation: generation.0 },
+        ShardRefusal::Rule(Rule::MustPromote) => CallFailure::MustPromote,
+        ShardRefusal::Rule(Rule::Torn(inode)) => failed(
             format!("a name means inode {inode}, which is missing: the volume is damaged; run `varve fsck`").into(),
         ),
-        Refusal::Moved { directory, map } => Failure::Moved { directory: directory.0, map: WireMap::from(&map) },
-        Refusal::Busy => Failure::Busy,
-        Refusal::Failed(cause) => failed(cause),
+        ShardRefusal::Moved { directory, map } => {
+            CallFailure::Moved { directory: directory.0, map: WireMap::from(&map) }
+        }
+        ShardRefusal::Busy => CallFailure::Busy,
+        ShardRefusal::Failed(cause) => failed(cause),
     }
 }
 
-pub fn failed(cause: Cause) -> Failure {
-    Failure::Server { errno: cause.errno.number(), message: cause.reason }
+pub fn failed(cause: Cause) -> CallFailure {
+    CallFailure::Server { errno: cause.errno.number(), message: cause.reason }
 }
 
 pub fn node(node: &Node) -> NodeReply {
@@ -38,20 +40,20 @@ pub fn node(node: &Node) -> NodeReply {
     }
 }
 
-fn size_state(size: SizeState) -> varve_wire::SizeState {
+fn size_state(size: SizeState) -> varve_proto::SizeState {
     match size {
-        SizeState::Settled => varve_wire::SizeState::Settled,
-        SizeState::Unsettled { at_least } => varve_wire::SizeState::Unsettled { at_least },
+        SizeState::Authoritative => varve_proto::SizeState::Authoritative,
+        SizeState::Stale { at_least } => varve_proto::SizeState::Stale { at_least },
     }
 }
 
 /// Whether the backing file must be asked for its size.
-pub fn is_unsettled(node: &Node) -> bool {
-    matches!(node.content, NodeContent::Backing(SizeState::Unsettled { .. }))
+pub fn is_size_stale(node: &Node) -> bool {
+    matches!(node.content, NodeContent::Backing(SizeState::Stale { .. }))
 }
 
-pub fn is_unsettled_reply(node: &NodeReply) -> bool {
-    matches!(node.content, FileContent::Backing(varve_wire::SizeState::Unsettled { .. }))
+pub fn is_size_stale_reply(node: &NodeReply) -> bool {
+    matches!(node.content, FileContent::Backing(varve_proto::SizeState::Stale { .. }))
 }
 
 pub fn entry(entry: &Entry) -> EntryReply {
@@ -61,41 +63,41 @@ pub fn entry(entry: &Entry) -> EntryReply {
     }
 }
 
-pub fn removed(removed: &Removed) -> Reply {
+pub fn removed(removed: &RemovedName) -> Reply {
     Reply::Removed { last_name_of: removed.last_name_of.map(|inode| inode.0), at: removed.at.into() }
 }
 
-pub fn new_node(node: varve_wire::NewNode) -> NewNode {
+pub fn new_node(node: varve_proto::NewNode) -> NewNode {
     match node {
-        varve_wire::NewNode::Regular => NewNode::Regular,
-        varve_wire::NewNode::Symlink { target } => NewNode::Symlink { target: target.into() },
-        varve_wire::NewNode::Fifo => NewNode::Fifo,
-        varve_wire::NewNode::Socket => NewNode::Socket,
-        varve_wire::NewNode::CharDevice { rdev } => NewNode::CharDevice { rdev },
-        varve_wire::NewNode::BlockDevice { rdev } => NewNode::BlockDevice { rdev },
+        varve_proto::NewNode::Regular => NewNode::Regular,
+        varve_proto::NewNode::Symlink { target } => NewNode::Symlink { target: target.into() },
+        varve_proto::NewNode::Fifo => NewNode::Fifo,
+        varve_proto::NewNode::Socket => NewNode::Socket,
+        varve_proto::NewNode::CharDevice { rdev } => NewNode::CharDevice { rdev },
+        varve_proto::NewNode::BlockDevice { rdev } => NewNode::BlockDevice { rdev },
     }
 }
 
-pub fn rename_flags(flags: varve_wire::RenameFlags) -> RenameFlags {
+pub fn rename_flags(flags: varve_proto::RenameFlags) -> RenameFlags {
     match flags {
-        varve_wire::RenameFlags::Replace => RenameFlags::Replace,
-        varve_wire::RenameFlags::NoReplace => RenameFlags::NoReplace,
-        varve_wire::RenameFlags::Exchange => RenameFlags::Exchange,
+        varve_proto::RenameFlags::Replace => RenameFlags::Replace,
+        varve_proto::RenameFlags::NoReplace => RenameFlags::NoReplace,
+        varve_proto::RenameFlags::Exchange => RenameFlags::Exchange,
     }
 }
 
-pub fn open_mode(mode: varve_wire::OpenMode) -> OpenMode {
+pub fn open_mode(mode: varve_proto::OpenMode) -> OpenMode {
     match mode {
-        varve_wire::OpenMode::Read => OpenMode::Read,
-        varve_wire::OpenMode::Write => OpenMode::Write,
-        varve_wire::OpenMode::ReadWrite => OpenMode::ReadWrite,
+        varve_proto::OpenMode::Read => OpenMode::Read,
+        varve_proto::OpenMode::Write => OpenMode::Write,
+        varve_proto::OpenMode::ReadWrite => OpenMode::ReadWrite,
     }
 }
 
-pub fn xattr_mode(mode: varve_wire::XattrMode) -> XattrMode {
+pub fn xattr_mode(mode: varve_proto::XattrMode) -> XattrMode {
     match mode {
-        varve_wire::XattrMode::CreateOrReplace => XattrMode::CreateOrReplace,
-        varve_wire::XattrMode::Create => XattrMode::Create,
-        varve_wire::XattrMode::Replace => XattrMode::Replace,
+        varve_proto::XattrMode::CreateOrReplace => XattrMode::CreateOrReplace,
+        varve_proto::XattrMode::Create => XattrMode::Create,
+        varve_proto::XattrMode::Replace => XattrMode::Replace,
     }
 }

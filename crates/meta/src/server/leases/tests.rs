@@ -10,10 +10,10 @@ impl Clock for TokioClock {
         Timestamp::default()
     }
 
-    fn monotonic(&self) -> Moment {
+    fn monotonic(&self) -> Instant {
         let now = tokio::time::Instant::now();
         let origin = *self.0.lock().get_or_insert(now);
-        Moment(now - origin)
+        Instant(now - origin)
     }
 }
 
@@ -37,14 +37,14 @@ fn run(test: impl Future<Output = ()>) {
 
 /// A change waits for the leases of other sessions, and never longer than one term.
 #[test]
-fn a_change_waits_for_others() {
+fn change_waits_for_leases_of_others() {
     run(async {
         let leases = leases();
         tokio::time::advance(LEASE * 2).await;
         let key = LeaseKey::attributes(DIRECTORY);
         assert_eq!(leases.grant(key, ONE, leases.ticket(key)), LEASE);
         let begin = tokio::time::Instant::now();
-        drop(leases.hold(&[key], TWO).await);
+        drop(leases.barrier(&[key], TWO).await);
         let waited = begin.elapsed();
         assert!(waited >= LEASE && waited <= LEASE + Duration::from_millis(5), "{waited:?}");
     });
@@ -52,28 +52,28 @@ fn a_change_waits_for_others() {
 
 /// A session's own leases do not hold it back.
 #[test]
-fn a_change_does_not_wait_for_itself() {
+fn change_does_not_wait_for_own_lease() {
     run(async {
         let leases = leases();
         tokio::time::advance(LEASE * 2).await;
         let key = LeaseKey::name(DIRECTORY, NameHash(99));
         assert_eq!(leases.grant(key, ONE, leases.ticket(key)), LEASE);
         let begin = tokio::time::Instant::now();
-        drop(leases.hold(&[key], ONE).await);
+        drop(leases.barrier(&[key], ONE).await);
         assert!(begin.elapsed().is_zero());
     });
 }
 
 /// Promise: nor is what was read while the change was under way: it may be from before it.
 #[test]
-fn what_was_read_during_a_change_is_not_leased() {
+fn read_during_a_change_gets_no_lease() {
     run(async {
         let leases = leases();
         tokio::time::advance(LEASE * 2).await;
         let key = LeaseKey::attributes(DIRECTORY);
-        let hold = leases.hold(&[key], TWO).await;
+        let barrier = leases.barrier(&[key], TWO).await;
         let ticket = leases.ticket(key);
-        drop(hold);
+        drop(barrier);
         assert_eq!(leases.grant(key, ONE, ticket), Duration::ZERO);
         assert_eq!(leases.grant(key, ONE, leases.ticket(key)), LEASE);
     });
@@ -81,16 +81,16 @@ fn what_was_read_during_a_change_is_not_leased() {
 
 /// What was read before a change began is not leased after it, during it or when it has ended.
 #[test]
-fn a_stale_read_is_not_leased() {
+fn stale_read_gets_no_lease() {
     run(async {
         let leases = leases();
         tokio::time::advance(LEASE * 2).await;
         let key = LeaseKey::attributes(DIRECTORY);
         let before = leases.ticket(key);
-        let hold = leases.hold(&[key], TWO).await;
+        let barrier = leases.barrier(&[key], TWO).await;
         assert!(leases.grant(key, ONE, before).is_zero());
         assert!(leases.grant(key, ONE, leases.ticket(key)).is_zero(), "the change has not ended");
-        drop(hold);
+        drop(barrier);
         assert!(leases.grant(key, ONE, before).is_zero());
         assert_eq!(leases.grant(key, ONE, leases.ticket(key)), LEASE);
     });
@@ -98,11 +98,11 @@ fn a_stale_read_is_not_leased() {
 
 /// A server that has just taken a volume over waits for the leases it cannot know.
 #[test]
-fn a_new_owner_waits_one_term() {
+fn new_server_waits_one_lease_term() {
     run(async {
         let leases = leases();
         let begin = tokio::time::Instant::now();
-        drop(leases.hold(&[LeaseKey::attributes(DIRECTORY)], ONE).await);
+        drop(leases.barrier(&[LeaseKey::attributes(DIRECTORY)], ONE).await);
         assert!(begin.elapsed() >= LEASE);
     });
 }

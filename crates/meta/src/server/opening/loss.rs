@@ -1,7 +1,7 @@
 //! What a shard had acknowledged that failed. Whether something of it is lost shows when the shard is open again: those
 //! whose it may have been are told then by their next sync, once each. A failure that cost nothing is told to nobody.
 
-use super::Opening;
+use super::ShardOpening;
 use crate::shards::{Cause, Shard};
 use std::collections::HashSet;
 use varve_types::{SessionId, ShardId};
@@ -18,12 +18,12 @@ pub(super) struct Owing {
 }
 
 /// Of a shard that was opened again without all that was acknowledged.
-pub(super) struct Lost {
+pub(super) struct LostChanges {
     cause: Cause,
     untold: HashSet<SessionId>,
 }
 
-impl Opening {
+impl ShardOpening {
     /// `failed` is closed, and takes nothing more.
     pub(super) fn owes(&self, failed: &Shard, cause: Cause, sessions: HashSet<SessionId>) {
         let (acknowledged, unsaved) = (failed.acknowledged(), failed.may_have_lost());
@@ -43,19 +43,19 @@ impl Opening {
         let cause = owing.cause.met(format!("changes that shard {shard} had acknowledged and not synced are lost"));
         tracing::error!("{cause}");
         let mut lost = self.lost.borrow_mut();
-        let lost = lost.entry(shard).or_insert_with(|| Lost { cause, untold: HashSet::new() });
+        let lost = lost.entry(shard).or_insert_with(|| LostChanges { cause, untold: HashSet::new() });
         lost.untold.extend(owing.untold);
     }
 
     /// A sync of `session` is told that the shard is in trouble.
-    pub fn told(&self, shard: ShardId, session: SessionId) {
+    pub fn reported(&self, shard: ShardId, session: SessionId) {
         if let Some(owing) = self.owing.borrow_mut().get_mut(&shard) {
             owing.untold.remove(&session);
         }
     }
 
     /// What a sync of `session` is to be told.
-    pub fn tell_lost(&self, shard: ShardId, session: SessionId) -> Option<Cause> {
+    pub fn report_lost(&self, shard: ShardId, session: SessionId) -> Option<Cause> {
         let mut lost = self.lost.borrow_mut();
         let of_shard = lost.get_mut(&shard)?;
         let cause = of_shard.untold.remove(&session).then(|| of_shard.cause.clone());

@@ -8,8 +8,8 @@ impl Clock for StillClock {
         Timestamp::default()
     }
 
-    fn monotonic(&self) -> Moment {
-        Moment(*self.0.lock())
+    fn monotonic(&self) -> Instant {
+        Instant(*self.0.lock())
     }
 }
 
@@ -38,7 +38,7 @@ fn remote() -> Peer {
 
 /// A volume of one user refuses others and says whose it is.
 #[test]
-fn a_users_volume_is_theirs_alone() {
+fn user_volume_admits_only_its_user() {
     let (sessions, _) = sessions(1000, false);
     let refused = sessions.admit(SessionId(1), Purpose::Work, local(1001, 1), KeyId::VOLUME).map(|_| ());
     let Err(NotAdmitted::Refused(refused)) = refused else { panic!("admitted") };
@@ -51,9 +51,9 @@ fn a_users_volume_is_theirs_alone() {
 #[test]
 fn credentials_are_forced_to_the_peer() {
     let (sessions, _) = sessions(0, false);
-    let (admitted, _stay) = sessions.admit(SessionId(1), Purpose::Work, local(1000, 1), KeyId::VOLUME).unwrap();
+    let (admitted, _guard) = sessions.admit(SessionId(1), Purpose::Work, local(1000, 1), KeyId::VOLUME).unwrap();
     assert_eq!(admitted.forced, Some(Credentials { uid: 1000, gid: 1001, groups: vec![] }));
-    let (admitted, _stay) = sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
+    let (admitted, _guard) = sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
     assert_eq!(admitted.forced, None);
 }
 
@@ -111,8 +111,8 @@ fn the_overflow_user_is_nobody() {
 #[test]
 fn a_session_is_joined_by_its_holder() {
     let (sessions, _) = sessions(0, false);
-    let admit = |peer, key| sessions.admit(SessionId(1), Purpose::Work, peer, key).map(|(_, stay)| stay);
-    let _stay = admit(remote(), KeyId(7)).unwrap();
+    let admit = |peer, key| sessions.admit(SessionId(1), Purpose::Work, peer, key).map(|(_, guard)| guard);
+    let _guard = admit(remote(), KeyId(7)).unwrap();
     assert!(admit(remote(), KeyId(7)).is_ok());
     for (peer, key) in
         [(remote(), KeyId::VOLUME), (remote(), KeyId(8)), (local(0, 1), KeyId(7)), (local(0, 1), KeyId::VOLUME)]
@@ -120,8 +120,9 @@ fn a_session_is_joined_by_its_holder() {
         let Err(NotAdmitted::Refused(reason)) = admit(peer, key).map(drop) else { panic!("{peer} joined with {key}") };
         assert!(reason.contains("another client's"), "{reason}");
     }
-    let of_user = |uid| sessions.admit(SessionId(2), Purpose::Work, local(uid, 1), KeyId::VOLUME).map(|(_, stay)| stay);
-    let _stay = of_user(1000).unwrap();
+    let of_user =
+        |uid| sessions.admit(SessionId(2), Purpose::Work, local(uid, 1), KeyId::VOLUME).map(|(_, guard)| guard);
+    let _guard = of_user(1000).unwrap();
     assert!(of_user(1001).is_err() && of_user(0).is_err());
 }
 
@@ -132,7 +133,7 @@ fn a_full_share_leaves_room_to_others() {
     let number = std::cell::Cell::new(0);
     let admit = |peer, key| {
         number.set(number.get() + 1);
-        sessions.admit(SessionId(number.get()), Purpose::Work, peer, key).map(|(_, stay)| stay)
+        sessions.admit(SessionId(number.get()), Purpose::Work, peer, key).map(|(_, guard)| guard)
     };
     let crowded = |peer, key, part: &str| {
         let Err(NotAdmitted::Crowded(reason)) = admit(peer, key).map(drop) else { panic!("{peer} came in") };

@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use varve_wire::frame::{self, HEADER_BYTES};
-use varve_wire::handshake::exchange::{Binding, Initiator};
-use varve_wire::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome};
-use varve_wire::record::Records;
-use varve_wire::{Call, CallId, Failure, Reply, Request, Response, WireCredentials};
+use varve_proto::frame::{self, HEADER_BYTES};
+use varve_proto::handshake::exchange::{Binding, Initiator};
+use varve_proto::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome};
+use varve_proto::record::Records;
+use varve_proto::{Call, CallFailure, CallId, Reply, Request, Response, WireCredentials};
 
 /// An answer that has not come by then never will.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -73,7 +73,7 @@ impl Claim {
         let binding = self.binding(greeting);
         let (initiator, sealed) = Initiator::begin(&self.key, &binding, &self.offer).unwrap();
         let Binding { volume, key, purpose, session, worker, .. } = binding;
-        (initiator, Hello { version: varve_wire::VERSION, volume, key, purpose, session, worker, sealed })
+        (initiator, Hello { version: varve_proto::VERSION, volume, key, purpose, session, worker, sealed })
     }
 
     /// The whole handshake; the error is the server's reason.
@@ -101,7 +101,7 @@ pub fn request(session: u64, slot: u32, number: u64, shard: u16, call: Call) -> 
     Request { id: CallId { session, slot, number }, shard, credentials, released: vec![], call }
 }
 
-pub struct Client<S> {
+pub struct TestClient<S> {
     stream: S,
     session: u64,
     /// Of this connection alone: a slot carries one call at a time, wherever that goes.
@@ -109,49 +109,49 @@ pub struct Client<S> {
     pub number: u64,
 }
 
-impl Client<UnixStream> {
+impl TestClient<UnixStream> {
     /// At the worker that owns shard 0.
-    pub fn of(server: &Server, site: &Site, session: u64, purpose: Purpose) -> Client<UnixStream> {
-        Client::at(server, site, 0, session, purpose)
+    pub fn of(server: &Server, site: &Site, session: u64, purpose: Purpose) -> TestClient<UnixStream> {
+        TestClient::at(server, site, 0, session, purpose)
     }
 
-    pub fn at(server: &Server, site: &Site, worker: usize, session: u64, purpose: Purpose) -> Client<UnixStream> {
+    pub fn at(server: &Server, site: &Site, worker: usize, session: u64, purpose: Purpose) -> TestClient<UnixStream> {
         let stream = UnixStream::connect(socket(server, worker)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let claim = Claim { worker: worker as u16, ..Claim::of(&site.key, session, purpose) };
-        let mut client = Client::claiming(stream, &claim).unwrap();
+        let mut client = TestClient::claiming(stream, &claim).unwrap();
         client.slot = 1 + worker as u32;
         client
     }
 }
 
-impl<S: Read + Write> Client<S> {
+impl<S: Read + Write> TestClient<S> {
     /// The error is the server's reason.
-    pub fn new(stream: S, key: &VolumeKey, session: u64, purpose: Purpose) -> Result<Client<S>, String> {
-        Client::claiming(stream, &Claim::of(key, session, purpose))
+    pub fn new(stream: S, key: &VolumeKey, session: u64, purpose: Purpose) -> Result<TestClient<S>, String> {
+        TestClient::claiming(stream, &Claim::of(key, session, purpose))
     }
 
-    pub fn claiming(mut stream: S, claim: &Claim) -> Result<Client<S>, String> {
+    pub fn claiming(mut stream: S, claim: &Claim) -> Result<TestClient<S>, String> {
         claim.shake_hands(&mut stream)?;
-        Ok(Client { stream, session: claim.session, slot: 1, number: 0 })
+        Ok(TestClient { stream, session: claim.session, slot: 1, number: 0 })
     }
 
     pub fn into_stream(self) -> S {
         self.stream
     }
 
-    pub fn call(&mut self, shard: u16, call: Call) -> Result<Reply, Failure> {
+    pub fn call(&mut self, shard: u16, call: Call) -> Result<Reply, CallFailure> {
         self.try_call(shard, call).unwrap()
     }
 
     /// The outer error: the connection has ended.
-    pub fn try_call(&mut self, shard: u16, call: Call) -> std::io::Result<Result<Reply, Failure>> {
+    pub fn try_call(&mut self, shard: u16, call: Call) -> std::io::Result<Result<Reply, CallFailure>> {
         self.number += 1;
         let number = self.number;
         self.exchange(request(self.session, self.slot, number, shard, call))
     }
 
-    pub fn exchange(&mut self, request: Request) -> std::io::Result<Result<Reply, Failure>> {
+    pub fn exchange(&mut self, request: Request) -> std::io::Result<Result<Reply, CallFailure>> {
         let mut bytes = Vec::new();
         frame::encode(&request, &mut bytes).unwrap();
         self.stream.write_all(&bytes)?;
@@ -184,8 +184,8 @@ impl Remote {
         sealed
     }
 
-    pub fn into_client(self, session: u64) -> Client<Remote> {
-        Client { stream: self, session, slot: 1, number: 0 }
+    pub fn into_client(self, session: u64) -> TestClient<Remote> {
+        TestClient { stream: self, session, slot: 1, number: 0 }
     }
 }
 

@@ -3,13 +3,13 @@
 use super::client::request;
 use super::*;
 use std::collections::BTreeSet;
+use varve_proto::NewNode;
 use varve_types::InodeId;
-use varve_wire::NewNode;
 
 /// A volume of one shard on a file system of a few MiB.
 struct SmallSite {
     // Goes before the directory that it is mounted in.
-    store: Mounted,
+    store: MountGuard,
     site: Site,
 }
 
@@ -19,7 +19,7 @@ impl SmallSite {
         let directory = tempfile::tempdir().unwrap();
         let small = directory.path().join("small");
         std::fs::create_dir(&small).unwrap();
-        let store = Mounted::mount(&["-t", "tmpfs", "-o", "size=24m,mode=755", "varve-test"], &small)?;
+        let store = MountGuard::mount(&["-t", "tmpfs", "-o", "size=24m,mode=755", "varve-test"], &small)?;
         let volume = store.0.join("volume");
         Some(SmallSite { store, site: Site::in_directory(directory, volume, 1) })
     }
@@ -41,7 +41,7 @@ impl SmallSite {
 fn a_shard_whose_store_was_full_serves_again() {
     let Some(small) = SmallSite::new() else { return };
     let server = small.site.start();
-    let mut client = Client::of(&server, &small.site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &small.site, 1, Purpose::Work);
     let create = |number: u32| Call::Create {
         parent: InodeId::ROOT.0,
         name: number.to_string().into_bytes(),
@@ -63,7 +63,7 @@ fn a_shard_whose_store_was_full_serves_again() {
             Err(failure) => break failure,
         }
     };
-    assert!(matches!(failure, Failure::Server { .. } | Failure::Errno(_) | Failure::Busy), "{failure:?}");
+    assert!(matches!(failure, CallFailure::Server { .. } | CallFailure::Errno(_) | CallFailure::Busy), "{failure:?}");
     std::fs::remove_file(small.filler()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -89,10 +89,10 @@ fn a_shard_whose_store_was_full_serves_again() {
 /// A change that was made, and is sent again because its answer was lost, is answered as the first time although the store
 /// has run full in between, when what is new is refused: a call that is answered at once and one that is not.
 #[test]
-fn a_change_that_was_made_is_answered_on_a_store_that_has_run_full_since() {
+fn applied_change_is_answered_on_a_full_store() {
     let Some(small) = SmallSite::new() else { return };
     let server = small.site.start();
-    let mut client = Client::of(&server, &small.site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &small.site, 1, Purpose::Work);
     let make_directory = Call::MakeDirectory { parent: InodeId::ROOT.0, name: b"directory".to_vec(), mode: 0o755 };
     let made: Vec<_> = [(2, create("file".to_owned())), (3, make_directory)]
         .into_iter()
@@ -111,8 +111,8 @@ fn a_change_that_was_made_is_answered_on_a_store_that_has_run_full_since() {
         std::thread::sleep(Duration::from_millis(20));
         client.call(0, create(format!("other-{number}"))).err()
     });
-    let no_room = |failure: &Failure| match failure {
-        Failure::Errno(errno) | Failure::Server { errno, .. } => *errno == libc::ENOSPC,
+    let no_room = |failure: &CallFailure| match failure {
+        CallFailure::Errno(errno) | CallFailure::Server { errno, .. } => *errno == libc::ENOSPC,
         _ => false,
     };
     assert!(refused.as_ref().is_some_and(no_room), "{refused:?}");

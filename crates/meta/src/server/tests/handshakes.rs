@@ -3,8 +3,8 @@
 use super::client::{dial, opened, receive, send};
 use super::*;
 use std::net::{Shutdown, TcpStream};
-use varve_wire::frame::HEADER_BYTES;
-use varve_wire::handshake::{Channel, Greeting, HELLO_BYTES_MAX, Hello, Offer};
+use varve_proto::frame::HEADER_BYTES;
+use varve_proto::handshake::{Channel, Greeting, HELLO_BYTES_MAX, Hello, Offer};
 
 /// A server that listens everywhere, and one of another volume.
 struct Scene {
@@ -89,7 +89,7 @@ fn changed_handshakes_are_refused() {
     scene.hello_refused("another worker", "this is worker 0", |hello, _| hello.worker = 1);
     scene.hello_refused("a worker that is not", "this is worker 0", |hello, _| hello.worker = u16::MAX);
     scene.hello_refused("another volume", "the server serves volume", |hello, _| hello.volume[3] ^= 1);
-    for version in [0, varve_wire::VERSION - 1, varve_wire::VERSION + 1, u16::MAX] {
+    for version in [0, varve_proto::VERSION - 1, varve_proto::VERSION + 1, u16::MAX] {
         let both = format!("and the client version {version}");
         scene.hello_refused(&format!("version {version}"), &both, |hello, _| hello.version = version);
     }
@@ -205,7 +205,7 @@ fn refusals_of_key_holders_are_sealed() {
     let scene = Scene::new();
     let cases = [
         ("0 is not a session", Claim { session: 0, ..scene.claim() }),
-        ("a credential of a user", Claim { offer: Offer { mailbox: false, credential: vec![1] }, ..scene.claim() }),
+        ("a credential of a user", Claim { offer: Offer { shm_slot: false, credential: vec![1] }, ..scene.claim() }),
     ];
     for (part, claim) in cases {
         let (mut stream, greeting) = scene.greeted();

@@ -6,15 +6,15 @@ use crate::shards::NAME_BYTES;
 /// The shares leave room for what is not counted, and the names of the largest part that one worker keeps whole are kept in a server
 /// of the usual size.
 #[test]
-fn the_shares_stay_below_the_limit() {
+fn memory_shares_stay_below_the_limit() {
     for shards in [1, 64, 4096] {
-        for bytes in [Memory::BYTES_MIN, Memory::BYTES_DEFAULT, 64 << 30] {
-            let memory = Memory::divide(bytes, shards);
+        for bytes in [MemoryShares::BYTES_MIN, MemoryShares::BYTES_DEFAULT, 64 << 30] {
+            let memory = MemoryShares::divide(bytes, shards);
             let counted =
                 memory.rows as u64 + memory.blocks + memory.names as u64 + memory.memtables + memory.messages as u64;
             assert!(counted <= bytes / 4 * 3, "{memory:?} of {bytes}");
             assert!(memory.memtable_of_each * shards as u64 <= memory.memtables, "{memory:?} of {bytes}");
         }
     }
-    assert!(Memory::divide(Memory::BYTES_DEFAULT, 64).names > 16_000_000 * NAME_BYTES);
+    assert!(MemoryShares::divide(MemoryShares::BYTES_DEFAULT, 64).names > 16_000_000 * NAME_BYTES);
 }

@@ -2,15 +2,15 @@
 
 use super::client::request;
 use super::*;
+use varve_proto::{Locator, NewNode};
 use varve_types::InodeId;
-use varve_wire::{Locator, NewNode};
 
 const SHARDS: u16 = 16;
 
 /// Directories of the root: their homes are spread over all shards. Made by a server of their own.
 fn make_directories(site: &Site) -> Vec<u64> {
     let server = site.start();
-    let mut client = Client::of(&server, site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, site, 1, Purpose::Work);
     let made = (0..64).map(|number| {
         let name = format!("d{number}").into_bytes();
         match settled(&mut client, 0, &Call::MakeDirectory { parent: InodeId::ROOT.0, name, mode: 0o755 }) {
@@ -25,11 +25,11 @@ fn make_directories(site: &Site) -> Vec<u64> {
 }
 
 /// The answer when the shard is open; a server on a busy machine may say Busy before.
-fn settled(client: &mut Client<UnixStream>, shard: u16, call: &Call) -> Result<Reply, Failure> {
+fn settled(client: &mut TestClient<UnixStream>, shard: u16, call: &Call) -> Result<Reply, CallFailure> {
     let begun = Instant::now();
     loop {
         match client.call(shard, call.clone()) {
-            Err(Failure::Busy) if begun.elapsed() < STOP => {}
+            Err(CallFailure::Busy) if begun.elapsed() < STOP => {}
             answer => return answer,
         }
     }
@@ -41,7 +41,7 @@ fn calls_wait_for_their_shard_to_be_open() {
     let site = Site::new(SHARDS);
     let directories = make_directories(&site);
     let server = site.start();
-    let mut clients = [0, 1].map(|worker| Client::at(&server, &site, worker, 2, Purpose::Work));
+    let mut clients = [0, 1].map(|worker| TestClient::at(&server, &site, worker, 2, Purpose::Work));
     for directory in directories.iter().rev() {
         let shard = InodeId(*directory).shard().0;
         let create = Call::Create {
@@ -67,7 +67,7 @@ fn a_server_stops_while_it_opens() {
         site.start().stop(STOP).unwrap();
     }
     let server = site.start();
-    let mut client = Client::of(&server, &site, 3, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 3, Purpose::Work);
     for number in 0..directories.len() {
         let name = format!("d{number}").into_bytes();
         let found = settled(&mut client, 0, &Call::Lookup { parent: InodeId::ROOT.0, name });
@@ -78,7 +78,7 @@ fn a_server_stops_while_it_opens() {
 /// A shard that cannot be opened takes no other with it: calls for it are told why, and it is opened as soon as it
 /// can be.
 #[test]
-fn a_shard_that_cannot_be_opened_fails_alone() {
+fn failed_shard_open_affects_only_that_shard() {
     let site = Site::new(SHARDS);
     let directories = make_directories(&site);
     let shard_of = |directory: u64| InodeId(directory).shard().0;
@@ -89,11 +89,11 @@ fn a_shard_that_cannot_be_opened_fails_alone() {
     std::fs::rename(&log, &aside).unwrap();
     std::fs::write(&log, b"no directory").unwrap();
     let server = site.start();
-    let mut clients = [0, 1].map(|worker| Client::at(&server, &site, worker, 2, Purpose::Work));
+    let mut clients = [0, 1].map(|worker| TestClient::at(&server, &site, worker, 2, Purpose::Work));
     let list = |directory| Call::List { directory, from: 0, bytes_max: 1000 };
     for call in [list(broken_directory), Call::Sync, Call::ShardStatus] {
         match settled(&mut clients[usize::from(broken % 2)], broken, &call) {
-            Err(Failure::Server { errno, message }) => {
+            Err(CallFailure::Server { errno, message }) => {
                 assert_eq!(errno, libc::EIO);
                 assert!(
                     message.contains(&format!("shard {broken} cannot be opened")) && message.contains("log"),
@@ -127,14 +127,14 @@ fn a_shard_that_cannot_be_opened_fails_alone() {
 
 /// A file is closed also where the call that tells so is for a shard that cannot be opened: an orphan ends.
 #[test]
-fn a_release_counts_at_a_shard_that_cannot_be_opened() {
+fn release_counts_at_an_unopened_shard() {
     let site = Site::new(SHARDS);
     make_directories(&site);
     let log = site.config.volume.shard_log(ShardId(3));
     std::fs::remove_dir_all(&log).unwrap();
     std::fs::write(&log, b"no directory").unwrap();
     let server = site.start();
-    let mut clients = [0, 1].map(|worker| Client::at(&server, &site, worker, 2, Purpose::Work));
+    let mut clients = [0, 1].map(|worker| TestClient::at(&server, &site, worker, 2, Purpose::Work));
     let mut opened = |name: &str| {
         let (parent, name, node) = (InodeId::ROOT.0, name.into(), NewNode::Regular);
         let create = Call::Create { parent, name, node, mode: 0o644, open: true };
@@ -147,17 +147,17 @@ fn a_release_counts_at_a_shard_that_cannot_be_opened() {
     assert_eq!(InodeId(unnamed).shard(), ShardId(0));
     clients[0].call(0, Call::Unlink { parent: InodeId::ROOT.0, name: b"unnamed".to_vec() }).unwrap();
     clients[1].number += 1;
-    let mut told = request(2, clients[1].slot, clients[1].number, 3, Call::ShardStatus);
-    told.released = vec![named, unnamed];
-    let answer = clients[1].exchange(told).unwrap();
-    assert!(matches!(answer, Err(Failure::Server { .. } | Failure::Busy)), "{answer:?}");
+    let mut reported = request(2, clients[1].slot, clients[1].number, 3, Call::ShardStatus);
+    reported.released = vec![named, unnamed];
+    let answer = clients[1].exchange(reported).unwrap();
+    assert!(matches!(answer, Err(CallFailure::Server { .. } | CallFailure::Busy)), "{answer:?}");
     match clients[0].call(0, Call::ShardStatus) {
         Ok(Reply::ShardStatus(status)) => assert_eq!(status.open_files, 0),
         other => panic!("{other:?}"),
     }
     let at = Locator::Inode { inode: unnamed };
     let begun = Instant::now();
-    while clients[0].call(0, Call::GetAttributes { at: at.clone() }) != Err(Failure::NotHere) {
+    while clients[0].call(0, Call::GetAttributes { at: at.clone() }) != Err(CallFailure::NotHere) {
         assert!(begun.elapsed() < STOP, "the orphan was not reaped");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -166,26 +166,26 @@ fn a_release_counts_at_a_shard_that_cannot_be_opened() {
 /// An empty directory in the place of a shard's is no new shard: whoever asks is told at once, and what to do; the others are
 /// served.
 #[test]
-fn a_shard_that_lost_all_is_refused_at_once() {
+fn shard_that_lost_everything_is_refused() {
     let site = Site::new(2);
     let directories = make_directories(&site);
     let lost = *directories.iter().find(|directory| InodeId(**directory).shard().0 == 1).unwrap();
     std::fs::remove_dir_all(site.config.volume.shard(ShardId(1))).unwrap();
     std::fs::create_dir_all(site.config.volume.shard_log(ShardId(1))).unwrap();
     let server = site.start();
-    let mut client = Client::at(&server, &site, 1, 2, Purpose::Work);
+    let mut client = TestClient::at(&server, &site, 1, 2, Purpose::Work);
     let name = b"file".to_vec();
     let create = Call::Create { parent: lost, name: name.clone(), node: NewNode::Regular, mode: 0o644, open: false };
     for call in [Call::Lookup { parent: lost, name }, create] {
         match client.call(1, call) {
-            Err(Failure::Server { errno, message }) => {
+            Err(CallFailure::Server { errno, message }) => {
                 assert_eq!(errno, libc::EIO);
                 assert!(message.contains("opened before") && message.contains("varve fsck --repair"), "{message}");
             }
             other => panic!("{other:?}"),
         }
     }
-    let mut client = Client::of(&server, &site, 3, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 3, Purpose::Work);
     let found = settled(&mut client, 0, &Call::Lookup { parent: InodeId::ROOT.0, name: b"d0".to_vec() });
     assert!(found.is_ok(), "{found:?}");
     drop(client);
@@ -194,18 +194,18 @@ fn a_shard_that_lost_all_is_refused_at_once() {
 
 /// A sync that comes when the trouble is over waits for its shard to be opened again, and is not told of what was.
 #[test]
-fn a_sync_waits_for_the_attempt_that_is_due() {
+fn sync_waits_for_the_next_open_attempt() {
     let site = Site::new(2);
     site.start().stop(STOP).unwrap();
     let tables = site.config.volume.shard(ShardId(1));
     let itself = tables.path().to_str().unwrap();
-    let Some(read_only) = Mounted::mount(&["--bind", itself], tables.path()) else { return };
+    let Some(read_only) = MountGuard::mount(&["--bind", itself], tables.path()) else { return };
     read_only.turn_read_only();
     let server = site.start();
-    let mut client = Client::at(&server, &site, 1, 2, Purpose::Work);
+    let mut client = TestClient::at(&server, &site, 1, 2, Purpose::Work);
     for call in [Call::ShardStatus, Call::Sync] {
         match settled(&mut client, 1, &call) {
-            Err(Failure::Server { errno, .. }) => assert_eq!(errno, libc::EROFS, "{call:?}"),
+            Err(CallFailure::Server { errno, .. }) => assert_eq!(errno, libc::EROFS, "{call:?}"),
             other => panic!("{call:?}: {other:?}"),
         }
     }
@@ -219,10 +219,10 @@ fn a_sync_waits_for_the_attempt_that_is_due() {
 /// What a shard that failed had acknowledged and nobody finds again is told to each session, by its next sync, once; a
 /// failure that cost nothing is told to nobody.
 #[test]
-fn a_sync_is_told_once_of_what_is_lost() {
+fn sync_reports_a_loss_once() {
     let site = Site::new(1);
     let server = site.start();
-    let mut clients = [1, 2].map(|session| Client::of(&server, &site, session, Purpose::Work));
+    let mut clients = [1, 2].map(|session| TestClient::of(&server, &site, session, Purpose::Work));
     let log = site.config.volume.shard_log(ShardId(0));
     let aside = site.directory.path().join("aside");
     for lost in [false, true] {
@@ -233,20 +233,20 @@ fn a_sync_is_told_once_of_what_is_lost() {
         std::fs::rename(&log, &aside).unwrap();
         // Its file is open, and is synced where it is.
         let refused = settled(&mut clients[1], 0, &Call::Sync);
-        assert!(matches!(refused, Err(Failure::Server { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(CallFailure::Server { .. })), "{refused:?}");
         if lost {
             cut_last_byte(&aside);
         }
         std::fs::rename(&aside, &log).unwrap();
         let look = Call::Lookup { parent: InodeId::ROOT.0, name };
         let begun = Instant::now();
-        while let Err(Failure::Server { .. } | Failure::Busy) = clients[0].call(0, look.clone()) {
+        while let Err(CallFailure::Server { .. } | CallFailure::Busy) = clients[0].call(0, look.clone()) {
             assert!(begun.elapsed() < STOP);
             std::thread::sleep(Duration::from_millis(50));
         }
         let first = clients[0].call(0, Call::Sync);
         match lost {
-            true => assert!(matches!(&first, Err(Failure::Server { message, .. }) if message.contains("are lost"))),
+            true => assert!(matches!(&first, Err(CallFailure::Server { message, .. }) if message.contains("are lost"))),
             false => assert_eq!(first, Ok(Reply::Done)),
         }
         for client in &mut clients {
@@ -267,7 +267,7 @@ fn cut_last_byte(log: &std::path::Path) {
 
 /// A server that can open nothing ends, with what is wrong.
 #[test]
-fn a_server_that_opens_no_shard_ends() {
+fn server_ends_if_no_shard_opens() {
     let site = Site::new(1);
     site.start().stop(STOP).unwrap();
     let log = site.config.volume.shard_log(ShardId(0));

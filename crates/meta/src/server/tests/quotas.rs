@@ -2,7 +2,7 @@
 
 use super::client::{Remote, dial, receive};
 use super::*;
-use varve_wire::handshake::Greeting;
+use varve_proto::handshake::Greeting;
 
 fn site(change: impl FnOnce(&mut Limits)) -> Site {
     let mut site = Site::new(1);
@@ -59,7 +59,7 @@ fn connections_have_a_share() {
 fn connections_have_a_limit() {
     let site = site(|limits| limits.connections = 2);
     let server = site.start();
-    let _clients = [1, 2].map(|session| Client::of(&server, &site, session, Purpose::Work));
+    let _clients = [1, 2].map(|session| TestClient::of(&server, &site, session, Purpose::Work));
     let reason = Remote::connect(&server, &Claim::of(&site.key, 9, Purpose::Work)).err().unwrap();
     assert!(reason.contains("the server has 2 connections of clients already"), "{reason}");
 }
@@ -85,7 +85,7 @@ fn a_revoked_key_ends_its_connections() {
     let server = site.start();
     let volume = &site.config.volume;
     let [one, other] = ["one", "other"].map(|name| volume.add_host_key(name).unwrap());
-    let claim = |key: &varve_world::volume_dir::HostKey, session| Claim {
+    let claim = |key: &varve_env::volume_dir::HostKey, session| Claim {
         key: VolumeKey(key.secret),
         key_id: KeyId(key.id),
         ..Claim::of(&site.key, session, Purpose::Work)

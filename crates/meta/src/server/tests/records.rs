@@ -4,7 +4,7 @@
 use super::client::{Remote, request};
 use super::*;
 use std::net::Shutdown;
-use varve_wire::Response;
+use varve_proto::Response;
 
 /// A volume that is served by TCP.
 fn site() -> Site {

@@ -3,8 +3,8 @@
 use super::client::request;
 use super::*;
 use std::collections::BTreeSet;
+use varve_proto::{EntryReply, FileContent, Locator, NewNode, NodeReply, OpenMode, RenameFlags, WireCredentials};
 use varve_types::{Errno, InodeId};
-use varve_wire::{EntryReply, FileContent, Locator, NewNode, NodeReply, OpenMode, RenameFlags, WireCredentials};
 
 const ROOT: u64 = InodeId::ROOT.0;
 
@@ -16,7 +16,7 @@ fn lookup(name: &str) -> Call {
     Call::Lookup { parent: ROOT, name: name.into() }
 }
 
-fn node(reply: Result<Reply, Failure>) -> NodeReply {
+fn node(reply: Result<Reply, CallFailure>) -> NodeReply {
     match reply {
         Ok(Reply::Node(node)) => node,
         other => panic!("{other:?}"),
@@ -25,17 +25,17 @@ fn node(reply: Result<Reply, Failure>) -> NodeReply {
 
 /// A file that was created is found, listed, removed and then no more found; and all of it after a restart too.
 #[test]
-fn files_come_and_go() {
+fn files_are_created_and_removed() {
     let site = Site::new(4);
     let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     let made = node(client.call(0, create("a")));
-    assert_eq!(client.call(0, create("a")), Err(Failure::Errno(Errno::EEXIST.number())));
+    assert_eq!(client.call(0, create("a")), Err(CallFailure::Errno(Errno::EEXIST.number())));
     node(client.call(0, create("b")));
     server.stop(STOP).unwrap();
 
     let server = site.start();
-    let mut client = Client::of(&server, &site, 2, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 2, Purpose::Work);
     match client.call(0, lookup("a")) {
         Ok(Reply::Entry { entry: EntryReply::Node(found), lease_ms: 0 }) => assert_eq!(found, made),
         other => panic!("{other:?}"),
@@ -52,28 +52,28 @@ fn files_come_and_go() {
     let last =
         |reply: &Reply| matches!(reply, Reply::Removed { last_name_of: Some(inode), .. } if *inode == made.inode);
     assert!(removed.as_ref().is_ok_and(last), "{removed:?}");
-    assert_eq!(client.call(0, lookup("a")), Err(Failure::Errno(Errno::ENOENT.number())));
+    assert_eq!(client.call(0, lookup("a")), Err(CallFailure::Errno(Errno::ENOENT.number())));
 }
 
 /// A retry gets the first answer: of the same server, and of the next one.
 #[test]
-fn a_retry_gets_the_first_answer() {
+fn retry_gets_the_first_reply() {
     let site = Site::new(1);
     let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     let first = request(1, 3, 1, 0, create("once"));
     let answer = client.exchange(first.clone()).unwrap();
     node(answer.clone());
     assert_eq!(client.exchange(first.clone()).unwrap(), answer);
-    let mut elsewhere = Client::of(&server, &site, 1, Purpose::Work);
+    let mut elsewhere = TestClient::of(&server, &site, 1, Purpose::Work);
     assert_eq!(elsewhere.exchange(first.clone()).unwrap(), answer, "over another connection");
     server.stop(STOP).unwrap();
 
     let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     assert_eq!(client.exchange(first).unwrap(), answer, "by the next server");
     let other = client.exchange(request(1, 3, 2, 0, create("once"))).unwrap();
-    assert_eq!(other, Err(Failure::Errno(Errno::EEXIST.number())), "a new call is a new call");
+    assert_eq!(other, Err(CallFailure::Errno(Errno::EEXIST.number())), "a new call is a new call");
 }
 
 /// Names that cannot be are refused by what is wrong with them, and ids that cannot be as stale.
@@ -81,9 +81,9 @@ fn a_retry_gets_the_first_answer() {
 fn impossible_names_and_inodes_are_refused() {
     let site = Site::new(1);
     let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
-    let failed = |reply: Result<Reply, Failure>| match reply {
-        Err(Failure::Errno(number)) => Errno::from_number(number),
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    let failed = |reply: Result<Reply, CallFailure>| match reply {
+        Err(CallFailure::Errno(number)) => Errno::from_number(number),
         other => panic!("{other:?}"),
     };
     assert_eq!(failed(client.call(0, lookup(&"x".repeat(256)))), Errno::ENAMETOOLONG);
@@ -92,23 +92,23 @@ fn impossible_names_and_inodes_are_refused() {
     }
     let stray = Call::Lookup { parent: u64::MAX, name: b"a".to_vec() };
     assert_eq!(failed(client.call(0, stray)), Errno::ESTALE);
-    assert_eq!(client.call(3, Call::Sync), Err(Failure::NotOwner));
+    assert_eq!(client.call(3, Call::Sync), Err(CallFailure::NotOwner));
 }
 
-/// Observers look and change nothing; an embedded server lets strangers only observe.
+/// Observers look and change nothing; an embedded server lets unauthenticated connections only observe.
 #[test]
 fn observers_change_nothing() {
     let mut site = Site::new(1);
     site.config.embedded = true;
     let server = site.start();
-    let mut own = Client::of(&server, &site, 1, Purpose::Work);
+    let mut own = TestClient::of(&server, &site, 1, Purpose::Work);
     node(own.call(0, create("a")));
     let stream = UnixStream::connect(socket(&server, 0)).unwrap();
-    let refused = Client::new(stream, &site.key, 2, Purpose::Work).err().unwrap();
+    let refused = TestClient::new(stream, &site.key, 2, Purpose::Work).err().unwrap();
     assert!(refused.contains("inside the mount"), "{refused}");
-    let mut observer = Client::of(&server, &site, 2, Purpose::Observe);
+    let mut observer = TestClient::of(&server, &site, 2, Purpose::Observe);
     assert!(observer.call(0, lookup("a")).is_ok());
-    let refused = Err(Failure::Errno(Errno::EROFS.number()));
+    let refused = Err(CallFailure::Errno(Errno::EROFS.number()));
     assert_eq!(observer.call(0, create("b")), refused);
     assert_eq!(observer.call(0, Call::Unlink { parent: ROOT, name: b"a".to_vec() }), refused);
     assert!(site.config.volume.read_server_record().unwrap().unwrap().embedded);
@@ -135,7 +135,7 @@ fn credentials_are_forced_to_the_peer() {
     };
     open(site.directory.path());
     open_to_users(&server);
-    let mut root = Client::of(&server, &site, 1, Purpose::Work);
+    let mut root = TestClient::of(&server, &site, 1, Purpose::Work);
     let made = Call::MakeDirectory { parent: ROOT, name: b"open".to_vec(), mode: 0o777 };
     let directory = node(root.call(0, made)).inode;
     let made = Call::MakeDirectory { parent: ROOT, name: b"secret".to_vec(), mode: 0o711 };
@@ -155,9 +155,9 @@ fn credentials_are_forced_to_the_peer() {
             // The system call changes this thread alone, where libc's function would change the process.
             let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
             assert_eq!(set, 0);
-            let mut user = Client::of(&server, &site, 2, Purpose::Work);
+            let mut user = TestClient::of(&server, &site, 2, Purpose::Work);
             let list = Call::List { directory: secret, from: 0, bytes_max: 4096 };
-            assert_eq!(user.call(0, list), Err(Failure::Errno(Errno::EACCES.number())), "not the user's to read");
+            assert_eq!(user.call(0, list), Err(CallFailure::Errno(Errno::EACCES.number())), "not the user's to read");
             node(user.call(0, in_it("forced")))
         });
         user.join().unwrap()
@@ -177,20 +177,20 @@ fn a_file_without_permissions_is_opened_again() {
     let permit = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(site.directory.path(), permit).unwrap();
     open_to_users(&server);
-    let mut root = Client::of(&server, &site, 1, Purpose::Work);
+    let mut root = TestClient::of(&server, &site, 1, Purpose::Work);
     let made = Call::MakeDirectory { parent: ROOT, name: b"open".to_vec(), mode: 0o777 };
     let parent = node(root.call(0, made)).inode;
-    let refused = |errno: Errno| Err(Failure::Errno(errno.number()));
+    let refused = |errno: Errno| Err(CallFailure::Errno(errno.number()));
     let play = || {
         let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
         assert_eq!(set, 0);
         let (mut maker, mut comes_back) =
-            (Client::of(&server, &site, 2, Purpose::Work), Client::of(&server, &site, 3, Purpose::Work));
+            (TestClient::of(&server, &site, 2, Purpose::Work), TestClient::of(&server, &site, 3, Purpose::Work));
         let node_of = NewNode::Regular;
         let made =
             node(maker.call(0, Call::Create { parent, name: b"f".to_vec(), node: node_of, mode: 0o444, open: true }));
         let at = Locator::Entry { parent, name: b"f".to_vec(), inode: made.inode };
-        let open = |client: &mut Client<UnixStream>, session, uid, mode, truncate| {
+        let open = |client: &mut TestClient<UnixStream>, session, uid, mode, truncate| {
             let call = Call::Open { at: at.clone(), mode, truncate };
             client.number += 1;
             let mut asked = request(session, 1, client.number, 0, call);
@@ -222,7 +222,7 @@ fn a_file_without_permissions_is_opened_again() {
     let another = || {
         let set = unsafe { libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321) };
         assert_eq!(set, 0);
-        let mut other = Client::of(&server, &site, 4, Purpose::Work);
+        let mut other = TestClient::of(&server, &site, 4, Purpose::Work);
         other.call(0, Call::Open { at, mode: OpenMode::ReadWrite, truncate: false })
     };
     let opened = std::thread::scope(|scope| scope.spawn(another).join().unwrap());
@@ -240,21 +240,21 @@ fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
     let permit = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(site.directory.path(), permit).unwrap();
     let server = site.start();
-    let mut root = Client::of(&server, &site, 1, Purpose::Work);
+    let mut root = TestClient::of(&server, &site, 1, Purpose::Work);
     let create = Call::Create { parent: ROOT, name: b"f".to_vec(), node: NewNode::Regular, mode: 0o600, open: true };
     let inode = node(root.call(0, create)).inode;
     server.stop(STOP).unwrap();
     let server = site.start();
     open_to_users(&server);
-    let mut root = Client::of(&server, &site, 3, Purpose::Work);
+    let mut root = TestClient::of(&server, &site, 3, Purpose::Work);
     let at = Locator::Entry { parent: ROOT, name: b"f".to_vec(), inode };
     let come_back = || {
         let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
         assert_eq!(set, 0);
-        let mut user = Client::of(&server, &site, 2, Purpose::Work);
+        let mut user = TestClient::of(&server, &site, 2, Purpose::Work);
         for _ in 0..2 {
             let opened = user.call(0, Call::Open { at: at.clone(), mode: OpenMode::Read, truncate: false });
-            assert_eq!(opened, Err(Failure::Errno(Errno::EACCES.number())));
+            assert_eq!(opened, Err(CallFailure::Errno(Errno::EACCES.number())));
         }
         user
     };
@@ -275,7 +275,7 @@ fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
 fn an_open_file_outlives_its_name() {
     let site = Site::new(1);
     let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     let mut call = create("a");
     if let Call::Create { open, .. } = &mut call {
         *open = true;
@@ -290,7 +290,7 @@ fn an_open_file_outlives_its_name() {
     };
     let written = node(client.call(0, write(&at, made.generation, b"bytes")));
     assert_eq!(written.attributes.size, 5);
-    let mut other = Client::of(&server, &site, 2, Purpose::Work);
+    let mut other = TestClient::of(&server, &site, 2, Purpose::Work);
     other.call(0, Call::Unlink { parent: ROOT, name: b"a".to_vec() }).unwrap();
     let by_inode = Locator::Inode { inode: made.inode };
     assert_eq!(node(client.call(0, write(&by_inode, written.generation, b"more bytes"))).attributes.size, 10);
@@ -301,7 +301,7 @@ fn an_open_file_outlives_its_name() {
     assert_eq!(client.exchange(release).unwrap(), Ok(Reply::Done));
     let deadline = Instant::now() + Duration::from_secs(10);
     client.number += 1;
-    while client.call(0, Call::GetAttributes { at: by_inode.clone() }) != Err(Failure::NotHere) {
+    while client.call(0, Call::GetAttributes { at: by_inode.clone() }) != Err(CallFailure::NotHere) {
         assert!(Instant::now() < deadline, "the orphan was not reaped");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -312,7 +312,7 @@ fn an_open_file_outlives_its_name() {
 fn a_rename_waits_for_the_leases_of_others() {
     let site = Site::new(1);
     let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     node(client.call(0, Call::MakeDirectory { parent: ROOT, name: b"d".to_vec(), mode: 0o755 }));
     std::thread::sleep(LEASE);
     let begin = Instant::now();
@@ -329,7 +329,7 @@ fn a_rename_waits_for_the_leases_of_others() {
         new_name: new_name.into(),
         flags: RenameFlags::Replace,
     };
-    let mut other = Client::of(&server, &site, 2, Purpose::Work);
+    let mut other = TestClient::of(&server, &site, 2, Purpose::Work);
     other.call(0, rename("d", "e")).unwrap();
     assert!(begin.elapsed() >= LEASE, "{:?}", begin.elapsed());
     client.call(0, lookup("e")).unwrap();
@@ -348,7 +348,7 @@ fn a_directory_splits_under_load() {
         for session in 1..=4u64 {
             let (site, server) = (&site, &server);
             scope.spawn(move || {
-                let mut clients = [0, 1].map(|worker| Client::at(server, site, worker, session, Purpose::Work));
+                let mut clients = [0, 1].map(|worker| TestClient::at(server, site, worker, session, Purpose::Work));
                 for i in 0..count {
                     make_somewhere(&mut clients, &format!("{session}-{i}"));
                 }
@@ -358,7 +358,7 @@ fn a_directory_splits_under_load() {
     let expected: BTreeSet<_> =
         (1..=4).flat_map(|s| (0..count).map(move |i| format!("{s}-{i}").into_bytes())).collect();
     let check = |server: &Server| {
-        let mut clients = [0, 1].map(|worker| Client::at(server, &site, worker, 9, Purpose::Work));
+        let mut clients = [0, 1].map(|worker| TestClient::at(server, &site, worker, 9, Purpose::Work));
         let listed = list_all(&mut clients);
         assert_eq!(listed.len(), expected.len(), "every entry is listed once");
         assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), expected);
@@ -385,7 +385,7 @@ fn assert_sound(site: &Site) {
     assert_eq!(report.findings, []);
 }
 
-fn entries_of_root(clients: &mut [Client<UnixStream>; 2], shard: u16) -> u64 {
+fn entries_of_root(clients: &mut [TestClient<UnixStream>; 2], shard: u16) -> u64 {
     match clients[usize::from(shard % 2)].call(shard, Call::PartitionStatus { directory: ROOT }) {
         Ok(Reply::Partition { entries, .. }) => entries,
         other => panic!("shard {shard}: {other:?}"),
@@ -393,7 +393,7 @@ fn entries_of_root(clients: &mut [Client<UnixStream>; 2], shard: u16) -> u64 {
 }
 
 /// All names of the root, in order of hash, from whichever shard has the next one.
-fn list_all(clients: &mut [Client<UnixStream>; 2]) -> Vec<Vec<u8>> {
+fn list_all(clients: &mut [TestClient<UnixStream>; 2]) -> Vec<Vec<u8>> {
     let shards = ShardCount::new(4).unwrap();
     let mut map = varve_types::PartitionMap::whole(shards);
     let (mut names, mut from) = (Vec::new(), 0);
@@ -408,15 +408,15 @@ fn list_all(clients: &mut [Client<UnixStream>; 2]) -> Vec<Vec<u8>> {
                     None => return names,
                 }
             }
-            Err(Failure::Moved { map: newer, .. }) => map.merge(&newer.to_map(shards).unwrap()),
-            Err(Failure::Busy) => std::thread::sleep(Duration::from_millis(1)),
+            Err(CallFailure::Moved { map: newer, .. }) => map.merge(&newer.to_map(shards).unwrap()),
+            Err(CallFailure::Busy) => std::thread::sleep(Duration::from_millis(1)),
             other => panic!("{other:?}"),
         }
     }
 }
 
 /// Follows the servers' maps, as a client does.
-fn make_somewhere(clients: &mut [Client<UnixStream>; 2], name: &str) {
+fn make_somewhere(clients: &mut [TestClient<UnixStream>; 2], name: &str) {
     let shards = ShardCount::new(4).unwrap();
     let hash = varve_types::NameHash::of(name.as_bytes());
     let mut map = varve_types::PartitionMap::whole(shards);
@@ -425,8 +425,8 @@ fn make_somewhere(clients: &mut [Client<UnixStream>; 2], name: &str) {
         let shard = map.shard_of(InodeId::ROOT.shard(), hash);
         match clients[usize::from(shard.0 % 2)].call(shard.0, create(name)) {
             Ok(Reply::Node(_)) => return,
-            Err(Failure::Moved { map: newer, .. }) => map.merge(&newer.to_map(shards).unwrap()),
-            Err(Failure::Busy) => std::thread::sleep(Duration::from_millis(1)),
+            Err(CallFailure::Moved { map: newer, .. }) => map.merge(&newer.to_map(shards).unwrap()),
+            Err(CallFailure::Busy) => std::thread::sleep(Duration::from_millis(1)),
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -437,10 +437,10 @@ fn make_somewhere(clients: &mut [Client<UnixStream>; 2], name: &str) {
 /// in between, which ends well or is killed: the next server waits for them, and what the mount removed is there for those who
 /// have it open.
 #[test]
-fn a_mount_in_between_leaves_what_others_have_open() {
+fn embedded_mount_keeps_open_files_of_others() {
     let mut site = Site::new(1);
     let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     let (name, kind) = (b"file".to_vec(), NewNode::Regular);
     let create = Call::Create { parent: ROOT, name: name.clone(), node: kind, mode: 0o644, open: true };
     let file = node(client.call(0, create)).inode;
@@ -450,7 +450,7 @@ fn a_mount_in_between_leaves_what_others_have_open() {
         site.config.embedded = true;
         let server = site.start();
         if removes {
-            let mut own = Client::of(&server, &site, 2, Purpose::Work);
+            let mut own = TestClient::of(&server, &site, 2, Purpose::Work);
             assert!(own.call(0, Call::Unlink { parent: ROOT, name: name.clone() }).is_ok());
         }
         let of_a_mount = volume.read_server_record().unwrap().unwrap();
@@ -468,7 +468,7 @@ fn a_mount_in_between_leaves_what_others_have_open() {
     let waits = server.shared.sessions_known_from.since(server.shared.clock.monotonic());
     assert!(!waits.is_zero(), "it waits for those who may have files open");
     let calls_before = client.number;
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     client.number = calls_before;
     let open = Call::Open { at: Locator::Inode { inode: file }, mode: OpenMode::ReadWrite, truncate: false };
     let opened = node(client.call(0, open));
@@ -487,9 +487,9 @@ fn the_server_of_a_copy_has_other_sockets() {
     let server = site.start();
     let of_copy = Server::start(ServerConfig { volume: VolumeDir::new(&copy), ..site.config.clone() }).unwrap();
     assert_ne!(socket(&server, 0), socket(&of_copy, 0));
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     assert!(client.call(0, create("file")).is_ok() && client.call(0, lookup("file")).is_ok());
-    let mut client = Client::of(&of_copy, &site, 1, Purpose::Work);
+    let mut client = TestClient::of(&of_copy, &site, 1, Purpose::Work);
     assert!(client.call(0, lookup("file")).is_err());
     server.stop(STOP).unwrap();
     of_copy.stop(STOP).unwrap();

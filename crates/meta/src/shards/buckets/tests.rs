@@ -30,7 +30,7 @@ proptest! {
     /// Promise: a table of numbers holds what a set of the standard library does, whatever is full and wherever it goes on at the
     /// first bucket.
     #[test]
-    fn buckets_hold_what_a_set_would(steps in proptest::collection::vec(step(), 0..400), factor: u64) {
+    fn buckets_match_a_reference_set(steps in proptest::collection::vec(step(), 0..400), factor: u64) {
         let (mut buckets, mut set) = (Buckets::<HASH> { factor: factor | 1, ..Buckets::default() }, HashSet::new());
         let has = |buckets: &Buckets<HASH>, number: u64| buckets.find(number & HASH, |is| is == number) == Some(number);
         for step in steps {

@@ -32,7 +32,7 @@ mod tests {
 
     /// Promise: every run is what was appended, whatever else lies in its block, and what failed is in none.
     #[test]
-    fn runs_are_what_was_appended() {
+    fn blocks_return_appended_bytes() {
         let mut blocks = Blocks::default();
         let of = |number: usize| vec![number as u8; number * 37 % 6000];
         let runs: Vec<Bytes> = (0..200)

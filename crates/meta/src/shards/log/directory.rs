@@ -8,10 +8,10 @@
 //! ```
 
 use super::failure::LogError;
-use super::format::{FILE_HEADER_BYTES, FileHeader, FormatError, Seal, VERSION};
+use super::format::{FILE_HEADER_BYTES, FileHeader, LogFormatError, Seal, VERSION};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use varve_world::store_path::StorePath;
+use varve_env::store_path::StorePath;
 
 pub fn file_path(directory: &StorePath, epoch: u64, number: u32) -> StorePath {
     directory.join(format!("{epoch:016x}.{number:08x}.log"))
@@ -86,12 +86,14 @@ fn hexadecimal(digits: &str, length: usize) -> Option<u64> {
 }
 
 /// The header of a log file; `Ok(Err)` says what is wrong with its bytes.
-pub fn read_file_header(path: &StorePath) -> Result<Result<FileHeader, FormatError>, LogError> {
+pub fn read_file_header(path: &StorePath) -> Result<Result<FileHeader, LogFormatError>, LogError> {
     let mut bytes = Vec::with_capacity(FILE_HEADER_BYTES);
     let file = path.open().map_err(LogError::io("open", path))?;
     file.take(FILE_HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(LogError::io("read", path))?;
     match FileHeader::decode(&bytes) {
-        Err(FormatError::Version(found)) => Err(LogError::Newer { path: path.clone().into(), found, known: VERSION }),
+        Err(LogFormatError::Version(found)) => {
+            Err(LogError::Newer { path: path.clone().into(), found, known: VERSION })
+        }
         decoded => Ok(decoded),
     }
 }
@@ -105,11 +107,11 @@ pub fn read_seal(directory: &StorePath, epoch: u64) -> Result<Option<Seal>, LogE
         Err(error) => return Err(LogError::io("read", &path)(error)),
     };
     let damaged =
-        |reason: FormatError| LogError::Damaged { path: path.clone().into(), offset: 0, reason: reason.to_string() };
+        |reason: LogFormatError| LogError::Damaged { path: path.clone().into(), offset: 0, reason: reason.to_string() };
     match Seal::decode(&bytes) {
         Ok(seal) if seal.epoch == epoch => Ok(Some(seal)),
-        Ok(_) => Err(damaged(FormatError::Place)),
-        Err(FormatError::Version(found)) => Err(LogError::Newer { path: path.into(), found, known: VERSION }),
+        Ok(_) => Err(damaged(LogFormatError::Place)),
+        Err(LogFormatError::Version(found)) => Err(LogError::Newer { path: path.into(), found, known: VERSION }),
         Err(reason) => Err(damaged(reason)),
     }
 }

@@ -4,15 +4,15 @@ use slatedb::wal::WalError;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use varve_env::store_path::StorePath;
 use varve_types::ShardId;
-use varve_world::store_path::StorePath;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the log's directory {} is not there: {source}; bring the store back", directory.display())]
-    Away { directory: PathBuf, source: io::Error },
+    Unreachable { directory: PathBuf, source: io::Error },
     #[error(
         "the log file {} is damaged at byte {offset} ({reason}), below what was fsynced: acknowledged changes are lost. \
          Restore the file from a copy of the store, or save what is intact with `varve fsck --repair`", path.display()
@@ -51,7 +51,7 @@ impl From<LogError> for WalError {
     fn from(error: LogError) -> WalError {
         match error {
             LogError::Fenced => WalError::Fenced,
-            LogError::Io { .. } | LogError::Away { .. } => WalError::Unavailable(Arc::new(error)),
+            LogError::Io { .. } | LogError::Unreachable { .. } => WalError::Unavailable(Arc::new(error)),
             LogError::TooLarge { .. } => WalError::InternalError(Arc::new(error)),
             LogError::Damaged { .. } | LogError::Missing { .. } | LogError::Gone { .. } | LogError::Newer { .. } => {
                 WalError::DataError(Arc::new(error))

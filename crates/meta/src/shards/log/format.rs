@@ -61,7 +61,7 @@ impl FileHeader {
         bytes.try_into().expect("the fields fill a header")
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<FileHeader, FormatError> {
+    pub fn decode(bytes: &[u8]) -> Result<FileHeader, LogFormatError> {
         let mut fields = checked(bytes, FILE_HEADER_BYTES, FILE_MAGIC)?;
         let shard = fields.u16();
         fields.skip(2);
@@ -97,7 +97,7 @@ impl Seal {
         bytes.try_into().expect("the fields fill a seal")
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Seal, FormatError> {
+    pub fn decode(bytes: &[u8]) -> Result<Seal, LogFormatError> {
         let mut fields = checked(bytes, SEAL_BYTES, SEAL_MAGIC)?;
         let shard = fields.u16();
         fields.skip(2);
@@ -127,7 +127,7 @@ impl SyncedMark {
         bytes.try_into().expect("the fields fill a mark")
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<SyncedMark, FormatError> {
+    pub fn decode(bytes: &[u8]) -> Result<SyncedMark, LogFormatError> {
         let mut fields = checked(bytes, MARK_BYTES, MARK_MAGIC)?;
         let shard = fields.u16();
         fields.skip(2);
@@ -154,16 +154,16 @@ pub enum RecordKind {
 
 impl RecordHeader {
     /// Reads the header; whether it is true only the body can tell ([`RecordHeader::matches`]).
-    pub fn decode(bytes: &[u8; RECORD_HEADER_BYTES]) -> Result<RecordHeader, FormatError> {
+    pub fn decode(bytes: &[u8; RECORD_HEADER_BYTES]) -> Result<RecordHeader, LogFormatError> {
         let mut fields = Fields(bytes);
         let kind = match fields.array::<4>() {
             GROUP_MAGIC => RecordKind::Group,
             BATCH_MAGIC => RecordKind::Batch,
-            _ => return Err(FormatError::Magic),
+            _ => return Err(LogFormatError::Magic),
         };
         let body_bytes = fields.u32();
         if u64::from(body_bytes) > BODY_BYTES_MAX {
-            return Err(FormatError::Length);
+            return Err(LogFormatError::Length);
         }
         let (position, epoch, checksum) = (fields.u64(), fields.u64(), fields.u64());
         let covered = bytes[..COVERED_BYTES].try_into().expect("a constant length");
@@ -184,9 +184,9 @@ pub struct GroupHeader {
 }
 
 impl GroupHeader {
-    pub fn decode(body: &[u8]) -> Result<GroupHeader, FormatError> {
+    pub fn decode(body: &[u8]) -> Result<GroupHeader, LogFormatError> {
         if body.len() != GROUP_BODY_BYTES {
-            return Err(FormatError::Length);
+            return Err(LogFormatError::Length);
         }
         let mut fields = Fields(body);
         Ok(GroupHeader { id: fields.u64(), synced: fields.u64() })
@@ -208,19 +208,20 @@ pub fn record_bytes(with_group: bool, rows: &BatchRows) -> usize {
 /// Appends the record of a batch, which begins at `position`. Returns where its body begins in `out`.
 ///
 /// # Errors
-/// [`FormatError::Length`] above [`BODY_BYTES_MAX`], [`FormatError::Empty`] without rows; nothing is appended then.
+/// [`LogFormatError::Length`] above [`BODY_BYTES_MAX`], [`LogFormatError::Empty`] without rows; nothing is appended
+/// then.
 pub fn encode_batch(
     rows: &BatchRows,
     sequence: u64,
     epoch: u64,
     position: u64,
     out: &mut BytesMut,
-) -> Result<usize, FormatError> {
+) -> Result<usize, LogFormatError> {
     if (BATCH_PREFIX_BYTES + rows.bytes().len()) as u64 > BODY_BYTES_MAX {
-        return Err(FormatError::Length);
+        return Err(LogFormatError::Length);
     }
     if rows.count() == 0 {
-        return Err(FormatError::Empty);
+        return Err(LogFormatError::Empty);
     }
     let mut prefix = [0; BATCH_PREFIX_BYTES];
     prefix[..8].copy_from_slice(&sequence.to_le_bytes());
@@ -258,19 +259,19 @@ fn checksum(header: &[u8], body: &[u8]) -> u64 {
 }
 
 /// The fields after magic and version of a structure of `length` bytes that ends with its checksum.
-fn checked<'a>(bytes: &'a [u8], length: usize, magic: &[u8; 8]) -> Result<Fields<'a>, FormatError> {
-    let bytes = bytes.get(..length).ok_or(FormatError::Length)?;
+fn checked<'a>(bytes: &'a [u8], length: usize, magic: &[u8; 8]) -> Result<Fields<'a>, LogFormatError> {
+    let bytes = bytes.get(..length).ok_or(LogFormatError::Length)?;
     if &bytes[..8] != magic {
-        return Err(FormatError::Magic);
+        return Err(LogFormatError::Magic);
     }
     let (covered, checksum) = bytes.split_at(length - 8);
     let mut fields = Fields(&covered[8..]);
     let version = fields.u32();
     if xxh3_64(covered) != Fields(checksum).u64() {
-        return Err(FormatError::Checksum);
+        return Err(LogFormatError::Checksum);
     }
     if version != VERSION {
-        return Err(FormatError::Version(version));
+        return Err(LogFormatError::Version(version));
     }
     Ok(fields)
 }
@@ -304,7 +305,7 @@ impl Fields<'_> {
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
+pub enum LogFormatError {
     #[error("no record begins here")]
     Magic,
     #[error("its length is wrong")]

@@ -10,8 +10,8 @@ use super::failure::LogError;
 use super::format::{MARK_BYTES, SyncedMark};
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
-use varve_world::disk::{self, File};
-use varve_world::store_path::StorePath;
+use varve_env::disk::{self, File};
+use varve_env::store_path::StorePath;
 
 /// The mark of the epoch that is written.
 pub(super) struct Mark {

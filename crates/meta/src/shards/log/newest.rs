@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use hashbrown::HashTable;
 use slatedb::{RowEntry, ValueDeletable};
 use std::hash::BuildHasher;
-use varve_world::key_hash::KeyHashing;
+use varve_env::key_hash::KeyHashing;
 
 /// Rows lie together in pieces of so many bytes: who keeps one of them, as SlateDB keeps the first and the last key of a table,
 /// keeps its piece.
@@ -52,7 +52,7 @@ mod tests {
 
     /// Promise: the last row of each key, in their order; and who keeps one row keeps little beside it.
     #[test]
-    fn the_last_row_of_each_key_in_their_order() {
+    fn newest_row_of_each_key_in_key_order() {
         let row = |number: u64| RowEntry {
             key: Bytes::from(format!("key {}", number * 7919 % 1000)),
             value: match number % 5 {

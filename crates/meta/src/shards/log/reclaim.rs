@@ -10,8 +10,8 @@ use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_world::disk;
-use varve_world::store_path::StorePath;
+use varve_env::disk;
+use varve_env::store_path::StorePath;
 
 /// SlateDB's collector and administrator of one shard's log.
 pub struct LogReclaimer {

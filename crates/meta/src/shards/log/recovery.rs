@@ -3,18 +3,18 @@
 use super::LogConfig;
 use super::directory::{self, EpochFiles};
 use super::failure::LogError;
-use super::format::{FileHeader, FormatError, Seal};
+use super::format::{FileHeader, LogFormatError, Seal};
 use super::mark::{self, Mark};
-use super::replay::{Replay, Segment};
-use super::scan::{Break, Record, StreamReader, synced_mark};
+use super::replay::{LogReplay, Segment};
+use super::scan::{Break, LogRecord, StreamReader, synced_mark};
 use super::writer::{Log, LogWriter};
 use async_trait::async_trait;
 use slatedb::wal::{WalError, WriterInit, WriterInitResult, WriterManifest};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
-use varve_world::disk;
-use varve_world::store_path::StorePath;
+use varve_env::disk;
+use varve_env::store_path::StorePath;
 
 /// Opens the log when SlateDB has claimed the epoch.
 pub struct LogInit {
@@ -61,7 +61,7 @@ pub(super) struct Claim {
     pub(super) flushed: u64,
 }
 
-pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log), LogError> {
+pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(LogReplay, Log), LogError> {
     let directory = &config.directory;
     let mut epochs = directory::list(directory)?;
     if epochs.keys().next_back().is_some_and(|epoch| *epoch >= claim.epoch) {
@@ -76,7 +76,7 @@ pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log
     disk::create_if_absent(config.exclusive, &path, &header.encode()).map_err(LogError::io("create", &path))?;
     let mark = Mark::begin(config, claim.epoch)?;
     let log = Log::begin(config.clone(), header, path, mark, !segments.is_empty())?;
-    Ok((Replay::new(config.shard.0, segments, claim.replay_after), log))
+    Ok((LogReplay::new(config.shard.0, segments, claim.replay_after), log))
 }
 
 /// A log whose files are all gone is not one that holds nothing. The first file of an epoch is not there yet while it is
@@ -164,7 +164,7 @@ pub(super) fn intact(
     if let Some(lost) = stream.lost_head(replay_after) {
         return Err(lost.damage());
     }
-    let mut order = Order::new(stream.last_group);
+    let mut order = GroupOrder::new(stream.last_group);
     // After the last whole batch, so that a group's header whose first batch is torn goes with it.
     let mut seal = Seal { shard, epoch, length: stream.position(), last_group: stream.last_group };
     let broken = loop {
@@ -178,7 +178,7 @@ pub(super) fn intact(
             let path = files.files.values().next_back().map(|path| path.path().to_owned()).unwrap_or_default();
             break Some(Break { position: before, path, offset: 0, reason });
         }
-        if matches!(record, Record::Batch(_)) {
+        if matches!(record, LogRecord::Batch(_)) {
             seal = Seal { length: stream.position(), last_group: order.last_group, ..seal };
         }
     };
@@ -195,31 +195,31 @@ pub(super) fn intact(
 fn cut(files: &EpochFiles, position: u64) -> Option<Result<Break, LogError>> {
     let path: StorePath = files.files.values().next_back()?.clone();
     Some(match path.metadata() {
-        Ok(found) => Ok(Break { position, path: path.into(), offset: found.len(), reason: FormatError::Cut }),
+        Ok(found) => Ok(Break { position, path: path.into(), offset: found.len(), reason: LogFormatError::Cut }),
         Err(error) => Err(LogError::io("look at", &path)(error)),
     })
 }
 
 /// Checks that groups count up by one and begin with a header.
-pub(super) struct Order {
+pub(super) struct GroupOrder {
     pub(super) last_group: u64,
     begun: bool,
 }
 
-impl Order {
-    pub(super) fn new(last_group: u64) -> Order {
-        Order { last_group, begun: false }
+impl GroupOrder {
+    pub(super) fn new(last_group: u64) -> GroupOrder {
+        GroupOrder { last_group, begun: false }
     }
 
-    pub(super) fn check(&mut self, record: &Record) -> Result<(), FormatError> {
+    pub(super) fn check(&mut self, record: &LogRecord) -> Result<(), LogFormatError> {
         match record {
-            Record::Group(group) if group.id == self.last_group + 1 => {
+            LogRecord::Group(group) if group.id == self.last_group + 1 => {
                 self.last_group = group.id;
                 self.begun = true;
                 Ok(())
             }
-            Record::Batch(_) if self.begun => Ok(()),
-            _ => Err(FormatError::Order),
+            LogRecord::Batch(_) if self.begun => Ok(()),
+            _ => Err(LogFormatError::Order),
         }
     }
 }

@@ -3,10 +3,10 @@
 use super::LogConfig;
 use super::directory::{self, EpochFiles};
 use super::failure::LogError;
-use super::format::{FormatError, Seal, decode_batch};
+use super::format::{LogFormatError, Seal, decode_batch};
 use super::newest::newest_of_each;
-use super::recovery::Order;
-use super::scan::{Record, StreamReader};
+use super::recovery::GroupOrder;
+use super::scan::{LogRecord, StreamReader};
 use async_trait::async_trait;
 use bytes::Bytes;
 use slatedb::wal::{WalError, WalFileRange, WalIterator, WalReader, WalRows};
@@ -25,16 +25,16 @@ pub struct Segment {
 /// Yields the rows of the groups after one: those of many batches together, of each key the newest. Nobody reads a
 /// table while its log is replayed, so the versions between are seen by nobody; a row that every batch changes (a
 /// partition's counts, the answer in a slot) would otherwise be most of what is replayed, and of the memory it takes.
-pub struct Replay {
+pub struct LogReplay {
     shard: u16,
     segments: VecDeque<Segment>,
-    current: Option<(Segment, StreamReader, Order)>,
+    current: Option<(Segment, StreamReader, GroupOrder)>,
     /// Groups up to this one have been yielded, or are in tables.
     consumed: u64,
     /// Groups after this one are left alone.
     last: u64,
     /// A record that was read to see that the group before it had ended.
-    pending: Option<Record>,
+    pending: Option<LogRecord>,
     /// Bytes of batches that are taken together.
     pub(super) window_bytes: usize,
     /// SlateDB's clock, which must not go back.
@@ -44,17 +44,17 @@ pub struct Replay {
 /// Large enough to hold many versions of what changes often, small beside a memtable.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 
-impl Replay {
-    pub fn new(shard: u16, segments: Vec<Segment>, after: u64) -> Replay {
+impl LogReplay {
+    pub fn new(shard: u16, segments: Vec<Segment>, after: u64) -> LogReplay {
         let window_bytes = WINDOW_BYTES;
         let segments = segments.into();
         let last = u64::MAX;
-        Replay { shard, segments, current: None, consumed: after, last, pending: None, window_bytes, tick: None }
+        LogReplay { shard, segments, current: None, consumed: after, last, pending: None, window_bytes, tick: None }
     }
 
     /// The rows are as late as `tick` at least.
-    pub fn not_before(self, tick: i64) -> Replay {
-        Replay { tick: Some(tick), ..self }
+    pub fn not_before(self, tick: i64) -> LogReplay {
+        LogReplay { tick: Some(tick), ..self }
     }
 
     /// The rows of the next batches, and the last group that is read to its end with them.
@@ -80,7 +80,7 @@ impl Replay {
     fn next_batch(&mut self) -> Result<Option<Bytes>, LogError> {
         loop {
             let Some((record, group)) = self.next_record()? else { return Ok(None) };
-            let Record::Batch(body) = record else { continue };
+            let LogRecord::Batch(body) = record else { continue };
             if group <= self.consumed {
                 continue;
             }
@@ -89,7 +89,7 @@ impl Replay {
             }
             // Whether this batch was its group's last one shows only in what follows.
             let following = self.next_record()?;
-            let ended = !matches!(following, Some((Record::Batch(_), _)));
+            let ended = !matches!(following, Some((LogRecord::Batch(_), _)));
             self.pending = following.map(|(record, _)| record);
             if ended {
                 self.consumed = group;
@@ -105,13 +105,13 @@ impl Replay {
     }
 
     /// A record whose checksum is right and whose content is not: written wrongly, so no position is to blame.
-    fn damaged(&self, reason: FormatError) -> LogError {
+    fn damaged(&self, reason: LogFormatError) -> LogError {
         let path = self.current.as_ref().and_then(|(segment, _, _)| segment.files.files.values().next_back().cloned());
         LogError::Damaged { path: path.map(Into::into).unwrap_or_default(), offset: 0, reason: reason.to_string() }
     }
 
     /// The next record of any segment, and the group it belongs to.
-    fn next_record(&mut self) -> Result<Option<(Record, u64)>, LogError> {
+    fn next_record(&mut self) -> Result<Option<(LogRecord, u64)>, LogError> {
         if let Some(record) = self.pending.take() {
             let group = self.current.as_ref().map_or(self.consumed, |(_, _, order)| order.last_group);
             return Ok(Some((record, group)));
@@ -120,7 +120,7 @@ impl Replay {
             let Some((segment, stream, order)) = &mut self.current else {
                 let Some(segment) = self.segments.pop_front() else { return Ok(None) };
                 let stream = StreamReader::open(self.shard, segment.epoch, &segment.files, segment.seal.length)?;
-                let order = Order::new(stream.last_group);
+                let order = GroupOrder::new(stream.last_group);
                 self.current = Some((segment, stream, order));
                 continue;
             };
@@ -134,7 +134,7 @@ impl Replay {
                 }
                 Ok(None) if stream.position() < segment.seal.length => {
                     // Everything below a seal was fsynced before the seal was published.
-                    return Err(self.damaged(FormatError::Length));
+                    return Err(self.damaged(LogFormatError::Length));
                 }
                 Ok(None) => self.current = None,
                 Err(broken) => return Err(broken.damage()),
@@ -144,7 +144,7 @@ impl Replay {
 }
 
 #[async_trait]
-impl WalIterator for Replay {
+impl WalIterator for LogReplay {
     /// Blocks for the reads: replay happens before anything is served.
     async fn next(&mut self) -> Result<Option<WalRows>, WalError> {
         Ok(self.next_rows()?)
@@ -188,7 +188,7 @@ impl WalReader for LogReader {
         };
         let mut segments = self.segments()?;
         segments.retain(|segment| segment.seal.last_group >= first);
-        let replay = Replay { last, ..Replay::new(self.config.shard.0, segments, first.saturating_sub(1)) };
+        let replay = LogReplay { last, ..LogReplay::new(self.config.shard.0, segments, first.saturating_sub(1)) };
         Ok(Box::new(replay))
     }
 

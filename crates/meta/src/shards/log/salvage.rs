@@ -9,8 +9,8 @@ use bytes::Bytes;
 use slatedb::RowEntry;
 use std::ops::Range;
 use std::path::PathBuf;
+use varve_env::store_path::StorePath;
 use varve_types::ShardId;
-use varve_world::store_path::StorePath;
 
 /// A place that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]

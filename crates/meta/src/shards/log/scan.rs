@@ -3,20 +3,20 @@
 use super::directory::{EpochFiles, read_file_header};
 use super::failure::LogError;
 use super::format::{
-    FILE_HEADER_BYTES, FileHeader, FormatError, GroupHeader, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
+    FILE_HEADER_BYTES, FileHeader, GroupHeader, LogFormatError, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
 };
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
-use varve_world::store_path::StorePath;
+use varve_env::store_path::StorePath;
 
 const READ_BYTES: usize = 256 * 1024;
 
 /// One intact record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum LogRecord {
     Group(GroupHeader),
     Batch(Bytes),
 }
@@ -29,7 +29,7 @@ pub struct Break {
     pub path: PathBuf,
     /// The same place in the file.
     pub offset: u64,
-    pub reason: FormatError,
+    pub reason: LogFormatError,
 }
 
 impl Break {
@@ -40,7 +40,7 @@ impl Break {
 
 /// A file of an epoch with the part of the stream that counts in it: a later file takes over at its own base.
 #[derive(Clone, Debug)]
-struct Part {
+struct EpochPart {
     path: StorePath,
     base: u64,
     /// Position at which the next file takes over, or the stream's limit.
@@ -51,17 +51,17 @@ struct Part {
 }
 
 /// A file whose header is not intact, and why.
-type Unread = (PathBuf, FormatError);
+type Unread = (PathBuf, LogFormatError);
 
 /// Reads the records of one epoch in order, up to a limit.
 pub struct StreamReader {
     epoch: u64,
-    parts: std::vec::IntoIter<Part>,
+    parts: std::vec::IntoIter<EpochPart>,
     /// What is wrong with the files after `parts`, met when those are read.
     broken_after: Option<Unread>,
     /// What is wrong with the files before `parts`.
     broken_before: Option<Unread>,
-    current: Option<(Part, Input)>,
+    current: Option<(EpochPart, Input)>,
     position: u64,
     limit: u64,
     done: bool,
@@ -74,14 +74,14 @@ impl StreamReader {
     /// fsynced may have left no more than its name, and then a later one took over from it: what is missing shows only where
     /// the files before it end too early.
     pub fn open(shard: u16, epoch: u64, files: &EpochFiles, limit: u64) -> Result<StreamReader, LogError> {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<EpochPart> = Vec::new();
         let (mut begun, mut unread, mut broken_before) = (false, None, None);
         let first = files.files.keys().next().copied().unwrap_or(0);
         for (expected, (number, path)) in (first..).zip(&files.files) {
             let header = match read_file_header(path)? {
                 Ok(header) if header_fits(&header, shard, epoch, *number, expected) => header,
                 other => {
-                    unread.get_or_insert((path.clone().into(), other.err().unwrap_or(FormatError::Place)));
+                    unread.get_or_insert((path.clone().into(), other.err().unwrap_or(LogFormatError::Place)));
                     continue;
                 }
             };
@@ -95,7 +95,7 @@ impl StreamReader {
             }
             begun = true;
             let (base, last_group) = (header.base, header.last_group);
-            parts.push(Part { path: path.clone(), base, end: limit, last_group, unread: None });
+            parts.push(EpochPart { path: path.clone(), base, end: limit, last_group, unread: None });
         }
         Ok(StreamReader {
             epoch,
@@ -129,7 +129,7 @@ impl StreamReader {
 
     /// The next intact record; `Ok(Ok(None))` at the limit or where the last file ends with a whole record; `Ok(Err)`
     /// where the stream is broken, for good.
-    pub fn next(&mut self) -> Result<Result<Option<Record>, Break>, LogError> {
+    pub fn next(&mut self) -> Result<Result<Option<LogRecord>, Break>, LogError> {
         loop {
             if self.done || self.position >= self.limit {
                 return Ok(Ok(None));
@@ -157,7 +157,7 @@ impl StreamReader {
                     self.done = true;
                     let (path, offset, reason) = match part.unread.take() {
                         Some((path, reason)) => (path, 0, reason),
-                        None => (path, offset, FormatError::Length),
+                        None => (path, offset, LogFormatError::Length),
                     };
                     return Ok(Err(Break { position: self.position, path, offset, reason }));
                 }
@@ -174,7 +174,7 @@ impl StreamReader {
         let Some(part) = self.parts.next() else { return Ok(false) };
         if part.base != self.position {
             // A file before this one is missing, or a record runs on into it.
-            self.broken_after = Some((part.path.into(), FormatError::Place));
+            self.broken_after = Some((part.path.into(), LogFormatError::Place));
             return Ok(false);
         }
         let file = part.path.open().map_err(LogError::io("open", &part.path))?;
@@ -219,34 +219,34 @@ fn read_record(
     epoch: u64,
     position: u64,
     path: &StorePath,
-) -> Result<Result<Option<(Record, u64)>, FormatError>, LogError> {
+) -> Result<Result<Option<(LogRecord, u64)>, LogFormatError>, LogError> {
     let bytes = input.take(RECORD_HEADER_BYTES).map_err(LogError::io("read", path))?;
     let header: &[u8; RECORD_HEADER_BYTES] = match bytes.as_ref().try_into() {
         Ok(header) => header,
         Err(_) if bytes.is_empty() => return Ok(Ok(None)),
-        Err(_) => return Ok(Err(FormatError::Length)),
+        Err(_) => return Ok(Err(LogFormatError::Length)),
     };
     let header = match RecordHeader::decode(header) {
         Ok(header) => header,
         Err(reason) => return Ok(Err(reason)),
     };
     if header.position != position || header.epoch != epoch {
-        return Ok(Err(FormatError::Place));
+        return Ok(Err(LogFormatError::Place));
     }
     let body = input.take(header.body_bytes as usize).map_err(LogError::io("read", path))?;
     if body.len() != header.body_bytes as usize {
-        return Ok(Err(FormatError::Length));
+        return Ok(Err(LogFormatError::Length));
     }
     if !header.matches(&body) {
-        return Ok(Err(FormatError::Checksum));
+        return Ok(Err(LogFormatError::Checksum));
     }
     let length = (RECORD_HEADER_BYTES + body.len()) as u64;
     let record = match header.kind {
         RecordKind::Group => match GroupHeader::decode(&body) {
-            Ok(group) => Record::Group(group),
+            Ok(group) => LogRecord::Group(group),
             Err(reason) => return Ok(Err(reason)),
         },
-        RecordKind::Batch => Record::Batch(body),
+        RecordKind::Batch => LogRecord::Batch(body),
     };
     Ok(Ok(Some((record, length))))
 }

@@ -3,7 +3,9 @@
 
 use super::blocks::Blocks;
 use super::failure::LogError;
-use super::format::{BatchRows, FILE_HEADER_BYTES, FileHeader, FormatError, GroupHeader, encode_batch, record_bytes};
+use super::format::{
+    BatchRows, FILE_HEADER_BYTES, FileHeader, GroupHeader, LogFormatError, encode_batch, record_bytes,
+};
 use super::{BODY_BYTES_MAX, FILE_BYTES_MAX, LogConfig, directory};
 use bytes::Bytes;
 use slatedb::wal::{WalError, WalStatus};
@@ -11,9 +13,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use tokio::time::Instant;
-use varve_world::disk::{self, File};
-use varve_world::reserve::is_for_want_of_room;
-use varve_world::store_path::StorePath;
+use varve_env::disk::{self, File};
+use varve_env::reserve::is_for_want_of_room;
+use varve_env::store_path::StorePath;
 
 /// A file with bytes that are not fsynced, or whose name is not.
 #[derive(Clone, Debug)]
@@ -35,7 +37,7 @@ struct ClosedGroup {
 
 /// The batches up to one of them, which is the last one of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Handed {
+struct HandedOver {
     sequence: u64,
     end: u64,
     group: u64,
@@ -47,7 +49,7 @@ pub struct SyncWork {
     pub target: u64,
 }
 
-pub struct State {
+pub struct LogState {
     epoch: u64,
     /// The files with unsynced bytes, oldest first; the last one is written to, and always there.
     open: Vec<OpenFile>,
@@ -65,7 +67,7 @@ pub struct State {
     /// When the oldest of them was appended.
     unsynced_since: Option<Instant>,
     /// Handed over to the tables, and not known to have arrived.
-    handed: Option<Handed>,
+    handed: Option<HandedOver>,
     /// Everything below is in the tables' memory at least, and the last group below.
     applied: u64,
     applied_group: u64,
@@ -87,10 +89,10 @@ pub struct State {
     failure: Option<WalError>,
 }
 
-impl State {
+impl LogState {
     /// The state of a log whose first file holds nothing but its header.
-    pub fn begin(header: FileHeader, file: File, path: StorePath, replayable_since: Option<Instant>) -> State {
-        State {
+    pub fn begin(header: FileHeader, file: File, path: StorePath, replayable_since: Option<Instant>) -> LogState {
+        LogState {
             epoch: header.epoch,
             open: vec![OpenFile { file: Arc::new(file), path, name_synced: true, end: None }],
             header,
@@ -180,7 +182,7 @@ impl State {
             Ok(())
         });
         let record = encoded.map_err(|reason| match reason {
-            FormatError::Length => LogError::TooLarge { bytes: rows.bytes().len() as u64, max: BODY_BYTES_MAX },
+            LogFormatError::Length => LogError::TooLarge { bytes: rows.bytes().len() as u64, max: BODY_BYTES_MAX },
             reason => self.malformed(reason),
         })?;
         let offset = self.offset(self.appended);
@@ -255,7 +257,7 @@ impl State {
     /// groups.
     pub fn hand_over(&mut self) {
         let group = self.close_group();
-        self.handed = Some(Handed { sequence: self.last_sequence, end: self.appended, group });
+        self.handed = Some(HandedOver { sequence: self.last_sequence, end: self.appended, group });
     }
 
     /// The tables take what was handed over. Returns whether groups became flushed by it; `None`: it was not handed over.
@@ -421,7 +423,7 @@ impl State {
         (self.current().path.clone(), begin, self.offset(self.appended))
     }
 
-    fn malformed(&self, reason: FormatError) -> LogError {
+    fn malformed(&self, reason: LogFormatError) -> LogError {
         LogError::Io {
             action: "append to",
             path: self.current().path.clone().into(),

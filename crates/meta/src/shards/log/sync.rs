@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use varve_world::disk;
+use varve_env::disk;
 
 /// Fsyncs under way in one process. They block a thread each; a disk gains little from more at once, and journaling
 /// file systems commit those that wait together.
@@ -31,9 +31,9 @@ pub(super) async fn drive(log: Arc<Log>) {
         match done {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                let away = matches!(error, LogError::Away { .. });
+                let unreachable = matches!(error, LogError::Unreachable { .. });
                 log.fail(error.into());
-                if away {
+                if unreachable {
                     save_rest(&log).await;
                 }
                 return;
@@ -114,7 +114,7 @@ fn refuse_if_fenced(log: &Log) -> Result<(), LogError> {
 fn missing_directory(config: &LogConfig) -> Result<(), LogError> {
     match in_place(config).and_then(|()| config.directory.metadata()) {
         Ok(_) => Ok(()),
-        Err(error) => Err(LogError::Away { directory: config.directory.clone().into(), source: error }),
+        Err(error) => Err(LogError::Unreachable { directory: config.directory.clone().into(), source: error }),
     }
 }
 

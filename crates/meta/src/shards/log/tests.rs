@@ -1,6 +1,6 @@
 use super::directory::{begun_path, fence_path, file_path, seal_path};
 use super::recovery::{Claim, take_over};
-use super::scan::Record;
+use super::scan::LogRecord;
 use super::writer::LogWriter;
 use super::*;
 use bytes::Bytes;
@@ -11,16 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-mod cut;
 mod failures;
 mod forged;
-mod gone;
+mod missing_log;
 mod models;
 mod power;
+mod truncated;
 
 const NEVER: Duration = Duration::from_secs(300);
 
-struct World {
+struct TestEnv {
     runtime: Runtime,
     _directory: tempfile::TempDir,
     path: StorePath,
@@ -29,18 +29,18 @@ struct World {
 }
 
 /// A log that is open in one epoch.
-struct Owner {
+struct LogOwner {
     writer: LogWriter,
     log: Arc<Log>,
     /// What it replayed: sequence numbers with the watermark that came with each.
     replayed: Vec<(u64, u64)>,
 }
 
-impl World {
-    fn new() -> World {
+impl TestEnv {
+    fn new() -> TestEnv {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
-        World {
+        TestEnv {
             runtime,
             path: directory.path().into(),
             _directory: directory,
@@ -69,7 +69,7 @@ impl World {
     }
 
     /// Takes the log over, as SlateDB does, with a manifest that says all up to `replay_after` is in tables.
-    fn open(&self, epoch: u64, replay_after: u64) -> Result<Owner, WalError> {
+    fn open(&self, epoch: u64, replay_after: u64) -> Result<LogOwner, WalError> {
         let claim = Claim { epoch, replay_after, flushed: replay_after };
         let (mut replay, log) = take_over(&self.config(), claim)?;
         // Batch by batch, so that each is seen as it was.
@@ -82,10 +82,10 @@ impl World {
         }
         let log = Arc::new(log);
         let _entered = self.runtime.enter();
-        Ok(Owner { writer: LogWriter::start(log.clone()), log, replayed })
+        Ok(LogOwner { writer: LogWriter::start(log.clone()), log, replayed })
     }
 
-    fn append(&self, owner: &mut Owner, sequences: std::ops::Range<u64>) {
+    fn append(&self, owner: &mut LogOwner, sequences: std::ops::Range<u64>) {
         for sequence in sequences.clone() {
             write(&owner.log, &batch(sequence)).unwrap();
         }
@@ -93,12 +93,12 @@ impl World {
     }
 
     /// Gives the tables what was appended, the last of which is `last`.
-    fn hand_over(&self, owner: &mut Owner, last: &[RowEntry]) {
+    fn hand_over(&self, owner: &mut LogOwner, last: &[RowEntry]) {
         owner.log.hand_over();
         self.runtime.block_on(owner.writer.append(last)).unwrap();
     }
 
-    fn sync(&self, owner: &Owner) {
+    fn sync(&self, owner: &LogOwner) {
         self.runtime.block_on(owner.log.sync()).unwrap();
     }
 
@@ -120,13 +120,13 @@ impl World {
     }
 
     /// Ends epoch `of` as if it had crashed, and returns the sequence numbers that the next one finds.
-    fn crash_and_replay(&self, owner: Owner, of: u64) -> Vec<u64> {
+    fn crash_and_replay(&self, owner: LogOwner, of: u64) -> Vec<u64> {
         drop(owner);
         self.open(of + 1, 0).unwrap().sequences()
     }
 }
 
-impl Owner {
+impl LogOwner {
     fn sequences(&self) -> Vec<u64> {
         self.replayed.iter().map(|(sequence, _)| *sequence).collect()
     }
@@ -163,73 +163,73 @@ fn range(range: std::ops::Range<u64>) -> Vec<u64> {
 /// "A batch is in the file before its append returns": nothing was synced, all of it is replayed, epoch after epoch.
 #[test]
 fn appended_batches_survive_the_process() {
-    let world = World::new();
+    let env = TestEnv::new();
     for epoch in 1..5 {
-        let mut owner = world.open(epoch, 0).unwrap();
+        let mut owner = env.open(epoch, 0).unwrap();
         assert_eq!(owner.sequences(), range(1..(epoch - 1) * 10 + 1));
-        world.append(&mut owner, (epoch - 1) * 10 + 1..epoch * 10 + 1);
+        env.append(&mut owner, (epoch - 1) * 10 + 1..epoch * 10 + 1);
     }
 }
 
 /// "A group's id is one above the last one's, across epochs; never empty, and never grows once it is closed."
 #[test]
 fn groups_count_up_and_never_grow() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
     assert_eq!(owner.flushed_group(), 0);
-    world.append(&mut owner, 1..3);
-    let flush = world.runtime.block_on(owner.writer.flush()).unwrap();
+    env.append(&mut owner, 1..3);
+    let flush = env.runtime.block_on(owner.writer.flush()).unwrap();
     assert_eq!(flush.wal_id, 1);
-    world.append(&mut owner, 3..4);
-    world.runtime.block_on(flush.completion).unwrap();
+    env.append(&mut owner, 3..4);
+    env.runtime.block_on(flush.completion).unwrap();
     assert!(owner.flushed_group() >= 1);
-    world.sync(&owner);
+    env.sync(&owner);
     assert_eq!((owner.flushed_group(), owner.writer.status().unwrap().last_flushed_seq), (2, Some(3)));
-    let nothing = world.runtime.block_on(owner.writer.flush()).unwrap();
+    let nothing = env.runtime.block_on(owner.writer.flush()).unwrap();
     assert_eq!(nothing.wal_id, 2, "nothing to flush");
-    world.runtime.block_on(nothing.completion).unwrap();
-    world.append(&mut owner, 4..6);
+    env.runtime.block_on(nothing.completion).unwrap();
+    env.append(&mut owner, 4..6);
     drop(owner);
 
-    let mut owner = world.open(2, 0).unwrap();
+    let mut owner = env.open(2, 0).unwrap();
     assert_eq!(owner.replayed, [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3)]);
     assert_eq!(owner.flushed_group(), 3, "the group that the crash left open was closed by its successor");
-    world.append(&mut owner, 6..7);
-    world.sync(&owner);
+    env.append(&mut owner, 6..7);
+    env.sync(&owner);
     assert_eq!(owner.flushed_group(), 4);
     drop(owner);
-    assert_eq!(world.open(3, 2).unwrap().replayed, [(4, 2), (5, 3), (6, 4)], "groups that are in tables are skipped");
+    assert_eq!(env.open(3, 2).unwrap().replayed, [(4, 2), (5, 3), (6, 4)], "groups that are in tables are skipped");
 }
 
 /// "Only then may its group count as flushed": a group that is fsynced waits for the tables, and one that was begun after
 /// a hand-over is not counted with it.
 #[test]
 fn groups_wait_for_the_tables() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
     write(&owner.log, &batch(1)).unwrap();
     write(&owner.log, &batch(2)).unwrap();
     owner.log.hand_over();
     write(&owner.log, &batch(3)).unwrap();
-    world.sync(&owner);
+    env.sync(&owner);
     assert_eq!((owner.flushed_group(), owner.log.unsynced_bytes()), (0, 0));
-    let flush = world.runtime.block_on(owner.writer.flush()).unwrap();
+    let flush = env.runtime.block_on(owner.writer.flush()).unwrap();
     assert_eq!(flush.wal_id, 0, "the tables have nothing yet");
-    world.runtime.block_on(owner.writer.append(&batch(2))).unwrap();
+    env.runtime.block_on(owner.writer.append(&batch(2))).unwrap();
     assert_eq!(owner.flushed_group(), 1);
-    assert_eq!(world.runtime.block_on(owner.writer.flush()).unwrap().wal_id, 1);
-    assert!(world.runtime.block_on(owner.writer.append(&batch(3))).is_err(), "it was not handed over");
-    world.hand_over(&mut owner, &batch(3));
+    assert_eq!(env.runtime.block_on(owner.writer.flush()).unwrap().wal_id, 1);
+    assert!(env.runtime.block_on(owner.writer.append(&batch(3))).is_err(), "it was not handed over");
+    env.hand_over(&mut owner, &batch(3));
     assert_eq!((owner.flushed_group(), owner.log.applied()), (2, owner.log.appended()));
     drop(owner);
-    assert_eq!(world.open(2, 1).unwrap().sequences(), [3], "what the tables may not have is replayed");
+    assert_eq!(env.open(2, 1).unwrap().sequences(), [3], "what the tables may not have is replayed");
 }
 
 /// Replayed rows are no older than what is in tables, and of a key that a batch holds twice the last row counts.
 #[test]
-fn replay_gives_each_key_once_and_late_enough() {
-    let world = World::new();
-    let owner = world.open(1, 0).unwrap();
+fn replay_yields_each_key_once() {
+    let env = TestEnv::new();
+    let owner = env.open(1, 0).unwrap();
     let row = |key: &'static str, value: &'static str, create_ts| RowEntry {
         key: Bytes::from_static(key.as_bytes()),
         value: ValueDeletable::Value(Bytes::from_static(value.as_bytes())),
@@ -239,37 +239,37 @@ fn replay_gives_each_key_once_and_late_enough() {
     };
     write(&owner.log, &[row("a", "1", None), row("b", "2", Some(9)), row("a", "3", None)]).unwrap();
     drop(owner);
-    let (replay, _log) = take_over(&world.config(), Claim { epoch: 2, replay_after: 0, flushed: 0 }).unwrap();
-    let rows = world.runtime.block_on(replay.not_before(7).next()).unwrap().unwrap().rows;
+    let (replay, _log) = take_over(&env.config(), Claim { epoch: 2, replay_after: 0, flushed: 0 }).unwrap();
+    let rows = env.runtime.block_on(replay.not_before(7).next()).unwrap().unwrap().rows;
     assert_eq!(rows, [row("a", "3", Some(7)), row("b", "2", Some(9))]);
 }
 
 /// A torn end, at any byte of it, is cut off, and everything before it is there.
 #[test]
 fn a_torn_tail_is_cut() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
-    world.append(&mut owner, 1..4);
-    world.sync(&owner);
-    let file = file_path(world.path(), 1, 0);
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
+    env.append(&mut owner, 1..4);
+    env.sync(&owner);
+    let file = file_path(env.path(), 1, 0);
     let whole = file.metadata().unwrap().len();
-    world.append(&mut owner, 4..5);
+    env.append(&mut owner, 4..5);
     drop(owner);
     let bytes = std::fs::read(&file).unwrap();
     for length in whole..bytes.len() as u64 {
         std::fs::write(&file, &bytes[..length as usize]).unwrap();
-        let _ = std::fs::remove_file(seal_path(world.path(), 1));
-        let _ = std::fs::remove_file(file_path(world.path(), 2, 0));
-        let mut owner = world.open(2, 0).unwrap();
+        let _ = std::fs::remove_file(seal_path(env.path(), 1));
+        let _ = std::fs::remove_file(file_path(env.path(), 2, 0));
+        let mut owner = env.open(2, 0).unwrap();
         assert_eq!(owner.sequences(), range(1..4), "cut to {length} bytes");
         assert_eq!(owner.flushed_group(), 1, "the torn group is no group");
-        world.append(&mut owner, 4..5);
+        env.append(&mut owner, 4..5);
         drop(owner);
-        let third = world.open(3, 0).unwrap();
+        let third = env.open(3, 0).unwrap();
         assert_eq!(third.sequences(), range(1..5));
         drop(third);
         for name in ["2.seal", "2.fence", "2.begun", "3.begun", "3.00000000.log"] {
-            std::fs::remove_file(world.path().join(format!("000000000000000{name}"))).unwrap();
+            std::fs::remove_file(env.path().join(format!("000000000000000{name}"))).unwrap();
         }
     }
 }
@@ -277,129 +277,129 @@ fn a_torn_tail_is_cut() {
 /// Bytes that were never fsynced may be anything after a power cut: the log ends where they begin.
 #[test]
 fn damage_above_the_synced_mark_ends_the_log() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
-    world.append(&mut owner, 1..4);
-    world.sync(&owner);
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
+    env.append(&mut owner, 1..4);
+    env.sync(&owner);
     let synced = owner.log.appended();
-    world.append(&mut owner, 4..9);
+    env.append(&mut owner, 4..9);
     drop(owner);
-    world.damage(&file_path(world.path(), 1, 0), 64 + synced + 100);
-    assert_eq!(world.open(2, 0).unwrap().sequences(), range(1..4));
+    env.damage(&file_path(env.path(), 1, 0), 64 + synced + 100);
+    assert_eq!(env.open(2, 0).unwrap().sequences(), range(1..4));
 }
 
 /// "Damage below it would lose acknowledged work: refused", with the file and the offset.
 #[test]
 fn a_damaged_middle_is_refused() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
     let mut starts = Vec::new();
     for group in 0..3 {
         starts.push(owner.log.appended());
-        world.append(&mut owner, group * 3 + 1..group * 3 + 4);
-        world.sync(&owner);
+        env.append(&mut owner, group * 3 + 1..group * 3 + 4);
+        env.sync(&owner);
     }
     drop(owner);
-    let file = file_path(world.path(), 1, 0);
-    let mark = std::fs::read(begun_path(world.path(), 1)).unwrap();
+    let file = file_path(env.path(), 1, 0);
+    let mark = std::fs::read(begun_path(env.path(), 1)).unwrap();
     // The last one comes last: only the mark says that it was synced, and there may be none.
     for (group, marked) in [(0, true), (0, false), (1, true), (1, false), (2, true), (2, false)] {
         let offset = 64 + starts[group] + 60;
         if !marked {
-            std::fs::write(begun_path(world.path(), 1), []).unwrap();
+            std::fs::write(begun_path(env.path(), 1), []).unwrap();
         }
-        world.damage(&file, offset);
-        let opened = world.open(2, 0);
+        env.damage(&file, offset);
+        let opened = env.open(2, 0);
         if marked || group < 2 {
             let message = opened.err().unwrap().to_string();
             assert!(message.contains(&file.to_string()), "{message}");
             assert!(message.contains(&format!("byte {}", 64 + starts[group] + 48)), "{message}");
-            world.damage(&file, offset);
+            env.damage(&file, offset);
         } else {
             assert_eq!(opened.unwrap().sequences(), range(1..7));
         }
-        std::fs::write(begun_path(world.path(), 1), &mark).unwrap();
+        std::fs::write(begun_path(env.path(), 1), &mark).unwrap();
     }
 }
 
 /// Once an epoch is sealed every byte below the seal was fsynced: any damage there is refused.
 #[test]
 fn damage_below_a_seal_is_refused() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
-    world.append(&mut owner, 1..4);
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
+    env.append(&mut owner, 1..4);
     drop(owner);
-    drop(world.open(2, 0).unwrap());
-    let file = file_path(world.path(), 1, 0);
-    world.damage(&file, file.metadata().unwrap().len() - 1);
-    assert!(matches!(world.open(3, 0), Err(WalError::DataError(_))));
-    world.damage(&file, file.metadata().unwrap().len() - 1);
+    drop(env.open(2, 0).unwrap());
+    let file = file_path(env.path(), 1, 0);
+    env.damage(&file, file.metadata().unwrap().len() - 1);
+    assert!(matches!(env.open(3, 0), Err(WalError::DataError(_))));
+    env.damage(&file, file.metadata().unwrap().len() - 1);
     std::fs::remove_file(&file).unwrap();
-    let message = world.open(4, 0).err().unwrap().to_string();
+    let message = env.open(4, 0).err().unwrap().to_string();
     assert!(message.contains("lacks its files"), "{message}");
 }
 
 /// "Nobody ever replays past a seal, so a sleeper that wakes appends to nothing", and reports nothing as synced.
 #[test]
-fn a_late_owner_appends_to_nothing() {
-    let world = World::new();
-    let mut sleeper = world.open(1, 0).unwrap();
-    world.append(&mut sleeper, 1..3);
-    let mut owner = world.open(2, 0).unwrap();
-    world.append(&mut sleeper, 3..5);
-    assert!(matches!(world.runtime.block_on(sleeper.log.sync()), Err(WalError::Fenced)));
+fn fenced_owner_cannot_append() {
+    let env = TestEnv::new();
+    let mut sleeper = env.open(1, 0).unwrap();
+    env.append(&mut sleeper, 1..3);
+    let mut owner = env.open(2, 0).unwrap();
+    env.append(&mut sleeper, 3..5);
+    assert!(matches!(env.runtime.block_on(sleeper.log.sync()), Err(WalError::Fenced)));
     assert!(matches!(write(&sleeper.log, &batch(5)), Err(WalError::Fenced)));
-    world.append(&mut owner, 3..4);
+    env.append(&mut owner, 3..4);
     assert_eq!(owner.sequences(), range(1..3));
     drop((sleeper, owner));
-    assert_eq!(world.open(3, 0).unwrap().sequences(), range(1..4));
-    assert!(matches!(world.open(3, 0), Err(WalError::Fenced)), "an epoch is claimed once");
-    assert!(matches!(world.open(2, 0), Err(WalError::Fenced)));
+    assert_eq!(env.open(3, 0).unwrap().sequences(), range(1..4));
+    assert!(matches!(env.open(3, 0), Err(WalError::Fenced)), "an epoch is claimed once");
+    assert!(matches!(env.open(2, 0), Err(WalError::Fenced)));
 }
 
 /// What a late owner writes after its epoch was sealed, and even reclaimed, is never replayed.
 #[test]
-fn files_of_a_dead_epoch_count_for_nothing() {
-    let world = World::new();
-    let mut sleeper = world.open(1, 0).unwrap();
-    world.append(&mut sleeper, 1..3);
-    let stray = std::fs::read(file_path(world.path(), 1, 0)).unwrap();
-    let mut owner = world.open(2, 0).unwrap();
-    world.append(&mut owner, 3..5);
-    world.sync(&owner);
-    for path in reclaim::reclaimable(&world.config(), 1).unwrap() {
+fn files_of_a_dead_epoch_are_ignored() {
+    let env = TestEnv::new();
+    let mut sleeper = env.open(1, 0).unwrap();
+    env.append(&mut sleeper, 1..3);
+    let stray = std::fs::read(file_path(env.path(), 1, 0)).unwrap();
+    let mut owner = env.open(2, 0).unwrap();
+    env.append(&mut owner, 3..5);
+    env.sync(&owner);
+    for path in reclaim::reclaimable(&env.config(), 1).unwrap() {
         reclaim::remove(&path).unwrap();
     }
-    assert!(!seal_path(world.path(), 1).exists() && !fence_path(world.path(), 1).exists());
-    std::fs::write(file_path(world.path(), 1, 0), stray).unwrap();
+    assert!(!seal_path(env.path(), 1).exists() && !fence_path(env.path(), 1).exists());
+    std::fs::write(file_path(env.path(), 1, 0), stray).unwrap();
     drop((sleeper, owner));
-    assert_eq!(world.open(3, 1).unwrap().sequences(), range(3..5));
-    let removed = reclaim::reclaimable(&world.config(), 1).unwrap();
-    assert!(removed.contains(&file_path(world.path(), 1, 0)));
+    assert_eq!(env.open(3, 1).unwrap().sequences(), range(3..5));
+    let removed = reclaim::reclaimable(&env.config(), 1).unwrap();
+    assert!(removed.contains(&file_path(env.path(), 1, 0)));
 }
 
 /// Files are left at a length, reclaimed when all they hold is in tables, and never before.
 #[test]
 fn files_are_reclaimed_behind_the_tables() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
     let large = |sequence| {
         vec![RowEntry { value: ValueDeletable::Value(vec![1; 1 << 20].into()), ..batch(sequence)[0].clone() }]
     };
     let files = || {
-        std::fs::read_dir(world.path())
+        std::fs::read_dir(env.path())
             .unwrap()
             .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().ends_with(".log"))
             .count()
     };
     for sequence in 1..41 {
         write(&owner.log, &large(sequence)).unwrap();
-        world.hand_over(&mut owner, &large(sequence));
-        world.sync(&owner);
+        env.hand_over(&mut owner, &large(sequence));
+        env.sync(&owner);
     }
     assert_eq!((owner.flushed_group(), files()), (40, 3));
     let reclaim = |replay_after| {
-        for path in reclaim::reclaimable(&world.config(), replay_after).unwrap() {
+        for path in reclaim::reclaimable(&env.config(), replay_after).unwrap() {
             reclaim::remove(&path).unwrap();
         }
         files()
@@ -409,24 +409,24 @@ fn files_are_reclaimed_behind_the_tables() {
     assert_eq!(reclaim(40), 1, "the file that is written to stays");
     owner.log.leave_file(1 << 20);
     assert_eq!(reclaim(40), 1, "and is reclaimed when it is left");
-    world.append(&mut owner, 41..43);
+    env.append(&mut owner, 41..43);
     drop(owner);
-    let owner = world.open(2, 40).unwrap();
+    let owner = env.open(2, 40).unwrap();
     assert_eq!(owner.sequences(), range(41..43));
     assert_eq!(reclaim(40), 2);
     assert_eq!(reclaim(41), 1);
     drop(owner);
-    assert_eq!(world.open(3, 41).unwrap().sequences(), [0; 0]);
+    assert_eq!(env.open(3, 41).unwrap().sequences(), [0; 0]);
 }
 
 /// The log asks for a table by bytes, once each time, and earlier when all memtables together hold too much.
 #[test]
 fn the_memtable_is_flushed_by_bytes() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
     let mut asked = vec![0];
     for sequence in 1..3000 {
-        world.append(&mut owner, sequence..sequence + 1);
+        env.append(&mut owner, sequence..sequence + 1);
         if owner.writer.should_flush_memtable(0) {
             asked.push(owner.log.appended());
         }
@@ -436,17 +436,17 @@ fn the_memtable_is_flushed_by_bytes() {
     // None of it is in tables yet: the second memtable hits the limit of all.
     assert!((50_000..51_000).contains(&sizes[1]), "{sizes:?}");
     assert!(sizes[2..].iter().all(|size| (10_000..11_000).contains(size)), "{sizes:?}");
-    assert_eq!(world.memtables.held(), owner.log.appended());
-    world.sync(&owner);
+    assert_eq!(env.memtables.held(), owner.log.appended());
+    env.sync(&owner);
     assert!(!owner.writer.should_flush_memtable(owner.flushed_group()));
-    assert_eq!(world.memtables.held(), 0);
-    world.append(&mut owner, 3000..3010);
+    assert_eq!(env.memtables.held(), 0);
+    env.append(&mut owner, 3000..3010);
     let held = owner.log.appended();
-    assert!(world.memtables.held() > 0 && world.memtables.held() < held);
-    world.runtime.block_on(owner.writer.close()).unwrap();
+    assert!(env.memtables.held() > 0 && env.memtables.held() < held);
+    env.runtime.block_on(owner.writer.close()).unwrap();
     drop(owner);
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    while world.memtables.held() > 0 {
+    while env.memtables.held() > 0 {
         assert!(std::time::Instant::now() < deadline, "a log that is gone holds nothing");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -454,10 +454,10 @@ fn the_memtable_is_flushed_by_bytes() {
 
 /// "Fsynced every sync interval": without anybody asking.
 #[test]
-fn the_log_ticks_by_itself() {
-    let world = World { sync_interval: Duration::from_millis(20), ..World::new() };
-    let mut owner = world.open(1, 0).unwrap();
-    world.append(&mut owner, 1..3);
+fn log_syncs_periodically() {
+    let env = TestEnv { sync_interval: Duration::from_millis(20), ..TestEnv::new() };
+    let mut owner = env.open(1, 0).unwrap();
+    env.append(&mut owner, 1..3);
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     while owner.log.unsynced_bytes() > 0 {
         assert!(std::time::Instant::now() < deadline, "not synced");
@@ -469,21 +469,21 @@ fn the_log_ticks_by_itself() {
 /// Closed twice, or after a sync: no error, and nothing unsynced remains.
 #[test]
 fn a_closed_log_is_synced() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
-    world.append(&mut owner, 1..3);
-    world.runtime.block_on(owner.writer.close()).unwrap();
-    world.runtime.block_on(owner.writer.close()).unwrap();
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
+    env.append(&mut owner, 1..3);
+    env.runtime.block_on(owner.writer.close()).unwrap();
+    env.runtime.block_on(owner.writer.close()).unwrap();
     assert_eq!(owner.log.unsynced_bytes(), 0);
     assert!(matches!(write(&owner.log, &batch(3)), Err(WalError::Closed)));
-    assert_eq!(world.crash_and_replay(owner, 1), range(1..3));
+    assert_eq!(env.crash_and_replay(owner, 1), range(1..3));
 }
 
 /// Of the versions of a row that lie in many batches, the newest alone is replayed, with everything else.
 #[test]
 fn the_newest_version_of_a_row_is_replayed() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
     let row = |key: String, value: ValueDeletable, seq: u64| RowEntry {
         key: key.into(),
         value,
@@ -497,15 +497,15 @@ fn the_newest_version_of_a_row_is_replayed() {
         let batch = [row("shared".into(), value(), seq), row(format!("own {seq}"), value(), seq), removed];
         write(&owner.log, &batch).unwrap();
         if seq % 10 == 0 {
-            world.hand_over(&mut owner, &batch);
-            world.sync(&owner);
+            env.hand_over(&mut owner, &batch);
+            env.sync(&owner);
         }
     }
     drop(owner);
-    let (mut replay, _log) = take_over(&world.config(), Claim { epoch: 2, replay_after: 0, flushed: 0 }).unwrap();
-    let found = world.runtime.block_on(replay.next()).unwrap().unwrap();
+    let (mut replay, _log) = take_over(&env.config(), Claim { epoch: 2, replay_after: 0, flushed: 0 }).unwrap();
+    let found = env.runtime.block_on(replay.next()).unwrap().unwrap();
     assert_eq!(found.last_consumed_wal_file_id, 10);
-    assert!(world.runtime.block_on(replay.next()).unwrap().is_none());
+    assert!(env.runtime.block_on(replay.next()).unwrap().is_none());
     let found: BTreeMap<_, _> = found.rows.into_iter().map(|row| (row.key, (row.seq, row.value))).collect();
     assert_eq!(found.len(), 102);
     assert_eq!(found[&Bytes::from("shared")], (100, ValueDeletable::Value("value 100".into())));
@@ -516,16 +516,16 @@ fn the_newest_version_of_a_row_is_replayed() {
 /// A reader gives the groups of a range.
 #[test]
 fn a_reader_gives_a_range_of_groups() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
     for sequence in 1..6 {
-        world.append(&mut owner, sequence..sequence + 1);
-        world.sync(&owner);
+        env.append(&mut owner, sequence..sequence + 1);
+        env.sync(&owner);
     }
     drop(owner);
-    drop(world.open(2, 0).unwrap());
-    let reader = LogReader::new(world.config());
-    world.runtime.block_on(async {
+    drop(env.open(2, 0).unwrap());
+    let reader = LogReader::new(env.config());
+    env.runtime.block_on(async {
         assert_eq!(reader.last_wal_file_id(0).await.unwrap(), 5);
         assert_eq!(reader.last_wal_file_id(8).await.unwrap(), 8);
         let mut rows = reader.iterator((2..5).into()).await.unwrap();
@@ -536,16 +536,16 @@ fn a_reader_gives_a_range_of_groups() {
 
 /// The records of one file are what was appended, each where it says.
 #[test]
-fn records_say_where_they_are() {
-    let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
-    world.append(&mut owner, 1..4);
+fn records_carry_their_position() {
+    let env = TestEnv::new();
+    let mut owner = env.open(1, 0).unwrap();
+    env.append(&mut owner, 1..4);
     let end = owner.log.appended();
-    let files = &directory::list(world.path()).unwrap()[&1];
+    let files = &directory::list(env.path()).unwrap()[&1];
     let mut stream = scan::StreamReader::open(9, 1, files, u64::MAX).unwrap();
     let mut kinds = Vec::new();
     while let Some(record) = stream.next().unwrap().unwrap() {
-        kinds.push(matches!(record, Record::Group(_)));
+        kinds.push(matches!(record, LogRecord::Group(_)));
     }
     assert_eq!(kinds, [true, false, false, false]);
     assert_eq!(stream.position(), end);

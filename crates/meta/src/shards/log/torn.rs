@@ -8,8 +8,8 @@ use super::salvage::scan;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use varve_env::store_path::StorePath;
 use varve_types::ShardId;
-use varve_world::store_path::StorePath;
 
 /// Where the next owner of a log cuts it off.
 #[derive(Clone, Debug)]

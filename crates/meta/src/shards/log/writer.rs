@@ -3,7 +3,7 @@
 use super::failure::LogError;
 use super::format::{BatchRows, FileHeader};
 use super::mark::Mark;
-use super::state::State;
+use super::state::LogState;
 use super::sync::drive;
 use super::{LogConfig, UNSYNCED_BYTES_EARLY, UNSYNCED_BYTES_MAX, directory};
 use async_trait::async_trait;
@@ -15,16 +15,16 @@ use slatedb::wal::{WalError, WalEvent, WalFlushResult, WalObserver, WalStatus, W
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use varve_world::disk::File;
-use varve_world::store_path::StorePath;
+use varve_env::disk::File;
+use varve_env::store_path::StorePath;
 
 /// One epoch's log, open for appending.
 pub struct Log {
     pub(super) config: LogConfig,
     pub(super) epoch: u64,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<LogState>,
     pub(super) mark: Mark,
-    pub(super) progress: watch::Sender<Progress>,
+    pub(super) progress: watch::Sender<SyncProgress>,
     /// Wakes the sync driver: there is something to sync, or it is urgent, or the log closes.
     pub(super) wake: Notify,
     pub(super) demand: Mutex<Demand>,
@@ -33,7 +33,7 @@ pub struct Log {
 
 /// How far the log is synced, or why it never will be.
 #[derive(Clone, Debug)]
-pub(super) struct Progress {
+pub(super) struct SyncProgress {
     pub synced: u64,
     pub failure: Option<WalError>,
 }
@@ -54,8 +54,8 @@ impl Log {
         replayed: bool,
     ) -> Result<Log, LogError> {
         let file = File::open_to_write(&path).map_err(LogError::io("open", &path))?;
-        let state = State::begin(header, file, path, replayed.then(Instant::now));
-        let (progress, _) = watch::channel(Progress { synced: state.synced(), failure: None });
+        let state = LogState::begin(header, file, path, replayed.then(Instant::now));
+        let (progress, _) = watch::channel(SyncProgress { synced: state.synced(), failure: None });
         Ok(Log {
             epoch: header.epoch,
             state: Mutex::new(state),
@@ -189,7 +189,7 @@ impl Log {
     }
 
     /// Changes the state, and with it the count of what the memtables of the process hold.
-    fn counted<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn counted<T>(&self, change: impl FnOnce(&mut LogState) -> T) -> T {
         let mut state = self.state.lock();
         let before = state.held();
         let result = change(&mut state);

@@ -6,42 +6,45 @@ const OTHER: SessionId = SessionId(2);
 
 impl OpenFiles {
     /// By a call of its own.
-    fn settles_now(&self, session: SessionId, inode: InodeId) -> bool {
+    fn records_size_now(&self, session: SessionId, inode: InodeId) -> bool {
         static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        self.settles(session, inode, (0, CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
+        self.records_size(session, inode, (0, CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
     }
 }
 
 #[test]
-fn the_one_who_wrote_settles_at_once() {
+fn sole_writer_records_the_size() {
     let open_files = OpenFiles::default();
     open_files.open(ONE, FILE, true);
     open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.open(OTHER, FILE, false);
     assert!(open_files.has_changed_size(ONE, FILE) && !open_files.has_changed_size(OTHER, FILE));
-    assert!(open_files.settles_now(ONE, FILE), "readers do not matter");
+    assert!(open_files.records_size_now(ONE, FILE), "readers do not matter");
     assert!(!open_files.has_changed_size(ONE, FILE));
 }
 
 /// Whoever else may write or has written is done before a size is taken, and the size was measured after that.
 #[test]
-fn the_last_one_who_wrote_settles() {
+fn last_writer_records_the_size() {
     let open_files = OpenFiles::default();
     for session in [ONE, OTHER] {
         open_files.open(session, FILE, true);
         open_files.changes_size(session, FILE, OtherWriters::Perhaps);
     }
     open_files.release(ONE, FILE);
-    assert!(!open_files.settles_now(ONE, FILE), "the other one's change came after, and may be missing in the measure");
-    assert!(!open_files.settles_now(ONE, FILE), "the other one still writes");
+    assert!(
+        !open_files.records_size_now(ONE, FILE),
+        "the other one's change came after, and may be missing in the measure"
+    );
+    assert!(!open_files.records_size_now(ONE, FILE), "the other one still writes");
     open_files.release(OTHER, FILE);
-    assert!(!open_files.settles_now(OTHER, FILE), "may be older than the end of the first one's writing");
-    assert!(open_files.settles_now(OTHER, FILE));
+    assert!(!open_files.records_size_now(OTHER, FILE), "may be older than the end of the first one's writing");
+    assert!(open_files.records_size_now(OTHER, FILE));
 }
 
 /// Who is done is not waited for, however long the other goes on, and does not have to ask again for the other's sake.
 #[test]
-fn who_is_done_leaves_it_to_who_goes_on() {
+fn finished_writer_leaves_size_to_active_writer() {
     let open_files = OpenFiles::default();
     let writes = |session| {
         open_files.open(session, FILE, true);
@@ -50,84 +53,84 @@ fn who_is_done_leaves_it_to_who_goes_on() {
     writes(ONE);
     writes(OTHER);
     open_files.release(ONE, FILE);
-    assert!(!open_files.settles_now(ONE, FILE));
+    assert!(!open_files.records_size_now(ONE, FILE));
     assert!(!open_files.has_changed_size(ONE, FILE), "it is not asked again");
     open_files.release(OTHER, FILE);
-    assert!(!open_files.settles_now(OTHER, FILE), "it may have measured before the first was done");
-    assert!(open_files.settles_now(OTHER, FILE));
+    assert!(!open_files.records_size_now(OTHER, FILE), "it may have measured before the first was done");
+    assert!(open_files.records_size_now(OTHER, FILE));
 }
 
 /// Two that ask by turns, as often as they like, come to an end: who is done does not put the other off.
 #[test]
-fn who_is_done_does_not_put_the_other_off() {
+fn finished_writer_does_not_delay_the_other() {
     let open_files = OpenFiles::default();
     for session in [ONE, OTHER] {
         open_files.changes_size(session, FILE, OtherWriters::Known);
     }
-    assert!(!open_files.settles_now(ONE, FILE), "it is done");
-    assert!(!open_files.settles_now(OTHER, FILE), "to be measured after that");
-    assert!(!open_files.settles_now(ONE, FILE));
-    assert!(open_files.settles_now(OTHER, FILE));
+    assert!(!open_files.records_size_now(ONE, FILE), "it is done");
+    assert!(!open_files.records_size_now(OTHER, FILE), "to be measured after that");
+    assert!(!open_files.records_size_now(ONE, FILE));
+    assert!(open_files.records_size_now(OTHER, FILE));
 }
 
 /// A call that is made again, since its answer was lost, tells what was measured before it came first.
 #[test]
-fn a_call_that_is_made_again_is_no_new_measure() {
+fn retried_call_is_not_a_new_measurement() {
     let open_files = OpenFiles::default();
     open_files.changes_size(ONE, FILE, OtherWriters::Known);
     open_files.size_changed(FILE);
-    assert!(!open_files.settles(ONE, FILE, (3, 8)) && !open_files.settles(ONE, FILE, (3, 8)));
-    assert!(open_files.settles(ONE, FILE, (3, 9)));
+    assert!(!open_files.records_size(ONE, FILE, (3, 8)) && !open_files.records_size(ONE, FILE, (3, 8)));
+    assert!(open_files.records_size(ONE, FILE, (3, 9)));
 }
 
 /// Who has nothing to tell any more, for the row knows better, keeps nobody from settling.
 #[test]
-fn who_is_not_taken_is_done() {
+fn rejected_measurement_ends_the_writer() {
     let open_files = OpenFiles::default();
     for session in [ONE, OTHER] {
         open_files.changes_size(session, FILE, OtherWriters::Known);
     }
     open_files.done(ONE, FILE);
     open_files.done(ONE, FILE);
-    assert!(!open_files.settles_now(OTHER, FILE));
-    assert!(open_files.settles_now(OTHER, FILE));
+    assert!(!open_files.records_size_now(OTHER, FILE));
+    assert!(open_files.records_size_now(OTHER, FILE));
 }
 
 /// Who has a file open and has written nothing is not waited for where it would be known, for it has no size to tell.
 #[test]
-fn who_may_write_and_does_not_is_not_waited_for() {
+fn idle_writer_is_not_waited_for() {
     for (others, settled) in [(OtherWriters::Known, true), (OtherWriters::Perhaps, false)] {
         let open_files = OpenFiles::default();
         open_files.open(ONE, FILE, true);
         open_files.changes_size(ONE, FILE, others);
         open_files.open(OTHER, FILE, true);
         open_files.release(ONE, FILE);
-        assert_eq!(open_files.settles_now(ONE, FILE), settled, "{others:?}");
+        assert_eq!(open_files.records_size_now(ONE, FILE), settled, "{others:?}");
     }
 }
 
 #[test]
-fn a_cut_and_the_end_of_a_session_ask_for_a_new_measure() {
+fn truncate_and_session_end_require_a_new_measurement() {
     let open_files = OpenFiles::default();
     open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.size_changed(FILE);
-    assert!(!open_files.settles_now(ONE, FILE));
-    assert!(open_files.settles_now(ONE, FILE));
+    assert!(!open_files.records_size_now(ONE, FILE));
+    assert!(open_files.records_size_now(ONE, FILE));
     open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
     open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.end_session(OTHER);
-    assert!(!open_files.settles_now(ONE, FILE));
-    assert!(open_files.settles_now(ONE, FILE));
+    assert!(!open_files.records_size_now(ONE, FILE));
+    assert!(open_files.records_size_now(ONE, FILE));
     assert!(open_files.lock().sizes.writers.is_empty() && open_files.lock().sizes.sessions.is_empty());
 }
 
-/// A successor does not know who writes a file that was unsettled when it began; a file that nobody wrote then, it does.
+/// A successor does not know who writes a file that was stale when it began; a file that nobody wrote then, it does.
 #[test]
-fn writers_are_known_from_the_first_on() {
+fn writers_are_tracked_from_the_first_open() {
     let open_files = OpenFiles::default();
     open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     assert!(!open_files.knows_writers(FILE));
-    assert!(open_files.settles_now(ONE, FILE));
+    assert!(open_files.records_size_now(ONE, FILE));
     open_files.changes_size(ONE, FILE, OtherWriters::Known);
     open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
     assert!(open_files.knows_writers(FILE), "the first one found the file settled");
@@ -139,7 +142,7 @@ fn writers_are_known_from_the_first_on() {
 /// What a writer has on disk is noted only where nobody else may have cut it since: another writer, or one of whom this
 /// server has not heard.
 #[test]
-fn a_writer_that_is_alone_is_believed() {
+fn sole_writers_size_is_trusted() {
     let open_files = OpenFiles::default();
     assert!(!open_files.is_written(FILE));
     open_files.open(ONE, FILE, true);
@@ -162,5 +165,5 @@ fn a_writer_that_is_alone_is_believed() {
     assert!(open_files.measures_alone(ONE, FILE));
     open_files.release(ONE, FILE);
     assert!(open_files.is_written(FILE), "it has still to settle it");
-    assert!(open_files.settles_now(ONE, FILE) && !open_files.is_written(FILE));
+    assert!(open_files.records_size_now(ONE, FILE) && !open_files.is_written(FILE));
 }

@@ -23,7 +23,7 @@ fn give_back(resident: &mut Resident) {
 }
 
 #[test]
-fn bytes_stay_within_the_limit_and_what_is_not_appended_stays() {
+fn cache_respects_limit_and_keeps_unappended_rows() {
     let mut resident = Resident::new(Arc::new(CacheBudget::new(100_000, 1)));
     for n in 0..1000 {
         resident.set(key(n), row(1000), BatchNumber(if n < 10 { 2 } else { 1 }));
@@ -32,8 +32,8 @@ fn bytes_stay_within_the_limit_and_what_is_not_appended_stays() {
     assert!(resident.bytes() <= 106_250, "{} bytes", resident.bytes());
     give_back(&mut resident);
     assert!(resident.bytes() <= 100_000, "{} bytes", resident.bytes());
-    assert!((0..10).all(|n| resident.seen(&key(n)).0 != Seen::Unknown), "rows of batch 2 are not appended");
-    assert!((10..1000).filter(|n| resident.seen(&key(*n)).0 != Seen::Unknown).count() < 100);
+    assert!((0..10).all(|n| resident.seen(&key(n)).0 != KeyState::Unknown), "rows of batch 2 are not appended");
+    assert!((10..1000).filter(|n| resident.seen(&key(*n)).0 != KeyState::Unknown).count() < 100);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_fetch_does_not_overwrite_a_decision() {
     assert!(!resident.begin_fetch(&key(1)));
     resident.set(key(1), None, BatchNumber(1));
     resident.end_fetch(&key(1), row(5).map(|row| *row));
-    assert_eq!(resident.seen(&key(1)), (Seen::Absent, BatchNumber(1)));
+    assert_eq!(resident.seen(&key(1)), (KeyState::Absent, BatchNumber(1)));
 }
 
 fn fill(resident: &mut Resident, rows: u64) {
@@ -56,7 +56,7 @@ fn fill(resident: &mut Resident, rows: u64) {
 /// Promise: one busy shard has what the others leave, and gives it back when they need it, though nobody asks anything of it
 /// any more.
 #[test]
-fn what_others_leave_is_anyones() {
+fn unused_budget_is_shared() {
     let budget = Arc::new(CacheBudget::new(1_000_000, 10));
     let mut before = Resident::new(Arc::clone(&budget));
     fill(&mut before, 10_000);
@@ -84,22 +84,22 @@ fn what_others_leave_is_anyones() {
 
 /// Promise: what was dropped leaves no places behind.
 #[test]
-fn places_are_given_up() {
+fn slots_are_released() {
     let budget = Arc::new(CacheBudget::new(usize::MAX / 2, 1));
     let mut resident = Resident::new(budget);
     fill(&mut resident, 10_000);
     resident.forget(|key| matches!(key, Key::Xattr(InodeId(0..100), _)));
     resident.give_up_places();
     assert!(resident.slots.capacity() < 1000);
-    assert!((0..100).all(|n| resident.seen(&key(n)).0 != Seen::Unknown));
+    assert!((0..100).all(|n| resident.seen(&key(n)).0 != KeyState::Unknown));
 }
 
 /// Promise: a slot takes no more than is counted for it, also where much was removed: rows are kept apart, and names of which
 /// nothing is left go first.
 #[test]
-fn what_is_absent_takes_little_and_goes_first() {
+fn absent_rows_are_small_and_evicted_first() {
     // A place, of which a third is empty on average, what finds it, a place in the list of empty ones, and the name's bytes.
-    let places = size_of::<Option<(Key, Slot)>>() * 3 / 2 + NUMBER_BYTES + 4;
+    let places = size_of::<Option<(Key, CachedRow)>>() * 3 / 2 + NUMBER_BYTES + 4;
     assert!(places + 64 <= SLOT_BYTES, "{places} bytes");
     let mut resident = Resident::new(Arc::new(CacheBudget::new(100 * (SLOT_BYTES + size_of::<Row>()), 1)));
     for n in 0..100 {
@@ -109,14 +109,14 @@ fn what_is_absent_takes_little_and_goes_first() {
         resident.set(key(n), row(0), BatchNumber(1));
         give_back(&mut resident);
     }
-    let there = (0..125).filter(|n| matches!(resident.seen(&key(*n)).0, Seen::Present(_))).count();
+    let there = (0..125).filter(|n| matches!(resident.seen(&key(*n)).0, KeyState::Present(_))).count();
     assert_eq!(there, 75);
 }
 
 /// Promise: places hold what a map would, whatever is put in, taken out and brought together in between.
 #[test]
-fn places_hold_what_a_map_would() {
-    let mut places = Places::new();
+fn slot_map_matches_a_reference_map() {
+    let mut places = SlotMap::new();
     let mut map = std::collections::HashMap::new();
     let mut random = 1_u64;
     for step in 0..50_000_u64 {
@@ -145,7 +145,7 @@ fn places_hold_what_a_map_would() {
 /// Promise: a removed row is dropped once its batch is appended, where it is known without that it is absent; one that is set
 /// again, or asked for meanwhile, stays.
 #[test]
-fn what_is_known_to_be_absent_is_dropped() {
+fn absent_rows_are_dropped() {
     let mut resident = Resident::new(Arc::new(CacheBudget::new(1_000_000, 1)));
     for n in 0..4 {
         resident.set(key(n), row(10), BatchNumber(1));
@@ -155,8 +155,8 @@ fn what_is_known_to_be_absent_is_dropped() {
     resident.forget_absent(BatchNumber(1), |_| true);
     assert_eq!(resident.len(), 4, "batch 2 is not appended");
     resident.forget_absent(BatchNumber(2), |asked| *asked != key(1));
-    assert_eq!([0, 1, 2].map(|n| resident.seen(&key(n)).0), [Seen::Unknown, Seen::Absent, Seen::Unknown]);
-    assert!(matches!(resident.seen(&key(3)).0, Seen::Present(_)));
+    assert_eq!([0, 1, 2].map(|n| resident.seen(&key(n)).0), [KeyState::Unknown, KeyState::Absent, KeyState::Unknown]);
+    assert!(matches!(resident.seen(&key(3)).0, KeyState::Present(_)));
     let bytes = resident.bytes();
     resident.forget(|_| false);
     assert!(bytes > 0 && resident.bytes() == 0, "what was dropped is not counted");

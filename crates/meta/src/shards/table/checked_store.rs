@@ -12,7 +12,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use std::fmt;
-use varve_world::posix_store::PosixStore;
+use varve_env::posix_store::PosixStore;
 
 /// SlateDB's own files begin with a small number, as two bytes in big-endian order, and never with this.
 const MAGIC: [u8; 8] = *b"VARVECK1";
@@ -137,7 +137,7 @@ mod tests {
 
     /// formats/manifest.md: these bytes never change, and earlier files without them are read.
     #[test]
-    fn golden() {
+    fn checksums_match_golden_bytes() {
         let path = Path::from("0000/manifest/00000000000000000001.manifest");
         let content = Bytes::from_static(b"\0\x02a manifest");
         let stored: Bytes = sealed(&content.clone().into()).into();

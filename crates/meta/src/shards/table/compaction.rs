@@ -32,11 +32,11 @@ const RETRY: Duration = Duration::from_secs(30);
 pub(super) struct Compaction {
     config: TableConfig,
     admin: Admin,
-    running: Option<Running>,
+    running: Option<RunningCompaction>,
     not_before: Option<Instant>,
 }
 
-struct Running {
+struct RunningCompaction {
     compactor: Arc<Compactor>,
     task: JoinHandle<Result<(), slatedb::Error>>,
     /// Set by the task when it has its place.
@@ -89,9 +89,9 @@ impl Compaction {
     pub(super) async fn beside<T>(config: &TableConfig, tables: usize, opening: impl Future<Output = T>) -> T {
         let mut compaction = Compaction::new(config.clone());
         let merging = async {
-            let (mut tables, begun, mut told) = (tables, Instant::now(), false);
+            let (mut tables, begun, mut reported) = (tables, Instant::now(), false);
             loop {
-                if begun.elapsed() >= LONG && !std::mem::replace(&mut told, true) {
+                if begun.elapsed() >= LONG && !std::mem::replace(&mut reported, true) {
                     tracing::warn!(
                         shard = config.shard.0,
                         tables,
@@ -151,7 +151,7 @@ impl Compaction {
             has_place.store(true, Ordering::Release);
             runs.run().await
         });
-        self.running = Some(Running { compactor, task, placed, since: None, manifest, changed: now });
+        self.running = Some(RunningCompaction { compactor, task, placed, since: None, manifest, changed: now });
     }
 
     /// Whether the compactor runs and has its place.

@@ -8,7 +8,7 @@ use slatedb::{SstFile, SstReader};
 use std::collections::HashSet;
 use std::io;
 use std::os::unix::fs::FileExt;
-use varve_world::store_path::StorePath;
+use varve_env::store_path::StorePath;
 
 /// Every part of a file but its blocks ends with the CRC-32 of the rest of it, in big-endian order.
 const CHECKSUM_BYTES: usize = 4;

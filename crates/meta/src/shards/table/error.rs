@@ -1,7 +1,7 @@
 //! Why a table cannot do what it was asked.
 
 use super::checked_store::DamagedObject;
-use super::presence::Lost;
+use super::presence::MissingState;
 use crate::shards::log::LogError;
 use crate::shards::refusal::errno_of_store;
 use crate::shards::rows::no_changes;
@@ -11,9 +11,9 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use varve_env::posix_store::{self, StoreIoError, io_error_within};
+use varve_env::volume_dir::VolumeDir;
 use varve_types::{Errno, ShardId};
-use varve_world::posix_store::{self, StoreIoError, io_error_within};
-use varve_world::volume_dir::VolumeDir;
 
 /// Kinds that a caller acts on differently; the text is for the administrator.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum TableError {
     Closed { shard: ShardId },
     /// The table was opened to be read alone, because its store takes no writes.
     #[error("{}", no_changes(*shard))]
-    AtRest { shard: ShardId, errno: Errno },
+    ReadOnly { shard: ShardId, errno: Errno },
     /// The store does not do what it should: it is full, broken or away. Opening the table again may help.
     #[error("cannot {action} the table of shard {shard}: {}", plain(*shard, source.as_ref()))]
     Unavailable { shard: ShardId, action: &'static str, source: Arc<dyn Error + Send + Sync> },
@@ -90,14 +90,14 @@ impl TableError {
     }
 
     /// Whether the store's directory was not in its place.
-    pub fn is_away(&self) -> bool {
-        matches!(self, TableError::Unavailable { source, .. } if posix_store::is_away(source.as_ref()))
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, TableError::Unavailable { source, .. } if posix_store::is_unreachable(source.as_ref()))
     }
 
     /// What callers are told: the store's own errno where it takes no writes.
     pub fn errno(&self) -> Errno {
         match self {
-            TableError::AtRest { errno, .. } => *errno,
+            TableError::ReadOnly { errno, .. } => *errno,
             TableError::Unavailable { source, .. } => match source.downcast_ref::<io::Error>() {
                 Some(error) => errno_of_store(error),
                 None => self.io_error().map_or(Errno::EIO, errno_of_store),
@@ -110,7 +110,7 @@ impl TableError {
     /// store that became read-only (EROFS).
     pub fn io_error(&self) -> Option<&io::Error> {
         match self {
-            TableError::Fenced { .. } | TableError::Closed { .. } | TableError::AtRest { .. } => None,
+            TableError::Fenced { .. } | TableError::Closed { .. } | TableError::ReadOnly { .. } => None,
             TableError::Unavailable { source, .. }
             | TableError::Damaged { source, .. }
             | TableError::Internal { source, .. } => io_error_within(source.as_ref()),
@@ -126,7 +126,7 @@ fn plain(shard: ShardId, error: &(dyn Error + 'static)) -> String {
         if let Some(ours) = error.downcast_ref::<LogError>() {
             return ours.to_string();
         }
-        if let Some(lost) = error.downcast_ref::<Lost>() {
+        if let Some(lost) = error.downcast_ref::<MissingState>() {
             return lost.to_string();
         }
         if let Some(damaged) = error.downcast_ref::<DamagedObject>() {

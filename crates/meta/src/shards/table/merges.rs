@@ -35,23 +35,23 @@ impl Merges {
 
     /// Waits for a place, after those who came before; it is free again when what this returns is dropped.
     pub(super) async fn place(&self) -> OwnedSemaphorePermit {
-        let _waiting = Waiting::begin(&self.waiting);
+        let _waiting = MergeWaiter::begin(&self.waiting);
         let place = Arc::clone(&self.places).acquire_owned().await;
         place.expect("nobody closes the semaphore of places")
     }
 }
 
 /// Counted as long as it lives, also when the wait is given up.
-struct Waiting<'a>(&'a AtomicUsize);
+struct MergeWaiter<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
-    fn begin(count: &'a AtomicUsize) -> Waiting<'a> {
+impl<'a> MergeWaiter<'a> {
+    fn begin(count: &'a AtomicUsize) -> MergeWaiter<'a> {
         count.fetch_add(1, Ordering::Relaxed);
-        Waiting(count)
+        MergeWaiter(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for MergeWaiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -34,14 +34,14 @@ pub(super) struct Pending {
     shard: ShardId,
     db: Db,
     log: Arc<Log>,
-    state: Mutex<State>,
+    state: Mutex<PendingState>,
     /// There is something to pass on; and somebody waits for it.
     wake: Notify,
     hurry: Notify,
     passed: watch::Sender<Passed>,
 }
 
-struct State {
+struct PendingState {
     /// Of the last batch.
     sequence: u64,
     collected: Batches,
@@ -49,7 +49,7 @@ struct State {
     passing: Batches,
 }
 
-impl State {
+impl PendingState {
     fn bytes(&self) -> usize {
         self.collected.bytes() + self.passing.bytes()
     }
@@ -72,7 +72,7 @@ impl Drop for Passing {
 impl Pending {
     /// `sequence`: the last one that `db` has.
     pub fn start(shard: ShardId, db: Db, log: Arc<Log>, sequence: u64, background: &Handle) -> (Arc<Pending>, Passing) {
-        let state = State { sequence, collected: Batches::default(), passing: Batches::default() };
+        let state = PendingState { sequence, collected: Batches::default(), passing: Batches::default() };
         let pending = Arc::new(Pending {
             shard,
             db,
@@ -129,7 +129,7 @@ impl Pending {
 
     /// The row of `key`, if it is on its way: `Some(None)` if it is deleted.
     pub fn find(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        let State { collected, passing, .. } = &mut *self.state.lock();
+        let PendingState { collected, passing, .. } = &mut *self.state.lock();
         collected.find(key).or_else(|| passing.find(key))
     }
 
@@ -177,7 +177,7 @@ impl Pending {
 
     async fn pass_on(&self) -> Result<(), slatedb::Error> {
         let (batches, sequence) = {
-            let State { sequence, collected, passing } = &mut *self.state.lock();
+            let PendingState { sequence, collected, passing } = &mut *self.state.lock();
             if collected.is_empty() {
                 return Ok(());
             }

@@ -17,11 +17,11 @@ use slatedb::wal::WalError;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use varve_world::disk;
+use varve_env::disk;
 
 /// What a shard that is not new has lost.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum MissingState {
     #[error(
         "{} is not there, which the format made; restore it from a copy of the store, or go on without what it held \
          by `varve fsck --repair`", directory.display()
@@ -71,7 +71,7 @@ pub(super) async fn refuse_without_log(config: &TableConfig) -> Result<(), Table
             let directory = config.volume.shard_log(config.shard);
             Err(TableError::Damaged {
                 shard: config.shard,
-                source: Arc::new(Lost::Log { directory: directory.into() }),
+                source: Arc::new(MissingState::Log { directory: directory.into() }),
             })
         }
         Ok(Err(error)) => Err(TableError::from_log(config.shard, WalError::from(error))),
@@ -129,18 +129,18 @@ fn was_opened(config: &TableConfig) -> Result<bool, LogError> {
 
 fn look(config: &TableConfig) -> Result<(), TableError> {
     let shard = config.shard;
-    let lost = |lost: Lost| Err(TableError::Damaged { shard, source: Arc::new(lost) });
+    let lost = |lost: MissingState| Err(TableError::Damaged { shard, source: Arc::new(lost) });
     let log = config.volume.shard_log(shard);
     match is_begun(&log) {
         Ok(false) => match was_opened(config) {
             Ok(false) => Ok(()),
-            Ok(true) => lost(Lost::All { directory: config.volume.shard(shard).into() }),
+            Ok(true) => lost(MissingState::All { directory: config.volume.shard(shard).into() }),
             Err(error) => Err(TableError::from_log(shard, WalError::from(error))),
         },
-        Ok(true) => lost(Lost::Manifest { directory: config.volume.shard(shard).into() }),
+        Ok(true) => lost(MissingState::Manifest { directory: config.volume.shard(shard).into() }),
         // Its own absence is damage where the store is there, and no more than that of the store where it is not.
         Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && config.store.is_there() => {
-            lost(Lost::Directory { directory: log.into() })
+            lost(MissingState::Directory { directory: log.into() })
         }
         Err(error) => Err(TableError::from_log(shard, WalError::from(error))),
     }

@@ -1,7 +1,7 @@
 //! A shard's table as it lies in the store, read by somebody who does not own it: nothing is claimed, nothing written.
 
 use super::{Cursor, SCAN_AHEAD_BYTES, TableConfig, TableError, presence};
-use crate::shards::log::LogAtRest;
+use crate::shards::log::ReadOnlyLog;
 use bytes::Bytes;
 use slatedb::admin::Admin;
 use slatedb::config::{DbReaderOptions, ScanOptions};
@@ -75,7 +75,7 @@ async fn open(config: &TableConfig) -> Result<(Epoch, Option<DbReader>), TableEr
     let epoch = Epoch(manifest.writer_epoch());
     let (log, replay_after) = (config.log(), manifest.replay_after_wal_id());
     let flushed = manifest.next_wal_sst_id().saturating_sub(1);
-    let log = tokio::task::spawn_blocking(move || LogAtRest::open(&log, replay_after, flushed)).await;
+    let log = tokio::task::spawn_blocking(move || ReadOnlyLog::open(&log, replay_after, flushed)).await;
     let log = log.map_err(|join| TableError::internal(config.shard, format!("its log was not read: {join}")))?;
     let log = log.map_err(|error| TableError::from_log(config.shard, WalError::from(error)))?;
     let options = DbReaderOptions {

@@ -10,7 +10,7 @@ use slatedb::{RowEntry, SstFile, SstReader, ValueDeletable, VersionedManifest};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeBounds;
-use varve_world::store_path::StorePath;
+use varve_env::store_path::StorePath;
 
 /// Rows written at once.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -35,7 +35,7 @@ impl Salvage {
         presence::ask(config).await?;
         let mut salvage = Salvage::default();
         let reader = SstReader::new(config.path(), config.object_store(), None, None);
-        let newest = Newest::find(config).await?;
+        let newest = NewestManifest::find(config).await?;
         if let Some(manifest) = &newest.manifest {
             for view in manifest.all_sst_views() {
                 let file = reader.open_with_handle(view.sst.clone()).map_err(failed)?;
@@ -146,14 +146,14 @@ fn damaged_table(config: &TableConfig, name: &str, offset: u64, error: &slatedb:
 }
 
 /// The newest manifest of a shard that can be read.
-struct Newest {
+struct NewestManifest {
     manifest: Option<VersionedManifest>,
     /// Those that came after it.
     damaged: Vec<DamagedPlace>,
 }
 
-impl Newest {
-    async fn find(config: &TableConfig) -> Result<Newest, TableError> {
+impl NewestManifest {
+    async fn find(config: &TableConfig) -> Result<NewestManifest, TableError> {
         let admin = Admin::builder(config.path(), config.object_store()).build();
         let directory = config.volume.shard(config.shard).join("manifest");
         let failed = |error: io::Error| TableError::internal(config.shard, format!("{}: {error}", directory.display()));
@@ -163,7 +163,7 @@ impl Newest {
         let mut damaged = Vec::new();
         for number in numbers.iter().copied().rev() {
             match admin.read_manifest(Some(number)).await {
-                Ok(Some(manifest)) => return Ok(Newest { manifest: Some(manifest), damaged }),
+                Ok(Some(manifest)) => return Ok(NewestManifest { manifest: Some(manifest), damaged }),
                 Ok(None) => {}
                 Err(error) => {
                     let error = TableError::new(config.shard, "salvage", error, None);
@@ -180,7 +180,7 @@ impl Newest {
             let reason = "there is no manifest, and the shard's log was begun".to_owned();
             damaged.push(DamagedPlace { path: directory.into(), offset: None, reason });
         }
-        Ok(Newest { manifest: None, damaged })
+        Ok(NewestManifest { manifest: None, damaged })
     }
 
     /// Tables that only a damaged manifest may lead to: those made after all that this one leads to, for what they hold may

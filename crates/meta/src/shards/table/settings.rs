@@ -2,8 +2,8 @@
 
 use super::checked_store::CheckedStore;
 use super::compaction::{TABLES_MAX, TABLES_MIN};
+use super::consistent_snapshot::ConsistentSnapshots;
 use super::merges::Merges;
-use super::moment::Moments;
 use crate::shards::log::{LogConfig, LogReclaimer, MemtableBudget};
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, Settings,
@@ -17,9 +17,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
+use varve_env::posix_store::PosixStore;
+use varve_env::volume_dir::VolumeDir;
 use varve_types::ShardId;
-use varve_world::posix_store::PosixStore;
-use varve_world::volume_dir::VolumeDir;
 
 /// Bytes of log that a shard may always hold in its memtable, unless memory is short. Together with
 /// [`MEMTABLES_BYTES_DEFAULT`] it says that 64 shards under load at once have memtables of this size.
@@ -77,7 +77,7 @@ pub struct TableConfig {
 pub struct TableCache {
     shared: Arc<MokaCache>,
     memtables: Arc<MemtableBudget>,
-    moments: Arc<Moments>,
+    snapshots: Arc<ConsistentSnapshots>,
 }
 
 impl TableCache {
@@ -91,13 +91,13 @@ impl TableCache {
         TableCache {
             shared: Arc::new(MokaCache::new_with_opts(options)),
             memtables: Arc::new(MemtableBudget::new(memtables_bytes_max)),
-            moments: Arc::default(),
+            snapshots: Arc::default(),
         }
     }
 
     /// Snapshots of all tables that were opened with this cache.
-    pub fn moments(&self) -> Arc<Moments> {
-        self.moments.clone()
+    pub fn snapshots(&self) -> Arc<ConsistentSnapshots> {
+        self.snapshots.clone()
     }
 
     pub(super) fn shared(&self) -> Arc<dyn DbCache> {

@@ -1,9 +1,9 @@
 use super::*;
 use std::path::Path;
+use varve_env::disk::Exclusive;
+use varve_env::posix_store::PosixStore;
+use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
-use varve_world::disk::Exclusive;
-use varve_world::posix_store::PosixStore;
-use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 mod killed;
 mod measured;
@@ -12,17 +12,17 @@ mod unmerged;
 
 const LONG: Duration = Duration::from_secs(300);
 
-struct World {
+struct TestEnv {
     background: tokio::runtime::Runtime,
     directory: tempfile::TempDir,
 }
 
-impl World {
-    fn new() -> World {
-        World::with_shards(2)
+impl TestEnv {
+    fn new() -> TestEnv {
+        TestEnv::with_shards(2)
     }
 
-    fn with_shards(shards: u16) -> World {
+    fn with_shards(shards: u16) -> TestEnv {
         let directory = tempfile::tempdir().unwrap();
         let settings = VolumeSettings {
             id: VolumeId([1; 16]),
@@ -34,7 +34,7 @@ impl World {
             owner_uid: 0,
         };
         VolumeDir::new(directory.path()).format(&settings, FormatOver::Nothing).unwrap();
-        World { background: background(), directory }
+        TestEnv { background: background(), directory }
     }
 
     fn config(&self, sync_interval: Duration) -> TableConfig {
@@ -92,9 +92,9 @@ async fn numbers(table: &Table) -> Vec<u32> {
 /// What is written is read, by key and by range; batches are whole; deletes hide.
 #[test]
 fn rows_are_written_and_read() {
-    let world = World::new();
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+    let env = TestEnv::new();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         assert_eq!(table.epoch(), Epoch(1));
         put(&table, 0..10).await;
         let mut batch = TableBatch::default();
@@ -120,11 +120,11 @@ fn rows_are_written_and_read() {
 
 /// design.md, "acknowledged survives the death of the server process": what was written and never synced is there.
 #[test]
-fn a_dropped_table_is_replayed() {
-    let world = World::new();
+fn table_dropped_without_close_is_replayed() {
+    let env = TestEnv::new();
     for round in 0..4u32 {
-        world.worker(async || {
-            let table = Table::open(world.config(LONG)).await.unwrap();
+        env.worker(async || {
+            let table = Table::open(env.config(LONG)).await.unwrap();
             assert_eq!(table.epoch(), Epoch(u64::from(round) + 1));
             assert_eq!(numbers(&table).await, (0..round * 300).collect::<Vec<_>>());
             for batch in 0..3 {
@@ -143,14 +143,14 @@ fn a_dropped_table_is_replayed() {
 /// Rows on their way are read as if they were there, and those that never arrived are replayed: of one key in a batch the
 /// last row counts, and of batches the last one.
 #[test]
-fn rows_on_their_way_are_read_and_replayed() {
-    let world = World::new();
+fn pending_rows_are_read_and_replayed() {
+    let env = TestEnv::new();
     let rows = |table: &Table| {
         let (pending, keys) = (Arc::clone(&table.pending), (0..4).map(key));
         keys.map(|key| pending.find(&key)).collect::<Vec<_>>()
     };
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..3).await;
         let mut batch = TableBatch::default();
         batch.put(key(1), vec![7]);
@@ -169,8 +169,8 @@ fn rows_on_their_way_are_read_and_replayed() {
         assert_eq!(table.get(&key(2)).await.unwrap().unwrap().as_ref(), [8]);
         put(&table, 1..2).await;
     });
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         assert_eq!(table.get(&key(1)).await.unwrap().unwrap().as_ref(), 1u32.to_le_bytes());
         assert_eq!(table.get(&key(2)).await.unwrap().unwrap().as_ref(), [8]);
         table.close().await.unwrap();
@@ -180,14 +180,14 @@ fn rows_on_their_way_are_read_and_replayed() {
 /// A table that was closed has everything in tables: the next opening replays nothing.
 #[test]
 fn a_closed_table_needs_no_log() {
-    let world = World::new();
-    let log = world.config(LONG).volume.shard_log(ShardId(1));
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+    let env = TestEnv::new();
+    let log = env.config(LONG).volume.shard_log(ShardId(1));
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..100).await;
         table.close().await.unwrap();
         // Even without its log, except for the file that says how far the groups were counted.
-        let again = Table::open(world.config(LONG)).await.unwrap();
+        let again = Table::open(env.config(LONG)).await.unwrap();
         assert!(!again.log.is_replayable());
         assert_eq!(numbers(&again).await, (0..100).collect::<Vec<_>>());
         again.close().await.unwrap();
@@ -198,21 +198,21 @@ fn a_closed_table_needs_no_log() {
 /// The log that an owner has left behind tables is given back soon after the next opening, however short that owner's life
 /// was: not only if this one changes something, nor after ten seconds.
 #[test]
-fn the_log_of_a_killed_owner_is_given_back_soon() {
-    let world = World::new();
-    let log = world.config(LONG).volume.shard_log(ShardId(1));
+fn log_of_a_killed_owner_is_reclaimed() {
+    let env = TestEnv::new();
+    let log = env.config(LONG).volume.shard_log(ShardId(1));
     let of_first = || {
         let names = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name.starts_with("0000000000000001")).collect::<Vec<_>>()
     };
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..100).await;
         table.flush().await.unwrap();
     });
     assert!(!of_first().is_empty());
-    world.worker(async || {
-        let _table = Table::open(world.config(LONG)).await.unwrap();
+    env.worker(async || {
+        let _table = Table::open(env.config(LONG)).await.unwrap();
         let given_back = async {
             while !of_first().is_empty() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -225,11 +225,11 @@ fn the_log_of_a_killed_owner_is_given_back_soon() {
 /// Each owner claims exactly the next epoch; an owner that was overtaken is told so at its next sync.
 #[test]
 fn a_second_owner_fences_the_first() {
-    let world = World::new();
-    world.worker(async || {
-        let first = Table::open(world.config(LONG)).await.unwrap();
+    let env = TestEnv::new();
+    env.worker(async || {
+        let first = Table::open(env.config(LONG)).await.unwrap();
         put(&first, 0..10).await;
-        let second = Table::open(world.config(LONG)).await.unwrap();
+        let second = Table::open(env.config(LONG)).await.unwrap();
         assert_eq!((first.epoch(), second.epoch()), (Epoch(1), Epoch(2)));
         assert_eq!(numbers(&second).await, (0..10).collect::<Vec<_>>());
         put(&second, 10..11).await;
@@ -240,7 +240,7 @@ fn a_second_owner_fences_the_first() {
         assert!(matches!(late.and(synced), Err(TableError::Fenced { .. })));
         assert!(matches!(first.get(&key(1)).await, Err(TableError::Fenced { .. })));
         second.close().await.unwrap();
-        let third = Table::open(world.config(LONG)).await.unwrap();
+        let third = Table::open(env.config(LONG)).await.unwrap();
         assert_eq!(numbers(&third).await, (0..11).collect::<Vec<_>>());
     });
 }
@@ -248,12 +248,12 @@ fn a_second_owner_fences_the_first() {
 /// "The log must also be reclaimed as tables are flushed", also of a shard that has fallen idle.
 #[test]
 fn the_log_is_reclaimed_when_tables_are_flushed() {
-    let world = World::new();
-    let log = world.config(LONG).volume.shard_log(ShardId(1));
+    let env = TestEnv::new();
+    let log = env.config(LONG).volume.shard_log(ShardId(1));
     let log_bytes =
         || -> u64 { std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum() };
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         for round in 0..40 {
             let mut batch = TableBatch::default();
             batch.put(key(round), vec![round as u8; 1 << 19]);
@@ -261,12 +261,12 @@ fn the_log_is_reclaimed_when_tables_are_flushed() {
         }
         assert!(log_bytes() > 20 << 20);
         table.flush().await.unwrap();
-        world.config(LONG).log_collector().build().run_gc_once().await;
+        env.config(LONG).log_collector().build().run_gc_once().await;
         assert!(log_bytes() < 1024, "{} bytes", log_bytes());
         put(&table, 100..101).await;
     });
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         assert_eq!(table.get(&key(7)).await.unwrap().unwrap().len(), 1 << 19);
         assert!(table.get(&key(100)).await.unwrap().is_some());
     });
@@ -275,9 +275,9 @@ fn the_log_is_reclaimed_when_tables_are_flushed() {
 /// With a sync interval of zero a write is fsynced when it returns, and writes at the same time share an fsync.
 #[test]
 fn a_zero_interval_syncs_every_write() {
-    let world = World::new();
-    world.worker(async || {
-        let table = Table::open(world.config(Duration::ZERO)).await.unwrap();
+    let env = TestEnv::new();
+    env.worker(async || {
+        let table = Table::open(env.config(Duration::ZERO)).await.unwrap();
         put(&table, 0..10).await;
         assert_eq!(table.unsynced_bytes(), 0);
         futures::future::join_all((10..50).map(|number| put(&table, number..number + 1))).await;
@@ -290,9 +290,9 @@ fn a_zero_interval_syncs_every_write() {
 /// A table larger than its memtable and its cache reads back from its files, while it is written to and compacted.
 #[test]
 fn rows_are_read_back_from_files() {
-    let world = World::new();
-    world.worker(async || {
-        let config = TableConfig { cache: TableCache::new(256 * 1024), ..world.config(LONG) };
+    let env = TestEnv::new();
+    env.worker(async || {
+        let config = TableConfig { cache: TableCache::new(256 * 1024), ..env.config(LONG) };
         let table = Table::open(config).await.unwrap();
         for round in 0..6u32 {
             put(&table, round * 2000..(round + 1) * 2000).await;
@@ -306,19 +306,19 @@ fn rows_are_read_back_from_files() {
         }
         assert_eq!(numbers(&table).await, (1..12_000).step_by(2).collect::<Vec<_>>());
         table.close().await.unwrap();
-        let again = Table::open(world.config(LONG)).await.unwrap();
+        let again = Table::open(env.config(LONG)).await.unwrap();
         assert_eq!(numbers(&again).await, (1..12_000).step_by(2).collect::<Vec<_>>());
     });
 }
 
 /// What the kernel says of a store that is away arrives at the caller: the log's directory is gone.
 #[test]
-fn the_reason_of_the_store_arrives() {
-    let world = World::new();
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+fn store_error_reason_is_kept() {
+    let env = TestEnv::new();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..10).await;
-        std::fs::remove_dir_all(world.config(LONG).volume.shard(ShardId(1))).unwrap();
+        std::fs::remove_dir_all(env.config(LONG).volume.shard(ShardId(1))).unwrap();
         let error = table.sync().await.unwrap_err();
         assert!(matches!(error, TableError::Unavailable { .. }), "{error:?}");
         assert_eq!(error.io_error().and_then(std::io::Error::raw_os_error), Some(libc::ENOENT));
@@ -332,9 +332,9 @@ fn the_reason_of_the_store_arrives() {
 /// Many tables are merged without anybody asking, the replaced log goes, and rows stay what they were.
 #[test]
 fn tables_are_merged_in_the_background() {
-    let world = World::new();
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+    let env = TestEnv::new();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         for round in 0..6u32 {
             put(&table, round * 100..(round + 2) * 100).await;
             table.flush().await.unwrap();
@@ -348,7 +348,7 @@ fn tables_are_merged_in_the_background() {
         assert_eq!(numbers(&table).await, (0..700).collect::<Vec<_>>());
         put(&table, 700..701).await;
         table.close().await.unwrap();
-        let again = Table::open(world.config(LONG)).await.unwrap();
+        let again = Table::open(env.config(LONG)).await.unwrap();
         assert_eq!(numbers(&again).await, (0..701).collect::<Vec<_>>());
     });
 }
@@ -357,12 +357,12 @@ fn tables_are_merged_in_the_background() {
 #[test]
 fn tables_take_turns_to_be_merged() {
     const TABLES: u16 = 16;
-    let world = World::with_shards(TABLES);
-    let merges = Merges::on(world.background.handle().clone());
-    world.worker(async || {
+    let env = TestEnv::with_shards(TABLES);
+    let merges = Merges::on(env.background.handle().clone());
+    env.worker(async || {
         let mut tables = Vec::new();
         for shard in 0..TABLES {
-            let config = TableConfig { shard: ShardId(shard), merges: merges.clone(), ..world.config(LONG) };
+            let config = TableConfig { shard: ShardId(shard), merges: merges.clone(), ..env.config(LONG) };
             let table = Table::open(config).await.unwrap();
             for round in 0..4u32 {
                 put(&table, round * 10..(round + 2) * 10).await;
@@ -388,14 +388,14 @@ fn tables_take_turns_to_be_merged() {
 
 /// Tables and log rest on no particular way to create a file exclusively: hard links do as well.
 #[test]
-fn stores_without_renames_that_refuse_do_as_well() {
-    let world = World::new();
+fn stores_without_renameat2_noreplace_work() {
+    let env = TestEnv::new();
     let config = || {
-        let root = world.config(LONG).volume.shards();
-        TableConfig { store: PosixStore::with_exclusive(root, Exclusive::Link), ..world.config(LONG) }
+        let root = env.config(LONG).volume.shards();
+        TableConfig { store: PosixStore::with_exclusive(root, Exclusive::Link), ..env.config(LONG) }
     };
     for round in 0..3u32 {
-        world.worker(async || {
+        env.worker(async || {
             let table = Table::open(config()).await.unwrap();
             assert_eq!(numbers(&table).await, (0..round * 200).collect::<Vec<_>>());
             put(&table, round * 200..round * 200 + 100).await;
@@ -410,7 +410,7 @@ fn stores_without_renames_that_refuse_do_as_well() {
     // Leftovers of crashes go, what is published stays. (A table that was only dropped, as by a crash, may still
     // publish in the background here, where a process that died does not: so the last one was closed.)
     config().store.remove_leftovers().unwrap();
-    world.worker(async || {
+    env.worker(async || {
         let table = Table::open(config()).await.unwrap();
         assert_eq!(numbers(&table).await, (0..600).collect::<Vec<_>>());
         table.close().await.unwrap();

@@ -31,7 +31,7 @@ pub(super) struct Upkeep {
 impl Upkeep {
     pub(super) fn start(config: &TableConfig, pending: Arc<Pending>) -> Upkeep {
         let (stop, stopped) = oneshot::channel();
-        let chores = Chores {
+        let chores = UpkeepTasks {
             shard: config.shard.0,
             compaction: Compaction::new(config.clone()),
             collection: Collection::new(config),
@@ -53,14 +53,14 @@ impl Upkeep {
     }
 }
 
-struct Chores {
+struct UpkeepTasks {
     shard: u16,
     pending: Arc<Pending>,
     compaction: Compaction,
     collection: Collection,
 }
 
-impl Chores {
+impl UpkeepTasks {
     async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         tokio::select! {
             // Whether it was said or the table was dropped.

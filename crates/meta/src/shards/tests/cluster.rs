@@ -2,11 +2,11 @@
 
 use super::watched::Watched;
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
-use crate::shards::rows::Rows;
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, Moments, TableCache, TableConfig};
+use crate::shards::rows::ShardRows;
+use crate::shards::table::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
-    Address, CacheBudget, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Ran, Refusal, Run, Shard,
-    ShardConfig,
+    CacheBudget, Execution, FastPathRun, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, RequestAddress,
+    Shard, ShardConfig, ShardRefusal,
 };
 use crate::tables::{Change, DirectoryRow, EntryRow, Key, PartitionRow, PartitionState, Row};
 use std::cell::{Cell, RefCell};
@@ -14,14 +14,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant as StdInstant};
+use varve_env::clock::{Instant, RealClock};
+use varve_env::posix_store::PosixStore;
+use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_types::{
     Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
     VolumeId, VolumeSettings,
 };
-use varve_world::clock::{Moment, RealClock};
-use varve_world::posix_store::PosixStore;
-use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 /// What has not happened by then on a machine with much other work never will.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -105,7 +105,7 @@ pub struct Cluster {
     pub peers: Rc<LocalPeers>,
     pub open_files: OpenFiles,
     /// Verbs that did not have to wait.
-    pub at_once: Cell<usize>,
+    pub fast_path: Cell<usize>,
     store: PosixStore,
     background: tokio::runtime::Handle,
 }
@@ -149,7 +149,7 @@ impl Cluster {
             volume,
             peers: Rc::default(),
             open_files: OpenFiles::default(),
-            at_once: Cell::new(0),
+            fast_path: Cell::new(0),
             store,
             background: background.handle().clone(),
         });
@@ -161,7 +161,7 @@ impl Cluster {
             result
         });
         let waited = Watched::begin("calls of the system that a cluster which has ended left under way");
-        let begun = Instant::now();
+        let begun = StdInstant::now();
         background.shutdown_timeout(PATIENCE);
         drop(waited);
         assert!(begun.elapsed() < PATIENCE, "a call of the system was still under way when its cluster had ended");
@@ -193,7 +193,7 @@ impl Cluster {
             peers: self.peers.clone(),
             clock: Arc::new(RealClock::new()),
             open_files: self.open_files.clone(),
-            sessions_known_from: Moment(Duration::ZERO),
+            sessions_known_from: Instant(Duration::ZERO),
             cache: Arc::new(CacheBudget::new(4 << 20, 1)),
             names: Arc::new(CacheBudget::new(4 << 20, 1)),
         }
@@ -219,7 +219,7 @@ impl Cluster {
     pub async fn rest_after_crash(&self) {
         self.die();
         for id in self.settings.shards.all() {
-            let shard = Shard::open_at_rest(self.config(id), Errno::EROFS).await.unwrap();
+            let shard = Shard::open_read_only(self.config(id), Errno::EROFS).await.unwrap();
             self.peers.shards.borrow_mut().insert(id, shard);
         }
     }
@@ -279,16 +279,16 @@ impl Cluster {
         at: &Name,
         makes: Makes,
         verb: &V,
-    ) -> Result<V::Outcome, Refusal> {
+    ) -> Result<V::Outcome, ShardRefusal> {
         let mut map = PartitionMap::whole(self.settings.shards);
         let caller = &Credentials::root();
-        let begun = Instant::now();
+        let begun = StdInstant::now();
         while begun.elapsed() < PATIENCE {
             let shard = self.shard(map.shard_of(directory.shard(), at.hash()));
-            let address = Address::Name(directory, at.hash());
-            let run = || Run { caller, address, makes, record: None };
+            let address = RequestAddress::Name(directory, at.hash());
+            let run = || Execution { caller, address, makes, record: None };
             let ran = match self.peers.all_near.get() {
-                true => shard.run_at_once(verb, &run()),
+                true => shard.try_run(verb, &run()),
                 false => None,
             };
             let result = match ran {
@@ -296,8 +296,8 @@ impl Cluster {
                 None => shard.run(verb, run()).await,
             };
             match result {
-                Err(Refusal::Moved { map: newer, .. }) => map.merge(&newer),
-                Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(ShardRefusal::Moved { map: newer, .. }) => map.merge(&newer),
+                Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
                 result => return result,
             }
         }
@@ -305,12 +305,12 @@ impl Cluster {
     }
 
     /// Runs a verb about an inode at its home.
-    pub async fn at_home<V: Verb>(&self, inode: InodeId, verb: &V) -> Result<V::Outcome, Refusal> {
+    pub async fn at_home<V: Verb>(&self, inode: InodeId, verb: &V) -> Result<V::Outcome, ShardRefusal> {
         let (shard, caller) = (self.shard(inode.shard()), &Credentials::root());
         loop {
-            let run = Run { caller, address: Address::Inode(inode), makes: Makes::Nothing, record: None };
+            let run = Execution { caller, address: RequestAddress::Inode(inode), makes: Makes::Nothing, record: None };
             match shard.run(verb, run).await {
-                Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
                 result => return result,
             }
         }
@@ -321,29 +321,29 @@ impl Cluster {
         &self,
         shard: &Rc<Shard>,
         verb: &V,
-        run: Run<'_, V::Outcome>,
-        begun: Ran<V::Outcome>,
-    ) -> Result<V::Outcome, Refusal> {
-        self.at_once.set(self.at_once.get() + 1);
+        run: Execution<'_, V::Outcome>,
+        begun: FastPathRun<V::Outcome>,
+    ) -> Result<V::Outcome, ShardRefusal> {
+        self.fast_path.set(self.fast_path.get() + 1);
         match begun {
-            Ran::Seen(seen) => seen,
-            Ran::Changed { outcome, batch, effects } => {
+            FastPathRun::Seen(seen) => seen,
+            FastPathRun::Changed { outcome, batch, effects } => {
                 shard.appended(batch).await?;
                 shard.perform(effects, None).await?;
                 Ok(outcome)
             }
-            Ran::Placed(placed) => {
+            FastPathRun::Placed(placed) => {
                 let (home, batch) = placed.awaits();
                 let appended = home.appended(batch).await;
-                match appended.is_ok().then(|| shard.run_placed_at_once(verb, &run, &placed)).flatten() {
-                    Some(Ran::Changed { outcome, batch, .. }) => shard.appended(batch).await.map(|()| outcome),
+                match appended.is_ok().then(|| shard.try_run_placed(verb, &run, &placed)).flatten() {
+                    Some(FastPathRun::Changed { outcome, batch, .. }) => shard.appended(batch).await.map(|()| outcome),
                     _ => shard.run_placed(verb, run, placed, appended).await,
                 }
             }
         }
     }
 
-    pub async fn create(&self, directory: InodeId, at: &str) -> Result<namespace::Node, Refusal> {
+    pub async fn create(&self, directory: InodeId, at: &str) -> Result<namespace::Node, ShardRefusal> {
         let at = name(at);
         let verb = Create { parent: directory, name: at.clone(), node: NewNode::Regular, mode: Mode::new(0o644) };
         self.at_name(directory, &at, Makes::File, &verb).await
@@ -382,10 +382,10 @@ impl Cluster {
     }
 
     /// What can make the store of a shard hang.
-    pub fn moments(&self, id: ShardId) -> Arc<Moments> {
+    pub fn snapshots(&self, id: ShardId) -> Arc<ConsistentSnapshots> {
         match &self.shard(id).table {
-            Rows::Own(table) => table.moments(),
-            Rows::AtRest(..) => panic!("shard {id} is at rest"),
+            ShardRows::Own(table) => table.snapshots(),
+            ShardRows::ReadOnly(..) => panic!("shard {id} is at rest"),
         }
     }
 
@@ -406,8 +406,8 @@ impl Cluster {
     pub async fn flush(&self) {
         for id in self.settings.shards.all() {
             match &self.shard(id).table {
-                Rows::Own(table) => table.flush().await.unwrap(),
-                Rows::AtRest(..) => panic!("shard {id} is at rest"),
+                ShardRows::Own(table) => table.flush().await.unwrap(),
+                ShardRows::ReadOnly(..) => panic!("shard {id} is at rest"),
             }
         }
     }
@@ -430,8 +430,8 @@ impl Cluster {
                         None => return names,
                     }
                 }
-                Err(Refusal::Moved { map: newer, .. }) => map.merge(&newer),
-                Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(ShardRefusal::Moved { map: newer, .. }) => map.merge(&newer),
+                Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
                 Err(refusal) => panic!("{refusal}"),
             }
         }
@@ -491,9 +491,9 @@ impl Cluster {
 
     pub async fn parent_of(&self, directory: InodeId) -> InodeId {
         let verb = GetDirectory { directory };
-        let run = Run {
+        let run = Execution {
             caller: &Credentials::root(),
-            address: Address::Inode(directory),
+            address: RequestAddress::Inode(directory),
             makes: Makes::Nothing,
             record: None,
         };

@@ -6,7 +6,9 @@ use crate::namespace::{MakeDirectory, Rename, RenameFlags, Unlink};
 use crate::shards::commit::APPEND_MAX;
 use crate::shards::participant::ASK_AFTER;
 use crate::shards::transaction::ASK_AGAIN;
-use crate::shards::{Address, BatchNumber, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
+use crate::shards::{
+    BatchNumber, Execution, Makes, PeerCall, PeerReply, Peers, ReplyRecorder, RequestAddress, Shard, ShardRefusal,
+};
 use crate::tables::{Change, IntentRow, Key, Row, TransactionId, codec};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,7 +21,7 @@ const NO_WAIT: Duration = Duration::from_millis(100);
 /// Promise: a decided change is called applied when that is in the participant's log, whoever tells it to apply it and however
 /// often; until then its coordinator keeps the decision. That one is aborted need not wait for the log.
 #[test]
-fn a_change_that_was_applied_a_moment_ago_is_done_when_that_is_in_the_log() {
+fn resolve_waits_for_log_append() {
     Cluster::run(2, 1000, |cluster| async move {
         let shard = ShardId(1);
         let directory = cluster.mkdir(InodeId::ROOT, "d", shard).await;
@@ -34,12 +36,12 @@ fn a_change_that_was_applied_a_moment_ago_is_done_when_that_is_in_the_log() {
         let vote = cluster.peers.call(shard, PeerCall::Prepare(transaction, intent, Vec::new())).await;
         assert!(matches!(vote, PeerReply::Vote(true)), "{vote:?}");
 
-        let moments = cluster.moments(shard);
-        let hung = moments.hang().await;
-        for told in ["first", "again"] {
+        let snapshots = cluster.snapshots(shard);
+        let hung = snapshots.hang().await;
+        for reported in ["first", "again"] {
             let apply = cluster.peers.call(shard, PeerCall::Resolve { transaction, commit: true });
             let applied = tokio::time::timeout(NO_WAIT, apply).await;
-            assert!(applied.is_err(), "told {told}, it answers {applied:?}");
+            assert!(applied.is_err(), "told {reported}, it answers {applied:?}");
         }
         let other = TransactionId { counter: 1_001, ..transaction };
         let abort = cluster.peers.call(shard, PeerCall::Resolve { transaction: other, commit: false });
@@ -53,27 +55,27 @@ fn a_change_that_was_applied_a_moment_ago_is_done_when_that_is_in_the_log() {
     });
 }
 
-/// Promise: what makes a size unsettled once more, and lower, while the first time is being fsynced, is fsynced too before its writer
-/// may cut the file.
+/// Promise: what makes a size stale once more, and lower, while the first time is being fsynced, is fsynced too before
+/// its writer may cut the file.
 #[test]
-fn what_unsettles_a_size_again_is_waited_for_itself() {
+fn repeated_mark_size_stale_waits_for_its_own_sync() {
     Cluster::run(1, 1000, |cluster| async move {
         let inode = cluster.create(InodeId::ROOT, "f").await.unwrap().inode;
         let shard = cluster.shard(ShardId(0));
         let (first, second) = (BatchNumber(1), BatchNumber(2));
-        let unsettled = |batch| shard.state.borrow_mut().unsettled.insert(inode, batch);
-        unsettled(first);
+        let size_stale = |batch| shard.state.borrow_mut().size_stale.insert(inode, batch);
+        size_stale(first);
         let hung = cluster.hang_fsyncs();
         // Something that is not fsynced.
         cluster.create(InodeId::ROOT, "g").await.unwrap();
-        let mut waits = Box::pin(shard.unsettled_on_disk(inode));
+        let mut waits = Box::pin(shard.mark_size_stale_on_disk(inode));
         assert!(futures::poll!(&mut waits).is_pending());
-        unsettled(second);
+        size_stale(second);
         drop(hung);
         waits.await.unwrap();
-        assert_eq!(shard.state.borrow().unsettled.get(&inode), Some(&second));
-        shard.unsettled_on_disk(inode).await.unwrap();
-        assert_eq!(shard.state.borrow().unsettled.get(&inode), None);
+        assert_eq!(shard.state.borrow().size_stale.get(&inode), Some(&second));
+        shard.mark_size_stale_on_disk(inode).await.unwrap();
+        assert_eq!(shard.state.borrow().size_stale.get(&inode), None);
     });
 }
 
@@ -97,12 +99,12 @@ pub async fn pass(time: Duration) {
 /// Promise: what an attempt at a split brought and nobody waited for is dropped before the next one brings any, also where it
 /// reaches the log after that has begun: a name that was removed in between stays removed.
 #[test]
-fn what_a_hanging_store_took_of_a_split_that_was_given_up_is_dropped() {
+fn abandoned_split_on_a_hanging_store_is_dropped() {
     const FILES: usize = 41;
     Cluster::run(2, FILES as u64 - 1, |cluster| async move {
         let made: Vec<_> = (0..FILES).map(|n| format!("{n}")).collect();
-        let moments = cluster.moments(ShardId(1));
-        let hung = moments.hang().await;
+        let snapshots = cluster.snapshots(ShardId(1));
+        let hung = snapshots.hang().await;
         for at in &made {
             cluster.create(InodeId::ROOT, at).await.unwrap();
         }
@@ -138,18 +140,18 @@ fn a_retry_is_answered_when_its_change_is_in_the_log() {
     Cluster::run(1, 1000, |cluster| async move {
         cluster.create(InodeId::ROOT, "f").await.unwrap();
         let shard = cluster.shard(ShardId(0));
-        let moments = cluster.moments(shard.id());
-        let hung = moments.hang().await;
+        let snapshots = cluster.snapshots(shard.id());
+        let hung = snapshots.hang().await;
         let verb = Unlink { parent: InodeId::ROOT, name: name("f") };
         let encode = |_: &_| bytes::Bytes::from_static(b"first answer");
-        let run = Run {
+        let run = Execution {
             caller: &Credentials::root(),
-            address: Address::Name(InodeId::ROOT, name("f").hash()),
+            address: RequestAddress::Name(InodeId::ROOT, name("f").hash()),
             makes: Makes::Nothing,
-            record: Some(Record { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+            record: Some(ReplyRecorder { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
         };
         let (first, ()) = futures::join!(shard.run(&verb, run), hang_for_long(&shard));
-        assert!(matches!(&first, Err(Refusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{first:?}");
+        assert!(matches!(&first, Err(ShardRefusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{first:?}");
 
         let retry = async || shard.reply_again(shard.find_reply(SessionId(9), 2, 5).unwrap()).await;
         let early = tokio::time::timeout(NO_WAIT, retry()).await;
@@ -164,20 +166,20 @@ fn a_retry_is_answered_when_its_change_is_in_the_log() {
 /// Promise: a directory whose making was given up while the store of its name's shard hung is whole if its name is there in the
 /// end: its rows, which another shard has, are not taken back while the name may still come.
 #[test]
-fn a_directory_whose_name_came_late_has_its_rows() {
+fn late_named_directory_has_its_rows() {
     for near in [false, true] {
         Cluster::run(2, 1000, |cluster| async move {
             cluster.peers.all_near.set(near);
             // Ids of its home are at hand.
             cluster.mkdir(InodeId::ROOT, "first", ShardId(1)).await;
             let shard = cluster.shard(ShardId(0));
-            let moments = cluster.moments(shard.id());
-            let hung = moments.hang().await;
+            let snapshots = cluster.snapshots(shard.id());
+            let hung = snapshots.hang().await;
             let (at, makes) = (name("d"), Makes::Directory { home: ShardId(1) });
             let verb = MakeDirectory { parent: InodeId::ROOT, name: at.clone(), mode: Mode::new(0o755) };
             let make = cluster.at_name(InodeId::ROOT, &at, makes, &verb);
             let (made, ()) = futures::join!(make, hang_for_long(&shard));
-            assert!(matches!(&made, Err(Refusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{made:?}");
+            assert!(matches!(&made, Err(ShardRefusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{made:?}");
 
             drop(hung);
             cluster.sync().await;
@@ -196,7 +198,7 @@ fn a_directory_whose_name_came_late_has_its_rows() {
 /// and forgotten as soon as its decision is on disk, and nowhere before. A shard that has failed meanwhile leaves it to its
 /// next owner.
 #[test]
-fn a_decision_that_was_given_up_is_carried_out_when_it_is_durable() {
+fn abandoned_decision_is_applied_once_durable() {
     for fails in [false, true] {
         Cluster::run(2, 1000, |cluster| async move {
             let (from, to) = (ShardId(0), ShardId(1));
@@ -205,14 +207,14 @@ fn a_decision_that_was_given_up_is_carried_out_when_it_is_durable() {
             let file = cluster.create(a, "f").await.unwrap().inode;
             let coordinator = cluster.shard(from);
             let open = |id| cluster.shard(id).status().transactions_open;
-            let moments = cluster.moments(from);
-            let hung = moments.hang().await;
+            let snapshots = cluster.snapshots(from);
+            let hung = snapshots.hang().await;
             let (parent, new_parent, flags) = (a, b, RenameFlags::Replace);
             let verb = Rename { parent, name: name("f"), new_parent, new_name: name("g"), flags };
             let at = name("f");
             let rename = cluster.at_name(a, &at, Makes::Nothing, &verb);
             let (renamed, ()) = futures::join!(rename, hang_for_long(&coordinator));
-            assert!(matches!(&renamed, Err(Refusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{renamed:?}");
+            assert!(matches!(&renamed, Err(ShardRefusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{renamed:?}");
             tokio::time::sleep(NO_WAIT).await;
             assert_eq!((open(from), open(to)), (1, 1), "nobody applies what is not on disk");
 
@@ -247,7 +249,7 @@ fn a_decision_that_was_given_up_is_carried_out_when_it_is_durable() {
 /// Promise: a change over shards that is sent again is answered when its decision is on disk, as the first time: its participants
 /// forget theirs only after that, and a loss of power before takes it back.
 #[test]
-fn a_retry_of_a_change_over_shards_is_answered_when_it_is_durable() {
+fn cross_shard_retry_is_answered_once_durable() {
     Cluster::run(2, 1000, |cluster| async move {
         let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(0)).await;
         let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(1)).await;
@@ -260,11 +262,11 @@ fn a_retry_of_a_change_over_shards_is_answered_when_it_is_durable() {
         let (parent, new_parent, flags) = (a, b, RenameFlags::Replace);
         let verb = Rename { parent, name: name("f"), new_parent, new_name: name("g"), flags };
         let encode = |_: &_| bytes::Bytes::from_static(b"first answer");
-        let run = Run {
+        let run = Execution {
             caller: &Credentials::root(),
-            address: Address::Name(a, name("f").hash()),
+            address: RequestAddress::Name(a, name("f").hash()),
             makes: Makes::Nothing,
-            record: Some(Record { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+            record: Some(ReplyRecorder { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
         };
         let retry = async || {
             while shard.find_reply(SessionId(9), 2, 5).is_none() {
@@ -285,7 +287,7 @@ fn a_retry_of_a_change_over_shards_is_answered_when_it_is_durable() {
 /// Promise: what a participant has locked when its store begins to hang is asked for after that, also where nobody came to say
 /// that it is called off.
 #[test]
-fn what_was_prepared_while_the_store_hung_is_asked_for() {
+fn intents_prepared_during_a_hang_are_resolved() {
     Cluster::run(2, 1000, |cluster| async move {
         let shard = cluster.shard(ShardId(1));
         let directory = cluster.mkdir(InodeId::ROOT, "d", shard.id()).await;
@@ -293,8 +295,8 @@ fn what_was_prepared_while_the_store_hung_is_asked_for() {
         let transaction = TransactionId { coordinator: ShardId(0), epoch: Epoch(1), counter: 1_000 };
         let changes = vec![Change::Delete(Key::Entry(directory, name("f")))];
         let intent = IntentRow { participants: vec![shard.id()], changes, reads: Vec::new(), reply: None };
-        let moments = cluster.moments(shard.id());
-        let hung = moments.hang().await;
+        let snapshots = cluster.snapshots(shard.id());
+        let hung = snapshots.hang().await;
         let prepare = cluster.peers.call(shard.id(), PeerCall::Prepare(transaction, intent, Vec::new()));
         let (vote, ()) = futures::join!(prepare, hang_for_long(&shard));
         assert!(matches!(vote, PeerReply::Failed(_)), "{vote:?}");
@@ -313,7 +315,7 @@ fn what_was_prepared_while_the_store_hung_is_asked_for() {
 
 /// Promise: a committed change that cannot be applied here, for what it changes is damaged, is not tried without a pause.
 #[test]
-fn what_cannot_be_applied_is_tried_now_and_then() {
+fn failed_apply_is_retried_periodically() {
     Cluster::run(2, 1000, |cluster| async move {
         let (shard, coordinator) = (cluster.shard(ShardId(1)), cluster.shard(ShardId(0)));
         let directory = cluster.mkdir(InodeId::ROOT, "d", shard.id()).await;

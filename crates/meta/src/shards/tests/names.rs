@@ -1,10 +1,10 @@
 use super::cluster::{Cluster, name};
 use crate::namespace::{RemoveDirectory, Unlink};
-use crate::shards::{Address, Makes, Record, Run};
+use crate::shards::{Execution, Makes, ReplyRecorder, RequestAddress};
 use varve_types::{Credentials, Errno, InodeId, NameHash, SessionId, ShardId};
 
 #[test]
-fn names_are_there_after_a_crash_and_ids_are_never_made_twice() {
+fn crash_keeps_names_and_never_reuses_ids() {
     Cluster::run(4, 1000, |cluster| async move {
         let mut ids = std::collections::BTreeSet::new();
         for round in 0..3 {
@@ -22,7 +22,7 @@ fn names_are_there_after_a_crash_and_ids_are_never_made_twice() {
 }
 
 #[test]
-fn directories_live_at_other_shards_and_go_when_empty() {
+fn directories_spread_over_shards_and_go_when_empty() {
     Cluster::run(4, 1000, |cluster| async move {
         let directory = cluster.mkdir(InodeId::ROOT, "d", ShardId(3)).await;
         assert_eq!(directory.shard(), ShardId(3));
@@ -42,16 +42,16 @@ fn directories_live_at_other_shards_and_go_when_empty() {
 }
 
 #[test]
-fn an_answer_is_found_again_by_its_call() {
+fn recorded_reply_is_found_by_call_id() {
     Cluster::run(2, 1000, |cluster| async move {
         let verb = Unlink { parent: InodeId::ROOT, name: name("f") };
         cluster.create(InodeId::ROOT, "f").await.unwrap();
         let encode = |_: &_| bytes::Bytes::from_static(b"first answer");
-        let run = Run {
+        let run = Execution {
             caller: &Credentials::root(),
-            address: Address::Name(InodeId::ROOT, NameHash::of(b"f")),
+            address: RequestAddress::Name(InodeId::ROOT, NameHash::of(b"f")),
             makes: Makes::Nothing,
-            record: Some(Record { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+            record: Some(ReplyRecorder { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
         };
         cluster.shard(ShardId(0)).run(&verb, run).await.unwrap();
         for _ in 0..2 {
@@ -137,7 +137,7 @@ fn names_are_gathered_while_they_change() {
 
 /// Promise: where memory does not do for the names of a large directory in use they are forgotten, and nothing but memory is lost.
 #[test]
-fn names_of_a_large_directory_are_forgotten_where_memory_is_short() {
+fn large_name_sets_are_evicted_when_memory_is_short() {
     Cluster::run(1, 1_000_000, |cluster| async move {
         cluster.create(InodeId::ROOT, "there").await.unwrap();
         {
@@ -160,7 +160,7 @@ fn names_of_a_large_directory_are_forgotten_where_memory_is_short() {
 
 /// Promise: a set that is cut as it grows holds what one does, and counts names that share a hash.
 #[test]
-fn a_large_set_of_names_holds_what_was_put_into_it() {
+fn large_name_set_keeps_all_names() {
     use crate::shards::names::NameSet;
     let hash = |n: u64| name(&format!("{n}")).hash();
     let mut names = NameSet::default();
@@ -179,7 +179,7 @@ fn a_large_set_of_names_holds_what_was_put_into_it() {
 
 /// Promise: nor is it anything else where names were chosen that all come into one of the sets that it is cut into.
 #[test]
-fn names_that_are_not_told_apart_by_how_a_set_is_cut_are_held() {
+fn colliding_name_hashes_are_kept() {
     use crate::shards::names::NameSet;
     use varve_types::NameHash;
     let hash = |n: u64| NameHash(n << 6 | 5);

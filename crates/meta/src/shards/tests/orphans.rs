@@ -10,7 +10,7 @@ use varve_types::{InodeId, SessionId, ShardId};
 
 /// Promise: what was removed while it was open, and nobody came back for after a restart, goes some at a time, however many they are.
 #[test]
-fn orphans_that_are_left_go_some_at_a_time() {
+fn leftover_orphans_are_reaped_in_batches() {
     const MANY: usize = 2 * REAPED_AT_ONCE + 10;
     let session = SessionId(7);
     Cluster::run(1, 10_000, |cluster| async move {
@@ -31,8 +31,8 @@ fn orphans_that_are_left_go_some_at_a_time() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let moments = cluster.moments(shard.id());
-        let hung = moments.hang().await;
+        let snapshots = cluster.snapshots(shard.id());
+        let hung = snapshots.hang().await;
         pass(SESSIONS_RETURN).await;
         tokio::time::timeout(PATIENCE, comes_to(MANY - REAPED_AT_ONCE)).await.expect("the first go");
         // Time for others.

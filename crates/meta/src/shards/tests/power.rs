@@ -1,4 +1,4 @@
-//! The power fails at every point of what a cluster does (`varve_world::power_loss`), and what its successor finds is
+//! The power fails at every point of what a cluster does (`varve_env::power_loss`), and what its successor finds is
 //! compared with what was promised: docs/semantics.md, "What survives which event".
 //!
 //! A sequence of operations runs once, recorded, by one client. For every point of the record, and several fates of
@@ -25,9 +25,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use varve_env::power_loss::{CrashOrder, DiskState, Fate, History, Recording};
+use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_types::{InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};
-use varve_world::power_loss::{Fate, History, Order, Recording, State};
-use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 /// Two shards, so that every verb that can cross shards does.
 const SHARDS: u16 = 2;
@@ -40,7 +40,7 @@ fn soak() -> bool {
 }
 
 /// The volume that every sequence begins with, closed.
-fn prepared() -> State {
+fn prepared() -> DiskState {
     let directory = tempfile::tempdir().unwrap();
     let settings = VolumeSettings {
         id: VolumeId([7; 16]),
@@ -59,13 +59,13 @@ fn prepared() -> State {
         cluster.close().await;
     });
     assert_eq!(recording.check().unwrap(), Vec::<std::path::PathBuf>::new(), "changed past the seam");
-    let state = State::read_from(directory.path()).unwrap();
+    let state = DiskState::read_from(directory.path()).unwrap();
     // The 256 directories of backing files are made when they are missing; thousands of times they would take long.
     state.without_empty(Path::new("data"))
 }
 
 /// What happened, and what the tree was after each operation.
-struct Run {
+struct PowerRun {
     operations: Vec<Operation>,
     history: History,
     pictures: Vec<Picture>,
@@ -83,7 +83,7 @@ const RECOVERED: u64 = 4000;
 
 /// Numbers of operations at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Done {
+struct CompletedOperations {
     synced: usize,
     answered: usize,
     begun: usize,
@@ -97,11 +97,11 @@ enum Workers {
 }
 
 /// Runs the operations on a copy of the prepared volume, whose shards have a worker each.
-fn run(prepared: &State, operations: &[Operation]) -> Run {
+fn run(prepared: &DiskState, operations: &[Operation]) -> PowerRun {
     run_by(Workers::OneAShard, prepared, operations)
 }
 
-fn run_by(workers: Workers, prepared: &State, operations: &[Operation]) -> Run {
+fn run_by(workers: Workers, prepared: &DiskState, operations: &[Operation]) -> PowerRun {
     let directory = tempfile::tempdir().unwrap();
     prepared.write_to(directory.path()).unwrap();
     let recording = Recording::begin(directory.path()).unwrap();
@@ -118,23 +118,23 @@ fn run_by(workers: Workers, prepared: &State, operations: &[Operation]) -> Run {
             }
             pictures.push(picture::take(&cluster).await);
         }
-        let at_once = cluster.at_once.get();
-        assert!(workers == Workers::OneAShard || at_once > 0, "nothing was done at once");
+        let fast_path = cluster.fast_path.get();
+        assert!(workers == Workers::OneAShard || fast_path > 0, "nothing was done at once");
         (pictures, given)
     });
     let strays = recording.check().unwrap();
     assert!(strays.is_empty(), "changed past the seam: {strays:?}");
     let history = recording.history();
-    Run { operations: operations.to_vec(), history, pictures, without_first: None, given }
+    PowerRun { operations: operations.to_vec(), history, pictures, without_first: None, given }
 }
 
 /// So many points, of which one is tried.
 #[derive(Clone, Copy)]
 struct Every(usize);
 
-impl Run {
+impl PowerRun {
     /// Two operations whose names are decided on in different shards may leave the later alone.
-    fn with_second_alone(mut self, prepared: &State) -> Run {
+    fn with_second_alone(mut self, prepared: &DiskState) -> PowerRun {
         let [first, second] = self.operations[..] else { return self };
         if first.decided_in() != second.decided_in() && first.decided_in().len() + second.decided_in().len() == 2 {
             self.without_first = run(prepared, &[second]).pictures.pop();
@@ -150,7 +150,8 @@ impl Run {
             .collect();
         for point in points.into_iter().skip(skipped).step_by(stride) {
             let chances = (0..seeds).map(|seed| {
-                let order = if (seed + point as u64).is_multiple_of(2) { Order::Anyhow } else { Order::Journaled };
+                let order =
+                    if (seed + point as u64).is_multiple_of(2) { CrashOrder::Anyhow } else { CrashOrder::Journaled };
                 Fate::Chance { order, seed: seed + 1000 * point as u64 }
             });
             for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {
@@ -173,8 +174,8 @@ impl Run {
         }
     }
 
-    fn done(&self, point: usize) -> Done {
-        let mut done = Done { synced: 0, answered: 0, begun: 0 };
+    fn done(&self, point: usize) -> CompletedOperations {
+        let mut done = CompletedOperations { synced: 0, answered: 0, begun: 0 };
         for mark in self.history.marks(point) {
             let number = (mark % 1000) as usize;
             match mark - mark % 1000 {
@@ -186,7 +187,7 @@ impl Run {
         done
     }
 
-    fn check(&self, point: usize, fate: Fate, state: &State) {
+    fn check(&self, point: usize, fate: Fate, state: &DiskState) {
         let _watched = Watched::begin(format!("{:?}, power lost at point {point}, {fate:?}", self.operations));
         let directory = tempfile::tempdir().unwrap();
         state.write_to(directory.path()).unwrap();
@@ -220,7 +221,7 @@ impl Run {
     }
 
     fn check_picture(&self, point: usize, found: &Picture) {
-        let Done { synced, begun, .. } = self.done(point);
+        let CompletedOperations { synced, begun, .. } = self.done(point);
         let whole = &self.pictures[synced..=begun];
         let without = self.without_first.as_ref().filter(|_| begun == synced + 2);
         if whole.contains(found) || without == Some(found) {
@@ -254,7 +255,7 @@ fn lose_power_again(history: &History, seed: u64, found: &Picture) {
     let recovered = (0..=history.points()).rfind(|point| history.marks(*point).next().is_none()).unwrap_or(0);
     let point = Draw { seed, drawn: 0 }.below(recovered + 1);
     let directory = tempfile::tempdir().unwrap();
-    let state = history.lose_power(point, Fate::Chance { order: Order::Anyhow, seed });
+    let state = history.lose_power(point, Fate::Chance { order: CrashOrder::Anyhow, seed });
     state.write_to(directory.path()).unwrap();
     let recording = Recording::begin(directory.path()).unwrap();
     let again = Cluster::run_in(directory.path(), async |cluster| picture::take(&cluster).await);
@@ -272,10 +273,10 @@ fn lose_power_again(history: &History, seed: u64, found: &Picture) {
 
 /// States that were opened already, with what may be found in them.
 #[derive(Default)]
-struct Tried(Mutex<HashSet<(u64, Done)>>);
+struct Tried(Mutex<HashSet<(u64, CompletedOperations)>>);
 
 impl Tried {
-    fn first(&self, state: &State, done: Done) -> bool {
+    fn first(&self, state: &DiskState, done: CompletedOperations) -> bool {
         self.0.lock().unwrap().insert((state.digest(), done))
     }
 
@@ -331,7 +332,7 @@ fn in_parallel<T: Send + Sync>(items: &[T], work: impl Fn(usize, &T) + Send + Sy
 
 /// Every operation alone, at every point.
 #[test]
-fn every_operation_alone() {
+fn power_loss_after_each_operation() {
     let prepared = prepared();
     let seeds = if soak() { 16 } else { 1 };
     let tally = Tally::begin("every operation alone");
@@ -345,7 +346,7 @@ fn every_operation_alone() {
 /// Every two operations, one after the other, at the points of the second: all of them in `make soak`, otherwise
 /// every fortieth, beginning at another one with each pair.
 #[test]
-fn every_two_operations() {
+fn power_loss_after_each_pair_of_operations() {
     let prepared = prepared();
     let firsts = Operation::ALL.into_iter().filter(|first| *first != Operation::Sync);
     let pairs: Vec<_> = firsts.flat_map(|first| Operation::ALL.map(|second| [first, second])).collect();
@@ -362,7 +363,7 @@ fn every_two_operations() {
 /// Of a directory whose name is in one shard's log and whose rows are in another's, power may leave the name alone: then
 /// it is made anew, and what comes next finds it at once. Few fates of a point do that, so many are tried.
 #[test]
-fn a_directory_that_was_revived_is_there_at_once() {
+fn revived_directory_survives_power_loss() {
     let prepared = prepared();
     let seconds = [Operation::Create, Operation::RmdirAcross];
     let tally = Tally::begin("a directory that was revived");
@@ -377,7 +378,7 @@ fn a_directory_that_was_revived_is_there_at_once() {
 /// Where one worker has both shards, directories are made and removed by plain calls: the first that is made takes ids first,
 /// what follows need not wait.
 #[test]
-fn directories_of_one_worker() {
+fn power_loss_in_directories_of_one_worker() {
     let prepared = prepared();
     let (mkdir, rmdir) = (Operation::MkdirAcross, Operation::RmdirAcross);
     let sequences: [&[Operation]; 3] = [
@@ -397,7 +398,7 @@ fn directories_of_one_worker() {
 /// Longer sequences, drawn by a seed, at points drawn by it too. Their names are all decided on in one shard, so that
 /// what is left is a prefix.
 #[test]
-fn longer_sequences() {
+fn power_loss_after_random_sequences() {
     let prepared = prepared();
     let apart = |operation: &Operation| operation.decided_in() == [ShardId(1)];
     let operations: Vec<_> = Operation::ALL.into_iter().filter(|operation| !apart(operation)).collect();

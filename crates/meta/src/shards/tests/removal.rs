@@ -2,14 +2,14 @@ use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::pass;
 use crate::namespace::{At, MakeDirectory, RemoveDirectory, SetXattr, Unlink, XattrMode};
 use crate::shards::commit::APPEND_MAX;
-use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Ran, Refusal, Run};
+use crate::shards::{Execution, FastPathRun, Makes, PeerCall, PeerReply, Peers, RequestAddress, ShardRefusal};
 use crate::tables::Key;
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Credentials, Errno, InodeId, Mode, NameHash, PartitionIndex, ShardId};
 
-async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), Refusal> {
+async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), ShardRefusal> {
     let verb = RemoveDirectory { parent: InodeId::ROOT, name: name(directory) };
     cluster.at_name(InodeId::ROOT, &name(directory), Makes::Nothing, &verb).await.map(drop)
 }
@@ -25,7 +25,7 @@ fn far_and_near<F: Future<Output = ()>>(test: impl Fn(Rc<Cluster>) -> F) {
 }
 
 #[test]
-fn a_removed_directory_takes_no_names_and_leaves_no_rows() {
+fn removed_directory_refuses_names_and_leaves_no_rows() {
     far_and_near(|cluster| async move {
         let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
         cluster.create(made, "f").await.unwrap();
@@ -70,7 +70,7 @@ fn removed_directories_are_not_remembered() {
 
 /// The shard of the name and that of the directory's rows are two: what one asks of the other is what a removal costs.
 #[test]
-fn an_empty_directory_is_removed_with_one_question() {
+fn empty_directory_is_removed_with_one_peer_call() {
     Cluster::run(4, 1000, |cluster| async move {
         cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
         let before = cluster.peers.calls.get();
@@ -81,11 +81,11 @@ fn an_empty_directory_is_removed_with_one_question() {
 
 /// Where one worker has both shards they need not ask, but for ids, which come some at a time.
 #[test]
-fn directories_of_near_shards_are_made_and_removed_at_once() {
+fn mkdir_and_rmdir_on_one_worker_take_the_fast_path() {
     Cluster::run(4, 1000, |cluster| async move {
         cluster.peers.all_near.set(true);
         cluster.mkdir(InodeId::ROOT, "first", ShardId(2)).await;
-        let (asked, at_once) = (cluster.peers.calls.get(), cluster.at_once.get());
+        let (asked, fast_path) = (cluster.peers.calls.get(), cluster.fast_path.get());
         let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
         assert_eq!(made.shard(), ShardId(2));
         cluster.create(made, "f").await.unwrap();
@@ -93,13 +93,13 @@ fn directories_of_near_shards_are_made_and_removed_at_once() {
         cluster.at_name(made, &name("f"), Makes::Nothing, &unlink).await.unwrap();
         rmdir(&cluster, "d").await.unwrap();
         assert_eq!(cluster.peers.calls.get(), asked);
-        assert_eq!(cluster.at_once.get() - at_once, 4);
+        assert_eq!(cluster.fast_path.get() - fast_path, 4);
     });
 }
 
 /// Of two that make the same name at once, one is refused, and what was placed for it goes.
 #[test]
-fn a_directory_that_gets_no_name_leaves_no_rows() {
+fn unnamed_directory_leaves_no_rows() {
     Cluster::run(4, 1000, |cluster| async move {
         cluster.peers.all_near.set(true);
         let first = cluster.mkdir(InodeId::ROOT, "first", ShardId(2)).await;
@@ -107,11 +107,11 @@ fn a_directory_that_gets_no_name_leaves_no_rows() {
         let at = name("d");
         let makes = Makes::Directory { home: ShardId(2) };
         let make = || cluster.at_name(InodeId::ROOT, &at, makes, &verb);
-        let begun = cluster.at_once.get();
+        let begun = cluster.fast_path.get();
         let (one, other) = futures::join!(make(), make());
         let (made, refused) = if one.is_ok() { (one, other) } else { (other, one) };
         assert_eq!(refused.unwrap_err(), Errno::EEXIST.into());
-        assert_eq!(cluster.at_once.get() - begun, 2, "both were placed");
+        assert_eq!(cluster.fast_path.get() - begun, 2, "both were placed");
         let made = made.unwrap().inode;
         let taken = [InodeId(first.0 + 1), InodeId(first.0 + 2)];
         assert!(taken.contains(&made));
@@ -136,10 +136,10 @@ fn rows_go_after_the_removal_is_in_the_log() {
         cluster.sync().await;
         let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
         let caller = &Credentials::root();
-        let address = Address::Name(InodeId::ROOT, NameHash::of(b"d"));
-        let run = Run { caller, address, makes: Makes::Nothing, record: None };
-        let ran = cluster.shard(ShardId(0)).run_at_once(&verb, &run);
-        assert!(matches!(ran, Some(Ran::Changed { .. })));
+        let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
+        let run = Execution { caller, address, makes: Makes::Nothing, record: None };
+        let ran = cluster.shard(ShardId(0)).try_run(&verb, &run);
+        assert!(matches!(ran, Some(FastPathRun::Changed { .. })));
         cluster.shard(ShardId(0)).end_removals().await;
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
@@ -151,15 +151,15 @@ fn rows_go_after_the_removal_is_in_the_log() {
 }
 
 #[test]
-fn what_was_held_for_a_removal_that_is_refused_is_free_again() {
+fn refused_removal_releases_prepared_rows() {
     Cluster::run(4, 1000, |cluster| async move {
         let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
         let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
         let caller = &Credentials { uid: 7, gid: 7, groups: Vec::new() };
-        let address = Address::Name(InodeId::ROOT, NameHash::of(b"d"));
-        let run = Run { caller, address, makes: Makes::Nothing, record: None };
+        let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
+        let run = Execution { caller, address, makes: Makes::Nothing, record: None };
         cluster.peers.all_near.set(true);
-        assert!(cluster.shard(ShardId(0)).run_at_once(&verb, &run).is_none());
+        assert!(cluster.shard(ShardId(0)).try_run(&verb, &run).is_none());
         cluster.peers.all_near.set(false);
         assert_eq!(cluster.shard(ShardId(2)).status().transactions_open, 0);
         assert_eq!(cluster.shard(ShardId(0)).run(&verb, run).await.unwrap_err(), Errno::EACCES.into());
@@ -173,7 +173,7 @@ fn what_was_held_for_a_removal_that_is_refused_is_free_again() {
 }
 
 #[test]
-fn a_directory_goes_with_its_xattrs_and_with_all_its_partitions() {
+fn rmdir_removes_xattrs_and_all_partitions() {
     Cluster::run(4, 20, |cluster| async move {
         let marked = cluster.mkdir(InodeId::ROOT, "marked", ShardId(1)).await;
         let mark = SetXattr {
@@ -183,7 +183,7 @@ fn a_directory_goes_with_its_xattrs_and_with_all_its_partitions() {
             mode: XattrMode::Create,
         };
         let caller = &Credentials::root();
-        let run = Run { caller, address: Address::Inode(marked), makes: Makes::Nothing, record: None };
+        let run = Execution { caller, address: RequestAddress::Inode(marked), makes: Makes::Nothing, record: None };
         cluster.shard(ShardId(1)).run(&mark, run).await.unwrap();
         let cut = cluster.mkdir(InodeId::ROOT, "cut", ShardId(3)).await;
         for n in 0..100 {
@@ -219,7 +219,7 @@ fn a_directory_goes_with_its_xattrs_and_with_all_its_partitions() {
 
 /// Who creates in a directory and who removes it at the same time: one of them is refused, and never both are done.
 #[test]
-fn a_removal_and_a_create_are_never_both_done() {
+fn rmdir_and_create_never_both_succeed() {
     far_and_near(|cluster| async move {
         for n in 0..200 {
             let at = format!("d{n}");
@@ -242,7 +242,7 @@ fn a_removal_and_a_create_are_never_both_done() {
 
 /// Promise: removals whose fsync was given up while the store hung are carried out when it goes on: nothing is left to be asked for.
 #[test]
-fn removals_that_were_not_fsynced_in_time_are_carried_out_later() {
+fn late_synced_removals_are_completed() {
     Cluster::run(4, 1000, |cluster| async move {
         cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
         let (decides, holds) = (cluster.shard(ShardId(0)), cluster.shard(ShardId(2)));

@@ -19,7 +19,7 @@ pub async fn settle(cluster: &Cluster, directory: InodeId, partitions: usize) {
 }
 
 #[test]
-fn a_growing_directory_spreads_over_all_shards_and_loses_no_name() {
+fn growing_directory_splits_and_loses_no_name() {
     Cluster::run(8, 20, |cluster| async move {
         for chunk in (0..1000).collect::<Vec<_>>().chunks(50) {
             let made = join_all(chunk.iter().map(|n| {
@@ -49,7 +49,7 @@ fn a_growing_directory_spreads_over_all_shards_and_loses_no_name() {
 /// first;
 /// once another serves the shard that the half would go to, the next name splits it.
 #[test]
-fn a_worker_splits_late_between_its_own_shards() {
+fn split_within_a_worker_uses_a_higher_threshold() {
     const MANY: u64 = 80;
     Cluster::run(2, 10, |cluster| async move {
         cluster.peers.all_near.set(true);
@@ -87,7 +87,7 @@ fn a_lowered_threshold_splits_early_within_a_worker() {
 /// Promise: what changes while a half is copied is copied again before the half is held, so that few changes wait; and
 /// none is lost or counted twice, wherever the rows are.
 #[test]
-fn changes_during_a_long_copy_arrive() {
+fn changes_during_a_long_split_copy_are_copied() {
     const FILES: u64 = 3000;
     for on_disk in [false, true] {
         Cluster::run(2, FILES / 2, |cluster| async move {
@@ -127,7 +127,7 @@ fn changes_during_a_long_copy_arrive() {
 
 /// Promise: the slices of a half are all of it, each hash once.
 #[test]
-fn slices_are_the_whole_half() {
+fn copy_slices_cover_the_moved_half() {
     use super::super::split::slices;
     let tiny = HashRange { first: NameHash(7), last: NameHash(9) };
     for range in [HashRange::ALL, PartitionIndex(1).range(1), PartitionIndex(5).range(3), tiny] {
@@ -165,7 +165,7 @@ fn removes_during_splits_stay_removed() {
 
 /// What moves is in memory where it arrives, with its names counted; what its source had on disk alone moves all the same.
 #[test]
-fn rows_arrive_in_memory_wherever_they_come_from() {
+fn imported_rows_are_cached_from_memory_or_table() {
     for on_disk in [false, true] {
         Cluster::run(2, 40, |cluster| async move {
             let made: Vec<_> = (0..41).map(|n| format!("{n}")).collect();
@@ -219,7 +219,7 @@ fn a_crash_in_the_middle_of_a_split_leaves_every_name_once() {
 
 /// The task of a source that has ended goes on where its process lives on: what its successor has moved stays moved.
 #[test]
-fn a_source_that_has_ended_splits_nothing() {
+fn ended_shard_does_not_split() {
     Cluster::run(2, 20, |cluster| async move {
         let made: Vec<_> = (0..40).map(|n| format!("{n}")).collect();
         cluster.create(InodeId::ROOT, &made[0]).await.unwrap();
@@ -230,16 +230,16 @@ fn a_source_that_has_ended_splits_nothing() {
         }
         settle(&cluster, InodeId::ROOT, 2).await;
         let target = ShardId(1);
-        let live = PeerCall::AdoptLive { directory: InodeId::ROOT, index: PartitionIndex(1) };
+        let live = PeerCall::ImportLive { directory: InodeId::ROOT, index: PartitionIndex(1) };
         while !matches!(cluster.peers.call(target, live.clone()).await, PeerReply::Done) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // As if its last look, whether it has ended, had been a moment before.
         let attempt = SplitAttempt { epoch: Epoch(1), number: 1 };
-        let begin = PeerCall::AdoptBegin { directory: InodeId::ROOT, attempt };
+        let begin = PeerCall::ImportBegin { directory: InodeId::ROOT, attempt };
         assert!(matches!(cluster.peers.call(target, begin).await, PeerReply::Failed(_)));
         let gone = Change::Delete(Key::Entry(InodeId::ROOT, name(&made[7])));
-        let rows = PeerCall::AdoptRows { directory: InodeId::ROOT, attempt, changes: vec![gone], replies: Vec::new() };
+        let rows = PeerCall::ImportRows { directory: InodeId::ROOT, attempt, changes: vec![gone], replies: Vec::new() };
         assert!(matches!(cluster.peers.call(target, rows).await, PeerReply::Failed(_)));
         ended.split(InodeId::ROOT).await;
         cluster.check_lists(InodeId::ROOT, made.iter().cloned()).await;
@@ -251,24 +251,30 @@ fn a_source_that_has_ended_splits_nothing() {
 
 /// Promise: an attempt that is given up deletes nothing that a later one has brought, however long it has waited for the log.
 #[test]
-fn an_attempt_that_was_overtaken_deletes_nothing() {
+fn superseded_split_attempt_deletes_nothing() {
     Cluster::run(2, 20, |cluster| async move {
         let (target, directory) = (cluster.shard(ShardId(1)), InodeId::ROOT);
         // Later than any that begins by itself.
         let [first, second] = [1, 2].map(|number| SplitAttempt { epoch: Epoch(1_000), number });
-        let moments = cluster.moments(target.id());
-        let hung = moments.hang().await;
-        let mut begins = Box::pin(target.adopt_begin(directory, first));
-        while !target.state.borrow().arrivals.get(&directory).is_some_and(|arrival| arrival.takes(first)) {
+        let snapshots = cluster.snapshots(target.id());
+        let hung = snapshots.hang().await;
+        let mut begins = Box::pin(target.import_begin(directory, first));
+        while !target
+            .state
+            .borrow()
+            .incoming_partitions
+            .get(&directory)
+            .is_some_and(|incoming_partition| incoming_partition.takes(first))
+        {
             assert!(futures::poll!(&mut begins).is_pending());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         drop(hung);
-        target.adopt_begin(directory, second).await.unwrap();
+        target.import_begin(directory, second).await.unwrap();
         let key = Key::Entry(directory, name("f"));
         let body = EntryBody::Reference(FileKind::Regular);
         let row = Row::Entry(EntryRow { inode: InodeId::new(ShardId(0), 1_000), body });
-        target.adopt_rows(directory, second, vec![Change::put(key.clone(), row.clone())], Vec::new()).await.unwrap();
+        target.import_rows(directory, second, vec![Change::put(key.clone(), row.clone())], Vec::new()).await.unwrap();
         begins.await.unwrap_err();
         assert_eq!(target.read_table(&key).await.unwrap().as_ref(), Some(&row));
         assert_eq!(target.decided_row(&key).await.unwrap(), Some(row));

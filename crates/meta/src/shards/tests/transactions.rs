@@ -1,13 +1,13 @@
 use super::cluster::{Cluster, PATIENCE, name};
 use crate::namespace::{At, ChangeAttributes, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};
 use crate::shards::partitions::Split;
-use crate::shards::{Makes, PeerCall, PeerReply, Peers, Refusal};
+use crate::shards::{Makes, PeerCall, PeerReply, Peers, ShardRefusal};
 use crate::tables::{Change, EntryBody, EntryRow, IntentRow, Key, Row, TransactionId};
 use std::task::Poll;
 use std::time::Duration;
 use varve_types::{Errno, FileKind, HashRange, InodeId, Mode, NameHash, PartitionIndex, SetAttributes, ShardId};
 
-async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {
+async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), ShardRefusal> {
     let verb = Rename {
         parent: from.0,
         name: name(from.1),
@@ -19,7 +19,7 @@ async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -
 }
 
 #[test]
-fn a_rename_across_shards_shows_one_name_and_survives_a_crash() {
+fn cross_shard_rename_is_atomic_across_a_crash() {
     Cluster::run(4, 1000, |cluster| async move {
         let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
         let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
@@ -39,7 +39,7 @@ fn a_rename_across_shards_shows_one_name_and_survives_a_crash() {
 /// Promise: a directory into which a rename is committed is not empty, also between a crash and the moment at which its shard
 /// hears of the decision: it stays, and the file is in it.
 #[test]
-fn a_directory_stays_for_a_file_that_a_crash_left_on_its_way_into_it() {
+fn target_directory_survives_a_crashed_rename() {
     for near in [false, true] {
         Cluster::run(4, 1000, |cluster| async move {
             cluster.peers.all_near.set(near);
@@ -71,7 +71,7 @@ fn a_directory_stays_for_a_file_that_a_crash_left_on_its_way_into_it() {
 }
 
 #[test]
-fn a_file_with_two_names_in_two_shards_ends_with_the_second() {
+fn file_linked_on_two_shards_is_removed_with_the_last() {
     Cluster::run(4, 1000, |cluster| async move {
         let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
         let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
@@ -96,7 +96,7 @@ fn a_file_with_two_names_in_two_shards_ends_with_the_second() {
 /// Promise: a name that others replace at the same time, from other shards, is replaced: that its entry is read before and its
 /// inode's row after another's rename is no damage.
 #[test]
-fn a_name_that_others_replace_is_replaced() {
+fn concurrently_replaced_name_stays_consistent() {
     Cluster::run(4, 1000, |cluster| async move {
         let target = cluster.mkdir(InodeId::ROOT, "target", ShardId(3)).await;
         let replace = async |shard: u16| {
@@ -138,7 +138,7 @@ enum Meanwhile {
 /// Promise: a file that is replaced from another shard stays for who has it open, also who opens or closes it in the midst of
 /// that, and goes when nobody has.
 #[test]
-fn a_file_that_is_opened_while_it_is_replaced_from_another_shard_stays() {
+fn file_opened_during_cross_shard_replacement_stays() {
     use Meanwhile::{Closes, Opens, OpensForAMoment};
     let session = varve_types::SessionId(7);
     Cluster::run(4, 1000, |cluster| async move {
@@ -184,7 +184,7 @@ fn a_file_that_is_opened_while_it_is_replaced_from_another_shard_stays() {
 }
 
 #[test]
-fn opposite_renames_end_and_directories_make_no_cycle() {
+fn opposite_renames_finish_without_a_cycle() {
     Cluster::run(4, 1000, |cluster| async move {
         let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
         let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
@@ -214,7 +214,7 @@ fn opposite_renames_end_and_directories_make_no_cycle() {
 /// Promise: who moves a directory is not called back for ever when the shard that has committed it fails before all have applied
 /// it: nobody is told that it is done or that it is not, others move directories, and the shard's next owner has it applied.
 #[test]
-fn a_move_whose_shard_fails_before_it_is_applied_ends_and_is_done_by_the_next() {
+fn next_owner_completes_a_rename_of_a_failed_shard() {
     Cluster::run(4, 1000, |cluster| async move {
         let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
         let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
@@ -227,7 +227,10 @@ fn a_move_whose_shard_fails_before_it_is_applied_ends_and_is_done_by_the_next() 
             cluster.shard(ShardId(1)).state.borrow_mut().failed = Some("its store is away".into());
         });
         let refused = ended.expect("it ends").unwrap_err();
-        assert!(matches!(&refused, Refusal::Failed(why) if why.reason.contains("its store is away")), "{refused:?}");
+        assert!(
+            matches!(&refused, ShardRefusal::Failed(why) if why.reason.contains("its store is away")),
+            "{refused:?}"
+        );
         let lock = PeerCall::LockRenames(7);
         assert!(matches!(cluster.peers.call(InodeId::ROOT.shard(), lock).await, PeerReply::Done), "the lock is free");
 
@@ -242,7 +245,7 @@ fn a_move_whose_shard_fails_before_it_is_applied_ends_and_is_done_by_the_next() 
 /// Promise: who moves a directory while the root's shard forgets, being opened again, who may, decides again under the lock: else
 /// two moves could each put a directory beneath the other's.
 #[test]
-fn a_move_whose_lock_was_forgotten_is_decided_again() {
+fn rename_with_a_lost_lock_is_decided_again() {
     for forgotten in [false, true] {
         Cluster::run(4, 1000, |cluster| async move {
             let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
@@ -333,7 +336,7 @@ fn a_change_over_shards_does_not_wait_for_a_split() {
 
 /// Promise: the half that a split parts has the mode of the directory also where that was being changed when the split began.
 #[test]
-fn a_change_of_mode_that_a_split_finds_under_way_is_of_both_halves() {
+fn chmod_during_a_split_reaches_both_halves() {
     Cluster::run(2, 1000, |cluster| async move {
         for n in 0..20 {
             cluster.create(InodeId::ROOT, &format!("{n}")).await.unwrap();
@@ -370,7 +373,7 @@ fn a_change_of_mode_that_a_split_finds_under_way_is_of_both_halves() {
 }
 
 #[test]
-fn a_directory_that_was_revived_is_there_at_once() {
+fn revived_directory_is_visible_immediately() {
     Cluster::run(4, 1000, |cluster| async move {
         for home in [ShardId(0), ShardId(1), ShardId(3)] {
             let at = format!("d{home}");
@@ -391,7 +394,7 @@ fn a_directory_that_was_revived_is_there_at_once() {
 
 /// Promise: a change of a divided directory's mode leaves what its partitions count meanwhile.
 #[test]
-fn names_that_are_made_while_a_directory_changes_are_counted() {
+fn concurrent_creates_are_counted() {
     const FILES: usize = 400;
     Cluster::run(4, 10, |cluster| async move {
         let make = async |n: usize| drop(cluster.create(InodeId::ROOT, &format!("file {n}")).await.unwrap());

@@ -4,17 +4,17 @@ use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::{hang_for_long, pass};
 use crate::namespace::{
     At, BackingFile, ChangeAttributes, FindTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode,
-    Promote, RaiseSize, Rename, RenameFlags, SettleSize, SizeState, Unlink, Verb,
+    Promote, RaiseSize, RecordSize, Rename, RenameFlags, SizeState, Unlink, Verb,
 };
-use crate::shards::replies::Asked;
-use crate::shards::{Address, Makes, Ran, Record, Refusal, Run, Shard};
+use crate::shards::replies::SessionChange;
+use crate::shards::{Execution, FastPathRun, Makes, ReplyRecorder, RequestAddress, Shard, ShardRefusal};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Credentials, Errno, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
 
 const WRITER: SessionId = SessionId(1);
-const ASKED: Asked = Asked { session: SessionId(9), slot: 2, number: 5 };
+const ASKED: SessionChange = SessionChange { session: SessionId(9), slot: 2, number: 5 };
 
 /// A store that hangs for so long is given up, whatever is waited for.
 const HUNG: Duration = Duration::from_secs(30);
@@ -40,16 +40,16 @@ impl Large {
     }
 
     /// Asks for a cut to nothing, as a client does.
-    async fn cut(&self) -> Result<Node, Refusal> {
+    async fn cut(&self) -> Result<Node, ShardRefusal> {
         let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
         self.ask(&ChangeAttributes { at: self.at.clone(), set }, &Credentials::root()).await
     }
 
-    async fn ask<V: Verb<Outcome = Node>>(&self, verb: &V, caller: &Credentials) -> Result<Node, Refusal> {
+    async fn ask<V: Verb<Outcome = Node>>(&self, verb: &V, caller: &Credentials) -> Result<Node, ShardRefusal> {
         let encode = |_: &_| bytes::Bytes::from_static(b"done");
-        let (Asked { session, slot, number }, makes) = (ASKED, Makes::Nothing);
-        let record = Some(Record { session, slot, number, encode: &encode });
-        self.shard.run(verb, Run { caller, address: address(&self.at), makes, record }).await
+        let (SessionChange { session, slot, number }, makes) = (ASKED, Makes::Nothing);
+        let record = Some(ReplyRecorder { session, slot, number, encode: &encode });
+        self.shard.run(verb, Execution { caller, address: address(&self.at), makes, record }).await
     }
 
     fn is_answered(&self) -> bool {
@@ -63,10 +63,10 @@ impl Large {
         let file = BackingFile { at: at.clone(), generation: self.generation };
         let at_least = grown.len() as u64;
         let raised = run(&self.shard, at, &RaiseSize { file: file.clone(), at_least }).await.unwrap();
-        assert_eq!(raised.content, NodeContent::Backing(SizeState::Unsettled { at_least }));
+        assert_eq!(raised.content, NodeContent::Backing(SizeState::Stale { at_least }));
         let mtime = raised.attributes.mtime;
-        let settled = run(&self.shard, at, &SettleSize { file, size: at_least, mtime }).await.unwrap();
-        assert_eq!(settled.content, NodeContent::Backing(SizeState::Settled));
+        let settled = run(&self.shard, at, &RecordSize { file, size: at_least, mtime }).await.unwrap();
+        assert_eq!(settled.content, NodeContent::Backing(SizeState::Authoritative));
         let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
         assert_eq!(run(&self.shard, at, &open).await.unwrap().attributes.size, at_least);
         assert_eq!(std::fs::read(&self.path).unwrap(), grown);
@@ -79,30 +79,30 @@ impl Large {
     }
 }
 
-fn address(at: &At) -> Address {
+fn address(at: &At) -> RequestAddress {
     match at {
-        At::Entry { parent, name, .. } => Address::Name(*parent, name.hash()),
-        At::Inode(inode) => Address::Inode(*inode),
+        At::Entry { parent, name, .. } => RequestAddress::Name(*parent, name.hash()),
+        At::Inode(inode) => RequestAddress::Inode(*inode),
     }
 }
 
-async fn run<V: Verb>(shard: &Rc<Shard>, at: &At, verb: &V) -> Result<V::Outcome, Refusal> {
-    let run = Run { caller: &Credentials::root(), address: address(at), makes: Makes::Nothing, record: None };
+async fn run<V: Verb>(shard: &Rc<Shard>, at: &At, verb: &V) -> Result<V::Outcome, ShardRefusal> {
+    let run = Execution { caller: &Credentials::root(), address: address(at), makes: Makes::Nothing, record: None };
     shard.run(verb, run).await
 }
 
-fn is_hung(result: &Result<Node, Refusal>) -> bool {
-    matches!(result, Err(Refusal::Failed(cause)) if cause.errno == Errno::ETIMEDOUT)
+fn is_hung(result: &Result<Node, ShardRefusal>) -> bool {
+    matches!(result, Err(ShardRefusal::Failed(cause)) if cause.errno == Errno::ETIMEDOUT)
 }
 
 /// Promise: a cut that was given up because the log took nothing is not made when it does again, to what others have written and
 /// synced since; nor is who asks for it once more told that it was made.
 #[test]
-fn a_cut_that_the_log_did_not_take_in_time_is_not_made_later() {
+fn truncate_not_logged_in_time_is_not_applied() {
     Cluster::run(1, 1000, |cluster| async move {
         let large = Large::make(&cluster).await;
-        let moments = cluster.moments(large.shard.id());
-        let hung = moments.hang().await;
+        let snapshots = cluster.snapshots(large.shard.id());
+        let hung = snapshots.hang().await;
         let (cut, ()) = futures::join!(large.cut(), hang_for_long(&large.shard));
         assert!(is_hung(&cut), "{cut:?}");
         assert!(!large.is_answered());
@@ -117,7 +117,7 @@ fn a_cut_that_the_log_did_not_take_in_time_is_not_made_later() {
 
 /// Promise: nor is one that was given up because the log was not fsynced, wherever the file's row is by then.
 #[test]
-fn a_cut_that_was_not_fsynced_in_time_is_not_made_later() {
+fn truncate_not_synced_in_time_is_not_applied() {
     for renamed in [false, true] {
         Cluster::run(1, 1000, |cluster| async move {
             let large = Large::make(&cluster).await;
@@ -150,7 +150,7 @@ fn a_cut_that_was_not_fsynced_in_time_is_not_made_later() {
 /// Promise: a cut that the store refused is not in the answer to who asks for it again, who has it made then; and whatever was to
 /// be done before it and failed, it is not made later.
 #[test]
-fn what_failed_is_not_answered_as_done() {
+fn failed_truncate_is_not_reported_as_done() {
     Cluster::run(1, 1000, |cluster| async move {
         let large = Large::make(&cluster).await;
         let mode = SetAttributes { mode: Some(Mode::new(0o4666)), ..SetAttributes::default() };
@@ -166,7 +166,7 @@ fn what_failed_is_not_answered_as_done() {
                 true => large.ask(&open, &other).await,
                 false => large.cut().await,
             };
-            assert!(matches!(&cut, Err(Refusal::Failed(_))), "{cut:?}");
+            assert!(matches!(&cut, Err(ShardRefusal::Failed(_))), "{cut:?}");
             std::fs::rename(&aside, &large.path).unwrap();
             assert!(!large.is_answered());
             assert_eq!(run(&large.shard, &large.at, &FindTruncate { at: large.at.clone() }).await, Ok(None));
@@ -184,21 +184,25 @@ fn what_failed_is_not_answered_as_done() {
 
 /// Promise: who has decided a cut is told that it failed also where somebody else has tried it, and given it up.
 #[test]
-fn a_cut_that_another_gave_up_has_failed() {
+fn truncate_abandoned_by_another_has_failed() {
     Cluster::run(1, 1000, |cluster| async move {
         let large = Large::make(&cluster).await;
         let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
         let verb = ChangeAttributes { at: large.at.clone(), set };
-        let run =
-            Run { caller: &Credentials::root(), address: address(&large.at), makes: Makes::Nothing, record: None };
-        let Some(Ran::Changed { effects, batch, .. }) = large.shard.run_at_once(&verb, &run) else {
+        let run = Execution {
+            caller: &Credentials::root(),
+            address: address(&large.at),
+            makes: Makes::Nothing,
+            record: None,
+        };
+        let Some(FastPathRun::Changed { effects, batch, .. }) = large.shard.try_run(&verb, &run) else {
             panic!("it has to wait")
         };
         large.shard.appended_with_work(batch).await.unwrap();
         std::fs::remove_file(&large.path).unwrap();
         let found = large.shard.truncate(large.at.clone(), None, None);
         let (found, decided) = futures::join!(found, large.shard.perform(effects, None));
-        assert!(matches!(&found, Err(Refusal::Failed(_))), "{found:?}");
+        assert!(matches!(&found, Err(ShardRefusal::Failed(_))), "{found:?}");
         assert_eq!(decided, found);
         assert!(large.shard.state.borrow().truncating.is_empty());
     });
@@ -206,7 +210,7 @@ fn a_cut_that_another_gave_up_has_failed() {
 
 /// Promise: so is who has decided one in the place of which another came, when nobody could make that.
 #[test]
-fn a_cut_whose_successor_was_given_up_has_failed() {
+fn truncate_fails_if_its_successor_was_abandoned() {
     Cluster::run(1, 1000, |cluster| async move {
         let large = Large::make(&cluster).await;
         std::fs::remove_file(&large.path).unwrap();
@@ -214,27 +218,28 @@ fn a_cut_whose_successor_was_given_up_has_failed() {
             let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
             let verb = ChangeAttributes { at: large.at.clone(), set };
             let (caller, makes) = (&Credentials::root(), Makes::Nothing);
-            let run = Run { caller, address: address(&large.at), makes, record: None };
-            let ran = large.shard.run_at_once(&verb, &run);
-            let Some(Ran::Changed { effects, batch, .. }) = ran else { panic!("it has to wait") };
+            let run = Execution { caller, address: address(&large.at), makes, record: None };
+            let ran = large.shard.try_run(&verb, &run);
+            let Some(FastPathRun::Changed { effects, batch, .. }) = ran else { panic!("it has to wait") };
             (effects, batch)
         });
         large.shard.appended_with_work(decided[1].1).await.unwrap();
         let [first, second] = decided.map(|(effects, _)| large.shard.perform(effects, None));
         let (second, first) = futures::join!(second, first);
-        assert!(matches!(&second, Err(Refusal::Failed(_))), "{second:?}");
+        assert!(matches!(&second, Err(ShardRefusal::Failed(_))), "{second:?}");
         assert_eq!(first, second);
     });
 }
 
 /// Promise: a cut is given up also where the file's row is in another shard by then.
 #[test]
-fn a_cut_is_given_up_in_another_shard() {
+fn truncate_is_abandoned_in_another_shard() {
     Cluster::run(2, 1000, |cluster| async move {
         let (parent, flags) = (cluster.mkdir(InodeId::ROOT, "d", ShardId(1)).await, RenameFlags::Replace);
         let inode = cluster.create(InodeId::ROOT, "f").await.unwrap().inode;
-        let away = Rename { parent: InodeId::ROOT, name: name("f"), new_parent: parent, new_name: name("g"), flags };
-        cluster.at_name(InodeId::ROOT, &name("f"), Makes::Nothing, &away).await.unwrap();
+        let unreachable =
+            Rename { parent: InodeId::ROOT, name: name("f"), new_parent: parent, new_name: name("g"), flags };
+        cluster.at_name(InodeId::ROOT, &name("f"), Makes::Nothing, &unreachable).await.unwrap();
         cluster.open_files.open(WRITER, inode, true);
         let (shard, at) = (cluster.shard(ShardId(1)), At::Entry { parent, name: name("g"), inode });
         std::fs::write(cluster.volume.backing_file(inode), b"before").unwrap();
@@ -242,15 +247,15 @@ fn a_cut_is_given_up_in_another_shard() {
         run(&shard, &at, &promote).await.unwrap();
         let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
         let (caller, makes) = (&Credentials::root(), Makes::Nothing);
-        let decide = Run { caller, address: address(&at), makes, record: None };
+        let decide = Execution { caller, address: address(&at), makes, record: None };
         let cut = ChangeAttributes { at, set };
-        let Some(Ran::Changed { effects, .. }) = shard.run_at_once(&cut, &decide) else { panic!("it has to wait") };
+        let Some(FastPathRun::Changed { effects, .. }) = shard.try_run(&cut, &decide) else { panic!("it has to wait") };
         let onward = Rename { parent, name: name("g"), new_parent: parent, new_name: name("h"), flags };
         cluster.at_name(parent, &name("g"), Makes::Nothing, &onward).await.unwrap();
         let (at, home) = (At::Inode(inode), cluster.shard(ShardId(0)));
         let find = FindTruncate { at: at.clone() };
         assert!(run(&home, &at, &find).await.unwrap().is_some());
-        shard.give_up_all(effects, None, &Refusal::Failed("its store hangs".into()));
+        shard.give_up_all(effects, None, &ShardRefusal::Failed("its store hangs".into()));
         let ends = async {
             while run(&home, &at, &find).await != Ok(None) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -263,15 +268,15 @@ fn a_cut_is_given_up_in_another_shard() {
 /// Promise: what a file had in the store goes when the file does, also where its removal was given up while the store hung, and was in
 /// the log after that.
 #[test]
-fn what_was_removed_while_the_store_hung_goes_from_it() {
+fn removal_during_a_hang_deletes_the_backing_file() {
     Cluster::run(1, 1000, |cluster| async move {
         let large = Large::make(&cluster).await;
         large.shard.release(WRITER, large.at.inode());
-        let moments = cluster.moments(large.shard.id());
-        let hung = moments.hang().await;
+        let snapshots = cluster.snapshots(large.shard.id());
+        let hung = snapshots.hang().await;
         let unlink = Unlink { parent: InodeId::ROOT, name: name("f") };
         let (removed, ()) = futures::join!(run(&large.shard, &large.at, &unlink), hang_for_long(&large.shard));
-        assert!(matches!(&removed, Err(Refusal::Failed(cause)) if cause.errno == Errno::ETIMEDOUT), "{removed:?}");
+        assert!(matches!(&removed, Err(ShardRefusal::Failed(cause)) if cause.errno == Errno::ETIMEDOUT), "{removed:?}");
         assert!(large.path.exists());
         drop(hung);
         let goes = async {

@@ -77,14 +77,14 @@ fn golden_rows() {
         generation: LayoutGeneration(2),
         xattrs: Vec::new(),
     };
-    let unsettled = |at_least| {
-        let content = Content::Backing(BackingSize::Unsettled { at_least });
+    let size_stale = |at_least| {
+        let content = Content::Backing(BackingSize::Stale { at_least });
         Row::Inode(NodeRow { content, ..backing.clone() })
     };
     let partition = PartitionRow {
         index: PartitionIndex(1),
         depth: 1,
-        state: PartitionState::Arriving,
+        state: PartitionState::Incoming,
         mode: Mode(0o755),
         uid: 0,
         gid: 1,
@@ -128,8 +128,8 @@ fn golden_rows() {
         (entry(EntryBody::Directory(attributes(FileKind::Directory, 0))), "01020101a403e807640100000205040506050105"),
         (entry(EntryBody::Reference(FileKind::Fifo)), "01020203"),
         (Row::Inode(backing.clone()), "0100a403e8076401ac020002050405060501050102ac020200"),
-        (unsettled(0), "0100a403e8076401ac0200020504050605010501010200"),
-        (unsettled(300), "0100a403e8076401ac020002050405060501050103ac020200"),
+        (size_stale(0), "0100a403e8076401ac0200020504050605010501010200"),
+        (size_stale(300), "0100a403e8076401ac020002050405060501050103ac020200"),
         (Row::Partition(partition), "01010102ed03000103021205040103"),
         (Row::Directory(directory), "0101ed030001020504050605080504010300"),
         (Row::Xattr(Bytes::from_static(b"value")), "0176616c7565"),
@@ -183,7 +183,7 @@ fn xattrs_of_one_inode_are_one_range() {
 }
 
 #[test]
-fn a_row_of_another_version_says_so() {
+fn row_of_another_version_is_named() {
     let mut bytes = encode_row(&Row::Counter(CounterRow { inodes_end: 1 }));
     bytes[0] = 9;
     assert_eq!(decode_row(Kind::Counter, &bytes), Err(DecodeError::Version { found: 9 }));
@@ -289,9 +289,9 @@ prop_compose! {
         attributes in any_attributes(),
         content in prop_oneof![
             any_bytes(300).prop_map(Content::Inline),
-            Just(Content::Backing(BackingSize::Settled)),
-            any::<u64>().prop_map(|at_least| Content::Backing(BackingSize::Unsettled { at_least })),
-            Just(Content::Backing(BackingSize::Unsettled { at_least: 0 })),
+            Just(Content::Backing(BackingSize::Authoritative)),
+            any::<u64>().prop_map(|at_least| Content::Backing(BackingSize::Stale { at_least })),
+            Just(Content::Backing(BackingSize::Stale { at_least: 0 })),
             any::<u64>().prop_map(|size| Content::Backing(BackingSize::Truncating(size))),
             any_bytes(300).prop_map(Content::Symlink),
             Just(Content::None),
@@ -307,7 +307,7 @@ prop_compose! {
     fn any_partition()(
         map in any_map(),
         at in any::<u64>(),
-        state in prop_oneof![Just(PartitionState::Live), Just(PartitionState::Arriving)],
+        state in prop_oneof![Just(PartitionState::Live), Just(PartitionState::Incoming)],
         mode in any_mode(),
         (uid, gid, entries, subdirectories) in any::<(u32, u32, u64, u64)>(),
         mtime in any_time(),
@@ -397,7 +397,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn keys_come_back(key in any_key()) {
+    fn keys_round_trip(key in any_key()) {
         let bytes = encode_key(&key);
         prop_assert!(keys_of(key.kind()).contains(&bytes));
         prop_assert_eq!(decode_key(&bytes), Ok(key));
@@ -410,7 +410,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_come_back(row in any_row()) {
+    fn rows_round_trip(row in any_row()) {
         prop_assert_eq!(decode_row(row.kind(), &encode_row(&row)), Ok(row));
     }
 

@@ -10,21 +10,21 @@ pub(super) type Unsound = String;
 
 /// Bytes, length first.
 #[derive(Clone, Copy)]
-pub(super) struct Raw<'a>(pub(super) &'a [u8]);
+pub(super) struct RawBytes<'a>(pub(super) &'a [u8]);
 
-impl Serialize for Raw<'_> {
+impl Serialize for RawBytes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.0)
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RawBytes<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&[u8]>::deserialize(deserializer).map(Raw)
+        <&[u8]>::deserialize(deserializer).map(RawBytes)
     }
 }
 
-impl Raw<'_> {
+impl RawBytes<'_> {
     /// Copied, so that a row in memory does not hold on to the block it was read from.
     pub(super) fn to_bytes(self) -> Bytes {
         Bytes::copy_from_slice(self.0)

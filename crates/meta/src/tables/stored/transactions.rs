@@ -1,6 +1,6 @@
 //! What changes over several shards and retries leave behind: intents, decisions and replies, as they are stored.
 
-use super::nouns::{Raw, StoredTime, Unsound};
+use super::nouns::{RawBytes, StoredTime, Unsound};
 use crate::tables::codec;
 use crate::tables::{Change, DecisionRow, IntentRow, ReadRecord, ReplyRecord};
 use serde::{Deserialize, Serialize, Serializer};
@@ -119,7 +119,7 @@ struct StoredReply<'a> {
     number: u64,
     about: Option<(u64, u64)>,
     #[serde(borrow)]
-    reply: Raw<'a>,
+    reply: RawBytes<'a>,
 }
 
 impl<'a> From<&'a ReplyRecord> for StoredReply<'a> {
@@ -129,7 +129,7 @@ impl<'a> From<&'a ReplyRecord> for StoredReply<'a> {
             slot: record.slot,
             number: record.number,
             about: record.about.map(|(directory, hash)| (directory.0, hash.0)),
-            reply: Raw(&record.reply),
+            reply: RawBytes(&record.reply),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Frames into one CBF file each, as a Pilatus writes them.
 
-use super::{Series, Sink};
+use super::{FrameSink, SeriesInfo};
 use crate::problem::{Problem, Result};
 use std::path::{Path, PathBuf};
-use varve_detector::cbf::Image;
+use varve_detector::cbf::CbfImage;
 use varve_detector::frame::ElementType;
 use varve_detector::writer::Finished;
 
-pub struct Cbf {
+pub struct CbfSink {
     directory: PathBuf,
     header: Vec<String>,
     element: ElementType,
@@ -15,8 +15,8 @@ pub struct Cbf {
     width: u64,
 }
 
-impl Cbf {
-    pub fn begin(directory: &Path, series: &Series) -> Result<Cbf> {
+impl CbfSink {
+    pub fn begin(directory: &Path, series: &SeriesInfo) -> Result<CbfSink> {
         let [height, width] = series.frame[..] else {
             return Err(Problem::usage("--cbf: a CBF file keeps frames of two dimensions"));
         };
@@ -31,7 +31,7 @@ impl Cbf {
         if let Some(rate) = series.rate {
             header.push(format!("Exposure_period {:.7} s", 1.0 / rate));
         }
-        Ok(Cbf { directory: directory.to_owned(), header, element: series.element, height, width })
+        Ok(CbfSink { directory: directory.to_owned(), header, element: series.element, height, width })
     }
 }
 
@@ -39,12 +39,12 @@ fn name(number: u64) -> String {
     format!("run_{:06}", number + 1)
 }
 
-impl Sink for Cbf {
+impl FrameSink for CbfSink {
     /// Who watches the directory finds whole files only.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
         let name = name(number);
         let image =
-            Image { width: self.width, height: self.height, element: self.element, pixels: std::mem::take(frame) };
+            CbfImage { width: self.width, height: self.height, element: self.element, pixels: std::mem::take(frame) };
         let file = image.encode(&name, &self.header).map_err(|error| Problem::usage("--cbf").caused_by(&error))?;
         *frame = image.pixels;
         let (unfinished, path) =

@@ -1,24 +1,24 @@
 //! Frames into one HDF5 file, compressed and written as a real detector's.
 
-use super::{Arguments, Series, Sink, description};
+use super::{Arguments, FrameSink, SeriesInfo, description};
 use crate::problem::{Problem, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_detector::frame::{Frame, Payload};
-use varve_detector::writer::{Finished, Settings, WriteError, Writer, now};
+use varve_detector::writer::{Finished, Settings, WriteError, Writer, unix_nanos};
 
 /// Without a rate, only a store that hangs makes a frame wait so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct File {
+pub struct FileSink {
     path: PathBuf,
     writer: Writer,
     wait: Duration,
 }
 
-impl File {
-    pub fn begin(path: &Path, arguments: &Arguments, series: &Series) -> Result<File> {
+impl FileSink {
+    pub fn begin(path: &Path, arguments: &Arguments, series: &SeriesInfo) -> Result<FileSink> {
         let description = description(arguments, series)?;
         // What the settings are made from.
         description.check().map_err(|error| failed(path, &error.into()))?;
@@ -29,7 +29,7 @@ impl File {
         settings.threads = arguments.threads.unwrap_or(settings.threads);
         let writer = Writer::create(path, description, settings, Arc::new(())).map_err(|error| failed(path, &error))?;
         let wait = if series.rate.is_some() { Duration::ZERO } else { PATIENCE };
-        Ok(File { path: path.to_owned(), writer, wait })
+        Ok(FileSink { path: path.to_owned(), writer, wait })
     }
 }
 
@@ -49,10 +49,10 @@ fn broken_off(path: &Path, error: &WriteError) -> Problem {
     ))
 }
 
-impl Sink for File {
+impl FrameSink for FileSink {
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
         let payload = Payload::Plain(std::mem::take(frame));
-        match self.writer.submit(Frame { number, taken: now(), payload }, self.wait) {
+        match self.writer.submit(Frame { number, taken: unix_nanos(), payload }, self.wait) {
             Ok(()) => Ok(true),
             Err(WriteError::Full) if self.wait.is_zero() => Ok(false),
             Err(error) => Err(broken_off(&self.path, &error)),
@@ -60,7 +60,7 @@ impl Sink for File {
     }
 
     fn finish(self: Box<Self>, complete: bool) -> Result<Option<Finished>> {
-        let File { path, writer, .. } = *self;
+        let FileSink { path, writer, .. } = *self;
         writer.end(complete).map(Some).map_err(|error| broken_off(&path, &error))
     }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 /// Whether the simulator is to go on.
 #[derive(Debug, Default)]
-pub struct Stop {
+pub struct StopFlag {
     asked: Mutex<bool>,
-    told: Condvar,
+    reported: Condvar,
 }
 
-impl Stop {
+impl StopFlag {
     /// From now on signals ask.
-    pub fn on_signals() -> Result<Arc<Stop>> {
-        let stop = Arc::new(Stop::default());
+    pub fn on_signals() -> Result<Arc<StopFlag>> {
+        let stop = Arc::new(StopFlag::default());
         let mine = Arc::clone(&stop);
         signals::listen()?.on_stop(move || mine.ask())?;
         Ok(stop)
@@ -28,13 +28,13 @@ impl Stop {
         }
         tracing::info!("broken off: the file is being ended; a second signal leaves it to `varve record recover`");
         *asked = true;
-        self.told.notify_all();
+        self.reported.notify_all();
     }
 
     /// Waits so long, or until it is asked to stop, which it answers.
     pub fn wait(&self, time: Duration) -> bool {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.told.wait_timeout_while(asked, time, |asked| !*asked);
+        let waited = self.reported.wait_timeout_while(asked, time, |asked| !*asked);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }

@@ -1,30 +1,30 @@
 //! Frames to a service, as this project's own detectors bring them: `formats/detector-stream.md`.
 
-use super::{Arguments, Series, Sink, description};
+use super::{Arguments, FrameSink, SeriesInfo, description};
 use crate::commands::record::protection::Asking;
-use crate::commands::record::wishes;
+use crate::commands::record::validators;
 use crate::problem::{Problem, Result};
 use crate::quantity::Span;
 use clap::Args;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use varve_detector::catalog::Counts;
-use varve_detector::client::{Client, ClientError, Options, Outgoing, identity};
-use varve_detector::description::Region;
-use varve_detector::frame::{ElementType, Level};
+use varve_detector::catalog::FrameCounts;
+use varve_detector::client::{Client, ClientError, ClientOptions, Outgoing, identity};
+use varve_detector::dataset_spec::Region;
+use varve_detector::frame::{AckLevel, ElementType};
 use varve_detector::service::StartRequest;
 use varve_detector::stream::{ErrorCode, FinishedHead, NoticeCode};
-use varve_detector::writer::{Finished, now};
+use varve_detector::writer::{Finished, unix_nanos};
 
 pub const SCHEME: &str = "tcp://";
 
 /// How frames come to `varve record serve`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With --to tcp://HOST:PORT")]
-pub struct Service {
+pub struct ServiceArguments {
     /// Name of the run
-    #[arg(long, value_name = "NAME", default_value = "simulated", value_parser = wishes::run_name, requires = "to")]
+    #[arg(long, value_name = "NAME", default_value = "simulated", value_parser = validators::run_name, requires = "to")]
     run: String,
     /// Start the run, into this file beneath the service's directory [default: the run was started otherwise]
     #[arg(long, value_name = "FILE", requires = "to")]
@@ -40,7 +40,7 @@ pub struct Service {
     client: Option<String>,
     /// Frames are kept until they are acknowledged so: memory, written, durable
     #[arg(long, value_name = "LEVEL", default_value = "durable", requires = "to", value_parser = level)]
-    level: Level,
+    level: AckLevel,
     /// Leave the run as it is at the end, instead of saying that this source is complete
     #[arg(long, requires = "to")]
     leave: bool,
@@ -51,26 +51,26 @@ pub struct Service {
     asking: Asking,
 }
 
-fn level(text: &str) -> std::result::Result<Level, String> {
+fn level(text: &str) -> std::result::Result<AckLevel, String> {
     match text {
-        "memory" => Ok(Level::Memory),
-        "written" => Ok(Level::Written),
-        "durable" => Ok(Level::Durable),
+        "memory" => Ok(AckLevel::Memory),
+        "written" => Ok(AckLevel::Written),
+        "durable" => Ok(AckLevel::Durable),
         _ => Err("give memory, written or durable".to_owned()),
     }
 }
 
 /// A source, and the bytes of a frame that it brings.
-struct Source {
+struct StreamSource {
     client: Client,
     part: Range<usize>,
     sides: Vec<u32>,
 }
 
-pub struct Stream {
-    sources: Vec<Source>,
+pub struct StreamSink {
+    sources: Vec<StreamSource>,
     url: String,
-    level: Level,
+    level: AckLevel,
     patience: Duration,
     /// How long a frame may wait for room: not at all where the detector has a rate.
     wait: Duration,
@@ -78,10 +78,10 @@ pub struct Stream {
     element: ElementType,
 }
 
-impl Stream {
-    pub fn begin(url: &str, address: &str, arguments: &Arguments, series: &Series) -> Result<Stream> {
+impl StreamSink {
+    pub fn begin(url: &str, address: &str, arguments: &Arguments, series: &SeriesInfo) -> Result<StreamSink> {
         let service = &arguments.service;
-        let mut options = Options::new(address, &service.run);
+        let mut options = ClientOptions::new(address, &service.run);
         if let Some(file) = &service.file {
             let mut description = description(arguments, series)?;
             if service.sources > 1 {
@@ -101,14 +101,14 @@ impl Stream {
         let mut sources = Vec::new();
         let row = series.frame[1..].iter().product::<u64>() as usize * series.element.size();
         for (number, band) in bands(series, service.sources)?.into_iter().enumerate() {
-            let options = Options { source: number as u16, ..options.clone() };
+            let options = ClientOptions { source: number as u16, ..options.clone() };
             let client = Client::connect(options).map_err(|error| failed(url, &error))?;
             let first = band.offset[0] as usize * row;
             let part = first..first + band.shape[0] as usize * row;
             let sides = band.shape.iter().map(|side| u32::try_from(*side).unwrap_or(u32::MAX)).collect();
-            sources.push(Source { client, part, sides });
+            sources.push(StreamSource { client, part, sides });
         }
-        let stream = Stream {
+        let stream = StreamSink {
             sources,
             url: url.to_owned(),
             level: service.level,
@@ -125,9 +125,9 @@ impl Stream {
     fn settle_before(&self) -> Result<()> {
         let deadline = Instant::now() + self.patience;
         loop {
-            let is_safe = |source: &Source| {
+            let is_safe = |source: &StreamSource| {
                 let safe = source.client.acknowledged(self.level);
-                source.client.acknowledged(Level::Memory).iter().all(|range| safe.covers(&range))
+                source.client.acknowledged(AckLevel::Memory).iter().all(|range| safe.covers(&range))
             };
             if self.sources.iter().all(is_safe) {
                 return Ok(());
@@ -180,7 +180,7 @@ impl Stream {
 }
 
 /// The rows of a frame, divided.
-fn bands(series: &Series, sources: u16) -> Result<Vec<Region>> {
+fn bands(series: &SeriesInfo, sources: u16) -> Result<Vec<Region>> {
     let (rows, sources) = (series.frame[0], u64::from(sources));
     if rows < sources {
         return Err(Problem::usage(format!("--sources {sources}: a frame has {rows} rows only")));
@@ -208,7 +208,7 @@ fn failed(url: &str, error: &ClientError) -> Problem {
     }
 }
 
-impl Sink for Stream {
+impl FrameSink for StreamSink {
     fn has(&self, number: u64) -> bool {
         self.sources.iter().all(|source| source.client.acknowledged_frame(self.level, number))
     }
@@ -224,7 +224,7 @@ impl Sink for Stream {
             let alone = source.part.len() == frame.len();
             let out = Outgoing {
                 number,
-                taken: now(),
+                taken: unix_nanos(),
                 element: self.element,
                 sides: source.sides.clone(),
                 frames: 1,
@@ -247,9 +247,11 @@ impl Sink for Stream {
 
     fn finish(self: Box<Self>, _complete: bool) -> Result<Option<Finished>> {
         self.settle()?;
-        let Stream { sources, url, patience, leave, .. } = *self;
+        let StreamSink { sources, url, patience, leave, .. } = *self;
         // A run has ended when all its sources have: each waits for the others.
-        let end = |Source { client, .. }: Source| if leave { client.leave(patience) } else { client.finish(patience) };
+        let end = |StreamSource { client, .. }: StreamSource| {
+            if leave { client.leave(patience) } else { client.finish(patience) }
+        };
         let ended = std::thread::scope(|scope| {
             let ends: Vec<_> = sources.into_iter().map(|source| scope.spawn(|| end(source))).collect();
             ends.into_iter().map(|end| end.join().unwrap_or(Err(ClientError::Late(patience)))).next_back()
@@ -259,7 +261,7 @@ impl Sink for Stream {
             ended.map_err(|error| failed(&url, &error))?;
         // By their status here, of which each frame has one.
         let received = received.saturating_sub(duplicate + late);
-        let counts = Counts { frames, received, missing, damaged, duplicate, late, partial };
+        let counts = FrameCounts { frames, received, missing, damaged, duplicate, late, partial };
         Ok(Some(Finished { counts, file_bytes, dropped }))
     }
 }

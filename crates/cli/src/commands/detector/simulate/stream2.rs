@@ -1,21 +1,21 @@
 //! Frames as a DECTRIS detector sends them: a PUSH socket, stream2, bitshuffle+LZ4.
 
-use super::{Series, Sink};
+use super::{FrameSink, SeriesInfo};
 use crate::problem::{Problem, Result};
 use std::time::{Duration, Instant};
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::frame::ElementType;
-use varve_detector::stream2::message::{Channel, Compression};
-use varve_detector::stream2::{Image, Push, Start};
-use varve_detector::writer::{Finished, now};
+use varve_detector::stream2::message::{Channel, Stream2Compression};
+use varve_detector::stream2::{Push, SeriesStart, Stream2Image};
+use varve_detector::writer::{Finished, unix_nanos};
 
 const SCHEME: &str = "zmq+tcp://";
 const CHANNEL: &str = "threshold_1";
 
-pub struct Stream2 {
+pub struct Stream2Sink {
     url: String,
     push: Push,
-    start: Start,
+    start: SeriesStart,
     begun: Instant,
     /// Nanoseconds since 1970.
     began: u64,
@@ -24,9 +24,9 @@ pub struct Stream2 {
     chunk: Vec<u8>,
 }
 
-impl Stream2 {
+impl Stream2Sink {
     /// `wait`: for the client, which may be started after the simulator.
-    pub fn begin(url: &str, series: &Series, wait: Duration) -> Result<Stream2> {
+    pub fn begin(url: &str, series: &SeriesInfo, wait: Duration) -> Result<Stream2Sink> {
         let address = url.strip_prefix(SCHEME).ok_or_else(|| {
             Problem::usage(format!("--to {url} is no place for frames"))
                 .next("Use tcp://HOST:PORT, or zmq+tcp://HOST:PORT for stream2.")
@@ -43,7 +43,7 @@ impl Stream2 {
                 .caused_by(&error)
                 .next("Connect one, such as `varve record serve --stream2`; --patience waits longer.")
         })?;
-        let start = Start {
+        let start = SeriesStart {
             series: 1,
             unique: "varve-simulator".to_owned(),
             images: series.frames,
@@ -52,16 +52,16 @@ impl Stream2 {
             channels: vec![CHANNEL.to_owned()],
             frame_time: series.rate.map(|rate| 1.0 / rate),
             detector_description: Some("Varve simulator".to_owned()),
-            ..Start::default()
+            ..SeriesStart::default()
         };
         let encoder = Encoder::new(Filter::BSLZ4, series.element.size())
             .map_err(|error| Problem::new("the frames cannot be compressed").caused_by(&error))?;
-        let mut sink = Stream2 {
+        let mut sink = Stream2Sink {
             url: url.to_owned(),
             push,
             start,
             begun: Instant::now(),
-            began: now(),
+            began: unix_nanos(),
             element: series.element,
             encoder,
             chunk: Vec::new(),
@@ -77,7 +77,7 @@ impl Stream2 {
     }
 }
 
-impl Sink for Stream2 {
+impl FrameSink for Stream2Sink {
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
         self.chunk.clear();
         self.encoder
@@ -88,14 +88,21 @@ impl Sink for Stream2 {
             height: self.start.height,
             width: self.start.width,
             element: self.element,
-            compression: Compression::BitshuffleLz4,
+            compression: Stream2Compression::BitshuffleLz4,
             bytes: &self.chunk,
         };
         let start = Some(self.begun.elapsed().as_nanos() as u64);
         let began = Some(self.began);
-        let Start { series, unique, .. } = &self.start;
-        let image =
-            Image { series: *series, unique, number, began, start, channels: vec![channel], unreadable: Vec::new() };
+        let SeriesStart { series, unique, .. } = &self.start;
+        let image = Stream2Image {
+            series: *series,
+            unique,
+            number,
+            began,
+            start,
+            channels: vec![channel],
+            unreadable: Vec::new(),
+        };
         let message = image.encode();
         self.send(&message)?;
         Ok(true)

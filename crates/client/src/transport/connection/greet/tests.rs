@@ -3,10 +3,10 @@ use crate::transport::connection::remote::RemoteStream;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
-use varve_wire::frame::{self, HEADER_BYTES};
-use varve_wire::handshake::exchange::Responder;
-use varve_world::clock::RealClock;
-use varve_world::patience::Patience;
+use varve_env::clock::RealClock;
+use varve_env::spin::SpinBudget;
+use varve_proto::frame::{self, HEADER_BYTES};
+use varve_proto::handshake::exchange::Responder;
 
 const NONCE: [u8; 16] = [5; 16];
 
@@ -20,15 +20,15 @@ fn identity() -> Identity {
     }
 }
 
-fn connection(stream: TcpStream) -> Connection {
-    Connection {
-        stream: Stream::Tcp(RemoteStream::new(stream)),
-        mailbox: None,
+fn connection(stream: TcpStream) -> ServerConnection {
+    ServerConnection {
+        stream: SocketStream::Tcp(RemoteStream::new(stream)),
+        shm_slot: None,
         input: Vec::new(),
         output: Vec::new(),
-        patience: Patience::default(),
-        look: None,
-        looks: 0,
+        spin_budget: SpinBudget::default(),
+        spin: None,
+        spins: 0,
         wait: HANDSHAKE_TIMEOUT,
         message_bytes_max: FRAME_BYTES_MAX,
     }
@@ -50,7 +50,7 @@ fn receive<M: serde::de::DeserializeOwned>(stream: &mut TcpStream) -> M {
 }
 
 fn greet(stream: &mut TcpStream) {
-    send(stream, &Greeting { version: varve_wire::VERSION, volume: [1; 16], nonce: NONCE });
+    send(stream, &Greeting { version: varve_proto::VERSION, volume: [1; 16], nonce: NONCE });
 }
 
 fn accepted() -> Welcome {
@@ -86,7 +86,7 @@ fn answer(stream: &mut TcpStream, key: u8, welcome: &Welcome) -> Records {
 }
 
 /// What the client makes of a server that does so.
-fn shake_hands<T: Send>(server: impl FnOnce(&mut TcpStream) -> T + Send) -> (Result<Connection, FindError>, T) {
+fn shake_hands<T: Send>(server: impl FnOnce(&mut TcpStream) -> T + Send) -> (Result<ServerConnection, FindError>, T) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ fn a_false_server_is_refused() {
         send(stream, &Greeting { version: 7, volume: [1; 16], nonce: NONCE });
     });
     refused("another volume", "serves volume", |stream| {
-        send(stream, &Greeting { version: varve_wire::VERSION, volume: [2; 16], nonce: NONCE });
+        send(stream, &Greeting { version: varve_proto::VERSION, volume: [2; 16], nonce: NONCE });
     });
     refused("closes at once", "closed the connection", |_| ());
     refused("closes after the greeting", "closed the connection", |stream| {

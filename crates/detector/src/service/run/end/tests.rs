@@ -1,11 +1,11 @@
 use super::*;
-use crate::description::Description;
+use crate::dataset_spec::DatasetSpec;
 use crate::frame::{Frame, Payload};
 use crate::hdf5::ElementType;
-use crate::journal::{self, Entry};
+use crate::journal::{self, JournalEntry};
 use crate::service::StartRequest;
-use crate::service::records::Record;
-use crate::service::run::Home;
+use crate::service::records::RunRecord;
+use crate::service::run::RunContext;
 use crate::writer::{Settings, Writer};
 use std::os::unix::fs::FileExt;
 
@@ -14,7 +14,7 @@ const FRAMES: u64 = 4;
 /// Promise: after a failure those frames alone are called durable that are whole in the file: the store may have lost what
 /// had been handed to it.
 #[test]
-fn what_the_store_has_lost_is_not_called_durable() {
+fn frames_lost_by_the_store_are_not_durable() {
     let directory = tempfile::tempdir().expect("a directory");
     let (run, chunk) = failed_run(directory.path());
     // It never reached the store.
@@ -24,12 +24,12 @@ fn what_the_store_has_lost_is_not_called_durable() {
     let why = run.rescue("syncing has failed", &mut finished);
     assert_eq!((finished.received, finished.damaged), (3, 1));
     assert!(why.contains("3 frames so far, and 1 are damaged"), "{why}");
-    assert_eq!(run.board.all_frames(Level::Durable), [[0, 1, 3].into_iter().collect::<Ranges>()]);
+    assert_eq!(run.board.all_frames(AckLevel::Durable), [[0, 1, 3].into_iter().collect::<Ranges>()]);
 }
 
 /// Promise: a run that has failed is made valid also where a thread that was about to write still holds its journal.
 #[test]
-fn a_failed_run_is_made_valid_when_its_journal_is_let_go() {
+fn failed_run_is_recovered_when_its_journal_is_unlocked() {
     let directory = tempfile::tempdir().expect("a directory");
     let (run, _) = failed_run(directory.path());
     let held = std::fs::File::options().append(true).open(journal::path_beside(&run.path)).expect("the journal");
@@ -49,7 +49,7 @@ fn a_failed_run_is_made_valid_when_its_journal_is_let_go() {
 /// What a writer leaves that has failed, and where the chunk of frame 2 lies in its file.
 fn failed_run(directory: &Path) -> (Run, u64) {
     let path = directory.join("run.h5");
-    let (description, settings) = (Description::new(ElementType::U16, vec![8, 8]), Settings::default());
+    let (description, settings) = (DatasetSpec::new(ElementType::U16, vec![8, 8]), Settings::default());
     let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings };
     let writer = Writer::create(&path, description.clone(), settings, Arc::new(())).expect("a run started");
     for number in 0..FRAMES {
@@ -64,13 +64,13 @@ fn failed_run(directory: &Path) -> (Run, u64) {
     std::fs::copy(journal::path_beside(&path), journal::path_beside(&failed)).expect("copied");
     let entries = journal::read(&journal::path_beside(&failed)).expect("a journal").entries;
     let chunk = entries.iter().find_map(|entry| match entry {
-        Entry::Slab(slab) if slab.slab == 2 => Some(slab.chunks[0].clone()),
+        JournalEntry::ChunkGroup(chunk_group) if chunk_group.chunk_group == 2 => Some(chunk_group.chunks[0].clone()),
         _ => None,
     });
     let request = StartRequest::new("failed", "failed.h5".into(), description);
-    let record = Record { begun: true, ..Record::of(request) };
-    let home = Home { root: directory.to_owned(), records: None, reserve: None };
+    let record = RunRecord { begun: true, ..RunRecord::of(request) };
+    let home = RunContext { root: directory.to_owned(), records: None, reserve: None };
     let run = Run::waiting(Arc::new(home), record, String::new());
-    run.board.post_ranges(0, Level::Written, &(0..FRAMES).collect());
+    run.board.post_ranges(0, AckLevel::Written, &(0..FRAMES).collect());
     (run, chunk.expect("frame 2").address)
 }

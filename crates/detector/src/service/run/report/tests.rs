@@ -1,43 +1,49 @@
 use super::*;
-use crate::description::Description;
+use crate::dataset_spec::DatasetSpec;
 use crate::frame::{Frame, Payload};
 use crate::hdf5::ElementType;
-use crate::journal::{ChunkEntry, SlabEntry};
+use crate::journal::{ChunkEntry, ChunkGroupEntry};
 use crate::service::StartRequest;
-use crate::service::board::Board;
-use crate::service::records::Record;
-use crate::service::run::Home;
-use crate::service::sink::Sink;
+use crate::service::board::ProgressBoard;
+use crate::service::records::RunRecord;
+use crate::service::run::RunContext;
+use crate::service::sink::RunSink;
 use crate::stream::Ranges;
-use crate::writer::{Patience, Settings, Writer};
+use crate::writer::{Settings, WaitPolicy, Writer};
 use std::path::Path;
 use std::sync::Arc;
 
 const FRAME_BYTES: u64 = 128;
 
 fn run(directory: &Path) -> Run {
-    let mut description = Description::new(ElementType::U16, vec![8, 8]);
+    let mut description = DatasetSpec::new(ElementType::U16, vec![8, 8]);
     description.filter = "raw".parse().expect("a filter");
     let path = directory.join("run.h5");
-    let board = Arc::new(Board::with(vec![Ranges::default()]));
+    let board = Arc::new(ProgressBoard::with(vec![Ranges::default()]));
     let writer = Writer::create(&path, description.clone(), Settings::default(), board.clone()).expect("a run started");
-    let home = Home { root: directory.to_owned(), records: None, reserve: None };
+    let home = RunContext { root: directory.to_owned(), records: None, reserve: None };
     let request = StartRequest::new("run", "run.h5".into(), description);
-    Run::new(Arc::new(home), Record::of(request), path, (Sink::Own(writer), board))
+    Run::new(Arc::new(home), RunRecord::of(request), path, (RunSink::Own(writer), board))
 }
 
 /// What a process with a share says of a frame that it has written.
-fn entry(run: &Run, frame: u64) -> Entry {
+fn entry(run: &Run, frame: u64) -> JournalEntry {
     let address = run.grant(FRAME_BYTES).expect("an extent").start;
     let chunk = ChunkEntry { address, size: FRAME_BYTES, mask: 0, checksum: 0 };
     let frames = vec![FrameEntry { number: frame, times: [1; 4], missing: Vec::new() }];
-    Entry::Slab(SlabEntry { slab: frame, epoch: 1, again: false, frames, chunks: vec![chunk] })
+    JournalEntry::ChunkGroup(ChunkGroupEntry {
+        chunk_group: frame,
+        epoch: 1,
+        again: false,
+        frames,
+        chunks: vec![chunk],
+    })
 }
 
 /// Promise: a report that comes again while the first is still being entered is answered when that has been, and not before:
 /// the service could be killed between.
 #[test]
-fn a_report_that_comes_again_is_answered_when_the_first_is_in_the_journal() {
+fn repeated_report_waits_for_the_first_in_the_journal() {
     let directory = tempfile::tempdir().expect("a directory");
     let run = run(directory.path());
     let entry = entry(&run, 0);
@@ -61,18 +67,18 @@ fn a_report_that_comes_again_is_answered_when_the_first_is_in_the_journal() {
         assert!(refusal.code.passes(), "{refusal}");
         run.report(vec![entry.clone()], true).expect("entered");
     });
-    assert_eq!(run.with(|sink| Ok(sink.level(1, 0))), Ok(Some(Level::Written)));
+    assert_eq!(run.with(|sink| Ok(sink.level(1, 0))), Ok(Some(AckLevel::Written)));
 }
 
 /// Promise: frames of a report that is refused may be brought by somebody else.
 #[test]
-fn frames_of_a_refused_report_are_nobodys() {
+fn refused_report_releases_its_frames() {
     let directory = tempfile::tempdir().expect("a directory");
     let run = run(directory.path());
-    let Entry::Slab(mut slab) = entry(&run, 0) else { unreachable!("it is one") };
-    slab.chunks[0].address = 1 << 50;
-    run.report(vec![Entry::Slab(slab)], false).expect_err("its chunk is not in the file");
+    let JournalEntry::ChunkGroup(mut chunk_group) = entry(&run, 0) else { unreachable!("it is one") };
+    chunk_group.chunks[0].address = 1 << 50;
+    run.report(vec![JournalEntry::ChunkGroup(chunk_group)], false).expect_err("its chunk is not in the file");
     let frame = Frame { number: 0, taken: 0, payload: Payload::Plain(vec![7; FRAME_BYTES as usize]) };
-    let taken = run.take(0, frame, || false, Patience::from(Duration::from_secs(60)));
+    let taken = run.take(0, frame, || false, WaitPolicy::from(Duration::from_secs(60)));
     assert!(matches!(taken, Ok(Ok(()))), "it is no duplicate");
 }

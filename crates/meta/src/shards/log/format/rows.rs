@@ -1,6 +1,6 @@
 //! The rows of a batch as they stand in its record.
 
-use super::{BATCH_PREFIX_BYTES, Fields, FormatError};
+use super::{BATCH_PREFIX_BYTES, Fields, LogFormatError};
 use bytes::Bytes;
 use slatedb::{RowEntry, ValueDeletable};
 use std::ops::Range;
@@ -94,9 +94,9 @@ impl BatchRows {
 }
 
 /// The sequence number of a batch's body.
-fn decode_sequence(body: &[u8]) -> Result<u64, FormatError> {
+fn decode_sequence(body: &[u8]) -> Result<u64, LogFormatError> {
     if body.len() < BATCH_PREFIX_BYTES {
-        return Err(FormatError::Length);
+        return Err(LogFormatError::Length);
     }
     Ok(Fields(body).u64())
 }
@@ -104,23 +104,23 @@ fn decode_sequence(body: &[u8]) -> Result<u64, FormatError> {
 /// The rows of a batch's body, which share its memory.
 ///
 /// # Errors
-/// [`FormatError::Length`] and [`FormatError::Flags`] where the body is not what [`super::encode_batch`] makes.
-pub fn decode_batch(body: &Bytes) -> Result<Vec<RowEntry>, FormatError> {
+/// [`LogFormatError::Length`] and [`LogFormatError::Flags`] where the body is not what [`super::encode_batch`] makes.
+pub fn decode_batch(body: &Bytes) -> Result<Vec<RowEntry>, LogFormatError> {
     let seq = decode_sequence(body)?;
     let mut rows = Vec::with_capacity((row_count(body) as usize).min(body.len() / HEAD_BYTES));
     for place in places(body) {
-        let Place { kind, create_ts, expire_ts, key, value } = place?;
+        let RowSpan { kind, create_ts, expire_ts, key, value } = place?;
         let (key, value) = (body.slice(key), value_of(body, kind, value));
         rows.push(RowEntry { key, value, seq, create_ts, expire_ts });
     }
-    if rows.is_empty() { Err(FormatError::Length) } else { Ok(rows) }
+    if rows.is_empty() { Err(LogFormatError::Length) } else { Ok(rows) }
 }
 
 /// The last row of `key` in a batch's body, if one is there.
 ///
 /// # Errors
 /// As of [`decode_batch`].
-pub fn find_in_batch(body: &Bytes, key: &[u8]) -> Result<Option<ValueDeletable>, FormatError> {
+pub fn find_in_batch(body: &Bytes, key: &[u8]) -> Result<Option<ValueDeletable>, LogFormatError> {
     decode_sequence(body)?;
     let mut last = None;
     for place in places(body) {
@@ -133,7 +133,7 @@ pub fn find_in_batch(body: &Bytes, key: &[u8]) -> Result<Option<ValueDeletable>,
 }
 
 /// Where a row's parts are in a body.
-struct Place {
+struct RowSpan {
     kind: u8,
     create_ts: Option<i64>,
     expire_ts: Option<i64>,
@@ -146,12 +146,12 @@ fn row_count(body: &[u8]) -> u32 {
 }
 
 /// Of the rows of a body that has its prefix; nothing but the rows follows it.
-fn places(body: &[u8]) -> impl Iterator<Item = Result<Place, FormatError>> {
+fn places(body: &[u8]) -> impl Iterator<Item = Result<RowSpan, LogFormatError>> {
     let (mut at, mut left) = (BATCH_PREFIX_BYTES, row_count(body));
     std::iter::from_fn(move || {
         if left == 0 {
             let rest = std::mem::replace(&mut at, body.len()) != body.len();
-            return rest.then_some(Err(FormatError::Length));
+            return rest.then_some(Err(LogFormatError::Length));
         }
         left -= 1;
         let place = place(body, &mut at);
@@ -162,10 +162,10 @@ fn places(body: &[u8]) -> impl Iterator<Item = Result<Place, FormatError>> {
     })
 }
 
-fn place(body: &[u8], at: &mut usize) -> Result<Place, FormatError> {
+fn place(body: &[u8], at: &mut usize) -> Result<RowSpan, LogFormatError> {
     let mut take = |length: usize| {
         let begin = *at;
-        *at = begin.checked_add(length).filter(|end| *end <= body.len()).ok_or(FormatError::Length)?;
+        *at = begin.checked_add(length).filter(|end| *end <= body.len()).ok_or(LogFormatError::Length)?;
         Ok(begin..*at)
     };
     let mut head = Fields(&body[take(HEAD_BYTES)?]);
@@ -178,10 +178,10 @@ fn place(body: &[u8], at: &mut usize) -> Result<Place, FormatError> {
     let (create_ts, expire_ts) = (time(HAS_CREATED)?, time(HAS_EXPIRES)?);
     let (key, value) = (take(key_bytes as usize)?, take(value_bytes as usize)?);
     match flags & KIND_MASK {
-        _ if flags & !(KIND_MASK | HAS_CREATED | HAS_EXPIRES) != 0 => Err(FormatError::Flags),
-        kind @ (VALUE | MERGE) => Ok(Place { kind, create_ts, expire_ts, key, value }),
-        kind @ TOMBSTONE if value.is_empty() => Ok(Place { kind, create_ts, expire_ts, key, value }),
-        _ => Err(FormatError::Flags),
+        _ if flags & !(KIND_MASK | HAS_CREATED | HAS_EXPIRES) != 0 => Err(LogFormatError::Flags),
+        kind @ (VALUE | MERGE) => Ok(RowSpan { kind, create_ts, expire_ts, key, value }),
+        kind @ TOMBSTONE if value.is_empty() => Ok(RowSpan { kind, create_ts, expire_ts, key, value }),
+        _ => Err(LogFormatError::Flags),
     }
 }
 

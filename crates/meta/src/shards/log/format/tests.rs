@@ -90,7 +90,7 @@ proptest! {
 
     /// No bytes make a decoder panic.
     #[test]
-    fn any_bytes_are_decoded_or_refused(bytes in any::<Vec<u8>>()) {
+    fn any_bytes_decode_or_are_refused(bytes in any::<Vec<u8>>()) {
         let _ = FileHeader::decode(&bytes);
         let _ = Seal::decode(&bytes);
         let _ = SyncedMark::decode(&bytes);
@@ -101,22 +101,22 @@ proptest! {
 
 /// A version of later is told apart from damage, and damage of the version from a version.
 #[test]
-fn versions_are_told_from_damage() {
+fn newer_version_is_not_damage() {
     let mut bytes = Seal { shard: 0, epoch: 1, length: 0, last_group: 0 }.encode();
     bytes[8] = 2;
-    assert_eq!(Seal::decode(&bytes), Err(FormatError::Checksum));
+    assert_eq!(Seal::decode(&bytes), Err(LogFormatError::Checksum));
     let checksum = xxh3_64(&bytes[..SEAL_BYTES - 8]);
     bytes[SEAL_BYTES - 8..].copy_from_slice(&checksum.to_le_bytes());
-    assert_eq!(Seal::decode(&bytes), Err(FormatError::Version(2)));
-    assert_eq!(Seal::decode(&bytes[..SEAL_BYTES - 1]), Err(FormatError::Length));
-    assert_eq!(FileHeader::decode(&[0; FILE_HEADER_BYTES]), Err(FormatError::Magic));
+    assert_eq!(Seal::decode(&bytes), Err(LogFormatError::Version(2)));
+    assert_eq!(Seal::decode(&bytes[..SEAL_BYTES - 1]), Err(LogFormatError::Length));
+    assert_eq!(FileHeader::decode(&[0; FILE_HEADER_BYTES]), Err(LogFormatError::Magic));
 }
 
 /// What is put and deleted are rows; none cannot be a batch.
 #[test]
 fn rows_are_put_and_deleted() {
     let mut rows = BatchRows::default();
-    assert_eq!(encode_batch(&rows, 7, 1, 0, &mut BytesMut::new()), Err(FormatError::Empty));
+    assert_eq!(encode_batch(&rows, 7, 1, 0, &mut BytesMut::new()), Err(LogFormatError::Empty));
     rows.put(|out| out.extend(b"E1"), |out| out.extend(b"row"));
     let broken =
         std::panic::AssertUnwindSafe(|| rows.put(|out| out.extend(b"half"), |_| panic!("no more of it comes")));

@@ -23,45 +23,45 @@ fn forged() -> Bytes {
 
 /// Promise: a file that looks like a log is none: a log that was torn after it opens, as one without it.
 #[test]
-fn a_torn_log_that_holds_what_looks_like_a_log_is_cut() {
-    let world = World::new();
-    let owner = world.open(1, 0).unwrap();
+fn torn_log_with_embedded_log_bytes_is_truncated() {
+    let env = TestEnv::new();
+    let owner = env.open(1, 0).unwrap();
     write(&owner.log, &holding(1, forged())).unwrap();
     owner.log.state.lock().close_group();
     write(&owner.log, &holding(2, forged())).unwrap();
     drop(owner);
-    let file = file_path(world.path(), 1, 0);
+    let file = file_path(env.path(), 1, 0);
     let whole = std::fs::read(&file).unwrap();
     std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-    std::fs::write(begun_path(world.path(), 1), []).unwrap();
-    let (mut replay, _log) = take_over(&world.config(), Claim { epoch: 2, replay_after: 0, flushed: 0 }).unwrap();
-    let rows = world.runtime.block_on(replay.next()).unwrap().unwrap().rows;
+    std::fs::write(begun_path(env.path(), 1), []).unwrap();
+    let (mut replay, _log) = take_over(&env.config(), Claim { epoch: 2, replay_after: 0, flushed: 0 }).unwrap();
+    let rows = env.runtime.block_on(replay.next()).unwrap().unwrap().rows;
     assert_eq!(rows, holding(1, forged()));
-    assert!(world.runtime.block_on(replay.next()).unwrap().is_none());
+    assert!(env.runtime.block_on(replay.next()).unwrap().is_none());
 }
 
 /// Promise: what a repair saves from a damaged log are the rows that were logged, and none that a user has made to look like such;
 /// also where the header of the file is gone.
 #[test]
-fn what_looks_like_a_row_is_not_saved() {
+fn row_like_content_is_not_salvaged() {
     for headless in [false, true] {
-        let world = World::new();
-        let mut owner = world.open(1, 0).unwrap();
-        world.append(&mut owner, 1..4);
+        let env = TestEnv::new();
+        let mut owner = env.open(1, 0).unwrap();
+        env.append(&mut owner, 1..4);
         let start = owner.log.appended();
         write(&owner.log, &holding(4, forged())).unwrap();
-        world.hand_over(&mut owner, &holding(4, forged()));
-        world.append(&mut owner, 5..8);
-        world.sync(&owner);
+        env.hand_over(&mut owner, &holding(4, forged()));
+        env.append(&mut owner, 5..8);
+        env.sync(&owner);
         drop(owner);
-        let file = file_path(world.path(), 1, 0);
+        let file = file_path(env.path(), 1, 0);
         // The checksum of the record behind its group's.
-        world.damage(&file, 64 + start + 48 + 25);
+        env.damage(&file, 64 + start + 48 + 25);
         if headless {
-            world.damage(&file, 3);
+            env.damage(&file, 3);
         }
         let mut saved = BTreeSet::new();
-        let damaged = read_intact(ShardId(9), world.path(), Some(0), &mut |row| {
+        let damaged = read_intact(ShardId(9), env.path(), Some(0), &mut |row| {
             assert_ne!(row.key, &b"forged"[..]);
             saved.insert(row.seq);
         })

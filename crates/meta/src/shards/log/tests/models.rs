@@ -40,17 +40,17 @@ proptest! {
     /// After a death of the process all appended batches are replayed that are in no table; after a power cut a prefix of
     /// them that holds all synced ones; in order, whole, none twice.
     #[test]
-    fn histories_keep_what_was_promised(steps in proptest::collection::vec(step(), 1..30)) {
-        let world = World::new();
+    fn random_histories_keep_the_guarantees(steps in proptest::collection::vec(step(), 1..30)) {
+        let env = TestEnv::new();
         let mut epoch = 1;
-        let mut owner = world.open(epoch, 0).unwrap();
+        let mut owner = env.open(epoch, 0).unwrap();
         let (mut appended, mut synced) = (0, 0);
         // The last group in tables, and the last batch; the last batch that this owner took over, which its tables have.
         let (mut tables, mut taken_over) = ((0, 0), 0);
         for step in steps {
             match step {
                 Step::Append(count) => {
-                    world.append(&mut owner, appended + 1..appended + 1 + u64::from(count));
+                    env.append(&mut owner, appended + 1..appended + 1 + u64::from(count));
                     appended += u64::from(count);
                 }
                 Step::Hold(count) => {
@@ -60,13 +60,13 @@ proptest! {
                     appended += u64::from(count);
                 }
                 Step::Sync => {
-                    world.sync(&owner);
+                    env.sync(&owner);
                     synced = appended;
                 }
                 Step::Reclaim => {
                     let status = owner.writer.status().unwrap();
                     tables = (status.last_flushed_wal_id, status.last_flushed_seq.unwrap_or(taken_over));
-                    reclaim::reclaim(&world.config(), tables.0).unwrap();
+                    reclaim::reclaim(&env.config(), tables.0).unwrap();
                 }
                 Step::Leave => owner.log.leave_file(0),
                 Step::Break => owner.log.state.lock().break_file(),
@@ -76,7 +76,7 @@ proptest! {
             if matches!(step, Step::Kill | Step::PowerCut(..)) {
                 drop(owner);
                 epoch += 1;
-                owner = world.open(epoch, tables.0).unwrap();
+                owner = env.open(epoch, tables.0).unwrap();
                 let found = owner.sequences();
                 let last = tables.1 + found.len() as u64;
                 prop_assert_eq!(&found, &range(tables.1 + 1..last + 1));
@@ -92,7 +92,7 @@ proptest! {
 }
 
 /// Cuts the newest file somewhere in its unsynced bytes, or changes one of them.
-fn power_cut(owner: &Owner, place: prop::sample::Index, cut: bool) {
+fn power_cut(owner: &LogOwner, place: prop::sample::Index, cut: bool) {
     let state = owner.log.state.lock();
     let (path, synced, end) = state.unsynced_of_file();
     drop(state);

@@ -2,11 +2,11 @@
 //! nothing is taken for one whose files somebody has removed.
 
 use super::super::format::FileHeader;
-use super::super::state::{State, SyncWork};
+use super::super::state::{LogState, SyncWork};
 use super::*;
 use tokio::time::Instant;
-use varve_world::disk::File;
-use varve_world::power_loss::{Fate, History, Order, Recording};
+use varve_env::disk::File;
+use varve_env::power_loss::{CrashOrder, Fate, History, Recording};
 
 // Marks: what is durable from then on, by itself or in the manifest, which is not recorded here.
 const CLAIMED: u64 = 10_000;
@@ -15,25 +15,25 @@ const IN_TABLES: u64 = 30_000;
 const APPENDED: u64 = 40_000;
 
 /// Three epochs, with files left and reclaimed in each, that end as if the process had died.
-fn lived(world: &World) -> History {
-    let recording = Recording::begin(world.path().path()).unwrap();
+fn lived(env: &TestEnv) -> History {
+    let recording = Recording::begin(env.path().path()).unwrap();
     let (mut sequence, mut group) = (0, 0);
     for epoch in 1..4 {
         recording.mark(CLAIMED + epoch);
-        let mut owner = world.open(epoch, group).unwrap();
+        let mut owner = env.open(epoch, group).unwrap();
         for _ in 0..3 {
             recording.mark(APPENDED + sequence + 2);
-            world.append(&mut owner, sequence + 1..sequence + 3);
+            env.append(&mut owner, sequence + 1..sequence + 3);
             sequence += 2;
-            world.sync(&owner);
+            env.sync(&owner);
             recording.mark(SYNCED + sequence);
             owner.log.leave_file(0);
             group = owner.flushed_group();
             recording.mark(IN_TABLES + 100 * group + sequence);
-            reclaim::reclaim(&world.config(), group).unwrap();
+            reclaim::reclaim(&env.config(), group).unwrap();
         }
         recording.mark(APPENDED + sequence + 1);
-        world.append(&mut owner, sequence + 1..sequence + 2);
+        env.append(&mut owner, sequence + 1..sequence + 2);
         sequence += 1;
     }
     assert!(recording.check().unwrap().is_empty());
@@ -42,27 +42,27 @@ fn lived(world: &World) -> History {
 
 /// Two epochs; in each a file that was begun and never fsynced fails, and another one takes over from it. Both it and
 /// the file before are reclaimed at the end, or not.
-fn failed(world: &World, reclaims: bool) -> History {
-    let recording = Recording::begin(world.path().path()).unwrap();
+fn failed(env: &TestEnv, reclaims: bool) -> History {
+    let recording = Recording::begin(env.path().path()).unwrap();
     let (mut sequence, mut group) = (0, 0);
     for epoch in 1..3 {
         recording.mark(CLAIMED + epoch);
-        let mut owner = world.open(epoch, group).unwrap();
+        let mut owner = env.open(epoch, group).unwrap();
         for fails in [false, true, false] {
             if fails {
                 owner.log.leave_file(0);
                 owner.log.state.lock().break_file();
             }
             recording.mark(APPENDED + sequence + 2);
-            world.append(&mut owner, sequence + 1..sequence + 3);
+            env.append(&mut owner, sequence + 1..sequence + 3);
             sequence += 2;
-            world.sync(&owner);
+            env.sync(&owner);
             recording.mark(SYNCED + sequence);
         }
         if reclaims {
             group = owner.flushed_group();
             recording.mark(IN_TABLES + 100 * group + sequence);
-            reclaim::reclaim(&world.config(), group).unwrap();
+            reclaim::reclaim(&env.config(), group).unwrap();
         }
     }
     assert!(recording.check().unwrap().is_empty());
@@ -70,19 +70,19 @@ fn failed(world: &World, reclaims: bool) -> History {
 }
 
 #[test]
-fn every_point_of_a_log_keeps_what_was_synced_and_is_opened() {
-    keeps_what_was_synced(&lived(&World::new()), [Order::Anyhow, Order::Journaled]);
+fn power_loss_at_any_point_keeps_synced_records() {
+    keeps_what_was_synced(&lived(&TestEnv::new()), [CrashOrder::Anyhow, CrashOrder::Journaled]);
 }
 
 /// Promise: so does a log that has gone on in a new file, whatever is left of the one before that, which was never fsynced.
 #[test]
-fn a_file_that_was_never_fsynced_hides_none_after_it() {
-    keeps_what_was_synced(&failed(&World::new(), false), [Order::Anyhow, Order::Journaled]);
+fn unsynced_file_hides_no_later_file() {
+    keeps_what_was_synced(&failed(&TestEnv::new(), false), [CrashOrder::Anyhow, CrashOrder::Journaled]);
     // It goes together with the one before it, which is to go first.
-    keeps_what_was_synced(&failed(&World::new(), true), [Order::Journaled; 2]);
+    keeps_what_was_synced(&failed(&TestEnv::new(), true), [CrashOrder::Journaled; 2]);
 }
 
-fn keeps_what_was_synced(history: &History, orders: [Order; 2]) {
+fn keeps_what_was_synced(history: &History, orders: [CrashOrder; 2]) {
     for point in (0..=history.points()).filter(|point| history.is_change(*point)) {
         let (mut claimed, mut synced, mut in_tables, mut appended) = (0, 0, (0, 0), 0);
         for mark in history.marks(point) {
@@ -98,32 +98,32 @@ fn keeps_what_was_synced(history: &History, orders: [Order; 2]) {
             Fate::Chance { order, seed: seed + 1000 * point as u64 }
         });
         for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {
-            let world = World::new();
-            history.lose_power(point, fate).write_to(world.path().path()).unwrap();
+            let env = TestEnv::new();
+            history.lose_power(point, fate).write_to(env.path().path()).unwrap();
             let (after, covered) = in_tables;
-            let told = || format!("point {point}, {fate:?}\n{}", history.describe(point, 20));
-            let found = match world.open(claimed + 1, after) {
+            let reported = || format!("point {point}, {fate:?}\n{}", history.describe(point, 20));
+            let found = match env.open(claimed + 1, after) {
                 Ok(owner) => owner.sequences(),
-                Err(error) => panic!("{error}: {}", told()),
+                Err(error) => panic!("{error}: {}", reported()),
             };
             let last = found.last().copied().unwrap_or(covered);
-            assert_eq!(found, range(covered + 1..last + 1), "{}", told());
-            assert!((synced..=appended).contains(&last), "{last} of {synced} synced: {}", told());
+            assert_eq!(found, range(covered + 1..last + 1), "{}", reported());
+            assert!((synced..=appended).contains(&last), "{last} of {synced} synced: {}", reported());
         }
     }
 }
 
 /// Promise: what comes to a file while that is fsynced is fsynced with the next, also where another file has begun by then.
 #[test]
-fn what_comes_to_a_file_while_it_is_fsynced_is_fsynced_with_the_next() {
-    let world = World::new();
-    let config = world.config();
+fn append_during_fsync_is_synced_by_the_next() {
+    let env = TestEnv::new();
+    let config = env.config();
     let header = FileHeader { shard: 9, epoch: 1, number: 0, base: 0, synced: 0, last_group: 0 };
     let first = file_path(&config.directory, 1, 0);
     let file = File::options().write(true).create_new().open(&first).unwrap();
-    let mut state = State::begin(header, file, first.clone(), None);
+    let mut state = LogState::begin(header, file, first.clone(), None);
     let mut sequence = 0;
-    let mut append = |state: &mut State| {
+    let mut append = |state: &mut LogState| {
         sequence += 1;
         let rows =
             [RowEntry { value: ValueDeletable::Value(Bytes::from(vec![1; 1 << 20])), ..batch(sequence)[0].clone() }];

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use slatedb::{RowEntry, ValueDeletable};
 use std::collections::HashMap;
 use std::sync::Arc;
-use varve_world::key_hash::KeyHashing;
+use varve_env::key_hash::KeyHashing;
 
 /// Batches that who looks for a row gathers at most, and whoever brings one: about a millisecond, and a microsecond.
-const GATHERED_A_LOOK: usize = 1000;
+const GATHERED_A_STEP: usize = 1000;
 const GATHERED_A_BATCH: usize = 2;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(super) struct Batches {
     /// Bodies of records of the log.
     bodies: Arc<Vec<Bytes>>,
     bytes: usize,
-    newest: Newest,
+    newest: NewestRows,
     /// One was looked for, in these and in those before.
     looked_for: bool,
     looked_for_before: bool,
@@ -27,7 +27,7 @@ pub(super) struct Batches {
 
 /// The newest rows of the first `batches`.
 #[derive(Default)]
-struct Newest {
+struct NewestRows {
     rows: HashMap<Bytes, Option<Bytes>, KeyHashing>,
     batches: usize,
 }
@@ -53,7 +53,7 @@ impl Batches {
     /// The row of `key`: `Some(None)` if it is deleted.
     pub fn find(&mut self, key: &[u8]) -> Option<Option<Bytes>> {
         self.looked_for = true;
-        self.newest.gather(&self.bodies, GATHERED_A_LOOK);
+        self.newest.gather(&self.bodies, GATHERED_A_STEP);
         let later = &self.bodies[self.newest.batches..];
         let found = later.iter().rev().find_map(|body| find_in_batch(body, key).expect(ENCODED_HERE)).map(row_of);
         found.or_else(|| self.newest.rows.get(key).cloned())
@@ -70,7 +70,7 @@ impl Batches {
     }
 }
 
-impl Newest {
+impl NewestRows {
     /// Goes on with some of the batches.
     fn gather(&mut self, bodies: &[Bytes], batches: usize) {
         let end = bodies.len().min(self.batches + batches);
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_newest_row_is_found_before_all_are_gathered() {
         let mut batches = Batches::default();
-        let many = 2 * GATHERED_A_LOOK + 500;
+        let many = 2 * GATHERED_A_STEP + 500;
         for number in 0..many {
             let (own, row) = (format!("own {number}"), number.to_string());
             batches.push(body(&[("shared", Some(&row)), (&own, Some(&row))]));
@@ -146,7 +146,7 @@ mod tests {
         let last = (many - 1).to_string();
         for look in 0..4 {
             assert_eq!(found(&mut batches, "shared"), Some(Some(last.clone())));
-            assert_eq!(batches.newest.batches, many.min((look + 1) * GATHERED_A_LOOK));
+            assert_eq!(batches.newest.batches, many.min((look + 1) * GATHERED_A_STEP));
         }
         for own in [0, many / 2, many - 1] {
             assert_eq!(found(&mut batches, &format!("own {own}")), Some(Some(own.to_string())));
@@ -155,7 +155,7 @@ mod tests {
 
     /// Promise: nothing is gathered until somebody looks, and what comes is while that goes on.
     #[test]
-    fn rows_are_gathered_for_who_looks() {
+    fn rows_are_gathered_on_read() {
         let mut batches = Batches::default();
         let next = |look: bool| {
             (0..3).for_each(|_| batches.push(body(&[("a", Some("1"))])));

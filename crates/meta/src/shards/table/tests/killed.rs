@@ -33,13 +33,13 @@ fn acknowledged_writes_survive_kill_9() {
         let first = std::env::var("VARVE_TEST_TABLE_FIRST").unwrap().parse().unwrap();
         return write_until_killed(Path::new(&root), first);
     }
-    let world = World::new();
+    let env = TestEnv::new();
     let rounds = if std::env::var_os("VARVE_SOAK").is_some() { 200 } else { 4 };
     let mut found = 0;
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--nocapture", "--exact", own_name()])
-            .env(CHILD, world.directory.path())
+            .env(CHILD, env.directory.path())
             .env("VARVE_TEST_TABLE_FIRST", found.to_string())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -56,8 +56,8 @@ fn acknowledged_writes_survive_kill_9() {
         }
         assert!(!child.wait().unwrap().success());
         assert!(acknowledged >= kill_at, "the child died by itself at {acknowledged} of {kill_at}");
-        let numbers = world.worker(async || {
-            let table = Table::open(world.config(LONG)).await.unwrap();
+        let numbers = env.worker(async || {
+            let table = Table::open(env.config(LONG)).await.unwrap();
             numbers(&table).await
         });
         assert!(numbers.len() as u32 >= acknowledged, "{} of {acknowledged} acknowledged rows", numbers.len());

@@ -3,7 +3,7 @@
 
 use super::*;
 use std::time::Instant;
-use varve_world::posix_store::PosixStore;
+use varve_env::posix_store::PosixStore;
 
 fn asked() -> bool {
     std::env::var_os("VARVE_SOAK").is_some()
@@ -22,8 +22,8 @@ fn resident_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-async fn open_all(world: &World, shards: u16) -> Vec<Table> {
-    let template = world.config(Duration::from_secs(5));
+async fn open_all(env: &TestEnv, shards: u16) -> Vec<Table> {
+    let template = env.config(Duration::from_secs(5));
     let store = PosixStore::open(template.volume.shards()).unwrap();
     let config = |shard| TableConfig { shard: ShardId(shard), store: store.clone(), ..template.clone() };
     futures::future::try_join_all((0..shards).map(|shard| Table::open(config(shard)))).await.unwrap()
@@ -31,15 +31,15 @@ async fn open_all(world: &World, shards: u16) -> Vec<Table> {
 
 /// "An idle shard costs almost nothing": processor, memory, and the time to open.
 #[test]
-fn idle_tables_cost_next_to_nothing() {
+fn idle_tables_use_little_cpu() {
     if !asked() {
         return;
     }
     for shards in [16, 64, 256, 1024] {
-        let world = World::with_shards(shards);
-        world.worker(async || {
+        let env = TestEnv::with_shards(shards);
+        env.worker(async || {
             let (before, start) = (resident_kib(), Instant::now());
-            let tables = open_all(&world, shards).await;
+            let tables = open_all(&env, shards).await;
             let opened = start.elapsed();
             // Beyond the first collection of the log.
             tokio::time::sleep(Duration::from_secs(12)).await;
@@ -60,14 +60,14 @@ fn idle_tables_cost_next_to_nothing() {
 
 /// Rows written, replayed after a crash, read and scanned, by one worker.
 #[test]
-fn rows_a_second() {
+fn write_rate_is_reported() {
     if !asked() {
         return;
     }
     for (shards, batch, rows) in [(1, 1, 300_000), (1, 16, 1_000_000), (16, 64, 64_000)] {
-        let world = World::with_shards(16);
-        world.worker(async || {
-            let tables = open_all(&world, shards).await;
+        let env = TestEnv::with_shards(16);
+        env.worker(async || {
+            let tables = open_all(&env, shards).await;
             let start = Instant::now();
             futures::future::join_all(tables.iter().map(|table| async {
                 for first in (0..rows).step_by(batch as usize) {
@@ -96,9 +96,9 @@ fn rows_a_second() {
                 syncs[100]
             );
         });
-        world.worker(async || {
+        env.worker(async || {
             let start = Instant::now();
-            let tables = open_all(&world, shards).await;
+            let tables = open_all(&env, shards).await;
             println!("  replayed in {:?}", start.elapsed());
             let start = Instant::now();
             assert!(numbers(&tables[0]).await.len() as u32 >= rows);

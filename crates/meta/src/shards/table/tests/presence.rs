@@ -16,93 +16,93 @@ async fn refused(config: TableConfig, words: &[&str]) -> TableError {
 /// Only a shard whose log was never begun is opened as empty. What is missing of another is damage, and nothing is made
 /// in its place.
 #[test]
-fn a_shard_that_has_lost_its_manifests_is_not_opened_as_a_new_one() {
-    let world = World::new();
-    world.worker(async || {
-        assert!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await.is_empty());
-        let table = Table::open(world.config(LONG)).await.unwrap();
+fn shard_without_manifests_is_not_opened_as_new() {
+    let env = TestEnv::new();
+    env.worker(async || {
+        assert!(numbers(&Table::open(env.config(LONG)).await.unwrap()).await.is_empty());
+        let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..10).await;
         table.close().await.unwrap();
-        let shard = world.config(LONG).volume.shard(ShardId(1));
-        let aside = world.directory.path().join("aside");
+        let shard = env.config(LONG).volume.shard(ShardId(1));
+        let aside = env.directory.path().join("aside");
         for (lost, words) in [
             (shard.join("manifest"), ["there is no manifest", "varve fsck --repair"]),
             (shard.clone(), ["is not there, which the format made", "varve fsck --repair"]),
         ] {
             std::fs::rename(&lost, &aside).unwrap();
-            assert!(refused(world.config(LONG), &words).await.is_damage());
+            assert!(refused(env.config(LONG), &words).await.is_damage());
             assert!(!lost.exists(), "something was made in its place");
             std::fs::rename(&aside, &lost).unwrap();
         }
-        assert_eq!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
+        assert_eq!(numbers(&Table::open(env.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
     });
 }
 
 /// Its log alone held what was written: an empty one, or none, is not that of a new shard.
 #[test]
-fn a_shard_that_has_lost_its_whole_log_is_not_opened_as_a_new_one() {
-    let world = World::new();
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+fn shard_without_log_is_not_opened_as_new() {
+    let env = TestEnv::new();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..10).await;
         table.sync().await.unwrap();
         drop(table);
-        let log = world.config(LONG).volume.shard_log(ShardId(1));
-        let aside = world.directory.path().join("aside");
+        let log = env.config(LONG).volume.shard_log(ShardId(1));
+        let aside = env.directory.path().join("aside");
         std::fs::rename(&log, &aside).unwrap();
         for made in [false, true] {
             if made {
                 std::fs::create_dir(&log).unwrap();
             }
             let words = ["the log in", "is gone", "varve fsck --repair"];
-            assert!(refused(world.config(LONG), &words).await.is_damage());
-            let salvage = Salvage::read(&world.config(LONG)).await.unwrap();
+            assert!(refused(env.config(LONG), &words).await.is_damage());
+            let salvage = Salvage::read(&env.config(LONG)).await.unwrap();
             assert_eq!(salvage.damaged.len(), 1, "{:?}", salvage.damaged);
         }
         std::fs::remove_dir(&log).unwrap();
         std::fs::rename(&aside, &log).unwrap();
-        assert_eq!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
+        assert_eq!(numbers(&Table::open(env.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
     });
 }
 
 /// Of its own directory nothing is left, and an empty one, as a format makes it, is in its place.
 #[test]
-fn a_shard_that_has_lost_all_is_not_opened_as_a_new_one() {
-    let world = World::new();
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+fn shard_without_any_files_is_not_opened_as_new() {
+    let env = TestEnv::new();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..10).await;
         table.close().await.unwrap();
-        let volume = world.config(LONG).volume;
+        let volume = env.config(LONG).volume;
         let (shard, log) = (volume.shard(ShardId(1)), volume.shard_log(ShardId(1)));
-        let aside = world.directory.path().join("aside");
+        let aside = env.directory.path().join("aside");
         std::fs::rename(&shard, &aside).unwrap();
         std::fs::create_dir_all(&log).unwrap();
         let words = ["the shard was opened before", "varve fsck --repair"];
-        assert!(refused(world.config(LONG), &words).await.is_damage());
-        let salvage = Salvage::read(&world.config(LONG)).await.unwrap();
+        assert!(refused(env.config(LONG), &words).await.is_damage());
+        let salvage = Salvage::read(&env.config(LONG)).await.unwrap();
         assert_eq!(salvage.damaged.len(), 1, "{:?}", salvage.damaged);
         assert_eq!(std::fs::read_dir(&log).unwrap().count(), 0, "something was made in its place");
         std::fs::remove_dir_all(&shard).unwrap();
         std::fs::rename(&aside, &shard).unwrap();
-        assert_eq!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
+        assert_eq!(numbers(&Table::open(env.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
         // As a program before that mark has left it: it opens, and has the mark from then on.
         let [_, outside] = volume.shard_marks(ShardId(1));
         std::fs::remove_file(&outside).unwrap();
-        drop(Table::open(world.config(LONG)).await.unwrap());
+        drop(Table::open(env.config(LONG)).await.unwrap());
         assert!(outside.exists());
     });
 }
 
 /// Where the whole store is away that is no damage, and time heals it.
 #[test]
-fn a_shard_of_a_store_that_is_away_is_not_opened_as_a_new_one() {
-    let world = World::new();
-    world.worker(async || {
-        let table = Table::open(world.config(LONG)).await.unwrap();
+fn shard_of_an_unreachable_store_is_not_opened_as_new() {
+    let env = TestEnv::new();
+    env.worker(async || {
+        let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..10).await;
-        let config = world.config(LONG);
-        let (shards, aside) = (config.volume.shards(), world.directory.path().join("aside"));
+        let config = env.config(LONG);
+        let (shards, aside) = (config.volume.shards(), env.directory.path().join("aside"));
         std::fs::rename(&shards, &aside).unwrap();
         // Its file is still open, and takes what is written.
         put(&table, 10..20).await;
@@ -126,6 +126,6 @@ fn a_shard_of_a_store_that_is_away_is_not_opened_as_a_new_one() {
         std::fs::rename(&aside, &shards).unwrap();
         // As a server does.
         assert!(table.close().await.is_err());
-        assert_eq!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await, (0..20).collect::<Vec<_>>());
+        assert_eq!(numbers(&Table::open(env.config(LONG)).await.unwrap()).await, (0..20).collect::<Vec<_>>());
     });
 }

@@ -2,14 +2,14 @@
 
 use crate::namespace::{
     At, BackingFile, ChangeAttributes, Create, Granted, Link, NewNode, NodeContent, Open, OpenMode, Promote,
-    RemoveDirectory, RemoveXattr, Rename, RenameFlags, SetXattr, SettleSize, Unlink, Verb, WriteInline, XattrMode,
+    RecordSize, RemoveDirectory, RemoveXattr, Rename, RenameFlags, SetXattr, Unlink, Verb, WriteInline, XattrMode,
 };
 use crate::shards::tests::cluster::{Cluster, PATIENCE, name};
-use crate::shards::{Address, Makes, Refusal, Run};
+use crate::shards::{Execution, Makes, RequestAddress, ShardRefusal};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
+use varve_env::disk;
 use varve_types::{Credentials, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
-use varve_world::disk;
 
 /// Directories of the root with their homes at the two shards.
 pub const A: &str = "a";
@@ -117,12 +117,12 @@ impl Operation {
     /// Does it, if the names are as it needs them. Returns the inode ids that were given.
     pub async fn run(self, cluster: &Cluster) -> Vec<InodeId> {
         self.attempt(cluster).await.unwrap_or_else(|refusal| match refusal {
-            Refusal::Rule(_) => Vec::new(),
+            ShardRefusal::Rule(_) => Vec::new(),
             refusal => panic!("{self:?}: {refusal}"),
         })
     }
 
-    async fn attempt(self, cluster: &Cluster) -> Result<Vec<InodeId>, Refusal> {
+    async fn attempt(self, cluster: &Cluster) -> Result<Vec<InodeId>, ShardRefusal> {
         let root = InodeId::ROOT;
         let (a, b) = (directory(cluster, A).await, directory(cluster, B).await);
         match self {
@@ -158,7 +158,7 @@ impl Operation {
             Operation::SetModeOfDirectory => {
                 let set = SetAttributes { mode: Some(Mode::new(0o700)), ..SetAttributes::default() };
                 let verb = ChangeAttributes { at: At::Inode(root), set };
-                run(cluster, ShardId(0), Address::Inode(root), &verb).await?;
+                run(cluster, ShardId(0), RequestAddress::Inode(root), &verb).await?;
             }
             Operation::Truncate => {
                 let set = SetAttributes { size: Some(3), ..SetAttributes::default() };
@@ -236,7 +236,12 @@ async fn directory(cluster: &Cluster, at: &str) -> InodeId {
     cluster.lookup(InodeId::ROOT, at).await.expect("the two directories stay").0
 }
 
-async fn make_directory(cluster: &Cluster, parent: InodeId, at: &str, home: ShardId) -> Result<Vec<InodeId>, Refusal> {
+async fn make_directory(
+    cluster: &Cluster,
+    parent: InodeId,
+    at: &str,
+    home: ShardId,
+) -> Result<Vec<InodeId>, ShardRefusal> {
     match cluster.lookup(parent, at).await {
         Some(_) => Ok(Vec::new()),
         None => Ok(vec![cluster.mkdir(parent, at, home).await]),
@@ -244,7 +249,7 @@ async fn make_directory(cluster: &Cluster, parent: InodeId, at: &str, home: Shar
 }
 
 /// Makes the file in the root that is one too many, and waits until the root is split.
-async fn split(cluster: &Cluster) -> Result<Vec<InodeId>, Refusal> {
+async fn split(cluster: &Cluster) -> Result<Vec<InodeId>, ShardRefusal> {
     let made = cluster.create(InodeId::ROOT, "split").await?.inode;
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -257,17 +262,17 @@ async fn split(cluster: &Cluster) -> Result<Vec<InodeId>, Refusal> {
 }
 
 /// Sets the size of a file that has outgrown its row.
-async fn resize(cluster: &Cluster, parent: InodeId, text: &str, size: u64) -> Result<(), Refusal> {
+async fn resize(cluster: &Cluster, parent: InodeId, text: &str, size: u64) -> Result<(), ShardRefusal> {
     let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
     on_file(cluster, parent, text, |at| ChangeAttributes { at, set }).await
 }
 
 /// Moves a small file's content to its backing file, followed by so many bytes more, as a client does.
-async fn promote(cluster: &Cluster, parent: InodeId, text: &str, more: usize) -> Result<(), Refusal> {
+async fn promote(cluster: &Cluster, parent: InodeId, text: &str, more: usize) -> Result<(), ShardRefusal> {
     let Some((inode, elsewhere)) = cluster.lookup(parent, text).await else { return Ok(()) };
     let open = |at| Open { at, mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
     let node = match elsewhere {
-        true => run(cluster, inode.shard(), Address::Inode(inode), &open(At::Inode(inode))).await?,
+        true => run(cluster, inode.shard(), RequestAddress::Inode(inode), &open(At::Inode(inode))).await?,
         false => {
             let at = At::Entry { parent, name: name(text), inode };
             cluster.at_name(parent, &name(text), Makes::Nothing, &open(at)).await?
@@ -282,22 +287,22 @@ async fn promote(cluster: &Cluster, parent: InodeId, text: &str, more: usize) ->
     on_file(cluster, parent, text, |at| Promote { at, generation, size }).await?;
     let (generation, mtime) = (LayoutGeneration(generation.0 + 1), node.attributes.mtime);
     let file = |at| BackingFile { at, generation };
-    on_file(cluster, parent, text, |at| SettleSize { file: file(at), size, mtime }).await
+    on_file(cluster, parent, text, |at| RecordSize { file: file(at), size, mtime }).await
 }
 
-async fn link(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {
+async fn link(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), ShardRefusal> {
     let Some((inode, elsewhere)) = cluster.lookup(from.0, from.1).await else { return Ok(()) };
     let source = at(from.0, from.1, inode, elsewhere);
     let verb = Link { source, parent: to.0, name: name(to.1) };
     cluster.at_name(to.0, &name(to.1), Makes::Nothing, &verb).await.map(drop)
 }
 
-async fn unlink(cluster: &Cluster, parent: InodeId, at: &str) -> Result<(), Refusal> {
+async fn unlink(cluster: &Cluster, parent: InodeId, at: &str) -> Result<(), ShardRefusal> {
     let verb = Unlink { parent, name: name(at) };
     cluster.at_name(parent, &name(at), Makes::Nothing, &verb).await.map(drop)
 }
 
-async fn remove_directory(cluster: &Cluster, parent: InodeId, at: &str) -> Result<(), Refusal> {
+async fn remove_directory(cluster: &Cluster, parent: InodeId, at: &str) -> Result<(), ShardRefusal> {
     let verb = RemoveDirectory { parent, name: name(at) };
     cluster.at_name(parent, &name(at), Makes::Nothing, &verb).await.map(drop)
 }
@@ -307,7 +312,7 @@ async fn rename(
     from: (InodeId, &str),
     to: (InodeId, &str),
     flags: RenameFlags,
-) -> Result<(), Refusal> {
+) -> Result<(), ShardRefusal> {
     let verb = Rename { parent: from.0, name: name(from.1), new_parent: to.0, new_name: name(to.1), flags };
     cluster.at_name(from.0, &name(from.1), Makes::Nothing, &verb).await.map(drop)
 }
@@ -322,21 +327,26 @@ async fn on_file<V: Verb>(
     parent: InodeId,
     text: &str,
     verb: impl Fn(At) -> V,
-) -> Result<(), Refusal> {
+) -> Result<(), ShardRefusal> {
     let Some((inode, elsewhere)) = cluster.lookup(parent, text).await else { return Ok(()) };
     let verb = verb(at(parent, text, inode, elsewhere));
     if elsewhere {
-        run(cluster, inode.shard(), Address::Inode(inode), &verb).await.map(drop)
+        run(cluster, inode.shard(), RequestAddress::Inode(inode), &verb).await.map(drop)
     } else {
         cluster.at_name(parent, &name(text), Makes::Nothing, &verb).await.map(drop)
     }
 }
 
-async fn run<V: Verb>(cluster: &Cluster, shard: ShardId, address: Address, verb: &V) -> Result<V::Outcome, Refusal> {
+async fn run<V: Verb>(
+    cluster: &Cluster,
+    shard: ShardId,
+    address: RequestAddress,
+    verb: &V,
+) -> Result<V::Outcome, ShardRefusal> {
     loop {
-        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        let run = Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
         match cluster.shard(shard).run(verb, run).await {
-            Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+            Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
             result => return result,
         }
     }

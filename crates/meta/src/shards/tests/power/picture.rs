@@ -5,7 +5,7 @@ use crate::namespace::{
     SizeState, Verb,
 };
 use crate::shards::tests::cluster::{Cluster, PATIENCE};
-use crate::shards::{Address, Makes, Refusal, Run};
+use crate::shards::{Execution, Makes, RequestAddress, ShardRefusal};
 use crate::tables::EntryBody;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -124,24 +124,24 @@ fn bytes_of(cluster: &Cluster, node: Node) -> Vec<u8> {
     };
     let mut bytes = std::fs::read(cluster.volume.backing_file(node.inode)).unwrap();
     match size {
-        SizeState::Settled => bytes.resize(node.attributes.size as usize, 0),
-        SizeState::Unsettled { at_least } => {
+        SizeState::Authoritative => bytes.resize(node.attributes.size as usize, 0),
+        SizeState::Stale { at_least } => {
             assert!(bytes.len() as u64 >= at_least, "{} of at least {at_least} bytes", bytes.len());
         }
     }
     bytes
 }
 
-async fn run<V: Verb>(cluster: &Cluster, at: &At, name: Option<&Name>, verb: &V) -> Result<V::Outcome, Refusal> {
+async fn run<V: Verb>(cluster: &Cluster, at: &At, name: Option<&Name>, verb: &V) -> Result<V::Outcome, ShardRefusal> {
     if let (At::Entry { parent, .. }, Some(name)) = (at, name) {
         return cluster.at_name(*parent, name, Makes::Nothing, verb).await;
     }
     let inode = at.inode();
     loop {
-        let address = Address::Inode(inode);
-        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        let address = RequestAddress::Inode(inode);
+        let run = Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
         match cluster.shard(inode.shard()).run(verb, run).await {
-            Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+            Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
             result => return result,
         }
     }

@@ -1,0 +1,137 @@
+//! What flags of the detector's commands may say: each refused at once where it cannot be meant, with what is allowed.
+
+use crate::quantity::Bytes;
+use std::net::SocketAddr;
+use varve_detector::stream::hello::check_run_name;
+
+/// Frames wait there; with less, hardly one of any detector would.
+const QUEUE_LEAST: Bytes = Bytes(1 << 20);
+/// Pages of the processor and of most stores are no smaller.
+const STRIPE_LEAST: Bytes = Bytes(4 << 10);
+/// Far more than any machine has processors for.
+const THREADS_MAX: usize = 1024;
+
+/// A name that a run can have.
+pub fn run_name(text: &str) -> Result<String, String> {
+    check_run_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+pub fn threads(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|threads| (1..=THREADS_MAX).contains(threads))
+        .ok_or_else(|| format!("give 1 to {THREADS_MAX}, or leave it out: one a processor"))
+}
+
+/// Of runs or connections.
+pub fn some(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "give a number from 1 on".to_owned())
+}
+
+/// Frames a second. A year a frame, or a thousand million a second, is nobody's wish.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (1e-6..=1e9).contains(rate));
+    rate.ok_or_else(|| "give frames a second, from 0.000001 to 1000000000".to_owned())
+}
+
+fn at_least(text: &str, least: Bytes) -> Result<Bytes, String> {
+    match text.parse()? {
+        bytes if bytes < least => Err(format!("{bytes} is too little; give {least} or more")),
+        bytes => Ok(bytes),
+    }
+}
+
+pub fn queue(text: &str) -> Result<Bytes, String> {
+    at_least(text, QUEUE_LEAST)
+}
+
+pub fn stripe(text: &str) -> Result<Bytes, String> {
+    at_least(text, STRIPE_LEAST)
+}
+
+/// HOST:PORT.
+fn place(text: &str) -> Option<&str> {
+    let (host, port) = text.rsplit_once(':')?;
+    let inside = host.strip_prefix('[').map_or(Some(host), |host| host.strip_suffix(']'))?;
+    // Colons belong to addresses in brackets.
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') || c == ':' && host != inside;
+    let fits = !inside.is_empty() && inside.chars().all(is_name) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    fits.then_some(text)
+}
+
+fn without_scheme(text: &str) -> &str {
+    text.strip_prefix("http://").map_or(text, |text| text.strip_suffix('/').unwrap_or(text))
+}
+
+/// Where a service answers over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpPlace {
+    /// HOST:PORT.
+    pub address: String,
+    /// It was given as `https://`.
+    pub tls: bool,
+}
+
+/// As `varve record serve` prints it, or as HOST:PORT.
+pub fn http(text: &str) -> Result<HttpPlace, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is no place to ask; give HOST:PORT, http://HOST:PORT or https://HOST:PORT, as in 127.0.0.1:7421"
+        )
+    };
+    let (address, tls) = match text.strip_prefix("https://") {
+        Some(rest) => (rest.strip_suffix('/').unwrap_or(rest), true),
+        None => (without_scheme(text), false),
+    };
+    let address = place(address).map(str::to_owned).ok_or_else(wrong)?;
+    Ok(HttpPlace { address, tls })
+}
+
+/// A name of this host, without a port.
+pub fn host(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+    if text.is_empty() || text.len() > 255 || !text.chars().all(fits) || place(text).is_some() {
+        return Err("give the name of a host as clients write it, without a port".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Where to answer.
+pub fn http_listen(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |_| {
+        format!("`{text}` is no address to listen at; give ADDRESS:PORT or http://ADDRESS:PORT, as in 127.0.0.1:7421")
+    };
+    without_scheme(text).parse().map_err(wrong)
+}
+
+/// Where a detector sends stream2, as HOST:PORT.
+pub fn stream2(text: &str) -> Result<String, String> {
+    let wrong = || format!("`{text}` is no place of a stream; give tcp://HOST:PORT, as in tcp://10.0.0.5:31001");
+    place(text.strip_prefix("tcp://").unwrap_or(text)).map(str::to_owned).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_parsed_or_refused() {
+        for text in ["http://127.0.0.1:7421", "http://127.0.0.1:7421/", "127.0.0.1:7421"] {
+            assert_eq!(http(text), Ok(HttpPlace { address: "127.0.0.1:7421".into(), tls: false }));
+            assert_eq!(http_listen(text), Ok(([127, 0, 0, 1], 7421).into()));
+        }
+        assert_eq!(http("http://[::1]:80"), Ok(HttpPlace { address: "[::1]:80".into(), tls: false }));
+        assert_eq!(http("https://daq:80/"), Ok(HttpPlace { address: "daq:80".into(), tls: true }));
+        assert_eq!(stream2("tcp://dcu.example:31001").as_deref(), Ok("dcu.example:31001"));
+        assert_eq!(stream2("10.0.0.5:31001").as_deref(), Ok("10.0.0.5:31001"));
+        for text in
+            ["", "x", ":1", "x:", "x:0", "x:70000", "x:1/y", "a b:1", "ftp://x:1", "udp://x:1", "[::1:1", "::1:1"]
+        {
+            assert!(http(text).is_err() && stream2(text).is_err(), "{text}");
+        }
+        assert_eq!(host("daq.example").as_deref(), Ok("daq.example"));
+        for text in ["", "daq.example:80", "a b", "http://daq", "x/y"] {
+            assert!(host(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The transport to a server in this very process: a request is handed to its worker as it is, and the calling thread
+//! waits until the worker's thread has laid the answer down. Of an [asynchronous operation](crate::async_ops) no thread
+//! waits: the worker's takes it up with the answer.
+
+use super::reply_slot::ReplySlot;
+use super::{CallError, FindError, FoundServer, Transport};
+use crate::async_ops;
+use futures::future::{BoxFuture, FutureExt, ready};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use varve_env::clock::{Clock, Instant};
+use varve_env::key_hash::KeyHashing;
+use varve_env::spin::SpinBudget;
+use varve_proto::handshake::Purpose;
+use varve_proto::{Request, Response};
+use varve_types::SessionId;
+
+/// How often a waiting thread looks at its deadline.
+const WAIT_SLICE: Duration = Duration::from_secs(1);
+
+/// A server in this process, as whoever started it hands it in.
+pub trait InProcessServer: Send + Sync {
+    /// Begins the session; the error is why the server does not want it.
+    fn join(&self, session: SessionId, purpose: Purpose) -> Result<Box<dyn InProcessSession>, String>;
+}
+
+/// A session at an in-process server; it ends when this is dropped.
+pub trait InProcessSession: Send + Sync {
+    /// The worker that owns each shard, by shard.
+    fn owners(&self) -> Vec<u16>;
+    fn workers(&self) -> usize;
+    fn embedded(&self) -> bool;
+    /// A worker will be asked something soon: it may stay awake for that. Waits for nothing.
+    fn rouse(&self, worker: usize);
+    /// Has a worker answer. `answered` is called once, on any thread, or dropped where there will be no answer.
+    fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>);
+}
+
+pub struct InProcessTransport {
+    in_process_server: Arc<dyn InProcessServer>,
+    session: SessionId,
+    purpose: Purpose,
+    clock: Arc<dyn Clock>,
+    in_process_session: Mutex<Option<Arc<dyn InProcessSession>>>,
+    /// Of the threads that wait: they are alike.
+    spin_budget: Mutex<SpinBudget>,
+    awaited: Awaiteds,
+    /// The worker asked last.
+    last: AtomicUsize,
+}
+
+/// Answers that no thread waits for, by number, and until when they are waited for: for whoever looks at the clock.
+#[derive(Default)]
+struct Awaiteds {
+    made: AtomicU64,
+    places: Mutex<HashMap<u64, (Instant, Arc<ReplySlot>), KeyHashing>>,
+}
+
+impl InProcessTransport {
+    pub fn new(
+        in_process_server: Arc<dyn InProcessServer>,
+        session: SessionId,
+        purpose: Purpose,
+        clock: Arc<dyn Clock>,
+    ) -> InProcessTransport {
+        let (in_process_session, spin_budget, awaited, last) = Default::default();
+        InProcessTransport {
+            in_process_server,
+            session,
+            purpose,
+            clock,
+            in_process_session,
+            spin_budget,
+            awaited,
+            last,
+        }
+    }
+
+    fn find_blocking(&self, found: u64) -> Result<Arc<FoundServer>, FindError> {
+        let mut in_process_session = self.in_process_session.lock();
+        // The session's old seat goes first: two would be two connections of it.
+        *in_process_session = None;
+        let joined = self.in_process_server.join(self.session, self.purpose).map_err(FindError::Refused)?;
+        let (owners, workers, embedded) = (joined.owners(), joined.workers(), joined.embedded());
+        *in_process_session = Some(Arc::from(joined));
+        Ok(Arc::new(FoundServer { found, owners, workers, embedded }))
+    }
+
+    /// Hands a request to its worker; where the answer will be laid down, for `waker` if nobody waits.
+    fn ask(&self, worker: usize, request: &Request, waker: Option<Waker>) -> Result<Arc<ReplySlot>, CallError> {
+        let Some(in_process_session) = self.in_process_session.lock().clone() else {
+            return Err(CallError::Lost("it was closed".into()));
+        };
+        self.last.store(worker, Relaxed);
+        let place = Arc::new(ReplySlot::new(waker));
+        let laid = Laying(Arc::clone(&place));
+        in_process_session.ask(worker, request.clone(), Box::new(move |response| laid.down(response)));
+        Ok(place)
+    }
+
+    fn call_blocking(&self, worker: usize, request: &Request, deadline: Instant) -> Result<Response, CallError> {
+        let place = self.ask(worker, request, None)?;
+        self.spin(&place);
+        loop {
+            if let Some(ended) = place.wait_for(WAIT_SLICE) {
+                return ended;
+            }
+            if self.clock.monotonic() >= deadline {
+                return Err(CallError::Deadline);
+            }
+        }
+    }
+
+    /// Looks for the answer for a short while, as far as that has been of use.
+    fn spin(&self, place: &ReplySlot) {
+        let Some(mut spin) = self.spin_budget.lock().spin() else { return };
+        loop {
+            if place.is_laid() {
+                return self.spin_budget.lock().succeeded();
+            }
+            if !spin.again() {
+                return self.spin_budget.lock().failed();
+            }
+        }
+    }
+}
+
+impl Transport for InProcessTransport {
+    fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<FoundServer>, FindError>> {
+        ready(self.find_blocking(found)).boxed()
+    }
+
+    fn call<'a>(
+        &'a self,
+        _server: &'a FoundServer,
+        worker: usize,
+        request: &'a Request,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Response, CallError>> {
+        if !async_ops::leaves() {
+            return ready(self.call_blocking(worker, request, deadline)).boxed();
+        }
+        async move { PendingCall::begin(self, worker, request, deadline).await?.await }.boxed()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "callers pause between looks at what cannot call back")]
+    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
+        std::thread::sleep(wait);
+        ready(()).boxed()
+    }
+
+    fn rouse(&self) {
+        if let Some(in_process_session) = self.in_process_session.lock().clone() {
+            in_process_session.rouse(self.last.load(Relaxed));
+        }
+    }
+
+    fn close(&self) {
+        *self.in_process_session.lock() = None;
+    }
+
+    fn end_late(&self) {
+        let now = self.clock.monotonic();
+        let late = |(deadline, _): &(Instant, _)| *deadline <= now;
+        let places: Vec<_> = self.awaited.places.lock().extract_if(|_, waits| late(waits)).collect();
+        for (_, (_, place)) in places {
+            place.lay(Err(CallError::Deadline), async_ops::elsewhere);
+        }
+    }
+}
+
+/// A call of an asynchronous operation.
+struct PendingCall<'a> {
+    awaited: &'a Awaiteds,
+    number: u64,
+    place: Arc<ReplySlot>,
+}
+
+impl<'a> PendingCall<'a> {
+    async fn begin(
+        transport: &'a InProcessTransport,
+        worker: usize,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<PendingCall<'a>, CallError> {
+        // The worker's inbox may be full.
+        async_ops::own_thread().await;
+        let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let place = transport.ask(worker, request, Some(waker))?;
+        let awaited = &transport.awaited;
+        let number = awaited.made.fetch_add(1, Relaxed);
+        awaited.places.lock().insert(number, (deadline, Arc::clone(&place)));
+        Ok(PendingCall { awaited, number, place })
+    }
+}
+
+impl Future for PendingCall<'_> {
+    type Output = Result<Response, CallError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.place.poll(context)
+    }
+}
+
+impl Drop for PendingCall<'_> {
+    fn drop(&mut self) {
+        self.awaited.places.lock().remove(&self.number);
+    }
+}
+
+/// The right to lay the answer down; dropped unused, there will be none.
+struct Laying(Arc<ReplySlot>);
+
+impl Laying {
+    fn down(self, response: Response) {
+        self.0.lay(Ok(Box::new(response)), async_ops::bring);
+    }
+}
+
+impl Drop for Laying {
+    fn drop(&mut self) {
+        self.0.lay(Err(CallError::Lost("the server in this process has ended".into())), async_ops::bring);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use varve_env::clock::RealClock;
+    use varve_proto::handshake::Purpose;
+    use varve_proto::{Call, CallId, Reply, WireCredentials};
+
+    /// Answers, says nothing, or forgets the question, by the worker that is asked.
+    struct Moody(Mutex<Vec<Answered>>);
+
+    type Answered = Box<dyn FnOnce(Response) + Send>;
+
+    impl InProcessServer for Arc<Moody> {
+        fn join(&self, _: SessionId, _: Purpose) -> Result<Box<dyn InProcessSession>, String> {
+            Ok(Box::new(Arc::clone(self)))
+        }
+    }
+
+    impl InProcessSession for Arc<Moody> {
+        fn owners(&self) -> Vec<u16> {
+            vec![0]
+        }
+
+        fn workers(&self) -> usize {
+            3
+        }
+
+        fn rouse(&self, _worker: usize) {}
+
+        fn embedded(&self) -> bool {
+            true
+        }
+
+        fn ask(&self, worker: usize, request: Request, answered: Answered) {
+            match worker {
+                0 => {
+                    let response = Response { id: request.id, result: Ok(Reply::Done) };
+                    std::thread::spawn(move || answered(response));
+                }
+                1 => self.0.lock().push(answered),
+                _ => {}
+            }
+        }
+    }
+
+    fn transport(clock: &Arc<RealClock>) -> (InProcessTransport, Arc<FoundServer>) {
+        let in_process_server = Arc::new(Arc::new(Moody(Mutex::default())));
+        let transport = InProcessTransport::new(in_process_server, SessionId(7), Purpose::Work, clock.clone());
+        let server = crate::block_on(transport.find(1)).unwrap();
+        (transport, server)
+    }
+
+    fn request() -> Request {
+        let credentials = WireCredentials::from(varve_types::Credentials::root());
+        let id = CallId { session: 7, slot: 1, number: 1 };
+        Request { id, shard: 0, credentials, released: Vec::new(), call: Call::Sync }
+    }
+
+    /// Promise: a call ends with its answer, with its deadline, or when there will be no answer.
+    #[test]
+    fn blocking_call_completes() {
+        let clock = Arc::new(RealClock::new());
+        let (transport, server) = transport(&clock);
+        assert!(server.embedded);
+        let request = request();
+        let soon = clock.monotonic().after(Duration::from_millis(10));
+        let ask = |worker| transport.call_blocking(worker, &request, soon);
+        assert_eq!(ask(0).unwrap().result, Ok(Reply::Done));
+        assert_eq!(ask(1).unwrap_err(), CallError::Deadline);
+        assert!(matches!(ask(2), Err(CallError::Lost(_))));
+        transport.close();
+        assert!(matches!(ask(0), Err(CallError::Lost(_))));
+    }
+
+    /// Promise: so does a call that no thread waits for.
+    #[test]
+    fn async_call_completes() {
+        let clock = Arc::new(RealClock::new());
+        let (transport, server) = transport(&clock);
+        let transport = Arc::new(transport);
+        let ask = |worker| {
+            let (transport, server, (tell, ended)) = (Arc::clone(&transport), Arc::clone(&server), channel());
+            let deadline = clock.monotonic().after(Duration::from_secs(3600));
+            let whole = async move {
+                let ended = transport.call(&server, worker, &request(), deadline).await;
+                tell.send(ended.map(|response| response.result)).unwrap();
+            };
+            async_ops::begin(whole, async_ops::Here::Leaves);
+            ended
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(ask(0).recv_timeout(long).unwrap(), Ok(Ok(Reply::Done)));
+        assert!(matches!(ask(2).recv_timeout(long).unwrap(), Err(CallError::Lost(_))));
+        let unanswered = ask(1);
+        transport.end_late();
+        assert!(unanswered.try_recv().is_err(), "there is time yet");
+        transport.awaited.places.lock().values_mut().for_each(|(deadline, _)| *deadline = clock.monotonic());
+        transport.end_late();
+        assert_eq!(unanswered.recv_timeout(long).unwrap(), Err(CallError::Deadline));
+        assert!(transport.awaited.places.lock().is_empty());
+    }
+}

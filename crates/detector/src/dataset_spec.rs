@@ -1,0 +1,404 @@
+//! What is said of a run before it starts: shape, type, chunks, filter, structure. It is checked as a whole, so that a run
+//! that starts can be written to its end.
+
+mod check;
+mod fill;
+pub mod nxmx;
+mod scalar;
+
+pub use fill::Fill;
+pub use scalar::{Scalar, ScalarColumn, ScalarKind};
+
+use crate::advise::Advice;
+use crate::catalog::{ravel, unravel};
+use crate::filters::{Filter, FilterRegistration, PluginChoice};
+use crate::hdf5::index::Element;
+use crate::hdf5::{ElementType, FilterMessage, Grid, IndexKind, superblock};
+use crate::layout::Layout;
+use nxmx::Nxmx;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// An object header takes attributes and links below 64 KiB each; names are far below.
+const NAME_BYTES_MAX: usize = 255;
+/// As an attribute it must fit a message of an object header, which has less than 64 KiB with the name.
+pub const VALUE_BYTES_MAX: usize = 60_000;
+/// The index of an array has 32 bits.
+pub(crate) const PLACES_MAX: u64 = u32::MAX as u64;
+/// So far may frames lie from each other in an index before many have come, as where several processes begin at once in the
+/// midst of a scan: places that are free take memory, and room in each commit, only near one that is not.
+pub(crate) const PLACES_FREE: u64 = 1 << 26;
+/// Tables have a place for every number: where only one of so many has a frame, a client that sends little takes much memory.
+pub(crate) const NUMBERS_A_FRAME: u64 = 1 << 10;
+/// Where chunks whose addresses follow from their numbers begin; stores' stripes are multiples or parts of it.
+const IMPLICIT_BASE: u64 = 1 << 20;
+
+/// One run. In JSON, with unknown keys refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a description: an object with `element`, `frame` and others")]
+pub struct DatasetSpec {
+    pub element: ElementType,
+    /// Sides of a frame in elements, the slowest first.
+    pub frame: Vec<u64>,
+    /// Sides of the scan, the slowest first; `null` where it has no end, which only the first may have. Absent: one
+    /// side without end.
+    #[serde(default = "endless")]
+    pub scan: Vec<Option<u64>>,
+    /// How far the sides of the scan may be extended after the run; `null`: without end. Absent: not beyond `scan`.
+    /// Several sides without end give the file a B-tree for an index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_max: Option<Vec<Option<u64>>>,
+    /// Sides of a chunk within a frame, or of the scan and the frame if it holds several frames; absent: the frame.
+    #[serde(default)]
+    pub chunk: Option<Vec<u64>>,
+    /// The regions of a detector of several elements, of which each comes from its own source; absent: one source that
+    /// brings whole frames. What lies between regions reads as the fill value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Region>,
+    #[serde(default = "bslz4")]
+    pub filter: Filter,
+    /// A user's own filter, which runs after `filter`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<PluginChoice>,
+    /// What missing elements read as, which an element must be able to be; absent: zero.
+    #[serde(default)]
+    pub fill: Option<Fill>,
+    #[serde(default)]
+    pub structure: Structure,
+    /// The scalars of each frame, in the order in which their numbers count.
+    #[serde(default)]
+    pub scalars: Vec<ScalarColumn>,
+    /// What holds for the whole run, by name: a group `values` beside the scalars, or a layout's NDAttributes that are no scalars.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, RunValue>,
+    /// What NXmx wants to know, for the structure `nexus`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nxmx: Option<Nxmx>,
+    #[serde(default)]
+    pub allocate: Allocate,
+    /// What chunk, filter, writers and alignment were chosen by; it is written into the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<Box<Advice>>,
+}
+
+fn endless() -> Vec<Option<u64>> {
+    vec![None]
+}
+
+fn bslz4() -> Filter {
+    Filter::BSLZ4
+}
+
+/// What of a frame one source brings, in elements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a region: an object with `offset` and `shape`")]
+pub struct Region {
+    pub offset: Vec<u64>,
+    pub shape: Vec<u64>,
+}
+
+/// The groups and datasets of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Structure {
+    /// `/data` and what belongs to it, at the root.
+    #[default]
+    Raw,
+    /// NXentry, NXinstrument, NXdetector, NXdata.
+    Nexus,
+    /// As a layout file says; in JSON its text.
+    Layout(Layout),
+}
+
+/// What holds for the whole run, as long as nobody says otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a value of `values` must be an integer, a number or a text")]
+pub enum RunValue {
+    Integer(i64),
+    Float(f64),
+    Text(String),
+}
+
+/// How chunks get their addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Allocate {
+    /// One after the other, so that many go to the file in one write.
+    #[default]
+    Packed,
+    /// Each at the space that it takes uncompressed; what is not written stays a hole.
+    Sparse,
+    /// Each at the place that its number says, so that the file needs no index. For raw frames of a scan that ends,
+    /// with zero as fill value, for that is how holes read.
+    Implicit,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the run cannot start: {0}")]
+pub struct BadDatasetSpec(pub String);
+
+/// Whether a group's member may have this name.
+pub fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && !matches!(name, "." | "..") && !name.contains(['/', '\0'])
+}
+
+impl DatasetSpec {
+    /// A description with everything by default.
+    pub fn new(element: ElementType, frame: Vec<u64>) -> DatasetSpec {
+        DatasetSpec {
+            element,
+            frame,
+            scan: endless(),
+            scan_max: None,
+            chunk: None,
+            sources: Vec::new(),
+            filter: bslz4(),
+            plugin: None,
+            fill: None,
+            structure: Structure::default(),
+            scalars: Vec::new(),
+            values: BTreeMap::new(),
+            nxmx: None,
+            allocate: Allocate::default(),
+            advice: None,
+        }
+    }
+
+    /// Sides of a chunk within a frame.
+    pub fn chunk(&self) -> Vec<u64> {
+        match &self.chunk {
+            Some(sides) => sides[sides.len().saturating_sub(self.frame.len())..].to_vec(),
+            None => self.frame.clone(),
+        }
+    }
+
+    /// Sides of a chunk along the scan, in frames.
+    pub fn chunk_scan(&self) -> Vec<u64> {
+        match &self.chunk {
+            Some(sides) if sides.len() > self.frame.len() => sides[..sides.len() - self.frame.len()].to_vec(),
+            _ => vec![1; self.scan.len()],
+        }
+    }
+
+    /// Frames that share chunks: a chunk group.
+    pub fn chunk_group_frames(&self) -> u64 {
+        self.chunk_scan().iter().product()
+    }
+
+    /// What each source brings.
+    pub fn regions(&self) -> Vec<Region> {
+        match self.sources.is_empty() {
+            true => vec![Region { offset: vec![0; self.frame.len()], shape: self.frame.clone() }],
+            false => self.sources.clone(),
+        }
+    }
+
+    /// Chunks of a frame along each side.
+    pub fn chunk_counts(&self) -> Vec<u64> {
+        self.frame.iter().zip(self.chunk()).map(|(side, chunk)| side.div_ceil(chunk)).collect()
+    }
+
+    pub fn chunks_per_frame(&self) -> u64 {
+        self.chunk_counts().iter().product()
+    }
+
+    pub fn frame_bytes(&self) -> usize {
+        self.frame.iter().product::<u64>() as usize * self.element.size()
+    }
+
+    /// Bytes of one frame's part of a chunk.
+    pub fn chunk_frame_bytes(&self) -> usize {
+        self.chunk().iter().product::<u64>() as usize * self.element.size()
+    }
+
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunk_frame_bytes() * self.chunk_group_frames() as usize
+    }
+
+    /// Frames that the run has at most.
+    pub fn frames_max(&self) -> Option<u64> {
+        self.scan.iter().copied().product()
+    }
+
+    /// Where in the scan frame `number` lies: row-major.
+    pub fn place(&self, number: u64) -> Vec<u64> {
+        let mut rest = number;
+        let mut place: Vec<u64> = self.scan[1..]
+            .iter()
+            .rev()
+            .map(|side| {
+                let side = side.expect("checked: inner sides end");
+                let at = rest % side;
+                rest /= side;
+                at
+            })
+            .collect();
+        place.push(rest);
+        place.reverse();
+        place
+    }
+
+    /// The frame at a place of the scan; `None` outside of it.
+    fn number(&self, place: &[u64]) -> Option<u64> {
+        let within = place.iter().zip(&self.scan).all(|(at, side)| side.is_none_or(|side| *at < side));
+        let sides: Vec<u64> = self.scan.iter().map(|side| side.unwrap_or(0)).collect();
+        within.then(|| ravel(place, &sides))
+    }
+
+    /// Chunks along each side of the scan; 0 along one without end, which is the first.
+    fn cells(&self) -> Vec<u64> {
+        self.scan
+            .iter()
+            .zip(self.chunk_scan())
+            .map(|(side, chunk)| side.map_or(0, |side| side.div_ceil(chunk)))
+            .collect()
+    }
+
+    /// The chunk group that a frame belongs to, and which of the chunk group's frames it is.
+    pub fn chunk_group_of(&self, frame: u64) -> (u64, u64) {
+        let (place, chunk) = (self.place(frame), self.chunk_scan());
+        let cell: Vec<u64> = place.iter().zip(&chunk).map(|(at, chunk)| at / chunk).collect();
+        let within: Vec<u64> = place.iter().zip(&chunk).map(|(at, chunk)| at % chunk).collect();
+        (ravel(&cell, &self.cells()), ravel(&within, &chunk))
+    }
+
+    /// Coordinates of a chunk group's chunks along the scan.
+    pub fn cell(&self, chunk_group: u64) -> Vec<u64> {
+        let cells = self.cells();
+        let inner: u64 = cells[1..].iter().product();
+        let mut cell = vec![chunk_group / inner];
+        cell.extend(unravel(chunk_group % inner, &cells[1..]));
+        cell
+    }
+
+    /// The chunk group of the chunk that begins at this element of the dataset, and its number within a frame; `None`
+    /// of one that the run does not have.
+    pub fn chunk_at(&self, offsets: &[u64]) -> Option<(u64, usize)> {
+        let sides: Vec<u64> = self.chunk_scan().into_iter().chain(self.chunk()).collect();
+        let cells: Vec<Option<u64>> =
+            self.scan.iter().zip(self.chunk_scan()).map(|(side, chunk)| Some(side.as_ref()?.div_ceil(chunk))).collect();
+        let counts: Vec<Option<u64>> = cells.into_iter().chain(self.chunk_counts().into_iter().map(Some)).collect();
+        let at: Vec<u64> = offsets.iter().zip(&sides).map(|(offset, side)| offset / side).collect();
+        let within =
+            at.len() == counts.len() && at.iter().zip(&counts).all(|(at, count)| count.is_none_or(|count| *at < count));
+        let (cell, chunk) = at.split_at_checked(self.scan.len()).filter(|_| within)?;
+        Some((ravel(cell, &self.cells()), ravel(chunk, &self.chunk_counts()) as usize))
+    }
+
+    /// The frames of a chunk group, in the order of their places in it.
+    pub fn frames_of(&self, chunk_group: u64) -> impl Iterator<Item = u64> {
+        let (cell, chunk) = (self.cell(chunk_group), self.chunk_scan());
+        (0..self.chunk_group_frames()).filter_map(move |slot| {
+            let within = unravel(slot, &chunk);
+            let place: Vec<u64> = (0..chunk.len()).map(|side| cell[side] * chunk[side] + within[side]).collect();
+            self.number(&place)
+        })
+    }
+
+    /// Frames of one step along the scan's first side.
+    pub fn row_frames(&self) -> u64 {
+        self.scan[1..].iter().map(|side| side.expect("checked: inner sides end")).product()
+    }
+
+    /// The dataset's shape with the frames below `frames`.
+    pub fn grid(&self, frames: u64) -> Grid {
+        let mut dims = vec![frames.div_ceil(self.row_frames())];
+        dims.extend(self.scan[1..].iter().flatten());
+        dims.extend(&self.frame);
+        let scan_max = self.scan_max.as_ref().unwrap_or(&self.scan);
+        let max = scan_max.iter().copied().chain(self.frame.iter().map(|side| Some(*side))).collect();
+        let chunk = self.chunk_scan().into_iter().chain(self.chunk()).collect();
+        Grid::new(dims, max, chunk, self.element.size())
+    }
+
+    /// One past the place of the frame's last chunk in an index that is an array: it has one for each chunk that may still
+    /// come before. `None` where there is no such index.
+    pub fn places(&self, frame: u64) -> Option<u64> {
+        if !matches!(self.index_kind(), IndexKind::FixedArray | IndexKind::ExtensibleArray) {
+            return None;
+        }
+        let mut last = self.cell(self.chunk_group_of(frame).0);
+        last.extend(self.chunk_counts().iter().map(|count| count - 1));
+        Some(self.grid(0).linear(&last).saturating_add(1))
+    }
+
+    /// Whether an index can tell of this frame.
+    pub fn takes_frame(&self, frame: u64) -> bool {
+        self.places(frame).is_none_or(|places| places <= PLACES_MAX)
+    }
+
+    /// Places of the index that each frame that comes may leave free. One that has many chunks may leave out another.
+    pub(crate) fn places_a_frame(&self) -> u64 {
+        NUMBERS_A_FRAME.max(self.chunks_per_frame().saturating_mul(2))
+    }
+
+    /// Whether an index can say that a chunk has so many bytes in the file.
+    pub fn takes_chunk(&self, bytes: u64) -> bool {
+        let plain = self.chunk_bytes() as u64;
+        match self.is_unfiltered() {
+            true => bytes == plain,
+            false => (1..=Element::new(true, plain).size_max()).contains(&bytes),
+        }
+    }
+
+    /// Whether chunks lie in the file as they are.
+    pub fn is_unfiltered(&self) -> bool {
+        self.filter.is_raw() && self.plugin.is_none()
+    }
+
+    /// The filters as readers must undo them.
+    pub fn filter_messages(&self) -> Vec<FilterMessage> {
+        let mut messages = self.filter.messages(self.element.size(), self.chunk_bytes() as u64);
+        if let Some(plugin) = &self.plugin
+            && let Some(FilterRegistration { id, name }) = plugin.registered.clone()
+        {
+            messages.push(FilterMessage { id, name, values: plugin.values.clone() });
+        }
+        messages
+    }
+
+    /// Where the chunk with this number lies if addresses follow from numbers.
+    pub fn implicit_address(&self, chunk: u64) -> u64 {
+        IMPLICIT_BASE + chunk * self.chunk_bytes() as u64
+    }
+
+    /// The first address that is handed out.
+    pub fn first_address(&self) -> u64 {
+        match self.allocate {
+            Allocate::Implicit => {
+                self.implicit_address(self.frames_max().expect("checked: the scan ends") * self.chunks_per_frame())
+            }
+            Allocate::Packed | Allocate::Sparse => superblock::LENGTH as u64,
+        }
+    }
+
+    /// How the chunks of the dataset are found.
+    pub fn index_kind(&self) -> IndexKind {
+        match self.allocate {
+            Allocate::Implicit => IndexKind::Implicit { base: IMPLICIT_BASE },
+            Allocate::Packed | Allocate::Sparse => self.grid(0).index_kind(),
+        }
+    }
+
+    /// The fill value as one element.
+    pub fn fill_element(&self) -> Vec<u8> {
+        self.fill.unwrap_or(Fill::Whole(0)).element(self.element)
+    }
+}
+
+/// The bits of the nearest half-precision number towards zero; too large a number becomes infinite, too small a one zero.
+pub(crate) fn half(value: f64) -> u16 {
+    let bits = (value as f32).to_bits();
+    let sign = (bits >> 16 & 0x8000) as u16;
+    if value.is_nan() {
+        return sign | 0x7e00;
+    }
+    match (bits >> 23 & 0xff) as i32 - 112 {
+        ..=0 => sign,
+        31.. => sign | 0x7c00,
+        exponent => sign | (exponent as u16) << 10 | (bits >> 13 & 0x3ff) as u16,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,289 @@
+//! What of a journal is so: its entries checked against the file, and what it lacks taken from the file's last commit.
+
+use super::UnfinishedRun;
+use super::committed::LastCommit;
+use super::holes::Holes;
+use crate::allocate::punch;
+use crate::catalog::Catalog;
+use crate::dataset_spec::{Allocate, ScalarColumn};
+use crate::frame::{FrameStatus, Nanoseconds};
+use crate::hdf5::UNDEFINED;
+use crate::journal::{ChunkGroupEntry, Contents, Damage, JournalEntry};
+use crate::writer::{check, unix_nanos};
+use rustix::fs::Advice;
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What is known of a run after a crash.
+pub(crate) struct IntactFrames {
+    /// As a journal that was never damaged would have them.
+    pub entries: Vec<JournalEntry>,
+    /// Which these make.
+    pub catalog: Catalog,
+    /// Frames that the journal lacked.
+    pub restored: u64,
+    /// What of the journal is lost, after that.
+    pub damage: Damage,
+    /// Frames of which something that the journal tells of is not whole in the file.
+    pub spoiled: BTreeSet<u64>,
+}
+
+impl IntactFrames {
+    fn push(&mut self, entry: JournalEntry, time: Nanoseconds) {
+        self.catalog.apply(&entry, time);
+        self.entries.push(entry);
+    }
+
+    /// Whether these are frames of which no index can tell.
+    fn is_beyond(&self, chunk_group: &ChunkGroupEntry) -> bool {
+        let highest = self.catalog.frames();
+        chunk_group.frames.iter().all(|frame| {
+            !self.catalog.description.takes_frame(frame.number) && check::near(frame.number, highest).is_ok()
+        })
+    }
+
+    /// Frames with all or some of their bytes.
+    fn frames(&self) -> u64 {
+        let counts = self.catalog.counts();
+        counts.frames - counts.missing - counts.damaged
+    }
+}
+
+impl UnfinishedRun {
+    /// The journal's entries, those of frames that are not whole in the file replaced by marks of damage; with what the
+    /// file's last commit tells beyond them.
+    pub fn sound(&self) -> io::Result<IntactFrames> {
+        self.let_go_of_cache()?;
+        let contents = &self.contents;
+        let catalog = Catalog::new(contents.description.clone());
+        let committed = self.committed(&catalog);
+        let mut sound = IntactFrames {
+            entries: Vec::new(),
+            catalog,
+            restored: 0,
+            damage: contents.damage,
+            spoiled: BTreeSet::new(),
+        };
+        let times = durable_times(&contents.entries);
+        let (now, length) = (unix_nanos(), self.file.metadata()?.len());
+        let holes =
+            Holes::of(&self.file, contents.entries.iter().map(JournalEntry::end).fold(0, u64::max).min(length))?;
+        let mut spoiled = BTreeSet::new();
+        for (number, entry) in contents.entries.iter().enumerate() {
+            if number == contents.intact {
+                sound.add_columns(contents, committed.as_ref());
+            }
+            // Nobody knows how many records are lost, and so where those stand that a mark behind damage has counted.
+            let synced = times.get(number).copied().filter(|_| number < contents.intact);
+            let time = synced.unwrap_or(now);
+            match (entry, synced) {
+                // As earlier programs took them: no file can have these frames.
+                (JournalEntry::ChunkGroup(chunk_group), _) if sound.is_beyond(chunk_group) => {
+                    for frame in &chunk_group.frames {
+                        sound.push(JournalEntry::Damaged { frame: frame.number }, time);
+                    }
+                }
+                // One that was never ours, which tells of nothing.
+                (JournalEntry::ChunkGroup(chunk_group), _) if !chunk_group.fits(&contents.description) => {}
+                // A loss of power may have taken any of what no mark covers, and who cuts the file, what one does.
+                (JournalEntry::ChunkGroup(chunk_group), synced)
+                    if entry.end() > length
+                        || (synced.is_none() || chunk_group.stored().any(|chunk| holes.touch(&chunk.range())))
+                            && !whole(&self.file, chunk_group)? =>
+                {
+                    spoiled.insert(chunk_group.chunk_group);
+                    for frame in &chunk_group.frames {
+                        sound.spoiled.insert(frame.number);
+                        sound.push(JournalEntry::Damaged { frame: frame.number }, time);
+                    }
+                }
+                _ => sound.push(entry.clone(), time),
+            }
+        }
+        if contents.intact == contents.entries.len() {
+            sound.add_columns(contents, committed.as_ref());
+        }
+        let before = sound.frames();
+        if let Some(committed) = &committed {
+            for (entry, durable) in committed.beyond(&sound.catalog, &self.file, &spoiled)? {
+                sound.push(entry, durable.unwrap_or(now));
+            }
+            committed.late().for_each(|frame| sound.catalog.mark_late(frame));
+        }
+        self.borne_out(&mut sound, now)?;
+        sound.restored = sound.frames() - before;
+        sound.damage.end = sound.restored > sound.damage.frames_max;
+        sound.damage.frames_max = sound.damage.frames_max.saturating_sub(sound.restored);
+        let lacking = !contents.damage.is_none() || contents.torn_bytes > 0 || sound.restored > 0;
+        if let Some(committed) = committed.filter(|_| lacking) {
+            for entry in committed.scalars(&sound.catalog) {
+                sound.push(entry, now);
+            }
+        }
+        // Where the journal's end is gone, frames may lie there whole of which only it told.
+        if !sound.damage.end {
+            blank_missing(&self.file, &sound.catalog)?;
+        }
+        Ok(sound)
+    }
+
+    /// What a sync could not write stays readable in the kernel's memory, is taken for written there, and no later sync says
+    /// so: only what is read from the store is in the file. Not pages at a time, for the kernel may keep many as one.
+    fn let_go_of_cache(&self) -> io::Result<()> {
+        self.file.sync_data()?;
+        match rustix::fs::fadvise(&*self.file, 0, None, Advice::DontNeed) {
+            // A store whose pages the kernel does not keep.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What the file's last commit says. Where the journal is whole it says nothing new, so that one that cannot be read
+    /// keeps nothing from being recovered.
+    fn committed(&self, catalog: &Catalog) -> Option<LastCommit> {
+        let read = LastCommit::read(&self.path, &self.file, catalog);
+        read.unwrap_or_else(|why| {
+            tracing::warn!(path = %self.path.display(), "its last commit cannot be read, only its journal is used: {why}");
+            None
+        })
+    }
+
+    /// Chunk groups that damaged records seem to tell of, and nothing else: a frame is there if the file bears the
+    /// record out, and damaged if the record only names it.
+    fn borne_out(&self, sound: &mut IntactFrames, now: Nanoseconds) -> io::Result<()> {
+        let description = &self.contents.description;
+        let regions = description.regions().len();
+        for chunk_group in &self.contents.doubtful {
+            let known = |frame: u64| sound.catalog.status_of(frame) != FrameStatus::Missing;
+            // Chunk group and number say the same, and so one bit cannot turn a frame into another.
+            let named = chunk_group.frames.iter().all(|frame| {
+                check::number(description, frame.number, sound.catalog.frames()).is_ok()
+                    && description.chunk_group_of(frame.number).0 == chunk_group.chunk_group
+                    && !known(frame.number)
+            });
+            if !named || !chunk_group.fits(description) {
+                continue;
+            }
+            let there = |frames: usize| frames as u64 == description.frames_of(chunk_group.chunk_group).count() as u64;
+            let proven = regions == 1
+                && there(chunk_group.frames.len())
+                && chunk_group.chunks.iter().all(|chunk| chunk.address != UNDEFINED && chunk.mask == 0)
+                && whole(&self.file, chunk_group)?;
+            let mut chunk_group = chunk_group.clone();
+            for frame in &mut chunk_group.frames {
+                // What else the record says is not proven.
+                (frame.times, frame.missing) = ([0; 4], Vec::new());
+            }
+            if proven {
+                sound.push(JournalEntry::ChunkGroup(chunk_group), now);
+            } else {
+                chunk_group
+                    .frames
+                    .iter()
+                    .for_each(|frame| sound.push(JournalEntry::Damaged { frame: frame.number }, now));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl IntactFrames {
+    /// Columns that the journal has lost, before entries that count them. Those behind damage of which nothing else tells
+    /// are left out.
+    fn add_columns(&mut self, contents: &Contents, committed: Option<&LastCommit>) {
+        let columns = committed.map(|committed| committed.columns(&self.catalog)).unwrap_or_default();
+        let now = unix_nanos();
+        columns.into_iter().for_each(|column| self.push(column, now));
+        let known = |column: &&ScalarColumn| self.catalog.scalars.iter().any(|(known, _)| known == *column);
+        self.damage.columns -= contents.columns.iter().filter(known).count() as u64;
+    }
+}
+
+/// How many entries had been synced, which marks say that nothing has damaged.
+pub fn synced(contents: &Contents) -> usize {
+    durable_times(&contents.entries).len().min(contents.intact)
+}
+
+/// When each of the entries that marks cover was synced.
+fn durable_times(entries: &[JournalEntry]) -> Vec<u64> {
+    let mut times = Vec::new();
+    for entry in entries {
+        if let JournalEntry::Durable { entries: covered, time } = entry {
+            let covered = (*covered).min(entries.len() as u64) as usize;
+            times.resize(covered.max(times.len()), *time);
+        }
+    }
+    times
+}
+
+/// Where addresses follow from numbers, whatever of a frame lies in the file reads as the frame, even if it never came as
+/// a whole.
+fn blank_missing(file: &File, catalog: &Catalog) -> io::Result<()> {
+    let description = &catalog.description;
+    if description.allocate != Allocate::Implicit {
+        return Ok(());
+    }
+    let chunks = description.chunks_per_frame();
+    let zeros = vec![0; description.chunk_bytes()];
+    let absent = |frame: &u64| matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
+    let first = description.first_address();
+    if file.metadata()?.len() < first {
+        file.set_len(first)?;
+    }
+    for frame in (0..description.frames_max().unwrap_or(0)).filter(absent) {
+        for chunk in frame * chunks..(frame + 1) * chunks {
+            let address = description.implicit_address(chunk);
+            if !punch(file, address..address + zeros.len() as u64)? {
+                file.write_all_at(&zeros, address)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether all chunks of a chunk group lie in the file as they were written.
+fn whole(file: &File, chunk_group: &ChunkGroupEntry) -> io::Result<bool> {
+    let length = file.metadata()?.len();
+    for chunk in chunk_group.chunks.iter().filter(|chunk| chunk.address != UNDEFINED) {
+        if chunk.address.checked_add(chunk.size).is_none_or(|end| end > length) {
+            return Ok(false);
+        }
+        match read_stored(file, chunk.range())? {
+            Some(bytes) if xxh3_64(&bytes) == chunk.checksum => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// What lies in the file there; `None` if the store has lost it, which says so: one bad block must not keep all else from
+/// being recovered.
+///
+/// # Errors
+/// If the store does not answer, as one that is away for a while: nothing is known then.
+pub(super) fn read_stored(file: &File, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    match file.read_exact_at(&mut bytes, range.start) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(error) if is_loss(&error) => {
+            tracing::warn!("the store has lost what lies in the file at {range:?}: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Errors of a medium, of a checksum that a file system or a device keeps, and of a file that was cut just now.
+fn is_loss(error: &io::Error) -> bool {
+    let lost = [Errno::IO, Errno::NODATA, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN];
+    let errno = Errno::from_io_error(error);
+    error.kind() == io::ErrorKind::UnexpectedEof || errno.is_some_and(|errno| lost.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! A file without a journal: whether its run ended in order, which left none, or the journal was lost.
+
+use crate::hdf5::superblock::{self, Superblock};
+use crate::report::{RunReport, report};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// What a file without a journal is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Alone {
+    /// Its run ended in order, or was recovered.
+    Finished,
+    /// The journal is missing.
+    Unfinished(UnfinishedFile),
+    /// Nothing that a run of ours leaves.
+    Foreign(String),
+}
+
+/// What an unfinished file opens with.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct UnfinishedFile {
+    /// With all their bytes, and by whatever way they came.
+    pub frames: u64,
+    pub missing: u64,
+    pub damaged: u64,
+    pub partial: u64,
+}
+
+/// Tells a finished file from one that is not: while a run writes its file, that is longer than its superblock says, and is
+/// cut when the run ends.
+pub fn look(path: &Path) -> io::Result<Alone> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Ok(Alone::Foreign("it is a directory; give the run's file in it".into()));
+    }
+    let bytes = metadata.len();
+    let mut head = [0; superblock::LENGTH];
+    match file.read_exact_at(&mut head, 0) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Ok(Alone::Foreign(format!("it has {bytes} bytes, less than the head of an HDF5 file")));
+        }
+        Err(error) => return Err(error),
+    }
+    let Some(Superblock { end, .. }) = Superblock::decode(&head) else {
+        return Ok(match head.iter().all(|byte| *byte == 0) {
+            true => Alone::Unfinished(UnfinishedFile::default()),
+            false => Alone::Foreign("it does not begin as an HDF5 file of a run does".into()),
+        });
+    };
+    match bytes {
+        _ if bytes < end => Ok(Alone::Foreign(format!(
+            "it was cut short outside: it has {bytes} of the {end} bytes that it is to have, and no reader opens it"
+        ))),
+        _ if bytes == end => Ok(Alone::Finished),
+        _ => Ok(match report(path) {
+            Ok(report) => Alone::Unfinished(UnfinishedFile::of(&report)),
+            Err(error) => Alone::Foreign(error.to_string()),
+        }),
+    }
+}
+
+impl UnfinishedFile {
+    fn of(report: &RunReport) -> UnfinishedFile {
+        let RunReport { received, missing, damaged, duplicate, late, partial, .. } = *report;
+        UnfinishedFile { frames: received + duplicate + late, missing, damaged, partial }
+    }
+}
+
+/// What there is to do about an unfinished file whose journal is not there.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{path} is not finished, and its journal {journal} is missing, which alone knows the frames after the last commit: if it was \
+     moved away, put it back and recover again; as it is, the file opens with the {} frames of its last commit \
+     ({} missing, {} damaged, {} partial)",
+    left.frames, left.missing, left.damaged, left.partial
+)]
+pub struct NoJournal {
+    pub path: PathBuf,
+    pub journal: PathBuf,
+    pub left: UnfinishedFile,
+}

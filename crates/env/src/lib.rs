@@ -1,0 +1,29 @@
+//! The one seam to the outside: clock, chance, disk, the object store over a POSIX directory, and the layout of a
+//! volume's directory.
+//!
+//! Everything else in Varve reaches time, randomness and files through here (`clippy.toml` bans the rest), so that a
+//! whole cluster can later run on one thread from one seed. Nothing here knows what the bytes mean.
+
+// This is the outside: what the other rooms may not call is called here.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod clock;
+pub mod disk;
+pub mod flock;
+pub mod identity;
+pub mod key_hash;
+pub mod posix_store;
+pub mod power_loss;
+pub mod printable;
+pub mod priority;
+pub mod private_file;
+pub mod random;
+pub mod reserve;
+pub mod runtime_dir;
+pub mod shm_slot;
+pub mod spin;
+pub mod stages;
+pub mod store_path;
+pub mod store_url;
+pub mod toml_text;
+pub mod volume_dir;

@@ -1,0 +1,417 @@
+//! One suite over this store and over `object_store`'s own in memory, where they mean the same; then what only this
+//! store promises.
+
+use super::*;
+use bytes::Bytes;
+use object_store::memory::InMemory;
+use object_store::{Error, GetRange, ObjectStoreExt, UpdateVersion};
+use std::path::{Path, PathBuf};
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+}
+
+fn posix() -> (tempfile::TempDir, PosixStore) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(directory.path()).unwrap();
+    (directory, store)
+}
+
+/// Runs `test` in every world: in memory, and on a directory with each way to create exclusively, with and without
+/// reads that do not wait.
+fn everywhere(test: impl Fn(&dyn ObjectStore)) {
+    test(&InMemory::new());
+    for exclusive in [Exclusive::RenameNoReplace, Exclusive::Link] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = PosixStore::with_exclusive(directory.path().to_owned(), exclusive);
+        store.inner.reads_without_waiting.store(exclusive != Exclusive::Link, std::sync::atomic::Ordering::Relaxed);
+        test(&store);
+        assert_eq!(hidden(directory.path()), 0, "{exclusive:?} left temporary files");
+    }
+}
+
+fn hidden(directory: &Path) -> usize {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    entries
+        .map(|entry| match entry.file_type().unwrap().is_dir() {
+            true => hidden(&entry.path()),
+            false => usize::from(entry.file_name().to_string_lossy().starts_with(disk::TEMPORARY_PREFIX)),
+        })
+        .sum()
+}
+
+fn path(text: &str) -> ObjectPath {
+    ObjectPath::from(text)
+}
+
+async fn put(store: &dyn ObjectStore, name: &str, content: &'static [u8]) -> PutResult {
+    store.put(&path(name), content.into()).await.unwrap()
+}
+
+async fn create(store: &dyn ObjectStore, name: &str, content: &'static [u8]) -> Result<PutResult> {
+    store.put_opts(&path(name), content.into(), PutMode::Create.into()).await
+}
+
+async fn update(store: &dyn ObjectStore, name: &str, content: Bytes, e_tag: Option<String>) -> Result<PutResult> {
+    let version = UpdateVersion { e_tag, version: None };
+    store.put_opts(&path(name), content.into(), PutMode::Update(version).into()).await
+}
+
+async fn content(store: &dyn ObjectStore, name: &str) -> Bytes {
+    store.get(&path(name)).await.unwrap().bytes().await.unwrap()
+}
+
+async fn names(store: &dyn ObjectStore, prefix: Option<&str>) -> Vec<String> {
+    let prefix = prefix.map(path);
+    let mut names: Vec<_> =
+        store.list(prefix.as_ref()).map_ok(|meta| meta.location.to_string()).try_collect().await.unwrap();
+    names.sort();
+    names
+}
+
+/// Objects are put, replaced, read, measured and deleted.
+#[test]
+fn objects_are_put_and_read() {
+    everywhere(|store| {
+        block_on(async {
+            put(store, "a/b/c", b"first").await;
+            put(store, "a/b/c", b"second").await;
+            put(store, "empty", b"").await;
+            assert_eq!(content(store, "a/b/c").await, "second");
+            assert_eq!(content(store, "empty").await, "");
+            assert_eq!(store.head(&path("a/b/c")).await.unwrap().size, 6);
+            store.delete(&path("a/b/c")).await.unwrap();
+            assert!(matches!(store.get(&path("a/b/c")).await, Err(Error::NotFound { .. })));
+            assert!(matches!(store.head(&path("a/b")).await, Err(Error::NotFound { .. })));
+            assert!(matches!(store.head(&path("a/b/c/d")).await, Err(Error::NotFound { .. })));
+        })
+    });
+}
+
+/// Ranges are cut at the object's end; one that begins beyond it is an error.
+#[test]
+fn ranges_are_read() {
+    everywhere(|store| {
+        block_on(async {
+            put(store, "object", b"0123456789").await;
+            let range = |range: GetRange| async move {
+                let options = GetOptions::new().with_range(Some(range));
+                store.get_opts(&path("object"), options).await.unwrap().bytes().await.unwrap()
+            };
+            assert_eq!(range(GetRange::Bounded(2..5)).await, "234");
+            assert_eq!(range(GetRange::Bounded(8..50)).await, "89");
+            assert_eq!(range(GetRange::Offset(7)).await, "789");
+            assert_eq!(range(GetRange::Suffix(2)).await, "89");
+            assert_eq!(store.get_ranges(&path("object"), &[0..1, 4..6]).await.unwrap(), ["0", "45"]);
+            assert!(store.get_range(&path("object"), 10..11).await.is_err());
+        })
+    });
+}
+
+/// `PutMode::Create` refuses a taken name and leaves it alone.
+#[test]
+fn creation_is_exclusive() {
+    everywhere(|store| {
+        block_on(async {
+            create(store, "manifest/1", b"mine").await.unwrap();
+            assert!(matches!(create(store, "manifest/1", b"theirs").await, Err(Error::AlreadyExists { .. })));
+            assert_eq!(content(store, "manifest/1").await, "mine");
+            store.delete(&path("manifest/1")).await.unwrap();
+            create(store, "manifest/1", b"again").await.unwrap();
+            put(store, "manifest/1", b"replaced").await;
+            assert_eq!(content(store, "manifest/1").await, "replaced");
+        })
+    });
+}
+
+/// `PutMode::Update` replaces exactly the version it names.
+#[test]
+fn updates_compare_and_swap() {
+    everywhere(|store| {
+        block_on(async {
+            let first = put(store, "boundary", b"one").await.e_tag;
+            assert_eq!(store.get(&path("boundary")).await.unwrap().meta.e_tag, first);
+            assert_eq!(store.head(&path("boundary")).await.unwrap().e_tag, first);
+            let second = update(store, "boundary", "two".into(), first.clone()).await.unwrap().e_tag;
+            assert_ne!(first, second);
+            let stale = update(store, "boundary", "three".into(), first.clone()).await;
+            assert!(matches!(stale, Err(Error::Precondition { .. })));
+            assert!(matches!(update(store, "none", "x".into(), second).await, Err(Error::Precondition { .. })));
+            assert!(update(store, "boundary", "x".into(), None).await.is_err());
+            assert_eq!(content(store, "boundary").await, "two");
+            let options = GetOptions::new().with_if_match(first);
+            assert!(matches!(store.get_opts(&path("boundary"), options).await, Err(Error::Precondition { .. })));
+        })
+    });
+}
+
+/// Lists give what is below a prefix of whole parts, also from an offset, and one level with its prefixes.
+#[test]
+fn lists_are_by_prefix_offset_and_level() {
+    everywhere(|store| {
+        block_on(async {
+            for name in ["a/1", "a/2", "a/b/3", "ab", "c"] {
+                put(store, name, b"x").await;
+            }
+            assert_eq!(names(store, None).await, ["a/1", "a/2", "a/b/3", "ab", "c"]);
+            assert_eq!(names(store, Some("a")).await, ["a/1", "a/2", "a/b/3"]);
+            assert_eq!(names(store, Some("a/1")).await, [""; 0]);
+            assert_eq!(names(store, Some("none")).await, [""; 0]);
+            let after: Vec<_> = store
+                .list_with_offset(Some(&path("a")), &path("a/1"))
+                .map_ok(|meta| meta.location.to_string())
+                .try_collect()
+                .await
+                .unwrap();
+            assert_eq!(after, ["a/2", "a/b/3"]);
+            store.delete(&path("a/b/3")).await.unwrap();
+            put(store, "a/c/d/4", b"x").await;
+            let level = store.list_with_delimiter(Some(&path("a"))).await.unwrap();
+            assert_eq!(level.common_prefixes, [path("a/c")]);
+            let objects: Vec<_> = level.objects.iter().map(|meta| (meta.location.as_ref(), meta.size)).collect();
+            assert_eq!(objects, [("a/1", 1), ("a/2", 1)]);
+        })
+    });
+}
+
+/// Copies and renames, over a taken name or refusing it.
+#[test]
+fn objects_are_copied_and_renamed() {
+    everywhere(|store| {
+        block_on(async {
+            create(store, "from", b"content").await.unwrap();
+            put(store, "taken", b"old").await;
+            store.copy(&path("from"), &path("far/copy")).await.unwrap();
+            assert_eq!(content(store, "far/copy").await, "content");
+            let refused = store.copy_if_not_exists(&path("from"), &path("taken")).await;
+            assert!(matches!(refused, Err(Error::AlreadyExists { .. })));
+            let refused = store.rename_if_not_exists(&path("from"), &path("taken")).await;
+            assert!(matches!(refused, Err(Error::AlreadyExists { .. })));
+            assert_eq!(content(store, "from").await, "content");
+            store.rename_if_not_exists(&path("from"), &path("other/free")).await.unwrap();
+            store.rename(&path("other/free"), &path("taken")).await.unwrap();
+            assert_eq!(content(store, "taken").await, "content");
+            assert_eq!(names(store, None).await, ["far/copy", "taken"]);
+            assert!(matches!(store.copy(&path("from"), &path("x")).await, Err(Error::NotFound { .. })));
+            assert!(matches!(store.rename(&path("from"), &path("x")).await, Err(Error::NotFound { .. })));
+        })
+    });
+}
+
+/// Parts arrive in any order; nothing is seen before the end, nor after an abort.
+#[test]
+fn multipart_objects_appear_whole() {
+    everywhere(|store| {
+        block_on(async {
+            let mut upload = store.put_multipart(&path("a/large")).await.unwrap();
+            let parts: Vec<_> = (0..4u8).map(|part| upload.put_part(vec![part; 3_000_000].into())).collect();
+            futures::future::try_join_all(parts.into_iter().rev()).await.unwrap();
+            assert!(matches!(store.head(&path("a/large")).await, Err(Error::NotFound { .. })));
+            let e_tag = upload.complete().await.unwrap().e_tag;
+            let got = store.get(&path("a/large")).await.unwrap();
+            assert_eq!(got.meta.e_tag, e_tag);
+            let bytes = got.bytes().await.unwrap();
+            assert_eq!(bytes.len(), 12_000_000);
+            assert!(bytes.chunks(3_000_000).enumerate().all(|(part, chunk)| chunk.iter().all(|b| *b == part as u8)));
+            let mut aborted = store.put_multipart(&path("a/aborted")).await.unwrap();
+            aborted.put_part("x".into()).await.unwrap();
+            aborted.abort().await.unwrap();
+            assert_eq!(names(store, None).await, ["a/large"]);
+        })
+    });
+}
+
+/// "A true compare-and-swap": of concurrent updates of one version one wins, so no increment is lost, between threads
+/// with a store each (as processes have) and with overwrites of another object among them.
+#[test]
+fn concurrent_updates_lose_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(directory.path()).unwrap();
+    block_on(put(&store, "counter", b"0"));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let store = PosixStore::open(directory.path()).unwrap();
+                for _ in 0..50 {
+                    block_on(increment(&store));
+                    block_on(put(&store, "other", b"x"));
+                }
+            });
+        }
+    });
+    assert_eq!(block_on(content(&store, "counter")), "200");
+}
+
+async fn increment(store: &PosixStore) {
+    loop {
+        let got = store.get(&path("counter")).await.unwrap();
+        let e_tag = got.meta.e_tag.clone();
+        let count: u32 = std::str::from_utf8(&got.bytes().await.unwrap()).unwrap().parse().unwrap();
+        match update(store, "counter", (count + 1).to_string().into(), e_tag).await {
+            Ok(_) => return,
+            Err(Error::Precondition { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The same between processes: this test runs itself as a child that increments, twice at once.
+#[test]
+fn updates_of_two_processes_lose_nothing() {
+    const CHILD: &str = "VARVE_TEST_UPDATES_OF";
+    if let Some(root) = std::env::var_os(CHILD) {
+        let store = PosixStore::open(PathBuf::from(root)).unwrap();
+        (0..100).for_each(|_| block_on(increment(&store)));
+        return;
+    }
+    let (directory, store) = posix();
+    block_on(put(&store, "counter", b"0"));
+    let children: Vec<_> = (0..2)
+        .map(|_| {
+            std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "posix_store::tests::updates_of_two_processes_lose_nothing"])
+                .env(CHILD, directory.path())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(block_on(content(&store, "counter")), "200");
+}
+
+/// Names of the store's own are refused, hidden, and removed at the start if a crash left them.
+#[test]
+fn leftovers_are_hidden_and_removed() {
+    let (directory, store) = posix();
+    block_on(put(&store, "a/object", b"x"));
+    std::fs::write(directory.path().join("a/.~tmp.0123"), b"half").unwrap();
+    assert_eq!(block_on(names(&store, None)), ["a/object"]);
+    // Such a name cannot even be made except by parsing one.
+    let reserved = ObjectPath::parse("a/.~tmp.0123").unwrap();
+    assert!(matches!(block_on(store.head(&reserved)), Err(Error::NotSupported { .. })));
+    assert_eq!(store.remove_leftovers().unwrap(), 1);
+    assert_eq!(hidden(directory.path()), 0);
+    assert_eq!(block_on(content(&store, "a/object")), "x");
+}
+
+/// "ENOSPC, EIO and EROFS stay recognisable", however deep the error is wrapped.
+#[test]
+fn system_errors_stay_recognisable() {
+    for code in [libc::ENOSPC, libc::EIO, libc::EROFS] {
+        let wrapped = error::failed("write", &path("a"))(io::Error::from_raw_os_error(code));
+        let wrapped = io::Error::other(std::sync::Arc::new(wrapped));
+        assert_eq!(io_error_within(&wrapped).and_then(io::Error::raw_os_error), Some(code));
+    }
+    assert!(io_error_within(&io::Error::other("no code")).is_none());
+}
+
+/// A get of more than one piece is streamed whole.
+#[test]
+fn large_objects_are_streamed() {
+    let (_directory, store) = posix();
+    let large: Vec<u8> = (0..20_000_000u32).map(|at| (at / 1000) as u8).collect();
+    block_on(store.put(&path("large"), large.clone().into())).unwrap();
+    assert_eq!(block_on(content(&store, "large")), large);
+    let range = block_on(store.get_range(&path("large"), 5_000_000..5_000_100)).unwrap();
+    assert_eq!(range, large[5_000_000..5_000_100]);
+}
+
+/// A file that was cut is told at once: what is `Generic`, SlateDB tries again for seconds.
+#[test]
+fn read_beyond_the_end_is_not_retried() {
+    let (_directory, store) = posix();
+    block_on(async {
+        put(&store, "a", b"short").await;
+        let error = store.get_range(&path("a"), 100..200).await.unwrap_err();
+        assert!(matches!(error, Error::NotSupported { .. }) && error.to_string().contains("read a"), "{error:?}");
+    });
+}
+
+/// A store that was moved away is missing, and nothing takes its name meanwhile, so that it can come back.
+#[test]
+fn moved_root_is_not_recreated() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, moved) = (directory.path().join("volume/shards"), directory.path().join("moved"));
+    std::fs::create_dir_all(&root).unwrap();
+    let store = PosixStore::open(root.as_path()).unwrap();
+    block_on(async {
+        put(&store, "0000/a", b"x").await;
+        std::fs::rename(directory.path().join("volume"), &moved).unwrap();
+        for name in ["b", "0000/b", "0000/manifest/b"] {
+            let payload = || PutPayload::from_static(b"y");
+            let update = PutMode::Update(UpdateVersion { e_tag: Some("\"0\"".into()), version: None });
+            for mode in [PutMode::Overwrite, PutMode::Create, update] {
+                let error = store.put_opts(&path(name), payload(), mode.into()).await.unwrap_err();
+                assert_eq!(io_error_within(&error).map(io::Error::kind), Some(io::ErrorKind::NotFound), "{error}");
+            }
+            store.put_multipart(&path(name)).await.unwrap_err();
+            store.copy(&path("0000/a"), &path(name)).await.unwrap_err();
+            store.rename(&path("0000/a"), &path(name)).await.unwrap_err();
+            assert!(!directory.path().join("volume").exists(), "{name}");
+        }
+        // Only the store's own directory is missing: a volume that was half removed.
+        std::fs::create_dir(directory.path().join("volume")).unwrap();
+        store.put(&path("0000/b"), "y".into()).await.unwrap_err();
+        assert!(!root.exists());
+        std::fs::remove_dir(directory.path().join("volume")).unwrap();
+        std::fs::rename(&moved, directory.path().join("volume")).unwrap();
+        put(&store, "0000/manifest/b", b"y").await;
+        assert_eq!(content(&store, "0000/a").await, "x");
+    });
+}
+
+/// While the store is away nothing is known of what is in it: to say that an object is missing, or that a listing is
+/// empty, would have a database made where there is one. All of it may be tried again.
+#[test]
+fn unreachable_store_reports_no_missing_objects() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, moved) = (directory.path().join("volume/shards"), directory.path().join("moved"));
+    std::fs::create_dir_all(&root).unwrap();
+    let store = PosixStore::open(root.as_path()).unwrap();
+    let is_trouble = |error: &Error| {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Generic { .. }), "{error:?}");
+        assert!(text.contains("is not there") && text.contains("bring it back"), "{text}");
+    };
+    let all = async |store: &PosixStore| {
+        let names = ["0000/manifest/1", "0000/manifest/2", "absent"];
+        let mut errors = Vec::new();
+        for name in names {
+            errors.extend(store.get(&path(name)).await.err());
+            errors.extend(store.head(&path(name)).await.err());
+            errors.extend(store.delete(&path(name)).await.err());
+            let update = PutMode::Update(UpdateVersion { e_tag: Some("\"0\"".into()), version: None });
+            errors.extend(store.put_opts(&path(name), "y".into(), update.into()).await.err());
+            errors.extend(store.copy(&path(name), &path("copy")).await.err());
+        }
+        for prefix in ["0000/manifest", "0000", "absent"] {
+            errors.extend(store.list(Some(&path(prefix))).try_collect::<Vec<_>>().await.err());
+            errors.extend(store.list_with_delimiter(Some(&path(prefix))).await.err());
+        }
+        errors.extend(store.list(None).try_collect::<Vec<_>>().await.err());
+        errors
+    };
+    block_on(async {
+        put(&store, "0000/manifest/1", b"x").await;
+        std::fs::rename(directory.path().join("volume"), &moved).unwrap();
+        assert!(!store.is_there());
+        let errors = all(&store).await;
+        assert_eq!(errors.len(), 3 * 5 + 3 * 2 + 1);
+        errors.iter().for_each(is_trouble);
+        std::fs::rename(&moved, directory.path().join("volume")).unwrap();
+        assert!(store.is_there());
+        // What is missing in a store that is there is missing, and so is what is below an object.
+        for absent in ["absent", "0000/manifest", "0000/manifest/1/below"] {
+            let error = store.get(&path(absent)).await.unwrap_err();
+            assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
+            store.delete(&path("absent")).await.unwrap();
+        }
+        for empty in ["absent", "0000/manifest/1"] {
+            assert!(store.list(Some(&path(empty))).try_collect::<Vec<_>>().await.unwrap().is_empty());
+        }
+        assert_eq!(content(&store, "0000/manifest/1").await, "x");
+    });
+}

@@ -1,0 +1,425 @@
+//! Memory that a server shares with one connection's client on its host, in which one request and its answer lie: while
+//! both sides look, neither calls the kernel.
+//!
+//! A connection carries one call at a time, so a box has one place for a request and one for an answer. Each has a word
+//! that says who is to do what next, and whoever hands something over changes the word by one compare-and-swap from what
+//! the other side promised there. So a promise that is not kept any more is noticed by the giver, who then sends what it
+//! has by the socket, where the other side sleeps:
+//!
+//! ```text
+//! request   ASLEEP ⇄ LOOKING (server) → POSTED (client) → LOOKING or ASLEEP (server, when it has taken it)
+//! answer    WAITING or SLEEPING (client, before it asks); WAITING → SLEEPING (client)
+//!           WAITING → ANSWERED (server: it lies here), WAITING → BY_SOCKET (server: it is too long)
+//! ```
+//!
+//! The memory can neither shrink nor grow, and each side believes the other's words and lengths only as far as they are
+//! possible: who writes nonsense there garbles its own messages, whose checksums say so.
+//!
+//! ```text
+//! at 0      u32 word of the request, u32 its length, the request, PLACE_BYTES at most
+//!    20480  u32 word of the answer, u32 its length, the answer, PLACE_BYTES at most
+//! ```
+//!
+//! What takes longest is that a processor fetches from another what that has written last, 64 bytes at a time, or 128: so a word
+//! lies with the beginning of its bytes, and far from the other word.
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::cell::Cell;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// What is longer goes by the socket, where copying it takes longer than the kernel's part.
+pub const PLACE_BYTES: usize = 16 * 1024;
+const REQUEST: SlotRegion = SlotRegion { word: 0 };
+const ANSWER: SlotRegion = SlotRegion { word: 4096 + PLACE_BYTES };
+const BYTES: usize = 2 * (4096 + PLACE_BYTES);
+
+const ASLEEP: u32 = 0;
+const POLLING: u32 = 1;
+const POSTED: u32 = 2;
+
+const SLEEPING: u32 = 0;
+const WAITING: u32 = 1;
+const ANSWERED: u32 = 2;
+const BY_SOCKET: u32 = 3;
+
+/// Where in the memory a word is, its length and its bytes behind it.
+#[derive(Clone, Copy)]
+struct SlotRegion {
+    word: usize,
+}
+
+impl SlotRegion {
+    fn bytes(self) -> usize {
+        self.word + 8
+    }
+}
+
+struct SlotMemory(NonNull<u8>);
+
+// SAFETY: the mapping is the process's, whichever thread uses it, and is unmapped once.
+unsafe impl Send for SlotMemory {}
+
+impl SlotMemory {
+    fn map(memory: impl AsFd) -> io::Result<SlotMemory> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, where the kernel likes.
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, access, flags, memory, 0)? };
+        NonNull::new(at.cast()).map(SlotMemory).ok_or_else(|| io::Error::other("memory was mapped at zero"))
+    }
+
+    fn word(&self, place: SlotRegion) -> &AtomicU32 {
+        self.number(place.word)
+    }
+
+    fn length(&self, place: SlotRegion) -> &AtomicU32 {
+        self.number(place.word + 4)
+    }
+
+    fn number(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: within the mapping, which lives as long as `self`; aligned; and only ever reached as an atomic.
+        unsafe { AtomicU32::from_ptr(self.0.add(at).as_ptr().cast()) }
+    }
+
+    /// As the other side has written it; never more than the place holds.
+    fn held(&self, place: SlotRegion) -> usize {
+        (self.length(place).load(Relaxed) as usize).min(PLACE_BYTES)
+    }
+
+    /// Lays `bytes` down. Nobody looks at them before the word says so.
+    fn lay(&self, place: SlotRegion, bytes: &[u8]) {
+        assert!(bytes.len() <= PLACE_BYTES);
+        // SAFETY: within the mapping; no reference into it is ever made, and what the other side makes of the bytes
+        // meanwhile is its own harm.
+        unsafe { self.0.add(place.bytes()).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        self.length(place).store(bytes.len() as u32, Relaxed);
+    }
+
+    /// Copies as much as there is room for in `out`, from `from` on, which is at most [`SlotMemory::held`].
+    fn copy(&self, place: SlotRegion, from: usize, out: &mut [MaybeUninit<u8>]) {
+        assert!(from + out.len() <= PLACE_BYTES);
+        let (at, count) = (self.0.as_ptr().wrapping_add(place.bytes() + from), out.len());
+        // SAFETY: within the mapping, to what is not in it. The other side may write there at this moment, if it breaks
+        // the rules: then the bytes are nonsense, which those who decode them expect.
+        unsafe { std::ptr::copy_nonoverlapping(at, out.as_mut_ptr().cast(), count) };
+    }
+}
+
+impl Drop for SlotMemory {
+    fn drop(&mut self) {
+        // SAFETY: what was mapped, and nothing refers to it.
+        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), BYTES) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// The side that is asked.
+pub struct ServerSide {
+    memory: SlotMemory,
+    /// It has promised to look, and has to end that promise before it sleeps.
+    spins: Cell<bool>,
+    /// Of a request that was taken in part: bytes taken, and all of them.
+    taken: Cell<(usize, usize)>,
+}
+
+impl ServerSide {
+    /// A box, and the descriptor to pass to who asks.
+    ///
+    /// # Errors
+    /// Where the kernel has no memory or no descriptor for it.
+    pub fn make() -> io::Result<(ServerSide, OwnedFd)> {
+        let shared = rustix::fs::memfd_create("varve-mailbox", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&shared, BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&shared, SEALS)?;
+        let memory = SlotMemory::map(&shared)?;
+        Ok((ServerSide { memory, spins: Cell::new(false), taken: Cell::default() }, shared))
+    }
+
+    /// Promises to look.
+    pub fn spin(&self) {
+        if !self.spins.replace(true) {
+            let word = self.memory.word(REQUEST);
+            // A request that was posted and not taken yet is taken first.
+            let _ = word.compare_exchange(ASLEEP, POLLING, AcqRel, Relaxed);
+        }
+    }
+
+    pub fn spins(&self) -> bool {
+        self.spins.get()
+    }
+
+    /// Takes the promise back. `false`: a request came before.
+    pub fn sleep(&self) -> bool {
+        if self.spins.replace(false) {
+            let _ = self.memory.word(REQUEST).compare_exchange(POLLING, ASLEEP, AcqRel, Acquire);
+        }
+        !self.is_posted()
+    }
+
+    /// There is a request, or the rest of one.
+    pub fn is_posted(&self) -> bool {
+        self.memory.word(REQUEST).load(Acquire) == POSTED
+    }
+
+    /// Moves the request to `out`, or as much of it as there is room for; how many bytes.
+    pub fn take(&self, out: &mut [MaybeUninit<u8>]) -> usize {
+        if !self.is_posted() {
+            return 0;
+        }
+        let (taken, length) = match self.taken.get() {
+            (0, _) => (0, self.memory.held(REQUEST)),
+            rest => rest,
+        };
+        let count = out.len().min(length - taken);
+        self.memory.copy(REQUEST, taken, &mut out[..count]);
+        if taken + count < length {
+            self.taken.set((taken + count, length));
+            return count;
+        }
+        self.taken.set((0, 0));
+        let next = if self.spins.get() { POLLING } else { ASLEEP };
+        self.memory.word(REQUEST).store(next, Release);
+        count
+    }
+
+    /// Lays the answer down, a whole one. `false`: it has to go by the socket.
+    pub fn answer(&self, answer: &[u8]) -> bool {
+        let word = self.memory.word(ANSWER);
+        if word.load(Acquire) != WAITING {
+            return false;
+        }
+        if answer.len() > PLACE_BYTES {
+            // Where it fails, who waited has gone to sleep by the socket already.
+            let _ = word.compare_exchange(WAITING, BY_SOCKET, AcqRel, Relaxed);
+            return false;
+        }
+        self.memory.lay(ANSWER, answer);
+        word.compare_exchange(WAITING, ANSWERED, AcqRel, Relaxed).is_ok()
+    }
+}
+
+/// The side that asks.
+pub struct ClientSide(SlotMemory);
+
+/// What is known of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotReply {
+    Awaited,
+    Here,
+    /// It comes, or has come, by the socket.
+    BySocket,
+}
+
+impl ClientSide {
+    /// # Errors
+    /// If `shared` is no box.
+    pub fn open(shared: &OwnedFd) -> io::Result<ClientSide> {
+        let sealed = rustix::fs::fcntl_get_seals(shared)?.contains(SEALS);
+        if !sealed || rustix::fs::fstat(shared)?.st_size as u64 != BYTES as u64 {
+            return Err(io::Error::other("the server shared something that is no shared-memory slot"));
+        }
+        SlotMemory::map(shared).map(ClientSide)
+    }
+
+    /// Posts a request, if the other side looks; else it has to go by the socket. `waits`: the answer will be looked for
+    /// here, however the request goes, until [`ClientSide::sleep`].
+    pub fn ask(&self, request: &[u8], waits: bool) -> bool {
+        self.0.word(ANSWER).store(if waits { WAITING } else { SLEEPING }, Release);
+        let word = self.0.word(REQUEST);
+        if request.len() > PLACE_BYTES || word.load(Acquire) != POLLING {
+            return false;
+        }
+        self.0.lay(REQUEST, request);
+        word.compare_exchange(POLLING, POSTED, AcqRel, Relaxed).is_ok()
+    }
+
+    pub fn answer(&self) -> SlotReply {
+        match self.0.word(ANSWER).load(Acquire) {
+            WAITING => SlotReply::Awaited,
+            ANSWERED => SlotReply::Here,
+            _ => SlotReply::BySocket,
+        }
+    }
+
+    /// Appends the answer that is here to `out`.
+    pub fn take(&self, out: &mut Vec<u8>) {
+        let length = self.0.held(ANSWER);
+        out.reserve(length);
+        self.0.copy(ANSWER, 0, &mut out.spare_capacity_mut()[..length]);
+        // SAFETY: so many were copied there.
+        unsafe { out.set_len(out.len() + length) };
+    }
+
+    /// Ends the wait here: from now on the answer comes by the socket. `false`: it has come before.
+    pub fn sleep(&self) -> bool {
+        match self.0.word(ANSWER).compare_exchange(WAITING, SLEEPING, AcqRel, Acquire) {
+            Ok(_) => true,
+            Err(word) => word != ANSWERED,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both() -> (ServerSide, ClientSide) {
+        let (asked, shared) = ServerSide::make().unwrap();
+        (asked, ClientSide::open(&shared).unwrap())
+    }
+
+    fn taken(asked: &ServerSide, at_most: usize) -> Vec<u8> {
+        let mut out = vec![MaybeUninit::new(0xee); at_most];
+        let count = asked.take(&mut out);
+        // SAFETY: all of them were written above.
+        out[..count].iter().map(|byte| unsafe { byte.assume_init() }).collect()
+    }
+
+    fn answered(asking: &ClientSide) -> Vec<u8> {
+        let mut out = b"before".to_vec();
+        asking.take(&mut out);
+        out.split_off(6)
+    }
+
+    /// Promise: what is handed over between two that look is what was given, again and again, and may be taken in parts.
+    #[test]
+    fn polling_side_receives_the_message() {
+        let (asked, asking) = both();
+        asked.spin();
+        for length in [0, 1, 4095, PLACE_BYTES] {
+            let request: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            assert!(asking.ask(&request, true) && asked.is_posted());
+            let first = taken(&asked, 1000);
+            assert_eq!(asked.is_posted(), length > 1000);
+            assert_eq!([first, taken(&asked, PLACE_BYTES)].concat(), request);
+            assert!(!asked.is_posted() && taken(&asked, 10).is_empty());
+            assert_eq!(asking.answer(), SlotReply::Awaited);
+            assert!(asked.answer(&request));
+            assert_eq!((asking.answer(), answered(&asking)), (SlotReply::Here, request));
+        }
+    }
+
+    /// Promise: a request and an answer that lie there together are both what was given, however long.
+    #[test]
+    fn request_and_reply_regions_are_separate() {
+        let (asked, asking) = both();
+        asked.spin();
+        let (request, answer) = (vec![1; PLACE_BYTES], vec![2; PLACE_BYTES]);
+        assert!(asking.ask(&request, true) && asked.answer(&answer));
+        assert_eq!((taken(&asked, PLACE_BYTES), answered(&asking)), (request, answer));
+    }
+
+    /// Promise: nobody hands anything to who sleeps, nor what is too long; the giver is told, and the taker where to look.
+    #[test]
+    fn sleeping_side_is_served_by_socket() {
+        let (asked, asking) = both();
+        let long = vec![0; PLACE_BYTES + 1];
+        assert!(!asking.ask(b"nobody has promised to look", false));
+        assert!(!asked.answer(b"it sleeps from the beginning") && asking.answer() == SlotReply::BySocket);
+        asked.spin();
+        assert!(asked.sleep());
+        assert!(!asking.ask(b"it sleeps again", true));
+        assert!(asking.sleep() && !asked.answer(b"it sleeps now"));
+        asked.spin();
+        assert!(!asking.ask(&long, true) && !asked.is_posted());
+        assert!(!asked.answer(&long) && asking.answer() == SlotReply::BySocket);
+        // What came before is noticed by who is about to sleep.
+        assert!(asking.ask(b"first", true) && !asked.sleep());
+        assert_eq!(taken(&asked, 10), b"first");
+        assert!(!asking.ask(b"the promise was taken back", true));
+        assert!(asked.answer(b"answer") && !asking.sleep());
+        assert_eq!(answered(&asking), b"answer");
+    }
+
+    /// Promise: words and lengths that cannot be are believed as far as they can.
+    #[test]
+    fn invalid_words_stay_within_the_slot() {
+        let (asked, asking) = both();
+        asked.spin();
+        asking.0.length(REQUEST).store(u32::MAX, Relaxed);
+        asking.0.word(REQUEST).store(POSTED, Release);
+        assert_eq!(taken(&asked, 2 * PLACE_BYTES).len(), PLACE_BYTES);
+        asking.0.word(REQUEST).store(POSTED, Release);
+        assert_eq!(taken(&asked, 10).len(), 10);
+        asking.0.length(REQUEST).store(3, Relaxed);
+        assert_eq!(taken(&asked, 2 * PLACE_BYTES).len(), PLACE_BYTES - 10);
+        asking.0.word(REQUEST).store(77, Release);
+        assert!(!asked.is_posted() && taken(&asked, 10).is_empty() && asked.sleep());
+        asking.0.word(ANSWER).store(77, Release);
+        assert!(!asked.answer(b"answer"));
+        asked.memory.length(ANSWER).store(u32::MAX, Relaxed);
+        assert_eq!(answered(&asking).len(), PLACE_BYTES);
+    }
+
+    /// Promise: a file that is not sealed is not mapped.
+    #[test]
+    fn unsealed_memory_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let shared = rustix::fs::memfd_create("varve-test", flags).unwrap();
+        rustix::fs::ftruncate(&shared, BYTES as u64).unwrap();
+        assert!(ClientSide::open(&shared).is_err());
+    }
+
+    /// Promise: whoever of the two sleeps when, each request is taken once and each answer comes, here or by the socket.
+    #[test]
+    fn no_message_is_lost_between_polling_and_sleeping() {
+        const CALLS: u32 = 20_000;
+        let (asked, asking) = both();
+        let (to_server, server) = std::sync::mpsc::channel::<u32>();
+        let (to_client, client) = std::sync::mpsc::channel::<u32>();
+        let serving = std::thread::spawn(move || {
+            let mut served = 0_u32;
+            let mut here = 0;
+            while served < CALLS {
+                asked.spin();
+                let spins = served % 7;
+                let found = (0..spins * 50).any(|_| {
+                    std::thread::yield_now();
+                    asked.is_posted()
+                });
+                let request = match found || !asked.sleep() {
+                    true => {
+                        here += 1;
+                        u32::from_le_bytes(taken(&asked, 4).try_into().unwrap())
+                    }
+                    false => server.recv_timeout(std::time::Duration::from_secs(10)).unwrap(),
+                };
+                assert_eq!(request, served);
+                if !asked.answer(&(request + 1).to_le_bytes()) {
+                    to_client.send(request + 1).unwrap();
+                }
+                served += 1;
+            }
+            here
+        });
+        let mut here = 0;
+        for call in 0..CALLS {
+            let spins = call % 5;
+            if !asking.ask(&call.to_le_bytes(), spins > 0) {
+                to_server.send(call).unwrap();
+            }
+            let waits = (0..spins * 70).any(|_| {
+                std::thread::yield_now();
+                asking.answer() != SlotReply::Awaited
+            });
+            let by_socket = if waits { asking.answer() == SlotReply::BySocket } else { asking.sleep() };
+            let answer = match by_socket {
+                true => client.recv_timeout(std::time::Duration::from_secs(10)).unwrap(),
+                false => {
+                    here += 1;
+                    u32::from_le_bytes(answered(&asking).try_into().unwrap())
+                }
+            };
+            assert_eq!(answer, call + 1);
+        }
+        let posted = serving.join().unwrap();
+        assert!(posted > 0 && here > 0, "{posted} requests and {here} answers went through memory");
+    }
+}

@@ -1,0 +1,280 @@
+//! Making a volume.
+
+use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, VolumeLock, volume_file};
+use crate::disk::{self, Exclusive};
+use crate::random;
+use crate::store_path::StorePath;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use varve_types::{ShardCount, ShardId, VolumeSettings, VolumeSettingsError};
+
+/// Mode of the store's own directory.
+const ROOT_MODE: u32 = 0o755;
+
+/// What a format may find in its directory without refusing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatOver {
+    /// Only an empty directory, or none.
+    Nothing,
+    /// Files that are not a volume's, and have no name that a volume needs, but for `data`; they stay.
+    OtherFiles,
+    /// A volume too, which is destroyed with all it holds.
+    Volume,
+}
+
+impl VolumeDir {
+    /// Makes a volume here, durably: it exists once its volume file does, so that a crash leaves either a volume or a
+    /// directory that the next format takes for its own with [`FormatOver::OtherFiles`].
+    pub fn format(&self, settings: &VolumeSettings, over: FormatOver) -> Result<(), VolumeFormatError> {
+        self.format_with(settings, over, || Ok(()))
+    }
+
+    /// [`VolumeDir::format`], with what `fill` makes in the volume's directories before the volume exists.
+    pub fn format_with(
+        &self,
+        settings: &VolumeSettings,
+        over: FormatOver,
+        fill: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), VolumeFormatError> {
+        settings.check()?;
+        let failed = |source| VolumeFormatError::Io { directory: self.root().to_owned(), source };
+        let had_root = self.at_root().is_dir();
+        disk::create_directories(self.root()).map_err(failed)?;
+        self.close_root(had_root).map_err(failed)?;
+        let lock = self.make_room(over)?;
+        let had_data = self.data().symlink_metadata().is_ok();
+        let laid_out = self.lay_out(settings.shards, &volume_file::render(settings), fill);
+        if laid_out.is_ok() {
+            if let Err(error) = self.copy_volume_file(settings) {
+                tracing::warn!("{} has no copy until it is served: {error}", self.volume_file().display());
+            }
+            if let Err(error) = disk::remove_file(&self.unfinished_mark()) {
+                tracing::debug!(%error, "a server removes the mark of an unfinished format");
+            }
+        }
+        if laid_out.is_err()
+            && self.volume_file().symlink_metadata().is_err()
+            && let Err(error) = self.clear_away(had_root, had_data)
+        {
+            tracing::warn!("{}: what a failed format made stays: {error}", self.root().display());
+        }
+        drop(lock);
+        laid_out.map_err(failed)
+    }
+
+    /// Others may look into the store's directory, and its owner alone may write there, whatever the umask was when it was
+    /// made.
+    fn close_root(&self, had_root: bool) -> io::Result<()> {
+        let found = self.at_root().metadata()?.mode() & 0o7777;
+        let mode = if had_root { found & !0o022 } else { found & 0o7000 | ROOT_MODE };
+        if mode == found {
+            return Ok(());
+        }
+        self.at_root().set_directory_mode(mode).map_err(|error| {
+            let what =
+                format!("other users may write to it (mode {found:04o}), and it cannot be closed to them: {error}");
+            io::Error::new(error.kind(), what)
+        })
+    }
+
+    fn make_room(&self, over: FormatOver) -> Result<VolumeLock, VolumeFormatError> {
+        let failed = |source| VolumeFormatError::Io { directory: self.root().to_owned(), source };
+        let (file, copy) = (self.volume_file(), self.volume_file_copy());
+        if file.symlink_metadata().is_ok() || copy.symlink_metadata().is_ok() || self.has_lost_its_file() {
+            if over != FormatOver::Volume {
+                return Err(VolumeFormatError::VolumeExists { directory: self.root().to_owned() });
+            }
+            let lock = self.lock()?;
+            self.mark_unfinished().map_err(failed)?;
+            self.destroy().map_err(failed)?;
+            return Ok(lock);
+        }
+        if over == FormatOver::Nothing && !self.at_root().read_dir().map_err(failed)?.is_empty() {
+            return Err(VolumeFormatError::NotEmpty { directory: self.root().to_owned() });
+        }
+        if let Some(path) = self.name_taken() {
+            return Err(VolumeFormatError::Taken { path: path.into() });
+        }
+        let lock = self.lock()?;
+        if file.symlink_metadata().is_ok() {
+            // Made by another meanwhile.
+            return Err(VolumeFormatError::VolumeExists { directory: self.root().to_owned() });
+        }
+        let was_unfinished = self.is_unfinished();
+        self.mark_unfinished().map_err(failed)?;
+        if was_unfinished {
+            // Rows in its tables would be taken for the new volume's.
+            for directory in [self.shards(), self.servers(), self.host_keys_directory()] {
+                absent_is_fine(disk::remove_tree(&directory)).map_err(failed)?;
+            }
+        }
+        Ok(lock)
+    }
+
+    /// What has a name that a volume needs, and is neither a volume's nor left by a format that was killed: it would be written
+    /// over, or taken away where the format fails.
+    fn name_taken(&self) -> Option<StorePath> {
+        if self.unfinished_mark().symlink_metadata().is_ok() {
+            return None;
+        }
+        let needed = [self.shards(), self.servers(), self.host_keys_directory(), self.key_file(), self.reserve()];
+        let taken = needed.into_iter().find(|path| path.symlink_metadata().is_ok());
+        // The lock's is made first of all, and stays empty.
+        let is_foreign = |lock: std::fs::Metadata| !lock.is_file() || lock.len() > 0;
+        taken.or_else(|| self.lock_file().symlink_metadata().is_ok_and(is_foreign).then(|| self.lock_file()))
+    }
+
+    /// A format or load was killed here. Its key is the first that it made, but for its mark.
+    fn is_unfinished(&self) -> bool {
+        self.unfinished_mark().symlink_metadata().is_ok() && self.has_key() && self.shards().is_dir()
+    }
+
+    fn has_key(&self) -> bool {
+        let key = self.key_file().symlink_metadata();
+        key.is_ok_and(|key| key.is_file() && key.len() == KEY_BYTES as u64)
+    }
+
+    /// Whether there is what only a volume has. For a directory without a volume file and copy: those of a volume that was
+    /// whole are lost, unless a format or load was killed here, which has left its mark.
+    pub(super) fn has_lost_its_file(&self) -> bool {
+        let of_volume = self.has_key() || self.shards_there().is_some();
+        of_volume && self.unfinished_mark().symlink_metadata().is_err()
+    }
+
+    /// Between the beginning of a format and the volume file. The next server removes one that was left beside that.
+    fn unfinished_mark(&self) -> StorePath {
+        self.inside(format!("{}format", disk::TEMPORARY_PREFIX))
+    }
+
+    fn mark_unfinished(&self) -> io::Result<()> {
+        disk::File::options().write(true).create().open(&self.unfinished_mark())?;
+        disk::sync_directory(&self.at_root())
+    }
+
+    /// Takes away what a format has made that came to no volume. A `data` directory that was there before stays.
+    fn clear_away(&self, had_root: bool, had_data: bool) -> io::Result<()> {
+        for directory in [self.shards(), self.servers()] {
+            absent_is_fine(disk::remove_tree(&directory))?;
+        }
+        if !had_data {
+            absent_is_fine(disk::remove_tree(&self.data()))?;
+        }
+        absent_is_fine(disk::remove_file(&self.key_file()))?;
+        absent_is_fine(disk::remove_file(&self.lock_file()))?;
+        absent_is_fine(disk::remove_file(&self.unfinished_mark()))?;
+        if !had_root {
+            disk::remove_empty_directory(self.root())?;
+        }
+        Ok(())
+    }
+
+    /// The copy of the volume file and the file itself go first, so that a half destroyed volume is none.
+    fn destroy(&self) -> io::Result<()> {
+        let copy = self.volume_file_copy();
+        if copy.symlink_metadata().is_ok() {
+            disk::remove_file(&copy)?;
+            disk::sync_directory(&copy.parent())?;
+        }
+        absent_is_fine(disk::remove_file(&self.volume_file()))?;
+        disk::sync_directory(&self.at_root())?;
+        // A key of the old volume is none of the new one's.
+        for directory in [self.shards(), self.servers(), self.host_keys_directory()] {
+            absent_is_fine(disk::remove_tree(&directory))?;
+        }
+        absent_is_fine(disk::remove_content(&self.data()))?;
+        if !self.has_data_elsewhere() {
+            absent_is_fine(disk::remove_empty_directory(&self.data()))?;
+        }
+        absent_is_fine(disk::remove_file(&self.key_file()))?;
+        absent_is_fine(disk::remove_file(&self.reserve()))?;
+        disk::sync_directory(&self.at_root())
+    }
+
+    /// `data` is a link, or something is mounted there: it was put there by somebody else than a format.
+    fn has_data_elsewhere(&self) -> bool {
+        let devices = (self.data().symlink_metadata(), self.at_root().metadata());
+        matches!(devices, (Ok(data), Ok(root)) if data.is_symlink() || data.dev() != root.dev())
+    }
+
+    fn write_key(&self) -> io::Result<()> {
+        let key: [u8; KEY_BYTES] = random::bytes();
+        disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)
+    }
+
+    /// Replaces a key that is damaged or gone.
+    pub fn make_key(&self) -> io::Result<()> {
+        let path = self.key_file();
+        if path.is_dir() {
+            let what = format!("{path} is a directory: remove it, or move it elsewhere");
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, what));
+        }
+        self.write_key()
+    }
+
+    /// Makes the directories of shards that are gone. They are empty, as a format's are not, so that nobody takes one for a
+    /// shard that was never opened. The highest comes first, so that those of a call that was killed speak for as many shards.
+    pub fn make_shards(&self, gone: &[ShardId]) -> io::Result<()> {
+        disk::create_directories(&self.shards())?;
+        self.close_to_others()?;
+        let mut gone = gone.to_vec();
+        gone.sort_unstable();
+        let highest = gone.pop();
+        for shards in [highest.as_slice(), &gone] {
+            make_all(&self.shards(), shards.iter().map(|shard| Self::shard_name(*shard)))?;
+        }
+        Ok(())
+    }
+
+    fn lay_out(&self, shards: ShardCount, volume_file: &str, fill: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let exclusive = Exclusive::prove(&self.at_root())?;
+        self.write_key()?;
+        self.make_servers()?;
+        disk::create_directories(&self.shards())?;
+        disk::create_directories(&self.data())?;
+        self.close_to_others()?;
+        make_all(&self.shards(), shards.all().map(Self::shard_name))?;
+        for shard in shards.all() {
+            disk::create_directories(&self.shard_log(shard))?;
+        }
+        make_all(&self.data(), (0..=0xff).map(|last_byte| format!("{last_byte:02x}")))?;
+        fill()?;
+        disk::create_if_absent(exclusive, &self.volume_file(), volume_file.as_bytes())
+    }
+}
+
+/// Makes `directory` and the named ones in it, with one fsync for all of them.
+fn make_all(directory: &StorePath, names: impl Iterator<Item = String>) -> io::Result<()> {
+    disk::create_directories(directory)?;
+    for name in names {
+        match disk::create_directory(&directory.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    disk::sync_directory(directory)
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeFormatError {
+    /// Or one that has lost its volume file.
+    #[error("{} holds a Varve volume already: formatting would destroy it", directory.display())]
+    VolumeExists { directory: PathBuf },
+    #[error("{} is not empty: choose an empty or new directory for the volume", directory.display())]
+    NotEmpty { directory: PathBuf },
+    #[error("{} has a name that the volume needs: move it elsewhere, or choose another directory", path.display())]
+    Taken { path: PathBuf },
+    #[error(transparent)]
+    Settings(#[from] VolumeSettingsError),
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    #[error("cannot make a volume in {}: {source}", directory.display())]
+    Io { directory: PathBuf, source: io::Error },
+}

@@ -1,0 +1,278 @@
+//! `servers/current.toml`: who serves the volume and where it listens. Written by the lock's holder; from its stop on
+//! `servers/stopped.toml`, or `servers/left.toml` where clients had files open then. After a crash it is stale until the next
+//! server replaces it, so a client that reaches nobody there reads again.
+
+use super::rights::Readers;
+use super::{VolumeDir, VolumeLock};
+use crate::disk;
+use crate::printable::printable;
+use crate::reserve::is_for_want_of_room;
+use crate::store_path::StorePath;
+use crate::toml_text;
+use rustix::process::{Pid, test_kill_process};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+const SERVERS_MODE: u32 = 0o755;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerRecord {
+    pub host: String,
+    /// The kernel's boot id: a process number means nothing beyond it.
+    pub boot_id: String,
+    pub pid: u32,
+    /// The PID namespace (pid_namespaces(7)) that this number is of, by its inode number: as in a container. None for the host's
+    /// first one, and in what earlier programs wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<u64>,
+    /// The server is inside a mount and serves it alone.
+    pub embedded: bool,
+    /// The store's directory, for messages: it may have been moved since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// That directory's device and inode number. Earlier programs wrote neither of the two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_id: Option<String>,
+    /// An embedded server that began while clients of the one before it might have files open: it does not hear of those, and
+    /// leaves them to the next.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub after_open_files: bool,
+    #[serde(default, rename = "worker")]
+    pub workers: Vec<WorkerRecord>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// Where one worker listens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerRecord {
+    /// Path of the Unix socket, for clients of the same host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix: Option<String>,
+    /// `host:port`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<String>,
+}
+
+impl ServerRecord {
+    /// The record of this process, which serves `volume`.
+    pub fn of_this_process(volume: &VolumeDir, embedded: bool, workers: Vec<WorkerRecord>) -> io::Result<ServerRecord> {
+        let store = std::path::absolute(volume.root())?.to_string_lossy().into_owned();
+        let store_id = volume.store_id()?;
+        Ok(ServerRecord {
+            host: host_name(),
+            boot_id: boot_id()?,
+            pid: std::process::id(),
+            pid_namespace: pid_namespace(),
+            embedded,
+            store: Some(store),
+            store_id: Some(store_id),
+            after_open_files: false,
+            workers,
+        })
+    }
+
+    /// Refuses a record that came here with a copy of the store: its server has the original, and whoever talks to it
+    /// changes that. What other hosts and earlier boots call their devices says nothing here.
+    pub fn check_store(&self, volume: &VolumeDir) -> Result<(), OtherStore> {
+        let (Some(wanted), true) = (&self.store_id, self.is_of_this_boot()) else { return Ok(()) };
+        match volume.store_id() {
+            Ok(found) if found != *wanted => Err(OtherStore {
+                record: volume.server_file().into(),
+                store: volume.root().to_owned(),
+                other: self.store.as_deref().map_or_else(|| "another directory".to_owned(), printable),
+            }),
+            // What cannot be looked at is missed soon enough.
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the record was written on this host since it booted: only then are its Unix sockets meaningful here.
+    pub fn is_of_this_boot(&self) -> bool {
+        boot_id().is_ok_and(|id| id == self.boot_id)
+    }
+
+    /// Whether its process number is meaningful here.
+    pub fn is_of_our_processes(&self) -> bool {
+        self.is_of_this_boot() && self.pid_namespace == pid_namespace()
+    }
+
+    /// Its process, for messages: a number of another PID namespace is another process's here.
+    pub fn process(&self) -> String {
+        let elsewhere =
+            if self.is_of_this_boot() && !self.is_of_our_processes() { " of another PID namespace" } else { "" };
+        format!("process {}{elsewhere}", self.pid)
+    }
+
+    /// Whether its process is surely gone: one of ours that has ended, or one that was there before the host booted. Nobody
+    /// can tell of the processes of other hosts and containers.
+    pub fn is_of_the_dead(&self) -> bool {
+        match boot_id() {
+            Ok(id) if id == self.boot_id => self.is_of_our_processes() && is_gone(self.pid),
+            Ok(_) => self.host == host_name(),
+            Err(_) => false,
+        }
+    }
+
+    /// Whether its process, one of ours, was killed or ends by itself, and has not ended yet.
+    pub fn is_of_one_that_ends(&self) -> bool {
+        self.is_of_our_processes() && is_ending(self.pid) && !is_gone(self.pid)
+    }
+}
+
+/// Whether a process has ended, also if it was not waited for. Its locks are its own as long as any thread of it is ending.
+fn is_gone(pid: u32) -> bool {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
+    if test_kill_process(number) == Err(rustix::io::Errno::SRCH) {
+        return true;
+    }
+    // Other users' processes may be hidden; one that can be signalled and not looked at is there.
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let has_ended = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['Z', 'X']));
+    threads.flatten().all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(has_ended))
+}
+
+/// Whether a process has been killed or ends by itself; also one that has ended and was not waited for.
+fn is_ending(pid: u32) -> bool {
+    /// `PF_EXITING` in the flags of proc_pid_stat(5): the thread frees what it has.
+    const EXITING: u32 = 4;
+    /// SIGKILL among the signals of proc_pid_status(5), which has them in hexadecimal.
+    const KILLED: u64 = 1 << 8;
+    // A process that ends does so in all its threads, the first one too, of which these files tell.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    if fields.starts_with(['Z', 'X']) || flags.is_some_and(|flags| flags & EXITING != 0) {
+        return true;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
+    pending.filter_map(|signals| u64::from_str_radix(signals.trim(), 16).ok()).any(|signals| signals & KILLED != 0)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} is of the server of {other}, which is another directory: {} is a copy of a volume that was served, as after a crash; \
+     to use the copy by itself, check it with `varve fsck` and then serve or mount it, which replaces that record",
+    record.display(), store.display()
+)]
+pub struct OtherStore {
+    record: PathBuf,
+    store: PathBuf,
+    other: String,
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// None for the host's first one, and where nobody says.
+fn pid_namespace() -> Option<u64> {
+    /// `PROC_PID_INIT_INO` of the kernel.
+    const FIRST: u64 = 0xEFFF_FFFC;
+    let found = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
+    (found != FIRST).then_some(found)
+}
+
+fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+impl VolumeDir {
+    /// Which directory of this host it is: bind mounts of it are the same one, and copies and snapshots are not.
+    pub fn store_id(&self) -> io::Result<String> {
+        let found = self.at_root().metadata()?;
+        // Texts, for TOML has no numbers of 64 bits without a sign.
+        Ok(format!("{:x}-{:x}", found.dev(), found.ino()))
+    }
+
+    /// The record of the server, or of one that died without removing it; `None` if there is none.
+    pub fn read_server_record(&self) -> io::Result<Option<ServerRecord>> {
+        let path = self.server_file();
+        let text = match self.open_own(&path, Readers::Anybody).and_then(disk::text_of) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                let what = format!("cannot read the server record {path}: {error}");
+                return Err(io::Error::new(error.kind(), what));
+            }
+        };
+        toml::from_str(&text).map(Some).map_err(|error| {
+            let reason = toml_text::reason(&text, &error);
+            io::Error::new(io::ErrorKind::InvalidData, format!("{path} is not a server record: {}", printable(&reason)))
+        })
+    }
+
+    /// Announces the server, replacing the record of one that died.
+    pub fn write_server_record(&self, lock: &VolumeLock, record: &ServerRecord) -> io::Result<()> {
+        let text = toml::to_string(record).map_err(io::Error::other)?;
+        self.make_servers()?;
+        match disk::replace(&self.server_file(), text.as_bytes()) {
+            // The record of a server that was stopped or killed is of no use any more, and has the room that this one
+            // needs. It is not given up for that: others, who wait for room, would take it.
+            Err(error) if is_for_want_of_room(&error) => {
+                self.withdraw_server_record(lock, ShutdownState::OpenFiles)?;
+                for room in [self.left_server_file(), self.stopped_server_file()] {
+                    match disk::replace_into(&room, &self.server_file(), text.as_bytes()) {
+                        Err(absent) if absent.kind() == io::ErrorKind::NotFound => {}
+                        written => return written,
+                    }
+                }
+                Err(error)
+            }
+            written => written,
+        }
+    }
+
+    /// Everybody who may mount the volume reads there, and its owner alone writes.
+    pub(super) fn make_servers(&self) -> io::Result<()> {
+        match disk::create_directory_with_mode(&self.servers(), SERVERS_MODE) {
+            Ok(()) => disk::sync_directory(&self.at_root()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.servers().is_dir() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Withdraws the announcement; none is no error. The file stays under another name, for the next announcement needs
+    /// room, which a store that is full then has not.
+    pub fn withdraw_server_record(&self, _lock: &VolumeLock, left: ShutdownState) -> io::Result<()> {
+        let name = match left {
+            ShutdownState::Nothing => self.stopped_server_file(),
+            ShutdownState::OpenFiles => self.left_server_file(),
+        };
+        rename_if_there(&self.server_file(), &name)
+    }
+
+    /// What the last server has left, for the next one, which calls this before it announces itself. Until it does that the
+    /// answer stays the same, whatever happens.
+    pub fn left_by_server(&self, _lock: &VolumeLock) -> io::Result<ShutdownState> {
+        rename_if_there(&self.left_server_file(), &self.server_file())?;
+        Ok(match self.read_server_record() {
+            Ok(None) => ShutdownState::Nothing,
+            // Its only client has ended with it, as the lock tells; those of the server before it may not have.
+            Ok(Some(record)) if record.embedded && !record.after_open_files => ShutdownState::Nothing,
+            Ok(Some(_)) | Err(_) => ShutdownState::OpenFiles,
+        })
+    }
+}
+
+/// What clients had of a server when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownState {
+    Nothing,
+    /// Files that are open, or of which the sizes are still to be told; perhaps.
+    OpenFiles,
+}
+
+fn rename_if_there(from: &StorePath, to: &StorePath) -> io::Result<()> {
+    match disk::rename(from, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

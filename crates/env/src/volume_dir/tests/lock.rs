@@ -1,0 +1,154 @@
+//! Who may have a volume, and who is said to have it.
+
+use super::*;
+
+/// A volume in use is not formatted over, and the error names who uses it.
+#[test]
+fn the_lock_names_its_holder() {
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    assert!(volume.lock().unwrap_err().to_string().contains("has not said yet"));
+    let workers = vec![WorkerRecord { unix: Some("/run/v.0".into()), tcp: Some("127.0.0.1:7".into()) }];
+    let record = ServerRecord::of_this_process(&volume, false, workers).unwrap();
+    volume.write_server_record(&lock, &record).unwrap();
+    assert_eq!(volume.read_server_record().unwrap().as_ref(), Some(&record));
+    assert!(record.is_of_this_boot());
+    let message = volume.lock().unwrap_err().to_string();
+    assert!(message.contains(&format!("process {}", std::process::id())), "{message}");
+    assert!(matches!(volume.format(&settings(), FormatOver::Volume), Err(VolumeFormatError::Locked(_))));
+    volume.withdraw_server_record(&lock, ShutdownState::Nothing).unwrap();
+    volume.withdraw_server_record(&lock, ShutdownState::Nothing).unwrap();
+    assert_eq!(volume.read_server_record().unwrap(), None);
+    assert!(volume.stopped_server_file().exists(), "its room is kept for the next one");
+    drop(lock);
+    volume.lock().unwrap();
+}
+
+/// A record that an earlier process left says nothing of who has the lock now; of the processes of other
+/// hosts and containers nobody can tell.
+#[test]
+fn lock_names_no_dead_process() {
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    let record = ServerRecord::of_this_process(&volume, true, vec![]).unwrap();
+    let names = |record: ServerRecord| {
+        volume.write_server_record(&lock, &record).unwrap();
+        let message = volume.lock().unwrap_err().to_string();
+        let named = message.contains(&format!("a mount, {} on host", record.process()));
+        assert_ne!(named, message.contains("not said yet"), "{message}");
+        assert_eq!(named, volume.read_holder().is_some(), "{message}");
+        named
+    };
+    assert!(names(record.clone()));
+    let mut child = Command::new("true").spawn().unwrap();
+    let of_child = ServerRecord { pid: child.id(), ..record.clone() };
+    // It has ended, and nobody has waited for it yet.
+    waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+    assert!(!names(of_child.clone()));
+    child.wait().unwrap();
+    assert!(!names(of_child));
+    assert!(!names(ServerRecord { pid: 0, ..record.clone() }));
+    // The same number is another process's in a container.
+    let of_a_container = ServerRecord { pid: 0, pid_namespace: Some(1), ..record.clone() };
+    assert_eq!(of_a_container.process(), "process 0 of another PID namespace");
+    assert!(names(of_a_container));
+    let of_earlier_boot = ServerRecord { boot_id: "another".into(), ..record };
+    assert!(!names(of_earlier_boot.clone()));
+    assert!(names(ServerRecord { host: "another".into(), ..of_earlier_boot }));
+}
+
+/// Whoever comes in the moment after a kill gets the lock, though the killed process has not ended: the kernel takes its
+/// memory apart before it lets go of its files.
+#[test]
+fn the_lock_of_a_killed_process_is_waited_for() {
+    const SCRIPT: &str = "import fcntl, mmap, sys
+file = open(sys.argv[1])
+fcntl.flock(file, fcntl.LOCK_EX)
+memory = mmap.mmap(-1, 1 << 29, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for page in range(0, len(memory), mmap.PAGESIZE):
+    memory[page] = 1
+print('locked', flush=True)
+sys.stdin.readline()";
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    let record = ServerRecord::of_this_process(&volume, false, vec![]).unwrap();
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT]).arg(volume.lock_file().path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = python.spawn().unwrap();
+    volume.write_server_record(&lock, &ServerRecord { pid: child.id(), ..record }).unwrap();
+    // The child waits for it.
+    drop(lock);
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "locked\n");
+    assert!(volume.lock().unwrap_err().to_string().contains(&format!("process {}", child.id())));
+    child.kill().unwrap();
+    volume.lock().unwrap();
+    child.wait().unwrap();
+}
+
+/// Readers keep servers away and not each other; a server keeps readers away.
+#[test]
+fn readers_share_the_lock() {
+    let (_directory, volume) = formatted();
+    volume.lock().unwrap();
+    let readers = (volume.lock_for_reading().unwrap(), volume.lock_for_reading().unwrap());
+    assert!(matches!(volume.lock(), Err(LockError::Read { .. })));
+    drop(readers);
+    let _lock = volume.lock().unwrap();
+    assert!(matches!(volume.lock_for_reading(), Err(LockError::Held { .. })));
+}
+
+/// Who may not read the volume may not keep its server away either: a lock's file is closed to others, one of an earlier
+/// program too. What a link leads to stays as it is.
+#[test]
+fn others_cannot_have_the_lock() {
+    let (directory, volume) = formatted();
+    let mode = |path: &Path| std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+    volume.lock().unwrap();
+    assert_eq!(mode(volume.lock_file().path()), 0o600);
+    std::fs::set_permissions(volume.lock_file(), Permissions::from_mode(0o644)).unwrap();
+    volume.lock().unwrap();
+    assert_eq!(mode(volume.lock_file().path()), 0o600);
+
+    let other = directory.path().join("other");
+    std::fs::write(&other, "").unwrap();
+    std::fs::set_permissions(&other, Permissions::from_mode(0o644)).unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    std::os::unix::fs::symlink(&other, volume.lock_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Io { .. })));
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    std::fs::hard_link(&other, volume.lock_file()).unwrap();
+    volume.lock().unwrap();
+    assert_eq!(mode(&other), 0o644);
+}
+
+/// Whoever removes the lock's file, as one that clears a directory of what is old and empty, does not make room for a second
+/// server.
+#[test]
+fn lock_survives_removal_of_its_file() {
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
+    assert!(matches!(volume.lock_for_reading(), Err(LockError::Held { .. })));
+    drop(lock);
+    let reader = volume.lock_for_reading().unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Read { .. })));
+    drop(reader);
+    volume.lock().unwrap();
+    // Who removes the key, too, leaves the record of who serves.
+    let lock = volume.lock().unwrap();
+    volume.write_server_record(&lock, &ServerRecord::of_this_process(&volume, false, vec![]).unwrap()).unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    std::fs::remove_file(volume.key_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
+    // So does one in a container, of whose processes nobody can tell.
+    let of_a_container =
+        ServerRecord { pid_namespace: Some(1), ..ServerRecord::of_this_process(&volume, false, vec![]).unwrap() };
+    volume.write_server_record(&lock, &of_a_container).unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
+}

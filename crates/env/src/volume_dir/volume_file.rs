@@ -1,0 +1,366 @@
+//! `varve.toml`: what was chosen when the volume was formatted.
+//!
+//! ```toml
+//! format_version = 3
+//! id = "00112233445566778899aabbccddeeff"
+//! name = "scratch"
+//! shards = 64
+//! split_threshold = 8000
+//! inline_limit_bytes = 65536
+//! sync_interval_ms = 5000
+//! owner_uid = 1000
+//! ```
+//!
+//! Without it nobody knows how the tables are to be read, so there is a copy of it beside them. A copy says that there
+//! is or was a volume: it is written after the first volume file, and removed before the last. Where both change, the
+//! copy comes first, so that it is never of an older format than the tables. No program changes anything but the format's
+//! version, so where they differ in anything else one of them was damaged or edited, and nobody opens the volume by
+//! either. Nor does anybody where their number of shards is not that of the shards' directories.
+
+use super::rights::{Readers, file_system_uid};
+use super::{VolumeDir, VolumeLock};
+use crate::printable::printable;
+use crate::store_path::{StoreEntry, StorePath};
+use crate::{disk, toml_text};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use varve_types::{ShardCount, VolumeSettings};
+
+/// The newest format this program reads, and the one it writes. `formats/volume.md` says what each changed.
+pub const FORMAT_VERSION: i64 = 3;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VolumeFile {
+    format_version: i64,
+    id: String,
+    name: String,
+    shards: u16,
+    split_threshold: u64,
+    inline_limit_bytes: u32,
+    sync_interval_ms: u64,
+    owner_uid: u32,
+}
+
+impl VolumeDir {
+    /// Reads the volume file. The error of one that is damaged or gone says whether there is a copy of it.
+    pub fn read_settings(&self) -> Result<VolumeSettings, VolumeFileError> {
+        match self.read_settings_or_copy()? {
+            (settings, None) => Ok(settings),
+            (_, Some(damaged)) => Err(damaged),
+        }
+    }
+
+    /// Reads the volume file, or its copy; then what is wrong with the file comes too. Two that are whole and differ are an
+    /// error.
+    pub fn read_settings_or_copy(&self) -> Result<(VolumeSettings, Option<VolumeFileError>), VolumeFileError> {
+        let (path, copy) = (self.volume_file(), self.volume_file_copy());
+        let reason = match self.read(&path) {
+            Ok(settings) => {
+                self.check_owner(&settings)?;
+                // A copy that cannot be read is made anew, and says nothing against the file.
+                let copied = self.read(&copy).ok();
+                copied.as_ref().map_or(Ok(()), |copied| self.compare(&settings, copied))?;
+                self.compare_with_shards(path, &settings, copied.is_some())?;
+                return Ok((settings, None));
+            }
+            Err(VolumeFileProblem::Unreadable(source)) if source.kind() == io::ErrorKind::NotADirectory => {
+                return Err(VolumeFileError::NotADirectory { path: self.root().to_owned() });
+            }
+            Err(VolumeFileProblem::Unreadable(source)) => {
+                return Err(VolumeFileError::Unreadable { path: path.into(), source });
+            }
+            Err(VolumeFileProblem::Newer(found)) => return Err(VolumeFileError::Newer { path: path.into(), found }),
+            Err(VolumeFileProblem::Missing) => None,
+            Err(VolumeFileProblem::Invalid(reason)) => Some(reason),
+        };
+        match (self.read(&copy), reason) {
+            (Ok(settings), reason) => {
+                self.check_owner(&settings)?;
+                self.compare_with_shards(copy.clone(), &settings, false)?;
+                let reason = reason.unwrap_or_else(|| "it is missing".to_owned());
+                Ok((settings, Some(VolumeFileError::Damaged { path: path.into(), reason, copy: copy.into() })))
+            }
+            (Err(VolumeFileProblem::Newer(found)), _) => Err(VolumeFileError::Newer { path: copy.into(), found }),
+            (Err(_), Some(reason)) => Err(VolumeFileError::Invalid { path: path.into(), reason }),
+            (Err(_), None) if self.has_lost_its_file() => Err(self.lost()),
+            (Err(_), None) if matches!(self.at_root().try_exists(), Ok(false)) => {
+                Err(VolumeFileError::NoDirectory { directory: self.root().to_owned() })
+            }
+            (Err(_), None) => Err(VolumeFileError::NoVolume { directory: self.root().to_owned() }),
+        }
+    }
+
+    /// What is wrong with the copy, if it is there: nobody needs it while the file is whole, and then it is too late.
+    pub fn damage_of_copy(&self) -> Option<VolumeFileError> {
+        let path = self.volume_file_copy();
+        match self.read(&path) {
+            Ok(_) | Err(VolumeFileProblem::Missing | VolumeFileProblem::Newer(_)) => None,
+            Err(VolumeFileProblem::Invalid(reason)) => Some(VolumeFileError::DamagedCopy { path: path.into(), reason }),
+            Err(VolumeFileProblem::Unreadable(source)) => {
+                Some(VolumeFileError::Unreadable { path: path.into(), source })
+            }
+        }
+    }
+
+    /// Refuses a volume whose file and copy differ in more than the format's version.
+    fn compare(&self, settings: &VolumeSettings, copied: &VolumeSettings) -> Result<(), VolumeFileError> {
+        let (own, other) = (table(settings), table(copied));
+        let Some((field, value)) = own.iter().find(|(field, value)| other.get(*field) != Some(*value)) else {
+            return Ok(());
+        };
+        let hint = match (field.as_str(), self.shards_there()) {
+            ("shards", Some(found)) => format!(" ({} has directories of {found} shards)", self.shards()),
+            _ => String::new(),
+        };
+        let copied = other.get(field).map_or_else(|| "none".to_owned(), ToString::to_string);
+        Err(VolumeFileError::Differs(Box::new(Difference {
+            path: self.volume_file().into(),
+            copy: self.volume_file_copy().into(),
+            field: field.clone(),
+            value: value.to_string(),
+            copied,
+            hint,
+        })))
+    }
+
+    /// Refuses a volume whose `file` says another number of shards than the format has made directories for: names
+    /// would be looked for in wrong shards, and what is not found there be taken for lost. `confirmed`: file and copy
+    /// agree, so that directories that are missing are lost.
+    fn compare_with_shards(
+        &self,
+        file: StorePath,
+        settings: &VolumeSettings,
+        confirmed: bool,
+    ) -> Result<(), VolumeFileError> {
+        let value = settings.shards.get();
+        match self.shards_there() {
+            Some(found) if found > u64::from(value) || (found < u64::from(value) && !confirmed) => {
+                Err(VolumeFileError::OtherShards { file: file.into(), value, directory: self.shards().into(), found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn lost(&self) -> VolumeFileError {
+        let number = |number: Option<u64>| number.map_or_else(|| "as before".to_owned(), |number| number.to_string());
+        let owner = self.key_file().metadata().ok().map(|key| u64::from(std::os::unix::fs::MetadataExt::uid(&key)));
+        VolumeFileError::Lost(Box::new(LostVolumeFile {
+            directory: self.root().to_owned(),
+            copy: self.volume_file_copy().into(),
+            shards: number(self.shards_there()),
+            owner: number(owner),
+        }))
+    }
+
+    /// For how many shards there are directories, as far as those that there are say: their number is a power of two,
+    /// and one that is lost leaves higher ones, mostly. `None` where there are none.
+    pub(super) fn shards_there(&self) -> Option<u64> {
+        let entries = self.shards().read_dir().ok()?.into_iter();
+        let shard = |entry: StoreEntry| {
+            let name = entry.file_name().to_str();
+            let name = name.filter(|name| name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_digit()))?;
+            Some((name.parse::<u32>().ok()?, entry.into_path()))
+        };
+        let mut shards: Vec<_> = entries.filter_map(shard).collect();
+        shards.sort_unstable();
+        // A format makes the one, and an opening the other; something else's directory has neither.
+        let made = |directory: &StorePath| ["log", "manifest"].iter().any(|part| directory.join(part).is_dir());
+        let (highest, _) = shards.iter().rev().find(|(_, directory)| made(directory))?;
+        Some((u64::from(*highest) + 1).next_power_of_two())
+    }
+
+    /// Makes the volume one of [`FORMAT_VERSION`], before anything is written that programs of an older one would take
+    /// for damage: they refuse it from here on. Makes the copy of the volume file anew if it does not say the same. Does
+    /// nothing else to a volume of this format.
+    pub fn raise_format(&self, _lock: &VolumeLock, settings: &VolumeSettings) -> io::Result<()> {
+        let (path, text) = (self.volume_file(), render(settings));
+        let copied = match disk::read_text(&self.volume_file_copy()) {
+            Ok(copy) if copy == text => Ok(()),
+            _ => self.copy_volume_file(settings),
+        };
+        match (disk::read_text(&path)?.parse::<toml::Table>(), copied) {
+            (Ok(table), copied)
+                if table.get("format_version").and_then(toml::Value::as_integer) == Some(FORMAT_VERSION) =>
+            {
+                // The store may be full: the volume is none the worse than it was.
+                if let Err(error) = copied {
+                    tracing::warn!("{} has no copy: {error}", path.display());
+                }
+                Ok(())
+            }
+            (_, copied) => copied.and_then(|()| disk::replace(&path, text.as_bytes())),
+        }
+    }
+
+    /// Replaces a volume file that is damaged or gone.
+    pub fn make_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
+        disk::replace(&self.volume_file(), render(settings).as_bytes())
+    }
+
+    /// Makes the copy anew, whatever is in its place.
+    pub fn copy_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
+        disk::replace(&self.volume_file_copy(), render(settings).as_bytes())
+    }
+
+    fn read(&self, path: &StorePath) -> Result<VolumeSettings, VolumeFileProblem> {
+        match self.open_own(path, Readers::Anybody).and_then(disk::text_of) {
+            Ok(text) => parse(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(VolumeFileProblem::Missing),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(VolumeFileProblem::Invalid(error.to_string()))
+            }
+            Err(error) => Err(VolumeFileProblem::Unreadable(error)),
+        }
+    }
+
+    /// Refuses a volume whose owner by its file is not whose the store is: root would give to one what the other says. A file
+    /// server may give all files to one user, so this user's own may say otherwise, unless that is root.
+    fn check_owner(&self, settings: &VolumeSettings) -> Result<(), VolumeFileError> {
+        let (owner, own) = (settings.owner_uid, file_system_uid());
+        match self.owner() {
+            Ok(found) if found == owner || found == 0 || (owner == own && own != 0) => Ok(()),
+            Ok(found) => Err(VolumeFileError::OtherOwner { directory: self.root().to_owned(), owner, found }),
+            Err(source) => Err(VolumeFileError::Unreadable { path: self.root().to_owned(), source }),
+        }
+    }
+}
+
+/// What the volume file says, but for the comment.
+fn file(settings: &VolumeSettings) -> VolumeFile {
+    VolumeFile {
+        format_version: FORMAT_VERSION,
+        id: settings.id.to_string(),
+        name: settings.name.clone(),
+        shards: settings.shards.get(),
+        split_threshold: settings.split_threshold,
+        inline_limit_bytes: settings.inline_limit,
+        sync_interval_ms: settings.sync_interval.as_millis() as u64,
+        owner_uid: settings.owner_uid,
+    }
+}
+
+fn table(settings: &VolumeSettings) -> toml::Table {
+    toml::Table::try_from(file(settings)).expect("numbers and strings are always TOML")
+}
+
+/// The text of the volume file.
+pub(super) fn render(settings: &VolumeSettings) -> String {
+    let body = toml::to_string(&file(settings)).expect("numbers and strings are always TOML");
+    format!("# A Varve volume. Written by `varve format`; do not edit.\n{body}")
+}
+
+enum VolumeFileProblem {
+    Missing,
+    /// The store does not say what is in it.
+    Unreadable(io::Error),
+    Newer(i64),
+    Invalid(String),
+}
+
+fn parse(text: &str) -> Result<VolumeSettings, VolumeFileProblem> {
+    let invalid = |error: toml::de::Error| VolumeFileProblem::Invalid(printable(&toml_text::reason(text, &error)));
+    let table: toml::Table = text.parse().map_err(invalid)?;
+    // The version first: a newer format may have keys that would otherwise be reported as unknown.
+    match table.get("format_version").and_then(toml::Value::as_integer) {
+        Some(version) if version > FORMAT_VERSION => return Err(VolumeFileProblem::Newer(version)),
+        Some(version) if version >= 1 => {}
+        _ => return Err(VolumeFileProblem::Invalid("`format_version` is missing or not a number from 1".into())),
+    }
+    let file: VolumeFile = toml::from_str(text).map_err(invalid)?;
+    let settings = VolumeSettings {
+        id: file.id.parse().map_err(|error: String| VolumeFileProblem::Invalid(format!("`id`: {error}")))?,
+        name: file.name,
+        shards: ShardCount::new(file.shards).ok_or_else(|| {
+            VolumeFileProblem::Invalid(format!(
+                "shards = {}: not a power of two from 1 to {}",
+                file.shards,
+                ShardCount::MAX
+            ))
+        })?,
+        split_threshold: file.split_threshold,
+        inline_limit: file.inline_limit_bytes,
+        sync_interval: Duration::from_millis(file.sync_interval_ms),
+        owner_uid: file.owner_uid,
+    };
+    settings.check().map_err(|error| VolumeFileProblem::Invalid(error.to_string()))?;
+    Ok(settings)
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeFileError {
+    #[error("{} is not a Varve volume: it has no varve.toml; make one with `varve format`, or load it \
+             again if a `varve load` was cut short there", directory.display())]
+    NoVolume { directory: PathBuf },
+    #[error(
+        "{} is not a Varve volume: there is no such directory; is the path right, and what holds it mounted?", directory.display()
+    )]
+    NoDirectory { directory: PathBuf },
+    #[error("{} is not a Varve volume: it is no directory; give the one that `varve format` made", path.display())]
+    NotADirectory { path: PathBuf },
+    #[error(transparent)]
+    Lost(Box<LostVolumeFile>),
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error(
+        "{} has format version {found}, and this program reads up to {FORMAT_VERSION}: use a newer varve", path.display()
+    )]
+    Newer { path: PathBuf, found: i64 },
+    #[error("{} is not a volume file: {reason}; restore it from a copy of the store", path.display())]
+    Invalid { path: PathBuf, reason: String },
+    #[error(
+        "{} is not a volume file: {reason}; `varve fsck --repair` makes it anew from its copy {}", path.display(), copy.display()
+    )]
+    Damaged { path: PathBuf, reason: String, copy: PathBuf },
+    #[error("{} is not a copy of the volume file: {reason}", path.display())]
+    DamagedCopy { path: PathBuf, reason: String },
+    #[error(transparent)]
+    Differs(Box<Difference>),
+    #[error(
+        "{} has shards = {value}, and {} has the directories of {found}: the number never changes after the format, so \
+         either the file was edited or damaged, or directories were lost or put there; set the file right, or bring the \
+         right directories back from a copy of the store", file.display(), directory.display()
+    )]
+    OtherShards { file: PathBuf, value: u16, directory: PathBuf, found: u64 },
+    #[error(
+        "the volume {} belongs to user {owner} by owner_uid in its varve.toml, and its directory to user {found}: give the files \
+         to their owner (chown -R {owner}), or set owner_uid right in varve.toml and in its copy shards/varve.toml",
+        directory.display()
+    )]
+    OtherOwner { directory: PathBuf, owner: u32, found: u32 },
+}
+
+/// A volume without its file and copy, and what is still known of what they said.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} holds a Varve volume, and its varve.toml is gone, as is the copy {}: restore it from a copy of the store, or write it \
+     anew, with the keys format_version = {FORMAT_VERSION}, id (32 hexadecimal digits in quotes), name (in quotes), \
+     shards = {shards}, split_threshold = {}, inline_limit_bytes = {}, sync_interval_ms = {}, owner_uid = {owner}; then \
+     check the volume with `varve fsck` before anything else",
+    directory.display(), copy.display(), VolumeSettings::SPLIT_THRESHOLD_DEFAULT, VolumeSettings::INLINE_LIMIT_DEFAULT,
+    VolumeSettings::SYNC_INTERVAL_DEFAULT.as_millis()
+)]
+pub struct LostVolumeFile {
+    directory: PathBuf,
+    copy: PathBuf,
+    shards: String,
+    owner: String,
+}
+
+/// A key in which a volume file and its copy differ.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} has {field} = {value}, and its copy {} has {field} = {copied}{hint}: one of them was edited or damaged; \
+     copy the right one over the other",
+    path.display(), copy.display()
+)]
+pub struct Difference {
+    path: PathBuf,
+    copy: PathBuf,
+    pub field: String,
+    value: String,
+    copied: String,
+    hint: String,
+}

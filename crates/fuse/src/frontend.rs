@@ -1,0 +1,539 @@
+//! The FUSE frontend: a request of the kernel becomes a call of the client, its answer a reply. Nothing is decided
+//! here.
+//!
+//! - **Whose call:** [`caller`] says. The kernel checks permissions as well (`default_permissions`), against the
+//!   attributes it was given, so that access(2) and a path's directories cost no request; the server's word is the last.
+//! - **umask:** applied by the kernel. FUSE_DONT_MASK exists for file systems whose default ACLs replace the umask; we
+//!   have none, so the flag is not asked for and the `umask` argument is already in `mode`.
+//! - **Interrupts:** a call runs to its end. A caller that is killed stops waiting when its call is answered, which is at
+//!   the latest at the client's deadline; `fuser` tells the kernel at its first interrupt not to send more. Undoing half a
+//!   change would be the greater harm, and a retry gets the first answer anyway.
+//! - **Locks** (fcntl(2), flock(2)): kept by the kernel, which is right as long as a volume has one mount.
+//! - **Panics:** cost one call; see [`crate::errno::answer`].
+//! - **Names** hold any byte but `/` and NUL.
+
+mod caller;
+mod convert;
+mod directories;
+mod files;
+mod init;
+mod names;
+mod passthrough;
+mod xattrs;
+
+pub(crate) use convert::bare_attr;
+pub(crate) use files::with_buffer as with_read_buffer;
+pub(crate) use init::negotiate;
+pub(crate) use passthrough::PassthroughCount;
+
+use crate::errno::answer;
+use crate::options::MountOptions;
+use crate::session::CloseOutcome;
+use caller::{caller, identity};
+use convert::{file_attr, inode, kernel_ttl, shorter_ttl};
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+use varve_client::{FileSystem, NodeInfo, block_on};
+
+/// Inode ids are never made twice, so an inode has no second generation.
+const GENERATION: Generation = Generation(0);
+
+pub(crate) struct FuseFrontend {
+    fs: Arc<FileSystem>,
+    files: Arc<files::OpenContext>,
+    passthrough_wanted: bool,
+    closed: CloseOutcome,
+}
+
+impl FuseFrontend {
+    pub fn new(fs: Arc<FileSystem>, options: &MountOptions, closed: CloseOutcome) -> FuseFrontend {
+        let files = Arc::new(files::OpenContext::of(Arc::clone(&fs)));
+        FuseFrontend { fs, files, passthrough_wanted: options.passthrough, closed }
+    }
+
+    /// [`answer`] to a request about an inode, which may be gone.
+    fn answer_of<T>(
+        &self,
+        request: &Request,
+        what: &'static str,
+        ino: INodeNo,
+        call: impl FnOnce() -> varve_client::Result<T>,
+    ) -> Result<T, Errno> {
+        answer(what, || self.fs.noticed(request.pid(), inode(ino), call()))
+    }
+}
+
+fn entry(result: Result<NodeInfo, Errno>, reply: ReplyEntry) {
+    match result {
+        Ok(node) => {
+            let (attributes_ttl, entry_ttl) = (kernel_ttl(node.attributes_ttl), kernel_ttl(node.entry_ttl));
+            reply.entry_with_ttls(&attributes_ttl, &entry_ttl, &file_attr(&node), GENERATION);
+        }
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn attributes(result: Result<NodeInfo, Errno>, reply: ReplyAttr) {
+    match result {
+        Ok(node) => reply.attr(&kernel_ttl(node.attributes_ttl), &file_attr(&node)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn value(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
+    match result {
+        // A size of 0 asks how long the value is.
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+impl Filesystem for FuseFrontend {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        if negotiate(config, self.passthrough_wanted, self.fs.embedded()) {
+            self.fs.direct_is_coherent();
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        let closed = block_on(self.fs.shutdown()).map_err(|failure| failure.to_string());
+        if let Err(failure) = &closed {
+            tracing::error!("the volume could not be closed: {failure}");
+        }
+        // Only this sets it, once.
+        self.closed.get_or_init(|| closed);
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let (fs, parent, absent) = (Arc::clone(&self.fs), inode(parent), name.to_owned());
+        self.look_up_by(request.pid(), caller(request), parent, name, move |result| match result {
+            Err(Errno::ENOENT) => {
+                let ttl = kernel_ttl(fs.absent_ttl(parent, absent.as_bytes()));
+                match ttl.is_zero() {
+                    true => reply.error(Errno::ENOENT),
+                    // Inode 0: the kernel may believe for so long that there is no such name.
+                    false => reply.entry(&ttl, &bare_attr(0, FileType::RegularFile), GENERATION),
+                }
+            }
+            result => entry(result, reply),
+        });
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
+        // The kernel tells of many at a time.
+        let _reactor_turn = self.fs.reactor_turn_of_part();
+        // There is no reply that could carry a failure; a panic is logged.
+        let _ = answer("forget", || {
+            self.fs.forget(inode(ino), nlookup);
+            Ok(())
+        });
+    }
+
+    fn getattr(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
+        attributes(self.answer_of(request, "getattr", ino, asked), reply);
+        self.fs.kernel_has_attributes(inode(ino));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let set = varve_types::SetAttributes {
+            mode: mode.map(varve_types::Mode::new),
+            uid,
+            gid,
+            size,
+            atime: atime.map(convert::set_time),
+            mtime: mtime.map(convert::set_time),
+            ctime: ctime.map(convert::requested_time),
+        };
+        let result = self.answer_of(request, "setattr", ino, || {
+            // A request that names nothing is how the kernel says, before a write, that set-id bits have to go.
+            if set == varve_types::SetAttributes::default() {
+                return block_on(self.fs.drop_set_id(&caller(request), inode(ino)));
+            }
+            block_on(self.fs.set_attributes(&caller(request), inode(ino), set, fh.map(files::handle)))
+        });
+        attributes(result, reply);
+    }
+
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        let _reactor_turn = self.fs.reactor_turn();
+        match self.answer_of(request, "readlink", ino, || block_on(self.fs.read_link(&identity(request), inode(ino)))) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let result = answer("mknod", || {
+            let node = convert::new_node(mode, rdev)?;
+            self.make_node(&caller(request), inode(parent), name, mode, node)
+        });
+        entry(result, reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let result = answer("mkdir", || self.make_directory(&caller(request), inode(parent), name, mode));
+        entry(result, reply);
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _reactor_turn = self.fs.reactor_turn();
+        self.unlink(caller(request), inode(parent), name, |result| done(result, reply));
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _reactor_turn = self.fs.reactor_turn();
+        done(answer("rmdir", || self.remove_directory(&caller(request), inode(parent), name)), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _reactor_turn = self.fs.reactor_turn();
+        entry(answer("symlink", || self.make_symlink(&caller(request), inode(parent), name, target)), reply);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let result = answer("rename", || {
+            let from = (inode(parent), name);
+            self.rename(&caller(request), from, (inode(newparent), newname), flags)
+        });
+        done(result, reply);
+    }
+
+    fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let linked = || self.link(&caller(request), inode(ino), inode(newparent), newname);
+        let result = self.answer_of(request, "link", ino, linked);
+        entry(result, reply);
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let opened = || self.open(&caller(request), inode(ino), flags.0, |file| reply.open_backing(file));
+        match self.answer_of(request, "open", ino, opened) {
+            Ok(files::OpenReply { handle, flags, backing: Some(backing) }) => {
+                reply.opened_passthrough(handle, flags, &backing);
+            }
+            Ok(files::OpenReply { handle, flags, backing: None }) => reply.opened(handle, flags),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let files = Arc::clone(&self.files);
+        self.create(caller(request), inode(parent), name, mode, flags, move |result| match result {
+            Ok((node, opening, opened)) => {
+                let answer = files.opened(node.inode, opening, opened, |file| reply.open_backing(file));
+                let (ttl, attr) = (shorter_ttl(&node), file_attr(&node));
+                let files::OpenReply { handle, flags, backing } = answer;
+                match backing {
+                    Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, handle, flags, &backing),
+                    None => reply.created(&ttl, &attr, GENERATION, handle, flags),
+                }
+            }
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn_for(size as usize);
+        files::with_buffer(size as usize, |buffer| {
+            match answer("read", || self.read(files::handle(fh), offset, buffer, owner.is_none())) {
+                Ok(length) => reply.data(&buffer[..length]),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn_for(data.len());
+        let written = answer("write", || self.write(request, files::handle(fh), offset, data, write_flags, flags));
+        match written {
+            Ok(written) => reply.written(written as u32),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn flush(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        let _reactor_turn = self.fs.reactor_turn();
+        done(answer("flush", || block_on(self.fs.flush(files::handle(fh)))), reply);
+    }
+
+    fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
+        done(answer("fsync", || block_on(self.fs.fsync(files::handle(fh), datasync))), reply);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn();
+        done(answer("release", || self.release(files::handle(fh))), reply);
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _reactor_turn = self.fs.reactor_turn();
+        match answer("opendir", || block_on(self.fs.open_directory(&caller(request), inode(ino)))) {
+            Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _reactor_turn = self.fs.reactor_turn();
+        match answer("readdir", || self.list(fh, offset, &mut reply)) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn();
+        match answer("readdirplus", || self.list_plus(inode(ino), fh, offset, &mut reply)) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn releasedir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let result = answer("releasedir", || {
+            self.fs.close_directory(directories::handle(fh));
+            Ok(())
+        });
+        done(result, reply);
+    }
+
+    fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
+        done(answer("fsyncdir", || block_on(self.fs.fsync_directory(inode(ino)))), reply);
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _reactor_turn = self.fs.reactor_turn();
+        match answer("statfs", || block_on(self.fs.statistics())) {
+            Ok(of) => reply.statfs(
+                of.blocks,
+                of.blocks_free,
+                of.blocks_available,
+                of.files,
+                of.files_free,
+                of.block_bytes as u32,
+                of.name_bytes_max,
+                of.block_bytes as u32,
+            ),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let set = || self.set_xattr(&caller(request), inode(ino), name, value, flags);
+        done(self.answer_of(request, "setxattr", ino, set), reply);
+    }
+
+    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let got = || self.get_xattr(&caller(request), inode(ino), name);
+        value(self.answer_of(request, "getxattr", ino, got), size, reply);
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let listed = || self.list_xattrs(&caller(request), inode(ino));
+        value(self.answer_of(request, "listxattr", ino, listed), size, reply);
+    }
+
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let removed = || self.remove_xattr(&caller(request), inode(ino), name);
+        done(self.answer_of(request, "removexattr", ino, removed), reply);
+    }
+
+    /// Never asked: the kernel checks by itself (`default_permissions`).
+    fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        let _reactor_turn = self.fs.reactor_turn();
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn();
+        reply.error(Errno::ENOTTY);
+    }
+
+    /// Files are always ready; at this answer the kernel stops asking.
+    fn poll(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn();
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
+        done(answer("fallocate", || block_on(self.fs.allocate(files::handle(fh), mode, offset, length))), reply);
+    }
+
+    fn lseek(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let _reactor_turn = self.fs.reactor_turn();
+        match answer("lseek", || self.seek(files::handle(fh), offset, whence)) {
+            Ok(position) => reply.offset(position),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
+        let result = answer("copy_file_range", || {
+            let length = len.min(files::COPY_BYTES_MAX);
+            block_on(self.fs.copy_range(files::handle(fh_in), offset_in, files::handle(fh_out), offset_out, length))
+        });
+        match result {
+            Ok(copied) => reply.written(copied as u32),
+            Err(errno) => reply.error(errno),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Names: made, removed, renamed, linked.
+
+use super::FuseFrontend;
+use crate::errno::{answer, answer_later, name as parse};
+use fuser::RenameFlags as KernelFlags;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use varve_client::{NewNode, NodeInfo, OpenFlags, OpenedFile, RenameFlags, Result, block_on};
+use varve_types::{Credentials, Errno, InodeId, Mode};
+
+/// Permissions that a symlink shows; nobody looks at them (symlink(7)).
+const SYMLINK_MODE: u32 = 0o777;
+
+impl FuseFrontend {
+    pub(super) fn look_up(&self, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<NodeInfo> {
+        block_on(self.fs.lookup(caller, parent, &parse(name)?))
+    }
+
+    /// In the name of `thread`, which may ask for the attributes next. `done` may be called later, by another thread.
+    pub(super) fn look_up_by(
+        &self,
+        thread: u32,
+        caller: Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        done: impl FnOnce(std::result::Result<NodeInfo, fuser::Errno>) + Send + 'static,
+    ) {
+        let (fs, name) = (Arc::clone(&self.fs), parse(name));
+        let looked_up = async move { fs.lookup_by(thread, &caller, parent, &name?).await };
+        match self.fs.embedded() {
+            // The store is asked for what a large file takes up, for which the worker that brings the answer must not wait.
+            true => done(answer("lookup", || block_on(looked_up))),
+            false => answer_later(&self.fs, "lookup", looked_up, done),
+        }
+    }
+
+    /// `done` may be called later, by another thread.
+    pub(super) fn create(
+        &self,
+        caller: Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        mode: u32,
+        flags: i32,
+        done: impl FnOnce(std::result::Result<(NodeInfo, OpenFlags, OpenedFile), fuser::Errno>) + Send + 'static,
+    ) {
+        let (fs, name) = (Arc::clone(&self.fs), parse(name));
+        let created = async move {
+            let flags = OpenFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+            let (node, opened) = fs.create(&caller, parent, &name?, Mode::new(mode), flags).await?;
+            Ok((node, flags, opened))
+        };
+        answer_later(&self.fs, "create", created, done);
+    }
+
+    pub(super) fn make_node(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        mode: u32,
+        node: NewNode,
+    ) -> Result<NodeInfo> {
+        block_on(self.fs.make_node(caller, parent, &parse(name)?, Mode::new(mode), node))
+    }
+
+    pub(super) fn make_directory(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        mode: u32,
+    ) -> Result<NodeInfo> {
+        block_on(self.fs.make_directory(caller, parent, &parse(name)?, Mode::new(mode)))
+    }
+
+    pub(super) fn make_symlink(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        target: &Path,
+    ) -> Result<NodeInfo> {
+        let target = target.as_os_str().as_bytes().to_vec();
+        self.make_node(caller, parent, name, SYMLINK_MODE, NewNode::Symlink { target })
+    }
+
+    /// `done` may be called later, by another thread.
+    pub(super) fn unlink(
+        &self,
+        caller: Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        done: impl FnOnce(std::result::Result<(), fuser::Errno>) + Send + 'static,
+    ) {
+        let (fs, name) = (Arc::clone(&self.fs), parse(name));
+        answer_later(&self.fs, "unlink", async move { fs.unlink(&caller, parent, &name?).await }, done);
+    }
+
+    pub(super) fn remove_directory(&self, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<()> {
+        block_on(self.fs.remove_directory(caller, parent, &parse(name)?))
+    }
+
+    pub(super) fn rename(
+        &self,
+        caller: &Credentials,
+        (parent, name): (InodeId, &OsStr),
+        (new_parent, new_name): (InodeId, &OsStr),
+        flags: KernelFlags,
+    ) -> Result<()> {
+        let flags = match flags {
+            flags if flags.is_empty() => RenameFlags::Replace,
+            KernelFlags::RENAME_NOREPLACE => RenameFlags::NoReplace,
+            KernelFlags::RENAME_EXCHANGE => RenameFlags::Exchange,
+            // RENAME_WHITEOUT serves overlays, and combinations mean nothing (renameat2(2)).
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        block_on(self.fs.rename(caller, parent, &parse(name)?, new_parent, &parse(new_name)?, flags))
+    }
+
+    pub(super) fn link(&self, caller: &Credentials, inode: InodeId, parent: InodeId, name: &OsStr) -> Result<NodeInfo> {
+        block_on(self.fs.link(caller, inode, parent, &parse(name)?))
+    }
+}

@@ -1,0 +1,119 @@
+//! A client in the server's own process: its requests go to the workers' inboxes as they are, without a socket, an
+//! encoding or a handshake.
+
+use super::Server;
+use super::dispatch::{self, DispatchReply, FastPathOutcome};
+use super::inbox::WorkerMessage;
+use super::sessions::{Admitted, NotAdmitted, Peer, SessionGuard};
+use super::shared::ServerShared;
+use super::worker::Worker;
+use futures::FutureExt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+use varve_env::stages::{self, Stage};
+use varve_proto::handshake::{KeyId, Purpose};
+use varve_proto::{CallFailure, Request, Response};
+use varve_types::SessionId;
+
+/// Takes the answer to a request, on the thread of the worker that has it. Dropped uncalled, there will be none.
+pub type ReplyCallback = Box<dyn FnOnce(Response) + Send>;
+
+/// A request of a guest's on its way to a worker.
+pub struct LocalCall {
+    caller: Arc<Admitted>,
+    request: Request,
+    answered: ReplyCallback,
+    sent_at: Option<Instant>,
+}
+
+/// One session of this process. While it lives the session has a connection.
+pub struct LocalSession {
+    shared: Arc<ServerShared>,
+    inboxes: Vec<mpsc::Sender<WorkerMessage>>,
+    caller: Arc<Admitted>,
+    _guard: SessionGuard,
+}
+
+impl Server {
+    /// Admits `session` of this very process; the error is the reason why not.
+    pub fn admit(&self, session: SessionId, purpose: Purpose) -> Result<LocalSession, String> {
+        if self.inboxes.iter().any(mpsc::Sender::is_closed) {
+            return Err("the server in this process has ended; unmount and mount again".into());
+        }
+        let peer = Peer::Local {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            pid: Some(std::process::id() as i32),
+        };
+        let admitted = self.shared.sessions.admit(session, purpose, peer, KeyId::VOLUME);
+        let (caller, guard) = admitted.map_err(|error| match error {
+            NotAdmitted::Refused(reason) | NotAdmitted::Crowded(reason) => reason,
+        })?;
+        let (shared, inboxes) = (Arc::clone(&self.shared), self.inboxes.clone());
+        Ok(LocalSession { shared, inboxes, caller: Arc::new(caller), _guard: guard })
+    }
+}
+
+impl LocalSession {
+    /// The worker that owns each shard, by shard.
+    pub fn owners(&self) -> Vec<u16> {
+        self.shared.settings.shards.all().map(|shard| self.shared.owner(shard) as u16).collect()
+    }
+
+    pub fn workers(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    pub fn embedded(&self) -> bool {
+        self.shared.embedded
+    }
+
+    /// Tells a worker that it is about to be asked something. One that has much to do need not hear it.
+    pub fn rouse(&self, worker: usize) {
+        if let Some(inbox) = self.inboxes.get(worker) {
+            let _ = inbox.try_send(WorkerMessage::Rouse);
+        }
+    }
+
+    /// Has a worker answer a request. Waits while its inbox is full; to be called on no thread of the server's.
+    pub fn ask(&self, worker: usize, request: Request, answered: ReplyCallback) {
+        let Some(inbox) = self.inboxes.get(worker) else { return };
+        debug_assert_eq!(request.id.session, self.caller.session.0, "a guest speaks for its own session");
+        let local_call = LocalCall { caller: Arc::clone(&self.caller), request, answered, sent_at: stages::begin() };
+        // An inbox that is closed is that of a worker which has ended: the visit is dropped, and with it `answered`.
+        if let Err(mpsc::error::TrySendError::Full(local_call)) = inbox.try_send(WorkerMessage::LocalCall(local_call)) {
+            let _ = inbox.blocking_send(local_call);
+        }
+    }
+}
+
+/// Answers a guest's request, at once if it need not wait. `only`: no other message is at hand.
+pub fn receive(worker: &Rc<Worker>, local_call: LocalCall, only: bool) {
+    let LocalCall { caller, request, answered, sent_at } = local_call;
+    stages::end(Stage::Queue, sent_at);
+    worker.busy_poll.came();
+    worker.busy_poll.only_one(only);
+    let request = match dispatch::begin(worker, &caller, request) {
+        FastPathOutcome::Answered(answer) => return answered(response(answer)),
+        FastPathOutcome::Changed(underway) => return underway.then(worker, |answer| answered(response(answer))),
+        FastPathOutcome::Waits(request) => request,
+    };
+    let answer = dispatch::answer(Rc::clone(worker), Rc::new((*caller).clone()), request);
+    let mut answer = Box::pin(answer);
+    match answer.as_mut().now_or_never() {
+        Some(answer) => answered(response(answer)),
+        None => worker.spawn(async move { answered(response(answer.await)) }),
+    }
+}
+
+fn response(answer: DispatchReply) -> Response {
+    match answer {
+        DispatchReply::Response(response) => response,
+        DispatchReply::Recorded { id, body } => postcard::from_bytes(&body).unwrap_or_else(|error| {
+            let message = format!("the recorded answer is damaged: {error}");
+            Response { id, result: Err(CallFailure::Server { errno: libc::EIO, message }) }
+        }),
+    }
+}

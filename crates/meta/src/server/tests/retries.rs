@@ -1,0 +1,142 @@
+//! What a server that died had still to do beside the rows is done when its client asks again.
+
+use super::client::request;
+use super::*;
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
+use crate::shards::{Table, TableBatch, TableConfig};
+use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, Row, codec};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use varve_env::posix_store::PosixStore;
+use varve_proto::{Locator, NewNode, OpenMode};
+use varve_types::{InodeId, Name, SetAttributes, SetTime, ShardId, Timestamp};
+
+const SET: u64 = 1_000_000_000;
+
+/// A large file, and where it and its content are.
+fn large_file(site: &Site, client: &mut TestClient<UnixStream>) -> (Locator, PathBuf) {
+    let root = InodeId::ROOT.0;
+    let name = b"large".to_vec();
+    let create = Call::Create { parent: root, name: name.clone(), node: NewNode::Regular, mode: 0o644, open: true };
+    let Ok(Reply::Node(made)) = client.call(0, create) else { panic!("not made") };
+    let path = site.config.volume.backing_file(InodeId(made.inode));
+    std::fs::write(&path, b"content").unwrap();
+    let at = Locator::Entry { parent: root, name, inode: made.inode };
+    let promote = Call::Promote { at: at.clone(), generation: made.generation, size: 7 };
+    assert!(matches!(client.call(0, promote), Ok(Reply::Node(_))));
+    (at, path.into())
+}
+
+fn modified(path: &Path) -> SystemTime {
+    path.metadata().unwrap().modified().unwrap()
+}
+
+/// The time that was set reaches the backing file, whose time counts while the file is written.
+#[test]
+fn retry_sets_the_requested_time() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    let (at, path) = large_file(&site, &mut client);
+    let mtime = Some(SetTime::To(Timestamp { seconds: SET as i64, nanoseconds: 0 }));
+    let set = SetAttributes { mtime, ..SetAttributes::default() };
+    let first = request(1, 3, 1, 0, Call::SetAttributes { at, set: set.into() });
+    let answer = client.exchange(first.clone()).unwrap();
+    server.stop(STOP).unwrap();
+    // As if that server had died between the row and the file.
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(SystemTime::now()).unwrap();
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    assert_eq!(client.exchange(first).unwrap(), answer);
+    assert_eq!(modified(&path), UNIX_EPOCH + Duration::from_secs(SET));
+    server.stop(STOP).unwrap();
+}
+
+/// As if the server that has cut the large file had died between the row and the file.
+fn leave_to_be_cut(site: &Site, path: &Path) {
+    std::fs::write(path, b"content").unwrap();
+    edit(site, &Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap()), |row| {
+        let Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) = row else { panic!("{row:?}") };
+        node.content = Content::Backing(BackingSize::Truncating(0));
+        node.attributes.size = 0;
+    });
+}
+
+/// Else who opens the file later would cut away what was written since.
+#[test]
+fn retry_truncates_the_file() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    let (at, path) = large_file(&site, &mut client);
+    let Locator::Entry { inode, .. } = at else { panic!("it has one name") };
+    let first = request(1, 3, 1, 0, Call::Open { at: at.clone(), mode: OpenMode::ReadWrite, truncate: true });
+    let answer = client.exchange(first.clone()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    server.stop(STOP).unwrap();
+    leave_to_be_cut(&site, &path);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    assert_eq!(client.exchange(first).unwrap(), answer);
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    std::fs::write(&path, b"written since").unwrap();
+    let again = Call::Open {
+        at: Locator::Entry { parent: InodeId::ROOT.0, name: b"large".to_vec(), inode },
+        mode: OpenMode::Read,
+        truncate: false,
+    };
+    assert!(matches!(client.call(0, again), Ok(Reply::Node(_))));
+    assert_eq!(std::fs::read(&path).unwrap(), b"written since");
+    server.stop(STOP).unwrap();
+}
+
+/// Promise: nor is it answered as cut where the retry cannot cut it either: who asks once more has it cut.
+#[test]
+fn failed_retry_does_not_report_truncation() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    let (at, path) = large_file(&site, &mut client);
+    let first = request(1, 3, 1, 0, Call::Open { at, mode: OpenMode::ReadWrite, truncate: true });
+    assert!(client.exchange(first.clone()).unwrap().is_ok());
+    server.stop(STOP).unwrap();
+    leave_to_be_cut(&site, &path);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    let aside = site.directory.path().join("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    let refused = client.exchange(first.clone()).unwrap();
+    assert!(matches!(refused, Err(CallFailure::Server { .. })), "{refused:?}");
+    std::fs::rename(&aside, &path).unwrap();
+    assert!(client.exchange(first).unwrap().is_ok());
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    server.stop(STOP).unwrap();
+}
+
+/// Changes a row of a volume that nobody serves.
+fn edit(site: &Site, key: &Key, change: impl FnOnce(&mut Row)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let volume = site.config.volume.clone();
+    let config = TableConfig {
+        shard: ShardId(0),
+        store: PosixStore::open(volume.shards()).unwrap(),
+        volume,
+        sync_interval: Duration::ZERO,
+        cache: TableCache::new(1024 * 1024),
+        background: runtime.handle().clone(),
+        merges: Merges::on(runtime.handle().clone()),
+        memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+    };
+    runtime.block_on(async {
+        let table = Table::open(config).await.unwrap();
+        let bytes = codec::encode_key(key);
+        let stored = table.get(&bytes).await.unwrap().unwrap();
+        let mut row = codec::decode_row(key.kind(), &stored).unwrap();
+        change(&mut row);
+        let mut batch = TableBatch::default();
+        batch.put(bytes, codec::encode_row(&row));
+        table.write(&batch).await.unwrap();
+        table.close().await.unwrap();
+    });
+}

@@ -1,0 +1,225 @@
+//! Requests that clients post in their shared-memory slots, which the worker begins itself or leaves to the connection.
+
+use super::client::{opened, receive, request};
+use super::*;
+use crate::server::request_queue::BEGUN;
+use rustix::io::{FdFlags, fcntl_getfd};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering::Relaxed;
+use varve_env::shm_slot::{ClientSide, SlotReply};
+use varve_proto::Response;
+use varve_proto::handshake::{self, Greeting, Offer};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client with a shared-memory slot.
+struct Poster {
+    stream: UnixStream,
+    shm_slot: ClientSide,
+    session: u64,
+    /// Calls that went through the shared-memory slot.
+    posted: usize,
+    number: u64,
+}
+
+impl Poster {
+    fn of(server: &Server, site: &Site, session: u64) -> Poster {
+        let mut stream = UnixStream::connect(socket(server, 0)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let greeting: Greeting = receive(&mut stream);
+        let offer = Offer { shm_slot: true, ..Offer::default() };
+        let (initiator, hello) = Claim { offer, ..Claim::of(&site.key, session, Purpose::Work) }.hello(&greeting);
+        client::send(&mut stream, &hello);
+        let mut bytes = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            recvmsg(&stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let mut shared = ancillary.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
+            _ => Vec::new(),
+        });
+        let shared = shared.next().expect("the server shares a shared-memory slot");
+        assert!(fcntl_getfd(&shared).unwrap().contains(FdFlags::CLOEXEC));
+        let (answer, length) = frame::take::<handshake::Answer>(&bytes[..received.bytes]).unwrap().unwrap();
+        assert!(opened(initiator, answer).is_ok() && length == received.bytes);
+        Poster { stream, shm_slot: ClientSide::open(&shared).unwrap(), session, posted: 0, number: 0 }
+    }
+
+    fn framed(&mut self, slot: u32, call: Call) -> Vec<u8> {
+        self.number += 1;
+        let mut bytes = Vec::new();
+        frame::encode(&request(self.session, slot, self.number, 0, call), &mut bytes).unwrap();
+        bytes
+    }
+
+    fn call(&mut self, call: Call) -> Result<Reply, CallFailure> {
+        let bytes = self.framed(1, call);
+        match self.shm_slot.ask(&bytes, true) {
+            true => self.posted += 1,
+            false => self.stream.write_all(&bytes).unwrap(),
+        }
+        let begun = Instant::now();
+        loop {
+            match self.shm_slot.answer() {
+                SlotReply::Awaited if begun.elapsed() > PATIENCE => panic!("no answer"),
+                SlotReply::Awaited => std::thread::yield_now(),
+                SlotReply::BySocket => return receive::<Response>(&mut self.stream).result,
+                SlotReply::Here => {
+                    let mut bytes = Vec::new();
+                    self.shm_slot.take(&mut bytes);
+                    let (response, length) = frame::take::<Response>(&bytes).unwrap().unwrap();
+                    assert_eq!(length, bytes.len());
+                    return response.result;
+                }
+            }
+        }
+    }
+
+    /// Posts `bytes`, whose answer comes by the socket. Another client keeps the worker from taking this one to be alone. `false`:
+    /// the worker does not look into this shared-memory slot any more.
+    fn post(&mut self, other: &mut Poster, bytes: &[u8]) -> bool {
+        (0..100).any(|_| {
+            other.ping();
+            self.shm_slot.ask(bytes, false)
+        })
+    }
+
+    /// Calls until the worker looks into its shared-memory slot.
+    fn be_polled(&mut self, other: &mut Poster) {
+        let (posted, begun) = (self.posted, Instant::now());
+        while self.posted == posted {
+            other.ping();
+            self.ping();
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "the worker has not looked into the shared-memory slot for {PATIENCE:?}"
+            );
+        }
+    }
+
+    /// Posts `bytes` as the first of a connection's that the worker looks into.
+    fn post_first(&mut self, other: &mut Poster, bytes: &[u8]) {
+        let begun = Instant::now();
+        self.be_polled(other);
+        while !self.post(other, bytes) {
+            self.be_polled(other);
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "the worker has not looked into the shared-memory slot for {PATIENCE:?}"
+            );
+        }
+    }
+
+    fn ping(&mut self) {
+        assert_eq!(self.call(Call::Ping { payload: b"x".to_vec() }), Ok(Reply::Pong { payload: b"x".to_vec() }));
+    }
+}
+
+fn lookup(name: String) -> Call {
+    Call::Lookup { parent: 1, name: name.into() }
+}
+
+/// Promise: calls of several clients that post them, those that wait among them, are each answered with what they came to.
+#[test]
+fn shm_calls_are_answered() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut clients: Vec<Poster> = (1..4).map(|session| Poster::of(&server, &site, session)).collect();
+    for round in 0..300 {
+        for client in &mut clients {
+            let name = format!("{}-{round}", client.session);
+            let Ok(Reply::Node(made)) = client.call(create(name.clone())) else { panic!("{name} is not made") };
+            let Ok(Reply::Entry { entry: varve_proto::EntryReply::Node(found), .. }) =
+                client.call(lookup(name.clone()))
+            else {
+                panic!("{name} is not found")
+            };
+            assert_eq!(found.inode, made.inode);
+            assert_eq!(client.call(create(name.clone())), Err(CallFailure::Errno(libc::EEXIST)));
+            if round % 50 == 0 {
+                assert!(client.call(Call::Sync).is_ok());
+            }
+            if round % 3 == 0 {
+                let removed = client.call(Call::Unlink { parent: 1, name: name.clone().into() });
+                assert!(matches!(removed, Ok(Reply::Removed { .. })), "{removed:?}");
+                assert_eq!(client.call(lookup(name)), Err(CallFailure::Errno(libc::ENOENT)));
+            }
+        }
+    }
+    for client in &clients {
+        assert!(client.posted > 0, "client {} has posted nothing", client.session);
+    }
+    assert!(BEGUN.load(Relaxed) > 0, "busy-poll loops have begun nothing themselves");
+    server.stop(STOP).unwrap();
+}
+
+/// Promise: who posts call after call and waits for none gets all the answers by the socket.
+#[test]
+fn shm_calls_are_pipelined() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut other = Poster::of(&server, &site, 2);
+    let mut one = Poster::of(&server, &site, 1);
+    let (mut sent, mut answered) = (Vec::new(), Vec::new());
+    for slot in 2..2000 {
+        let call = match slot % 3 {
+            0 => Call::Sync,
+            1 => create(format!("file{slot}")),
+            _ => Call::Ping { payload: vec![0; slot as usize % 100] },
+        };
+        let bytes = one.framed(slot, call);
+        while !one.post(&mut other, &bytes) {
+            // Its calls, of which it makes some more to be looked into again, are not to go by the socket between these.
+            while answered.len() < sent.len() {
+                answered.push(receive::<Response>(&mut one.stream).id.slot);
+            }
+            one.be_polled(&mut other);
+        }
+        sent.push(slot);
+        // So many fit the socket.
+        while slot % 50 == 0 && answered.len() < sent.len() {
+            answered.push(receive::<Response>(&mut one.stream).id.slot);
+        }
+    }
+    while answered.len() < sent.len() {
+        answered.push(receive::<Response>(&mut one.stream).id.slot);
+    }
+    answered.sort();
+    assert_eq!(answered, sent);
+    server.stop(STOP).unwrap();
+}
+
+/// Promise: what is posted and is no request, or in another session's name, ends its connection and nothing else; a request in
+/// two posts is one, and two in one post are two.
+#[test]
+fn invalid_shm_requests_go_to_the_connection() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut other = Poster::of(&server, &site, 2);
+    let mut foreign = Vec::new();
+    frame::encode(&request(8, 1, 1, 0, Call::Sync), &mut foreign).unwrap();
+    for bytes in [&[0xff; 64][..], &foreign] {
+        let mut odd = Poster::of(&server, &site, 1);
+        odd.post_first(&mut other, bytes);
+        assert_closed(odd.stream);
+    }
+    let mut one = Poster::of(&server, &site, 1);
+    let both = [one.framed(2, create("first".into())), one.framed(3, create("second".into()))];
+    one.post_first(&mut other, &both.concat());
+    let mut slots: Vec<u32> = (0..2).map(|_| receive::<Response>(&mut one.stream).id.slot).collect();
+    slots.sort();
+    assert_eq!(slots, [2, 3]);
+    let third = one.framed(4, create("third".into()));
+    let (begin, end) = third.split_at(third.len() / 2);
+    one.post_first(&mut other, begin);
+    if !one.post(&mut other, end) {
+        one.stream.write_all(end).unwrap();
+    }
+    assert_eq!(receive::<Response>(&mut one.stream).id.slot, 4);
+    one.ping();
+    assert_serves(&server, &site);
+    server.stop(STOP).unwrap();
+}

@@ -1,0 +1,127 @@
+//! Verbs that need wait for nothing but the log: what they must see is resident, nobody else is changing it, and what they
+//! change is this shard's, or the rows of one directory in a shard that this one's worker serves too. Most do, and are decided
+//! by a plain call; all others are run ([`Shard::run`]).
+
+use super::foreign::Foreign;
+use super::refusal::ShardRefusal;
+use super::resident::BatchNumber;
+use super::shard::{DecisionOutcome, Execution, Makes, RequestAddress, Shard, TxnContext};
+use crate::namespace::{Effect, Verb};
+use crate::tables::{Change, Key};
+use std::rc::Rc;
+use varve_types::InodeId;
+
+/// What became of a verb.
+pub enum FastPathRun<O> {
+    /// It changed nothing, and what it saw is appended.
+    Seen(Result<O, ShardRefusal>),
+    /// It changed something, which may be shown when `batch` is appended and then `effects` are done.
+    Changed { outcome: O, batch: BatchNumber, effects: Vec<Effect> },
+    /// Its fresh directory's rows are on their way to the log of their home. When they are there it is run on.
+    Placed(Placed),
+}
+
+/// Rows of a fresh directory at its home, which is another shard than that of its name.
+pub struct Placed {
+    home: Rc<Shard>,
+    batch: BatchNumber,
+    fresh: InodeId,
+    keys: Vec<Key>,
+}
+
+impl Placed {
+    /// The home, and its batch that holds the rows.
+    pub fn awaits(&self) -> (Rc<Shard>, BatchNumber) {
+        (Rc::clone(&self.home), self.batch)
+    }
+}
+
+impl Shard {
+    /// Runs a verb without waiting; `None`: that cannot be, and nothing has been done.
+    pub fn try_run<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: &Execution<'_, V::Outcome>,
+    ) -> Option<FastPathRun<V::Outcome>> {
+        if !self.is_undisturbed(run.address) {
+            return None;
+        }
+        let fresh = match run.makes {
+            Makes::Nothing => InodeId::ROOT,
+            Makes::File => self.inode_at_hand()?,
+            Makes::Directory { home } => self.inode_of_at_hand(home)?,
+        };
+        match self.decide(verb, run, &TxnContext::of(fresh), &Foreign::default()).ok()? {
+            (DecisionOutcome::FreshElsewhere(rows), _) => self.try_place(fresh, rows).map(FastPathRun::Placed),
+            (DecisionOutcome::Missing(keys), _) if V::REMOVES_DIRECTORY => self.try_remove(verb, run, keys),
+            (decided, newest) => self.ran(decided, newest),
+        }
+    }
+
+    /// Runs a verb on whose rows are placed, and appended; `None`: that cannot be, and nothing has been done.
+    pub fn try_run_placed<V: Verb>(
+        &self,
+        verb: &V,
+        run: &Execution<'_, V::Outcome>,
+        placed: &Placed,
+    ) -> Option<FastPathRun<V::Outcome>> {
+        if !self.is_undisturbed(run.address) {
+            return None;
+        }
+        let txn = TxnContext { placed: Some(Vec::new()), ..TxnContext::of(placed.fresh) };
+        let (decided, newest) = self.decide(verb, run, &txn, &Foreign::default()).ok()?;
+        self.ran(decided, newest)
+    }
+
+    /// Runs a verb on as [`Shard::run`] does, whose rows are placed, and were `appended` or could not be.
+    pub async fn run_placed<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: Execution<'_, V::Outcome>,
+        placed: Placed,
+        appended: Result<(), ShardRefusal>,
+    ) -> Result<V::Outcome, ShardRefusal> {
+        let Placed { fresh, keys, .. } = placed;
+        match appended {
+            Ok(()) => self.run_on(verb, &run, TxnContext { placed: Some(keys), ..TxnContext::of(fresh) }).await,
+            Err(refusal) => {
+                self.withdraw(fresh, keys).await;
+                Err(refusal)
+            }
+        }
+    }
+
+    fn try_place(&self, fresh: InodeId, rows: Vec<Change>) -> Option<Placed> {
+        let home = self.peers.near(fresh.shard()).filter(|home| home.takes_changes())?;
+        let keys = rows.iter().filter_map(Change::put_key).cloned().collect();
+        let batch = home.take_rows(rows);
+        Some(Placed { home, batch, fresh, keys })
+    }
+
+    fn ran<O>(&self, decided: DecisionOutcome<O>, newest: BatchNumber) -> Option<FastPathRun<O>> {
+        let seen = match decided {
+            DecisionOutcome::Done { outcome, effects, batch } => {
+                return Some(FastPathRun::Changed { outcome, batch, effects });
+            }
+            DecisionOutcome::Answered(outcome) => Ok(outcome),
+            DecisionOutcome::Refused(refusal) => Err(refusal.into()),
+            DecisionOutcome::Missing(_)
+            | DecisionOutcome::FreshElsewhere(_)
+            | DecisionOutcome::NeedsRenameLock
+            | DecisionOutcome::Several { .. } => {
+                return None;
+            }
+        };
+        (newest <= self.state.borrow().appended).then_some(FastPathRun::Seen(seen))
+    }
+
+    /// Whether what is addressed is decided on here, and not in the midst of a change over several shards or of a split,
+    /// which would most likely have the decision taken a second time.
+    fn is_undisturbed(&self, address: RequestAddress) -> bool {
+        match address {
+            RequestAddress::Name(directory, hash) => (self.state.borrow().partitions.get(directory))
+                .is_some_and(|p| p.serves(hash) && p.pending_tallies == 0 && p.split.is_none()),
+            RequestAddress::Inode(inode) => inode.shard() == self.id,
+        }
+    }
+}

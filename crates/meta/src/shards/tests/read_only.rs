@@ -1,0 +1,85 @@
+use super::cluster::{Cluster, name};
+use crate::namespace::Lookup;
+use crate::shards::{Makes, PeerCall, PeerReply, Peers, ShardRefusal};
+use crate::tables::{Change, IntentRow, Key, TransactionId};
+use varve_env::power_loss::DiskState;
+use varve_types::{Epoch, Errno, InodeId, NameHash, ShardId};
+
+/// Promise: at rest everything that was acknowledged can be looked up and listed, over all shards, whether it is in tables
+/// or in the log alone; changes are refused, and the next owner finds all as it was.
+#[test]
+fn read_only_view_serves_reads_and_refuses_changes() {
+    Cluster::run(4, 16, |cluster| async move {
+        let directory = cluster.mkdir(InodeId::ROOT, "d", ShardId(3)).await;
+        let names: Vec<String> = (0..60).map(|number| format!("n{number}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            cluster.create(directory, name).await.unwrap();
+            if number == 30 {
+                cluster.flush().await;
+            }
+        }
+        // What splits have begun is over when all can be counted.
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.counted(directory).await, 60);
+
+        cluster.rest_after_crash().await;
+        cluster.check_lists(directory, names.iter().cloned()).await;
+        for name in &names {
+            assert!(cluster.lookup(directory, name).await.is_some(), "{name}");
+        }
+        assert_eq!(cluster.lookup(directory, "absent").await, None);
+        let refused = cluster.create(directory, "fresh").await.unwrap_err();
+        assert!(matches!(&refused, ShardRefusal::Failed(why) if why.errno == Errno::EROFS), "{refused:?}");
+
+        cluster.reopen_after_crash().await;
+        cluster.create(directory, "fresh").await.unwrap();
+        cluster.check_lists(directory, names.into_iter().chain(["fresh".to_owned()])).await;
+    });
+}
+
+/// Promise: reading at rest writes nothing.
+#[test]
+fn read_only_view_writes_nothing() {
+    Cluster::run(2, 1000, |cluster| async move {
+        cluster.create(InodeId::ROOT, "file").await.unwrap();
+        cluster.close().await;
+        let before = DiskState::read_from(cluster.volume.root()).unwrap().digest();
+        cluster.rest_after_crash().await;
+        assert!(cluster.lookup(InodeId::ROOT, "file").await.is_some());
+        cluster.create(InodeId::ROOT, "other").await.unwrap_err();
+        assert_eq!(DiskState::read_from(cluster.volume.root()).unwrap().digest(), before);
+        cluster.reopen_after_crash().await;
+    });
+}
+
+/// Promise: a name that an undecided change over several shards has locked is refused at rest with what the store says, at
+/// once; when the shards have owners again it is there.
+#[test]
+fn read_only_view_refuses_names_of_undecided_changes() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let directory = cluster.mkdir(InodeId::ROOT, "d", ShardId(1)).await;
+        cluster.create(directory, "locked").await.unwrap();
+        cluster.create(InodeId::ROOT, "free").await.unwrap();
+        let transaction = TransactionId { coordinator: ShardId(0), epoch: Epoch(1), counter: 1_000 };
+        let intent = IntentRow {
+            participants: vec![ShardId(1)],
+            changes: vec![Change::Delete(Key::Entry(directory, name("locked")))],
+            reads: Vec::new(),
+            reply: None,
+        };
+        let vote = cluster.peers.call(ShardId(1), PeerCall::Prepare(transaction, intent, Vec::new())).await;
+        assert!(matches!(vote, PeerReply::Vote(true)), "{vote:?}");
+
+        cluster.rest_after_crash().await;
+        let lookup = Lookup { parent: directory, name: name("locked") };
+        let looked_up = cluster.at_name(directory, &name("locked"), Makes::Nothing, &lookup).await.map(drop);
+        let listed = cluster.shard(ShardId(1)).list(directory, NameHash(0), 2000).await.map(drop);
+        for refused in [looked_up, listed] {
+            assert!(matches!(&refused, Err(ShardRefusal::Failed(why)) if why.errno == Errno::EROFS), "{refused:?}");
+        }
+        assert!(cluster.lookup(InodeId::ROOT, "free").await.is_some());
+
+        cluster.reopen_after_crash().await;
+        assert!(cluster.lookup(directory, "locked").await.is_some(), "its coordinator knows of no decision");
+    });
+}

@@ -1,11 +1,11 @@
-//! Every decoder of bytes that come from a disk, a socket or a person, as functions that a fuzzer can call.
+//! Every decoder of bytes that come from a disk, a socket or a user, as functions that a fuzzer can call.
 //!
-//! The same [`targets`] are run in two ways: by `cargo test`, with the corpus and so many mutations of it
-//! ([`mutation`]); and by `make fuzz`, guided by coverage, for as long as one likes. A target must not panic, and must
+//! The same [`targets`] run in two ways: by `cargo test`, with the corpus and a fixed number of mutations of it
+//! ([`mutation`]); and by `make fuzz`, guided by coverage, for any length of time. A target must not panic, and must
 //! not take more memory than its limit, whatever lengths the bytes claim ([`allocation`]).
 //!
-//! `corpus/<target>/` holds what a target must always survive: `golden-…` are sound and must be read, for they are
-//! bytes that versions before this one have written (messages, which nobody keeps: the present version of the protocol);
+//! `corpus/<target>/` holds inputs that a target must always survive. `golden-…` files are valid and must be read,
+//! because earlier versions have written them (messages, which are not stored, are of the present protocol version);
 //! all other files are findings.
 
 #![allow(

@@ -1,4 +1,4 @@
-//! libFuzzer over the target that `VARVE_FUZZ_TARGET` names; `make fuzz` builds and runs it.
+//! Runs libFuzzer on the target that `VARVE_FUZZ_TARGET` names; `make fuzz` builds and runs it.
 
 #![no_main]
 

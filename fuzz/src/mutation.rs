@@ -1,8 +1,8 @@
-//! Changes of bytes from a seed: what a run of `cargo test` does is always the same.
+//! Mutations of bytes from a seed: every run of `cargo test` is the same.
 
 use varve_env::random::Seeded;
 
-/// Lengths, counts and numbers at which decoders go wrong: as varints, little- and big-endian.
+/// Lengths, counts and numbers that often break decoders: as varints, little- and big-endian.
 const HOSTILE: [&[u8]; 10] = [
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
     &[0xff, 0xff, 0xff, 0xff, 0x0f],
@@ -16,10 +16,10 @@ const HOSTILE: [&[u8]; 10] = [
     &[0x00],
 ];
 
-/// What a text must cope with.
+/// Words that often break parsers of text.
 const WORDS: [&str; 12] = ["=", "\n", "\"", "[[", "]]", "{", "-1", "99999999999999999999", "%", "\u{0}", "é", "../"];
 
-/// A neighbour of one of `corpus`: a few changes, or nothing but noise.
+/// A mutation of one of `corpus`: a few changes, or only noise.
 pub fn mutated(corpus: &[Vec<u8>], random: &mut Seeded, bytes_max: usize) -> Vec<u8> {
     if corpus.is_empty() || random.below(50) == 0 {
         let length = random.below(200);

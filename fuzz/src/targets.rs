@@ -1,4 +1,4 @@
-//! What is fuzzed: a function a decoder, which takes any bytes.
+//! The fuzz targets: one function per decoder, which accepts any bytes.
 
 mod config;
 mod detector_stream;
@@ -21,19 +21,19 @@ use std::path::PathBuf;
 /// A decoder under test.
 pub struct FuzzTarget {
     pub name: &'static str,
-    /// Whether the bytes were understood. Panics where something does not hold that must.
+    /// Whether the bytes were decoded. Panics if an invariant is violated.
     pub reads: fn(&[u8]) -> bool,
-    /// Longer inputs than this say nothing new.
+    /// Longer inputs find nothing new.
     pub bytes_max: usize,
-    /// What the decoder may have allocated at once, beyond [`FuzzTarget::memory_per_byte`] for each byte it was given.
+    /// Peak memory of the decoder, in addition to [`FuzzTarget::memory_per_byte`] for each input byte.
     pub memory_max: usize,
     pub memory_per_byte: usize,
-    /// How much dearer a run is than one of the cheapest.
+    /// Cost of a run relative to the cheapest target.
     pub cost: usize,
 }
 
-/// Vectors of unknown length begin with at most this much, whatever length is claimed (serde's rule), and a growing
-/// vector is there twice while it moves.
+/// Vectors of unknown length start with at most this capacity, whatever length is claimed (serde's rule), and a growing
+/// vector exists twice while it is copied.
 const CAUTIOUS_BYTES: usize = 4 << 20;
 
 pub const TARGETS: &[FuzzTarget] = &[
@@ -43,11 +43,11 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "config", reads: config::reads, cost: 100, ..FuzzTarget::SMALL },
     FuzzTarget { name: "volume", reads: volume::reads, cost: 40, ..FuzzTarget::SMALL },
     FuzzTarget { name: "journal", reads: journal::reads, cost: 20, ..FuzzTarget::SMALL },
-    // A command of a ZeroMQ peer has up to 64 KiB, a message is taken in pieces of 16 MiB.
+    // A command of a ZeroMQ peer has up to 64 KiB; a message is read in pieces of 16 MiB.
     FuzzTarget { name: "stream2", reads: stream2::reads, cost: 8, memory_max: 20 << 20, ..FuzzTarget::SMALL },
     FuzzTarget { name: "detector_stream", reads: detector_stream::reads, cost: 4, ..FuzzTarget::SMALL },
     FuzzTarget { name: "layout", reads: layout::reads, cost: 20, ..FuzzTarget::SMALL },
-    // Each exchanges keys.
+    // Each run exchanges keys.
     FuzzTarget { name: "handshake", reads: handshake::reads, cost: 40, ..FuzzTarget::SMALL },
     FuzzTarget { name: "record", reads: record::reads, cost: 20, ..FuzzTarget::SMALL },
     FuzzTarget { name: "names", reads: names::reads, cost: 40, ..FuzzTarget::SMALL },
@@ -66,7 +66,7 @@ impl FuzzTarget {
     /// Runs the decoder.
     ///
     /// # Panics
-    /// If it panics, or takes more memory than it may.
+    /// If the decoder panics, or takes more memory than its limit.
     pub fn run_bounded(&self, bytes: &[u8]) {
         let peak = peak_bytes(|| {
             (self.reads)(bytes);
@@ -80,7 +80,7 @@ pub fn find(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// The files of a target in `corpus/`.
+/// The corpus files of a target.
 pub struct Corpus {
     pub files: BTreeMap<String, Vec<u8>>,
 }
@@ -100,7 +100,7 @@ impl Corpus {
     }
 }
 
-/// The first byte, which chooses among the decoders of a target, and the rest.
+/// Splits off the first byte, which selects one of a target's decoders.
 fn choice(bytes: &[u8]) -> Option<(u8, &[u8])> {
     bytes.split_first().map(|(first, rest)| (*first, rest))
 }

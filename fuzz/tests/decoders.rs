@@ -1,12 +1,12 @@
-//! No decoder panics or takes more memory than its limit, on the corpus and on many mutations of it; what earlier
-//! versions have written is still read.
+//! No decoder panics or takes more memory than its limit, on the corpus and on many mutations of it; data of earlier
+//! versions can still be read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use varve_env::random::Seeded;
 use varve_fuzz::mutation::mutated;
 use varve_fuzz::targets::{Corpus, FuzzTarget, TARGETS, find};
 
-/// Mutations a target, for those that take microseconds; the slow ones say less.
+/// Mutations per target, for targets that take microseconds; slower ones get fewer.
 const MUTATIONS: usize = 400_000;
 
 fn soak() -> bool {
@@ -95,7 +95,7 @@ fn layouts_of_detector_files() {
     fuzz("layout");
 }
 
-/// A target that no test above runs, or that `make fuzz` does not name, would be forgotten.
+/// Detects a target that no test above runs, or that `make fuzz` does not name.
 #[test]
 fn every_target_is_run() {
     let source = include_str!("decoders.rs");
@@ -107,7 +107,7 @@ fn every_target_is_run() {
     }
 }
 
-/// Bytes that were written once are read for as long as their version is.
+/// Bytes of a supported version can be read.
 #[test]
 fn golden_bytes_are_read() {
     for target in TARGETS {
@@ -120,7 +120,7 @@ fn golden_bytes_are_read() {
     }
 }
 
-/// The measurement itself sees what is allocated.
+/// The measurement counts allocations.
 #[test]
 fn memory_is_measured() {
     let peak = varve_fuzz::allocation::peak_bytes(|| drop(std::hint::black_box(vec![1_u8; 3 << 20])));

@@ -1,4 +1,4 @@
-//! What `cargo xtask` does, as a library, so that the house rules are also a test.
+//! The tasks of `cargo xtask` as a library, so that a test can also run the checks.
 
 pub mod tidy;
 

@@ -1,4 +1,4 @@
-//! Chores of the house: `cargo xtask tidy` checks its rules.
+//! Tasks for developers: `cargo xtask tidy` checks the rules of the codebase.
 
 use std::process::ExitCode;
 

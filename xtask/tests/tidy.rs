@@ -1,4 +1,4 @@
-//! The house rules hold in this tree, and each rule sees the fault it is there for.
+//! The rules hold in this tree, and each rule detects its violation.
 
 use std::path::Path;
 use xtask::tidy;
@@ -13,7 +13,7 @@ fn this_tree_passes_tidy() {
 const SEMANTICS: &str = "# Semantics\n\nText.\n\n## Names\n\n| Are found | [names-found] |\n";
 const PROMISES: &str = "[names-found]\nstatement = \"Names are found.\"\ntests = [\n    \"crates/client/tests/names.rs::a_name_is_found\",\n]\n";
 
-/// A tree that keeps every rule.
+/// A tree without violations.
 fn sound() -> tempfile::TempDir {
     let tree = tempfile::tempdir().expect("a temporary directory");
     let files = [

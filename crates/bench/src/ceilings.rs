@@ -1,5 +1,5 @@
-//! What a target cannot be faster than, measured in the same turns: the bare transport, a FUSE file system that does
-//! nothing, and the store beneath.
+//! Ceilings: upper bounds for a target, measured in the same turns as the target. They are the bare transport, a FUSE
+//! file system that does nothing, and the store beneath.
 
 mod null_fuse;
 pub mod request_reply;
@@ -11,27 +11,27 @@ pub use null_fuse::{MountedNull, NullFuseMount, NullMount};
 
 use std::path::PathBuf;
 
-/// The best of all [`request_reply`] variants, whose names begin with this and a slash.
+/// The best of all [`request_reply`] variants. Their names begin with this and a slash.
 pub const REQUEST_REPLY: &str = "request-reply";
 /// A FUSE file system that answers from memory; has phases.
 pub const NULL_FUSE: &str = "null-fuse";
 /// A plain directory of the store that a measured volume lies in; has phases.
 pub const STORE: &str = "store";
-/// An empty directory of the same target, beside one that was filled before; has phases.
+/// An empty directory of the same target, beside a prefilled one; has phases.
 pub const EMPTY_DIRECTORY: &str = "empty-directory";
 /// Appends of 4 KiB, each fsynced, to one file of the store.
 pub const STORE_FSYNC: &str = "store-fsync";
 
-/// Which ceilings are measured.
+/// The ceilings to measure.
 pub struct CeilingsConfig {
     pub request_reply: bool,
-    /// Threads that the request-reply server of the worker kind has: as many as the volume's server has workers.
+    /// Threads of the request-reply server of the worker kind: as many as the volume's server has workers.
     pub workers: usize,
-    /// How to mount a null FUSE file system; the program brings it, for this crate knows no FUSE.
+    /// Mounts a null FUSE file system. The program passes it in because this crate does not depend on FUSE.
     pub null_fuse: Option<Box<dyn NullMount>>,
-    /// The directory for the store's own rates; without one, that of the first library's store.
+    /// The directory for the store's own rates. `None`: the directory of the first library's store.
     pub store: Option<PathBuf>,
-    /// Whether the store's own rates are measured at all.
+    /// Whether to measure the store's own rates.
     pub measure_store: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where a run was made: what somebody needs to know to believe its figures, or to make them again.
+//! The environment of a run: the facts that a reader needs to judge or reproduce its figures.
 
 mod machine;
 mod mounts;
@@ -18,11 +18,11 @@ use std::time::SystemTime;
 #[serde(default)]
 pub struct Environment {
     pub varve_version: String,
-    /// Built without optimisation: the figures say nothing about Varve.
+    /// Built without optimisation: the figures are meaningless for Varve.
     pub debug_build: bool,
-    /// When the run began, RFC 3339, UTC.
+    /// The start of the run, RFC 3339, UTC.
     pub date: String,
-    /// How long it took, in seconds.
+    /// The duration of the run, in seconds.
     pub duration_s: f64,
     pub host: String,
     pub kernel: String,
@@ -30,15 +30,15 @@ pub struct Environment {
     /// Processors that this process may use.
     pub cpus: usize,
     pub memory_bytes: u64,
-    /// The host of this virtual machine takes back memory that is free: writing to new memory measures the host.
+    /// The host of this virtual machine reclaims free memory, so a write to new memory measures the host.
     pub memory_taken_back: bool,
-    /// Share of the processors' time that others used just before the run, 0 to 1.
+    /// Share of the processors' time that other processes used just before the run, 0 to 1.
     pub load_before: f64,
     /// Share of the processors' time that the hypervisor took during the run, 0 to 1.
     pub stolen: f64,
     /// The file system beneath each target.
     pub targets: Vec<TargetEnvironment>,
-    /// Times at the run's beginning; not in the report.
+    /// Times at the start of the run; not in the report.
     #[serde(skip)]
     begun: Option<(std::time::Instant, CpuTimes)>,
 }
@@ -53,12 +53,12 @@ pub struct TargetEnvironment {
     pub source: String,
     pub mount_point: String,
     pub mount_options: String,
-    /// Of an ext4 only: whether it has a journal.
+    /// For ext3 and ext4 only: whether it has a journal.
     pub journal: Option<bool>,
 }
 
 impl Environment {
-    /// Looks for a quarter of a second whether the machine is otherwise idle.
+    /// Gathers the environment. Takes a quarter of a second to measure whether the machine is otherwise idle.
     pub fn gather(via: &[Via]) -> Result<Environment> {
         let load_before = machine::load_now().map_err(Error::io("cannot read /proc/stat"))?;
         let mut targets = Vec::with_capacity(via.len());
@@ -92,12 +92,12 @@ impl Environment {
         })
     }
 
-    /// The machine as its processors tell it from others: `2 × AMD EPYC`.
+    /// The machine, identified by its processors: `2 × AMD EPYC`.
     pub fn machine(&self) -> String {
         format!("{} × {}", self.cpus, self.cpu_model)
     }
 
-    /// Adds what only the end of the run shows.
+    /// Adds the values that are known only at the end of the run.
     pub fn finished(mut self) -> Environment {
         if let Some((begun, times)) = self.begun.take() {
             self.duration_s = (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
@@ -106,7 +106,7 @@ impl Environment {
         self
     }
 
-    /// What makes figures of this machine and these targets doubtful, a sentence each.
+    /// Reasons to distrust figures of this machine and these targets, a sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.debug_build {
@@ -144,6 +144,6 @@ impl Environment {
     }
 }
 
-/// A tenth of a processor moves a rate by about as much as its own noise.
+/// A tenth of a processor changes a rate by about as much as its own noise.
 const LOAD_WORTH_SAYING: f64 = 0.10;
 const STOLEN_WORTH_SAYING: f64 = 0.02;

@@ -1,4 +1,4 @@
-//! How a benchmark fails.
+//! Errors of benchmarks.
 
 use std::io;
 
@@ -6,7 +6,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for makes no sense; nothing was started.
+    /// The request makes no sense; nothing was started.
     #[error("{0}")]
     Usage(String),
     #[error("interrupted")]
@@ -14,14 +14,14 @@ pub enum Error {
     /// An operation of the workload failed at a target.
     #[error("{via}: cannot {operation} {path}: {source}")]
     Operation { via: String, operation: &'static str, path: String, source: io::Error },
-    /// A target gave an answer that no file system may give; its rates would mean nothing.
+    /// A target gave a reply that no file system may give; its rates would mean nothing.
     #[error("{via}: wrong answer: {what}")]
     WrongAnswer { via: String, what: String },
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
     #[error("the ceiling {name} cannot be measured: {reason}")]
     Ceiling { name: &'static str, reason: String },
-    /// The run is over, but what it made is still there.
+    /// The run is over, but its files remain.
     #[error("{}cannot remove {path} of {via}, remove it by hand: {source}", after(first))]
     Leftover { via: String, path: String, source: io::Error, first: Option<Box<Error>> },
     #[error("a benchmark's report is damaged: {0}")]

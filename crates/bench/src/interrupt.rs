@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM while a benchmark runs: the first one ends the run in good order, so that everything made is
-//! removed; the second one has its usual effect.
+//! SIGINT and SIGTERM during a benchmark. The first signal ends the run in good order and removes everything that the
+//! run made. The second one has its default effect.
 
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,7 +12,7 @@ extern "C" fn raise(_signal: i32) {
     RAISED.store(true, Relaxed);
 }
 
-/// Listens until it is dropped, then restores what was there before.
+/// Handles the signals until it is dropped, then restores the previous handlers.
 pub(crate) struct Interrupt {
     before: Vec<(i32, libc::sigaction)>,
 }
@@ -50,7 +50,7 @@ impl Drop for Interrupt {
     }
 }
 
-/// Whether a signal came since the last [`Interrupt::listen`]. One relaxed load: cheap enough for every operation.
+/// Whether a signal arrived since the last [`Interrupt::listen`]. One relaxed load: cheap enough for every operation.
 pub(crate) fn raised() -> bool {
     RAISED.load(Relaxed)
 }

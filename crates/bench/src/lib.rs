@@ -1,12 +1,12 @@
-//! `varve bench`: workloads, the ceilings above them, how they are measured, and the report.
+//! `varve bench`: workloads, their ceilings, the measurement and the report.
 //!
-//! A run measures several *targets* (a volume through its library, a mount, a plain directory) in turns, so that each
-//! is seen next to the others under the same weather, and in the same turns the *ceilings*: what the transport and
-//! the kernel allow at most on this machine. What leaves this crate is a [`report::BenchReport`], which prints itself
-//! as mdtest's summary, as JSON and as a page. Entries: [`workloads::mdtest::run`] and [`workloads::stream::run`].
+//! A run measures several *targets* (a volume through its library, a mount, a plain directory) in turns, so that all of
+//! them see the same conditions. In the same turns it measures the *ceilings*: the upper bounds of the transport and
+//! the kernel on this machine. The result is a [`report::BenchReport`], which prints itself as mdtest's summary, as
+//! JSON and as a page. Entry points: [`workloads::mdtest::run`] and [`workloads::stream::run`].
 //!
-//! Everything that a run makes lies in one directory of each target, and is removed at its end, after errors and
-//! after SIGINT too.
+//! A run keeps all its files in one directory of each target. It removes that directory at its end, also after errors
+//! and SIGINT.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! How things are measured: client threads that start together, histograms of latencies, medians and intervals.
+//! Measurement: client threads that start together, latency histograms, medians and intervals.
 
 mod gate;
 mod interval;
@@ -12,7 +12,7 @@ pub use latency::{Latencies, Percentiles};
 
 use serde::{Deserialize, Serialize};
 
-/// What several repeats of one measurement gave.
+/// The results of several repeats of one measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     pub median: f64,
@@ -29,7 +29,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of no samples.
+    /// `None` if there are no samples.
     pub fn of(samples: &[f64]) -> Option<Spread> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -3,8 +3,8 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
-/// How many operations a client does between two reports: a report costs an atomic addition and, ten times a second,
-/// a line on the terminal, which must not be seen in the rates.
+/// Operations of a client between two progress reports. A report costs an atomic addition and, ten times a second, a
+/// line on the terminal. This must not affect the rates.
 pub(crate) const STRIDE: u64 = 256;
 
 const REDRAWS_PER_SECOND: u8 = 5;

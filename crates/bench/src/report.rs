@@ -1,5 +1,5 @@
-//! The report of a run: what was measured, as data ([`BenchReport`], which is also the JSON), as a text table, as a
-//! page, and compared with a recorded one.
+//! The report of a run as data ([`BenchReport`], which is also the JSON), as a text table, as a page, and compared with
+//! a recorded one.
 
 mod build;
 mod chart;
@@ -21,10 +21,10 @@ use crate::measure::{Interval, Percentiles, Spread};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Raised when a key changes its meaning or goes; new keys do not raise it.
+/// Raised when a key changes its meaning or is removed; new keys do not raise it.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Everything a run gave. Its JSON is a promise to later commands and other programs: `schema_version`, `command`,
+/// All results of a run. Its JSON is stable for later commands and other programs: `schema_version`, `command`,
 /// `results` and `ceilings` keep their form, other keys are only ever added.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
@@ -41,7 +41,7 @@ pub struct BenchReport {
     pub settings: BTreeMap<String, serde_json::Value>,
     #[serde(default)]
     pub environment: Environment,
-    /// What makes the figures doubtful, a sentence each.
+    /// Reasons to distrust the figures, a sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The command line.
@@ -63,19 +63,19 @@ pub struct PhaseResult {
     /// The store or directory.
     #[serde(default)]
     pub target: String,
-    /// Of streams: how fast bytes went.
+    /// Bytes per second; only for streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mib_per_s: Option<Spread>,
 }
 
-/// A limit that was measured in the same turns.
+/// An upper bound that was measured in the same turns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CeilingResult {
     pub name: String,
-    /// Of the one target that it is for, as `library:/scratch/me/volume`; else it is for all of its kind.
+    /// The one target that it applies to, as `library:/scratch/me/volume`; `None`: all targets of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Of those that run the same phases.
+    /// The phase, for ceilings that run the same phases as targets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     pub clients: usize,
@@ -91,7 +91,7 @@ pub struct CeilingResult {
     pub latency_us: Option<Percentiles>,
 }
 
-/// A target's rate divided by that of its neighbour in the same turn.
+/// A target's rate divided by that of its reference in the same turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     pub via: String,
@@ -106,15 +106,15 @@ pub struct Ratio {
     pub min: f64,
     pub max: f64,
     pub pairs: usize,
-    /// With ten pairs or more.
+    /// Present with ten pairs or more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
 }
 
 impl CeilingResult {
-    /// Whether it is a limit of this target: the transport's of the library, the null file system's of mounts, the
-    /// store's of whatever is layered on it, an empty directory's of the same target's full one. The transport's variants are
-    /// there to be looked at.
+    /// Whether it bounds this target. The transport bounds the library, the null file system bounds mounts, the store
+    /// bounds everything layered on it, and an empty directory bounds the prefilled directory of the same target. The
+    /// variants of the transport are only informative.
     pub fn bounds(&self, via: &str, target: &str) -> bool {
         match self.name.as_str() {
             REQUEST_REPLY => via == "library",
@@ -127,7 +127,7 @@ impl CeilingResult {
 }
 
 impl PhaseResult {
-    /// The rate that the report shows: MiB a second of streams, else operations.
+    /// The rate that the report shows: MiB a second for streams, else operations a second.
     pub fn rate(&self) -> &Spread {
         self.mib_per_s.as_ref().unwrap_or(&self.ops_per_s)
     }
@@ -148,12 +148,12 @@ impl BenchReport {
         page::render(self)
     }
 
-    /// mdtest's summary, with the targets side by side; no newline at its end.
+    /// mdtest's summary, with the targets side by side; no trailing newline.
     pub fn to_text(&self) -> String {
         text::render(self)
     }
 
-    /// How a target is called within this report: its kind, with its place where the kind alone says too little.
+    /// The name of a target within this report: its kind, with its place if the kind alone is ambiguous.
     pub fn label(&self, via: &str, target: &str) -> String {
         let others = self.results.iter().any(|result| result.via == via && result.target != target);
         if others { format!("{via}:{target}") } else { via.to_owned() }
@@ -188,7 +188,7 @@ impl BenchReport {
         clients
     }
 
-    /// What ratios are to, in order, each once.
+    /// The references of the ratios, in order, each once.
     fn references(&self) -> Vec<&str> {
         let mut references = Vec::new();
         for ratio in &self.ratios {

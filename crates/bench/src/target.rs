@@ -1,7 +1,7 @@
-//! What is measured: one trait, with a plain directory (a mount is one too) and a volume's library behind it.
+//! Targets of a measurement: one trait for a plain directory (a mount is one too) and for a volume's library.
 //!
-//! A target is opened once; each client thread then connects for itself, so that clients share nothing but the
-//! target. Paths are relative to the target's root and have no leading slash.
+//! A target is opened once. Each client thread then opens a connection of its own, so that clients share nothing but
+//! the target. Paths are relative to the target's root and have no leading slash.
 
 mod directory;
 mod library;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use varve_env::store_url::StoreUrl;
 
-/// How a target is reached, as `--via` says it.
+/// The access path to a target, as `--via` gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
     /// The volume in a store, through Varve's library.
@@ -39,7 +39,7 @@ impl Via {
         }
     }
 
-    /// What follows the colon; `target` in the JSON.
+    /// The part after the colon; `target` in the JSON.
     pub fn place(&self) -> String {
         match self {
             Via::Library(store) => store.clone(),
@@ -47,7 +47,7 @@ impl Via {
         }
     }
 
-    /// The directory whose file system is beneath: of a library, its store's.
+    /// The directory whose file system lies beneath. For a library it is the directory of its store.
     pub fn directory(&self) -> PathBuf {
         match self {
             Via::Library(store) => match StoreUrl::parse(store) {
@@ -81,27 +81,27 @@ impl FromStr for Via {
     }
 }
 
-/// Something that is measured.
+/// A target of a measurement.
 pub trait BenchTarget: Send + Sync {
-    /// As in messages: `path:/mnt/x`.
+    /// The name in messages: `path:/mnt/x`.
     fn label(&self) -> String;
 
-    /// Opens one client's own way to the target. Called on the thread that will use it.
+    /// Opens a connection for one client. Called on the thread that will use it.
     fn connect(&self) -> Result<Box<dyn TargetClient>>;
 }
 
-/// One client of a target; used by one thread. Operations take names in the directory that was entered last.
+/// One client of a target, used by one thread. Operations take names in the most recently entered directory.
 pub trait TargetClient {
-    /// Later names are looked for in `directory`, which is relative to the target's root (empty: the root itself).
+    /// Sets the directory for later names. `directory` is relative to the target's root (empty: the root itself).
     fn enter(&mut self, directory: &str) -> io::Result<()>;
 
-    /// open(2) with `O_CREAT | O_EXCL`, write of `content` if it has bytes, close.
+    /// open(2) with `O_CREAT | O_EXCL`, a write of `content` unless it is empty, close.
     fn create(&mut self, name: &str, content: &[u8]) -> io::Result<()>;
 
-    /// lstat(2); the size in bytes.
+    /// lstat(2); returns the size in bytes.
     fn stat(&mut self, name: &str) -> io::Result<u64>;
 
-    /// open, read to the end, close; how many bytes there were.
+    /// open, read to the end, close; returns the number of bytes.
     fn read(&mut self, name: &str, buffer: &mut [u8]) -> io::Result<u64>;
 
     fn unlink(&mut self, name: &str) -> io::Result<()>;
@@ -110,11 +110,11 @@ pub trait TargetClient {
 
     fn remove_directory(&mut self, name: &str) -> io::Result<()>;
 
-    /// Removes `path`, relative to the target's root, and everything in it; nothing there is no error. Not measured.
+    /// Removes `path`, relative to the target's root, and everything in it. A missing `path` is no error. Not measured.
     fn remove_tree(&mut self, path: &str) -> io::Result<()>;
 }
 
-/// Opens the target that `via` names and checks that it is what it says.
+/// Opens the target that `via` names and checks that it is of the stated kind.
 pub fn open(via: &Via) -> Result<Box<dyn BenchTarget>> {
     match via {
         Via::Library(store) => Ok(Box::new(LibraryTarget::open(store)?)),

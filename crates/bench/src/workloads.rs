@@ -9,19 +9,19 @@ use crate::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Above this many client threads on one machine only its scheduler is measured; each holds a quarter of a MiB of
-/// histogram a phase.
+/// With more client threads on one machine the figures only measure its scheduler. Each client holds a quarter of a MiB
+/// of histogram per phase.
 pub const CLIENTS_MAX: usize = 256;
-/// More repeats than this tell nothing new and would fill the report.
+/// More repeats add no information and would fill the report.
 pub const REPEAT_MAX: u32 = 10_000;
 
-/// The one directory of a target that holds everything a run makes.
+/// The one directory of a target that holds all files of a run.
 pub(crate) struct Workplace {
     pub(crate) directory: String,
 }
 
 impl Workplace {
-    /// Makes it. Its name is unlike any that another process, or another run in this process, makes.
+    /// Makes the directory. Its name is unique among processes, and among runs in this process.
     pub(crate) fn make(target: &dyn BenchTarget, control: &mut dyn TargetClient) -> Result<Workplace> {
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
@@ -36,14 +36,15 @@ impl Workplace {
         Ok(Workplace { directory })
     }
 
-    /// Removes it and what is in it, and keeps `outcome` unless the removal fails: what is left behind must be said.
+    /// Removes the directory and its contents. Keeps `outcome` unless the removal fails, because leftovers must be
+    /// reported.
     pub(crate) fn remove<T>(
         self,
         target: &dyn BenchTarget,
         control: &mut dyn TargetClient,
         outcome: Result<T>,
     ) -> Result<T> {
-        // After an error the old connection may be the broken thing, so a second attempt is made with a new one.
+        // After an error the old connection may be broken, so the second attempt uses a new one.
         let removed = control.remove_tree(&self.directory).or_else(|first| match target.connect() {
             Ok(mut anew) => anew.remove_tree(&self.directory),
             Err(_) => Err(first),
@@ -58,13 +59,13 @@ impl Workplace {
     }
 }
 
-/// A panic of a client thread as an error, so that the run still cleans up.
+/// Turns a panic of a client thread into an error, so that the run still cleans up.
 pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     Error::Panic(text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned()))
 }
 
-/// Results are told apart by their targets.
+/// Results are identified by their targets.
 fn check_each_once(targets: &[Via]) -> Result<()> {
     let twice = targets.iter().enumerate().find(|(at, via)| targets[..*at].contains(via));
     twice.map_or(Ok(()), |(_, via)| Err(Error::Usage(format!("{via} is given twice: give each target once"))))

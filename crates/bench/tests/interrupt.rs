@@ -1,5 +1,5 @@
-//! SIGINT in the middle of a run: it ends as interrupted and leaves nothing behind. In a process of its own, for the
-//! signal is the whole process's.
+//! SIGINT in the middle of a run: the run ends as interrupted and leaves nothing behind. This test has a process of its
+//! own, because the signal goes to the whole process.
 
 use std::time::Duration;
 use varve_bench::Error;
@@ -24,7 +24,7 @@ fn interrupted_run_cleans_up() {
             std::thread::sleep(Duration::from_millis(5));
         }
         std::thread::sleep(Duration::from_millis(100));
-        // SAFETY: sends this process a signal that the run listens for.
+        // SAFETY: sends this process a signal that the run handles.
         assert_eq!(unsafe { libc::kill(libc::getpid(), libc::SIGINT) }, 0);
         run.join().unwrap()
     });

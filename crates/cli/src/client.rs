@@ -8,15 +8,15 @@ use varve_env::volume_dir::KeyFile;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClientFlags {
-    /// File of `varve key add` with the key to prove to the server, for hosts that cannot read the volume's own
+    /// File with the client key, made by `varve key add`, for hosts that cannot read the volume's own key
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Come to the server by TCP, also on its own host
+    /// Connect to the server by TCP, also on its own host
     #[arg(long)]
     pub tcp: bool,
 }
 
-/// What the flags say, with the key file read.
+/// The values of the flags, with the key file read.
 #[derive(Clone, Default)]
 pub struct Approach {
     key: Option<KeyFile>,
@@ -24,17 +24,18 @@ pub struct Approach {
 }
 
 impl ClientFlags {
-    /// Reads the key file. Called before the process takes the rights of the store's owner: the file is this user's.
+    /// Reads the key file. The caller runs this before the process takes the rights of the store's owner, because the
+    /// file belongs to the starting user.
     ///
     /// # Errors
-    /// If there is no such file, or it is not this user's alone.
+    /// If there is no such file, or it is not private to this user.
     pub fn read(&self) -> Result<Approach> {
         let key = self.key_file.as_deref().map(KeyFile::read).transpose();
         let key = key.map_err(|error| Problem::new("cannot prove a key to the server").caused_by(&error))?;
         Ok(Approach { key, tcp: self.tcp })
     }
 
-    /// They mean a server of another process.
+    /// Whether a flag is set that requires a server in another process.
     pub fn any(&self) -> bool {
         self.tcp || self.key_file.is_some()
     }

@@ -11,11 +11,11 @@
 //! clients = [1, 8]        # varve bench mdtest --clients 1 --clients 8
 //! ```
 //!
-//! What the file says becomes a flag's default before the command line is parsed, hence clap itself checks the values.
+//! A value in the file becomes the flag's default before the command line is parsed, so clap itself checks the values.
 //! The environment variable of a flag is `VARVE_`, its command and its name in capitals: `VARVE_SERVE_WORKERS`.
 //!
-//! A file is used only if it belongs to the effective user or root and nobody else can write it. Flags that destroy something
-//! ([`DESTRUCTIVE`]) are taken from the command line alone.
+//! A file is used only if it belongs to the effective user or root and nobody else can write it. Flags that destroy
+//! something ([`DESTRUCTIVE`]) can be set only on the command line.
 
 use crate::problem::{Problem, Result};
 use clap::builder::BoolishValueParser;
@@ -28,12 +28,12 @@ use varve_env::printable::printable;
 use varve_env::private_file::{self, PrivateFileError};
 use varve_env::toml_text;
 
-/// Flags that a file may not set: those that find the file itself, and clap's own.
+/// Flags that a file may not set: the one that names the file itself, and clap's own.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
-/// Flags that destroy something, or give up what is not written. A forgotten line or variable must not do that, so they are
-/// taken from the command line alone.
+/// Flags that destroy something, or discard unwritten data. A forgotten line or variable must not do that, so only the
+/// command line can set them.
 const DESTRUCTIVE: [&str; 3] = ["force", "repair", "without-data"];
-/// Further from a known key than this, a suggestion would only mislead.
+/// For a key further than this from every known key, a suggestion would only mislead.
 const SUGGESTION_DISTANCE_MAX: usize = 3;
 
 /// Gives every flag its environment variable.
@@ -61,7 +61,7 @@ fn is_destructive(arg: &Arg) -> bool {
     arg.get_long().is_some_and(|long| DESTRUCTIVE.contains(&long))
 }
 
-/// Refuses variables that would set a destructive flag of the command that `matches` are of, if they were read.
+/// Refuses environment variables that name a destructive flag of the command in `matches`.
 pub fn check_environment(command: &Command, matches: &ArgMatches) -> Result<()> {
     check_variables(command, matches, "VARVE", &|name| std::env::var_os(name).is_some())
 }
@@ -81,12 +81,12 @@ fn check_variables(command: &Command, matches: &ArgMatches, prefix: &str, is_set
     check_variables(sub, matches, &variable(prefix, name), is_set)
 }
 
-/// `--help` and `--version` are questions, not settings.
+/// Whether the flag is `--help` or `--version`, which are no settings.
 fn is_ours_alone(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version)
 }
 
-/// A switch reads `1`, `yes` or `on` from the environment as well as `true`.
+/// Makes a switch accept `1`, `yes` or `on` from the environment as well as `true`.
 fn as_switch(arg: Arg) -> Arg {
     if matches!(arg.get_action(), ArgAction::SetTrue) { arg.value_parser(BoolishValueParser::new()) } else { arg }
 }
@@ -99,7 +99,7 @@ pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
     match private_file::read_text(&path) {
         Ok(text) => apply(command, &text, &path),
         Err(error) if !asked_for && is_none_here(&error) => Ok(command),
-        // root with another user's HOME, say.
+        // For example root with another user's HOME.
         Err(error @ (PrivateFileError::Owner { .. } | PrivateFileError::Link { .. })) if !asked_for => {
             let note = printable(&format!("varve: the configuration is not used: {error}"));
             let _ = writeln!(std::io::stderr(), "{note}");
@@ -116,12 +116,13 @@ pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
     }
 }
 
-/// There is no such file, or it is in another user's home, with which this program was started.
+/// Whether there is no such file, or it lies in the home of another user, with whose environment this program was
+/// started.
 fn is_none_here(error: &PrivateFileError) -> bool {
     matches!(error.kind(), Some(ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied))
 }
 
-/// The file to read, and whether somebody asked for it: then it must exist.
+/// The file to read, and whether the user named it; a named file must exist.
 fn find(arguments: &[OsString]) -> Option<(PathBuf, bool)> {
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {
@@ -144,7 +145,7 @@ fn find(arguments: &[OsString]) -> Option<(PathBuf, bool)> {
     Some((base.join("varve/config.toml"), false))
 }
 
-/// Makes the file's values the defaults of the flags they name.
+/// Makes the file's values the defaults of the flags that they name.
 fn apply(command: Command, text: &str, path: &Path) -> Result<Command> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         Problem::usage(format!("the configuration {} is not TOML", path.display()))
@@ -182,7 +183,7 @@ fn merge(mut command: Command, table: Table, prefix: &str, path: &Path) -> Resul
     Ok(command)
 }
 
-/// Whether the flag takes these values. What clap says of a default that it does not take names no file.
+/// Checks whether the flag accepts these values. clap's own error for a bad default does not name the file.
 fn check(flag: &Arg, key: &str, values: &[String]) -> std::result::Result<(), String> {
     let mut alone = Arg::new("VALUE").long(key.to_owned()).action(ArgAction::Append);
     alone = alone.value_parser(flag.get_value_parser().clone()).allow_hyphen_values(true);
@@ -211,7 +212,7 @@ fn known_keys(command: &Command) -> Vec<String> {
     flags(command).filter_map(|arg| arg.get_long().map(str::to_owned)).chain(subcommands).collect()
 }
 
-/// One text a value, as the command line would give it; `None` for what no command line can say.
+/// One text per value, in the form of the command line; `None` for a value that no command line can express.
 fn texts(value: &Value) -> Option<Vec<String>> {
     match value {
         Value::String(text) => Some(vec![text.clone()]),
@@ -237,12 +238,12 @@ fn unknown(place: String, key: &str, known: &[String]) -> Problem {
 
 fn nearest<'a>(key: &str, known: &'a [String]) -> Option<&'a str> {
     let distances = known.iter().map(|candidate| (edit_distance(key, candidate), candidate.as_str()));
-    // A short key is near to everything: at most half of it may differ.
+    // A short key is close to every other key, so at most half of it may differ.
     let limit = SUGGESTION_DISTANCE_MAX.min(key.chars().count() / 2);
     distances.min().filter(|(distance, _)| *distance <= limit).map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein's: insertions, deletions and replacements that turn `a` into `b`.
+/// The Levenshtein distance: insertions, deletions and replacements that turn `a` into `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,5 +1,5 @@
-//! The one definition of the command line: help, completions, man pages, the configuration's keys and the names of
-//! environment variables are all made from it.
+//! The one definition of the command line. Help, completions, man pages, the configuration's keys and the names of
+//! environment variables are all derived from it.
 
 use crate::commands;
 use crate::config;
@@ -38,13 +38,13 @@ pub struct Global {
     /// Print results as JSON, with a schema_version
     #[arg(long, global = true)]
     pub json: bool,
-    /// What is logged to stderr: error, warn, info, debug, trace, or a filter such as varve_meta=debug
+    /// Log filter for stderr: error, warn, info, debug, trace, or a filter such as varve_meta=debug
     #[arg(long, global = true, value_name = "FILTER", default_value = "warn")]
     pub log: String,
 }
 
 impl Global {
-    /// The same for another process of this program, but for what it prints.
+    /// The global flags for another process of this program, without those for its output.
     pub fn again(&self) -> Vec<OsString> {
         let config = self.config.iter().flat_map(|file| ["--config".into(), file.into()]);
         config.chain(["--log".into(), self.log.clone().into()]).collect()

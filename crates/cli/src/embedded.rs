@@ -1,5 +1,5 @@
-//! A server in this process and the client beside it: `meta` and `client` know each other by `wire` alone, and are
-//! brought together here.
+//! A server in this process and the client beside it. `meta` and `client` share only the `proto` crate, and this module
+//! connects them.
 
 use std::sync::Arc;
 use varve_client::transport::in_process::{InProcessServer, InProcessSession};

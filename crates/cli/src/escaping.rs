@@ -1,9 +1,9 @@
-//! Text for terminals and logs: what comes from stores, records and other processes may hold escape sequences.
+//! Escapes text for terminals and logs: text from stores, records and other processes may contain escape sequences.
 
 use std::io::{self, Write};
 use varve_env::printable::printable;
 
-/// Every line of `text`, escaped. Newlines and tabs stay, which the program's own layout has.
+/// Every line of `text`, escaped. Newlines and tabs stay, because the program's own layout uses them.
 pub fn lines(text: &str) -> String {
     let is_layout = |character: char| matches!(character, '\n' | '\t');
     text.split_inclusive(is_layout).fold(String::with_capacity(text.len()), |mut shown, piece| {
@@ -13,12 +13,13 @@ pub fn lines(text: &str) -> String {
     })
 }
 
-/// JSON with what [`printable`] would escape as `\uXXXX`; such characters occur within its strings alone.
+/// Replaces the characters that [`printable`] would escape by `\uXXXX`. Such characters occur only within JSON's
+/// strings.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
         let mut bytes = [0; 4];
-        // JSON has escaped the other controls, and its own layout is no content.
+        // JSON has escaped the other control characters, and its own layout is not content.
         let is_plain = matches!(character, '\n' | ' '..='~');
         let piece: &str = character.encode_utf8(&mut bytes);
         if is_plain || printable(piece) == piece {
@@ -31,7 +32,7 @@ pub fn json(text: &str) -> String {
     shown
 }
 
-/// Escapes what is written through it. With `colours` the sequences that the log itself colours with are kept.
+/// A writer that escapes its input. With `colours` it keeps the colour sequences of the log itself.
 pub struct Escaping<W> {
     output: W,
     colours: bool,
@@ -56,7 +57,7 @@ impl<W: Write> Write for Escaping<W> {
     }
 }
 
-/// [`lines`], but for sequences that change the colour alone: `ESC [ digits ; … m`.
+/// Like [`lines`], but keeps sequences that only change the colour: `ESC [ digits ; … m`.
 pub fn coloured_lines(text: &str) -> String {
     let mut pieces = text.split("\x1b[");
     let mut shown = lines(pieces.next().unwrap_or_default());

@@ -1,6 +1,6 @@
-//! The rights that a command works with in a store: its owner's. See [`varve_env::identity`].
+//! The rights with which a command works in a store: those of the store's owner. See [`varve_env::identity`].
 //!
-//! Every command that touches a store calls [`take`] first, while this process has one thread.
+//! Every command that accesses a store calls [`take`] first, while this process has one thread.
 
 use crate::problem::{Problem, Result};
 use std::io::ErrorKind;
@@ -9,36 +9,36 @@ use varve_env::identity::{self, IdentityError, Keep, Owner};
 use varve_env::runtime_dir;
 use varve_env::volume_dir::VolumeDir;
 
-/// What a command does in a store, which decides what it keeps of root's rights.
+/// The work of a command in a store, which decides which of root's rights it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// It reads or changes the store, and starts no other program.
+    /// Reads or changes the store, and starts no other program.
     Store,
-    /// The same for a store that it makes.
+    /// Makes the store; otherwise like `Store`.
     MakeStore,
-    /// It runs a server, which needs a directory for sockets.
+    /// Runs a server, which needs a directory for sockets.
     Serve,
-    /// It starts programs that have rights of their own, such as fusermount3.
+    /// Starts programs that have rights of their own, such as fusermount3.
     Bench,
-    /// It mounts, and may run a server.
+    /// Mounts, and may run a server.
     Mount,
-    /// It reads the store, and writes where root may.
+    /// Reads the store, and writes where root may.
     Dump,
-    /// It changes the volume's host keys, and writes one where root may.
+    /// Changes the volume's host keys, and writes one where root may.
     Key,
 }
 
 /// The rights that this process has taken.
 #[derive(Debug, Default)]
 pub struct Rights {
-    /// Those of another user than the one who started it.
+    /// The owner, if it is not the user who started the process.
     pub of_another: Option<Owner>,
-    /// The directory for sockets that root has made for that user.
+    /// The socket directory that root has made for that user.
     pub socket_directory: Option<PathBuf>,
 }
 
 impl Rights {
-    /// Where a command has failed for want of rights that root would have.
+    /// Adds a hint to a failure that may result from the missing rights of root.
     pub fn explain(&self, problem: Problem) -> Problem {
         match &self.of_another {
             Some(owner) => problem.next(format!(
@@ -50,10 +50,10 @@ impl Rights {
     }
 }
 
-/// Takes the rights of the owner of `store`. `failed`: what cannot be done, for the message.
+/// Takes the rights of the owner of `store`. `failed` describes the failed action in the error.
 ///
 /// # Errors
-/// If the owner cannot be known, or the kernel refuses.
+/// If the owner cannot be determined, or the kernel refuses.
 pub fn take(store: &Path, work: Work, failed: impl Fn() -> Problem) -> Result<Rights> {
     let found = match work {
         Work::MakeStore => Owner::of_store_to_be(store),
@@ -68,10 +68,10 @@ pub fn take(store: &Path, work: Work, failed: impl Fn() -> Problem) -> Result<Ri
     take_of(owner, work).map_err(|error| explain(store, &error, failed()))
 }
 
-/// [`take`] of several stores, which must belong to one user.
+/// [`take`] for several stores, which must belong to one user.
 ///
 /// # Errors
-/// As [`take`], or if they belong to several.
+/// As [`take`], or if they belong to several users.
 pub fn take_all(stores: &[PathBuf], work: Work) -> Result<Rights> {
     let mut owners = Vec::new();
     for store in stores {
@@ -108,7 +108,7 @@ fn take_of(owner: Owner, work: Work) -> std::result::Result<Rights, IdentityErro
     Ok(Rights { of_another: Some(owner), socket_directory })
 }
 
-/// Root makes it, for the owner may not make anything in /run.
+/// Made by root, because the owner may not make anything in /run.
 fn socket_directory(owner: Owner) -> PathBuf {
     runtime_dir::make_for(owner).unwrap_or_else(|error| {
         let other = runtime_dir::of_user(owner.uid);
@@ -123,7 +123,7 @@ fn explain(store: &Path, error: &IdentityError, problem: Problem) -> Problem {
         IdentityError::NotADirectory { .. } => true,
         _ => false,
     };
-    // Which says so in the words that every command has for it.
+    // `read_settings` gives the error that every command prints for a missing store.
     if is_no_store && let Err(absent) = VolumeDir::new(store).read_settings() {
         return problem.caused_by(&absent);
     }

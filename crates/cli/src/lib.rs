@@ -1,7 +1,7 @@
 //! The program `varve`, as a library so that its tests share its one definition of the command line.
 //!
-//! [`run`] reads the configuration into the definition, parses the command line, runs one command, prints its problem
-//! if it has one, and says with which code to exit. Results go to stdout, everything else to stderr.
+//! [`run`] reads the configuration into the definition, parses the command line, runs one command, prints its error if
+//! there is one, and returns the exit code. Results go to stdout, everything else to stderr.
 
 #![allow(
     clippy::disallowed_methods,
@@ -38,7 +38,7 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
 
-/// Runs the command that `arguments` (the program's name first) ask for.
+/// Runs the command in `arguments` (the program's name first).
 pub fn run(arguments: Vec<OsString>) -> Exit {
     if commands::mount_helper::is_fake(&arguments) {
         return Exit::Done;
@@ -57,7 +57,7 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
             dispatch(&varve)
         }
         Err(answer) => {
-            // Help and version are answers on stdout; anything else explains itself on stderr.
+            // Help and version are results on stdout; everything else is an error on stderr.
             if answer.use_stderr() {
                 let _ = write!(std::io::stderr(), "{}", refusal(&answer));
                 return Ok(usage);
@@ -69,13 +69,13 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         }
     });
     result.unwrap_or_else(|problem| {
-        // Who closed the pipe wants no more of it; the exit code still says how it ended.
+        // If the pipe is closed, nobody reads this; the exit code still reports the outcome.
         let _ = writeln!(std::io::stderr(), "varve: {problem}");
         problem.exit()
     })
 }
 
-/// What is wrong with the command line. It quotes words of that and of the environment.
+/// The text of a command line error. It quotes words of the command line and of the environment.
 fn refusal(answer: &clap::Error) -> String {
     let text = answer.render();
     match colours(std::io::stderr().is_terminal()) {
@@ -84,7 +84,7 @@ fn refusal(answer: &clap::Error) -> String {
     }
 }
 
-/// Help or version. clap itself takes it for written where stdout is closed or full.
+/// Prints help or version. clap itself ignores a closed or full stdout.
 fn print_answer(answer: &clap::Error) -> Result<()> {
     let text = answer.render();
     if colours(std::io::stdout().is_terminal()) {
@@ -98,7 +98,7 @@ fn colours(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
 }
 
-/// What wrong usage exits with: fsck(8) has a code of its own for it.
+/// The exit code of a usage error: fsck(8) has a code of its own for it.
 fn usage_exit(arguments: &[OsString]) -> Exit {
     let mut words = arguments.iter().skip(1);
     let command = loop {
@@ -133,8 +133,9 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
     }
 }
 
-/// The filter for what is logged. The database beneath the tables tells each failure in the words of its own source, some
-/// of them several times; what comes of it is told by us, so it is heard only by who asks for it, or for everything.
+/// The log filter. The database beneath the tables logs each failure in its own words, some of them several times.
+/// Varve logs the consequences itself, so the database's log appears only on request, or when the filter enables
+/// everything.
 fn in_our_words(filter: &str) -> String {
     match filter.trim() {
         level @ ("error" | "warn" | "info") => format!("{level},slatedb=off"),
@@ -142,8 +143,9 @@ fn in_our_words(filter: &str) -> String {
     }
 }
 
-/// Lets this process have as many files and connections as it may: what shells and systemd give at first is for programs
-/// that wait with select(2), a thousand, which a server's clients alone can have, and then no table could be opened.
+/// Raises the limit of open files and connections to the hard limit. The soft limit of shells and systemd, a thousand,
+/// is meant for programs that wait with select(2). A server's clients alone can use that many, and then no table could
+/// be opened.
 fn raise_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

@@ -5,18 +5,21 @@ use mimalloc::MiMalloc;
 use std::ffi::c_long;
 use std::process::ExitCode;
 
-/// A request allocates and frees some dozens of small pieces, those of the log on one thread and on another: that takes less time
-/// than with glibc's (docs/internals/performance-findings.md, "Build, allocator, memory").
+/// A request allocates and frees some dozens of small blocks, those of the log on one thread and on another. mimalloc
+/// does this faster than glibc's allocator (docs/internals/performance-findings.md, "Build, allocator, memory").
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// `mi_option_purge_delay`, which the crate does not name: for how long what is free is kept before the system has it back.
+/// `mi_option_purge_delay`, which the crate does not name: how long freed memory is kept before it returns to the
+/// system.
 const PURGE_DELAY: mi_option_t = 15;
-/// A second, which it is else, makes a server that is to take little larger; a hundredth is felt in every flush of a table.
+/// The default of a second makes a server with a small memory limit larger; ten milliseconds slow every flush of a
+/// table.
 const PURGE_DELAY_MS: c_long = 100;
 
 fn main() -> ExitCode {
-    // SAFETY: it sets a number, if the environment (MIMALLOC_PURGE_DELAY) does not, and there are no other threads yet.
+    // SAFETY: the call sets a number, unless the environment (MIMALLOC_PURGE_DELAY) does, and there are no other
+    // threads yet.
     unsafe { mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };
     varve_cli::run(std::env::args_os().collect()).into()
 }
@@ -28,12 +31,12 @@ mod tests {
 
     const BY_NAME: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "4711");
 
-    /// Promise: the option that is set is the one that the library has by this name, whichever version it is of. In a process
-    /// of its own, which the library reads the environment of when it starts.
+    /// Promise: the option number is the one that the library uses for this name, in every version. The test runs in a
+    /// process of its own, because the library reads the environment at its start.
     #[test]
     fn allocator_option_number_is_correct() {
         if std::env::var(BY_NAME.0).as_deref() == Ok(BY_NAME.1) {
-            // SAFETY: it only reads a number.
+            // SAFETY: the call only reads a number.
             assert_eq!(unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) }, 4711);
             return;
         }

@@ -1,5 +1,5 @@
-//! Prometheus metrics over HTTP, on this host alone: a listener of its own, so that whoever connects to it takes a bounded
-//! part of this process, and none of its descriptors for long.
+//! Prometheus metrics over HTTP, on this host only. A separate listener bounds the resources and descriptors that its
+//! clients can take from this process.
 
 use crate::problem::{Problem, Result};
 use http_body_util::Full;
@@ -15,19 +15,19 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use varve_detector::host_check::HostCheck;
 
-/// Upper ends of the buckets of every latency, in seconds: from the shortest request to a stuck store.
+/// Upper bounds of the latency buckets, in seconds: from the shortest request to a stuck store.
 const LATENCY_BUCKETS_S: [f64; 16] =
     [10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 1.0, 10.0];
-/// Prometheus has one connection at a time; more wait in the kernel's queue.
+/// Prometheus uses one connection at a time. Further connections wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16;
-/// For a connection from its first byte to its last.
+/// Limit of a connection, from its first byte to its last.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// After an accept that failed, most often for want of descriptors, which others give back.
+/// Pause after a failed accept. The usual cause is a lack of descriptors, which other users free again.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Histograms collect what was measured since they were last rendered, also where nobody asks.
+/// Histograms collect values since they were last rendered, also if nobody scrapes them.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Installs the recorder and answers `GET /metrics` at `address`. Call before anything that counts is started.
+/// Installs the recorder and serves `GET /metrics` at `address`. Call it before anything that counts is started.
 pub fn serve(address: SocketAddr) -> Result<()> {
     if !address.ip().is_loopback() {
         return Err(Problem::usage(format!("--metrics {address}"))

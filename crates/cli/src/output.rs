@@ -1,4 +1,4 @@
-//! Where words go: results to stdout, as text or JSON; progress to stderr, and only where a person watches.
+//! Output channels: results go to stdout, as text or JSON; progress goes to stderr, and only if that is a terminal.
 
 use crate::escaping;
 use crate::problem::{Problem, Result};
@@ -6,7 +6,7 @@ use crate::stdout::{self, Stdout};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
-/// Raised when a field of any command's JSON changes its meaning or goes away; new fields do not raise it.
+/// Raised when a field of any command's JSON changes its meaning or is removed; new fields do not raise it.
 pub const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl Output {
         self.json
     }
 
-    /// Whether bars and other moving things may be drawn on stderr.
+    /// Whether progress bars may be drawn on stderr.
     pub fn shows_progress(&self) -> bool {
         self.watched && !self.json
     }
@@ -42,7 +42,7 @@ impl Output {
         print_line(&self.line(command, result, text)?)
     }
 
-    /// [`Output::result`] of many; `false`: nobody reads what comes after it.
+    /// [`Output::result`] for one of many results. Returns `false` if nobody reads further output.
     pub fn one_of_many<T: Serialize>(
         &self,
         command: &str,
@@ -52,8 +52,8 @@ impl Output {
         print_read(&self.line(command, result, text)?)
     }
 
-    /// [`Output::result`] of what then goes on to run, and may have acknowledged something by now: it does so wherever
-    /// this is written or not. Who starts it without a stdout does not want to be told.
+    /// [`Output::result`] for a command that then continues to run and may have acknowledged something already. It
+    /// continues whether this is written or not. A caller that closed stdout does not want the output.
     pub fn announce<T: Serialize>(&self, command: &str, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
         let line = self.line(command, result, text)?;
         if !stdout::is_closed()
@@ -76,12 +76,12 @@ impl Output {
     }
 }
 
-/// Prints `text` and a newline unless it ends with one. A reader who closed the pipe has what they wanted.
+/// Prints `text`, with a newline unless it ends with one. A closed pipe is no error.
 pub fn print_line(text: &str) -> Result<()> {
     print_read(text).map(drop)
 }
 
-/// [`print_line`]; `false`: the reader has closed the pipe.
+/// Like [`print_line`]; returns `false` if the reader has closed the pipe.
 fn print_read(text: &str) -> Result<bool> {
     let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     match Stdout.write_all(format!("{text}{newline}").as_bytes()) {

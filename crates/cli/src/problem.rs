@@ -1,19 +1,20 @@
-//! Why a command did not do what it was asked: what, why, what to do next, and the exit code.
+//! The failure of a command: what failed, why, what to do next, and the exit code.
 
 use crate::escaping;
 use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
-/// How a command ended. (`fsck` alone speaks fsck(8)'s codes instead: [`Exit::Fsck`].)
+/// How a command ended. (`fsck` alone uses fsck(8)'s codes instead: [`Exit::Fsck`].)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Done,
     Failed,
     Usage,
-    /// It was done, but something that should stand behind it is missing: a result with a warning.
+    /// The command succeeded, but something that belongs to its result is missing: a result with a warning.
     Degraded,
-    /// A signal broke it off, and it left in order what there was: as a shell says of a program that SIGINT has ended.
+    /// A signal interrupted the command, which ended in good order. The code is that of a shell for a program that
+    /// SIGINT has killed.
     BrokenOff,
     Fsck(u8),
 }
@@ -37,7 +38,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// A command's failure as its user reads it.
+/// A command's failure in the form for its user.
 #[derive(Debug)]
 pub struct Problem {
     what: String,
@@ -62,7 +63,7 @@ impl Problem {
         Problem { why: Some(why.to_string()), ..self }
     }
 
-    /// The error and all its causes, each once: some texts already end with their cause's.
+    /// Adds the error and all its causes, each once: some texts already end with that of their cause.
     pub fn caused_by(self, error: &dyn Error) -> Problem {
         let mut why = error.to_string();
         let mut cause = error.source();
@@ -98,7 +99,7 @@ impl fmt::Display for Problem {
         if let Some(next) = &self.next {
             text += &format!("\n  {next}");
         }
-        // Paths, and what stores and other processes say, may hold escape sequences.
+        // Paths, and texts from stores and other processes, may contain escape sequences.
         f.write_str(&escaping::lines(&text))
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
-/// Longest first, so that `KiB` is not read as `B`. A bare letter is binary, as in coreutils.
+/// Longest first, so that `KiB` is not read as `B`. A single letter is binary, as in coreutils.
 const BYTE_UNITS: [(&str, u64); 17] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -48,7 +48,7 @@ impl FromStr for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// The largest binary unit that leaves a whole number.
+    /// Uses the largest binary unit that gives a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
         let (unit, scale) =
@@ -57,7 +57,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A length of time, in whole microseconds.
+/// A duration, in whole microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -74,7 +74,7 @@ const SPAN_UNITS: [(&str, u64); 9] = [
 ];
 
 impl Span {
-    /// A duration that is to be more than none, for the command line.
+    /// A duration above zero, for the command line.
     pub fn of_some_length(text: &str) -> Result<Span, String> {
         match text.parse()? {
             Span(Duration::ZERO) => Err("it must be longer than 0".to_owned()),

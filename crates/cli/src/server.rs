@@ -1,4 +1,4 @@
-//! What `serve` and an embedded mount share: the flags of a server and how its failures are told.
+//! Parts common to `serve` and an embedded mount: the flags of a server and the messages for its failures.
 
 use crate::identity::Rights;
 use crate::metrics;
@@ -12,19 +12,19 @@ use std::time::Duration;
 use varve_env::volume_dir::{LockError, VolumeDir};
 use varve_meta::server::{MemoryShares, ServerConfig, ServerError, WORKERS_MAX};
 
-/// A stop syncs and closes every shard; a store that needs longer is stuck, and the log has what was acknowledged.
+/// A stop syncs and closes every shard. A store that needs longer is stuck, and the log has all acknowledged changes.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub struct ServerFlags {
-    /// Threads that own the shards [default: one for two processors]
+    /// Threads that own the shards [default: one per two processors]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=WORKERS_MAX as i64))]
     pub workers: Option<u16>,
     /// Directory for the workers' Unix sockets; it belongs to the store's owner [default: $XDG_RUNTIME_DIR/varve or
     /// /tmp/varve-UID; for root /run/varve, and /run/varve/UID for the store of user UID]
     #[arg(long, value_name = "DIR")]
     pub unix_dir: Option<PathBuf>,
-    /// Memory that the server may take, about, from 128MiB: caches and memtables are divided by it
+    /// Approximate memory limit of the server, at least 128MiB: caches and memtables divide it
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(MemoryShares::BYTES_DEFAULT))]
     pub memory: Bytes,
     /// Serve Prometheus metrics over HTTP at this loopback address
@@ -33,7 +33,7 @@ pub struct ServerFlags {
 }
 
 impl ServerFlags {
-    /// The configuration that the flags describe; starts the metrics, if they are asked for.
+    /// The server configuration from the flags. Starts the metrics, if requested.
     pub fn config(&self, volume: VolumeDir, rights: &Rights) -> Result<ServerConfig> {
         if let Some(address) = self.metrics {
             metrics::serve(address)?;
@@ -56,7 +56,7 @@ impl ServerFlags {
     }
 }
 
-/// Refused before the store is looked at, for the command line is wrong.
+/// Checks the address during parsing, so that an error appears before the store is accessed.
 fn loopback(text: &str) -> std::result::Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|error: AddrParseError| error.to_string())?;
     match address.ip().is_loopback() {
@@ -67,7 +67,7 @@ fn loopback(text: &str) -> std::result::Result<SocketAddr, String> {
     }
 }
 
-/// A server's failure, and what to do about it.
+/// Describes a server's failure, and the remedy.
 pub fn explain(what: impl Into<String>, error: &ServerError) -> Problem {
     let problem = Problem::new(what).caused_by(error);
     match error {
@@ -81,7 +81,7 @@ pub fn explain(what: impl Into<String>, error: &ServerError) -> Problem {
     }
 }
 
-/// What to do about a lock that was not had.
+/// The remedy for a lock that could not be taken.
 pub fn to_lock(error: &LockError) -> &'static str {
     match error {
         LockError::Held { .. } => "Stop that process first; `varve status STORE` shows it.",
@@ -92,7 +92,7 @@ pub fn to_lock(error: &LockError) -> &'static str {
     }
 }
 
-/// What to do about a store that takes no writes, if that is why.
+/// The remedy for a store that accepts no writes, if that is the cause.
 fn unwritable(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => Some(

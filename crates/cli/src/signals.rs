@@ -1,12 +1,12 @@
-//! SIGTERM and SIGINT as a wish to stop, and SIGXFSZ as nothing.
+//! SIGTERM and SIGINT as requests to stop. SIGXFSZ is ignored.
 
 use crate::problem::{Problem, Result};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and SIGINT have lost their deadly effect, from [`listen`] on; what comes before somebody is there to be asked
-/// is kept.
+/// SIGTERM and SIGINT, which no longer kill the process from [`listen`] on. Signals that arrive before the handler runs
+/// are kept.
 pub struct Signals {
     runtime: Runtime,
     terminate: Signal,
@@ -16,13 +16,13 @@ pub struct Signals {
 /// Why [`Signals::on_stop_or_later`] runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// A signal came.
+    /// A signal arrived.
     Now,
-    /// The time is over that was to pass.
+    /// The requested time is over.
     Later,
 }
 
-/// To be called before others can see what is to be stopped by a signal.
+/// Call this before others can see the process that a signal is to stop.
 pub fn listen() -> Result<Signals> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let (terminate, interrupt) = {
@@ -32,10 +32,10 @@ pub fn listen() -> Result<Signals> {
     Ok(Signals { runtime, terminate, interrupt })
 }
 
-/// Has a file that may not become larger (`ulimit -f`, RLIMIT_FSIZE) be an error of the write, EFBIG, for who writes it, and
-/// not the end of the process, which serves others too.
+/// Makes a write beyond the file size limit (`ulimit -f`, RLIMIT_FSIZE) fail with EFBIG for its caller, instead of
+/// killing the process, which serves others too.
 pub fn ignore_file_size() {
-    // SAFETY: to ignore a signal runs nothing in its place.
+    // SAFETY: ignoring a signal installs no code to run.
     if unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } == libc::SIG_ERR {
         tracing::debug!("a file that may not become larger ends this process");
     }
@@ -50,13 +50,14 @@ impl Signals {
         })
     }
 
-    /// The same, and [`StopReason::Later`], without a signal, after the time that `asked` answered with.
+    /// Like [`Signals::on_stop`]; it also runs `asked` without a signal, with [`StopReason::Later`], after the time
+    /// that `asked` returned.
     pub fn on_stop_or_later(
         self,
         mut asked: impl FnMut(StopReason) -> Option<Duration> + Send + 'static,
     ) -> Result<()> {
         let Signals { runtime, mut terminate, mut interrupt } = self;
-        // `asked` runs outside the runtime: what it stops may have one of its own.
+        // `asked` runs outside the runtime, because the object that it stops may have a runtime of its own.
         let heed = move || {
             let mut pause = None;
             loop {

@@ -1,8 +1,7 @@
-//! Standard output as it is, so that who asked for a result learns where it could not be written.
+//! Direct access to standard output, so that a command reports a result that it could not write.
 //!
-//! The standard library means to be lenient: before `main` it opens /dev/null in the place of a stdout that is closed,
-//! and takes it for done when one that is not open for writing refuses. A dump that went there would be gone without a
-//! word.
+//! The standard library is lenient: before `main` it opens /dev/null in place of a closed stdout, and it ignores errors
+//! of a stdout that is not open for writing. A dump written there would be lost silently.
 
 use rustix::io::Errno;
 use std::io::{self, Write};
@@ -10,24 +9,24 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Run by the loader, before the library has opened anything.
+/// Run by the loader, before the standard library has opened anything.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = {
     extern "C" fn look() {
-        // SAFETY: it asks about a number, which need not be open.
+        // SAFETY: the call queries a descriptor number, which need not be open.
         let closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
         CLOSED.store(closed, Relaxed);
     }
     look
 };
 
-/// Whether this program was started without a stdout.
+/// Whether this program was started with a closed stdout.
 pub fn is_closed() -> bool {
     CLOSED.load(Relaxed)
 }
 
-/// Writes to stdout at once.
+/// Writes to stdout without a buffer.
 pub struct Stdout;
 
 impl Write for Stdout {

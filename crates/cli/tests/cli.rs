@@ -1,4 +1,4 @@
-//! What the program does for its user: refusals that say what to do, exit codes, JSON, configuration, daemons, users.
+//! The program from its user's view: errors with advice, exit codes, JSON, configuration, background processes, users.
 
 mod common;
 #[path = "cli/directories.rs"]
@@ -124,7 +124,7 @@ fn usage_error_exits_2_and_failure_exits_1() {
     assert_eq!(metrics.code(), Some(2), "{}", metrics.stderr);
 }
 
-/// Who measures for hours is told before that there is nothing to compare with.
+/// A missing report to compare with is an error before the measurement starts, which may take hours.
 #[test]
 fn baseline_is_read_before_measuring() {
     let directory = scratch();
@@ -136,7 +136,7 @@ fn baseline_is_read_before_measuring() {
     assert!(refused.stderr.contains("cannot compare with /nonexistent") && !save.exists(), "{}", refused.stderr);
     let twice = outcome(&["bench", "mdtest", "--via", &via, "--via", &via]);
     assert!(twice.code() == Some(2) && twice.stderr.contains("given twice"), "{}", twice.stderr);
-    // What cannot be kept is shown, and what was kept of something else compares with nothing.
+    // A report that cannot be saved is still printed. A report with other settings is not compared.
     let unkept = outcome(&["bench", "mdtest", "--via", &via, "--files", "8", "--save", "/proc/report.json"]);
     assert!(unkept.code() == Some(1) && unkept.stdout.contains("create"), "{}{}", unkept.stdout, unkept.stderr);
     outcome(&["bench", "mdtest", "--via", &via, "--files", "8", "--save", text(&save)]);
@@ -145,7 +145,7 @@ fn baseline_is_read_before_measuring() {
     assert!(other.stderr.contains("other settings: files"), "{}", other.stderr);
 }
 
-/// A problem that nobody reads changes no exit code.
+/// An error message that nobody reads does not change the exit code.
 #[test]
 fn closed_pipe_does_not_panic() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -222,7 +222,7 @@ fn status_shows_the_server_and_notices_its_death() {
     assert!(degraded.stdout.contains("does not answer"), "{}", degraded.stdout);
 }
 
-/// A copy of a volume that is served brings the server's record along, and who follows it changes the original.
+/// A copy of a served volume contains the server's record. A client that followed it would change the original.
 #[test]
 fn copy_of_a_served_volume_is_a_different_volume() {
     let volume = Volume::format(&[]);
@@ -234,7 +234,7 @@ fn copy_of_a_served_volume_is_a_different_volume() {
         must(Command::new("sync").arg("-f").arg(volume.mount_point()));
         mount.unmount();
     }
-    // Of one moment: else files may go while they are copied.
+    // The copy must be consistent: files may disappear during the copy while the server runs.
     let pid = server.pid().to_string();
     must(Command::new("kill").args(["-STOP", &pid]));
     must(Command::new("cp").arg("-a").arg(&store).arg(&copy));
@@ -248,7 +248,7 @@ fn copy_of_a_served_volume_is_a_different_volume() {
         }
     }
     outcome(&["status", text(&store)]).succeeded("status of the volume itself");
-    // As after a crash: by itself, with a server of its own, beside the first one.
+    // As after a crash. The copy gets a server of its own, beside the first one.
     outcome(&["fsck", text(&copy)]).succeeded("fsck of the copy");
     let own = BackgroundMount::mount_store(&volume, &copy, &other);
     assert_eq!(std::fs::read_to_string(other.join("before")).expect("it was copied"), "x");
@@ -260,8 +260,8 @@ fn copy_of_a_served_volume_is_a_different_volume() {
     mount.unmount();
 }
 
-/// The volume behind a mount is found by the mount, also once nobody answers there; a mount whose source has another name
-/// says so.
+/// `status` finds the volume behind a mount, also if the mount's process is dead. For a mount with another source name
+/// it reports that name.
 #[test]
 fn status_finds_the_volume_of_a_mount() {
     let volume = Volume::format(&["--shards", "1"]);
@@ -307,8 +307,8 @@ fn metrics_are_served_when_asked_for() {
     server.stop();
 }
 
-/// `varve mount` goes into the background and returns when the mount answers; `varve umount` returns when its process
-/// has ended; in between `stats` and `info` describe it.
+/// `varve mount` goes into the background and returns when the mount answers. `varve umount` returns when the mount's
+/// process has ended. In between, `stats` and `info` describe the mount.
 #[test]
 fn mount_runs_in_background() {
     let volume = Volume::format(&["--shards", "4"]);
@@ -333,8 +333,8 @@ fn mount_runs_in_background() {
     outcome(&["umount", text(&mount.0)]).succeeded("umount");
 }
 
-/// A mount whose process was killed is named as what it is, not mounted over.
-/// The background process of a mount, and that of an unmount, have the configuration that was asked for, and not the user's own.
+/// The background process of a mount, and that of an unmount, use the configuration that the command names, and not the
+/// user's own.
 #[test]
 fn background_mount_keeps_its_configuration() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -352,7 +352,7 @@ fn background_mount_keeps_its_configuration() {
     assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
     let refused = std::fs::write(directory.join("file"), "").expect_err("it is mounted read-only");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // Nobody reads more than the first of what is told every moment.
+    // The reader stops after the first of many frequent reports.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let mut reported = varve();
@@ -390,7 +390,7 @@ fn mount_refuses_a_mounted_directory() {
     assert!(!is_mounted(&mount.0));
 }
 
-/// A mount made by `varve mount` without `-f`; taken away at the end if it is still there.
+/// A mount made by `varve mount` without `-f`; removed at the end if it still exists.
 struct BackgroundMount(std::path::PathBuf);
 
 impl BackgroundMount {
@@ -398,7 +398,7 @@ impl BackgroundMount {
         BackgroundMount::mount_store(volume, &volume.store(), &volume.mount_point())
     }
 
-    /// Another store, beside the one of `volume`.
+    /// Mounts another store, beside the one of `volume`.
     fn mount_store(volume: &Volume, store: &Path, directory: &Path) -> BackgroundMount {
         let background = BackgroundMount(directory.to_owned());
         let log = volume.beside("background.log");
@@ -413,7 +413,7 @@ impl BackgroundMount {
 impl Drop for BackgroundMount {
     fn drop(&mut self) {
         if is_mounted(&self.0) {
-            // Orderly first: that ends the process, too.
+            // A clean unmount first, which also ends the process.
             if !run(varve().arg("umount").arg(&self.0), SHORT).status.success() {
                 common::mounted::detach(&self.0);
             }
@@ -469,7 +469,7 @@ fn umount_names_processes_that_use_the_mount() {
     mount.unmount();
 }
 
-/// The helper that mount(8) calls for a line of fstab is this program by another name.
+/// The helper that mount(8) runs for a line of fstab is this program under another name.
 #[test]
 fn fstab_helper_mounts() {
     let volume = Volume::format(&["--shards", "4"]);
@@ -483,19 +483,20 @@ fn fstab_helper_mounts() {
     assert!(is_mounted(&background.0));
 }
 
-/// A user's volume is served and mounted by that user without root; another user is refused.
+/// A user serves and mounts their own volume without root. Another user is refused.
 #[test]
 fn unprivileged_user_can_use_a_volume() {
     if !rustix::process::geteuid().is_root() {
-        // This test plays two users, for which it must be root; as a user all other tests are this one.
+        // This test plays two users, which needs root. Without root, the other tests cover the case of one user.
         return;
     }
     let directory = scratch();
-    // The program as those users can reach it: a checkout in root's home is closed to others.
+    // A copy of the program that those users can reach: a checkout in root's home is closed to others.
     let program = directory.path().join("varve");
     std::fs::copy(env!("CARGO_BIN_EXE_varve"), &program).expect("a copy");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/users.sh");
-    // A mount namespace of its own, for the script makes /dev/fuse what it is on most machines: open to all.
+    // A separate mount namespace, because the script gives /dev/fuse the mode that it has on most machines: open to
+    // all.
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "bash"]).arg(script).arg(&program).arg(directory.path());
     let outcome = must(&mut unshare);

@@ -1,7 +1,7 @@
-//! pjdfstest and fsx, two suites of others, run against the mount.
+//! pjdfstest and fsx, two third-party suites, run against the mount.
 //!
-//! What pjdfstest is known to fail is in `pjdfstest-known.toml`, each with its reason; a test that fails and is not
-//! there, or is there and passes, fails the suite.
+//! `pjdfstest-known.toml` lists the expected failures of pjdfstest, each with its reason. The suite fails if a test
+//! fails that is not listed, or a listed test passes.
 
 mod common;
 
@@ -24,7 +24,7 @@ struct KnownFailure {
     reason: String,
 }
 
-/// The whole of pjdfstest, as root, for it changes users.
+/// Runs the whole of pjdfstest as root, because it changes users.
 #[test]
 fn pjdfstest_has_only_listed_failures() {
     if !rustix::process::geteuid().is_root() {
@@ -64,7 +64,8 @@ fn pjdfstest_has_only_listed_failures() {
     volume.expect_sound();
 }
 
-/// What Varve has of what POSIX leaves open, two users of every Debian, and what is expected to fail.
+/// The configuration: Varve's choices where POSIX leaves one, two users that every Debian has, and the expected
+/// failures.
 fn configuration(known: &KnownFailures) -> String {
     let expected: Vec<&str> = known.failure.iter().map(|failure| failure.test.as_str()).collect();
     format!(

@@ -1,12 +1,11 @@
-//! What was acknowledged outlives the death of the processes that acknowledged it.
+//! Acknowledged changes survive the death of the processes that acknowledged them.
 //!
-//! Writers work through the mount and through the library and keep, outside the volume, a manifest of what was
-//! acknowledged to them. The server, the mount or both are killed with -9 at a moment of chance in the middle of the
-//! work and started again; then every name, content, permission, time, attribute and link must be as the manifest says,
-//! and `fsck` finds nothing. An operation that was under way when its process died may have happened or not; nothing in
-//! between.
+//! Writers work through the mount and through the library. Outside the volume they keep a manifest of the changes
+//! acknowledged to them. The server, the mount or both are killed with -9 at a random time during the work and started
+//! again. Then every name, content, permission, time, attribute and link must match the manifest, and `fsck` must find
+//! nothing. An operation that was in progress when its process died may have happened or not, but nothing in between.
 //!
-//! Forty deaths in CI; five hundred with `VARVE_SOAK=1`. `VARVE_SEED` runs other ones.
+//! Forty kills in CI; five hundred with `VARVE_SOAK=1`. `VARVE_SEED` selects other runs.
 
 #[path = "crash/check.rs"]
 mod check;
@@ -26,13 +25,13 @@ use varve_client::Library;
 use varve_env::random::Seeded;
 use varve_env::volume_dir::VolumeDir;
 
-/// On each side of the volume.
+/// Number of writers on the mount, and of writers on the library.
 const WRITERS: u64 = 3;
-/// Sound after every so many deaths: to check it, the volume must be taken out of service, and an unmount waits for a
-/// server that has just been started to know all its clients.
+/// Number of kills between two checks with fsck. For a check, the volume must be taken out of service, and an unmount
+/// waits until a server that was just started knows all its clients.
 const DEATHS_A_CHECK: u64 = 7;
 
-/// Of a server apart from its mount, and of mounts that contain theirs.
+/// Kills of a server with a separate mount, and of embedded mounts.
 fn deaths() -> (u64, u64) {
     if soak() { (350, 150) } else { (28, 12) }
 }
@@ -57,11 +56,11 @@ fn in_library(volume: &Volume) -> Vec<ManifestWriter> {
     (0..WRITERS).map(writer).collect()
 }
 
-/// Lets the writers work, and does something in the middle of it.
+/// Runs the writers, and runs `meanwhile` while they work.
 fn work<T>(writers: &mut [ManifestWriter], meanwhile: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Also when `meanwhile` panics: the suite would wait for its writers for ever.
+        // Stops the writers also if `meanwhile` panics. Otherwise the suite would wait for them for ever.
         let _at_the_end = StopOnDrop(&stop);
         for writer in writers.iter_mut() {
             let stop = &stop;
@@ -88,12 +87,12 @@ fn volume() -> Volume {
     Volume::format(&["--shards", "8", "--split-threshold", "2", "--inline-limit", "4KiB"])
 }
 
-/// Who dies.
+/// The process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Server,
     Mount,
-    /// The server, and a moment later the mount that waits for it.
+    /// The server, and shortly after it the mount that waits for it.
     ServerThenMount,
     MountThenServer,
 }
@@ -102,7 +101,7 @@ impl Victim {
     const ALL: [Victim; 4] = [Victim::Server, Victim::Mount, Victim::ServerThenMount, Victim::MountThenServer];
 }
 
-/// A volume in service by a server and a mount apart.
+/// A volume with a server and a separate mount.
 struct Site {
     volume: Volume,
     server: Option<Server>,
@@ -124,7 +123,7 @@ impl Site {
         self.mount.as_mut().expect("a mount is there").kill_process();
     }
 
-    /// Kills, and brings the server back; a dead mount stays as it is until its writers have noticed.
+    /// Kills, and restarts the server. A dead mount stays until its writers have noticed its death.
     fn suffer(&mut self, victim: Victim, random: &mut Seeded) {
         a_while(random);
         match victim {
@@ -164,8 +163,8 @@ impl Site {
     }
 }
 
-/// The server dies and comes back under a mount and a library that stay: none of their calls fails. The mount dies under
-/// a server that stays. Or both die. Nothing acknowledged is lost.
+/// The server is killed and restarted under a mount and a library that stay: none of their calls fails. Or the mount is
+/// killed under a server that stays. Or both are killed. No acknowledged change is lost.
 #[test]
 fn acknowledged_survives_kill_of_the_server() {
     let (deaths, _) = deaths();
@@ -196,13 +195,13 @@ fn acknowledged_survives_kill_of_the_server() {
     site.check();
 }
 
-/// How many the directory has.
+/// The number of partitions of the directory.
 fn partitions(directory: &Path) -> usize {
     let info = run(varve().args(["--json", "info"]).arg(directory), SHORT).succeeded("varve info").json();
     info["partitions"].as_array().map_or(0, Vec::len)
 }
 
-/// The mount, which contains the server, dies: what it had acknowledged is there when the volume is mounted again.
+/// The embedded mount is killed: its acknowledged changes are present when the volume is mounted again.
 #[test]
 fn acknowledged_survives_kill_of_the_mount() {
     let (_, deaths) = deaths();
@@ -218,7 +217,7 @@ fn acknowledged_survives_kill_of_the_mount() {
         mount.bury();
         mount = volume.mount(&[]);
         writers.iter_mut().for_each(|writer| writer.check(&format!("death {death}")));
-        // Changes that the crash cut short are finished by now, or are when the volume is closed.
+        // Changes that the crash interrupted are finished by now, or at the latest when the volume is closed.
         if death % DEATHS_A_CHECK == DEATHS_A_CHECK - 1 {
             mount.unmount();
             volume.expect_sound();
@@ -230,8 +229,8 @@ fn acknowledged_survives_kill_of_the_mount() {
     volume.expect_sound();
 }
 
-/// A mount that is killed as soon as the kernel knows it, before it says that it is there, dies: it waits for nothing that only
-/// itself could answer.
+/// A mount that is killed as soon as the kernel knows it, before it reports that it is ready, dies. It waits for no
+/// reply that only the mount itself could give.
 #[test]
 fn killed_starting_mount_leaves_a_usable_volume() {
     if on_plain_directory() {
@@ -253,11 +252,11 @@ fn expect_work(writers: &[ManifestWriter], least: u64) {
     assert!(acknowledged > least, "only {acknowledged} operations: the suite proves nothing");
 }
 
-/// The suite's own manifest is right: on a plain directory it finds no difference.
+/// Checks the suite itself: on a plain directory, its manifest finds no difference.
 #[test]
 fn manifest_matches_a_plain_directory() {
     if !on_plain_directory() {
-        // On a mount the other tests say it all.
+        // On a mount the other tests cover this.
         let scratch = common::scratch();
         let mut writers = on_mount(scratch.path());
         work(&mut writers, || std::thread::sleep(Duration::from_millis(300)));

@@ -51,8 +51,8 @@ fn simulated_run_writes_one_nexus_file() {
     assert!(String::from_utf8_lossy(&nothing.stdout).contains("needs no recovery"), "{nothing:?}");
 }
 
-/// What is lost at the end of a run of known length is missing as what is lost within it; and a series that is replayed
-/// has no frames where the file has none.
+/// Frames lost at the end of a run of known length count as missing, like frames lost within it. A replay has no frames
+/// where the file has none.
 #[test]
 fn missing_frames_stay_missing_at_the_end_and_in_replay() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -83,7 +83,7 @@ fn missing_frames_stay_missing_at_the_end_and_in_replay() {
     }
 }
 
-/// Issue 5: a bad description is refused with line and reason before the run starts.
+/// Issue 5: a bad dataset spec is refused with line and reason before the run starts.
 #[test]
 fn a_layout_file_is_followed_or_refused() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -125,7 +125,7 @@ fn metadata_are_written_or_refused() {
     assert!(h5ls(&file, "entry/instrument/detector").contains("beam_center_x"));
 }
 
-/// A copy of a run's file whose journal has a bad place in its midst; its bytes are those of the journal then.
+/// A copy of a run's file whose journal is damaged in the middle. `journal` then contains the bytes of that journal.
 fn copy_damaged(file: &Path, name: &str, journal: &mut [u8], at: usize) -> PathBuf {
     let copy = file.with_file_name(name);
     let copied = Command::new("cp").arg("--sparse=always").args([file, &copy]).status().expect("cp runs");
@@ -194,7 +194,8 @@ fn a_killed_run_is_recovered() {
     h5ls(&headless, "entry/instrument/detector/data");
 }
 
-/// SIGINT and SIGTERM end a simulated run's file as an abort does: whole, with all frames so far, and no journal.
+/// SIGINT and SIGTERM end a simulated run's file like an abort: the file is valid, has all frames so far, and has no
+/// journal.
 #[test]
 fn interrupted_simulator_leaves_a_valid_file() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -270,7 +271,7 @@ fn invalid_arguments_are_refused_with_advice() {
     }
 }
 
-/// What the service cannot be asked for is refused before it starts.
+/// Invalid requests to the service are refused before it starts.
 #[test]
 fn invalid_service_arguments_are_refused_with_advice() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -293,7 +294,7 @@ fn invalid_service_arguments_are_refused_with_advice() {
         if flag != "--http" {
             command.args(["--http", "127.0.0.1:0"]);
         }
-        // A service that does start is told to stop, which shows.
+        // A service that does start is stopped, so that the failure is visible.
         let mut child =
             command.args([flag, value]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("varve runs");
         let mut reported = String::new();
@@ -307,8 +308,9 @@ fn invalid_service_arguments_are_refused_with_advice() {
     }
 }
 
-/// Seen by fabio too, which is not installed for it: our reader and our writer agree, byte by byte.
-/// Promise: a series that cannot be replayed to its end leaves a whole file of the frames before, and says which frame it was.
+/// Promise: a series that cannot be replayed to its end leaves a valid file of the frames before, and the error names
+/// the failed frame. Our reader and our writer of CBF agree, byte by byte. fabio agrees too, but this test does not
+/// install it.
 #[test]
 fn interrupted_replay_closes_its_file() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -362,7 +364,7 @@ fn cbf_files_are_written_and_played_again() {
     assert!(String::from_utf8_lossy(&none.stderr).contains("no .cbf files"), "{none:?}");
 }
 
-/// What libzmq and a CBOR library of others make of the simulator's stream.
+/// Reads the simulator's stream with libzmq and a third-party CBOR library.
 const PULL: &str = r#"
 import sys, cbor2, zmq
 socket = zmq.Context().socket(zmq.PULL)
@@ -401,7 +403,7 @@ fn simulator_stream2_is_read_by_other_clients() {
     assert_eq!(String::from_utf8_lossy(&reported.stdout).trim(), format!("{numbers:?}"), "{reported:?}");
 }
 
-/// The form of the JSON that later readers rely on.
+/// The documented form of the JSON, on which later readers rely.
 #[test]
 fn detector_benchmark_reports_its_documented_fields() {
     const CASES: [&str; 8] = [
@@ -436,8 +438,8 @@ fn detector_benchmark_reports_its_documented_fields() {
         for key in ["frames", "frames_per_s", "bytes_per_s", "cpu_ms_per_frame"] {
             assert!(result[key].as_f64().expect(key) > 0.0, "{key}: {result}");
         }
-        // At a rate the detector does not wait: how many frames are dropped is the machine's affair, that they are
-        // counted is not.
+        // At a rate, the detector does not wait. The number of dropped frames depends on the machine, but all of them
+        // must be counted.
         let taken_or_dropped =
             result["frames"].as_u64().zip(result["dropped"].as_u64()).map(|(taken, dropped)| taken + dropped);
         if result["case"] == "rate-50" {
@@ -454,8 +456,8 @@ fn detector_benchmark_reports_its_documented_fields() {
     assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0, "nothing is left behind");
 }
 
-/// Issue 5: the adviser probes the directory, its answer makes a run and stays in its file; where nothing is fast enough,
-/// it says so.
+/// Issue 5: `advise` probes the directory. A run can use the result, and its file stores it. If nothing is fast enough,
+/// the command says so.
 #[test]
 fn advice_is_measured_applied_and_stored() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,6 @@
-//! A long run over loopback: frames of 4 MB as fast as the service takes them (20,000 with `VARVE_SOAK=1`, which take some
-//! 16 GB of the temporary directory), in the memory that it was given, into a file that is little more than its content.
+//! A long run over loopback: frames of 4 MB as fast as the service takes them (20,000 with `VARVE_SOAK=1`, which take
+//! some 16 GB of the temporary directory). The service stays within its memory limit, and the file is little larger
+//! than its content.
 
 mod common;
 
@@ -17,14 +18,15 @@ use varve_detector::service::StartRequest;
 const ROWS: u64 = 1024;
 const COLUMNS: u64 = 2048;
 const FRAME_BYTES: u64 = ROWS * COLUMNS * 2;
-/// Frames are one of so many, marked by their number.
+/// Number of different frames; each also carries its number.
 const PATTERNS: u64 = 8;
 const QUEUE_MIB: u64 = 32;
-/// The program itself, its threads' buffers, and what lies between a frame received and its memory used again.
+/// Memory besides the queue: the program itself, its threads' buffers, and frames between their receipt and the reuse
+/// of their memory.
 const BESIDE_QUEUE_MIB: u64 = 160;
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// Reads frames back that say which they are.
+/// Reads frames back and checks the number that each carries.
 const CHECK: &str = r#"
 import sys
 import h5py, hdf5plugin
@@ -42,7 +44,7 @@ with h5py.File(path) as file:
         assert np.array_equal(data[number].ravel(), expected), number
 "#;
 
-/// Three bits of noise in sixteen: bitshuffle+LZ4 makes a little less than a fifth of it.
+/// Three bits of noise in sixteen: bitshuffle+LZ4 compresses it to a little less than a fifth.
 fn pattern(number: u64) -> Vec<u8> {
     let element = |place: u64| {
         let mixed = place.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(number);
@@ -52,7 +54,7 @@ fn pattern(number: u64) -> Vec<u8> {
     (0..ROWS * COLUMNS).flat_map(|place| element(place).to_le_bytes()).collect()
 }
 
-/// The service, ended by its number whatever becomes of the test.
+/// The service, killed by its number whatever becomes of the test.
 struct Service {
     child: Child,
     listen: String,
@@ -73,7 +75,7 @@ impl Service {
         Service { listen: reported["listen"].as_str().expect("an address").to_owned(), child }
     }
 
-    /// The most memory that it ever had, in MiB.
+    /// The peak of its memory, in MiB.
     fn peak_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells");
@@ -83,7 +85,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! The detector service as processes: commands, kill -9 of the service and of processes that joined it, many writers into
-//! one file, readers during the run, a full disk. Files are read back by h5py (`make setup` brings it).
+//! The detector service as processes: commands, kill -9 of the service and of joined processes, many writers into one
+//! file, readers during the run, a full disk. h5py reads the files back (`make setup` installs it).
 
 mod common;
 #[path = "detector_service/simulator.rs"]
@@ -24,7 +24,7 @@ use varve_detector::stream::ErrorCode;
 const SIDE: u64 = 48;
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Frames whose content follows from their number, as the Python programs of the detector's tests compute it too.
+/// A frame whose content follows from its number. The Python programs of the detector's tests compute it too.
 fn elements(number: u64) -> Vec<u8> {
     let element = |i: u64| (7 * i + 13 * number + (i >> 3) * number) & 0x3ff;
     (0..SIDE * SIDE).flat_map(|i| (element(i) as u16).to_le_bytes()).collect()
@@ -53,7 +53,7 @@ fn options(address: &str, request: &StartRequest) -> ClientOptions {
     ClientOptions { start: serde_json::to_string(request).expect("JSON"), ..ClientOptions::new(address, &request.name) }
 }
 
-/// A process of ours that prints JSON lines, ended by number whatever becomes of the test.
+/// A process of the suite that prints JSON lines, killed by its number whatever becomes of the test.
 struct JsonProcess {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -92,13 +92,13 @@ impl JsonProcess {
 
 impl Drop for JsonProcess {
     fn drop(&mut self) {
-        // Ended in order already, most likely.
+        // It has probably ended in order already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The service, always at the same address once it has one.
+/// The service. It keeps its address once it has one.
 struct Service {
     process: JsonProcess,
     listen: String,
@@ -165,7 +165,7 @@ fn tell(directory: &Path, name: &str, acknowledged: Vec<u64>, exact: bool) {
     std::fs::write(directory.join(format!("{name}.json")), reported.to_string()).expect("written");
 }
 
-/// Every file of `directory` that [`tell`] told of is as told.
+/// Checks every file of `directory` that [`tell`] has recorded against its record.
 fn check(directory: &Path, files: usize) {
     let output = python("frames.py").arg(directory).output().expect("python runs");
     assert!(output.status.success(), "{output:?}");
@@ -189,7 +189,7 @@ impl TestRandom {
     }
 }
 
-/// A process that writes its share itself, and where it takes frames.
+/// Starts a process that writes a writer share; returns it with its frame address.
 fn join(service: &Service, root: &str, run: &str, source: u64, listen: &str, retry: &str) -> (JsonProcess, String) {
     let source = source.to_string();
     let place = ["--directory", root, "--source", &source, "--listen", listen];
@@ -222,7 +222,7 @@ fn commands_control_a_run() {
     (0..10).for_each(|number| client.send(frame(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
     assert_eq!(service.record(&["status", "scan-1"]).1["latest_durable"], 9);
-    // As `serve` prints it.
+    // The form that `serve` prints.
     let url = format!("http://{}", service.http);
     let output = varve().args(["record", "status", "--http", &url]).output().expect("varve runs");
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("scan-1"), "{output:?}");
@@ -235,7 +235,7 @@ fn commands_control_a_run() {
     service.process.terminate();
 }
 
-/// Promise: whatever is acknowledged is there after kill -9 of the service, whether it is started again or its file
+/// Promise: acknowledged frames survive kill -9 of the service, whether the service is restarted or the file is
 /// recovered.
 #[test]
 fn killed_services_lose_no_acknowledged_frame() {
@@ -249,7 +249,7 @@ fn killed_services_lose_no_acknowledged_frame() {
         let name = format!("round-{kills:03}");
         let mut request = start(&name);
         if chance.below(2) == 0 {
-            // A frame is one chunk: who brings it filters it while it comes.
+            // A frame is one chunk, so the receiving thread filters it as it arrives.
             request.description.chunk = None;
         }
         let level = [AckLevel::Written, AckLevel::Durable][chance.below(2) as usize];
@@ -265,7 +265,7 @@ fn killed_services_lose_no_acknowledged_frame() {
             }
             next += frames;
         };
-        // The service is killed, started again, and the client goes on.
+        // The service is killed and restarted, and the client continues.
         for _ in 0..again {
             bring(&client, 1 + chance.below(200));
             service = service.kill_and_start_again();
@@ -278,7 +278,7 @@ fn killed_services_lose_no_acknowledged_frame() {
             assert_eq!((there, finished.missing + finished.damaged), (next, 0), "{name}: {finished:?}");
             tell(directory.path(), &name, (0..next).collect(), true);
         } else {
-            // The service is killed, and the file recovered without it.
+            // The service is killed, and the file is recovered without it.
             let acknowledged: Vec<u64> = client.acknowledged(level).iter().flatten().collect();
             let Service { process, listen, http, root } = service;
             process.kill();
@@ -295,8 +295,8 @@ fn killed_services_lose_no_acknowledged_frame() {
     check(directory.path(), files);
 }
 
-/// Promise: several processes write into one file, each its share, and the death of one of them by kill -9 loses nothing
-/// that was acknowledged.
+/// Promise: several processes write into one file, each its share. The death of one of them by kill -9 loses no
+/// acknowledged frame.
 #[test]
 fn joined_writers_share_a_file_and_survive_kills() {
     const SHARES: u64 = 4;
@@ -347,8 +347,8 @@ fn joined_writers_share_a_file_and_survive_kills() {
     service.process.terminate();
 }
 
-/// Promise: a process that joined, and whose client has nothing more, is stopped like any other: what it wrote is the run's,
-/// which goes on.
+/// Promise: a joined process whose client has no more frames can be stopped like any other. Its frames belong to the
+/// run, which continues.
 #[test]
 fn complete_writer_share_can_be_stopped() {
     let directory = common::scratch();
@@ -372,8 +372,8 @@ fn complete_writer_share_can_be_stopped() {
     service.process.terminate();
 }
 
-/// Promise: unmodified h5py finds every frame that was durable two seconds before, at any moment of the run; a reader
-/// that is slow, or stopped, costs no frame.
+/// Promise: at any time of the run, unmodified h5py finds every frame that was durable two seconds before. A slow or
+/// stopped reader costs no frame.
 #[test]
 fn readers_follow_a_run_without_slowing_it() {
     let directory = common::scratch();
@@ -387,7 +387,7 @@ fn readers_follow_a_run_without_slowing_it() {
     let token = varve_detector::token::for_peer("", http).expect("the service has published its token");
     follower.arg(&file).arg(format!("http://{http}/runs/live")).args([SIDE.to_string(), "6".into(), token]);
     let follower = follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("python runs");
-    // Holds the file open, and is stopped in the middle of it.
+    // A reader that holds the file open and is stopped in the middle.
     let mut sleeper =
         Command::new("tail").args(["-c", "+1", "-f"]).arg(&file).stdout(Stdio::piped()).spawn().expect("runs");
     let pid = rustix::process::Pid::from_child(&sleeper);
@@ -436,7 +436,7 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
         reported = service.record(&["status", "full"]).1;
         reported["state"] == "failed"
     });
-    // Commits take most of the disk where frames come slowly: some 48 KiB each, fifty times a second.
+    // Commits take most of the disk if frames arrive slowly: some 48 KiB each, fifty times a second.
     assert!(acknowledged.len() > 300, "{} acknowledged: {reported}", acknowledged.len());
     let why = reported["why"].as_str().expect("a reason");
     assert!(why.contains("No space left") && why.contains("frames so far"), "{reported}");
@@ -447,7 +447,7 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
     assert!(reported["durable"].as_u64() >= Some(acknowledged.len() as u64), "{reported}");
     let held = reported["finished"]["received"].as_u64().expect("a count");
     assert!(held >= acknowledged.len() as u64, "{held} of {}: {reported}", acknowledged.len());
-    // The check writes beside the file, where there is no room.
+    // The check writes beside the file, and that disk is full.
     let copies = common::scratch();
     std::fs::copy(disk.path().join("full.h5"), copies.path().join("full.h5")).expect("copied");
     tell(copies.path(), "full", acknowledged, false);
@@ -458,12 +458,13 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
     disk.unmount();
 }
 
-/// Promise: a file that may not become larger (`ulimit -f`) fails its run, with all frames so far, and no other.
+/// Promise: the file size limit (`ulimit -f`) fails the run of the affected file, with all frames so far, and no other
+/// run.
 #[test]
 fn file_size_limit_fails_only_the_affected_run() {
     let directory = common::scratch();
     let root = directory.path();
-    // In blocks of 512 bytes: more than a file begins with, and less than it goes on with.
+    // In blocks of 512 bytes: more than the size of a new file, and less than its later size.
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -f 163840; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_varve")]);
     let service = Service::of(root, {
@@ -486,8 +487,8 @@ fn file_size_limit_fails_only_the_affected_run() {
     service.process.terminate();
 }
 
-/// Promise: when the service that keeps a run is killed, processes that joined it go on once it is back; if it does not
-/// come back, they end within the time that they were given, and recovery gives a file with every acknowledged frame.
+/// Promise: joined processes continue once a killed service has restarted. If it does not restart, they end within the
+/// given time, and recovery produces a file with every acknowledged frame.
 #[test]
 fn joined_writers_survive_coordinator_death() {
     const SHARES: u64 = 2;
@@ -518,7 +519,7 @@ fn joined_writers_survive_coordinator_death() {
     let service = service.kill_and_start_again();
     bring(40..80);
     clients.iter().for_each(|client| client.settle(WAIT).expect("all are written, though the service was killed"));
-    // It is killed for good, in the middle of what its writers report.
+    // The service is killed for good while its writers report.
     bring(80..120);
     let acknowledged: Vec<u64> = {
         let of = |client: &Client| client.acknowledged(AckLevel::Written).iter().flatten().collect::<Vec<u64>>();
@@ -550,7 +551,7 @@ fn joined_writers_survive_coordinator_death() {
     check(directory.path(), 1);
 }
 
-/// Promise: a service that is stopped publishes what it has taken, and says which runs are not finished and what to do.
+/// Promise: a stopped service publishes all received frames. It reports which runs are not finished and what to do.
 #[test]
 fn stopped_service_publishes_received_frames() {
     let directory = common::scratch();

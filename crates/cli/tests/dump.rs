@@ -1,4 +1,4 @@
-//! A dump taken while the volume is worked on is one moment of it, and loads to a sound volume.
+//! A dump taken while the volume is in use is a consistent snapshot, and loads to a sound volume.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn work(root: &Path, worker: usize, stop: &AtomicBool) {
     }
 }
 
-/// Loads `dump` beside it and expects the volume to have nothing to say against itself.
+/// Loads `dump` beside the volume and expects the check to find nothing.
 fn load(dump: &Path, store: &Path, data: &Path) -> serde_json::Value {
     let loaded =
         run(varve().args(["--json", "load"]).arg(dump).arg(store).arg("--data").arg(data), LONG).bounded("varve load");
@@ -109,7 +109,8 @@ fn offline_dump_restores_the_volume() {
     assert!(refused.stderr.contains("holds a Varve volume already"), "{}", refused.stderr);
 }
 
-/// What follows a dump's end would be lost without a word, and what a load leaves alone is not said to be gone.
+/// Bytes after a dump's end would be lost silently. The error does not claim that the load removed files which it
+/// leaves alone.
 #[test]
 fn load_refuses_trailing_bytes() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -130,7 +131,7 @@ fn load_refuses_trailing_bytes() {
     assert!(refused.stderr.contains("Nothing was made or changed"), "{}", refused.stderr);
 }
 
-/// What a name leads to is written to where it is no regular file, and replaced where it is one; the links stay.
+/// A dump follows links. It writes into a target that is not a regular file, and replaces one that is. The links stay.
 #[test]
 fn dump_does_not_replace_devices_or_links() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -150,7 +151,7 @@ fn dump_does_not_replace_devices_or_links() {
     assert!(fs::symlink_metadata(&fifo).expect("it is there").file_type().is_fifo());
 
     if rustix::process::geteuid().is_root() {
-        // As /dev/null, and not that one: should this fail, the machine keeps its own.
+        // A device like /dev/null. If this test fails, the machine's own /dev/null stays.
         let device = volume.beside("null");
         let made = run(Command::new("mknod").arg(&device).args(["c", "1", "3"]), LONG);
         if made.code() == Some(0) && File::options().write(true).open(&device).is_ok() {
@@ -175,7 +176,8 @@ fn dump_does_not_replace_devices_or_links() {
     assert!(refused.stderr.contains("is a directory"), "{}", refused.stderr);
 }
 
-/// The content of a volume's large files is not copied over itself, and what has a name that the volume needs stays as it is.
+/// A load does not copy the content of a volume's large files over itself. Existing files with names that the volume
+/// needs stay unchanged.
 #[test]
 fn load_ignores_existing_target_data() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -208,7 +210,7 @@ fn load_ignores_existing_target_data() {
     assert_eq!(length(&size(&store)), length(&size(&volume.store())));
 }
 
-/// A load says by its exit code that it is not all there, and one that fails leaves its directory as it was.
+/// An incomplete load has its own exit code, and a failed one leaves its directory unchanged.
 #[test]
 fn incomplete_load_is_reported() {
     let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
@@ -282,7 +284,8 @@ fn a_dump_to_a_hyphen_goes_to_stdout() {
     assert_eq!(fs::read_dir(directory.path()).expect("a listing").count(), 0, "a file was made");
 }
 
-/// A dump has the owners that its maker wrote into it: what root loads of it grants nothing unless root says so.
+/// A dump contains the owners that its maker wrote. A load by root grants nothing based on them, unless root requests
+/// it.
 #[test]
 fn a_load_by_root_drops_set_id_bits() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};

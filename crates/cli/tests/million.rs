@@ -1,4 +1,4 @@
-//! One directory with very many files: spread over all shards, listed as a stream, found again after kill -9.
+//! One directory with very many files: it is spread over all shards, listed as a stream, and complete after kill -9.
 //!
 //! 60,000 files in CI, a million with `VARVE_SOAK=1`.
 
@@ -17,16 +17,16 @@ use varve_types::{Credentials, Mode};
 
 const CLIENTS: usize = 4;
 const SHARDS: u64 = 32;
-/// The first names must come while the rest is still being read.
+/// The first names must arrive while the rest is still being read.
 const FIRST_NAMES: Duration = Duration::from_secs(3);
-/// What a listing may add to the mount's memory, however long it is.
+/// Maximum growth of the mount's memory by a listing of any length.
 const LISTING_BYTES_MAX: u64 = 96 << 20;
 
 fn files() -> usize {
     if soak() { 1_000_000 } else { 60_000 }
 }
 
-/// Every shard of the volume has a part of the directory long before the last file.
+/// With this threshold, every shard has a part of the directory long before the last file.
 fn split_threshold() -> &'static str {
     if soak() { "250" } else { "60" }
 }
@@ -71,7 +71,7 @@ fn million_file_directory_splits_lists_and_survives_restart() {
     mount.unmount();
 
     server.kill();
-    // Killed again while it opens its shards, at the earliest moment that shows, and then later.
+    // The server is killed again while it opens its shards: first at the earliest observable time, then later.
     restart(&volume, Until::FirstAnswer).kill();
     restart(&volume, Until::AllOpen).kill();
     let server = restart(&volume, Until::AllOpen);
@@ -95,9 +95,9 @@ enum Until {
     AllOpen,
 }
 
-/// Starts a server where one was killed, and says how long clients that are there at once wait: for a file that nobody
-/// chose, for the first names of the listing, and for the last shard. What takes the time is the replay of the logs, which
-/// the unoptimised program that the suites run does several times slower than the one that is used.
+/// Starts a server after a kill, and prints how long clients wait that are there at once: for a random file, for the
+/// first names of the listing, and for the last shard. Most of the time is the replay of the logs. The unoptimised
+/// program of the suites takes several times longer for it than a release build.
 fn restart(volume: &Volume, until: Until) -> Server {
     let begun = Instant::now();
     let server = volume.serve(&[]);
@@ -140,7 +140,7 @@ fn create_all(file_system: &Arc<FileSystem>) {
     });
 }
 
-/// Every file is listed once, and any of them can be looked up.
+/// Every file is listed once, and every file can be looked up.
 fn expect_all(library: &Library) {
     let mut found = HashSet::new();
     let mut twice = Vec::new();
@@ -162,7 +162,7 @@ fn expect_all(library: &Library) {
     }
 }
 
-/// `varve info` names a partition in every shard.
+/// Checks that `varve info` names a partition in every shard.
 fn expect_spread(mount: &Mount) {
     let mut info = varve();
     info.args(["--json", "info"]).arg(mount.directory.join("many"));
@@ -171,7 +171,8 @@ fn expect_spread(mount: &Mount) {
     assert_eq!(partitions.len() as u64, SHARDS, "{info}");
 }
 
-/// `ls -f` shows its first names at once, all of them in the end, and the mount's memory does not grow with them.
+/// Checks that `ls -f` shows its first names at once and all of them in the end, and that the mount's memory does not
+/// grow with their number.
 fn expect_stream(mount: &Mount) {
     let before = resident_bytes(mount.pid());
     let begun = Instant::now();

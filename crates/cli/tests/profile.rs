@@ -1,4 +1,4 @@
-//! `varve bench profile` finds a place for the time of every operation; benchmarks that mount something can be killed.
+//! `varve bench profile` attributes the time of every operation; benchmarks with mounts can be killed.
 
 mod common;
 
@@ -38,15 +38,15 @@ fn profile_reports_stages_of_each_operation() {
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "the volumes made for it are removed");
 }
 
-/// What is mounted below `directory`.
+/// The mount points below `directory`.
 fn mounted_below(directory: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("proc(5) is there");
     let targets = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
     targets.filter(|target| target.starts_with(directory)).collect()
 }
 
-/// A benchmark that is killed while it waits for its own mount dies, for another process serves that; and the mount
-/// goes with it.
+/// A benchmark that is killed while it waits for its own mount dies, because another process serves the mount. The
+/// mount is removed too.
 fn dies_while_it_measures(command: &Command, directory: &Path, mounts: &str) {
     let launcher = Arc::new(Launcher::start());
     for round in 0..if soak() { 40 } else { 3 } {
@@ -69,7 +69,7 @@ fn killed_profile_ends_and_unmounts() {
     dies_while_it_measures(&command, scratch.path(), "mnt");
 }
 
-/// One that is interrupted while it measures ends as a benchmark does, and leaves nothing behind.
+/// An interrupted benchmark ends in good order and leaves nothing behind.
 #[test]
 fn interrupted_profile_cleans_up() {
     let scratch = scratch();

@@ -16,7 +16,7 @@ fn the_commands_of_the_readme_parse() {
     }
 }
 
-/// Lines of code blocks that call the program; a `\` at the end goes on in the next.
+/// Lines of code blocks that call the program; a `\` at the end continues the line.
 fn commands(readme: &str) -> impl Iterator<Item = &str> {
     let blocks = readme.split("```").skip(1).step_by(2);
     blocks.flat_map(str::lines).filter_map(|line| {

@@ -1,6 +1,6 @@
-//! Real programs do on a mounted volume what they do on a plain directory: the same bytes, modes and times come out.
+//! Real programs give the same results on a mounted volume as on a plain directory: the same bytes, modes and times.
 //!
-//! With `VARVE_SOAK=1` the source tree has 20,000 files; in CI it is smaller, and git works on a part of it.
+//! With `VARVE_SOAK=1` the source tree has 20,000 files. In CI it is smaller, and git works on a part of it.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn git_files() -> usize {
     if soak() { 20_000 } else { 1_500 }
 }
 
-/// An archive of real sources on the plain file system, and what it holds.
+/// An archive of real sources on the plain file system, with its manifest.
 struct Sources {
     archive: PathBuf,
     plain: PathBuf,
@@ -73,7 +73,7 @@ fn a_source_tree_survives_tar_cp_and_rsync() {
     volume.expect_sound();
 }
 
-/// rsync brings a damaged copy back, and finds nothing to do the second time.
+/// rsync restores a damaged copy, and finds nothing to do the second time.
 fn synchronise(sources: &Sources, copy: &Path) {
     let names: Vec<&Vec<u8>> =
         sources.manifest.iter().filter(|(_, entry)| entry.size > 0).map(|(name, _)| name).collect();
@@ -106,7 +106,7 @@ fn git_works_on_the_volume() {
     let git = |directory: &Path, arguments: &[&str]| {
         let mut command = Command::new("git");
         command.arg("-C").arg(directory).args(["-c", "user.name=Tester", "-c", "user.email=tester@example.org"]);
-        // Nothing may run on after the command, for the volume is unmounted at the end.
+        // Nothing may run after the command, because the volume is unmounted at the end.
         command.args(["-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.autocrlf=false"]);
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", "/nonexistent");
         run(command.args(arguments), LONG).succeeded(&format!("git {arguments:?}"))
@@ -121,7 +121,7 @@ fn git_works_on_the_volume() {
     let clone_name = clone.to_str().expect("a plain name");
     git(&place.directory, &["clone", "--quiet", "--no-local", "repository", clone_name]);
     std::fs::remove_dir_all(clone.join(".git")).expect("the clone's own files go");
-    // git keeps contents and the executable bit, not times, other permission bits or empty directories.
+    // git preserves contents and the executable bit, not times, other permission bits or empty directories.
     let content = |manifest: &TreeManifest| -> TreeManifest {
         let files = manifest.iter().filter(|(_, entry)| entry.mode & 0o170_000 != 0o040_000);
         let kept = files.filter(|(name, _)| !name.starts_with(b".git/"));
@@ -189,7 +189,7 @@ db.close()
         command.arg("-c").arg(script).arg(&database).args(arguments);
         command
     };
-    // By one process: who turns a database to WAL wants it alone, and SQLite does not wait for that.
+    // Made by one process: switching a database to WAL needs exclusive access, and SQLite does not wait for it.
     let make = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('PRAGMA journal_mode=WAL'); \
                 db.execute('CREATE TABLE t (w, r, x)')";
     must(&mut python(make, &[]));

@@ -1,4 +1,4 @@
-//! Backing files of removed and replaced files go, whoever is killed when.
+//! Backing files of removed and replaced files are removed, whichever process is killed when.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Some for every shard.
+/// Several files for every shard.
 const FILES: usize = 64;
 /// Beyond the inline limit of the volume.
 const LARGE: &[u8] = &[7; 10_000];
@@ -27,7 +27,7 @@ fn make_files(directory: &Path) {
     }
 }
 
-/// A third of the files is left, under new names.
+/// Keeps a third of the files, under new names.
 fn remove_and_replace(directory: &Path) {
     for number in 0..FILES {
         fs::remove_file(directory.join(format!("removed-{number}"))).expect("it can be removed");
@@ -42,7 +42,7 @@ fn backing_files(volume: &Volume) -> usize {
     directories.map(|directory| files(directory.expect("an entry"))).sum()
 }
 
-/// How often the check finds `kind`.
+/// How many findings of `kind` the check has.
 fn found(volume: &Volume, kind: &str) -> u64 {
     let report = run(varve().args(["--json", "fsck"]).arg(volume.store()), SHORT).json();
     assert_eq!(report["sound"], true, "{report}");
@@ -97,7 +97,7 @@ fn repair_removes_unlinked_backing_files() {
     mount.unmount();
 }
 
-/// What was unlinked while open, by a mount that is killed.
+/// Files that were unlinked while open, by a mount that is then killed.
 #[test]
 fn killed_mount_leaves_no_open_unlinked_files() {
     let volume = volume();
@@ -112,7 +112,7 @@ fn killed_mount_leaves_no_open_unlinked_files() {
     mount.kill_process();
     mount.bury();
     assert_eq!(found(&volume, "stray-backing-file"), 0);
-    // A server waits half a minute for sessions that may come back; a repair knows that none does.
+    // A server waits half a minute for sessions that may return. A repair knows that none does.
     let repaired = run(varve().args(["--json", "fsck", "--repair"]).arg(volume.store()), SHORT).json();
     assert_eq!(repaired["sound"], true, "{repaired}");
     assert_eq!(backing_files(&volume), FILES);

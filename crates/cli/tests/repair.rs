@@ -1,5 +1,5 @@
-//! `varve fsck --repair` on a volume that lost a whole shard and some large files, and on one with damaged tables and logs:
-//! what is left is whole afterwards, also when the repair is killed again and again on its way.
+//! `varve fsck --repair` on a volume that lost a whole shard and some large files, and on one with damaged tables and
+//! logs. The remaining data is consistent afterwards, also if the repair is killed again and again.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn damaged() -> Volume {
     volume
 }
 
-/// What there is in the end, in figures.
+/// The counts of the volume in the end.
 fn counts(store: &Path) -> Vec<(String, u64)> {
     let checked = must(varve().arg("fsck").arg("--json").arg(store)).json();
     assert_eq!(checked["findings"].as_array().map(Vec::len), Some(0), "{checked:#}");
@@ -61,8 +61,8 @@ fn copy(volume: &Volume, name: &str) -> PathBuf {
     store
 }
 
-/// Repairs copies of `volume`, killed at moments of chance on the way, and expects each to end as one that was repaired at
-/// once. `look`: what else is to be true of each.
+/// Repairs copies of `volume`, killed at random times, and expects the same result as from an uninterrupted repair.
+/// `look` runs further checks on each.
 fn survives_kills(volume: &Volume, look: &dyn Fn(&Path)) {
     let found = run(varve().arg("fsck").arg(volume.store()), common::LONG);
     assert_eq!(found.code(), Some(4), "{}", found.stderr);
@@ -98,8 +98,8 @@ fn killed_repair_can_be_resumed() {
     survives_kills(&damaged(), &|_| {});
 }
 
-/// Files in tables and, of a server that was killed, in logs; then two shards' tables and another one's log are damaged.
-/// Returns what was in the damaged files.
+/// Files in tables, and files in the logs of a killed server; then two shards' tables and another shard's log are
+/// damaged. Returns the content of the damaged files.
 fn torn() -> (Volume, Vec<(OsString, Vec<u8>)>) {
     let volume = Volume::format(&["--shards", "4", "--split-threshold", "4", "--inline-limit", "1KiB"]);
     let root = volume.mount_point();
@@ -137,7 +137,7 @@ fn torn() -> (Volume, Vec<(OsString, Vec<u8>)>) {
     (volume, damaged)
 }
 
-/// Whether a file of that name and content is somewhere below `directory`.
+/// Whether a file of that name and content exists somewhere below `directory`.
 fn is_kept(directory: &Path, name: &OsStr, content: &[u8]) -> bool {
     fs::read_dir(directory).into_iter().flatten().any(|entry| {
         let path = entry.expect("a listing goes on").path();
@@ -159,7 +159,7 @@ fn killed_salvage_resumes_and_keeps_damaged_files() {
     });
 }
 
-/// Every file of the store with its content; the lock's may have been made.
+/// Every file of the store with its content, except the lock's, which may have been made.
 fn contents(store: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let (mut found, mut directories) = (Vec::new(), vec![store.to_owned()]);
     while let Some(directory) = directories.pop() {
@@ -175,7 +175,8 @@ fn contents(store: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Half of the shards would be taken for none, and a repair would remove what leads to them.
+/// With a wrong number of shards, half of the shards would count as missing, and a repair would remove everything that
+/// leads to them.
 #[test]
 fn repair_refuses_an_edited_volume_file_before_writing() {
     let volume = Volume::format(&["--shards", "4"]);
@@ -234,8 +235,9 @@ fn repair_refuses_an_edited_volume_file_before_writing() {
     mount.unmount();
 }
 
-/// Promise: a repair exits as fsck(8) does: 0 where it only cleared away what was left over, 4 where it leaves damage, as that of a
-/// data directory that is away, whose names stay until it is back or is given up, which ends with 1.
+/// Promise: a repair exits as fsck(8) does. It exits with 0 if it only removed leftovers, and with 4 if it leaves
+/// damage. A missing data directory is such damage: the names stay until it is restored or is given up, which exits
+/// with 1.
 #[test]
 fn repair_exit_code_reflects_findings() {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "1KiB"]);

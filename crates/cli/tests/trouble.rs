@@ -1,6 +1,6 @@
 //! Trouble from outside: damaged files, a full, frozen, read-only or failing store, unauthenticated connections on the
-//! socket, names of all kinds. Each is met with a clear error within its deadline; nothing is lost, nothing panics, and
-//! when the cause is gone the work goes on.
+//! socket, names of all kinds. Each causes a clear error within its deadline. Nothing is lost, nothing panics, and the
+//! work continues when the cause is gone.
 
 mod common;
 #[path = "trouble/damage.rs"]
@@ -25,15 +25,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use varve_env::random::Seeded;
 
-/// What a mount is told to wait for a server that does not answer.
+/// The mounts' timeout for a server that does not answer.
 const DEADLINE: Duration = Duration::from_secs(3);
 const DEADLINE_OPTION: &str = "deadline=3s";
-/// A call fails at its deadline, and a machine with other work may take a while longer.
+/// A call fails at its deadline. A busy machine may take a while longer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A shard that failed is opened again, and so is a connection.
+/// Time to reopen a failed shard, and to reconnect.
 const RECOVERY: Duration = Duration::from_secs(45);
 
-/// Files that were closed and fsynced, and what is in them.
+/// Files that were closed and fsynced, with their content.
 #[derive(Default)]
 struct Kept {
     files: BTreeMap<String, Vec<u8>>,
@@ -65,7 +65,7 @@ impl Kept {
     }
 }
 
-/// Runs `work`, which must fail within the deadline of a mount.
+/// Runs `work`, which must fail within the deadline of a mount; returns the errno.
 fn fails<T>(what: &str, work: impl FnOnce() -> io::Result<T>) -> i32 {
     let begun = Instant::now();
     let Err(error) = work() else { panic!("{what} should fail") };
@@ -73,7 +73,7 @@ fn fails<T>(what: &str, work: impl FnOnce() -> io::Result<T>) -> i32 {
     error.raw_os_error().unwrap_or_else(|| panic!("{what}: {error} is no answer of the system"))
 }
 
-/// Tries again and again until `work` succeeds.
+/// Repeats `work` until it succeeds.
 fn comes_back<T>(what: &str, mut work: impl FnMut() -> io::Result<T>) -> T {
     let end = Instant::now() + RECOVERY;
     loop {
@@ -85,16 +85,16 @@ fn comes_back<T>(what: &str, mut work: impl FnMut() -> io::Result<T>) -> T {
     }
 }
 
-/// `varve serve` that refuses: it ends with 1 and says all of `words`.
+/// Expects `varve serve` to refuse: it exits with 1 and prints all of `words`.
 fn refuses_to_serve(volume: &Volume, words: &[&str]) {
     let mut command = varve();
     command.arg("serve").arg(volume.store()).arg("--unix-dir").arg(volume.beside("sockets"));
     says("varve serve", &run(&mut command, SHORT), words);
 }
 
-/// A command that failed, with the code that its manual names.
+/// Expects a command to have failed with its documented exit code and all of `words`.
 fn says(what: &str, outcome: &Outcome, words: &[&str]) {
-    // As of fsck(8), where 1 would say that something was repaired.
+    // The code of fsck(8), where 1 would mean that something was repaired.
     let code = if what.ends_with("fsck") { 8 } else { 1 };
     assert_eq!(outcome.code(), Some(code), "{what}: {}{}", outcome.stdout, outcome.stderr);
     for word in words {

@@ -1,5 +1,5 @@
-//! Another user's files, directories and variables do not make this user's processes do their work, and a process in another
-//! user's store has that user's rights. Needs root, for it plays several users.
+//! Files, directories and variables of another user cannot direct this user's processes, and a process in another
+//! user's store has that user's rights. The tests need root, to play several users.
 
 mod common;
 

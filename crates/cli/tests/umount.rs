@@ -1,4 +1,4 @@
-//! An unmount leaves everything written and settled, or says what is not and what to do.
+//! An unmount leaves everything written and all sizes recorded, or reports the obstacle and the remedy.
 
 mod common;
 
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Beyond the inline limit of the volume.
 const LARGE: &[u8] = &[7; 10_000];
 
-/// The sizes of large files are in the rows after a clean unmount, also when the server has just begun: whoever wrote
-/// them is known.
+/// After a clean unmount, the rows have the sizes of large files, also if the server has just started: it knows their
+/// writer.
 #[test]
 fn clean_unmount_records_file_sizes() {
     let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
@@ -34,8 +34,8 @@ fn clean_unmount_records_file_sizes() {
     }
 }
 
-/// A server that was started since has to wait for the clients of the one before it, which may write the same files: so an
-/// unmount waits with it, or says that it did not.
+/// A server that was started later has to wait for the clients of the one before it, which may write the same files. An
+/// unmount waits with it, or reports that it did not.
 #[test]
 fn unmount_after_server_restart_records_file_sizes() {
     for deadline in ["1m", "5s"] {
@@ -63,7 +63,8 @@ fn unmount_after_server_restart_records_file_sizes() {
     }
 }
 
-/// Who may not wait for that is told that it is unmounted and who is at work still, and that process settles the sizes.
+/// An unmount with a short limit reports that the volume is unmounted and which process is still working. That process
+/// records the sizes.
 #[test]
 fn unmount_without_wait_leaves_the_process_writing() {
     let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
@@ -84,7 +85,7 @@ fn unmount_without_wait_leaves_the_process_writing() {
     volume.expect_sound();
 }
 
-/// What a dead writer left stale is one line, not one a file.
+/// The stale sizes of a dead writer are one line, not one per file.
 #[test]
 fn fsck_counts_and_lists_crash_leftovers() {
     let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
@@ -101,7 +102,7 @@ fn fsck_counts_and_lists_crash_leftovers() {
     assert_eq!((lines(&[]), lines(&["--verbose"])), (1, 21));
 }
 
-/// A mount whose server is gone is kept, and given up if its user says so.
+/// A mount whose server is gone stays, and is given up on the user's request.
 #[test]
 fn mount_without_server_can_be_abandoned() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -128,7 +129,7 @@ fn mount_without_server_can_be_abandoned() {
     volume.expect_sound();
 }
 
-/// Who says how long to wait waits no longer for a mount that itself waits much longer for its server.
+/// An unmount with a limit waits no longer than that, even if the mount itself waits much longer for its server.
 #[test]
 fn unmount_waits_at_most_its_limit() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -154,13 +155,13 @@ fn unmount_waits_at_most_its_limit() {
     volume.expect_sound();
 }
 
-/// The message at the deadline names who holds the mount and what to do, and other mounts are not touched.
+/// The message at the deadline names the holder of the mount and the remedy. Other mounts are not touched.
 #[test]
 fn an_unmount_that_is_too_late_says_what_holds_the_mount() {
     let volume = Volume::format(&["--shards", "2"]);
     let mount = volume.mount(&[]);
     let root = volume.mount_point();
-    // A file of this process would be flushed, and waited for, by each process that it starts.
+    // If this process held a file, each process that it starts would flush the file and wait for that.
     let mut holder = Command::new("sleep").arg("600").current_dir(&root).spawn().expect("sleep");
     mount.hang();
     let refused = run(varve().args(["umount", "--wait", "1s"]).arg(&root), SHORT);
@@ -176,8 +177,8 @@ fn an_unmount_that_is_too_late_says_what_holds_the_mount() {
     mount.unmount();
 }
 
-/// A process that starts a program while the mount hangs, and closes a file of it for that, hangs in the kernel, which tells
-/// nobody what else it has mapped. Whoever takes the mount away does not wait for that.
+/// A process that closes a file of a hanging mount to start a program hangs in the kernel, which then does not show its
+/// other mappings. The unmount does not wait for them.
 #[test]
 fn unmount_does_not_wait_for_a_hung_process() {
     const SCRIPT: &str = "import os, sys
@@ -197,7 +198,7 @@ os.execvp('sleep', ['sleep', '60'])";
     assert_eq!(printed, "open\n");
     mount.hang();
     writeln!(holder.stdin.take().expect("piped")).expect("it listens");
-    // Until it is at that, it holds the mount.
+    // The process holds the mount until it reaches that state.
     until("the mount is taken away", SHORT, || {
         let given_up = run(varve().args(["umount", "--force", "--wait", "2s"]).arg(&root), SHORT);
         assert!(given_up.code() == Some(3) || given_up.stderr.contains("a file open there"), "{}", given_up.stderr);
@@ -209,7 +210,7 @@ os.execvp('sleep', ['sleep', '60'])";
     assert!(!is_mounted(&root));
 }
 
-/// A mount that is taken away in the middle of changes ends what is under way, and has lost nothing that was answered.
+/// A forced unmount during changes ends the calls in progress, and loses no acknowledged change.
 #[test]
 fn forced_unmount_aborts_pending_calls() {
     if !rustix::process::geteuid().is_root() {
@@ -218,7 +219,7 @@ fn forced_unmount_aborts_pending_calls() {
     let volume = Volume::format(&["--shards", "4"]);
     let mut mount = volume.mount(&[]);
     let root = volume.mount_point();
-    // So the unmount is refused because the mount is in use, and ends all requests nevertheless.
+    // With this file open, the unmount is refused because the mount is in use, and still ends all requests.
     let held = File::create(root.join("held")).expect("a file");
     let made = AtomicUsize::new(0);
     let make_until_refused = |maker: usize| {

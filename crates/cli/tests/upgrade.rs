@@ -1,4 +1,4 @@
-//! A volume of another format version is opened, or refused with what to do; the refused one is left as it is.
+//! A volume of another format version is opened, or refused with advice; a refused one stays unchanged.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{SHORT, Volume, must, run, varve};
 use std::fs;
 use std::process::Command;
 
-/// What every command that opens a volume does with a newer one.
+/// The behaviour of every command that opens a volume, with a newer one.
 #[test]
 fn a_newer_volume_is_refused_with_advice() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -30,8 +30,8 @@ fn a_newer_volume_is_refused_with_advice() {
     assert_eq!(fs::read_to_string(&file).expect("the volume file"), newer);
 }
 
-/// A volume that an earlier build made (`volumes/1.tar.gz`: one shard, a directory with a small, a large and a linked file,
-/// left by kill -9, so that its log is part of it) is sound, served, and what is in it is what was.
+/// A volume made by an earlier build (`volumes/1.tar.gz`: one shard, a directory with a small, a large and a linked
+/// file, left by kill -9, so that its log is part of it) is sound, can be served, and has its content.
 #[test]
 fn a_volume_of_version_1_opens() {
     let volume = Volume::format(&[]);

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Two users and one volume: who made it serves and mounts it without root, the other is refused.
-# What root repairs in that volume stays that user's.
+# Two users and one volume: its owner serves and mounts it without root, the other user is refused.
+# After a repair by root, all files of the volume still belong to its owner.
 # usage (as root, in a mount namespace of its own): users.sh VARVE DIRECTORY
 set -euo pipefail
 varve=$1
 here=$2
 
-# A device of our own that everybody may open, in place of one that may be root's alone.
+# A separate device that everybody may open, because the machine's own may be closed to all but root.
 mknod "$here/fuse" c 10 229
 chmod 666 "$here/fuse"
 mount --bind "$here/fuse" /dev/fuse
@@ -39,12 +39,12 @@ owner "$varve" mount "$here/store" "$here/mnt" --log-file "$here/run/mount.log" 
 }
 owner sh -c "echo mine > $here/mnt/file && chmod 600 $here/mnt/file && cat $here/mnt/file"
 [ "$(owner stat -c %u:%g "$here/mnt/file")" = 2:2 ]
-# What the owner has mounted is the owner's alone, and so is the key to the volume.
+# Only the owner can access the owner's mount and the volume's key.
 fails stranger cat "$here/mnt/file"
 fails stranger "$varve" status "$here/store"
 fails stranger "$varve" mount "$here/store" "$here/other/mnt" --log-file "$here/other/mount.log"
 fails stranger ls "$here/store/data"
-# A configuration in a home that is not this user's is nobody's here.
+# A configuration in another user's home is ignored.
 install -d -m 700 "$here/closed" "$here/closed/.config" "$here/closed/.config/varve"
 echo nonsense >"$here/closed/.config/varve/config.toml"
 stranger env HOME="$here/closed" "$varve" --version
@@ -59,7 +59,7 @@ table=$(find "$here/store/shards" -name '*.sst' -printf '%s %p\n' | sort -n | ta
 printf 'damage' | dd of="$table" bs=1 seek=40 conv=notrunc status=none
 victim=$(find "$here/store/shards" -mindepth 1 -maxdepth 1 -type d | grep -vF "${table%/*/*}" | sort | head -n 1)
 rm -r "$victim"
-# A file of root's that has a name in the volume, too, is not the volume's.
+# A file of root that is also linked into the volume stays root's.
 echo root > "$here/roots"
 ln "$here/roots" "$here/store/shards/linked"
 repaired=0

@@ -1,12 +1,13 @@
-//! Attributes that the kernel was told with a name and is about to ask for again.
+//! Caches the attributes that came with a lookup, for the getattr request that the kernel sends next.
 //!
-//! Where the kernel may not believe the attributes of files, stat(2) is two requests of one thread: it looks the name
-//! up, and then asks for what it was just told. The second is answered from the first: the call had begun before.
+//! Where the kernel may not cache the attributes of files, stat(2) makes two requests on one thread: it looks the name
+//! up, and then requests the attributes that the lookup just returned. The cache answers the second request from the
+//! first; that is correct because the call had begun before the first.
 //!
-//! Which call a request belongs to is not said. So an answer is given once, to the thread that looked the name up, only
-//! as long as a call takes at most, and never of a file that this client has open or has had open meanwhile: of what it
-//! does itself, and of what fstat(2) asks for, nothing old is shown. Of directories nothing is remembered here: they are
-//! leased, and what makes a name in them is not among the changes that are counted.
+//! A request does not identify its system call. So a cached reply is used once, by the thread that looked the name up,
+//! within the longest time that a call takes. It is never used for a file that this client has open, or has opened
+//! since: stale attributes must not hide this client's own changes, and fstat(2) must not see them. Directories are not
+//! cached here: they are leased, and operations that create names in them do not increment the counter of changes.
 
 use crate::async_ops::waiting;
 use crate::{FileSystem, NodeInfo, Operation, Result};
@@ -17,20 +18,20 @@ use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_types::{Credentials, FileKind, InodeId, Name};
 
-/// Enough that the threads of a mount seldom meet at one lock.
+/// Enough stripes that the threads of a mount rarely contend for one lock.
 const STRIPES: usize = 16;
 
-/// Threads remembered of one stripe; when there are more, all are forgotten, which costs a question each.
+/// Threads remembered per stripe. When there are more, all are forgotten, which costs one request each.
 const THREADS_PER_STRIPE_MAX: usize = 64;
 
-/// How long an answer is kept for its thread.
+/// How long a reply is kept for its thread.
 const BELIEVED: Duration = Duration::from_millis(10);
 
-/// What a thread was told.
+/// The attributes returned to a thread.
 struct CachedReply {
     node: NodeInfo,
     asked: Instant,
-    /// [`FileSystem::changes`] then.
+    /// The value of [`FileSystem::changes`] at that time.
     changes: u64,
 }
 
@@ -56,10 +57,10 @@ impl AttributeCache {
 }
 
 impl FileSystem {
-    /// [`FileSystem::lookup`] for a thread of the kernel's that may ask for the attributes next.
+    /// [`FileSystem::lookup`] for a kernel thread that may request the attributes next.
     pub async fn lookup_by(&self, thread: u32, caller: &Credentials, parent: InodeId, name: &Name) -> Result<NodeInfo> {
         if self.has_missed(thread) {
-            // It may open the file's backing file.
+            // The lookup may open the file's backing file.
             return Box::pin(waiting(self.lookup_pinned(caller, parent, name))).await;
         }
         let (asked, changes) = (self.core.clock.monotonic(), self.changes.load(Relaxed));

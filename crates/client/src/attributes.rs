@@ -1,4 +1,4 @@
-//! Operations on what a file is: attributes and extended attributes.
+//! Operations on attributes and extended attributes.
 
 use crate::async_ops::waiting;
 use crate::files::FetchTicket;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use varve_proto::{Call, NodeReply, Reply};
 use varve_types::{Credentials, Errno, FileKind, InodeId, PartitionMap, SetAttributes};
 
-/// What a directory's home says of it.
+/// The reply of a directory's home shard.
 pub(crate) struct DirectoryReply {
     node: NodeReply,
     pub parent: InodeId,
@@ -17,8 +17,8 @@ pub(crate) struct DirectoryReply {
 }
 
 impl FileSystem {
-    /// For a frontend whose kernel believes what it is told: of a directory that may be what it was told before, with
-    /// this client's own changes since.
+    /// For a frontend whose kernel caches the reply. A directory's attributes may come from the directory cache, with
+    /// this client's own changes since applied.
     pub async fn attributes(&self, caller: &Credentials, inode: InodeId) -> Result<NodeInfo> {
         self.count(Operation::GetAttributes, async {
             let known = self.known_attributes(inode);
@@ -35,9 +35,9 @@ impl FileSystem {
         .await
     }
 
-    /// A directory that its frontend still has open and that is gone has no links and no entries, and is else as it was
-    /// last known: what is asked for in it is not there. If its name still means it, its rows were lost with power, and
-    /// it has them again.
+    /// The attributes of a directory that the frontend still has open and that was removed: no links, no entries, and
+    /// otherwise the last known attributes. Lookups in it find nothing. If its name still refers to it, its rows were
+    /// lost in a power failure; the lookup then restored them.
     async fn as_removed(&self, directory: InodeId, stale: Failure) -> Result<NodeInfo> {
         if let Some((parent, name)) = self.core.inodes.name(directory) {
             match self.lookup_counting(&Credentials::root(), parent, &name, 0).await {
@@ -52,7 +52,7 @@ impl FileSystem {
         Ok(node)
     }
 
-    /// A directory's attributes as this client has followed them, unless something may have changed them unseen.
+    /// A directory's cached attributes, unless an operation with unknown outcome may have changed them.
     fn known_attributes(&self, directory: InodeId) -> Option<NodeInfo> {
         let known = self.directory_cache.attributes(directory, self.core.clock.monotonic())?;
         (!self.core.unknown_outcomes.of_inode(directory)).then_some(known)
@@ -63,11 +63,12 @@ impl FileSystem {
             return self.directory_node(caller, inode).await;
         }
         let node = self.file_row(caller, inode).await?;
-        // A number that was never looked up here may be a directory's.
+        // An inode number that was never looked up here may be that of a directory.
         if node.attributes.kind == FileKind::Directory { self.directory_node(caller, inode).await } else { Ok(node) }
     }
 
-    /// A file's attributes from its row, with what this client knows better of a file that it has open.
+    /// A file's attributes from its row. For a file that this client has open, the client's newer state replaces the
+    /// row's.
     pub(crate) async fn file_row(&self, caller: &Credentials, inode: InodeId) -> Result<NodeInfo> {
         if let Some(open) = self.files.find(inode) {
             // It may write back first.
@@ -77,7 +78,8 @@ impl FileSystem {
         Ok(self.node(&reply, Duration::ZERO))
     }
 
-    /// The node of `reply`, just received, or newer if this client has the file open, or has closed it since that was asked for.
+    /// The node of `reply`, which was just received. The attributes are newer if this client has the file open, or has
+    /// closed it since the request was sent.
     pub(crate) async fn file_node(&self, reply: NodeReply, asked: FetchTicket) -> Result<NodeInfo> {
         let inode = InodeId(reply.inode);
         match self.files.find(inode) {
@@ -99,7 +101,7 @@ impl FileSystem {
         }
     }
 
-    /// Asks a directory's home for what it alone knows.
+    /// Fetches the state of a directory that only its home shard has.
     pub(crate) async fn directory_reply(&self, caller: &Credentials, directory: InodeId) -> Result<DirectoryReply> {
         self.ask_home(caller, directory, Call::GetDirectory { directory: directory.0 }).await
     }
@@ -117,8 +119,8 @@ impl FileSystem {
         }
     }
 
-    /// The directory that a name means, which may be believed for `lease` from now. Merged of all its partitions as when it
-    /// is asked for itself: the kernel shows what it was told with a name, too.
+    /// The directory that a name refers to; its attributes may be cached for `lease` from now. They are merged from all
+    /// partitions, as for a getattr request, because the kernel caches the attributes that a lookup returns, too.
     pub(crate) async fn directory_of_name(
         &self,
         caller: &Credentials,
@@ -135,7 +137,7 @@ impl FileSystem {
         Ok(node)
     }
 
-    /// A directory's attributes, merged of all its partitions.
+    /// A directory's attributes, merged from all its partitions.
     async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<NodeInfo> {
         let known = &self.directory_cache;
         if self.embedded()
@@ -146,7 +148,7 @@ impl FileSystem {
         let ticket = known.ask(directory);
         let reply = self.ask_home(caller, directory, Call::StatDirectory { directory: directory.0 }).await?;
         let mut node = self.node(&reply.node, reply.lease);
-        // Else a change of this client's was under way, and may be missing in what is answered after it.
+        // False: a change by this client was in progress, and the reply may lack it.
         let kept = ticket.is_some_and(|ticket| known.keep(directory, ticket, node, self.core.clock.monotonic()));
         if !kept {
             node.attributes_ttl = Duration::ZERO;
@@ -154,8 +156,8 @@ impl FileSystem {
         Ok(node)
     }
 
-    /// chmod, chown, truncate and utimensat. `handle`: the open file through which it was asked (ftruncate needs no
-    /// permission on the file).
+    /// chmod, chown, truncate and utimensat. `handle`: the open file that the call used (ftruncate needs no permission
+    /// on the file).
     pub async fn set_attributes(
         &self,
         caller: &Credentials,
@@ -187,11 +189,11 @@ impl FileSystem {
         let change = self.changing(directory);
         self.send_attributes(caller, directory, set).await?;
         drop(change);
-        // They are set, whatever comes now.
+        // The attributes are set, even if this request fails.
         self.directory_node(caller, directory).await.map_err(Failure::outcome_unknown)
     }
 
-    /// Changes of a file other than of its size.
+    /// Sets attributes of a file other than its size.
     pub(crate) async fn set_file_attributes(
         &self,
         caller: &Credentials,
@@ -220,7 +222,7 @@ impl FileSystem {
         }
     }
 
-    /// The whole value; `ENODATA` if there is none of that name.
+    /// The whole value; `ENODATA` if there is none with that name.
     pub async fn get_xattr(&self, caller: &Credentials, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.count(Operation::Xattr, async {
             let call = |at| Call::GetXattr { at, name: name.to_vec() };

@@ -1,7 +1,7 @@
-//! What is done without being asked: releases are told within a second, holds let go, small files written back within
-//! the volume's sync interval, and large ones synced, by a thread of its own because a store takes its time for that. So does a
-//! shard that is being opened, and files that it has not taken yet have a thread, too. Asynchronous operations have one
-//! that waits for nobody.
+//! Background work. One thread sends releases within a second, drops lookup pins, writes small files back within the
+//! volume's sync interval, and keeps in touch with the server. Syncing large files has a thread of its own, because the
+//! store is slow. Registering open files late has its own thread as well, because a shard that is still opening is
+//! slow. A further thread drives asynchronous operations and never blocks.
 
 use crate::{Failure, FileSystem, Result, block_on};
 use parking_lot::{Condvar, Mutex};
@@ -12,14 +12,14 @@ use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_types::Errno;
 
-/// A client that has files open and has asked nothing for so long asks whether the server is there: one that was started anew
-/// waits for those who had files open, and takes what nobody comes for as closed.
+/// A client that has files open and has sent no request for this long checks whether the server is alive. A restarted
+/// server waits for clients that had files open, and treats the files of clients that do not return as closed.
 const SILENT_MAX: Duration = Duration::from_secs(5);
 
-/// How often the background looks: a file that was closed is known to be closed within a second.
+/// Interval of the background threads: the server learns of a closed file within a second.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
-/// Where a thread of the background rests between two looks.
+/// The wait of a background thread between two rounds.
 #[derive(Default)]
 struct Rest {
     state: Mutex<Resting>,
@@ -35,14 +35,14 @@ struct Resting {
 #[derive(Default)]
 pub(crate) struct BackgroundThreads {
     rest: Arc<Rest>,
-    /// Of the thread that tends asynchronous operations, which can be called.
+    /// Of the thread that drives asynchronous operations, which can be woken.
     async_ops_rest: Arc<Rest>,
-    /// How many requests there had been when they were counted last, and since when.
+    /// The number of requests at the last check, and the time since when it has been the same.
     asked: Mutex<Option<(u64, Instant)>>,
 }
 
 impl BackgroundThreads {
-    /// Begins to work for `file_system`, which it does not keep alive.
+    /// Starts the threads for `file_system`; they do not keep it alive.
     pub fn start(file_system: &Arc<FileSystem>) -> Result<()> {
         let BackgroundThreads { rest, async_ops_rest, .. } = &file_system.background;
         fn ticking(work: impl Future<Output = ()>) -> Duration {
@@ -56,7 +56,7 @@ impl BackgroundThreads {
         spawn("varve-settle", rest, |file_system| ticking(file_system.record_closed_sizes()))
     }
 
-    /// `look`: how long it rests then.
+    /// `look` does one round and returns the time to wait after it.
     fn spawn(
         name: &str,
         file_system: &Arc<FileSystem>,
@@ -80,7 +80,7 @@ impl BackgroundThreads {
         }
     }
 
-    /// Has asynchronous operations tended now.
+    /// Wakes the thread that drives asynchronous operations.
     pub fn wake_async_op_driver(&self) {
         self.async_ops_rest.state.lock().called = true;
         self.async_ops_rest.changed.notify_all();
@@ -88,7 +88,7 @@ impl BackgroundThreads {
 }
 
 impl Rest {
-    /// Rests for so long at most; `false`: there is nothing to be done any more.
+    /// Waits at most `length`. Returns `false` when the thread must stop.
     fn take(&self, length: Duration) -> bool {
         let mut state = self.state.lock();
         self.changed.wait_while_for(&mut state, |state| !state.called && !state.stopped, length);
@@ -113,7 +113,7 @@ impl FileSystem {
         self.keep_in_touch().await;
     }
 
-    /// Finds a server that was started anew although nobody calls, as where files are written past it.
+    /// Detects a restarted server even if no call is made, for example while files are written directly in the store.
     async fn keep_in_touch(&self) {
         let (requests, now) = (self.core.counters.requests.load(Relaxed), self.core.clock.monotonic());
         let silent_since = {
@@ -131,11 +131,11 @@ impl FileSystem {
         }
     }
 
-    /// Tells the servers which files are closed.
+    /// Notifies the servers of closed files.
     pub(crate) async fn send_releases(&self) {
         self.core.session.release_due(self.core.clock.monotonic());
         for shard in self.core.session.untold() {
-            // The request carries the releases by itself.
+            // Every request carries the pending releases.
             if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
                 tracing::warn!(%shard, "the server could not be told of closed files: {failure}");
                 return;

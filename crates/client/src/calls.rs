@@ -1,4 +1,5 @@
-//! The way of one request: slot, worker, answer; and what is done when there is no answer or one that says "not now".
+//! The path of one request: slot, worker, reply; and the retries if there is no reply, or if the reply is that the
+//! server cannot serve the request now.
 
 use crate::async_ops::{self, waiting};
 use crate::inodes::Inodes;
@@ -18,13 +19,13 @@ use varve_env::stages::{self, Stage};
 use varve_proto::{self as wire, Call, OpenMode, Reply, Request};
 use varve_types::{Credentials, Errno, InodeId, ShardId, VolumeSettings};
 
-/// First and longest wait before rows that another change holds are asked for again. A change takes two fsyncs at most.
+/// First and longest wait before a retry for rows that another change has locked. A change takes two fsyncs at most.
 pub(crate) const BUSY_WAIT: Wait = Wait { first: Duration::from_micros(50), longest: Duration::from_millis(20) };
 
-/// First and longest wait between looks for a server that is gone: a restart on the same host takes some 100 ms.
+/// First and longest wait between attempts to find a lost server: a restart on the same host takes some 100 ms.
 const SERVER_WAIT: Wait = Wait { first: Duration::from_millis(5), longest: Duration::from_millis(500) };
 
-/// Waits that double.
+/// A backoff that doubles.
 #[derive(Clone, Copy)]
 pub(crate) struct Wait {
     pub first: Duration,
@@ -39,17 +40,17 @@ impl Wait {
     }
 }
 
-/// What a shard said that its caller must act on; whatever can be overcome by asking again has been.
+/// A shard's refusal that the caller must handle. Refusals that a retry resolves were retried already.
 pub(crate) enum CallRefusal {
     Failure(Failure),
-    /// Learned from already; to be routed again.
+    /// The partition moved. The client has already processed the new map; the call must be routed again.
     Moved {
         learned: bool,
     },
     NotHere,
     Stale,
     MustPromote,
-    /// The server knows after so long who else writes the file.
+    /// The server knows after this time which other clients write the file.
     WritersUnknown(Duration),
 }
 
@@ -73,13 +74,13 @@ impl From<Failure> for CallRefusal {
     }
 }
 
-/// What became of telling a server that a file is open.
+/// The result of registering an open file at a server.
 #[derive(PartialEq, Eq)]
 enum RegisterOutcome {
     Done,
-    /// And never will be: the file is gone, say.
+    /// The file cannot be registered, for example because it was removed.
     NotHere,
-    /// For a reason that may pass.
+    /// The file is not registered, for a reason that may pass.
     Refused,
 }
 
@@ -87,27 +88,29 @@ enum RegisterOutcome {
 #[derive(Clone, Copy)]
 struct OpenRegistration {
     mode: OpenMode,
-    /// Before, the server may be about to open it for a call that was given up, and is not told that it is closed.
+    /// Before this time the server may still open the file for a call that was given up, so the release must not be
+    /// sent.
     release_from: Instant,
 }
 
-/// Open files that a server could not be told of yet: it takes them for closed.
+/// Open files that could not be registered at a server yet, which therefore treats them as closed.
 #[derive(Default)]
 struct Unregistered {
-    /// The server's number.
+    /// The number of the server.
     found: u64,
     inodes: HashSet<InodeId>,
 }
 
-/// How long a server is waited for to take a file that is open already: longer than a call waits there for its shard to be opened.
+/// How long to wait for a server to register a file that is open already: longer than a call waits there for its shard
+/// to open.
 const REGISTERED_MAX: Duration = Duration::from_secs(6);
 
-/// After so long a server has opened a file or answered that it does not: a call waits there for five seconds until its shard is
-/// opened, and for ten at most for its rows. Who told the server earlier that the file is closed, having given up, might be heard
-/// before it is opened there, and nobody would close it any more.
+/// After this time a server has opened a file or refused to: a call waits there for five seconds until its shard is
+/// open, and for at most ten for its rows. If a client that gave up released the file earlier, the release could arrive
+/// before the open, and the file would stay open for ever.
 const OPENED_MAX: Duration = Duration::from_secs(16);
 
-/// Everything that calls share.
+/// State that all calls share.
 pub(crate) struct Core {
     pub config: ClientConfig,
     pub settings: VolumeSettings,
@@ -122,14 +125,14 @@ pub(crate) struct Core {
     server: RwLock<Arc<FoundServer>>,
     /// One thread at a time looks for a lost server.
     finding: futures::lock::Mutex<()>,
-    /// Files that the server has as open in this session; told again to the next server.
+    /// Files that are registered at the server as open in this session; registered again at the next server.
     registered: Mutex<HashMap<InodeId, OpenRegistration>>,
     unregistered: Mutex<Unregistered>,
     closed: AtomicBool,
 }
 
 impl Core {
-    /// Finds the server; at once or not at all.
+    /// Connects to the server. Fails at once if there is none.
     pub async fn start(
         config: ClientConfig,
         settings: VolumeSettings,
@@ -169,7 +172,7 @@ impl Core {
         self.closed.load(Relaxed)
     }
 
-    /// Ends all calls, now and later.
+    /// Ends all calls, present and future.
     pub fn close(&self) {
         self.closed.store(true, Relaxed);
         self.transport.close();
@@ -179,7 +182,7 @@ impl Core {
         self.clock.monotonic().after(self.config.deadline)
     }
 
-    /// One call, from its first request to its answer, under one call id.
+    /// Begins a call, from its first request to its reply, under one call id.
     pub fn begin(&self, credentials: &Credentials) -> Calling<'_> {
         Calling {
             core: self,
@@ -189,7 +192,7 @@ impl Core {
         }
     }
 
-    /// `inode` is open in this session. `taken_back`: as [`Core::settle_releases`] has answered.
+    /// Records that `inode` is open in this session. `taken_back`: as returned by [`Core::settle_releases`].
     pub fn register(&self, inode: InodeId, mode: OpenMode, taken_back: Option<Instant>) {
         let release_from = taken_back.unwrap_or(Instant(Duration::ZERO));
         let mut registered = self.registered.lock();
@@ -200,7 +203,8 @@ impl Core {
         }
     }
 
-    /// The last handle of `inode` is closed: the server hears of it with the next request, or soon.
+    /// Records that the last handle of `inode` is closed. The next request carries the release, or the background sends
+    /// it soon.
     pub fn unregister(&self, inode: InodeId) {
         let Some(opened) = self.registered.lock().remove(&inode) else { return };
         match opened.release_from > self.clock.monotonic() {
@@ -209,14 +213,14 @@ impl Core {
         }
     }
 
-    /// Of one that is open in this session, if any is.
+    /// The shard of any file that is open in this session.
     pub fn shard_of_an_open_file(&self) -> Option<ShardId> {
         let open = self.registered.lock().keys().next().copied();
         open.map(|inode| self.row_shard(inode))
     }
 
-    /// Before `inode` is opened: waits until no release of it is under way. One that waited is taken back; it was to be told from
-    /// the moment on that is answered.
+    /// Called before `inode` is opened: waits until no release of it is in flight. Withdraws a pending release, and
+    /// returns the time from which it could have been sent.
     pub async fn settle_releases(&self, inode: InodeId) -> Result<Option<Instant>> {
         let deadline = self.deadline();
         let mut wait = BUSY_WAIT;
@@ -231,8 +235,8 @@ impl Core {
         }
     }
 
-    /// `inode`, which the server may have as open in this session, could not be opened. `taken_back`: as
-    /// [`Core::settle_releases`] has answered. `outcome_unknown`: the server may be about to open it.
+    /// Records that `inode`, which the server may have as open in this session, could not be opened. `taken_back`: as
+    /// returned by [`Core::settle_releases`]. `outcome_unknown`: the server may still open it.
     pub fn not_opened(&self, inode: InodeId, taken_back: Option<Instant>, outcome_unknown: bool) {
         let opened = outcome_unknown.then(|| self.opened_by());
         let Some(then) = taken_back.max(opened) else { return };
@@ -248,7 +252,7 @@ impl Core {
         Err(Failure::new(Errno::ETIMEDOUT, format!("gave up after {:?}: {why}", self.config.deadline)))
     }
 
-    /// On a thread that may wait.
+    /// Runs on a thread that may block.
     pub async fn pause(&self, wait: Duration) {
         if !async_ops::leaves() {
             self.reactor.hand_off_reactor();
@@ -256,10 +260,10 @@ impl Core {
         waiting(self.transport.pause(wait)).await;
     }
 
-    /// Finds the server again after the one numbered `lost` was lost, and tells it which files are open. Returns when any
-    /// thread has done so.
+    /// Finds the server again after the one numbered `lost` was lost, and registers the open files there. Returns when
+    /// any thread has done so.
     async fn find_again(&self, lost: u64, deadline: Instant, why: &str) -> Result<()> {
-        // Others may be at it for as long as their own deadlines are, one after the other.
+        // Other threads may hold the lock for as long as their own deadlines allow, one after the other.
         let mut turn = BUSY_WAIT;
         let _one = loop {
             let one = self.finding.try_lock();
@@ -298,8 +302,9 @@ impl Core {
         }
     }
 
-    /// Opens at `server` what this session holds open: a server that was started anew does not know. It is not held back by what
-    /// cannot be opened there yet, as where a shard's store is in trouble; that is tried again by the background.
+    /// Opens at `server` the files that are open in this session, because a restarted server does not know them. Files
+    /// that cannot be opened there yet, for example because a shard's store fails, do not delay it; the background
+    /// registers them later.
     async fn register_again(&self, server: &FoundServer, deadline: Instant) -> std::result::Result<(), CallError> {
         let open: Vec<(InodeId, OpenMode)> =
             self.registered.lock().iter().map(|(inode, opened)| (*inode, opened.mode)).collect();
@@ -335,13 +340,13 @@ impl Core {
         Ok(())
     }
 
-    /// Files that may be open here and that the server has not been told of.
+    /// Files that may be open here and are not registered at the server.
     pub fn unregistered(&self) -> Vec<InodeId> {
         self.unregistered.lock().inodes.iter().copied().collect()
     }
 
-    /// Tells the server that `inode` is open, if it is, and nobody closes it before the answer. `false`: it does not take that
-    /// now.
+    /// Registers `inode` at the server, if it is open. The caller must prevent its close before the reply. `false`: the
+    /// server does not accept it now.
     pub async fn register_late(&self, inode: InodeId) -> std::result::Result<bool, CallError> {
         let server = self.server();
         let mode = self.registered.lock().get(&inode).map(|opened| opened.mode);
@@ -362,17 +367,17 @@ impl Core {
         Ok(true)
     }
 
-    /// Until when a server that is asked now is waited for.
+    /// The deadline for the reply to a registration that is sent now.
     fn registered_by(&self) -> Instant {
         self.clock.monotonic().after(REGISTERED_MAX)
     }
 
-    /// When a server that was asked before now has taken an open file, or does not.
+    /// The time when a server has opened or refused a file that was requested before now.
     fn opened_by(&self) -> Instant {
         self.clock.monotonic().after(OPENED_MAX)
     }
 
-    /// The server may be about to register `inode`.
+    /// Records that the server may still register `inode`.
     fn not_registered_yet(&self, inode: InodeId) {
         let then = self.opened_by();
         if let Some(opened) = self.registered.lock().get_mut(&inode) {
@@ -415,7 +420,7 @@ impl Core {
         let mut wait = BUSY_WAIT;
         while self.clock.monotonic() < deadline {
             let shard = self.shard_at(&at);
-            // The right to open was checked when it was opened.
+            // The right to open was checked when the file was opened.
             let credentials = Credentials::root().into();
             let call = Call::Open { at: at.clone(), mode, truncate: false };
             let request = Request { id: turn.id(), shard: shard.0, credentials, released: Vec::new(), call };
@@ -440,7 +445,7 @@ impl Core {
         Err(CallError::Deadline)
     }
 
-    /// The shard to ask for what `at` leads to.
+    /// The shard to ask for the inode or entry that `at` locates.
     pub fn shard_at(&self, at: &wire::Locator) -> ShardId {
         match at {
             wire::Locator::Entry { parent, name, .. } => {
@@ -450,13 +455,13 @@ impl Core {
         }
     }
 
-    /// The shard of the row of `inode`, as far as is known.
+    /// The shard of the row of `inode`, as far as the client knows.
     pub fn row_shard(&self, inode: InodeId) -> ShardId {
         self.shard_at(&self.inodes.locator(inode))
     }
 }
 
-/// One call under way.
+/// A call in progress.
 pub(crate) struct Calling<'a> {
     core: &'a Core,
     turn: SlotGuard<'a>,
@@ -465,7 +470,7 @@ pub(crate) struct Calling<'a> {
 }
 
 impl Calling<'_> {
-    /// Asks `shard`, and asks again under the same call id while the answer is that it is busy or there is none.
+    /// Sends the call to `shard`, and sends it again under the same call id while the shard is busy or does not reply.
     pub async fn ask(&mut self, shard: ShardId, call: Call) -> std::result::Result<Reply, CallRefusal> {
         let core = self.core;
         let released = core.session.releases_to_send(shard);
@@ -473,7 +478,8 @@ impl Calling<'_> {
         let request = Request { id: self.turn.id(), shard: shard.0, credentials, released, call };
         let answer = self.insist(shard, &request).await;
         core.session.releases_sent(shard, &request.released, answer.is_ok());
-        // A call that was given up may be under way, and a server that failed may have made it or find it in its log.
+        // A call that was given up may still be executing, and a server that failed may have executed it or find it in
+        // its log.
         match answer.map_err(Failure::outcome_unknown)? {
             Ok(reply) => Ok(reply),
             Err(wire::CallFailure::Errno(number)) => Err(CallRefusal::Failure(Errno::from_number(number).into())),
@@ -522,7 +528,8 @@ impl Calling<'_> {
                 }
                 Ok(result) => return Ok(result),
                 Err(CallError::Lost(why)) => {
-                    // A server that has ended may still be the one on record, and is found and lost at once.
+                    // A server that has ended may still be in the server record; then it is found and lost again at
+                    // once.
                     core.check_deadline(self.deadline, &why)?;
                     Box::pin(waiting(core.find_again(server.found, self.deadline, &why))).await?;
                     core.pause(lost_wait.next()).await;

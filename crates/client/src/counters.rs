@@ -5,14 +5,14 @@ use std::time::Duration;
 
 macro_rules! operations {
     ($($variant:ident = $name:literal,)*) => {
-        /// A kind of operation, as frontends ask for it.
+        /// A kind of operation, as frontends call it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Operation { $($variant,)* }
 
         impl Operation {
             pub const ALL: &[Operation] = &[$(Operation::$variant,)*];
 
-            /// The word shown to people and in metrics.
+            /// The name in output and metrics.
             pub fn name(self) -> &'static str {
                 match self { $(Operation::$variant => $name,)* }
             }
@@ -47,7 +47,8 @@ operations! {
     Sync = "sync",
 }
 
-/// Bucket `i` counts latencies below `2^i` microseconds that are not in bucket `i - 1`; the last also counts what is above.
+/// Bucket `i` counts latencies below `2^i` microseconds that are not in bucket `i - 1`; the last bucket also counts
+/// longer ones.
 pub const LATENCY_BUCKETS: usize = 28;
 
 #[derive(Debug, Default)]
@@ -58,7 +59,8 @@ struct Count {
     latency: [AtomicU64; LATENCY_BUCKETS],
 }
 
-/// Everything counted since the client connected. Read at any time; counts of one operation may be a few apart.
+/// The counters since the client connected. They can be read at any time; the counts of one operation may differ by a
+/// few.
 #[derive(Debug)]
 pub struct Counters {
     operations: Box<[Count]>,
@@ -67,7 +69,7 @@ pub struct Counters {
     pub(crate) reconnects: AtomicU64,
 }
 
-/// One operation's counts at a moment.
+/// The counts of one operation at the time of the read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationCount {
     pub operation: Operation,
@@ -115,7 +117,7 @@ impl Counters {
         self.retries.load(Relaxed)
     }
 
-    /// Times that a lost server was found again.
+    /// Number of times that a lost server was found again.
     pub fn reconnects(&self) -> u64 {
         self.reconnects.load(Relaxed)
     }

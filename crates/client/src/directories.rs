@@ -1,4 +1,4 @@
-//! Listings: a stream of batches in the order of hashes, each from the shard that holds that part of the directory. An open
+//! Listings: a stream of batches in hash order, each from the shard that has that part of the directory. An open
 //! directory keeps one batch, whatever the directory's size.
 
 mod cookies;
@@ -17,12 +17,12 @@ use varve_env::random;
 use varve_proto::{Call, EntryReply, ListingEntry, Reply};
 use varve_types::{Credentials, Errno, FileKind, InodeId, Name, NameHash};
 
-/// Batches of a plain listing: some hundreds of names, so that the first come at once and a large directory takes few
-/// requests.
+/// Size of a batch of a plain listing: some hundreds of names, so that the first arrive soon and a large directory
+/// takes few requests.
 const BATCH_BYTES: u32 = 64 * 1024;
 
-/// The first batch of a listing with attributes, which must be newer than the reader's question: what is left over is asked
-/// again. The kernel's buffer often holds a page.
+/// Size of the first batch of a listing with attributes. Attributes must be newer than the reader's request, so entries
+/// that do not fit the kernel's buffer are fetched again. The kernel's buffer often is one page.
 const PLUS_BATCH_BYTES_MIN: u32 = 8 * 1024;
 
 /// An open directory of this client.
@@ -32,17 +32,17 @@ pub struct DirectoryHandle(pub u64);
 /// One name of a listing.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryEntry<'a> {
-    /// Where to go on after this entry: `d_off`.
+    /// The position after this entry: `d_off`.
     pub cookie: u64,
     pub name: &'a [u8],
     pub inode: InodeId,
     pub kind: FileKind,
-    /// Attributes, if they were asked for and came with the listing. A handed-out node counts one lookup, if the
-    /// visitor took it.
+    /// Attributes, if they were requested and came with the listing. A node that is handed out counts as one lookup, if
+    /// the visitor took it.
     pub node: Option<NodeInfo>,
 }
 
-/// What was last fetched: all names with hashes from `from` to before `next`.
+/// The last batch: all names with hashes from `from` to before `next`.
 struct ListingBatch {
     from: u64,
     /// Ordered by hash, then by name.
@@ -56,7 +56,7 @@ impl ListingBatch {
         self.from <= position.hash() && self.next.is_none_or(|next| position.hash() < next)
     }
 
-    /// The first name that is still to come.
+    /// The index of the first name at or after the position.
     fn find(&self, position: &ListingPosition) -> usize {
         self.children.partition_point(|child| !position.precedes(child.hash, &child.name))
     }
@@ -64,7 +64,7 @@ impl ListingBatch {
 
 struct ListingState {
     batch: Option<ListingBatch>,
-    /// The batch is the one that opening fetched, and nothing was shown of it yet.
+    /// The batch is the one that opening fetched, and no entry of it was returned yet.
     unread: bool,
     cookies: Cookies,
     plus_batch_bytes: u32,
@@ -87,7 +87,7 @@ impl FileSystem {
     /// `EACCES` unless `caller` may read the directory.
     pub async fn open_directory(&self, caller: &Credentials, inode: InodeId) -> Result<DirectoryHandle> {
         self.count(Operation::ReadDirectory, async {
-            // The first batch, in the caller's name: later ones are listed with the right that was checked here.
+            // The first batch is fetched with the caller's credentials; later ones rely on the permission checked here.
             let batch = self.fetch(caller, inode, 0, BATCH_BYTES).await?;
             let listing = ListingState {
                 batch: Some(batch),
@@ -103,7 +103,7 @@ impl FileSystem {
         .await
     }
 
-    /// Whether a handle of the inode is open here.
+    /// Whether a handle of the inode is open in this client.
     pub fn is_open(&self, inode: InodeId) -> bool {
         self.files.find(inode).is_some()
     }
@@ -112,8 +112,8 @@ impl FileSystem {
         self.directories.open.lock().remove(&handle.0);
     }
 
-    /// Shows entries after `cookie` (0: from the start) to `visit` until it answers `false` (it has no room for that
-    /// entry, which is shown again next time) or the directory ends. `.` and `..` come first.
+    /// Passes the entries after `cookie` (0: from the start) to `visit`, until that returns `false` (the entry did not
+    /// fit, and is passed again next time) or the directory ends. `.` and `..` come first.
     pub async fn read_directory(
         &self,
         handle: DirectoryHandle,
@@ -136,7 +136,7 @@ impl FileSystem {
         .await
     }
 
-    /// Shows `.` and `..` where they are still to come. `None`: no room.
+    /// Passes `.` and `..`, unless the position is after them. `None`: no room.
     async fn show_dots(
         &self,
         inode: InodeId,
@@ -159,7 +159,7 @@ impl FileSystem {
         Ok(Some(position))
     }
 
-    /// Names only. A rewind fetches anew, else the batch at hand serves.
+    /// Lists names only. A rewind fetches anew; otherwise the present batch is used.
     async fn show(
         &self,
         inode: InodeId,
@@ -168,7 +168,7 @@ impl FileSystem {
         rewound: bool,
         visit: &mut EntryVisitor<'_>,
     ) -> Result<()> {
-        // The batch that opening fetched is fresh enough for the first reading.
+        // The batch that opening fetched is recent enough for the first read.
         let unread = std::mem::take(&mut listing.unread);
         if rewound && !unread {
             listing.batch = None;
@@ -189,7 +189,7 @@ impl FileSystem {
         }
     }
 
-    /// With attributes, which the kernel will believe: only what was fetched for this very call may be shown.
+    /// Lists with attributes, which the kernel caches: only entries fetched for this call may be returned.
     async fn show_with_attributes(
         &self,
         inode: InodeId,
@@ -225,8 +225,8 @@ impl FileSystem {
         }
     }
 
-    /// The attributes that came with a name; none of a file that is open here, or was until after they were asked for: more was known
-    /// of it than they say.
+    /// The attributes that came with a name. `None` for a file that is open in this client, or was open until after the
+    /// request: the client's own state is newer than these attributes.
     fn listed_node(&self, parent: InodeId, child: &ListingEntry, asked: FetchTicket) -> Option<NodeInfo> {
         let EntryReply::Node(reply) = &child.entry else { return None };
         let inode = InodeId(reply.inode);
@@ -236,14 +236,15 @@ impl FileSystem {
 
     fn saw_listed(&self, parent: InodeId, child: &ListingEntry) {
         let EntryReply::Node(reply) = &child.entry else { return };
-        // Checked when the batch was fetched.
+        // Names were checked when the batch was fetched.
         let Ok(name) = Name::new(&child.name) else { return };
         let kind = reply.attributes.kind.into();
         let seen = ObservedInode { inode: InodeId(reply.inode), parent, name: &name, kind, by_inode: reply.by_inode };
         self.core.inodes.saw(seen, 1);
     }
 
-    /// A batch in the name of whoever opened the directory. A directory that was removed meanwhile has no more names.
+    /// Fetches a further batch on behalf of the user who opened the directory. A directory that was removed meanwhile
+    /// has no more names.
     async fn fetch_on(&self, directory: InodeId, from: u64, bytes_max: u32) -> Result<ListingBatch> {
         if from > NameHash::LAST.0 {
             return Ok(ListingBatch { from, children: Vec::new(), next: None });
@@ -275,7 +276,7 @@ impl FileSystem {
     }
 }
 
-/// Shows the names of `batch` after `position`. `false`: the visitor has no more room.
+/// Passes the names of `batch` after `position` to `visit`. `false`: the visitor has no more room.
 fn show_batch(
     batch: &ListingBatch,
     cookies: &mut Cookies,

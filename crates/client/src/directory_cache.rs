@@ -1,18 +1,18 @@
-//! What a client knows of directories without asking: attributes that it asked for once and has followed through its own
-//! changes since, and, of directories that it made, which names cannot be there.
+//! A cache of directories: attributes that the client fetched once and then kept current through its own changes; and,
+//! for directories that it made itself, the hashes of all names that can be in them.
 //!
-//! The kernel asks for a directory's attributes after every change in it, to check permissions against them, and looks
-//! every name up before it makes it. Both are answered from here, so that a client that is alone makes or removes a file
-//! by one call.
+//! The kernel requests a directory's attributes after every change in it, to check permissions, and looks every name up
+//! before it creates it. The cache answers both, so that the only client of a volume creates or removes a file with one
+//! call.
 //!
-//! What a directory was last is remembered beyond that, for frontends that still have open one that is gone.
+//! The last attributes of a directory are kept longer, for frontends that still have a removed directory open.
 //!
-//! Attributes are believed for as long as the kernel could believe them, which is as long as the directory is leased.
-//! Names are only for a client that is alone with its volume. Invariants:
-//! - Attributes are kept only if no change of the directory was under way at any time between the question and the
-//!   answer; so every change that ends later is in them once it has been added.
-//! - A name's hash is added before the change that may make it is asked for, and never taken away. So a hash that is not
-//!   there belongs to no name.
+//! Cached attributes are valid for as long as the kernel may cache them, which is the directory's lease. Cached names
+//! are used only by a client that has the volume for itself. Invariants:
+//! - Attributes are kept only if no change of the directory was in progress at any time between the request and the
+//!   reply. So every change that ends later is included once its delta has been applied.
+//! - A name's hash is added before the change that may create the name is sent, and is never removed. So a hash that is
+//!   not in the set belongs to no name.
 
 use crate::NodeInfo;
 use parking_lot::Mutex;
@@ -23,42 +23,43 @@ use varve_env::clock::Instant;
 use varve_env::key_hash::KeyHashing;
 use varve_types::{Attributes, InodeId, NameHash, Timestamp};
 
-/// Enough that the threads of a mount seldom meet at one lock.
+/// Enough stripes that the threads of a mount rarely contend for one lock.
 const STRIPES: usize = 16;
 
-/// Directories known of one stripe; when there are more, all in which nothing is under way are forgotten. Together, without
-/// names, some 4 MiB.
+/// Directories per stripe. When there are more, all without a change in progress are forgotten. All stripes together,
+/// without names, take some 4 MiB.
 const DIRECTORIES_PER_STRIPE_MAX: usize = 1024;
 
-/// Names known of all directories: some 32 MiB. A directory that would go beyond is asked for its names from then on.
+/// Names of all directories: some 32 MiB. For a directory that would exceed it, names are no longer cached.
 const NAMES_MAX: usize = 2 * 1024 * 1024;
 
-/// In no clock's future.
+/// Never later than the present time of any clock.
 const NOT_BELIEVED: Instant = Instant(Duration::ZERO);
 
 #[derive(Default)]
 struct CachedDirectory {
-    /// As they were known last, and until when they may be believed.
+    /// The last known attributes, and the time until which they are valid.
     attributes: Option<(NodeInfo, Instant)>,
-    /// Of every name that it ever had.
+    /// The hashes of all names that the directory ever had; `None` if they are not known.
     names: Option<HashSet<NameHash, KeyHashing>>,
     /// Changes that have begun and not ended.
     changing: usize,
-    /// The number of the change that has begun last, among those of all directories, or of what made this be remembered anew: what was
-    /// forgotten since a question is not taken for what was there then.
+    /// The number of the last change that began, or of the event that created this entry; numbers count over all
+    /// directories. So an entry that was forgotten after a request is not mistaken for the one at the time of the
+    /// request.
     changes: u64,
 }
 
-/// Taken before a directory is asked for its attributes: the change of it that had begun last.
+/// Taken before a directory's attributes are requested: the number of its last change that began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttributeTicket(u64);
 
-/// What a change did to the directory that it was in.
+/// The effect of a change on its directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delta {
     pub entries: i64,
     pub subdirectories: i64,
-    /// mtime and ctime are not before.
+    /// mtime and ctime become at least this.
     pub at: Timestamp,
 }
 
@@ -66,44 +67,45 @@ pub(crate) struct Delta {
 pub(crate) struct DirectoryCache {
     stripes: [Mutex<HashMap<InodeId, CachedDirectory, KeyHashing>>; STRIPES],
     names: AtomicUsize,
-    /// Changes that have begun, of any directory.
+    /// Changes that have begun, in all directories.
     begun: AtomicU64,
 }
 
-/// A change of a directory, from before it is asked for until its answer. Dropped without [`PendingChange::done`], it
-/// may have done anything but make names other than those it began with.
+/// A change of a directory, from before its request is sent until its reply. If it is dropped without
+/// [`PendingChange::done`], the change may have done anything, except create names other than the one it began with.
 pub(crate) struct PendingChange<'a> {
     known: &'a DirectoryCache,
     directory: InodeId,
 }
 
 impl DirectoryCache {
-    /// This client has just made `directory`: it has no names.
+    /// Records that this client has just made `directory`, which has no names.
     pub fn made(&self, directory: InodeId) {
         self.with(directory, |known| known.names = Some(HashSet::default()));
     }
 
-    /// Whether no name of `hash` can be in `directory`.
+    /// Whether no name with `hash` can be in `directory`.
     pub fn is_absent(&self, directory: InodeId, hash: NameHash) -> bool {
         let stripe = self.stripe(directory).lock();
         let names = stripe.get(&directory).and_then(|known| known.names.as_ref());
         names.is_some_and(|names| !names.contains(&hash))
     }
 
-    /// The attributes as they are known at `now`, to be believed for as long as is left.
+    /// The attributes as known at `now`, with the remaining lifetime.
     pub fn attributes(&self, directory: InodeId, now: Instant) -> Option<NodeInfo> {
         let (node, until) = self.stripe(directory).lock().get(&directory)?.attributes?;
         let left = until.since(now);
         (!left.is_zero()).then_some(NodeInfo { attributes_ttl: left, ..node })
     }
 
-    /// The attributes of `directory` are about to be asked for. `None`: a change is under way, so the answer is not to be
-    /// kept.
+    /// Called before the attributes of `directory` are requested. `None`: a change is in progress, so the reply must
+    /// not be kept.
     pub fn ask(&self, directory: InodeId) -> Option<AttributeTicket> {
         self.with(directory, |known| (known.changing == 0).then_some(AttributeTicket(known.changes)))
     }
 
-    /// The answer to what was asked with `ticket`, received at `now`. `false`: it is not to be believed, for a change has begun since.
+    /// Stores the reply to the request that `ticket` was taken for, received at `now`. `false`: it was not stored,
+    /// because a change has begun since.
     pub fn keep(&self, directory: InodeId, ticket: AttributeTicket, node: NodeInfo, now: Instant) -> bool {
         self.with(directory, |known| {
             let unchanged = known.changes == ticket.0;
@@ -114,7 +116,7 @@ impl DirectoryCache {
         })
     }
 
-    /// A change of `directory` is about to be asked for, which may make a name of hash `adds`.
+    /// Called before a change of `directory` is requested, which may create a name with hash `adds`.
     pub fn change(&self, directory: InodeId, adds: Option<NameHash>) -> PendingChange<'_> {
         self.with(directory, |known| {
             known.changing += 1;
@@ -129,7 +131,7 @@ impl DirectoryCache {
         PendingChange { known: self, directory }
     }
 
-    /// The directory is gone. What it was stays, not to be believed any more.
+    /// Records that the directory was removed. Its last attributes stay, but are no longer valid.
     pub fn removed(&self, directory: InodeId) {
         let mut stripe = self.stripe(directory).lock();
         let Some(known) = stripe.remove(&directory) else { return };
@@ -141,14 +143,14 @@ impl DirectoryCache {
         }
     }
 
-    /// The attributes of `directory` were these a moment ago.
+    /// Records attributes of `directory` that were current recently, if none are cached.
     pub fn saw(&self, directory: InodeId, node: NodeInfo) {
         self.with(directory, |known| {
             known.attributes.get_or_insert((node, NOT_BELIEVED));
         });
     }
 
-    /// The attributes as they were known last, however long ago.
+    /// The last known attributes, however old.
     pub fn last_attributes(&self, directory: InodeId) -> Option<NodeInfo> {
         self.stripe(directory).lock().get(&directory)?.attributes.map(|(node, _)| node)
     }
@@ -156,7 +158,7 @@ impl DirectoryCache {
     fn with<T>(&self, directory: InodeId, change: impl FnOnce(&mut CachedDirectory) -> T) -> T {
         let mut stripe = self.stripe(directory).lock();
         if stripe.len() >= DIRECTORIES_PER_STRIPE_MAX && !stripe.contains_key(&directory) {
-            // First those of which nothing is known that would be believed, such as removed ones.
+            // First the entries without valid data, such as removed directories.
             stripe.retain(|_, known| known.changing > 0 || known.is_of_use());
         }
         if stripe.len() >= DIRECTORIES_PER_STRIPE_MAX && !stripe.contains_key(&directory) {
@@ -185,7 +187,7 @@ impl DirectoryCache {
 
     fn end(&self, directory: InodeId, delta: Option<Delta>) {
         let mut stripe = self.stripe(directory).lock();
-        // It is there unless the directory itself was removed.
+        // The entry exists unless the directory itself was removed.
         let Some(known) = stripe.get_mut(&directory) else { return };
         known.changing = known.changing.saturating_sub(1);
         known.attributes = known.attributes.map(|(node, until)| match delta {
@@ -209,7 +211,7 @@ impl Delta {
         if attributes.nlink != Attributes::NLINK_UNKNOWN {
             attributes.nlink = u32::try_from(nlink).unwrap_or(attributes.nlink);
         }
-        // One beyond the ctime is no change's: it was set, until now.
+        // An mtime after the ctime was set explicitly; this change replaces it.
         let set_ahead = attributes.mtime > attributes.ctime;
         attributes.mtime = if set_ahead { self.at } else { attributes.mtime.max(self.at) };
         attributes.ctime = attributes.ctime.max(self.at);
@@ -218,7 +220,7 @@ impl Delta {
 }
 
 impl PendingChange<'_> {
-    /// The change was made, and did this.
+    /// The change was made, with this effect.
     pub fn done(self, delta: Delta) {
         self.known.end(self.directory, Some(delta));
         std::mem::forget(self);

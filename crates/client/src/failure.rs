@@ -1,4 +1,4 @@
-//! What a call of the library ends with when it does not do what it says.
+//! The error type of the library.
 
 use std::fmt;
 use std::io;
@@ -7,13 +7,13 @@ use varve_types::Errno;
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// An errno for the application, and, where there is more to say than the errno does, a sentence for people: what
-/// happened, why, and what to do next.
+/// An errno for the application. Where the errno does not explain enough, a message: what happened, why, and what to do
+/// next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub errno: Errno,
     pub message: Option<Box<str>>,
-    /// It does not say that nothing was changed: what was asked for may have been done, or be done later.
+    /// Whether the operation may have taken effect, or may do so later.
     pub outcome_unknown: bool,
 }
 
@@ -26,21 +26,21 @@ impl Failure {
         Failure { outcome_unknown: true, ..self }
     }
 
-    /// The failure of an operation on a file of the store. Errors that Varve has no errno for become `EIO` and keep
-    /// their text.
+    /// The failure of an operation on a file of the store. Errors without a Varve errno become `EIO` and keep their
+    /// text.
     pub(crate) fn store(what: &str, error: &io::Error) -> Failure {
         let errno = match error.kind() {
-            // What is missing in the store is so although the volume has it.
+            // A file that is missing in the store is missing although the volume has it.
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::StaleNetworkFileHandle => {
                 Errno::EIO
             }
             _ => error.raw_os_error().map_or(Errno::EIO, Errno::from_number),
         };
-        // Of what was done before it, this says nothing.
+        // The error does not exclude that earlier steps took effect.
         Failure::new(errno, format!("{what}: {error}")).outcome_unknown()
     }
 
-    /// The store's directory is not in its place.
+    /// The store's directory is not at its path.
     pub(crate) fn unreachable(root: &Path) -> Failure {
         Failure::new(
             Errno::EIO,

@@ -1,4 +1,4 @@
-//! The volume as this process works on it, and how it is joined.
+//! A connected volume, and how a client connects to it.
 
 use crate::async_ops::AsyncOps;
 use crate::attribute_cache::AttributeCache;
@@ -30,35 +30,35 @@ use varve_proto::handshake::{KeyId, Purpose, VolumeKey};
 use varve_proto::{EntryReply, FileContent, NodeReply};
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, SessionId, VolumeSettings};
 
-/// How long the kernel of an embedded mount may believe names and attributes: nobody else changes them, and what this mount
-/// changes the kernel knows. An hour bounds the damage of a mistake.
+/// How long the kernel of an embedded mount may cache names and attributes: no other client changes them, and the
+/// kernel knows this mount's changes. An hour bounds the damage of a mistake.
 const ALONE_TTL: Duration = Duration::from_secs(3600);
 
-/// A file or directory as a frontend shows it.
+/// A file or directory as a frontend presents it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
     pub inode: InodeId,
     pub attributes: Attributes,
     /// 512-byte blocks, as `st_blocks`.
     pub blocks: u64,
-    /// How long the kernel may believe that the name means this inode.
+    /// How long the kernel may cache that the name refers to this inode.
     pub entry_ttl: Duration,
-    /// How long the kernel may believe the attributes.
+    /// How long the kernel may cache the attributes.
     pub attributes_ttl: Duration,
 }
 
-/// For how long a frontend's kernel may believe what it was told.
+/// How long a frontend's kernel may cache replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
     /// Names and attributes of directories.
     pub directories: Duration,
     /// Names and attributes of everything else.
     pub files: Duration,
-    /// That there is no such name.
+    /// That a name does not exist.
     pub absent: Duration,
 }
 
-/// A volume that this process works on. Used by many threads at once, through `Arc`.
+/// A connected volume. Many threads use it at once, through `Arc`.
 pub struct FileSystem {
     pub(crate) core: Core,
     pub(crate) files: FileTable,
@@ -68,20 +68,21 @@ pub struct FileSystem {
     pub(crate) attribute_cache: AttributeCache,
     pub(crate) lookup_pins: LookupPins,
     pub(crate) async_ops: AsyncOps,
-    /// Counts what might change names or attributes of files, makings and writes aside: of those, the openings for writing.
+    /// Counts operations that may change names or attributes of files, except creations and writes; instead of writes,
+    /// it counts opens for writing.
     pub(crate) changes: AtomicU64,
-    /// Milliseconds of the last lease on a directory.
+    /// Duration of the last directory lease, in milliseconds.
     lease_ms: AtomicU64,
 }
 
 impl FileSystem {
-    /// Reads the volume's file, its key and the server's record, and shakes hands with the server. `EHOSTDOWN`: nobody
-    /// serves the volume; `EACCES`: the server does not want this client; the message says what to do.
+    /// Reads the volume's file, its key and the server record, and performs the handshake with the server. `EHOSTDOWN`:
+    /// the volume has no server; `EACCES`: the server refuses this client; the message says what to do.
     pub fn connect(config: ClientConfig) -> Result<Arc<FileSystem>> {
         FileSystem::connect_to(config, None)
     }
 
-    /// As [`FileSystem::connect`], to a server in this process, which asks no key.
+    /// Like [`FileSystem::connect`], to a server in this process, which requires no key.
     pub fn connect_within(
         config: ClientConfig,
         in_process_server: Arc<dyn InProcessServer>,
@@ -103,7 +104,7 @@ impl FileSystem {
         })?;
         config.store = config.store.held().map_err(refused)?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
-        // 0 is never a session.
+        // 0 is never a session id.
         let session = SessionId(random::number().max(1));
         let reactor = Arc::new(Reactor::default());
         let (purpose, own_clock) = (config.purpose, Arc::clone(&clock));
@@ -135,7 +136,7 @@ impl FileSystem {
         Ok(file_system)
     }
 
-    /// The directory that the volume lies in.
+    /// The directory of the volume.
     pub fn store(&self) -> &VolumeDir {
         &self.core.config.store
     }
@@ -144,18 +145,18 @@ impl FileSystem {
         &self.core.settings
     }
 
-    /// The server is inside this mount and serves it alone: names and attributes may be believed for long.
+    /// Whether the server runs inside this mount and serves it alone: names and attributes may then be cached for long.
     pub fn embedded(&self) -> bool {
         self.core.server().embedded && self.core.config.purpose == Purpose::Work
     }
 
-    /// To be held while `inode` is changed in a way that nobody here follows.
+    /// Must be held during a change of `inode` whose effect the directory cache does not follow.
     pub(crate) fn changing(&self, inode: InodeId) -> Option<PendingChange<'_>> {
         let directory = inode == InodeId::ROOT || self.core.inodes.is_directory(inode);
         directory.then(|| self.directory_cache.change(inode, None))
     }
 
-    /// What the kernel is told at present, at the longest; less of what is of unknown outcome.
+    /// The longest times for which the kernel may cache replies at present. Objects with an unknown outcome get less.
     pub fn timeouts(&self) -> Timeouts {
         if self.embedded() {
             return Timeouts { directories: ALONE_TTL, files: ALONE_TTL, absent: ALONE_TTL };
@@ -164,7 +165,7 @@ impl FileSystem {
         Timeouts { directories, files: Duration::ZERO, absent: Duration::ZERO }
     }
 
-    /// A directory was leased at `block_on` for `lease_ms`, counted from `asked`: what is left of that.
+    /// The remaining lease of a directory that was leased for `lease_ms` milliseconds, counted from `asked`.
     pub(crate) fn leased(&self, asked: Instant, lease_ms: u32) -> Duration {
         if lease_ms > 0 {
             self.lease_ms.store(lease_ms.into(), Relaxed);
@@ -177,8 +178,8 @@ impl FileSystem {
         &self.core.counters
     }
 
-    /// Counts `work`, which begins now, as one operation. What an async function is given and waits for lies in its future
-    /// twice, and is moved for that; here it does not.
+    /// Counts `work`, which begins now, as one operation. This is not an async function, because the future of an async
+    /// function would contain `work` twice, as argument and as awaited value, and move it.
     pub(crate) fn count<T>(
         &self,
         operation: Operation,
@@ -194,21 +195,22 @@ impl FileSystem {
         })
     }
 
-    /// Refuses changes where the client was told to make none.
+    /// Fails if the client is configured read-only.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.core.config.read_only { Err(Errno::EROFS.into()) } else { Ok(()) }
     }
 
-    /// What a frontend is shown of `reply`. `lease`: how long a directory's name may be believed.
+    /// The node of `reply` for a frontend. `lease`: how long a directory's name may be cached.
     pub(crate) fn node(&self, reply: &NodeReply, lease: Duration) -> NodeInfo {
         let attributes = Attributes::from(reply.attributes);
-        // What could not be counted is asked for again, though nobody else changes it: it may be readable by then.
+        // A directory whose link count is unknown is not cached, even in an embedded mount: its partitions may become
+        // readable later.
         let counted = attributes.nlink != Attributes::NLINK_UNKNOWN || attributes.kind != FileKind::Directory;
         let (entry_ttl, attributes_ttl) = if self.embedded() && counted {
             (ALONE_TTL, ALONE_TTL)
         } else if attributes.kind == FileKind::Directory {
-            // Mode, owner and name are what the lease is about. Times and counts, which other clients may have changed
-            // since, are shown as they were when the lease began; what this mount changes the kernel knows.
+            // The lease covers mode, owner and name. Times and counts, which other clients may have changed since, are
+            // those at the start of the lease; the kernel knows this mount's own changes.
             (lease, lease)
         } else {
             (Duration::ZERO, Duration::ZERO)
@@ -223,7 +225,7 @@ impl FileSystem {
         NodeInfo { inode: InodeId(reply.inode), attributes, blocks, entry_ttl, attributes_ttl }
     }
 
-    /// `node`, which a name means, as a frontend shows it under that name.
+    /// `node` under one of its names, as a frontend presents it.
     pub(crate) fn under(&self, parent: InodeId, name: &[u8], node: NodeInfo) -> NodeInfo {
         match self.core.unknown_outcomes.of_name(parent, name) {
             true => NodeInfo { entry_ttl: Duration::ZERO, ..node },
@@ -231,7 +233,8 @@ impl FileSystem {
         }
     }
 
-    /// The node that an entry, asked for as `asked` says, means, asked for where it is; `None` if it was removed in between.
+    /// The node of an entry, which was fetched when `asked` was taken. Fetches the node from its own shard if needed.
+    /// `None` if it was removed in between.
     pub(crate) async fn resolve(
         &self,
         caller: &Credentials,
@@ -264,7 +267,7 @@ impl Drop for FileSystem {
     }
 }
 
-/// The key that this client proves: that of its host, or the volume's own.
+/// The key that this client authenticates with: that of its host, or the volume's own.
 fn key_of(config: &ClientConfig, settings: &VolumeSettings) -> Result<(KeyId, VolumeKey)> {
     let Some(file) = &config.key_file else {
         return Ok((KeyId::VOLUME, VolumeKey(config.store.read_key().map_err(refused)?)));

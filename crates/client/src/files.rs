@@ -1,15 +1,15 @@
 //! Open files.
 //!
-//! An [`OpenInode`] is shared by all handles of an inode. Its content is in memory while it fits the row (written back at
-//! flush, close, fsync, getattr, or after the volume's sync interval), else in the backing file of the store, which is
-//! read and written directly.
+//! An [`OpenInode`] is shared by all handles of an inode. Its content is in memory while it fits the row. It is written
+//! back at flush, close, fsync, getattr, or after the volume's sync interval. Larger content is in the backing file of
+//! the store, which the client reads and writes directly.
 //!
 //! Invariants:
 //! - An inode is registered with the server from before its first handle works until after its last one is closed.
-//! - A backing file is written only while its row says *stale*, so that its size is the file's whatever happens; the
-//!   row says *settled* only what the store has on its disk ([`size_recording`]).
-//! - Lock order: an inode's content (held over calls), then, for a moment each, the table of open inodes, an inode's
-//!   counts, its backing file, and what calls share.
+//! - A backing file is written only while its row marks the size *stale*, so that the backing file's own size counts in
+//!   every case. The row marks a size *authoritative* only when the store has it on disk ([`size_recording`]).
+//! - Lock order: an inode's content (held across calls), then, each held briefly, the table of open inodes, an inode's
+//!   counts, its backing file, and the state that calls share.
 
 mod backing;
 mod catch_up;
@@ -45,7 +45,7 @@ use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
-/// What open(2) was asked for.
+/// The flags of open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFlags {
     pub mode: OpenMode,
@@ -55,7 +55,7 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// `O_EXCL`, for [`crate::FileSystem::create`].
     pub exclusive: bool,
-    /// `O_DIRECT`. What it asks for is the kernel's part.
+    /// `O_DIRECT`. The kernel implements its semantics.
     pub direct: bool,
 }
 
@@ -64,7 +64,7 @@ impl OpenFlags {
         OpenFlags { mode: OpenMode::Read, append: false, truncate: false, exclusive: false, direct: false };
     pub const READ_WRITE: OpenFlags = OpenFlags { mode: OpenMode::ReadWrite, ..OpenFlags::READ };
 
-    /// From open(2)'s flags. `None` where the access mode is none of the three.
+    /// Converts open(2)'s flags. `None` if the access mode is none of the three.
     pub fn from_bits(bits: i32) -> Option<OpenFlags> {
         let mode = match bits & libc::O_ACCMODE {
             libc::O_RDONLY => OpenMode::Read,
@@ -91,36 +91,36 @@ impl OpenFlags {
     }
 }
 
-/// How one write is done. fcntl(2) and pwritev2(2) say it anew for each, whatever the file was opened with.
+/// Options of one write. fcntl(2) and pwritev2(2) can change them for each write, whatever the file was opened with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// `O_APPEND`: to the end.
+    /// `O_APPEND`: write at the end.
     pub append: bool,
-    /// `O_DSYNC` or `O_SYNC`: on disk before it is answered, as far as the kernel does not see to that.
+    /// `O_DSYNC` or `O_SYNC`: on disk before the reply, unless the kernel syncs itself.
     pub sync: bool,
-    /// `O_DSYNC` alone: as by fdatasync(2).
+    /// `O_DSYNC` alone: like fdatasync(2).
     pub data_only: bool,
 }
 
 impl WriteFlags {
-    /// From the file's flags of the moment, as fcntl(2) has them.
+    /// From the file's current flags, which fcntl(2) can change.
     pub fn from_bits(bits: i32) -> WriteFlags {
         let has = |flag| bits & flag == flag;
         WriteFlags { append: has(libc::O_APPEND), sync: has(libc::O_DSYNC), data_only: !has(libc::O_SYNC) }
     }
 }
 
-/// How the kernel should do the I/O of a handle.
+/// How the kernel must do the I/O of a handle.
 #[derive(Clone, Debug)]
 pub enum Io {
-    /// Through its page cache. `keep`: pages from an earlier open are still right.
+    /// Through its page cache. `keep`: pages from an earlier open are still valid.
     Cached { keep: bool },
-    /// Past its page cache, with which the kernel keeps it coherent. Such handles may be open beside cached ones, and those that
-    /// cannot be read also beside passed-through ones: a mapping goes through the page cache. `keep`: as above, for what is
-    /// mapped.
+    /// Past its page cache, which the kernel keeps coherent. Such handles may coexist with cached ones; those that
+    /// cannot be read may also coexist with passthrough handles, because only a mapping uses the page cache. `keep`: as
+    /// above, for mapped pages.
     Direct { keep: bool },
     /// On the backing file itself; all passthrough opens of an inode share one descriptor. If the kernel refuses, the
-    /// frontend calls [`crate::FileSystem::decline_passthrough`] and goes on as that says.
+    /// frontend calls [`crate::FileSystem::decline_passthrough`] and uses the mode that it returns.
     Passthrough(Arc<File>),
 }
 
@@ -130,7 +130,7 @@ pub struct OpenedFile {
     pub io: Io,
 }
 
-/// lseek(2)'s questions about holes.
+/// The two kinds of lseek(2) that search for data and holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     Data,
@@ -141,14 +141,14 @@ pub enum Whence {
 pub(crate) struct OpenHandle {
     pub inode: Arc<OpenInode>,
     pub flags: OpenFlags,
-    /// In whose name content is written back.
+    /// The credentials for writing content back.
     pub caller: Credentials,
     pub handle_io: Mutex<HandleIo>,
-    /// Of the file's [`Failures`](failures::Failures), those that this one has been told.
+    /// The number of the file's [`Failures`](failures::Failures) that were reported to this handle.
     pub failures_known: AtomicU64,
 }
 
-/// [`Io`], as a handle remembers it.
+/// [`Io`], as a handle stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleIo {
     Cached,
@@ -166,7 +166,7 @@ impl From<&Io> for HandleIo {
     }
 }
 
-/// Bytes a file can have: what `off_t` holds.
+/// Maximum size of a file: the range of `off_t`.
 pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 pub(crate) struct FileTable {
@@ -174,18 +174,18 @@ pub(crate) struct FileTable {
     inodes: Mutex<HashMap<InodeId, Arc<OpenInode>>>,
     handles: RwLock<HashMap<u64, Arc<OpenHandle>>>,
     handles_made: AtomicU64,
-    /// Inodes whose content waits to be written back, since when, and how many bytes it has.
+    /// Inodes whose content waits for write-back, since when, and how many bytes it has.
     dirty: Mutex<HashMap<InodeId, (Instant, usize)>>,
     dirty_bytes: AtomicUsize,
     outdated: fetch_order::Outdated,
     size_queue: Mutex<size_recording::SizeQueue>,
     write_behind: write_behind::WriteBehind,
     pub(crate) prediction: large_file_prediction::LargeFilePredictor,
-    /// The kernel refused a passthrough: it would refuse the next one too.
+    /// The kernel refused a passthrough, and would refuse the next one too.
     passthrough_refused: AtomicBool,
-    /// Handles so far that it was offered for and that were not refused: what is written by those is not in the page cache.
+    /// Number of handles so far that were passed through: their writes bypass the page cache.
     passed_through: AtomicU64,
-    /// The kernel keeps its page cache coherent with I/O past it.
+    /// The kernel keeps its page cache coherent with direct I/O.
     direct_is_coherent: AtomicBool,
 }
 
@@ -208,7 +208,7 @@ impl FileTable {
         }
     }
 
-    /// The inode, if a handle of it is open.
+    /// The open inode, if a handle of it exists.
     pub fn find(&self, inode: InodeId) -> Option<Arc<OpenInode>> {
         self.inodes.lock().get(&inode).cloned()
     }
@@ -222,7 +222,7 @@ impl FileTable {
         self.handles.read().get(&handle.0).cloned().ok_or_else(unknown)
     }
 
-    /// Takes part in `inode` with one more handle; undone by [`FileTable::leave`].
+    /// Adds a handle to `inode`; [`FileTable::leave`] undoes it.
     fn enter(&self, inode: InodeId, writable: bool) -> Arc<OpenInode> {
         let mut inodes = self.inodes.lock();
         let open = inodes.entry(inode).or_insert_with(|| Arc::new(OpenInode::new(inode)));
@@ -233,7 +233,7 @@ impl FileTable {
         Arc::clone(open)
     }
 
-    /// One handle less. After the last one does `unregister`, before the inode can be entered anew.
+    /// Removes a handle. After the last one it calls `unregister`, before the inode can be entered again.
     fn leave(&self, open: &OpenInode, unregister: impl FnOnce()) {
         let mut inodes = self.inodes.lock();
         let mut counts = open.counts.lock();
@@ -257,7 +257,7 @@ impl FileTable {
         self.handles.write().remove(&handle.0)
     }
 
-    /// The content of `inode`, `bytes` long, waits to be written back. `true`: too much waits.
+    /// Records that the content of `inode`, `bytes` long, waits for write-back. `true`: too many bytes wait.
     fn mark_dirty(&self, inode: InodeId, bytes: usize, now: Instant, bytes_max: usize) -> bool {
         let mut dirty = self.dirty.lock();
         let waiting = dirty.entry(inode).or_insert((now, 0));
@@ -279,17 +279,17 @@ impl FileTable {
         }
     }
 
-    /// Rows are about to be asked for.
+    /// Called before rows are requested.
     pub fn asking(&self) -> FetchTicket {
         self.outdated.asking()
     }
 
-    /// Whether the row of a file, asked for as `asked` says, may lack what was done with it here.
+    /// Whether the row of a file, requested when `asked` was taken, may lack changes that this client has made.
     pub fn is_outdated(&self, inode: InodeId, asked: FetchTicket) -> bool {
         self.outdated.is(inode, asked)
     }
 
-    /// Inodes that have waited for their write-back since before `then`.
+    /// Inodes that have waited for write-back since before `then`.
     fn dirty_since(&self, then: Instant) -> Vec<InodeId> {
         let dirty = self.dirty.lock();
         dirty.iter().filter(|(_, (since, _))| *since <= then).map(|(inode, _)| *inode).collect()

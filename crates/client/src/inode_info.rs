@@ -1,4 +1,4 @@
-//! What `varve info` shows: where an inode and its bytes are.
+//! The data of `varve info`: the location of an inode and its content.
 
 use crate::locate::unexpected;
 use crate::{FileSystem, Result};
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use varve_proto::{Call, FileContent, Reply};
 use varve_types::{Attributes, Credentials, FileKind, HashRange, InodeId, PartitionIndex, ShardId};
 
-/// Where the bytes of a file are.
+/// The location of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentLocation {
     /// In its row.
     Row,
     /// In a file of the store.
     BackingFile(PathBuf),
-    /// It has none: a directory, symlink or special file.
+    /// No content: a directory, symlink or special file.
     Nowhere,
 }
 
@@ -30,17 +30,17 @@ pub struct PartitionInfo {
 pub struct InodeInfo {
     pub inode: InodeId,
     pub attributes: Attributes,
-    /// The shard that holds its row.
+    /// The shard of its row.
     pub shard: ShardId,
     /// Its attributes are in an inode row or directory row, not in an entry.
     pub by_inode: bool,
     pub place: ContentLocation,
-    /// Of a directory.
+    /// For a directory.
     pub partitions: Vec<PartitionInfo>,
 }
 
 impl FileSystem {
-    /// Where `inode`, its bytes and its names are. Asks every shard that has a part.
+    /// The location of `inode`, its content and its names. Asks every shard that has a partition.
     pub async fn describe(&self, caller: &Credentials, inode: InodeId) -> Result<InodeInfo> {
         let attributes = self.attributes(caller, inode).await?.attributes;
         if attributes.kind == FileKind::Directory {

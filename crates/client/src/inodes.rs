@@ -1,8 +1,8 @@
-//! What this client knows of the inodes that its frontend holds: under which name each was last seen, and whether its
-//! attributes are in that entry or in an inode row.
+//! The client's knowledge of the inodes that its frontend references: the name under which each was last seen, and
+//! whether its attributes are in that entry or in an inode row.
 //!
-//! Kept for as long as the frontend counts lookups of the inode or has it open. All of it is a hint: a locator that is
-//! wrong is answered with `NotHere` and corrected ([`crate::locate`]).
+//! An inode is kept for as long as the frontend counts lookups of it or has it open. All of it is a hint: the server
+//! answers a wrong locator with `NotHere`, and the client corrects it ([`crate::locate`]).
 
 use crate::files::Version;
 use parking_lot::Mutex;
@@ -13,14 +13,14 @@ use varve_proto::Locator;
 use varve_types::{FileKind, InodeId, Name};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Enough that the threads of a mount seldom meet at one lock.
+/// Enough stripes that the threads of a mount rarely contend for one lock.
 const STRIPES: usize = 16;
 
 /// One inode.
 #[derive(Clone, Debug)]
 struct CachedInode {
     parent: InodeId,
-    /// `None` once its last known name is gone, and of the root.
+    /// `None` for the root, and after the last known name was removed.
     name: Option<Name>,
     kind: FileKind,
     /// The attributes are in an inode row (or directory row).
@@ -28,35 +28,34 @@ struct CachedInode {
     lookups: u64,
     /// Handles of this client.
     opens: u32,
-    /// A directory whose row and entry are known to be on disk, and those of all that it is in: as of how many moves of directories
-    /// ([`Inodes::moves`]), for it may be in others since.
+    /// For a directory: its row and entry, and those of all its ancestors, are known to be on disk. The value is the
+    /// number of directory moves ([`Inodes::moves`]) at that time, because its ancestors may have changed since.
     durable: Option<u64>,
-    /// Of a file: what the pages are of that the frontend's kernel may have.
+    /// For a file: the version of the pages that the frontend's kernel may have.
     pages: Pages,
 }
 
-/// What a kernel's pages of a file are of.
+/// The version of a kernel's cached pages of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Pages {
     #[default]
     Unknown,
-    /// The file as it was when the kernel last dropped its pages.
+    /// The version of the file when the kernel last dropped its pages.
     Of(Version),
-    /// Bytes that were lost after they were written.
+    /// The pages contain bytes that were written and then lost.
     Lost,
 }
 
 #[derive(Default)]
 pub(crate) struct Inodes {
     stripes: [Mutex<HashMap<InodeId, CachedInode, KeyHashing>>; STRIPES],
-    /// The inode last seen under a name, by a hash of both the directory and the name. A collision makes a hint
-    /// wrong, no more.
+    /// The inode last seen under a name, by a hash of directory and name. A collision only makes a hint wrong.
     names: [Mutex<HashMap<u64, InodeId, KeyHashing>>; STRIPES],
-    /// Times that a directory was seen under another name than before.
+    /// Number of times that a directory was seen under another name than before.
     moves: AtomicU64,
 }
 
-/// Where a frontend saw an inode.
+/// An inode as a frontend found it.
 pub(crate) struct ObservedInode<'a> {
     pub inode: InodeId,
     pub parent: InodeId,
@@ -66,7 +65,7 @@ pub(crate) struct ObservedInode<'a> {
 }
 
 impl Inodes {
-    /// The inode was seen; counts `lookups` more of the frontend's references to it.
+    /// Records that the inode was seen, and counts `lookups` more references by the frontend.
     pub fn saw(&self, seen: ObservedInode<'_>, lookups: u64) {
         let by_inode = seen.by_inode || seen.kind == FileKind::Directory;
         let old = {
@@ -117,7 +116,7 @@ impl Inodes {
 
     pub fn opened(&self, inode: InodeId) {
         let mut stripe = self.stripe(inode).lock();
-        // A handle may be opened by number alone, by a frontend that remembers inodes longer than we do.
+        // A frontend that remembers inodes longer than this table may open one by its number alone.
         let unknown = || CachedInode {
             parent: InodeId::ROOT,
             name: None,
@@ -135,7 +134,7 @@ impl Inodes {
         self.change_and_prune(inode, |known| known.opens = known.opens.saturating_sub(1));
     }
 
-    /// How to ask for the row of `inode`.
+    /// The locator to request the row of `inode` with.
     pub fn locator(&self, inode: InodeId) -> Locator {
         match self.stripe(inode).lock().get(&inode) {
             Some(CachedInode { parent, name: Some(name), by_inode: false, .. }) => {
@@ -174,7 +173,7 @@ impl Inodes {
         }
     }
 
-    /// `inode` has another name now. A file that is open here got an inode row by it.
+    /// Records a new name of `inode`. A file that is open in this client got an inode row with the rename.
     pub fn renamed(&self, inode: InodeId, parent: InodeId, name: &Name) {
         let seen = {
             let stripe = self.stripe(inode).lock();
@@ -184,8 +183,8 @@ impl Inodes {
         self.saw(ObservedInode { inode, parent, name, kind: seen.0, by_inode: seen.1 }, 0);
     }
 
-    /// The name does not mean `inode` any more: what was known under it has only its inode row, if any. What the name means
-    /// by now may have been seen already, and stays.
+    /// Records that the name no longer refers to `inode`. From now on the inode is located by its inode row, if it has
+    /// one. Another inode that was seen under the name since stays.
     pub fn unlinked(&self, parent: InodeId, name: &Name, inode: InodeId) {
         if let Some(known) = self.stripe(inode).lock().get_mut(&inode)
             && known.parent == parent
@@ -201,13 +200,13 @@ impl Inodes {
         self.moves.load(SeqCst)
     }
 
-    /// Whether the row and the entry of `directory`, and those of all that it is in, are known to be on disk.
+    /// Whether the row and the entry of `directory`, and those of all its ancestors, are known to be on disk.
     pub fn is_durable(&self, directory: InodeId) -> bool {
         self.stripe(directory).lock().get(&directory).is_some_and(|known| known.durable == Some(self.moves()))
     }
 
-    /// The row and the entry of `directory`, under the name that it had when that was asked for, are on disk, as are those of all that
-    /// it was in after so many `moves`.
+    /// Records that the row and the entry of `directory`, under the name that it had when the sync was requested, are
+    /// on disk, as are those of all its ancestors as of `moves`.
     pub fn set_durable(&self, directory: InodeId, under: &(InodeId, Name), moves: u64) {
         if let Some(known) = self.stripe(directory).lock().get_mut(&directory)
             && known.parent == under.0
@@ -217,8 +216,9 @@ impl Inodes {
         }
     }
 
-    /// The frontend opens a file, which is `now` as said, through its kernel's pages: whether those that it has are
-    /// still right, as they are where it is `alone`, unless what was written by them is lost. It drops them if not.
+    /// The frontend opens a file, whose version is `now`, for I/O through its kernel's page cache. Returns whether the
+    /// cached pages are still valid: they are if the client is `alone`, unless bytes written through them were lost.
+    /// The frontend drops them if not.
     pub fn pages_are_right(&self, file: InodeId, now: Option<Version>, alone: bool) -> bool {
         let mut stripe = self.stripe(file).lock();
         let Some(known) = stripe.get_mut(&file) else { return false };
@@ -227,7 +227,7 @@ impl Inodes {
         before != Pages::Lost && (alone || now != Pages::Unknown && before == now)
     }
 
-    /// What was written to a file is lost, and the frontend's kernel may have pages of it.
+    /// Records that bytes written to a file were lost, and that the kernel may have pages with them.
     pub fn pages_are_lost(&self, file: InodeId) {
         if let Some(known) = self.stripe(file).lock().get_mut(&file) {
             known.pages = Pages::Lost;

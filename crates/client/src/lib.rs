@@ -1,17 +1,18 @@
-//! The file system as a library: what every frontend calls.
+//! The client library, which every frontend calls.
 //!
-//! One entry: [`FileSystem::connect`]. A call goes through routing (which shard?), a session's slot (which call id?) and a
-//! `Transport` to the worker that owns the shard; answers update what is known of inodes and partition
-//! maps. Methods are `async` over the transport and need no runtime: every future is ready as soon as it is polled, and
-//! frontends use [`block_on`]; but one that is polled as an asynchronous operation ([`FileSystem::async_op`]) and waits
-//! for a server.
+//! The entry is [`FileSystem::connect`]. A call passes through routing (which shard?), a session's slot (which call
+//! id?) and a `Transport` to the worker that owns the shard. Replies update the caches of inodes and partition maps.
+//! Methods are `async` over the transport and need no runtime: every future is ready at its first poll, and frontends
+//! use [`block_on`]. The exception is a future that is polled as an asynchronous operation ([`FileSystem::async_op`])
+//! and waits for a server.
 //!
 //! Invariants:
-//! - Locks that are held over a call are `futures::lock::Mutex`; all others guard memory only and never span an `await`.
+//! - Locks that are held across a call are `futures::lock::Mutex`; all others guard memory only and never span an
+//!   `await`.
 //! - Nothing waits without a deadline ([`ClientConfig::deadline`]).
-//! - An asynchronous operation does nothing at the thread that brings its answer but change memory; before all else it
-//!   asks for a thread of its own.
-//! - What is kept is bounded: by the kernel's own inodes and handles, or by a named limit.
+//! - On the thread that delivers its reply, an asynchronous operation only changes memory; before anything else it
+//!   requests a thread of its own.
+//! - All state is bounded: by the kernel's own inodes and handles, or by a named limit.
 
 mod async_ops;
 mod attribute_cache;

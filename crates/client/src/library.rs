@@ -1,8 +1,8 @@
 //! Files by path, for programs and benchmarks: the frontend "library". Paths are absolute within the volume (a leading
-//! `/` may be left out); symlinks are not followed, `..` is not understood.
+//! `/` may be omitted). Symlinks are not followed, and `..` is not supported.
 //!
-//! Names of directories are believed for as long as the server leases them. What is believed was found in the name of this
-//! library's one caller, so the caller's right to search is leased with it.
+//! Directory names are cached for as long as the server leases them. They were looked up with the credentials of this
+//! library's only caller, so the lease also covers the caller's search permission.
 
 use crate::calls::{BUSY_WAIT, Wait};
 use crate::{
@@ -19,35 +19,37 @@ use varve_env::volume_dir::VolumeDir;
 use varve_proto::EntryReply;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name, NameError};
 
-/// Directories' names kept; when there are more, all are forgotten. With names of usual length some 2 MB.
+/// Cached directory names; when there are more, all are dropped. With names of usual length they take some 2 MB.
 const NAMES_MAX: usize = 16 * 1024;
 
-/// Directories' paths kept, and how long they may be: together some 4 MB.
+/// Cached directory paths, and their maximum length: together some 4 MB.
 const PATHS_MAX: usize = 16 * 1024;
 const PATH_BYTES_MAX: usize = 256;
 
 /// Bytes read at a time by `read_file`.
 const READ_BYTES: usize = 256 * 1024;
 
-/// The longest wait before a name is looked up again that others replace all the time: who waits wins no more races.
+/// The longest wait before a name that others keep replacing is looked up again: longer waits win no more races.
 const LOST_RACE_WAIT_MAX: Duration = Duration::from_millis(1);
 
-/// What directories' names mean, and until when that may be believed.
+/// The inodes that directory names refer to, and until when that may be cached.
 type KnownNames = HashMap<(InodeId, Name), (InodeId, Instant), KeyHashing>;
 
-/// What this library's caller may believe of directories.
+/// The directories cached for this library's caller.
 #[derive(Default)]
 struct KnownDirectories {
     names: KnownNames,
-    /// Paths as they were given, believed for as long as each name in them is. All those names are in `names`.
+    /// Paths as they were given, cached for as long as each name in them is. All those names are in `names`.
     paths: HashMap<Box<[u8]>, (InodeId, Instant), KeyHashing>,
-    /// Counts what was forgotten: a path that was walked meanwhile is not kept.
+    /// Counts forgotten names: a path that was walked in the meantime is not cached.
     forgotten: u64,
-    /// The names forgotten last, the latest at the end: one that was asked for before that is not kept.
+    /// The names forgotten last, the latest at the end: a name that was requested before it was forgotten is not
+    /// cached.
     latest: VecDeque<(InodeId, Name)>,
 }
 
-/// Names that are remembered to have been forgotten. A name is asked for in less time than more are; else it is asked for again.
+/// Length of that list. A lookup usually takes less time than this many names to be forgotten; otherwise the name is
+/// looked up again.
 const FORGOTTEN_MAX: usize = 64;
 
 pub struct Library {
@@ -57,7 +59,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// The volume at `store`, in the name of the process's own user.
+    /// Opens the volume at `store` with the credentials of the process.
     pub fn open_volume(store: VolumeDir) -> Result<Library> {
         let file_system = FileSystem::connect(ClientConfig::new(store))?;
         let groups = rustix::process::getgroups()
@@ -82,7 +84,7 @@ impl Library {
         &self.caller
     }
 
-    /// Makes an empty regular file; `EEXIST` if there is one.
+    /// Makes an empty regular file; `EEXIST` if the name is taken.
     pub async fn create(&self, path: &[u8], mode: Mode) -> Result<()> {
         let fs = &self.file_system;
         fs.count(Operation::MakeNode, async {
@@ -93,7 +95,7 @@ impl Library {
         .await
     }
 
-    /// As lstat(2).
+    /// Like lstat(2).
     pub async fn stat(&self, path: &[u8]) -> Result<NodeInfo> {
         let fs = &self.file_system;
         if components(path).next().is_none() {
@@ -166,7 +168,7 @@ impl Library {
         self.with_file((parent, &name), async |inode| self.file_system.read_link(&self.caller, inode).await).await
     }
 
-    /// Makes or replaces the file with `content`.
+    /// Creates the file with `content`, or replaces it.
     pub async fn write_file(&self, path: &[u8], mode: Mode, content: &[u8]) -> Result<()> {
         let fs = &self.file_system;
         let (parent, name) = self.parent_of(path).await?;
@@ -214,7 +216,7 @@ impl Library {
         }
     }
 
-    /// Shows every entry but `.` and `..`, until `visit` answers `false`.
+    /// Passes every entry except `.` and `..` to `visit`, until that returns `false`.
     pub async fn list(&self, path: &[u8], visit: &mut dyn FnMut(DirectoryEntry<'_>) -> bool) -> Result<()> {
         let fs = &self.file_system;
         let directory = self.walk(path).await?;
@@ -225,7 +227,8 @@ impl Library {
         listed
     }
 
-    /// Does `work` with what a name means; anew with what it means by then where that was replaced in between.
+    /// Runs `work` on the inode that a name refers to; repeats it with the new inode if the name was replaced
+    /// meanwhile.
     async fn with_file<T>(&self, at: (InodeId, &Name), work: impl AsyncFn(InodeId) -> Result<T>) -> Result<T> {
         let fs = &self.file_system;
         let (mut deadline, mut wait) = (None, Wait { longest: LOST_RACE_WAIT_MAX, ..BUSY_WAIT });
@@ -245,7 +248,7 @@ impl Library {
         }
     }
 
-    /// The directory that `path` is in, and its last name.
+    /// The parent directory of `path`, and its last name.
     async fn parent_of(&self, path: &[u8]) -> Result<(InodeId, Name)> {
         let (parent, last) = split(path).ok_or_else(|| Failure::new(Errno::EINVAL, "the root has no name"))?;
         Ok((self.walk(parent).await?, name(last)?))
@@ -257,7 +260,7 @@ impl Library {
         let known = self.known_directories.lock().paths.get(path).copied();
         match known {
             Some((inode, until)) if now < until => Ok(inode),
-            // In a box of its own, as all that few operations wait for: a future is moved when it is made.
+            // Boxed, like everything that few operations await, because a future is moved when it is made.
             _ => Box::pin(self.walk_by_name(path)).await,
         }
     }
@@ -282,7 +285,8 @@ impl Library {
         Ok(at)
     }
 
-    /// The directory that `key` means, at a server, and until when that may be believed. `forgotten`: as that was before.
+    /// Looks up the directory of `key` at a server, and until when it may be cached. `forgotten`: the counter before
+    /// the request.
     async fn step(&self, key: (InodeId, Name), asked: Instant, forgotten: u64) -> Result<(InodeId, Instant)> {
         let core = &self.file_system.core;
         let (entry, lease_ms) = core.look_up(&self.caller, key.0, &key.1).await?;
@@ -306,7 +310,7 @@ impl Library {
 }
 
 impl KnownDirectories {
-    /// Keeps what `path` was found to mean, unless something has been forgotten since `forgotten` was read.
+    /// Caches the directory at `path`, unless a name has been forgotten since `forgotten` was read.
     fn keep(&mut self, path: &[u8], found: (InodeId, Instant), forgotten: u64) {
         if self.forgotten != forgotten || path.len() > PATH_BYTES_MAX {
             return;
@@ -323,7 +327,7 @@ impl KnownDirectories {
         since > self.latest.len() || self.latest.iter().rev().take(since).any(|latest| latest == name)
     }
 
-    /// The name means something else now, or nothing, and so may each path that has it.
+    /// Records that the name refers to another inode, or to none. Drops each path that contains it.
     fn forget(&mut self, name: &(InodeId, Name)) {
         self.forgotten += 1;
         if self.latest.len() == FORGOTTEN_MAX {
@@ -343,7 +347,7 @@ impl KnownDirectories {
     }
 }
 
-/// What `path` has before its last name, and that name.
+/// The part of `path` before its last name, and that name.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
     let begin = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
@@ -370,7 +374,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Promise: slashes and dots that mean nothing are passed over, and what has no name is said to have none.
+    /// Promise: superfluous slashes and dots are skipped, and a path without a last name yields none.
     #[test]
     fn paths_are_split_at_their_last_name() {
         type Parts = Option<(&'static [u8], &'static [u8])>;
@@ -390,7 +394,7 @@ mod tests {
         }
     }
 
-    /// Promise: a path is believed no longer than the names in it, also if one is forgotten while it is walked.
+    /// Promise: a path is cached no longer than the names in it, even if a name is forgotten during the walk.
     #[test]
     fn forgetting_a_name_forgets_its_paths() {
         let (mut known, until) = (KnownDirectories::default(), Instant(Duration::from_secs(9)));
@@ -406,7 +410,8 @@ mod tests {
         assert!(known.paths.is_empty());
     }
 
-    /// Promise: a name that was forgotten while it was asked for is not kept, nor one of which nobody remembers whether it was.
+    /// Promise: a name that was forgotten during its lookup is not cached, nor is one if the list no longer covers that
+    /// time.
     #[test]
     fn names_forgotten_during_lookup_are_not_cached() {
         let mut known = KnownDirectories::default();
@@ -426,7 +431,8 @@ mod tests {
         assert!(known.was_forgotten(&key(b"c"), asked));
     }
 
-    /// Promise: what is moved when an operation begins is small. What only few operations need waits in boxes of its own.
+    /// Promise: the futures that are moved when an operation begins are small. State that only few operations need is
+    /// boxed.
     #[test]
     fn operation_futures_are_small() {
         fn size<'a, F>(_: impl FnOnce(&'a Library, &'a [u8]) -> F) -> usize {

@@ -1,4 +1,4 @@
-//! Calls about a name and calls about an inode: which shard to ask, and where to look when what is asked for is not there.
+//! Calls about a name and calls about an inode: the shard to ask, and where to look next if the row is not there.
 
 use crate::calls::{BUSY_WAIT, CallRefusal, Core};
 use crate::inodes::ObservedInode;
@@ -6,12 +6,12 @@ use crate::{Failure, Result};
 use varve_proto::{Call, EntryReply, Locator, Reply};
 use varve_types::{Credentials, Errno, InodeId, Name, ShardId};
 
-/// Places tried for one inode before it is taken for gone. Its entry, its row and its name are one round; between rounds
-/// another thread's rename may end.
+/// Locations tried for one inode before it is considered removed. Its entry, its row and its name are one round;
+/// between rounds another thread's rename may end.
 const PLACES_MAX: usize = 6;
 
 impl Core {
-    /// Asks about `name` in `directory`: the shard of its partition.
+    /// Sends a call about `name` in `directory` to the shard of its partition.
     pub async fn ask_name(
         &self,
         caller: &Credentials,
@@ -38,20 +38,20 @@ impl Core {
                 Err(CallRefusal::Moved { learned: false }) => {
                     calling.pause(&mut wait, "the shards disagree on who holds a part of the directory").await?
                 }
-                // What a name call can miss is its directory.
+                // For a call about a name, `NotHere` means that its directory is missing.
                 Err(CallRefusal::NotHere) => return Err(Errno::ENOENT.into()),
                 Err(refusal) => return Err(refusal.into()),
             }
         }
     }
 
-    /// Asks `shard` about itself.
+    /// Sends `shard` a call about itself.
     pub async fn ask_shard(&self, shard: ShardId, call: Call) -> Result<Reply> {
         self.begin(&Credentials::root()).ask(shard, call).await.map_err(Failure::from)
     }
 
-    /// Asks about `inode` where its row is. `CallRefusal::Stale` is handed to the caller, `NotHere` only when the inode
-    /// is nowhere.
+    /// Sends a call about `inode` to the shard of its row. Returns `CallRefusal::Stale` to the caller, and `NotHere`
+    /// only if the inode is at none of its possible locations.
     pub async fn ask_inode(
         &self,
         caller: &Credentials,
@@ -61,7 +61,7 @@ impl Core {
         self.ask_located(caller, inode, |core, at| core.shard_at(at), call).await
     }
 
-    /// Asks about `inode`, which the call names by a locator, at the shard that `route` chooses.
+    /// Sends a call about `inode`, which contains a locator, to the shard that `route` chooses.
     pub async fn ask_located(
         &self,
         caller: &Credentials,
@@ -91,17 +91,17 @@ impl Core {
         }
     }
 
-    /// `inode` is not at `tried`: corrects what is known of it.
+    /// Called if `inode` is not at `tried`: corrects its cached location.
     async fn look_elsewhere(&self, inode: InodeId, tried: &Locator) -> Result<()> {
         if self.inodes.locator(inode) != *tried {
-            // Another thread has learned more meanwhile.
+            // Another thread has updated the location meanwhile.
             return Ok(());
         }
         if let Locator::Entry { .. } = tried {
             self.inodes.set_by_inode(inode, true);
             return Ok(());
         }
-        // A rename of which nobody knew whether it was made may have been.
+        // A rename with unknown outcome may have been made.
         for (parent, name) in self.inodes.name(inode).into_iter().chain(self.unknown_outcomes.places(inode)) {
             match self.look_up(&Credentials::root(), parent, &name).await {
                 Ok((EntryReply::Node(node), _)) if node.inode == inode.0 => {
@@ -117,7 +117,7 @@ impl Core {
         Ok(())
     }
 
-    /// What a name means, and for how many milliseconds a directory's name may be believed.
+    /// The entry of a name, and for how many milliseconds a directory's name may be cached.
     pub async fn look_up(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<(EntryReply, u32)> {
         let call = || Call::Lookup { parent: parent.0, name: name.as_bytes().to_vec() };
         match self.ask_name(caller, parent, name, call).await? {
@@ -127,7 +127,7 @@ impl Core {
     }
 }
 
-/// The server broke the protocol.
+/// The failure for a reply that violates the protocol.
 pub(crate) fn unexpected(call: &str, reply: &Reply) -> Failure {
     let text = format!("{reply:?}");
     let shown: String = text.chars().take(120).collect();

@@ -1,12 +1,12 @@
-//! Files that are held open for the call that follows their lookup.
+//! Lookup pins: files that are kept open for the call that follows their lookup.
 //!
-//! A call by path is two requests of the kernel: it looks the name up, and asks for what it was told. Where the name is
-//! replaced in between, the second finds nothing (ESTALE), and the kernel does both once more, but not a third time; and
-//! callers know nothing of ESTALE. So what a thread looks up after it has missed a file is opened at the server before
-//! the lookup is answered: replaced then, it is an orphan and not gone, and the call finds the file that had the name
-//! when it was looked up.
+//! A call by path is two kernel requests: a lookup of the name, and a request for the inode that it returned. If the
+//! name is replaced in between, the second fails with ESTALE. The kernel then repeats both once, but not a third time,
+//! and applications do not handle ESTALE. So, after a thread has missed a file, its lookups open the file at the server
+//! before they are answered. If the name is replaced now, the file becomes an orphan instead of being removed, and the
+//! call finds the file that had the name at the lookup.
 //!
-//! A hold is no handle: it is one more who takes part in the open inode, and is let go in the background.
+//! A pin is no handle: it is one more participant in the open inode, and is dropped in the background.
 
 use crate::files::OpenInode;
 use crate::{FileSystem, NodeInfo, Result};
@@ -18,24 +18,24 @@ use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Name};
 
-/// How long after a miss a thread's lookups hold, and a hold stays: far longer than a call waits between its requests, also
-/// on a machine with much to do.
+/// Lifetime of a pin, and how long after a miss a thread's lookups pin: far longer than a call waits between its
+/// requests, even on a busy machine.
 const PIN_LIFETIME: Duration = Duration::from_secs(5);
 
-/// Files held at once: when there are more, the oldest goes, whose call has long had its turn.
+/// Maximum number of pins: when there are more, the oldest is dropped, whose call has long ended.
 const PINS_MAX: usize = 1024;
 
-/// Threads that missed one; when there are more, all are forgotten.
+/// Threads that missed a file; when there are more, all are forgotten.
 const THREADS_MAX: usize = 1024;
 
-/// Lookups of a name that others replace all the time until what it means is held: each of them loses one race.
+/// Lookups of a name that others keep replacing, until its file is pinned: each failed one has lost one race.
 const TRIES_MAX: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct LookupPins {
     /// Threads that missed a file, and when.
     missed: Mutex<HashMap<u32, Instant>>,
-    /// Whether there are any: who missed nothing pays for no lock.
+    /// Whether `missed` has any entry: threads that missed nothing take no lock.
     any_missed: AtomicBool,
     pins: Mutex<HashMap<InodeId, LookupPin>>,
 }
@@ -68,12 +68,12 @@ impl LookupPins {
             && self.missed.lock().get(&thread).is_some_and(|at| now.since(*at) <= PIN_LIFETIME)
     }
 
-    /// Whether the file is held, which it is for as long again then.
+    /// Whether the file is pinned. If so, its lifetime starts anew.
     fn renew(&self, inode: InodeId, now: Instant) -> bool {
         self.pins.lock().get_mut(&inode).map(|pins| pins.since = now).is_some()
     }
 
-    /// Keeps a hold; what is to be let go for it.
+    /// Stores a pin; returns the one that must be dropped for it.
     fn keep(&self, open: Arc<OpenInode>, now: Instant) -> Option<Arc<OpenInode>> {
         let mut pins = self.pins.lock();
         let twice = pins.insert(open.inode, LookupPin { open, since: now });
@@ -84,21 +84,21 @@ impl LookupPins {
         twice.or_else(oldest).map(|pins| pins.open)
     }
 
-    /// Takes the holds of before `then`.
+    /// Removes and returns the pins from before `then`.
     fn take(&self, then: Instant) -> Vec<Arc<OpenInode>> {
         self.pins.lock().extract_if(|_, pins| pins.since <= then).map(|(_, pins)| pins.open).collect()
     }
 }
 
 impl FileSystem {
-    /// The `result` of what `thread` asked of `inode`: if it was gone, the thread looks its name up again, and what it
-    /// finds is held.
+    /// Records the `result` of a request by `thread` for `inode`: if the inode was gone, the thread's next lookups pin
+    /// the files that they find.
     pub fn noticed<T>(&self, thread: u32, inode: InodeId, result: Result<T>) -> Result<T> {
         match &result {
             Err(failure) if failure.errno == Errno::ESTALE => {
                 self.lookup_pins.miss(thread, self.core.clock.monotonic())
             }
-            // Directories are looked at on the way to every file.
+            // Directories are requested on the way to every file.
             _ if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) => {}
             _ => self.lookup_pins.hit(thread),
         }
@@ -109,7 +109,7 @@ impl FileSystem {
         self.lookup_pins.has_missed(thread, self.core.clock.monotonic())
     }
 
-    /// [`FileSystem::lookup`], and the file is there when the caller asks for it next.
+    /// [`FileSystem::lookup`], but the file still exists when the caller requests it next.
     pub(crate) async fn lookup_pinned(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<NodeInfo> {
         for _ in 0..TRIES_MAX {
             let node = self.lookup(caller, parent, name).await?;
@@ -120,7 +120,7 @@ impl FileSystem {
                 Err(failure) if failure.errno == Errno::ESTALE => self.forget(node.inode, 1),
                 Ok(()) => return Ok(node),
                 Err(failure) => {
-                    // What follows is told the same, if it needs what could not be done.
+                    // The call that follows fails in the same way, if it needs the file.
                     tracing::debug!(inode = %node.inode, "a file is not held for the call that follows: {failure}");
                     return Ok(node);
                 }
@@ -140,14 +140,14 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Lets go of what was held long enough.
+    /// Drops the pins whose lifetime is over.
     pub(crate) fn let_go_old(&self) {
         if let Some(then) = self.core.clock.monotonic().0.checked_sub(PIN_LIFETIME) {
             self.let_go(Instant(then));
         }
     }
 
-    /// Lets go of everything, for a shutdown.
+    /// Drops all pins, for a shutdown.
     pub(crate) fn let_go_all(&self) {
         self.let_go(Instant(Duration::MAX));
     }
@@ -167,7 +167,7 @@ mod tests {
         Instant(Duration::from_secs(seconds))
     }
 
-    /// Promise: only threads that missed a file lately hold what they look up, and until they have found one.
+    /// Promise: only threads that missed a file recently pin what they look up, and only until they have found one.
     #[test]
     fn thread_pins_lookups_after_estale() {
         let lookup_pins = LookupPins::default();
@@ -179,7 +179,7 @@ mod tests {
         assert!(!lookup_pins.has_missed(7, at(2)) && !lookup_pins.any_missed.load(Relaxed));
     }
 
-    /// Promise: the number of holds is bounded, the oldest goes first, and none is lost.
+    /// Promise: the number of pins is bounded, the oldest is dropped first, and none is lost.
     #[test]
     fn lookup_pins_are_bounded() {
         let lookup_pins = LookupPins::default();

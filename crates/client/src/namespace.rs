@@ -11,11 +11,11 @@ use std::time::Duration;
 use varve_proto::{Call, EntryReply, NodeReply, Reply, WireTime};
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name};
 
-/// Lookups of one name whose meaning is removed between the two requests that it takes, before it is taken for absent: more
-/// than others who replace it all the time win in a row.
+/// Lookups of one name whose inode is removed between the two requests, before the name is considered absent: more than
+/// other clients that keep replacing it can win in a row.
 const VANISHED_MAX: usize = 64;
 
-/// Opens of one name that is made and removed by others in turn: as many.
+/// Opens of one name that other clients create and remove in turn: the same limit.
 const RACES_MAX: usize = 64;
 
 impl FileSystem {
@@ -23,7 +23,7 @@ impl FileSystem {
         self.count(Operation::Lookup, self.lookup_counting(caller, parent, name, 1)).await
     }
 
-    /// Looks up and counts `lookups` references of the frontend.
+    /// Looks up a name and counts `lookups` references of the frontend.
     pub(crate) async fn lookup_counting(
         &self,
         caller: &Credentials,
@@ -41,7 +41,7 @@ impl FileSystem {
                 EntryReply::Node(node) => (InodeId(node.inode), node.attributes.kind.into(), node.by_inode),
                 EntryReply::Elsewhere { inode, kind } => (InodeId(*inode), FileKind::from(*kind), true),
             };
-            // Known first, so that what follows finds it by its name too.
+            // Stored first, so that the following calls can locate the inode by its name too.
             self.core.inodes.saw(ObservedInode { inode, parent, name, kind, by_inode }, lookups);
             let resolved = self.resolve(caller, entry, asking, self.leased(asked, lease_ms)).await;
             match resolved {
@@ -61,14 +61,14 @@ impl FileSystem {
         Err(Errno::ENOENT.into())
     }
 
-    /// The kernel has dropped `lookups` of its references to `inode`; with the last one, what is kept of it goes.
+    /// The kernel has dropped `lookups` of its references to `inode`; with the last one, its cached state is dropped.
     /// Every `NodeInfo` that `lookup`, `create`, `make_node`, `make_directory`, `link` and `read_directory` with `plus`
-    /// hand out counts one.
+    /// return counts one reference.
     pub fn forget(&self, inode: InodeId, lookups: u64) {
         self.core.inodes.forget(inode, lookups);
     }
 
-    /// The directory that `directory` is in; the root's is the root.
+    /// The parent of `directory`; the root's parent is the root.
     pub async fn parent(&self, directory: InodeId) -> Result<InodeId> {
         if directory == InodeId::ROOT {
             return Ok(directory);
@@ -79,8 +79,8 @@ impl FileSystem {
         }
     }
 
-    /// Makes a regular file and opens it. `EEXIST` if the name is taken and `flags` are exclusive; else opens what it
-    /// means.
+    /// Creates a regular file and opens it. If the name is taken, returns `EEXIST` if `flags` are exclusive, and else
+    /// opens the existing file.
     pub async fn create(
         &self,
         caller: &Credentials,
@@ -105,7 +105,7 @@ impl FileSystem {
             let (server, changes) = (self.core.server().found, self.changes.load(Relaxed));
             match self.create_at(caller, parent, name, mode, NewNode::Regular, true).await {
                 Ok(made) => {
-                    // Known first: opening may have to find it by its name.
+                    // Stored first: the open may have to locate the inode by its name.
                     self.saw_made(parent, name, &made);
                     return match self.opened_by_create(caller, parent, &made, flags, server).await {
                         Ok(opened) => {
@@ -115,7 +115,7 @@ impl FileSystem {
                         }
                         Err(failure) => {
                             self.forget(InodeId(made.inode), 1);
-                            // It is made, though not opened.
+                            // The file exists, though it is not open.
                             Err(self.unknown_outcome(failure.outcome_unknown(), &[(parent, name)], &[Some(parent)]))
                         }
                     };
@@ -123,7 +123,7 @@ impl FileSystem {
                 Err(failure) if failure.errno == Errno::EEXIST && !flags.exclusive => {}
                 Err(failure) => return Err(failure),
             }
-            // Opening what is there may touch files.
+            // Opening an existing file may do file I/O.
             match waiting(self.lookup_and_open(caller, parent, name, flags)).await {
                 Err(failure) if matches!(failure.errno, Errno::ENOENT | Errno::ESTALE) => {}
                 result => return result,
@@ -145,7 +145,7 @@ impl FileSystem {
                 return Err(Errno::ELOOP.into());
             }
             let opened = self.open_with(caller, node.inode, flags, true).await?;
-            // Opening may have cut it.
+            // The open may have truncated the file.
             match self.attributes_of(caller, node.inode).await {
                 Ok(after) => Ok((NodeInfo { entry_ttl: node.entry_ttl, ..after }, opened)),
                 Err(failure) => {
@@ -161,7 +161,7 @@ impl FileSystem {
         result
     }
 
-    /// Makes anything but a directory, and opens nothing.
+    /// Makes any inode except a directory, and does not open it.
     pub async fn make_node(
         &self,
         caller: &Credentials,
@@ -248,14 +248,14 @@ impl FileSystem {
         }
     }
 
-    /// A name means a directory that its home knows nothing of: it was removed just now, or its rows were lost with
-    /// power. The server can tell, and gives it its rows back if they were lost.
+    /// Called if a name refers to a directory that is unknown to its home shard: it was removed just now, or its rows
+    /// were lost in a power failure. The server distinguishes the cases, and restores rows that were lost.
     async fn revive_directory(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<()> {
         let call = || Call::ReviveDirectory { parent: parent.0, name: name.as_bytes().to_vec() };
         match self.core.ask_name(caller, parent, name, call).await {
             Ok(Reply::Node(_)) => Ok(()),
             Ok(other) => Err(unexpected("ReviveDirectory", &other)),
-            // The name means something else by now: looking it up again tells what.
+            // The name refers to another inode by now: a new lookup finds it.
             Err(failure) if failure.errno == Errno::ENOTDIR => Ok(()),
             Err(failure) => Err(failure),
         }
@@ -286,14 +286,14 @@ impl FileSystem {
         .await
     }
 
-    /// `meant`: what the name meant, as far as is known.
+    /// `meant`: the inode that the name referred to, if known.
     fn unlinked(&self, parent: InodeId, name: &Name, meant: Option<InodeId>) {
         if let Some(inode) = meant {
             self.core.inodes.unlinked(parent, name, inode);
         }
     }
 
-    /// The last name of an inode is gone: whoever has it open finds it by its row.
+    /// The last name of an inode was removed: clients that have it open locate it by its row.
     fn removed(&self, last_name_of: Option<u64>) {
         if let Some(inode) = last_name_of {
             self.core.inodes.set_by_inode(InodeId(inode), true);
@@ -340,7 +340,7 @@ impl FileSystem {
                 new_name: new_name.as_bytes().to_vec(),
                 flags,
             };
-            // A name that is exchanged was there before, so only the new parent can get one that it never had.
+            // An exchanged name existed before, so only the new parent can get a name that it never had.
             let _in_both = (
                 self.directory_cache.change(parent, None),
                 self.directory_cache.change(new_parent, Some(new_name.hash())),
@@ -361,15 +361,15 @@ impl FileSystem {
         .await
     }
 
-    /// What is known of the inodes under two names follows a rename between them. What else was seen under them since
-    /// it was asked for is newer.
+    /// Updates the cached names of two inodes after a rename between them. Other inodes that were seen under these
+    /// names since the request are newer, and stay.
     fn renamed(
         &self,
         (old_parent, old_name, moved): (InodeId, &Name, Option<InodeId>),
         (new_parent, new_name, replaced): (InodeId, &Name, Option<InodeId>),
         flags: RenameFlags,
     ) {
-        // Two names of one file: nothing happened (rename(2)).
+        // Two names of one file: rename(2) does nothing.
         if moved.is_some() && moved == replaced {
             return;
         }
@@ -420,7 +420,7 @@ impl FileSystem {
                 Ok(node) => Ok(self.under(new_parent, new_name.as_bytes(), node)),
                 Err(failure) => {
                     self.forget(inode, 1);
-                    // The name is made.
+                    // The name exists.
                     Err(unknown_outcome(failure.outcome_unknown()))
                 }
             }
@@ -439,7 +439,7 @@ impl FileSystem {
     }
 }
 
-/// `made` was made in a directory, of whose names `subdirectories` more mean directories.
+/// Applies a creation to the directory cache: `made` is a new entry, and the directory has `subdirectories` more.
 fn made_in(change: PendingChange<'_>, subdirectories: i64, made: &NodeReply) {
     change.done(Delta { entries: 1, subdirectories, at: made.attributes.ctime.into() });
 }

@@ -1,5 +1,5 @@
-//! Which shard holds a name: the partition maps that this client has learned. A map may be old; the shard that no longer
-//! holds a name answers with a newer one.
+//! Maps names to shards by the partition maps that this client has learned. A map may be outdated; a shard that no
+//! longer has a name replies with a newer map.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -7,15 +7,16 @@ use varve_env::key_hash::KeyHashing;
 use varve_proto::WireMap;
 use varve_types::{InodeId, NameHash, PartitionMap, ShardCount, ShardId};
 
-/// Maps of one generation: with 512 bytes a map at most, both together stay below 32 MiB. A map that was dropped is
-/// learned again from the first answer `Moved`.
+/// Maps per generation: at most 512 bytes each, so both generations together stay below 32 MiB. A dropped map is
+/// learned again from the next reply `Moved`.
 const MAPS_MAX: usize = 32 * 1024;
 
-/// Directories that were never split are not in here: their map is known without being told.
+/// Directories that were never split have no entry: their map is known without a reply.
 #[derive(Default)]
 struct Maps {
     recent: HashMap<InodeId, PartitionMap, KeyHashing>,
-    /// What was recent before `recent` became full. What is used moves up; the rest goes when `recent` is full again.
+    /// The maps that were recent before `recent` became full. A map that is used moves up; the rest is dropped when
+    /// `recent` is full again.
     older: HashMap<InodeId, PartitionMap, KeyHashing>,
 }
 
@@ -42,7 +43,7 @@ impl Routing {
         maps.find(directory).cloned().unwrap_or_else(|| PartitionMap::whole(self.shards))
     }
 
-    /// Learns a map. `false`: it is no map of this volume, or says nothing new.
+    /// Learns a map. `false`: it is not a map of this volume, or contains nothing new.
     pub fn learn(&self, directory: InodeId, reported: &WireMap) -> bool {
         let Some(reported) = reported.to_map(self.shards) else {
             tracing::warn!(%directory, "the server sent a partition map that is not of this volume");

@@ -1,4 +1,5 @@
-//! This client's stay with its server: slots that number its calls, and files whose last close the server must hear of.
+//! The client's session with its server: slots that number its calls, and releases, which notify the server of closed
+//! files.
 
 use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
@@ -8,7 +9,7 @@ use varve_env::clock::Instant;
 use varve_proto::CallId;
 use varve_types::{InodeId, SessionId, ShardCount, ShardId};
 
-/// A lane of the session that carries one call at a time and numbers them from 1.
+/// A slot of the session: it carries one call at a time and numbers its calls from 1.
 struct SessionSlot {
     number: u32,
     calls: u64,
@@ -16,21 +17,20 @@ struct SessionSlot {
 
 #[derive(Default)]
 struct Slots {
-    /// Last used first, so that a client with few threads keeps to few slots, for each of which the server remembers
-    /// an answer.
+    /// Last used first, so that a client with few threads uses few slots. The server stores a reply for each slot.
     free: Vec<SessionSlot>,
     made: u32,
 }
 
 #[derive(Default)]
 struct Releases {
-    /// Closed files that the server has not been told of, by shard.
+    /// Closed files whose release was not sent yet, by shard.
     waiting: Vec<Vec<InodeId>>,
-    /// Where each of them waits.
+    /// The shard of each pending release.
     waiting_at: HashMap<InodeId, ShardId>,
-    /// Told in a request that has not been answered.
+    /// Sent in a request that has not been answered.
     reported: HashSet<InodeId>,
-    /// Files that the server may be about to have as open, with when and where it is to be told that they are closed.
+    /// Files that the server may still open, with the time and shard for their releases.
     later: HashMap<InodeId, (Instant, ShardId)>,
 }
 
@@ -43,15 +43,15 @@ impl Releases {
     }
 }
 
-/// What became of a release before its file is opened again.
+/// The state of a release when its file is opened again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakenBack {
-    /// None was waiting.
+    /// None was pending.
     Nothing,
-    /// The server has the file as open in this session, or is about to, and is not told any more that it is closed, as it would
-    /// have been from then on.
+    /// The server has the file open in this session, or may still open it. The pending release, which could have been
+    /// sent from this time on, is withdrawn.
     Release(Instant),
-    /// The server is being told at this moment, and might hear of the release after the open; ask again shortly.
+    /// The release is in flight, and might arrive after the open; try again shortly.
     NotYet,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct ClientSession {
     releases: Mutex<Releases>,
 }
 
-/// Releases that travel with one request: a request stays small, and the rest goes with the next one.
+/// Releases in one request: a request stays small, and the rest goes with the next one.
 const RELEASES_PER_REQUEST_MAX: usize = 512;
 
 impl ClientSession {
@@ -81,24 +81,24 @@ impl ClientSession {
         SlotGuard { session: self, slot }
     }
 
-    /// The last handle of `inode`, which the server has as open, is closed; to be told to `shard`.
+    /// Queues a release of `inode`, whose last handle is closed and which the server has open, for `shard`.
     pub fn release(&self, shard: ShardId, inode: InodeId) {
         self.releases.lock().wait(shard, inode);
     }
 
-    /// The same of one that the server may yet come to have as open: to be told from `then` on.
+    /// Queues a release of a file that the server may still open; it is sent from `then` on.
     pub fn release_from(&self, then: Instant, shard: ShardId, inode: InodeId) {
         self.releases.lock().later.insert(inode, (then, shard));
     }
 
-    /// What was to be told from before `now` on waits to be told.
+    /// Makes the releases pending whose time is before `now`.
     pub fn release_due(&self, now: Instant) {
         let mut releases = self.releases.lock();
         let due: Vec<_> = releases.later.extract_if(|_, (then, _)| *then <= now).collect();
         due.into_iter().for_each(|(inode, (_, shard))| releases.wait(shard, inode));
     }
 
-    /// Before `inode` is opened again: takes back a release that waits.
+    /// Called before `inode` is opened again: withdraws a pending release.
     pub fn take_back(&self, inode: InodeId) -> TakenBack {
         let mut releases = self.releases.lock();
         if releases.reported.contains(&inode) {
@@ -112,7 +112,7 @@ impl ClientSession {
         TakenBack::Release(Instant(Duration::ZERO))
     }
 
-    /// What a request to `shard` shall tell; given back with [`ClientSession::reported`].
+    /// The releases to send in a request to `shard`; the result goes to [`ClientSession::releases_sent`].
     pub fn releases_to_send(&self, shard: ShardId) -> Vec<u64> {
         let mut releases = self.releases.lock();
         let releases = &mut *releases;
@@ -129,8 +129,8 @@ impl ClientSession {
         telling.into_iter().map(|inode| inode.0).collect()
     }
 
-    /// A request that told `inodes` to `shard` has been answered, or never will be: then they are told again, for it may not
-    /// have arrived.
+    /// A request with the releases of `inodes` to `shard` has been answered or has failed. After a failure they are
+    /// queued again, because the request may not have arrived.
     pub fn releases_sent(&self, shard: ShardId, inodes: &[u64], answered: bool) {
         if inodes.is_empty() {
             return;
@@ -144,7 +144,7 @@ impl ClientSession {
         }
     }
 
-    /// Shards that have something to be told.
+    /// Shards with pending releases.
     pub fn untold(&self) -> Vec<ShardId> {
         let releases = self.releases.lock();
         let shards = releases.waiting.iter().enumerate().filter(|(_, waiting)| !waiting.is_empty());
@@ -152,7 +152,7 @@ impl ClientSession {
     }
 }
 
-/// A slot in use; given back when dropped.
+/// A slot in use; dropping it returns the slot.
 pub(crate) struct SlotGuard<'a> {
     session: &'a ClientSession,
     slot: SessionSlot,

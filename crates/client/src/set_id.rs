@@ -1,38 +1,38 @@
-//! Set-user-id and set-group-id bits fall when somebody without privilege writes.
+//! Clears set-user-id and set-group-id bits when an unprivileged user writes.
 
 use crate::files::OpenInode;
 use crate::{FileSystem, Handle, NodeInfo, Result};
 use varve_types::{Credentials, FileKind, InodeId, Mode, SetAttributes};
 
-/// What is known of the set-id bits of an open file.
+/// The state of the set-id bits of an open file.
 #[derive(Default)]
 pub(crate) struct SetId {
-    /// It had none when its mode was last told. Of a change by another mount this one hears with its next call about the file.
+    /// The mode in the last reply had none. A change by another mount becomes known with the next call about the file.
     none: bool,
-    /// Times that its mode was changed from here.
+    /// Number of mode changes by this client.
     changes: u64,
 }
 
 impl SetId {
-    /// The file's mode as the server has just told it.
+    /// Stores the mode from a reply of the server.
     pub fn seen(&mut self, mode: Mode) {
         self.none = mode.without(Mode::SET_UID).without(Mode::SET_GID) == mode;
     }
 
-    /// Its mode may be another one.
+    /// Records that the mode may have changed.
     pub fn changed(&mut self) {
         *self = SetId { none: false, changes: self.changes + 1 };
     }
 }
 
 impl FileSystem {
-    /// `caller`, who is not privileged, writes through `handle`: what [`FileSystem::drop_set_id`] does, where there may be
-    /// such bits.
+    /// Called before `caller`, who is not privileged, writes through `handle`: like [`FileSystem::drop_set_id`], if
+    /// there may be such bits.
     pub async fn drop_set_id_of(&self, handle: Handle, caller: impl FnOnce() -> Credentials) -> Result<()> {
         self.drop_set_id_of_open(&self.files.handle(handle)?.inode, caller).await
     }
 
-    /// The same of an open file.
+    /// The same for an open file.
     pub(crate) async fn drop_set_id_of_open(
         &self,
         open: &OpenInode,
@@ -53,11 +53,12 @@ impl FileSystem {
         Ok(())
     }
 
-    /// `caller`, who is not privileged, is about to write to `inode`, or says no more of whom it is to belong to than that it
-    /// does: clears the set-id bits that Linux clears then, which are S_ISUID, and S_ISGID where the group may execute the
-    /// file or the caller is not of the group. (root keeps them when it writes; what comes in its name is chown(2).) Done as the
-    /// file's owner, for a writer may have no other right than its open descriptor; so not for others where nobody here can
-    /// write the file. Directories keep them.
+    /// Clears set-id bits as Linux does, before `caller`, who is not privileged, writes to `inode`, or makes a chown(2)
+    /// call that changes neither owner nor group. The bits are S_ISUID, and S_ISGID if the group may execute the file
+    /// or the caller is not in the group. (root keeps the bits when it writes; a request with root's credentials is a
+    /// chown(2).) The change is made as the file's owner, because a writer may have no other right than its open
+    /// descriptor. So it is not made for other users if this client has no writer of the file. Directories keep the
+    /// bits.
     pub async fn drop_set_id(&self, caller: &Credentials, inode: InodeId) -> Result<NodeInfo> {
         let node = self.attributes(caller, inode).await?;
         let written = || self.files.find(inode).is_some_and(|open| open.counts.lock().writers > 0);

@@ -1,7 +1,7 @@
-//! How requests reach the workers of a server.
+//! Sends requests to the workers of a server.
 //!
-//! [`Transport`] is the seam: over sockets it blocks ([`blocking`]), in a simulated cluster it will wait on the simulated
-//! network. What is above it (sessions, retries, routing) does not know the difference.
+//! [`Transport`] is the boundary: over sockets it blocks ([`blocking`]); in a simulated cluster it will wait on the
+//! simulated network. The layers above (sessions, retries, routing) do not distinguish them.
 
 pub mod blocking;
 mod connection;
@@ -16,10 +16,11 @@ use varve_env::clock::Instant;
 use varve_proto::{Request, Response};
 use varve_types::ShardId;
 
-/// A server that has been found and has welcomed this session.
+/// A server that was found and has accepted this session.
 #[derive(Debug)]
 pub struct FoundServer {
-    /// Counts the servers (or the same one, found again) that this client has had; from 1.
+    /// Number of the server among those that this client has found; the same server found again counts anew. Starts at
+    /// 1.
     pub found: u64,
     /// The worker that owns each shard, by shard.
     pub owners: Vec<u16>,
@@ -28,30 +29,30 @@ pub struct FoundServer {
 }
 
 impl FoundServer {
-    /// The worker to ask about `shard`.
+    /// The worker for requests about `shard`.
     pub fn worker_of(&self, shard: ShardId) -> usize {
         self.owners.get(usize::from(shard.0)).map_or(0, |worker| usize::from(*worker))
     }
 }
 
-/// Why no server was found.
+/// The reason why no server was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FindError {
-    /// Nobody serves the volume, or the one who should does not answer: it may come back.
+    /// The volume has no server, or the server does not answer: it may come back.
     #[error("{0}")]
     Absent(String),
-    /// The server does not want this client, or is not what it should be: asking again is of no use.
+    /// The server refuses this client, or is not the expected one: a retry is of no use.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Why a request has no response.
+/// The reason why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The connection broke; the server may or may not have done what was asked.
+    /// The connection broke; the server may or may not have executed the request.
     #[error("the connection to the server is lost: {0}")]
     Lost(String),
-    /// The deadline passed without an answer.
+    /// The deadline passed without a response.
     #[error("the server has not answered in time")]
     Deadline,
     /// The request cannot be sent at all.
@@ -60,8 +61,8 @@ pub enum CallError {
 }
 
 pub trait Transport: Send + Sync {
-    /// Looks up who serves the volume now and shakes hands; `found` numbers the answer. All connections to an earlier
-    /// server are given up.
+    /// Finds the present server of the volume and performs the handshake; `found` becomes its number. All connections
+    /// to an earlier server are given up.
     fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<FoundServer>, FindError>>;
 
     /// Sends `request` to a worker of `server` and waits for its response, at most until `deadline`.
@@ -73,28 +74,29 @@ pub trait Transport: Send + Sync {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Response, CallError>>;
 
-    /// Lets `wait` pass.
+    /// Waits for the time `wait`.
     fn pause(&self, wait: Duration) -> BoxFuture<'_, ()>;
 
-    /// A request will follow soon, probably to the worker that was asked last. Waits for nothing.
+    /// Announces a request that will follow soon, probably to the last used worker. Does not block.
     fn rouse(&self) {}
 
-    /// Ends all connections; nothing is called afterwards.
+    /// Ends all connections; no other method is called afterwards.
     fn close(&self);
 
-    /// How many calls are under way that no thread waits for and whose answers have to be [looked for](Transport::bring_answers).
+    /// Number of calls in progress without a waiting thread, whose replies must be [polled
+    /// for](Transport::bring_answers).
     fn awaited(&self) -> usize {
         0
     }
 
-    /// Has the asynchronous operations taken up whose answers have come; how many those were. Waits for nothing.
+    /// Resumes the asynchronous operations whose replies have arrived; returns their number. Does not block.
     fn bring_answers(&self, _take_up: fn(Waker)) -> usize {
         0
     }
 
-    /// Ends the calls whose deadline has passed and that no thread waits for, if there can be any. Waits for nothing.
+    /// Ends the calls without a waiting thread whose deadline has passed, if the transport has any. Does not block.
     fn end_late(&self) {}
 
-    /// Closes connections that were not needed for a while, if there can be any.
+    /// Closes connections that were not needed for a while, if the transport has any.
     fn close_surplus(&self) {}
 }

@@ -1,13 +1,13 @@
-//! What is of unknown outcome: names and inodes that a change could have touched which ended in an error that does not
-//! say that nothing was changed. It may have been made, or be made later.
+//! Tracks unknown outcomes: names and inodes of a change that failed with an error that does not exclude that it took
+//! effect. The change may have been made, or may be made later.
 //!
-//! Nothing that is of unknown outcome is believed, by this client or by its frontend's kernel: each question for it
-//! goes to the server. It stays so for the rest of the client's life, for nobody can say when the last moment has
-//! passed at which the change could be made. What the kernel was told before is told back to it by the frontend
+//! State with an unknown outcome is cached neither by this client nor by its frontend's kernel: each request for it
+//! goes to the server. It stays so for the rest of the client's life, because there is no time after which the change
+//! can no longer be made. The frontend invalidates what the kernel has cached before
 //! ([`FileSystem::next_unknown_outcome`]).
 //!
-//! Kept is no more than [`UNKNOWN_OUTCOMES_MAX`] of each kind; when there are more, everything is of unknown outcome.
-//! While nothing is, a question costs the load of one word.
+//! At most [`UNKNOWN_OUTCOMES_MAX`] of each kind are kept; when there are more, everything is treated as unknown. While
+//! there are none, a check costs the load of one word.
 
 use crate::{Failure, FileSystem};
 use parking_lot::Mutex;
@@ -17,21 +17,21 @@ use std::time::Duration;
 use varve_env::key_hash::KeyHashing;
 use varve_types::{Credentials, InodeId, Name, NameHash};
 
-/// Names of unknown outcome, and inodes, before everything is: more than all the threads of a mount leave behind in
-/// minutes of trouble with a store that hangs, and less than 1 MiB.
+/// Names, and inodes, with unknown outcome, before everything is treated as unknown: more than all the threads of a
+/// mount leave behind in minutes with a hanging store, and less than 1 MiB.
 const UNKNOWN_OUTCOMES_MAX: usize = 4096;
 
-/// Unknown outcomes that the frontend has not told its kernel of. With more, what the kernel believed before is
-/// believed until its hour is over.
+/// Unknown outcomes that the frontend has not reported to its kernel. If there are more, the kernel's cached state
+/// stays valid until its hour is over.
 const UNTOLD_MAX: usize = 4 * UNKNOWN_OUTCOMES_MAX;
 
-/// Names of one inode under which it may be instead: a rename that failed is tried again under few others.
+/// Alternative names of one inode: a failed rename is retried under few other names.
 const PLACES_MAX: usize = 4;
 
-/// What a frontend takes back from its kernel.
+/// Kernel state that a frontend must invalidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnknownOutcome {
-    /// What a name means, or that it means nothing.
+    /// The inode of a name, or that the name does not exist.
     Name(InodeId, Name),
     /// The attributes of an inode.
     Attributes(InodeId),
@@ -45,7 +45,7 @@ pub(crate) struct UnknownOutcomes {
 
 #[derive(Default)]
 struct OutcomeTable {
-    /// A frontend tells its kernel of unknown outcomes.
+    /// A frontend reports unknown outcomes to its kernel.
     heard: bool,
     everything: bool,
     names: HashSet<(InodeId, NameHash), KeyHashing>,
@@ -57,7 +57,7 @@ struct OutcomeTable {
 }
 
 impl UnknownOutcomes {
-    /// Whether what the name means is of unknown outcome.
+    /// Whether the inode of the name is unknown.
     pub fn of_name(&self, parent: InodeId, name: &[u8]) -> bool {
         self.any.load(Relaxed) && {
             let held = self.held.lock();
@@ -65,7 +65,7 @@ impl UnknownOutcomes {
         }
     }
 
-    /// Whether the attributes of `inode` are of unknown outcome.
+    /// Whether the attributes of `inode` are unknown.
     pub fn of_inode(&self, inode: InodeId) -> bool {
         self.any.load(Relaxed) && {
             let held = self.held.lock();
@@ -73,7 +73,7 @@ impl UnknownOutcomes {
         }
     }
 
-    /// Other names under which `inode` may be.
+    /// Other names that `inode` may have.
     pub fn places(&self, inode: InodeId) -> Vec<(InodeId, Name)> {
         match self.any.load(Relaxed) {
             true => self.held.lock().inodes.get(&inode).cloned().unwrap_or_default(),
@@ -92,7 +92,7 @@ impl UnknownOutcomes {
         self.any.store(true, Relaxed);
     }
 
-    /// `place`: a name that it may have now.
+    /// `place`: a name that the inode may have now.
     fn add_inode(&self, inode: InodeId, place: Option<(InodeId, &Name)>) {
         let mut held = self.held.lock();
         let known = held.inodes.contains_key(&inode);
@@ -114,18 +114,19 @@ impl UnknownOutcomes {
         self.any.store(true, Relaxed);
     }
 
-    /// A change could have touched nobody knows what.
+    /// Records a change that could have affected unknown names and inodes.
     fn add_everything(&self) {
         self.held.lock().believe_nothing();
         self.any.store(true, Relaxed);
     }
 
-    /// The next doubt that the kernel is to be told of.
+    /// The next unknown outcome to report to the kernel.
     fn take(&self) -> Option<UnknownOutcome> {
         self.held.lock().untold.pop_front()
     }
 
-    /// To be told later: the place that it was taken from is free, or was taken meanwhile by one.
+    /// Puts an outcome back, to be reported later. The slot that it was taken from is free, or was reused by one new
+    /// outcome.
     fn put_back(&self, unknown_outcome: UnknownOutcome) {
         self.held.lock().untold.push_back(unknown_outcome);
     }
@@ -162,8 +163,8 @@ impl OutcomeTable {
 }
 
 impl FileSystem {
-    /// The `failure` of a change that could have touched these names, and these inodes; `None` among them is one that is not
-    /// known.
+    /// Records the `failure` of a change that could have affected these names and inodes; `None` is an inode that is
+    /// not known.
     pub(crate) fn unknown_outcome(
         &self,
         failure: Failure,
@@ -183,7 +184,7 @@ impl FileSystem {
         failure
     }
 
-    /// The `failure` of a rename between two names, of what they meant. What the new one meant may have been nothing.
+    /// Records the `failure` of a rename between two names and of their inodes. The new name may not have existed.
     pub(crate) fn mark_rename_unknown(
         &self,
         failure: Failure,
@@ -200,7 +201,7 @@ impl FileSystem {
         self.unknown_outcome(failure, &[(parent, name), (new_parent, new_name)], &inodes)
     }
 
-    /// How long the kernel may believe that there is no such name.
+    /// How long the kernel may cache that a name does not exist.
     pub fn absent_ttl(&self, parent: InodeId, name: &[u8]) -> Duration {
         match self.core.unknown_outcomes.of_name(parent, name) {
             true => Duration::ZERO,
@@ -208,15 +209,15 @@ impl FileSystem {
         }
     }
 
-    /// From now on, a frontend asks what has come of unknown outcome.
+    /// Called by a frontend that will fetch unknown outcomes from now on.
     pub fn subscribe_unknown_outcomes(&self) {
         self.core.unknown_outcomes.held.lock().heard = true;
     }
 
-    /// What has come of unknown outcome, each thing once, for a frontend whose kernel was told before what to believe.
-    /// A name comes when the server answers for it, for two reasons: before that the kernel can learn nothing better,
-    /// and while it takes a name back it waits for whoever uses the directory, who would wait for the server. So this
-    /// may wait, until the deadline of each shard that does not answer.
+    /// The new unknown outcomes, each once, for a frontend whose kernel may have cached the state before. A name is
+    /// returned only when the server answers for it, for two reasons. Before that, the kernel cannot get newer state.
+    /// And to invalidate a name, the kernel waits for every request in its directory, which in turn would wait for the
+    /// server. So this call may block, until the deadline of each shard that does not answer.
     pub fn next_unknown_outcome(&self) -> Vec<UnknownOutcome> {
         let (core, mut reported, mut silent) = (&self.core, Vec::new(), HashSet::new());
         for _ in 0..core.unknown_outcomes.untold() {
@@ -256,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Promise: what is of unknown outcome stays so, and is told once; nothing else is.
+    /// Promise: an unknown outcome stays unknown, and is reported once; nothing else is.
     #[test]
     fn unknown_outcome_is_reported_once() {
         let unknown_outcomes = heard();
@@ -280,8 +281,8 @@ mod tests {
         assert!(!unknown_outcomes.of_inode(ROOT));
     }
 
-    /// Promise: unknown outcomes are bounded; beyond that everything is of unknown outcome, and what was believed of a
-    /// name or inode is still told back.
+    /// Promise: unknown outcomes are bounded; beyond the bound everything is treated as unknown, and cached names and
+    /// inodes are still reported.
     #[test]
     fn too_many_unknown_outcomes_distrust_everything() {
         for many in [
@@ -302,7 +303,7 @@ mod tests {
         assert!(unknown_outcomes.of_inode(InodeId(5)) && unknown_outcomes.of_name(InodeId(5), b"other"));
     }
 
-    /// Promise: the last places of an inode are remembered, few and each once.
+    /// Promise: the last locations of an inode are remembered, few and each once.
     #[test]
     fn locations_of_an_inode_are_bounded() {
         let unknown_outcomes = UnknownOutcomes::default();

@@ -8,14 +8,14 @@ use varve_env::{disk, reserve};
 use varve_proto::{Call, Reply, ShardStatus};
 use varve_types::{Errno, Name, ShardId};
 
-/// What statfs(2) shows: the store's space and files, for the volume lives in them.
+/// The result of statfs(2): the space and files of the store, which the volume shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeStatistics {
-    /// Bytes that one of the blocks below counts.
+    /// Size of the blocks below, in bytes.
     pub block_bytes: u64,
     pub blocks: u64,
     pub blocks_free: u64,
-    /// To those who are not root, before the volume refuses what would grow: the store's, less what is kept back.
+    /// Available to users other than root, before the volume refuses writes: the store's, less the reserve.
     pub blocks_available: u64,
     pub files: u64,
     pub files_free: u64,
@@ -41,14 +41,14 @@ impl FileSystem {
         .await
     }
 
-    /// Returns when everything acknowledged before is on disk, and the sizes of closed files are settled that could not be
-    /// when it was time.
+    /// Returns when everything acknowledged before is on disk, and the sizes of closed files that could not be recorded
+    /// in time are recorded.
     pub async fn sync(&self) -> Result<()> {
         self.count(Operation::Sync, async {
             self.write_back_all().await?;
             self.sync_backing_files()?;
             self.sync_all_shards().await?;
-            // When all else went, so that nobody waits for a store that is in trouble.
+            // Last, so that nothing else waits for a store that fails.
             if self.record_late_sizes().await? {
                 self.sync_all_shards().await?;
             }
@@ -64,12 +64,12 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Backing files, those closed without fsync included, by syncing the store's file system.
+    /// Syncs backing files, including those closed without fsync, by a syncfs of the store's file system.
     pub(crate) fn sync_backing_files(&self) -> Result<()> {
         let store = &self.core.config.store;
         let data = store.data();
         match disk::sync_file_system(&data) {
-            // No file was ever large.
+            // The volume never had a large file.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && store.lacks(&data).is_ok_and(|none| none) => {
                 Ok(())
             }
@@ -85,7 +85,7 @@ impl FileSystem {
         }
     }
 
-    /// Has the server hold this moment of the whole volume under `number`, chosen at random, for
+    /// Makes the server keep a consistent snapshot of the whole volume under `number`, chosen at random, for
     /// [`Self::read_snapshot`].
     pub async fn take_snapshot(&self, number: u64) -> Result<()> {
         match self.core.ask_shard(ShardId(0), Call::TakeSnapshot { number }).await? {
@@ -94,7 +94,7 @@ impl FileSystem {
         }
     }
 
-    /// Rows of `shard` at the moment `number`, as they are stored: those with keys in `from..end`, at most about
+    /// Rows of `shard` in the snapshot `number`, as they are stored: those with keys in `from..end`, at most about
     /// `bytes_max` of them; none when there are no more.
     pub async fn read_snapshot(
         &self,
@@ -135,7 +135,7 @@ impl FileSystem {
         Err(Failure::new(Errno::EINVAL, format!("there is no shard {shard}: the volume has {shards}")))
     }
 
-    /// Writes back, syncs and ends the session. Handles that are still open are closed. Nothing can be asked afterwards.
+    /// Writes back, syncs and ends the session. Handles that are still open are closed. No call is possible afterwards.
     pub async fn shutdown(&self) -> Result<()> {
         self.finish_async_ops().await;
         self.background.stop();
@@ -149,7 +149,7 @@ impl FileSystem {
         for handle in self.files.handles() {
             self.release(handle).await;
         }
-        // Of what was given up just now, too: the server hears no more of this session.
+        // Also releases of files that were given up just now: the server gets no further message of this session.
         self.core.session.release_due(Instant(Duration::MAX));
         self.send_releases().await;
         self.record_all_sizes().await;
@@ -158,7 +158,7 @@ impl FileSystem {
         written.and(synced)
     }
 
-    /// [`FileSystem::shutdown`] has come to its end.
+    /// Whether [`FileSystem::shutdown`] has finished.
     pub fn is_shut_down(&self) -> bool {
         self.core.is_closed()
     }

@@ -1,6 +1,7 @@
-//! What to ask of a run so that a detector's frames go to a directory in time: looked up of the file system, and measured.
-//! Filters on simulated frames, writers on the store alone, and then whole runs of those that promise most.
-//! Entry: [`advise`].
+//! Recommends run settings with which a detector's frames reach a directory in time.
+//!
+//! The recommendation uses properties of the file system and measurements: filters on simulated frames, writers on the
+//! store alone, and then whole runs of the most promising combinations. Entry: [`advise`].
 
 mod probe;
 mod store;
@@ -19,53 +20,53 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A margin from which on a smaller file is worth more than a greater margin.
+/// With at least this margin, a smaller file is preferred to a greater margin.
 const MARGIN_WANTED: f64 = 1.5;
-/// Where the file system tells no stripe: a write that every store takes well.
+/// Alignment used when the file system reports no stripe size: a write size that every store handles well.
 const ALIGNMENT_BYTES: u64 = 4 << 20;
-/// Shorter stripes are written several at a time.
+/// Stripes shorter than this are combined into writes of at least this size.
 const ALIGNMENT_BYTES_MIN: u64 = 1 << 20;
-/// Chunks below it may cost more in the index than they are worth; it is tried to put frames together.
+/// Chunks below this size may cost more in the index than they are worth, so several frames to a chunk are tried.
 const CHUNK_BYTES_MIN: u64 = 1 << 20;
-/// Chunks above it keep one thread busy for too long while others wait; frames are divided.
+/// Chunks above this size keep one thread busy for too long while others wait, so frames are divided.
 const CHUNK_BYTES_MAX: u64 = 64 << 20;
 
-/// What is asked.
+/// The parameters of [`advise`].
 #[derive(Clone, Debug)]
 pub struct AdviceRequest {
     pub directory: PathBuf,
     pub name: String,
     pub model: DetectorModel,
-    /// Frames a second.
+    /// Frames per second.
     pub rate: f64,
-    /// How far bitshuffle+LZ4 compresses the frames.
+    /// Compression ratio of the frames with bitshuffle+LZ4.
     pub ratio: f64,
-    /// For the probes altogether.
+    /// Total time for the probes.
     pub time: Duration,
-    /// Threads that may be used.
+    /// Upper limit for the number of threads.
     pub threads_max: usize,
 }
 
-/// What is proposed, and what was measured. It is stored in the file of a run that uses it.
+/// The recommended settings and the measurements behind them. A run that uses them stores them in its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
     pub model: String,
     pub element: ElementType,
-    /// Sides of a frame, the slowest first.
+    /// Sides of a frame, slowest first.
     pub frame: Vec<u64>,
     pub rate_hz: f64,
     pub directory: PathBuf,
     pub store: Store,
-    /// As in a run's description; `None`: the frame.
+    /// Chunk sides as in a dataset spec; `None`: one frame.
     pub chunk: Option<Vec<u64>>,
     /// Writes end at multiples of this.
     pub alignment_bytes: u64,
-    /// Threads that compress and write.
+    /// Number of threads that compress and write.
     pub writers: usize,
     pub filter: Filter,
-    /// Of the best trial: durable frames a second.
+    /// Durable frames per second in the best trial.
     pub frames_per_s: f64,
-    /// How many times the rate that is needed.
+    /// `frames_per_s` divided by the required rate.
     pub margin: f64,
     pub filters: Vec<FilterProbe>,
     pub writes: Vec<WriteProbe>,
@@ -86,10 +87,10 @@ pub enum AdviseError {
     Model(#[from] OutOfReach),
 }
 
-/// Probes the directory for about [`AdviceRequest::time`]; nothing stays there.
+/// Probes the directory for about [`AdviceRequest::time`]. All probe files are removed again.
 ///
 /// # Errors
-/// If the directory cannot be written, or has no room.
+/// If the directory cannot be written, or has too little free space.
 pub fn advise(request: &AdviceRequest) -> Result<Advice, AdviseError> {
     let io = |source| AdviseError::Io { path: request.directory.clone(), source };
     let simulator = Simulator::new(request.model.clone(), request.ratio, 1)?;
@@ -105,7 +106,7 @@ pub fn advise(request: &AdviceRequest) -> Result<Advice, AdviseError> {
     let writes = probe.writes(alignment_bytes, request.time.mul_f64(0.35)).map_err(io)?;
     let best = writes.iter().max_by(|one, other| one.bytes_per_s.total_cmp(&other.bytes_per_s));
     let (writers, bytes_per_s) = best.map_or((1, 0.0), |best| (best.writers, best.bytes_per_s));
-    // Compression and writes follow each other on the same threads: what the slower of both allows is the most there is.
+    // The same threads compress and then write, so the slower step bounds the rate.
     let promise = |probe: &FilterProbe| probe.frames_per_s.min(bytes_per_s * probe.ratio / frame_bytes(request) as f64);
     let mut promising: Vec<&FilterProbe> = filters.iter().collect();
     promising.sort_by(|one, other| promise(other).total_cmp(&promise(one)));
@@ -141,7 +142,8 @@ pub fn advise(request: &AdviceRequest) -> Result<Advice, AdviseError> {
     })
 }
 
-/// The smallest file among those with margin enough, and with the fewest chunks; if none has, the fastest.
+/// Returns the trial with the smallest file among those with enough margin, and of these the one with the largest
+/// chunks. If no trial has enough margin, returns the fastest.
 fn choose(trials: &[Trial], rate: f64) -> &Trial {
     let enough = trials.iter().filter(|trial| trial.frames_per_s >= MARGIN_WANTED * rate);
     let elements = |trial: &Trial| trial.chunk.as_ref().map_or(0, |chunk| chunk.iter().product::<u64>());
@@ -164,8 +166,8 @@ fn alignment(store: &Store) -> u64 {
     }
 }
 
-/// Chunks worth a trial: a frame, unless it is very large; and several, if it is small. Frames that are put together come
-/// within a second.
+/// Chunk shapes to try: one frame, or a part of it if it is very large, and several frames if one is small. Frames of
+/// one chunk arrive within a second.
 fn chunks(frame: &[u64], element: ElementType, rate: f64) -> Vec<Option<Vec<u64>>> {
     let (height, width) = (frame[0], frame[1]);
     let bytes = height * width * element.size() as u64;
@@ -177,18 +179,18 @@ fn chunks(frame: &[u64], element: ElementType, rate: f64) -> Vec<Option<Vec<u64>
     [None].into_iter().chain(several.map(Some)).collect()
 }
 
-/// Three decimals: as JSON, the number comes back as it was.
+/// Rounds to three decimals, so that the number survives a round trip through JSON.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
 impl Advice {
-    /// Whether the best that was found is fast enough.
+    /// Whether the best trial is fast enough.
     pub fn reaches(&self) -> bool {
         self.margin >= 1.0
     }
 
-    /// What the trials say is the narrowest place.
+    /// The bottleneck according to the measurements.
     pub fn narrowest(&self) -> &'static str {
         let stored = |trial: &&Trial| trial.filter == self.filter && trial.chunk == self.chunk;
         let bytes = self.frame.iter().product::<u64>() as f64 * self.element.size() as f64;
@@ -199,10 +201,10 @@ impl Advice {
         if store < compression { "the store" } else { "compression" }
     }
 
-    /// Puts the proposal into a run's description.
+    /// Copies the recommendation into a dataset spec.
     ///
     /// # Errors
-    /// If the run's frames are others.
+    /// If the run's frames have another shape or element type.
     pub fn apply(&self, description: &mut DatasetSpec) -> Result<(), String> {
         if self.frame != description.frame || self.element != description.element {
             return Err(format!(
@@ -230,7 +232,7 @@ impl Advice {
         Ok(())
     }
 
-    /// How a run is written that uses it.
+    /// The writer settings of a run that uses the recommendation.
     pub fn settings(&self, settings: Settings) -> Settings {
         Settings {
             threads: self.writers.max(1),
@@ -241,7 +243,7 @@ impl Advice {
     }
 }
 
-/// Removes what a probe leaves behind, whatever becomes of it.
+/// Removes the files of a probe when dropped, even after a failure.
 struct RemoveOnDrop(PathBuf);
 
 impl RemoveOnDrop {
@@ -263,7 +265,7 @@ impl Drop for RemoveOnDrop {
     }
 }
 
-/// A name that nobody else takes.
+/// A random name that no other process uses.
 fn scratch(directory: &Path, what: &str) -> RemoveOnDrop {
     let random: [u8; 8] = varve_env::random::bytes();
     RemoveOnDrop(directory.join(format!(".varve-advise-{:016x}-{what}", u64::from_le_bytes(random))))

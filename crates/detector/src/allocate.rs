@@ -1,6 +1,6 @@
-//! Addresses in the file, handed out rising and never twice: a reader of an old index must find there what it names. What
-//! one process writes lies without a gap; extents of others are aligned, for two hosts that shared a page would overwrite
-//! each other on some stores.
+//! Allocates addresses in the file. Addresses rise and are never reused: a reader of an old index must find the bytes
+//! that its index names. Bytes that one process writes lie without gaps. Extents of other processes are aligned to
+//! pages, because on some stores two hosts that share a page overwrite each other's bytes.
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
-/// Makes a hole of a part of the file that nothing lies in, so that it takes no space; answers whether the store can.
+/// Punches a hole into an unused part of the file, so that it takes no space. Returns whether the store supports holes.
 ///
 /// # Errors
-/// If the store can, and does not.
+/// If the store supports holes and the call fails.
 pub fn punch(file: &File, Range { start, end }: Range<u64>) -> io::Result<bool> {
     if start >= end {
         return Ok(true);
@@ -27,7 +27,7 @@ pub fn punch(file: &File, Range { start, end }: Range<u64>) -> io::Result<bool> 
     }
 }
 
-/// What of extents that were handed out has never been named: nobody reads it, whatever lies there.
+/// The parts of granted extents that no journal entry has named. No reader depends on their content.
 #[derive(Debug, Default)]
 pub struct Unnamed(BTreeMap<u64, u64>);
 
@@ -36,7 +36,7 @@ impl Unnamed {
         self.0.insert(extent.start, extent.end);
     }
 
-    /// Something lies there now.
+    /// Removes a range that a journal entry names.
     pub fn name(&mut self, Range { start, end }: Range<u64>) {
         while let Some((from, to)) = self.0.range(..end).next_back().map(|(from, to)| (*from, *to)) {
             if to <= start {
@@ -51,29 +51,29 @@ impl Unnamed {
         }
     }
 
-    /// Those below `end`.
+    /// The unnamed ranges below `end`.
     pub fn below(&self, end: u64) -> impl Iterator<Item = Range<u64>> {
         self.0.range(..end).map(move |(from, to)| *from..(*to).min(end))
     }
 }
 
-/// Extents begin and end at whole pages, which is what hosts must not share.
+/// Extents begin and end at whole pages, because hosts must not share a page.
 pub const PAGE_BYTES: u64 = 4096;
 
 #[derive(Debug)]
 pub struct Allocator {
     next: AtomicU64,
-    /// One past the last byte that anything lies at.
+    /// End of the last used byte.
     used: AtomicU64,
 }
 
 impl Allocator {
-    /// Everything below `start` is taken.
+    /// Treats everything below `start` as used.
     pub fn new(start: u64) -> Allocator {
         Allocator { next: AtomicU64::new(start.next_multiple_of(PAGE_BYTES)), used: AtomicU64::new(start) }
     }
 
-    /// At least `bytes`, in whole pages, from a multiple of `align` on.
+    /// Allocates at least `bytes`, in whole pages, starting at a multiple of `align`.
     pub fn extent(&self, bytes: u64, align: u64) -> Range<u64> {
         let length = bytes.next_multiple_of(PAGE_BYTES);
         let align = align.max(1).next_multiple_of(PAGE_BYTES);
@@ -84,17 +84,17 @@ impl Allocator {
         start..start + length
     }
 
-    /// Exactly `bytes`, for whoever is of this process.
+    /// Allocates exactly `bytes` for a writer in this process.
     pub fn bytes(&self, bytes: u64) -> u64 {
         self.next.fetch_add(bytes, Ordering::Relaxed)
     }
 
-    /// Notes that something lies below `end`.
+    /// Notes that bytes below `end` are used.
     pub fn fill(&self, end: u64) {
         self.used.fetch_max(end, Ordering::Relaxed);
     }
 
-    /// One past the last byte that anything lies at.
+    /// End of the last used byte.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }

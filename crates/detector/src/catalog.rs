@@ -1,4 +1,4 @@
-//! What is known of a run's frames: the one source of a commit. Pure; entries of the journal go in, in any order.
+//! State of all frames of a run, from which commits are written. Pure; journal entries are applied in any order.
 
 use crate::column::Column;
 use crate::dataset_spec::{DatasetSpec, Scalar, ScalarColumn, Structure};
@@ -12,33 +12,33 @@ use std::collections::BTreeSet;
 pub struct Catalog {
     pub description: DatasetSpec,
     pub chunks: ChunkMap,
-    /// By frame, as all columns.
+    /// Indexed by frame number, like all columns.
     pub status: Column,
     /// In the order of [`Times::NAMES`].
     pub times: [Column; 5],
     pub scalars: Vec<(ScalarColumn, Column)>,
-    /// What a layout file may ask of every frame.
+    /// Columns that a layout file may request for every frame.
     pub(crate) layout: Option<LayoutColumns>,
-    /// What NXmx wants to know of the pixels.
+    /// Pixel mask for NXmx.
     pub(crate) mask: Option<Mask>,
-    /// When the first frame was taken, and the last.
+    /// When the first and the last frame were taken.
     span: Option<(Nanoseconds, Nanoseconds)>,
-    /// One past the highest number that came; of a run that is complete, all of a scan that ends.
+    /// One past the highest frame number received. For a complete run: all frames of a bounded scan.
     frames: u64,
-    /// One past the highest frame that has scalars.
+    /// One past the highest frame number with scalars.
     rows: u64,
-    /// Frames by status.
+    /// Number of frames by status.
     counted: [u64; FrameStatus::NAMES.len()],
-    /// Frames that came again, and whose first coming is not entered yet.
+    /// Frames that came again before their first arrival was applied.
     repeated: BTreeSet<u64>,
-    /// How many frames had been published, and when, by which lateness is told; both rise.
+    /// Frame counts and times of past publications, both rising. They decide whether a frame is late.
     published: Vec<(u64, Nanoseconds)>,
 }
 
-/// Frames by what became of them.
+/// Number of frames by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FrameCounts {
-    /// One past the highest number that came; of a run that is complete, all of a scan that ends.
+    /// One past the highest frame number received. For a complete run: all frames of a bounded scan.
     pub frames: u64,
     pub received: u64,
     pub missing: u64,
@@ -81,18 +81,18 @@ impl Catalog {
         self.scalars.push((column, values));
     }
 
-    /// Nanoseconds since 1970 at which the first frame was taken, and the last; received, where the detector does not
-    /// say. `None` before there is one.
+    /// Nanoseconds since 1970 at which the first and the last frame were taken. Falls back to the receive time if the
+    /// detector reports none. `None` before the first frame.
     pub fn span(&self) -> Option<(Nanoseconds, Nanoseconds)> {
         self.span
     }
 
-    /// One past the highest number that came.
+    /// One past the highest frame number received.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Takes in what has been synced at `durable`.
+    /// Applies a journal entry that was synced at `durable`.
     pub fn apply(&mut self, entry: &JournalEntry, durable: Nanoseconds) {
         match entry {
             JournalEntry::ChunkGroup(chunk_group) => self.chunk_group(chunk_group, durable),
@@ -102,7 +102,7 @@ impl Catalog {
             JournalEntry::Scalars { frame, values } => self.row(*frame, values),
             JournalEntry::Duplicate { frame } => match self.status_of(*frame) {
                 FrameStatus::Received | FrameStatus::Late => self.set_status(*frame, FrameStatus::Duplicate),
-                // It came before this one, but is entered later.
+                // The first copy arrived earlier, but its entry is applied later.
                 FrameStatus::Missing | FrameStatus::Damaged => {
                     self.repeated.insert(*frame);
                 }
@@ -111,7 +111,7 @@ impl Catalog {
         }
     }
 
-    /// Values were checked when they were given; a journal's that fit no column are left out.
+    /// Values were checked on receipt; values of a damaged journal that fit no column are skipped.
     fn row(&mut self, frame: u64, values: &[(u32, Scalar)]) {
         for (number, value) in values {
             if let Some((column, elements)) = self.scalars.get_mut(*number as usize)
@@ -132,21 +132,21 @@ impl Catalog {
         FrameStatus::from_byte(self.status.get(frame)[0])
     }
 
-    /// Nothing more comes: what of the scan did not is missing. A scan without end has no such frames.
+    /// Ends the run: frames of the scan that did not arrive are missing. An unbounded scan has no such frames.
     pub fn complete(&mut self) {
         if let Some(frames) = self.description.frames_max() {
             self.reach(frames);
         }
     }
 
-    /// Nothing more comes: frames that have scalars alone are missing, and keep them; and what the data's last row has
-    /// places for is missing, too.
+    /// Ends the run: frames that have only scalars are missing and keep their scalars. Frames that never came in the
+    /// last row of the data are missing, too.
     pub fn keep_rows(&mut self) {
         self.reach(self.rows);
         self.reach(self.frames.next_multiple_of(self.description.row_frames()));
     }
 
-    /// There are so many frames at least, missing until they come.
+    /// Raises the frame count to at least `frames`; new frames are missing until they arrive.
     fn reach(&mut self, frames: u64) {
         if frames <= self.frames {
             return;
@@ -170,11 +170,12 @@ impl Catalog {
         let came = |catalog: &Catalog, frame: u64| {
             !matches!(catalog.status_of(frame), FrameStatus::Missing | FrameStatus::Damaged)
         };
-        // As with scalars, what does not fit was never written by us.
+        // Our writer never writes an entry that does not fit, as with scalars.
         if !entry.fits(&self.description) {
             return;
         }
-        // What has come is not written over, unless the same writer has put it together with what came later.
+        // A frame that has arrived is not overwritten, unless the same writer has combined it with parts that came
+        // later.
         if !entry.again && entry.frames.iter().any(|frame| came(self, frame.number)) {
             for frame in &entry.frames {
                 self.apply(&JournalEntry::Duplicate { frame: frame.number }, durable);
@@ -187,7 +188,7 @@ impl Catalog {
             }
             let status = match frame.missing.is_empty() {
                 false => FrameStatus::Partial,
-                // What readers found of it in part was not late.
+                // A frame that readers already found in part is not late.
                 true if self.repeated.remove(&frame.number) => FrameStatus::Duplicate,
                 true if !came(self, frame.number) && self.is_late(frame) => FrameStatus::Late,
                 true => FrameStatus::Received,
@@ -214,14 +215,14 @@ impl Catalog {
         }
     }
 
-    /// Somebody has seen that the frame came late: entries do not tell when what was published.
+    /// Marks a frame as late when the caller saw it arrive late; journal entries do not record publication times.
     pub fn mark_late(&mut self, frame: u64) {
         if self.status_of(frame) == FrameStatus::Received {
             self.set_status(frame, FrameStatus::Late);
         }
     }
 
-    /// The frame came, but it was not whole, or what lies in the file is not it.
+    /// Marks a frame as damaged: it arrived incomplete, or its bytes in the file are wrong.
     fn damage(&mut self, frame: u64) {
         if self.status_of(frame) == FrameStatus::Missing {
             self.set_status(frame, FrameStatus::Damaged);
@@ -234,18 +235,18 @@ impl Catalog {
         [&mut self.status].into_iter().chain(&mut self.times).chain(scalars).chain(layout)
     }
 
-    /// Bytes of a row of each column.
+    /// Bytes per row of each column.
     pub fn widths(&mut self) -> Vec<u64> {
         self.columns().map(|column| column.row_bytes()).collect()
     }
 
-    /// Bytes that [`Catalog::store`] will answer at most.
+    /// Upper limit for the bytes that [`Catalog::store`] returns.
     pub fn changed_bytes(&mut self) -> u64 {
         self.columns().map(|column| column.changed_bytes()).sum()
     }
 
-    /// What of the columns has changed, to be written from `base` on before the tree that names it. All columns are then
-    /// as long as there are frames.
+    /// Returns the changed chunks of all columns, to be written at `base` before the tree that refers to them.
+    /// Afterwards all columns are as long as the number of frames.
     pub fn store(&mut self, base: u64) -> Vec<u8> {
         let frames = self.frames;
         let mut block = Vec::new();
@@ -256,17 +257,18 @@ impl Catalog {
         block
     }
 
-    /// All frames so far have been published by `now`.
+    /// Notes that all frames so far were published at `now`.
     pub fn publish(&mut self, now: Nanoseconds) {
         if self.published.last().is_none_or(|(frames, _)| *frames < self.frames) {
             self.published.push((self.frames, now));
         }
     }
 
-    /// Whether a higher frame had been published when it came; that others overtook it here is no lateness.
+    /// Whether a higher frame had been published when this one was received. Being overtaken by unpublished frames does
+    /// not count.
     fn is_late(&self, frame: &FrameEntry) -> bool {
         let [_, received, ..] = frame.times;
-        // One that had come damaged was published itself, and nothing above it.
+        // A publication of exactly `number + 1` frames has no higher frame; it may have this one, marked as damaged.
         let at = self.published.partition_point(|(frames, _)| *frames <= frame.number + 1);
         self.published.get(at).is_some_and(|(_, time)| *time < received)
     }
@@ -285,7 +287,7 @@ impl Catalog {
     }
 }
 
-/// Coordinates of `number` in a row-major array with these sides.
+/// Coordinates of element `number` in a row-major array with these sides.
 pub fn unravel(mut number: u64, sides: &[u64]) -> Vec<u64> {
     let mut coordinates = vec![0; sides.len()];
     for (coordinate, side) in coordinates.iter_mut().zip(sides).rev() {
@@ -295,7 +297,7 @@ pub fn unravel(mut number: u64, sides: &[u64]) -> Vec<u64> {
     coordinates
 }
 
-/// The number of `coordinates` in a row-major array with these sides, of which the first does not matter.
+/// Index of `coordinates` in a row-major array with these sides. The first side has no effect.
 pub fn ravel(coordinates: &[u64], sides: &[u64]) -> u64 {
     coordinates.iter().zip(sides).fold(0, |number, (coordinate, side)| number * side + coordinate)
 }

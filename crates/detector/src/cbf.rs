@@ -1,5 +1,5 @@
-//! miniCBF files, an image each, as Pilatus detectors write them: a header of text, and the pixels compressed by CBF's byte
-//! offsets. What we read and write of the format is in `formats/cbf.md`.
+//! miniCBF files as Pilatus detectors write them: one image a file, with a text header and pixels compressed by CBF
+//! byte offsets. `formats/cbf.md` describes the subset that is read and written.
 //!
 //! Entries: [`CbfImage::encode`], [`decode`].
 
@@ -8,14 +8,14 @@ pub mod byte_offset;
 use crate::hdf5::ElementType;
 use std::fmt::Write as _;
 
-/// Comes before the pixels.
+/// Marker in front of the pixels.
 const START_OF_BINARY: [u8; 4] = [0x0c, 0x1a, 0x04, 0xd5];
 const BOUNDARY: &str = "--CIF-BINARY-FORMAT-SECTION--";
 /// Zero bytes after the pixels, for readers that read whole blocks.
 const PADDING_BYTES: usize = 4095;
-/// A header is a few KiB, with the tables that some beamlines add far below this.
+/// A header is a few KiB; the tables that some beamlines add stay far below this.
 const HEADER_BYTES_MAX: usize = 1 << 20;
-/// As of a run's frame.
+/// Same limit as for a run's frame.
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
 const TYPES: [(ElementType, &str); 6] = [
@@ -45,11 +45,11 @@ pub struct CbfImage {
 }
 
 impl CbfImage {
-    /// The bytes of a file. `name`: of the data block, as `run_00001`; `header`: lines of the miniCBF header, such as
-    /// `Exposure_time 0.04 s`.
+    /// Encodes a CBF file. `name` is the name of the data block, such as `run_00001`; `header` has the lines of the
+    /// miniCBF header, such as `Exposure_time 0.04 s`.
     ///
     /// # Errors
-    /// If CBF has no such elements.
+    /// If CBF does not support the element type.
     pub fn encode(&self, name: &str, header: &[String]) -> Result<Vec<u8>, BadCbf> {
         let Some((_, kind)) = TYPES.iter().find(|(element, _)| *element == self.element) else {
             return bad(format!("CBF keeps integers of 8 to 32 bits, not {}", self.element));
@@ -84,7 +84,7 @@ impl CbfImage {
 }
 
 /// # Errors
-/// If `file` is no CBF file of one image compressed by byte offsets, or is damaged; says why.
+/// If `file` is not a CBF file of one image compressed by byte offsets, or is damaged. The error says why.
 pub fn decode(file: &[u8]) -> Result<CbfImage, BadCbf> {
     if !file.starts_with(b"###CBF:") {
         return bad("it does not begin with ###CBF:");
@@ -118,7 +118,7 @@ pub fn decode(file: &[u8]) -> Result<CbfImage, BadCbf> {
     let binary = &file[start + START_OF_BINARY.len()..];
     let size = usize::try_from(number("X-Binary-Size")?).unwrap_or(usize::MAX);
     let Some(binary) = binary.get(..size) else { return bad("it is cut short") };
-    // No compression takes less than a byte a pixel: what cannot hold that many is not given memory.
+    // A compressed pixel takes at least one byte, so a shorter body is refused before memory is allocated.
     if (binary.len() as u64) < bytes / element.size() as u64 {
         return bad("it has fewer pixels than its header says");
     }

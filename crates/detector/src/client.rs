@@ -1,8 +1,8 @@
-//! Bringing frames to the service: over several connections, with a bound on what is under way, and again after any of
-//! them, or the service, has died. Entry: [`Client::connect`].
+//! Client that sends frames to the service over several connections. It bounds the frames in flight, and resends them
+//! after a connection or the service has failed. Entry: [`Client::connect`].
 //!
-//! Invariants: a frame stays here until it is acknowledged at the level that was asked for; scalars stay until they are in
-//! the service's journal and their frames, if this client brought them, are acknowledged.
+//! Invariants: the client keeps a frame until it is acknowledged at the requested level. It keeps scalars until they
+//! are in the service's journal and their frames, if this client sent them, are acknowledged.
 
 mod connection;
 mod scalars;
@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Notices that are kept for who asks; there may be one a frame.
+/// Upper limit for notices that the caller has not fetched; there may be one per frame.
 const NOTICES_MAX: usize = 1024;
-/// So many errors `protocol` one after the other, with nothing acknowledged between them, are no damage on the way.
+/// This many consecutive `protocol` errors, with nothing acknowledged in between, are not transmission damage.
 const PROTOCOL_ERRORS: u32 = 10;
 
 #[derive(Clone, Debug)]
@@ -33,26 +33,26 @@ pub struct ClientOptions {
     /// `HOST:PORT`.
     pub address: String,
     pub run: String,
-    /// Empty: the one that a service of this user has published on this host, if any.
+    /// If empty, the client uses the token that a service of this user has published on this host, if any.
     pub token: String,
     /// `None`: the service listens without TLS.
     pub tls: Option<ClientTls>,
-    /// JSON that starts the run if there is none; empty: it is started otherwise.
+    /// JSON that starts the run if it does not exist; empty: the run is started by other means.
     pub start: String,
     pub role: StreamRole,
     pub source: u16,
     pub connections: u16,
-    /// A frame is kept until it is acknowledged at this level.
+    /// The client keeps a frame until it is acknowledged at this level.
     pub level: AckLevel,
     pub checksum: BodyChecksum,
-    /// How long the service may let a frame wait for room before it drops it; `None`: for ever.
+    /// How long the service may let a frame wait for queue space before it drops the frame; `None`: for ever.
     pub patience: Option<Duration>,
-    /// Bytes of frames that are kept at most; one frame is always taken.
+    /// Upper limit for the bytes of kept frames; a single frame is always accepted.
     pub window_bytes: usize,
-    /// How long a connection that broke is tried again. A service that neither answers nor takes anything is given up as
-    /// broken after as long, but not before 5 s and not after 30.
+    /// How long a broken connection is retried. A service that neither replies nor accepts data counts as broken after
+    /// the same time, but not before 5 s and no later than 30 s.
     pub retry: Duration,
-    /// Who this is: a client that was killed and comes back with the same bytes takes its own place. `None`: somebody new.
+    /// Client identity: a killed client that returns with the same bytes takes its former slot. `None`: a new client.
     pub client: Option<[u8; 16]>,
 }
 
@@ -77,7 +77,7 @@ impl ClientOptions {
     }
 }
 
-/// The bytes of a client that has a name, the same whenever it comes back to a run.
+/// Derives the identity of a named client; it is the same for every connection to a run.
 pub fn identity(run: &str, name: &str) -> [u8; 16] {
     xxhash_rust::xxh3::xxh3_128(format!("{run}\0{name}").as_bytes()).to_le_bytes()
 }
@@ -92,7 +92,7 @@ pub enum ClientError {
     Full { address: String, waited: Duration, why: String },
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// The run, by others: with so many frames and messages of scalars that are not in it as far as is known.
+    /// The run was ended by others. Counts the frames and messages of scalars that are not known to be in it.
     #[error(
         "the run has ended, and {frames} frames and {scalars} messages of scalars brought to it are not acknowledged: begin \
          another, with another name and file"
@@ -104,7 +104,7 @@ pub enum ClientError {
     Scalars(#[from] BadMessage),
 }
 
-/// One frame, or several that follow each other.
+/// One frame or several consecutive ones.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     pub number: u64,
@@ -112,9 +112,9 @@ pub struct Outgoing {
     pub element: ElementType,
     pub sides: Vec<u32>,
     pub frames: u32,
-    /// Of chunks that are filtered already: the filter's name; empty for plain elements.
+    /// Name of the filter of pre-filtered chunks; empty for plain elements.
     pub filter: String,
-    /// The plain elements as one part, or each chunk.
+    /// The plain elements as one part, or one part per chunk.
     pub parts: Vec<Vec<u8>>,
 }
 
@@ -128,19 +128,19 @@ impl Outgoing {
     }
 }
 
-/// Scalars of frames, by name. A value that says nothing is `None`; all others of one name are of one kind.
+/// Scalars of frames, by name. A missing value is `None`; all other values of one name have the same kind.
 #[derive(Clone, Debug)]
 pub struct Scalars {
     pub names: Vec<String>,
     pub rows: Vec<ScalarRow>,
 }
 
-/// What END says.
+/// Meaning of the END message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The source is complete.
     Source,
-    /// Only the connections end: the run waits for its client to come back.
+    /// Only the connections end; the run waits for its client to come back.
     Connection,
 }
 
@@ -155,7 +155,7 @@ pub struct Client {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What the connections share.
+/// State shared by the connections.
 pub(crate) struct ClientShared {
     pub options: ClientOptions,
     pub id: [u8; 16],
@@ -166,36 +166,36 @@ pub(crate) struct ClientShared {
 #[derive(Default)]
 pub(crate) struct ClientState {
     pub waiting: VecDeque<QueuedItem>,
-    /// Sent or waiting, by first number, until acknowledged at the level asked for.
+    /// Frames sent or queued and not acknowledged at the requested level, by first number.
     pub kept: BTreeMap<u64, Arc<Outgoing>>,
     pub kept_bytes: usize,
     pub sent_scalars: SentScalars,
     pub acknowledged: [Ranges; 3],
-    /// Frames that the service will not have.
+    /// Frames that the service dropped or refused.
     pub over: Ranges,
     pub notices: VecDeque<Notice>,
     pub dropped: u64,
-    /// Frames that the caller had to drop itself.
+    /// Frames that the caller had to drop.
     pub lost: u64,
     pub welcomed: u16,
-    /// Of the stream, as the service last agreed to.
+    /// Protocol version that the service last agreed to.
     pub version: u16,
-    /// How often the caller has begun to wait for all that it brought.
+    /// How often the caller has begun to wait until everything is acknowledged.
     pub flushes: u64,
-    /// Nothing more is brought: connections say END once nothing waits and nothing is kept.
+    /// Set when no more frames come. Connections send END once nothing is queued and nothing is kept.
     pub ending: Option<Ending>,
     pub finished: Option<FinishedHead>,
     pub failed: Option<ClientError>,
-    /// Errors `protocol` since a frame was last acknowledged, or given up.
+    /// `protocol` errors since a frame was last acknowledged or given up.
     pub protocol_errors: u32,
     pub closed: bool,
 }
 
 impl Client {
-    /// Connects, and starts the run if the options say how.
+    /// Connects, and starts the run if the options describe it.
     ///
     /// # Errors
-    /// If the service cannot be reached within the time for retries, or refuses.
+    /// If the service cannot be reached within the retry time, or refuses.
     pub fn connect(options: ClientOptions) -> Result<Client, ClientError> {
         let connections = options.connections.max(1);
         let unreachable = |why: String| ClientError::Unreachable { address: options.address.clone(), why };
@@ -241,13 +241,13 @@ impl Client {
         }
     }
 
-    /// Brings frames, as soon as there is room for them among those that are kept.
+    /// Sends frames as soon as the window has space for them.
     ///
     /// # Errors
-    /// If the client has failed, no run numbers a frame so, or no room is found within `wait`: the caller keeps what it
-    /// gave.
+    /// If the client has failed, the frame number is invalid, or the window has no space within `wait`. The caller then
+    /// keeps the frames.
     pub fn send(&self, out: Outgoing, wait: Duration) -> Result<(), ClientError> {
-        // The highest number says that there is none, and is what -1 becomes.
+        // The highest number stands for "no frame", and -1 becomes it when read as unsigned.
         if out.number >= NO_FRAME - u64::from(out.frames) {
             return Err(ClientError::Number(out.number));
         }
@@ -268,13 +268,13 @@ impl Client {
         Ok(())
     }
 
-    /// Brings scalars, as soon as there is room for them among those that are not in the service's journal yet.
+    /// Sends scalars as soon as the queue of scalars that are not in the service's journal has space.
     ///
     /// # Errors
-    /// If the client has failed, no room is found within `wait`, or the values of a name are not of one kind, or of one
-    /// that the service does not know.
+    /// If the client has failed, the queue has no space within `wait`, or the values of a name have different kinds or
+    /// a kind that the service does not support.
     pub fn scalars(&self, scalars: Scalars, wait: Duration) -> Result<(), ClientError> {
-        /// Messages; of them, and of those that were sent and are kept.
+        /// Upper limit for queued messages, and for sent messages that are kept.
         const WAITING_MAX: usize = 4096;
         let head = ScalarsHead::of(&scalars.names, &scalars.rows)?;
         let scalars = Arc::new(Coded { head, rows: scalars.rows });
@@ -287,44 +287,44 @@ impl Client {
         Ok(())
     }
 
-    /// Counts frames that could not be brought.
+    /// Counts frames that the caller could not send.
     pub fn lost(&self, frames: u64) {
         self.shared.state.lock().lost += frames;
     }
 
-    /// The frames of the run acknowledged at a level, which must be the client's own, or below.
+    /// The frames of the run acknowledged at a level, which must not be above the client's own.
     pub fn acknowledged(&self, level: AckLevel) -> Ranges {
         self.shared.state.lock().acknowledged[level as usize].clone()
     }
 
-    /// Whether a frame of the run is acknowledged at a level; as of [`Client::acknowledged`].
+    /// Whether a frame of the run is acknowledged at a level; see [`Client::acknowledged`].
     pub fn acknowledged_frame(&self, level: AckLevel, number: u64) -> bool {
         self.shared.state.lock().acknowledged[level as usize].contains(number)
     }
 
-    /// Frames dropped by the service, and lost by the caller.
+    /// Frames dropped by the service plus frames lost by the caller.
     pub fn dropped(&self) -> u64 {
         let state = self.shared.state.lock();
         state.dropped + state.lost
     }
 
-    /// What the service has said of single frames, once.
+    /// Returns the service's notices about single frames and removes them.
     pub fn notices(&self) -> Vec<Notice> {
         self.shared.state.lock().notices.drain(..).collect()
     }
 
-    /// Waits until all frames are acknowledged at the client's level, and all scalars are in the service's journal.
-    /// Frames that share chunks with others do not wait for those: where it is called between them, their chunks are
-    /// written again.
+    /// Waits until all frames are acknowledged at the client's level and all scalars are in the service's journal.
+    /// Frames that share chunks with frames still to come are written now. Their chunks are written again when those
+    /// frames come.
     ///
     /// # Errors
-    /// If they are not in time, or the client has failed.
+    /// If the wait times out, or the client has failed.
     pub fn settle(&self, wait: Duration) -> Result<(), ClientError> {
         self.flush();
         self.wait(wait, |state| state.is_settled().then_some(()))
     }
 
-    /// Says that nothing more comes, and waits for the end of the run.
+    /// Declares the source complete and waits for the end of the run.
     ///
     /// # Errors
     /// If the run does not end well, or not in time.
@@ -332,10 +332,10 @@ impl Client {
         self.end(Ending::Source, wait)
     }
 
-    /// Ends the connections without saying that this source is complete, once all that was brought is durable.
+    /// Ends the connections once all sent frames are durable, without declaring the source complete.
     ///
     /// # Errors
-    /// If it is not in time, or the client has failed.
+    /// If the wait times out, or the client has failed.
     pub fn leave(self, wait: Duration) -> Result<FinishedHead, ClientError> {
         self.end(Ending::Connection, wait)
     }
@@ -353,7 +353,7 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// Connections end; a run is not told that its client is complete.
+    /// Closes the connections without declaring the source complete.
     fn drop(&mut self) {
         self.shared.state.lock().closed = true;
         self.shared.changed.notify_all();
@@ -366,17 +366,17 @@ impl Drop for Client {
 }
 
 impl ClientState {
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     pub fn is_settled(&self) -> bool {
         self.waiting.is_empty() && self.kept.is_empty() && self.sent_scalars.is_empty()
     }
 
-    /// Nothing that is brought from now on would come to the run.
+    /// Whether the run accepts nothing more from this client.
     fn is_over(&self) -> bool {
         self.failed.is_some() || self.finished.is_some()
     }
 
-    /// The run's counts, if it has ended with all that was brought.
+    /// The counts of a run that has ended with everything that this client sent.
     fn has_ended_well(&mut self) -> Option<FinishedHead> {
         self.finished.filter(|_| self.is_settled())
     }
@@ -400,7 +400,7 @@ impl ClientState {
         }
     }
 
-    /// Lets go what has been acknowledged, or given up, of the messages that begin in `range`.
+    /// Drops the messages that begin in `range` and whose frames are all acknowledged or given up.
     fn settle_kept(&mut self, level: AckLevel, range: std::ops::Range<u64>) {
         let (reached, over) = (&self.acknowledged[level as usize], &self.over);
         let is_settled = |out: &Outgoing| out.numbers().all(|number| reached.contains(number) || over.contains(number));
@@ -415,23 +415,23 @@ impl ClientState {
         self.sent_scalars.settle(&self.kept);
     }
 
-    /// Whether it helps to connect again after this.
+    /// Whether reconnecting may help after this refusal.
     pub fn passes(&mut self, refusal: &StreamRefusal) -> bool {
         self.protocol_errors += u32::from(refusal.code == ErrorCode::Protocol);
         refusal.code.passes() && self.protocol_errors < PROTOCOL_ERRORS
     }
 
-    /// Something of what a connection brought is not as it should be.
+    /// Handles a notice about something that a connection sent.
     pub fn take_notice(&mut self, connection: u16, notice: Notice, own: AckLevel) {
         self.dropped += u64::from(notice.code == NoticeCode::Dropped && notice.frame != NO_FRAME);
         let before = self.kept.range(..=notice.frame).next_back().map(|(number, out)| (*number, out.numbers()));
         if let Some((number, numbers)) = before.filter(|(_, numbers)| numbers.contains(&notice.frame)) {
             match notice.code {
                 NoticeCode::Dropped => self.over.add(notice.frame..notice.frame + 1),
-                // The shape of a message is refused as a whole, under its first number.
+                // A wrong message shape is refused for the whole message, under its first number.
                 NoticeCode::Refused if notice.frame == number => self.over.add(numbers),
                 NoticeCode::Refused => self.over.add(notice.frame..notice.frame + 1),
-                // Where it came before, that may have been acknowledged before this message was brought; or it will be.
+                // An earlier copy may already have been acknowledged, or will be.
                 NoticeCode::Duplicate | NoticeCode::Damaged => {}
             }
             self.settle_kept(own, number..number + 1);
@@ -439,7 +439,7 @@ impl ClientState {
         if notice.code == NoticeCode::Damaged {
             match self.kept.get(&notice.frame) {
                 Some(out) => self.waiting.push_back(QueuedItem::Frames { out: Arc::clone(out), again: true }),
-                // Not frames: scalars.
+                // The notice concerns scalars.
                 None if notice.frame == NO_FRAME => {
                     let unsure = self.sent_scalars.take_unsure(connection);
                     self.waiting.extend(unsure.into_iter().map(QueuedItem::Scalars));

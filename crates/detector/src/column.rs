@@ -1,22 +1,23 @@
-//! One value a frame, as a dataset that grows: status, times, scalars. Kept in memory; in the file in chunks of which a
-//! commit writes only those that have changed, each to a new place, so that readers of the commit before keep theirs.
+//! A growing dataset with one value per frame: status, times, scalars. The values are in memory. In the file they lie
+//! in chunks; a commit writes only changed chunks, each to a new address, so that readers of the previous commit keep
+//! theirs.
 
 use crate::hdf5::{Attribute, ChunkMap, ChunkRecord, Dataset, Datatype, Grid, Storage};
 use std::collections::BTreeSet;
 
-/// Rows of a chunk. A commit rewrites about one chunk a column; the index has an element for each.
+/// Rows per chunk. A commit rewrites about one chunk per column; the index has one element per chunk.
 pub const CHUNK_ROWS: u64 = 1024;
-/// Blocks begin at multiples of this.
+/// Alignment of chunks.
 const ALIGN: u64 = 8;
 
 #[derive(Debug)]
 pub struct Column {
     datatype: Datatype,
-    /// Of a row.
+    /// Fill value of one row.
     fill: Vec<u8>,
     data: Vec<u8>,
     chunks: ChunkMap,
-    /// Chunks that have changed since they were stored.
+    /// Chunks that changed since they were last stored.
     changed: BTreeSet<u64>,
 }
 
@@ -29,7 +30,7 @@ impl Column {
         Column::of(grid, datatype, fill)
     }
 
-    /// Several elements a row, 0 where nothing came.
+    /// A column with several elements per row; missing elements are 0.
     pub fn wide(datatype: Datatype, elements: u64) -> Column {
         let fill = vec![0; datatype.size() * elements as usize];
         let (max, chunk) = (vec![None, Some(elements)], vec![CHUNK_ROWS, elements]);
@@ -52,12 +53,12 @@ impl Column {
         self.changed.insert(row / CHUNK_ROWS);
     }
 
-    /// The element of a row; what never came is the fill value.
+    /// The element of a row, or the fill value if none was set.
     pub fn get(&self, row: u64) -> &[u8] {
         self.stored(row).unwrap_or(&self.fill)
     }
 
-    /// Whether anything but the fill value came for a row.
+    /// Whether a row differs from the fill value.
     pub fn has(&self, row: u64) -> bool {
         self.get(row) != self.fill
     }
@@ -75,7 +76,7 @@ impl Column {
         &self.datatype
     }
 
-    /// Makes the dataset at least so long.
+    /// Extends the dataset to at least `rows` rows.
     pub fn grow(&mut self, rows: u64) {
         let mut dims = self.chunks.grid().dims().to_vec();
         dims[0] = rows;
@@ -90,12 +91,12 @@ impl Column {
         CHUNK_ROWS * self.row_bytes()
     }
 
-    /// Bytes that [`Column::store`] will append at most.
+    /// Upper limit for the bytes that [`Column::store`] appends.
     pub fn changed_bytes(&self) -> u64 {
         self.changed.len() as u64 * self.chunk_bytes().next_multiple_of(ALIGN)
     }
 
-    /// Appends the chunks that have changed to `block`, whose first byte will lie at `base`.
+    /// Appends the changed chunks to `block`, whose first byte goes to file offset `base`.
     pub fn store(&mut self, base: u64, block: &mut Vec<u8>) {
         for chunk in std::mem::take(&mut self.changed) {
             block.resize(block.len().next_multiple_of(ALIGN as usize), 0);

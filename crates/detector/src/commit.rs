@@ -1,6 +1,7 @@
-//! Publishing: the whole metadata written where nothing lies, synced, then the superblock that leads to it. Nothing that
-//! a superblock ever led to is changed, so that whoever opens the file at any moment opens a whole one. Each goes to room
-//! that was set aside before ([`crate::space_reservation`]).
+//! Publication of a commit. The complete metadata are written to unused space and synced; then the superblock that
+//! refers to them is written and synced. Nothing that a superblock ever referred to changes, so a reader that opens the
+//! file at any time finds a complete file. Metadata are written to space reserved in advance
+//! ([`crate::space_reservation`]).
 
 use crate::catalog::Catalog;
 use crate::hdf5::superblock::Superblock;
@@ -12,21 +13,21 @@ use parking_lot::Mutex;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// What a commit came to.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Published {
-    /// Of the file as readers see it.
+    /// End of the file as readers see it.
     pub end: u64,
-    /// What the commit takes in the file, and keeps.
+    /// Bytes of the file that the commit occupies permanently.
     pub bytes: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PublishError {
-    /// Nothing was written: what is known can be published later, when frames that came meanwhile are known too.
+    /// Nothing was written. A later commit can publish the same state and the frames that came meanwhile.
     #[error("there is no room for a commit: {0}")]
     NoRoom(io::Error),
-    /// Readers see the commit before.
+    /// Readers see the previous commit.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -39,10 +40,10 @@ impl From<PublishError> for io::Error {
     }
 }
 
-/// Writes what `catalog` knows and makes it what readers see. Chunks must have been synced before.
+/// Writes the state of `catalog` and makes it visible to readers. The chunks must already be synced.
 ///
 /// # Errors
-/// If the file cannot be written or synced, or there is no room.
+/// If the file cannot be written or synced, or has no space.
 pub(crate) fn publish(
     space: Space<'_>,
     room: &Mutex<SpaceReservation>,
@@ -52,7 +53,7 @@ pub(crate) fn publish(
     let place = room.lock().begin(space, catalog.changed_bytes()).map_err(PublishError::NoRoom)?;
     let columns = place.columns;
     file.write_all_at(&catalog.store(columns.start), columns.start)?;
-    // Its length does not depend on where it lies: made once to learn it, and again at its address.
+    // The length does not depend on the address: the image is built once for its length and again at its address.
     let bytes_needed = image(catalog, 0)?.0.len() as u64;
     let place = room.lock().settle(space, place.tree, bytes_needed)?;
     let (bytes, root) = image(catalog, place.start)?;

@@ -1,4 +1,4 @@
-//! Asking the service over HTTP, as the commands do.
+//! HTTP client for the service's control interface, as the commands use it.
 
 use crate::tls::{self, ClientTls};
 use crate::token;
@@ -11,19 +11,19 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
-/// A hundred runs' statuses are far below.
+/// The statuses of a hundred runs are far below this limit.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     #[error("no service answers at {address}: {why}")]
     Unreachable { address: String, why: String },
-    /// `code` is the stream's name for it.
+    /// `code` is the stream protocol's name for the error.
     #[error("{text}")]
     Refused { code: String, text: String },
 }
 
-/// Text of a service as a terminal may show it: control characters are escaped.
+/// Escapes control characters in the service's text, so that a terminal can show it.
 pub fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()
@@ -33,7 +33,7 @@ pub fn printable(text: &str) -> String {
 #[derive(Clone, Debug)]
 pub struct Control {
     pub address: String,
-    /// `None`: the one that a service of this user has published on this host, if any.
+    /// `None`: the client uses the token that a service of this user has published on this host, if any.
     pub token: Option<String>,
     /// `None`: the service listens without TLS.
     pub tls: Option<ClientTls>,

@@ -1,5 +1,5 @@
-//! What is said of a run before it starts: shape, type, chunks, filter, structure. It is checked as a whole, so that a run
-//! that starts can be written to its end.
+//! Dataset spec: shape, element type, chunks, filter and structure of a run, given before it starts. The spec is
+//! checked as a whole, so that a run that starts can be written to its end.
 
 mod check;
 mod fill;
@@ -19,64 +19,68 @@ use nxmx::Nxmx;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// An object header takes attributes and links below 64 KiB each; names are far below.
+/// An object header holds attributes and links of less than 64 KiB each; names stay far below.
 const NAME_BYTES_MAX: usize = 255;
-/// As an attribute it must fit a message of an object header, which has less than 64 KiB with the name.
+/// A value is an attribute and must fit one message of an object header, which has less than 64 KiB including the name.
 pub const VALUE_BYTES_MAX: usize = 60_000;
-/// The index of an array has 32 bits.
+/// Array indexes have 32-bit element numbers.
 pub(crate) const PLACES_MAX: u64 = u32::MAX as u64;
-/// So far may frames lie from each other in an index before many have come, as where several processes begin at once in the
-/// midst of a scan: places that are free take memory, and room in each commit, only near one that is not.
+/// Number of index elements that may be unused before many frames have arrived, as when several processes start at once
+/// in the middle of a scan. Unused elements take memory, and space in each commit, only near used ones.
 pub(crate) const PLACES_FREE: u64 = 1 << 26;
-/// Tables have a place for every number: where only one of so many has a frame, a client that sends little takes much memory.
+/// Number of frame numbers that one received frame may account for. Tables have an entry for every number, so a client
+/// that sends few frames with sparse numbers would take much memory.
 pub(crate) const NUMBERS_A_FRAME: u64 = 1 << 10;
-/// Where chunks whose addresses follow from their numbers begin; stores' stripes are multiples or parts of it.
+/// First address of chunks whose addresses follow from their numbers. Stripe sizes of stores divide it or are multiples
+/// of it.
 const IMPLICIT_BASE: u64 = 1 << 20;
 
-/// One run. In JSON, with unknown keys refused.
+/// The spec of one run. Its JSON form refuses unknown keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a description: an object with `element`, `frame` and others")]
 pub struct DatasetSpec {
     pub element: ElementType,
-    /// Sides of a frame in elements, the slowest first.
+    /// Sides of a frame in elements, slowest first.
     pub frame: Vec<u64>,
-    /// Sides of the scan, the slowest first; `null` where it has no end, which only the first may have. Absent: one
-    /// side without end.
+    /// Sides of the scan, slowest first. `null` is an unlimited side; only the first side may be unlimited. Absent: one
+    /// unlimited side.
     #[serde(default = "endless")]
     pub scan: Vec<Option<u64>>,
-    /// How far the sides of the scan may be extended after the run; `null`: without end. Absent: not beyond `scan`.
-    /// Several sides without end give the file a B-tree for an index.
+    /// Limits to which the sides of the scan may be extended after the run; `null`: unlimited. Absent: `scan`. With
+    /// several unlimited sides the index of the file is a B-tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scan_max: Option<Vec<Option<u64>>>,
-    /// Sides of a chunk within a frame, or of the scan and the frame if it holds several frames; absent: the frame.
+    /// Sides of a chunk within a frame, or of the scan and the frame if a chunk holds several frames. Absent: the
+    /// frame.
     #[serde(default)]
     pub chunk: Option<Vec<u64>>,
-    /// The regions of a detector of several elements, of which each comes from its own source; absent: one source that
-    /// brings whole frames. What lies between regions reads as the fill value.
+    /// Regions of a multi-module detector, each sent by its own source. Absent: one source that sends whole frames.
+    /// Elements between regions read as the fill value.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Region>,
     #[serde(default = "bslz4")]
     pub filter: Filter,
-    /// A user's own filter, which runs after `filter`.
+    /// A user's own filter, applied after `filter`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<PluginChoice>,
-    /// What missing elements read as, which an element must be able to be; absent: zero.
+    /// Value of missing elements; the element type must be able to represent it. Absent: zero.
     #[serde(default)]
     pub fill: Option<Fill>,
     #[serde(default)]
     pub structure: Structure,
-    /// The scalars of each frame, in the order in which their numbers count.
+    /// The scalars of each frame. The position of a column is its number.
     #[serde(default)]
     pub scalars: Vec<ScalarColumn>,
-    /// What holds for the whole run, by name: a group `values` beside the scalars, or a layout's NDAttributes that are no scalars.
+    /// Values of the whole run, by name: a group `values` beside the scalars, or a layout's NDAttributes that are not
+    /// scalars.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, RunValue>,
-    /// What NXmx wants to know, for the structure `nexus`.
+    /// Metadata for NXmx, for the structure `nexus`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nxmx: Option<Nxmx>,
     #[serde(default)]
     pub allocate: Allocate,
-    /// What chunk, filter, writers and alignment were chosen by; it is written into the file.
+    /// The advice that chunk, filter, writers and alignment come from; it is stored in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Box<Advice>>,
 }
@@ -89,7 +93,7 @@ fn bslz4() -> Filter {
     Filter::BSLZ4
 }
 
-/// What of a frame one source brings, in elements.
+/// The part of a frame that one source sends, in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a region: an object with `offset` and `shape`")]
 pub struct Region {
@@ -101,16 +105,16 @@ pub struct Region {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Structure {
-    /// `/data` and what belongs to it, at the root.
+    /// `/data` and its companion datasets, at the root.
     #[default]
     Raw,
     /// NXentry, NXinstrument, NXdetector, NXdata.
     Nexus,
-    /// As a layout file says; in JSON its text.
+    /// As a layout file describes; in JSON its text.
     Layout(Layout),
 }
 
-/// What holds for the whole run, as long as nobody says otherwise.
+/// A value that holds for the whole run unless a frame overrides it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a value of `values` must be an integer, a number or a text")]
 pub enum RunValue {
@@ -123,13 +127,13 @@ pub enum RunValue {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocate {
-    /// One after the other, so that many go to the file in one write.
+    /// One after the other, so that many chunks are written at once.
     #[default]
     Packed,
-    /// Each at the space that it takes uncompressed; what is not written stays a hole.
+    /// Each chunk gets the space of its uncompressed size; unwritten bytes stay a hole.
     Sparse,
-    /// Each at the place that its number says, so that the file needs no index. For raw frames of a scan that ends,
-    /// with zero as fill value, for that is how holes read.
+    /// Each chunk has the address that its number determines, so that the file needs no index. For raw frames of a
+    /// bounded scan, with zero as fill value because holes read as zero.
     Implicit,
 }
 
@@ -137,13 +141,13 @@ pub enum Allocate {
 #[error("the run cannot start: {0}")]
 pub struct BadDatasetSpec(pub String);
 
-/// Whether a group's member may have this name.
+/// Whether a member of a group may have this name.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && !matches!(name, "." | "..") && !name.contains(['/', '\0'])
 }
 
 impl DatasetSpec {
-    /// A description with everything by default.
+    /// A spec with default settings.
     pub fn new(element: ElementType, frame: Vec<u64>) -> DatasetSpec {
         DatasetSpec {
             element,
@@ -180,12 +184,12 @@ impl DatasetSpec {
         }
     }
 
-    /// Frames that share chunks: a chunk group.
+    /// Number of frames that share chunks: a chunk group.
     pub fn chunk_group_frames(&self) -> u64 {
         self.chunk_scan().iter().product()
     }
 
-    /// What each source brings.
+    /// The region of each source.
     pub fn regions(&self) -> Vec<Region> {
         match self.sources.is_empty() {
             true => vec![Region { offset: vec![0; self.frame.len()], shape: self.frame.clone() }],
@@ -193,7 +197,7 @@ impl DatasetSpec {
         }
     }
 
-    /// Chunks of a frame along each side.
+    /// Number of chunks of a frame along each side.
     pub fn chunk_counts(&self) -> Vec<u64> {
         self.frame.iter().zip(self.chunk()).map(|(side, chunk)| side.div_ceil(chunk)).collect()
     }
@@ -215,12 +219,12 @@ impl DatasetSpec {
         self.chunk_frame_bytes() * self.chunk_group_frames() as usize
     }
 
-    /// Frames that the run has at most.
+    /// Upper limit for the number of frames in the run.
     pub fn frames_max(&self) -> Option<u64> {
         self.scan.iter().copied().product()
     }
 
-    /// Where in the scan frame `number` lies: row-major.
+    /// Row-major position of frame `number` in the scan.
     pub fn place(&self, number: u64) -> Vec<u64> {
         let mut rest = number;
         let mut place: Vec<u64> = self.scan[1..]
@@ -238,14 +242,14 @@ impl DatasetSpec {
         place
     }
 
-    /// The frame at a place of the scan; `None` outside of it.
+    /// The frame at a position of the scan; `None` outside of it.
     fn number(&self, place: &[u64]) -> Option<u64> {
         let within = place.iter().zip(&self.scan).all(|(at, side)| side.is_none_or(|side| *at < side));
         let sides: Vec<u64> = self.scan.iter().map(|side| side.unwrap_or(0)).collect();
         within.then(|| ravel(place, &sides))
     }
 
-    /// Chunks along each side of the scan; 0 along one without end, which is the first.
+    /// Number of chunks along each side of the scan; 0 along an unlimited side, which is the first.
     fn cells(&self) -> Vec<u64> {
         self.scan
             .iter()
@@ -254,7 +258,7 @@ impl DatasetSpec {
             .collect()
     }
 
-    /// The chunk group that a frame belongs to, and which of the chunk group's frames it is.
+    /// The chunk group of a frame, and the frame's index within it.
     pub fn chunk_group_of(&self, frame: u64) -> (u64, u64) {
         let (place, chunk) = (self.place(frame), self.chunk_scan());
         let cell: Vec<u64> = place.iter().zip(&chunk).map(|(at, chunk)| at / chunk).collect();
@@ -271,8 +275,8 @@ impl DatasetSpec {
         cell
     }
 
-    /// The chunk group of the chunk that begins at this element of the dataset, and its number within a frame; `None`
-    /// of one that the run does not have.
+    /// The chunk group of the chunk that begins at this element of the dataset, and the chunk's number within a frame.
+    /// `None` if the run has no such chunk.
     pub fn chunk_at(&self, offsets: &[u64]) -> Option<(u64, usize)> {
         let sides: Vec<u64> = self.chunk_scan().into_iter().chain(self.chunk()).collect();
         let cells: Vec<Option<u64>> =
@@ -285,7 +289,7 @@ impl DatasetSpec {
         Some((ravel(cell, &self.cells()), ravel(chunk, &self.chunk_counts()) as usize))
     }
 
-    /// The frames of a chunk group, in the order of their places in it.
+    /// The frames of a chunk group, in the order of their slots.
     pub fn frames_of(&self, chunk_group: u64) -> impl Iterator<Item = u64> {
         let (cell, chunk) = (self.cell(chunk_group), self.chunk_scan());
         (0..self.chunk_group_frames()).filter_map(move |slot| {
@@ -295,12 +299,12 @@ impl DatasetSpec {
         })
     }
 
-    /// Frames of one step along the scan's first side.
+    /// Number of frames in one step along the scan's first side.
     pub fn row_frames(&self) -> u64 {
         self.scan[1..].iter().map(|side| side.expect("checked: inner sides end")).product()
     }
 
-    /// The dataset's shape with the frames below `frames`.
+    /// The dataset's shape when it holds the frames below `frames`.
     pub fn grid(&self, frames: u64) -> Grid {
         let mut dims = vec![frames.div_ceil(self.row_frames())];
         dims.extend(self.scan[1..].iter().flatten());
@@ -311,8 +315,8 @@ impl DatasetSpec {
         Grid::new(dims, max, chunk, self.element.size())
     }
 
-    /// One past the place of the frame's last chunk in an index that is an array: it has one for each chunk that may still
-    /// come before. `None` where there is no such index.
+    /// Number of elements that an array index needs for the frame's last chunk, including elements for earlier chunks
+    /// that have not arrived. `None` if the index is not an array.
     pub fn places(&self, frame: u64) -> Option<u64> {
         if !matches!(self.index_kind(), IndexKind::FixedArray | IndexKind::ExtensibleArray) {
             return None;
@@ -322,17 +326,18 @@ impl DatasetSpec {
         Some(self.grid(0).linear(&last).saturating_add(1))
     }
 
-    /// Whether an index can tell of this frame.
+    /// Whether the index can address this frame.
     pub fn takes_frame(&self, frame: u64) -> bool {
         self.places(frame).is_none_or(|places| places <= PLACES_MAX)
     }
 
-    /// Places of the index that each frame that comes may leave free. One that has many chunks may leave out another.
+    /// Number of unused index elements that each received frame may account for. A frame with many chunks may skip
+    /// another one.
     pub(crate) fn places_a_frame(&self) -> u64 {
         NUMBERS_A_FRAME.max(self.chunks_per_frame().saturating_mul(2))
     }
 
-    /// Whether an index can say that a chunk has so many bytes in the file.
+    /// Whether the index can record a chunk of this size.
     pub fn takes_chunk(&self, bytes: u64) -> bool {
         let plain = self.chunk_bytes() as u64;
         match self.is_unfiltered() {
@@ -341,12 +346,12 @@ impl DatasetSpec {
         }
     }
 
-    /// Whether chunks lie in the file as they are.
+    /// Whether chunks are stored unfiltered.
     pub fn is_unfiltered(&self) -> bool {
         self.filter.is_raw() && self.plugin.is_none()
     }
 
-    /// The filters as readers must undo them.
+    /// The filter pipeline that readers must undo.
     pub fn filter_messages(&self) -> Vec<FilterMessage> {
         let mut messages = self.filter.messages(self.element.size(), self.chunk_bytes() as u64);
         if let Some(plugin) = &self.plugin
@@ -357,12 +362,12 @@ impl DatasetSpec {
         messages
     }
 
-    /// Where the chunk with this number lies if addresses follow from numbers.
+    /// Address of chunk number `chunk` when addresses follow from numbers.
     pub fn implicit_address(&self, chunk: u64) -> u64 {
         IMPLICIT_BASE + chunk * self.chunk_bytes() as u64
     }
 
-    /// The first address that is handed out.
+    /// First address that the allocator hands out.
     pub fn first_address(&self) -> u64 {
         match self.allocate {
             Allocate::Implicit => {
@@ -372,7 +377,7 @@ impl DatasetSpec {
         }
     }
 
-    /// How the chunks of the dataset are found.
+    /// The kind of chunk index of the dataset.
     pub fn index_kind(&self) -> IndexKind {
         match self.allocate {
             Allocate::Implicit => IndexKind::Implicit { base: IMPLICIT_BASE },
@@ -386,7 +391,7 @@ impl DatasetSpec {
     }
 }
 
-/// The bits of the nearest half-precision number towards zero; too large a number becomes infinite, too small a one zero.
+/// The bits of a half-precision number, rounded towards zero. Too large values become infinite, too small ones zero.
 pub(crate) fn half(value: f64) -> u16 {
     let bits = (value as f32).to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;

@@ -1,5 +1,5 @@
-//! Filters: how a chunk is compressed, in the framing that HDF5's registered filters read. They run in our own threads,
-//! each with its [`Encoder`]; nothing here knows of files or frames.
+//! Filters: compression of chunks, in the framing that HDF5's registered filters read. They run in the service's own
+//! threads, each with its [`Encoder`]. This module knows nothing of files or frames.
 
 mod bitshuffle;
 mod codec;
@@ -14,9 +14,9 @@ pub use plugin::{FilterRegistration, Plugin, PluginChoice, PluginError};
 
 use crate::hdf5::FilterMessage;
 
-/// The default of zlib.
+/// zlib's default.
 pub const GZIP_LEVEL: u32 = 6;
-/// The default of zstd.
+/// zstd's default.
 pub const ZSTD_LEVEL: i32 = 3;
 
 const GZIP: u16 = 1;
@@ -25,11 +25,11 @@ const LZ4: u16 = 32004;
 const BITSHUFFLE: u16 = 32008;
 const ZSTD: u16 = 32015;
 
-/// How chunks are compressed. In text: `raw`, `gzip:6`, `lz4`, `zstd:3`, `bslz4`, `bszstd:3`, and those without
-/// bitshuffle after `shuffle+`.
+/// How chunks are compressed. As text: `raw`, `gzip:6`, `lz4`, `zstd:3`, `bslz4`, `bszstd:3`; `gzip`, `lz4` and `zstd`
+/// may follow `shuffle+`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// Bytes of equal significance are gathered first.
+    /// Whether bytes of equal significance are grouped before compression.
     pub shuffle: bool,
     pub compression: Compression,
 }
@@ -52,25 +52,25 @@ impl Filter {
         *self == Filter::RAW
     }
 
-    /// Whether a chunk is filtered block by block, each by itself, so that it may come in pieces.
+    /// Whether the filter compresses a chunk in independent blocks, so that a chunk may arrive in pieces.
     pub fn takes_blocks(&self) -> bool {
         matches!(self.compression, Compression::BitshuffleLz4 | Compression::BitshuffleZstd { .. })
     }
 
-    /// Whether a chunk of either reads as one of the other: the level is the writer's alone.
+    /// Whether readers undo both filters in the same way. The compression level matters only to the writer.
     pub fn reads_as(&self, other: &Filter) -> bool {
         let kind = std::mem::discriminant::<Compression>;
         self.shuffle == other.shuffle && kind(&self.compression) == kind(&other.compression)
     }
 
-    /// The pipeline as readers must undo it, for elements of `element_bytes`, in chunks of `chunk_bytes`.
+    /// The filter pipeline that readers must undo, for elements of `element_bytes` in chunks of `chunk_bytes`.
     pub fn messages(&self, element_bytes: usize, chunk_bytes: u64) -> Vec<FilterMessage> {
         let mut messages = Vec::new();
         let element = element_bytes as u32;
         if self.shuffle {
             messages.push(FilterMessage { id: SHUFFLE, name: "shuffle".into(), values: vec![element] });
         }
-        // Version of the bitshuffle filter whose framing this is; block size 0, the default.
+        // Version of the bitshuffle filter with this framing; block size 0 means the default.
         const BITSHUFFLE_VERSION: [u32; 2] = [0, 4];
         let bitshuffle = |codec: &[u32]| {
             let values = [&BITSHUFFLE_VERSION[..], &[element, 0], codec].concat();

@@ -1,6 +1,6 @@
-//! A frame on its way in, and what is known of it afterwards.
+//! A received frame, its status and its times.
 
-/// What one element of a frame is, in memory as in the file.
+/// Type of the elements of a frame, in memory and in the file.
 pub use crate::hdf5::ElementType;
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +9,9 @@ pub type Nanoseconds = u64;
 
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Counted from 0.
+    /// Numbered from 0.
     pub number: u64,
-    /// When the detector says that it took it; 0 if it does not say.
+    /// Time of exposure as the detector reports it; 0 if unknown.
     pub taken: Nanoseconds,
     pub payload: Payload,
 }
@@ -20,15 +20,15 @@ pub struct Frame {
 pub enum Payload {
     /// All elements, row-major, little-endian.
     Plain(Vec<u8>),
-    /// Each chunk as the run's filter makes it, row-major; written as they are.
+    /// Chunks already compressed with the run's filter, row-major; they are written unchanged.
     Filtered(Vec<Blob>),
 }
 
-/// A chunk as the run's filter makes it.
+/// A chunk compressed with the run's filter.
 #[derive(Clone, Debug)]
 pub struct Blob {
     pub bytes: Vec<u8>,
-    /// Their XXH3, where whoever brought them has computed it.
+    /// XXH3 of the bytes, if the receiver has already computed it.
     pub xxh3: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ impl From<Vec<u8>> for Blob {
 }
 
 impl Payload {
-    /// Bytes that it takes in memory.
+    /// Bytes of the payload in memory.
     pub fn bytes(&self) -> usize {
         match self {
             Payload::Plain(bytes) => bytes.len(),
@@ -48,33 +48,32 @@ impl Payload {
     }
 }
 
-/// What a frame's acknowledgement means.
+/// Guarantee that an acknowledgement of a frame gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AckLevel {
-    /// It is in the writer's memory.
+    /// The frame is in the writer's memory.
     Memory,
-    /// Chunk and journal record have been handed to the kernel: it survives the death of the writer.
+    /// Chunk and journal record have been handed to the kernel: the frame survives the death of the writer.
     Written,
-    /// Chunk and journal record have been synced: it survives the loss of power.
+    /// Chunk and journal record have been synced: the frame survives a power loss.
     Durable,
 }
 
-/// What became of a frame; in the file an enumeration of bytes.
+/// Status of a frame; an enumeration of bytes in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum FrameStatus {
-    /// Never came; reads as the fill value.
+    /// The frame was not received; it reads as the fill value.
     Missing = 0,
     Received = 1,
-    /// Came, and its bytes were changed on their way, or were not those that were written when the file was recovered;
-    /// reads as the fill value.
+    /// The frame arrived corrupted, or recovery found bytes other than those written. It reads as the fill value.
     Damaged = 2,
-    /// Came more than once; the first is kept.
+    /// The frame was received more than once; the first copy is kept.
     Duplicate = 3,
-    /// Came after a frame of a higher number had been published.
+    /// The frame was received after a frame with a higher number had been published.
     Late = 4,
-    /// Some of its regions never came; they read as the fill value.
+    /// Some regions were not received; they read as the fill value.
     Partial = 5,
 }
 
@@ -88,7 +87,7 @@ impl FrameStatus {
     }
 
     /// # Panics
-    /// If it is none of [`FrameStatus::NAMES`].
+    /// If the byte is not one of [`FrameStatus::NAMES`].
     pub fn from_byte(byte: u8) -> FrameStatus {
         use FrameStatus::*;
         [Missing, Received, Damaged, Duplicate, Late, Partial][usize::from(byte)]

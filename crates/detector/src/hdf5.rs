@@ -1,10 +1,11 @@
-//! Bytes of an HDF5 file, as the *HDF5 File Format Specification Version 3.0* lays them down: superblock version 3,
-//! object headers version 2, data layout version 4 with its chunk indexes. Nothing here reads or writes a file ([`lock`]
-//! takes the library's lock of one): an [`FileImage`] collects the blocks that will lie from one address on, and
-//! [`tree::encode`] fills it with a whole tree of groups and datasets, so that a file's metadata is one pure function
-//! of what is known of the run.
+//! Encoding of HDF5 files after the *HDF5 File Format Specification Version 3.0*: superblock version 3, object headers
+//! version 2, data layout version 4 with its chunk indexes.
 //!
-//! Everything is little-endian, addresses and lengths are 8 bytes. Readers from HDF5 1.10 on understand it.
+//! This module does no file I/O, except that [`lock`] takes the library's lock of a file. A [`FileImage`] collects
+//! consecutive blocks from one address on, and [`tree::encode`] fills it with a whole tree of groups and datasets. A
+//! file's metadata is thus a pure function of the state of the run.
+//!
+//! Everything is little-endian; addresses and lengths have 8 bytes. HDF5 1.10 and newer can read the result.
 
 pub mod bytes;
 pub mod checksum;
@@ -22,10 +23,10 @@ pub use filter::FilterMessage;
 pub use index::{ChunkMap, ChunkRecord, Grid, IndexKind};
 pub use tree::{Attribute, Dataset, Group, Storage, TreeNode, Value};
 
-/// The address that stands for "nothing is allocated".
+/// The address that means "not allocated".
 pub const UNDEFINED: u64 = u64::MAX;
 
-/// Blocks that will lie in the file from `base` on, one after the other.
+/// Consecutive blocks of the file, starting at `base`.
 #[derive(Debug)]
 pub struct FileImage {
     base: u64,
@@ -34,20 +35,20 @@ pub struct FileImage {
 
 impl FileImage {
     /// # Panics
-    /// If `base` is not a multiple of 8, which every block's address is.
+    /// If `base` is not a multiple of 8, as every block's address is.
     pub fn new(base: u64) -> FileImage {
         assert_eq!(base % 8, 0, "an image begins at a multiple of 8");
         FileImage { base, bytes: Vec::new() }
     }
 
-    /// Sets `length` zero bytes aside and answers their address, for a block that must be named before it is written.
+    /// Reserves `length` zero bytes and returns their address, for a block that is referenced before it is written.
     pub fn reserve(&mut self, length: usize) -> u64 {
         let start = self.bytes.len().next_multiple_of(8);
         self.bytes.resize(start + length, 0);
         self.base + start as u64
     }
 
-    /// Fills a block that was reserved.
+    /// Writes a reserved block.
     pub fn fill(&mut self, address: u64, block: &[u8]) {
         let start = usize::try_from(address - self.base).expect("an image fits in memory");
         self.bytes[start..start + block.len()].copy_from_slice(block);

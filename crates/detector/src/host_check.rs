@@ -1,11 +1,11 @@
-//! Which names of this host a request over HTTP may use. A page of another site whose name leads to this host (DNS rebinding)
-//! sends its own name in `Host`, and pages send `Origin`: neither is answered.
+//! Checks the host names in HTTP requests. After DNS rebinding, a page of another site sends its own name in `Host`,
+//! and web pages send `Origin`; both kinds of requests are refused.
 
 use hyper::header::{HOST, HeaderMap, ORIGIN};
 use hyper::{StatusCode, Uri};
 use std::net::IpAddr;
 
-/// The longest name that DNS has.
+/// The longest DNS name.
 const NAME_BYTES_MAX: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ impl Denied {
         }
     }
 
-    /// For programs.
+    /// Error code for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Denied::NoHost | Denied::Host(_) => "host",
@@ -36,7 +36,7 @@ impl Denied {
     }
 }
 
-/// Names beside those of loopback and the address that a connection came to.
+/// Allowed names besides loopback and the address that a connection came to.
 #[derive(Clone, Debug, Default)]
 pub struct HostCheck {
     allowed: Vec<String>,
@@ -47,10 +47,10 @@ impl HostCheck {
         HostCheck { allowed: allowed.iter().map(|name| plain(name)).collect() }
     }
 
-    /// Whether a request is to be answered that came to the address `local`.
+    /// Checks a request that arrived at the address `local`.
     ///
     /// # Errors
-    /// Says why not, and what to do.
+    /// The reason for the refusal and the remedy.
     pub fn check(&self, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Result<(), Denied> {
         if headers.contains_key(ORIGIN) {
             return Err(Denied::Origin);
@@ -58,7 +58,7 @@ impl HostCheck {
         let mut hosts = headers.get_all(HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return Err(Denied::NoHost) };
         let host = host.to_str().map_err(|_| Denied::Host(shown(host.as_bytes())))?;
-        // A request to a proxy has the name in its first line.
+        // A proxy request has the name in its request line.
         for name in std::iter::once(without_port(host)).chain(uri.host()) {
             if !self.is_own(name, local) {
                 return Err(Denied::Host(shown(name.as_bytes())));
@@ -81,12 +81,12 @@ impl HostCheck {
     }
 }
 
-/// A name as it is compared: lower case, without the dot of the root.
+/// Normal form for comparison: lower case, without the root's dot.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// A tunnel changes the port, and an attacker's name is what gives it away: the port is not compared.
+/// Removes the port. It is not compared: a tunnel changes it, and the name alone identifies an attacker's request.
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,

@@ -1,5 +1,6 @@
-//! The journal beside the file (`FILE.journal`): what was written where, appended as it happens. From it alone
-//! [`crate::recover`] makes a valid file. Byte by byte in `formats/detector-journal.md`.
+//! The journal beside the file (`FILE.journal`). It records which chunks were written to which addresses, appended as
+//! they are written. [`crate::recover`] builds a valid file from the journal alone. Byte format:
+//! `formats/detector-journal.md`.
 
 mod read;
 
@@ -18,54 +19,55 @@ use varve_env::flock::Locked;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"VARVEDJ1";
-/// Length, before the payload; checksum after it.
+/// Bytes of the length before the payload and of the checksum after it.
 const AROUND: usize = 4 + 8;
-/// A record is of a frame, of frames that share chunks, or of a row. More is damage, and must not be allocated; a run whose
-/// records could be longer does not start.
+/// Upper limit for a record, which describes a frame, a chunk group, or a row of scalars. A longer length field is
+/// damage, and no memory is allocated for it. A run whose records could be longer does not start.
 pub(crate) const RECORD_BYTES_MAX: usize = 64 << 20;
 
-/// One thing that happened.
+/// One event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JournalEntry {
-    /// All chunks of a chunk group lie in the file.
+    /// All chunks of a chunk group are in the file.
     #[serde(rename = "Slab")]
     ChunkGroup(ChunkGroupEntry),
-    /// The first `entries` of the journal, marks counted too, have been synced, and what they name.
+    /// The first `entries` entries of the journal, counting these marks, have been synced together with the chunks that
+    /// they refer to.
     Durable { entries: u64, time: u64 },
     /// Scalars of one frame: column and value.
     Scalars { frame: u64, values: Vec<(u32, Scalar)> },
-    /// The frame came again.
+    /// The frame was received again.
     Duplicate { frame: u64 },
-    /// The frame came, but not whole.
+    /// The frame was received incomplete.
     Damaged { frame: u64 },
     /// One more column of scalars.
     Column { name: String, kind: ScalarKind },
-    /// Others may write below `end`, wherever nothing lies, also after the death of who entered this. Each journal begins
-    /// with one, by which it is known to note them.
+    /// Other processes may write to unused space below `end`, even after the process that appended this entry has died.
+    /// Each journal begins with such an entry, which shows that its writer records grants.
     Granted { end: u64 },
 }
 
-/// Frames that share chunks; mostly one.
+/// The frames of a chunk group; usually one frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkGroupEntry {
-    /// Counted row-major over the scan in chunks.
+    /// Number of the chunk group, row-major over the scan in chunks.
     #[serde(rename = "slab")]
     pub chunk_group: u64,
-    /// Which writer, counted through the run; one that was given up is not listened to any more.
+    /// Number of the writer within the run. Reports of a writer that was given up are no longer accepted.
     pub epoch: u32,
-    /// Its writer had entered it before, with fewer frames or regions; this takes its place.
+    /// Whether this entry replaces an earlier one of the same writer with fewer frames or regions.
     pub again: bool,
     pub frames: Vec<FrameEntry>,
-    /// Row-major within a frame; [`crate::hdf5::UNDEFINED`] is the address of one that nothing of came.
+    /// Row-major within a frame. The address of a chunk without data is [`crate::hdf5::UNDEFINED`].
     pub chunks: Vec<ChunkEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameEntry {
     pub number: u64,
-    /// Detector, received, compressed, written.
+    /// Times: detector, received, compressed, written.
     pub times: [u64; 4],
-    /// Sources whose region is not there.
+    /// Sources whose regions are missing.
     pub missing: Vec<u32>,
 }
 
@@ -79,25 +81,25 @@ pub struct ChunkEntry {
 }
 
 impl ChunkEntry {
-    /// Where it lies in the file.
+    /// The chunk's bytes in the file.
     pub fn range(&self) -> Range<u64> {
         self.address..self.address.saturating_add(self.size)
     }
 
-    /// Whether an index can tell of it.
+    /// Whether the index can record this chunk.
     pub fn fits(&self, description: &DatasetSpec) -> bool {
         self.address == UNDEFINED && self.size == 0 || description.takes_chunk(self.size)
     }
 }
 
 impl ChunkGroupEntry {
-    /// Those of its chunks of which anything came.
+    /// The chunks with data.
     pub fn stored(&self) -> impl Iterator<Item = &ChunkEntry> {
         self.chunks.iter().filter(|chunk| chunk.address != UNDEFINED)
     }
 
-    /// Whether it can be one of a run of this description: of frames that lie there, with as many chunks as they have, of
-    /// which an index can tell.
+    /// Whether the entry is valid for a run with this spec: its frames belong to this chunk group, the number of chunks
+    /// is right, and the index can record all of them.
     pub fn fits(&self, description: &DatasetSpec) -> bool {
         let lies = |frame: &FrameEntry| description.chunk_group_of(frame.number).0 == self.chunk_group;
         self.frames.first().is_some_and(|frame| description.takes_frame(frame.number))
@@ -106,14 +108,14 @@ impl ChunkGroupEntry {
             && self.chunks.iter().all(|chunk| chunk.fits(description))
     }
 
-    /// Bytes that the payload of the record of one takes at most, in a run of this description.
+    /// Upper limit for the payload of such a record, for a run with this spec.
     pub(crate) fn record_bytes_max(description: &DatasetSpec) -> u64 {
-        // The variant, chunk group, epoch, whether again, and the two lengths.
+        // Variant, chunk group, epoch, `again`, and the two lengths.
         const AROUND: u64 = 1 + 10 + 5 + 1 + 10 + 10;
-        // Number and times.
+        // Frame number and times.
         const FRAME: u64 = 10 + 4 * 10;
         const CHUNK: u64 = 10 + 10 + 5 + 10;
-        // A length, and the number of each source, all of which are below 2^14; what has come lacks none of one.
+        // A length, and the numbers of missing sources, all below 2^14. A received frame of one source misses none.
         let missing = match description.sources.len() as u64 {
             0 | 1 => 1,
             sources => 2 + 2 * sources,
@@ -122,14 +124,14 @@ impl ChunkGroupEntry {
         frames.saturating_add(description.chunks_per_frame().saturating_mul(CHUNK)).saturating_add(AROUND)
     }
 
-    /// Bytes of its chunks in the file.
+    /// Total size of its chunks in the file.
     pub fn stored_bytes(&self) -> u64 {
         self.stored().fold(0, |sum, chunk| sum.saturating_add(chunk.size))
     }
 }
 
 impl JournalEntry {
-    /// One past the last byte of the file that it names.
+    /// End of the last byte in the file that the entry refers to.
     pub fn end(&self) -> u64 {
         let JournalEntry::ChunkGroup(chunk_group) = self else { return 0 };
         chunk_group.stored().map(|chunk| chunk.range().end).max().unwrap_or(0)
@@ -143,13 +145,13 @@ pub fn path_beside(file: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Keeps the damaged journal of the file at `file`, of which there is to be a whole one or none: gives it the first free of
-/// the names `FILE.journal.bad`, `FILE.journal.bad-2` and so on, which is answered, beside its own.
+/// Keeps the damaged journal of `file` under a second name: the first free one of `FILE.journal.bad`,
+/// `FILE.journal.bad-2` and so on. Returns that name. The original name stays, for the caller to replace or remove.
 ///
 /// # Errors
-/// If it cannot be given another name, or has too many already.
+/// If the second name cannot be created, or too many damaged copies exist.
 pub fn keep_damaged(file: &Path) -> io::Result<PathBuf> {
-    /// A file whose journal was damaged so often is not for a program to look after.
+    /// A file whose journal was damaged this often needs a person's attention.
     const KEPT_MAX: u32 = 100;
     let journal = path_beside(file);
     for number in 1..=KEPT_MAX {
@@ -158,10 +160,10 @@ pub fn keep_damaged(file: &Path) -> io::Result<PathBuf> {
         let kept = PathBuf::from(name);
         match std::fs::hard_link(&journal, &kept) {
             Ok(()) => return Ok(kept),
-            // By somebody who was interrupted in what comes after.
+            // An earlier call was interrupted after this step.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&journal, &kept)? => return Ok(kept),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // A store without hard links.
+            // The store has no hard links.
             Err(_) => match OpenOptions::new().write(true).create_new(true).open(&kept) {
                 Ok(mut copy) => {
                     io::copy(&mut File::open(&journal)?, &mut copy)?;
@@ -176,13 +178,13 @@ pub fn keep_damaged(file: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other(format!("{} has {KEPT_MAX} damaged copies already; move them away", journal.display())))
 }
 
-/// Whether both are names of one file.
+/// Whether both paths refer to the same file.
 pub(crate) fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
     let (one, other) = (std::fs::metadata(one)?, std::fs::metadata(other)?);
     Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
-/// Bytes of one record with payload `payload`.
+/// Appends the record of a payload.
 fn record(payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
     out.extend_from_slice(payload);
@@ -194,7 +196,7 @@ pub fn encode(entry: &JournalEntry, out: &mut Vec<u8>) {
     record(&postcard::to_stdvec(entry).expect("an entry holds nothing that cannot be written"), out);
 }
 
-/// The entries of records one after the other, all of which must be whole.
+/// Decodes consecutive records, all of which must be intact.
 pub fn decode_records(mut bytes: &[u8]) -> Option<Vec<JournalEntry>> {
     let mut entries = Vec::new();
     while !bytes.is_empty() {
@@ -205,14 +207,13 @@ pub fn decode_records(mut bytes: &[u8]) -> Option<Vec<JournalEntry>> {
     Some(entries)
 }
 
-/// The head of a journal: the magic, and the run's description as its first record.
+/// The head of a journal: the magic number, and the dataset spec as the first record.
 pub fn encode_head(description: &DatasetSpec) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     record(&serde_json::to_vec(description).expect("a description is JSON"), &mut bytes);
     bytes
 }
 
-/// Of a record of so many bytes.
 fn check_length(bytes: usize) -> io::Result<()> {
     match bytes <= RECORD_BYTES_MAX + AROUND {
         true => Ok(()),
@@ -226,44 +227,44 @@ fn check_length(bytes: usize) -> io::Result<()> {
     }
 }
 
-/// The entry of one record.
+/// Decodes the payload of one record.
 pub fn decode_entry(payload: &[u8]) -> Option<JournalEntry> {
     postcard::from_bytes(payload).ok()
 }
 
-/// The bytes of the payload of the first record, if there are as many.
+/// Payload length of the first record, if `bytes` has all of it.
 fn record_bytes(bytes: &[u8]) -> Option<usize> {
     let length = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
     (length <= RECORD_BYTES_MAX && length + AROUND <= bytes.len()).then_some(length)
 }
 
-/// The payload of the first record, and what follows it.
+/// The payload of the first record, and the bytes after it.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (payload, rest) = bytes[4.min(bytes.len())..].split_at(record_bytes(bytes)?);
     let (checksum, rest) = rest.split_at(8);
     (xxh3_64(payload).to_le_bytes() == checksum).then_some((payload, rest))
 }
 
-/// A journal being written, which nobody else writes: it is locked.
+/// A journal being written. A lock excludes other writers.
 #[derive(Debug)]
 pub struct Journal {
     file: Locked,
     room: ReservedBlocks,
-    /// Entries appended.
+    /// Number of appended entries.
     entries: u64,
     scratch: Vec<u8>,
-    /// Why an append has failed: what follows half a record would never be read.
+    /// The error of a failed append. Records after a partial record would never be read.
     broken: Option<(io::ErrorKind, String)>,
 }
 
-/// Blocks that the store has set aside after the journal's end, so that what lies in the file when a disk runs full can be told
-/// of: other processes report it late.
+/// Blocks preallocated behind the journal's end. When a disk runs full, joined processes can still report what they
+/// have already written to the file.
 #[derive(Debug)]
 struct ReservedBlocks {
-    /// The journal's length, and how far there are blocks.
+    /// The journal's length; `end` is where the preallocated blocks end.
     length: u64,
     end: u64,
-    /// The store takes no such wish, or is full.
+    /// The store does not support preallocation, or is full.
     given_up: bool,
 }
 
@@ -276,7 +277,7 @@ impl ReservedBlocks {
         Ok(ReservedBlocks { length, end: length, given_up: false })
     }
 
-    /// So many bytes will be appended.
+    /// Accounts for `bytes` about to be appended and preallocates more blocks if needed.
     fn expect(&mut self, file: &File, bytes: u64) {
         self.length += bytes;
         if self.given_up || self.length + Self::LEAST <= self.end {
@@ -296,22 +297,22 @@ impl Journal {
     /// Takes over a file that is open for appending.
     ///
     /// # Errors
-    /// If another process holds it.
+    /// If another process has it locked.
     pub fn lock(file: File) -> io::Result<Journal> {
         let file = Locked::take(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
         let room = ReservedBlocks::after(&file)?;
         Ok(Journal { file, room, entries: 0, scratch: Vec::new(), broken: None })
     }
 
-    /// Takes over a journal that has `entries` already.
+    /// Takes over a journal with `entries` existing entries.
     ///
     /// # Errors
-    /// As of [`Journal::lock`].
+    /// Same as [`Journal::lock`].
     pub fn resume(file: File, entries: u64) -> io::Result<Journal> {
         Ok(Journal { entries, ..Journal::lock(file)? })
     }
 
-    /// Whether `path` names this journal.
+    /// Whether `path` refers to this journal.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
         let (own, there) = (self.file.metadata()?, std::fs::metadata(path)?);
         Ok((own.dev(), own.ino()) == (there.dev(), there.ino()))
@@ -327,10 +328,11 @@ impl Journal {
     /// Appends entries with one write.
     ///
     /// # Errors
-    /// If they cannot be written; from then on nothing can. If one is longer than readers take, of which nothing is written.
+    /// If the write fails; later appends then fail, too. If a record is too long for readers; in that case nothing is
+    /// written.
     pub fn append(&mut self, entries: &[JournalEntry]) -> io::Result<()> {
         if let Some((kind, why)) = &self.broken {
-            // Who comes second may be the first to tell it.
+            // The second caller may be the first to report the error.
             return Err(io::Error::new(*kind, why.clone()));
         }
         self.scratch.clear();
@@ -351,7 +353,7 @@ impl Journal {
         self.entries
     }
 
-    /// A second handle, to sync without holding up those who append.
+    /// A second handle, which can be synced without blocking appends.
     pub fn handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }

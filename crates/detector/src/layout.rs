@@ -1,6 +1,6 @@
-//! The structure of a file by description: XML as areaDetector's HDF5 writer (NDFileHDF5) takes it. What its parser
-//! passes over in silence, an element or attribute misspelt, is refused here with its line. What each element becomes
-//! is in `formats/layout.md`; [`crate::structure`] makes groups and datasets of it.
+//! The structure of a file, given in the XML format of areaDetector's HDF5 writer (NDFileHDF5). areaDetector's parser
+//! ignores misspelt elements and attributes; this one refuses them and reports the line. `formats/layout.md` describes
+//! the result of each element; [`crate::structure`] builds the groups and datasets.
 
 mod parse;
 
@@ -8,17 +8,17 @@ use crate::hdf5::Value;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A layout read and found well-formed. It keeps its text, which is how it goes through JSON and into the journal.
+/// A valid layout. It keeps its text, which represents it in JSON and in the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Layout {
     text: String,
     pub(crate) root: LayoutGroup,
-    /// Where no group is the default, what is placed nowhere goes to the root group.
+    /// Whether objects without a location go to the root group if no group is the default.
     pub(crate) default_to_root: bool,
 }
 
-/// Line and column, from 1.
+/// Line and column, counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourcePosition {
     pub line: u32,
@@ -29,7 +29,7 @@ pub struct SourcePosition {
 pub(crate) struct LayoutGroup {
     pub name: String,
     pub at: SourcePosition,
-    /// Takes what is placed nowhere.
+    /// Whether objects without a location go to this group.
     pub is_default: bool,
     pub attributes: Vec<LayoutAttribute>,
     pub members: Vec<Member>,
@@ -82,11 +82,11 @@ pub(crate) struct ConditionalName {
 /// Which frames' values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// The first that has one.
+    /// The value of the first frame that has one.
     Open,
-    /// All; in an attribute the last, as each replaces the one before.
+    /// The values of all frames. In an attribute each value replaces the previous one, so the last remains.
     Frame,
-    /// The last that has one.
+    /// The value of the last frame that has one.
     Close,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct HardLink {
     pub target: String,
 }
 
-/// A layout that no file can be made after.
+/// Error of a layout that cannot be used for a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("layout, line {}, column {}: {why}", at.line, at.column)]
 pub struct BadLayout {
@@ -107,12 +107,13 @@ pub struct BadLayout {
 
 impl Layout {
     /// # Errors
-    /// If it is no XML or no layout; says where and why.
+    /// If it is not XML or not a layout. The error says where and why.
     pub fn parse(text: &str) -> Result<Layout, BadLayout> {
         parse::layout(text)
     }
 
-    /// The path of the group that takes what is placed nowhere, from the root, which is empty; `None` if none does.
+    /// Path of the group that takes objects without a location; the root's path is empty. `None` if there is no such
+    /// group.
     pub(crate) fn default_group(&self) -> Option<String> {
         fn find(group: &LayoutGroup, path: &str) -> Option<String> {
             if group.is_default {

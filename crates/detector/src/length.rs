@@ -1,19 +1,20 @@
-//! The file's length. Readers look at it first and at the superblock after, and refuse a file that is shorter than the
-//! superblock says: so the file is made longer well before a superblock needs it, by holes. Nobody writes past the length
-//! that was set here, which is why setting it never cuts anything.
+//! The file's length. Readers first look at the length and then at the superblock, and refuse a file that is shorter
+//! than the superblock states. The writer therefore extends the file, by holes, well before a superblock needs the
+//! length. No process writes beyond the length set here, so setting it never truncates data.
 
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How much longer at least; a hole costs nothing.
+/// Minimum extension; a hole takes no space.
 pub const STEP_BYTES: u64 = 64 << 20;
-/// A run that is taken up after a crash leaves the rest of a step as a hole.
+/// Maximum extension. A run that continues after a crash leaves the rest of a step as a hole.
 const STEP_BYTES_MAX: u64 = 1 << 30;
-/// Longer than any reader takes from the length to the superblock.
+/// Longer than any reader takes from reading the length to reading the superblock.
 const READER_GAP: Duration = Duration::from_millis(200);
-/// A step is to last so long, that its half, which is still empty when the next one is made, lasts longer than that gap.
+/// Target duration of a step. The next step is added when half of this one is still unused, so that half lasts longer
+/// than [`READER_GAP`].
 const STEP_LASTS: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -22,10 +23,10 @@ pub struct Length(Mutex<LengthState>);
 #[derive(Debug)]
 struct LengthState {
     bytes: u64,
-    /// Before it was last made longer, and when that was.
+    /// The length before the last extension; `grown` is the time of that extension.
     before: u64,
     grown: Instant,
-    /// What was needed then.
+    /// The length that was required at the last extension.
     end: u64,
     step: u64,
 }
@@ -44,24 +45,25 @@ impl LengthState {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, text))
     }
 
-    /// The step after one that has lasted so long.
+    /// Size of the next step, after a step that lasted `lasted`.
     fn next_step(&self, end: u64, lasted: Duration) -> u64 {
         if lasted >= STEP_LASTS {
             return self.step;
         }
-        // Of the rate since then; doubled at least, for what came before the first frame was no rate.
+        // Derived from the rate since the last extension, but at least doubled, because the first interval includes the
+        // time before the first frame.
         let needed = end.saturating_sub(self.end) as f64 * STEP_LASTS.as_secs_f64() / lasted.as_secs_f64();
         (needed as u64).max(2 * self.step).min(STEP_BYTES_MAX)
     }
 }
 
 impl Length {
-    /// Of a file that has `bytes`.
+    /// State for a file of `bytes` bytes.
     pub fn new(bytes: u64) -> Length {
         Length(Mutex::new(LengthState { bytes, before: bytes, grown: Instant::now(), end: bytes, step: STEP_BYTES }))
     }
 
-    /// Makes room for writing up to `end`, and well before it is needed for what follows.
+    /// Extends the file so that it can be written up to `end`, well before the following writes need it.
     pub fn ensure(&self, file: &File, end: u64) -> io::Result<()> {
         let mut state = self.0.lock();
         if end + state.step / 2 > state.bytes {
@@ -74,16 +76,16 @@ impl Length {
         Ok(())
     }
 
-    /// Whether the file is as long as it was made.
+    /// Checks that the file still has the length that was set.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if it is not: what lay above is lost.
+    /// [`io::ErrorKind::UnexpectedEof`] if it is shorter: the data beyond its end are lost.
     pub fn check(&self, file: &File) -> io::Result<()> {
         self.0.lock().check(file)
     }
 
-    /// How long to wait before a superblock may name `end`: until every reader that saw a shorter file has read its
-    /// superblock too.
+    /// How long to wait before a superblock may contain `end`: until every reader that saw the shorter file has also
+    /// read its superblock.
     pub fn unsettled(&self, end: u64) -> Duration {
         let state = self.0.lock();
         if end <= state.before { Duration::ZERO } else { READER_GAP.saturating_sub(state.grown.elapsed()) }
@@ -94,7 +96,7 @@ impl Length {
 mod tests {
     use super::*;
 
-    /// A step that is too short would have a commit wait, and the end of the run with it.
+    /// A step that is too short would delay a commit, and with it the end of the run.
     #[test]
     fn steps_are_as_long_as_the_rate_asks_for() {
         let mut state = LengthState { bytes: 0, before: 0, grown: Instant::now(), end: STEP_BYTES, step: STEP_BYTES };

@@ -1,20 +1,20 @@
-//! The detector service: N-dimensional frames in, one ordinary HDF5 file out, compressed in parallel by as many threads
-//! as there are.
+//! The detector service writes N-dimensional frames to one ordinary HDF5 file per run and compresses them on all
+//! available threads.
 //!
-//! - [`hdf5`] the file's bytes: pure, no I/O.
-//! - [`filters`] compression in the framing of HDF5's registered filters.
-//! - [`dataset_spec`] what is said of a run before it starts; [`frame`] what comes then.
-//! - [`catalog`] what is known of a run's frames, pure, in [`column`]s; [`structure`] lays it out as groups and datasets,
-//!   after a [`layout`] file where there is one.
-//! - [`allocate`], [`journal`], [`commit`], `length`, `space_reservation`: addresses; what was written where; what
-//!   readers see, and safely.
-//! - [`report`] what the times in a file say of the stages.
-//! - [`advise`] what to ask of a run, measured where it will be written.
-//! - [`simulator`] makes frames as detectors do.
-//! - [`service`] takes frames over TCP; [`client`] brings them, [`control`] asks it over HTTP.
-//! - [`stream`] what detectors and the service say to each other over TCP.
-//! - [`token`], [`tls`], [`host_check`]: who is let in, over what.
-//! - [`writer`] puts them together. Entry: [`writer::Writer::create`]. After a crash: [`recover::recover`].
+//! - [`hdf5`]: encoding of the file; pure, no I/O.
+//! - [`filters`]: compression in the framing of HDF5's registered filters.
+//! - [`dataset_spec`]: specification of a run before it starts; [`frame`]: the frames of the run.
+//! - [`catalog`]: state of a run's frames, pure, in [`column`]s; [`structure`] arranges it in groups and datasets,
+//!   according to a [`layout`] file if there is one.
+//! - [`allocate`], [`journal`], [`commit`], `length`, `space_reservation`: allocation of addresses, the record of
+//!   writes, and safe publication to readers.
+//! - [`report`]: time per stage, from the times in a file.
+//! - [`advise`]: recommended settings, measured on the target directory.
+//! - [`simulator`]: simulated detector frames.
+//! - [`service`] receives frames over TCP; [`client`] sends them; [`control`] sends commands over HTTP.
+//! - [`stream`]: the TCP protocol between detectors and the service.
+//! - [`token`], [`tls`], [`host_check`]: authentication, encryption and protection from foreign web pages.
+//! - [`writer`]: the complete writer. Entry: [`writer::Writer::create`]. After a crash: [`recover::recover`].
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,5 +1,5 @@
-//! After a crash: the journal and what lies in the file make a valid file with every frame that was acknowledged. Of what a
-//! damaged journal has lost, the file's own last commit tells.
+//! Crash recovery: builds a valid file with every acknowledged frame from the journal and the bytes in the file. The
+//! file's last commit supplies entries that a damaged journal has lost.
 
 mod committed;
 mod holes;
@@ -48,29 +48,31 @@ pub enum RecoverError {
     Headless { journal: PathBuf, why: String, path: PathBuf, what: String },
 }
 
-/// What recovery found.
+/// Result of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Recovered {
     #[serde(flatten)]
     pub counts: FrameCounts,
-    /// Journal bytes that a crash had cut short.
+    /// Journal bytes of a record that a crash cut short.
     pub torn_bytes: u64,
-    /// What of the journal before them could not be read.
+    /// Damaged parts of the journal before those bytes.
     pub journal_damage: Damage,
-    /// Frames of which only the file's own last commit told, or a damaged record that the file bears out.
+    /// Frames restored from the file's last commit, or from a damaged record that the file's content confirms.
     pub restored: u64,
-    /// Where the journal was put for that.
+    /// New path of a damaged journal.
     pub damaged_journal: Option<PathBuf>,
-    /// Frames that lie in the file as they were written, with all their bytes.
+    /// Frames that are in the file completely and unchanged.
     #[serde(skip)]
     pub whole: Ranges,
-    /// The journal did not even say what run it was of: the file holds its last commit, and nothing more.
+    /// Set if the journal's head is lost, so that its run is unknown: the file then has its last commit and nothing
+    /// more.
     pub journal_head: Option<Headless>,
 }
 
-/// Makes the file at `path` whole from its journal, which is removed at the end, or kept by another name if it is damaged.
-/// Of one whose journal has lost its head, the last commit is kept.
-/// May itself be interrupted anywhere and run again.
+/// Completes the file at `path` from its journal. At the end the journal is removed, or kept under another name if it
+/// is damaged. If the journal has lost its head, the file keeps its last commit.
+///
+/// Recovery may itself be interrupted anywhere and run again.
 ///
 /// # Errors
 /// If there is no journal, its writer still runs, or the files cannot be read or written.
@@ -87,15 +89,15 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     file.sync_data().map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();
     let used = found.used(&entries).map_err(io)?;
-    // What a lost end of the journal told of may lie anywhere, and a copy of it may turn up.
+    // Chunks whose records were lost with the journal's end may lie anywhere, and a copy of the journal may turn up.
     let used = if damage.end { without_head::data_end(file, used).map_err(io)? } else { used };
     if used < bytes {
-        // What lies above was never named: without it there is room on a disk that is full. Nor does anybody name what a
-        // process that joined still writes there.
+        // Nothing refers to bytes above this address. Removing them frees space on a full disk. No entry will refer to
+        // bytes that a joined process still writes there.
         punch(file, used..bytes).map_err(io)?;
     }
-    // Such a process may go on for as long as it looks for the service: what is written now lies above all that it was
-    // granted, and so does the file's end.
+    // A joined process may continue to write for as long as it looks for the service. The file therefore continues, and
+    // ends, above everything that was granted to it.
     let free = used.max(found.granted().unwrap_or(bytes));
     let (allocator, length) = (Allocator::new(free), Length::new(bytes));
     let space = Space { file, length: &length, allocator: &allocator };
@@ -111,22 +113,22 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     Ok(Recovered { counts, torn_bytes, journal_damage: damage, restored, damaged_journal, whole, journal_head: None })
 }
 
-/// Of a file that is not there and its journal: it has been taken away, if the journal tells of frames in it.
+/// Checks a journal whose file is missing. The file was moved away if the journal refers to frames in it.
 ///
 /// # Errors
-/// If so.
+/// If the file was moved away.
 pub(crate) fn taken_away(path: &Path, journal: &[u8]) -> Result<(), RecoverError> {
     let (frames, path) = (journal::frames_told(journal).len(), path.to_owned());
     let journal = journal::path_beside(&path);
     if frames > 0 { Err(RecoverError::TakenAway { path, journal, frames }) } else { Ok(()) }
 }
 
-/// The journal of the file at `path`, which nobody else writes from then on.
+/// Opens and locks the journal of the file at `path`, so that no other process writes it.
 fn hold(path: &Path) -> Result<Journal, RecoverError> {
     let io = |source| RecoverError::Io { path: path.to_owned(), source };
     let beside = journal::path_beside(path);
     if !beside.try_exists().map_err(io)? {
-        // A missing file is said to be missing, not to be in order.
+        // A missing file must be reported as missing, not as finished.
         let path = path.to_owned();
         return Err(match without_journal::look(&path).map_err(io)? {
             Alone::Finished => RecoverError::NothingToDo { path },
@@ -139,14 +141,14 @@ fn hold(path: &Path) -> Result<Journal, RecoverError> {
         io::ErrorKind::WouldBlock => RecoverError::Running { path: path.to_owned() },
         _ => io(error),
     })?;
-    // A run that was taken up has a new journal by this name, and the one that was opened here is no more.
+    // If the run has been taken up meanwhile, this name belongs to a new journal and the one opened here is obsolete.
     match held.is_at(&beside).map_err(io)? {
         true => Ok(held),
         false => Err(RecoverError::Running { path: path.to_owned() }),
     }
 }
 
-/// What a crash left: the file, and its journal, which is held for as long as this is.
+/// A file and its journal after a crash. The journal stays locked for the lifetime of this object.
 pub(crate) struct UnfinishedRun {
     path: PathBuf,
     pub file: WrittenFile,
@@ -182,7 +184,7 @@ impl UnfinishedRun {
         Ok(UnfinishedRun { path: path.to_owned(), file, contents, _held: held })
     }
 
-    /// Others may write below this; `None` if the journal does not say.
+    /// Other processes may write below this address; `None` if the journal does not record it.
     pub fn granted(&self) -> Option<u64> {
         let ends = self.contents.entries.iter().filter_map(|entry| match entry {
             JournalEntry::Granted { end } => Some(*end),
@@ -191,7 +193,7 @@ impl UnfinishedRun {
         ends.max().filter(|_| self.contents.damage.is_none())
     }
 
-    /// A damaged journal is kept, for whoever wants to look what it was; where it is then.
+    /// Keeps a damaged journal for inspection and returns its new path.
     pub fn keep_damaged(&self, path: &Path, (damage, restored): (&Damage, u64)) -> io::Result<Option<PathBuf>> {
         if damage.is_none() {
             return Ok(None);
@@ -210,14 +212,15 @@ impl UnfinishedRun {
         Ok(Some(kept))
     }
 
-    /// The end of all that the journal or a reader knows of, or what was found besides to be so; what lies above was never named.
+    /// End of all bytes that the journal, the last commit or recovered entries refer to. Nothing refers to bytes above
+    /// it.
     pub fn used(&self, sound: &[JournalEntry]) -> io::Result<u64> {
         let reported = self.contents.entries.iter().chain(sound);
         Ok(used(&self.file, reported)?.max(self.contents.description.first_address()))
     }
 }
 
-/// A file's first bytes, with zeros after those of one that is shorter.
+/// The first bytes of a file, padded with zeros if the file is shorter.
 fn head(file: &File) -> io::Result<[u8; superblock::LENGTH]> {
     let mut head = [0; superblock::LENGTH];
     let _bytes = file.read_at(&mut head, 0)?;
@@ -228,7 +231,7 @@ fn used<'e>(file: &File, entries: impl Iterator<Item = &'e JournalEntry>) -> io:
     let mut head = [0; superblock::LENGTH];
     let end = match file.read_exact_at(&mut head, 0) {
         Ok(()) => Superblock::decode(&head).map_or(0, |superblock| superblock.end),
-        // Killed before its first commit.
+        // The run was killed before its first commit.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
         Err(error) => return Err(error),
     };

@@ -1,4 +1,4 @@
-//! Frames of a series that exists: an HDF5 file, whoever wrote it, or a directory of CBF files in the order of their names.
+//! Replay of an existing series: an HDF5 file of any writer, or a directory of CBF files in the order of their names.
 
 mod hdf5_series;
 
@@ -22,7 +22,7 @@ fn unfit<T>(path: &Path, why: impl ToString) -> Result<T, ReplayError> {
 
 pub struct FrameReplay {
     pub element: ElementType,
-    /// Sides of a frame, the slowest first.
+    /// Sides of a frame, slowest first.
     pub frame: Vec<u64>,
     pub frames: u64,
     images: Images,
@@ -34,10 +34,10 @@ enum Images {
 }
 
 impl FrameReplay {
-    /// `dataset`: of an HDF5 file; otherwise the usual places are looked at.
+    /// `dataset` names the dataset in an HDF5 file; by default the usual paths are tried.
     ///
     /// # Errors
-    /// If there is nothing that can be replayed; says what was looked for.
+    /// If there is nothing to replay. The error says what was looked for.
     pub fn open(path: &Path, dataset: Option<&str>) -> Result<FrameReplay, ReplayError> {
         let io = |source| ReplayError::Io { path: path.to_owned(), source };
         if std::fs::metadata(path).map_err(io)?.is_dir() {
@@ -67,7 +67,7 @@ impl FrameReplay {
         })
     }
 
-    /// Whether the series says itself that frame `number` never came. After the last the first follows.
+    /// Whether the series records that frame `number` was not received. The series repeats after its last frame.
     pub fn is_missing(&self, number: u64) -> bool {
         match &self.images {
             Images::Hdf5(series) => series.is_missing(number % self.frames),
@@ -75,10 +75,10 @@ impl FrameReplay {
         }
     }
 
-    /// Frame `number` in the place of what `bytes` held: row-major, little-endian. After the last the first follows.
+    /// Replaces `bytes` by frame `number`: row-major, little-endian. The series repeats after its last frame.
     ///
     /// # Errors
-    /// If it cannot be read, or is of another shape than the first.
+    /// If the frame cannot be read, or has another shape than the first.
     pub fn frame_into(&self, number: u64, bytes: &mut Vec<u8>) -> Result<(), ReplayError> {
         let number = number % self.frames;
         match &self.images {

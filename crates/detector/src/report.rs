@@ -1,4 +1,4 @@
-//! What the times in a run's file say: how long frames took from stage to stage, and which stage is the slowest.
+//! Analysis of the times in a run's file: how long frames took from stage to stage, and which stage is the slowest.
 
 use crate::frame::{FrameStatus, Times};
 use hdf5_reader::group::Group;
@@ -13,11 +13,11 @@ pub struct ReportError {
     why: String,
 }
 
-/// How long one stage took, in milliseconds.
+/// Duration of one stage, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StageTiming {
     pub name: &'static str,
-    /// Frames whose times at both its ends are known.
+    /// Number of frames with known times at both ends of the stage.
     pub frames: u64,
     pub mean_ms: f64,
     pub p50_ms: f64,
@@ -28,23 +28,23 @@ pub struct StageTiming {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunReport {
-    /// Frames by what became of them.
+    /// Number of frames by status.
     pub received: u64,
     pub missing: u64,
     pub damaged: u64,
     pub duplicate: u64,
     pub late: u64,
     pub partial: u64,
-    /// In the order in which a frame goes through them, and last the whole way.
+    /// In the order in which a frame passes them, followed by the total.
     pub stages: Vec<StageTiming>,
     /// The stage with the largest mean; `None` without times.
     pub slowest: Option<&'static str>,
 }
 
-/// Stages by name, each from one of [`Times::NAMES`] to another.
+/// Stages: name, and the indexes in [`Times::NAMES`] of start and end.
 const STAGES: [(&str, usize, usize); 4] = [("transfer", 0, 1), ("compression", 1, 2), ("write", 2, 3), ("sync", 3, 4)];
 
-/// Reads the file at `path`, which may be still written: then it tells of what has been published.
+/// Reads the file at `path`. If it is still being written, the report covers the published frames.
 ///
 /// # Errors
 /// If it cannot be read, or has no times.
@@ -55,15 +55,15 @@ pub fn report(path: &Path) -> Result<RunReport, ReportError> {
     Ok(RunReport::new(&status, &columns))
 }
 
-/// The status of each frame in the file at `path`.
+/// Reads the status of each frame in the file at `path`.
 ///
 /// # Errors
-/// As of [`report`].
+/// Same as [`report`].
 pub(crate) fn status(path: &Path) -> Result<Vec<u8>, ReportError> {
     open(path).map(|(status, _)| status)
 }
 
-/// The status of each frame, and its times.
+/// The status dataset's content and the datasets of times.
 fn open(path: &Path) -> Result<(Vec<u8>, Vec<Dataset>), ReportError> {
     let error = |why: String| ReportError { path: path.to_owned(), why };
     let file = Hdf5File::open(path).map_err(|cause| error(cause.to_string()))?;
@@ -76,10 +76,10 @@ fn open(path: &Path) -> Result<(Vec<u8>, Vec<Dataset>), ReportError> {
 
 type Found = Option<(Dataset, Vec<Dataset>)>;
 
-/// Deeper than any layout of ours, and not endless where groups contain each other.
+/// Deeper than any layout of this project; it also bounds the search where groups contain each other.
 const DEPTH_MAX: usize = 16;
 
-/// The status of each frame, and the datasets of times: wherever a layout has placed them.
+/// Searches the status dataset and the datasets of times, wherever a layout has placed them.
 fn find(group: &Group, depth: usize) -> Result<Found, hdf5_reader::error::Error> {
     let (groups, _) = group.member_names()?;
     if groups.iter().any(|name| name == "times")
@@ -106,7 +106,7 @@ fn read(dataset: &Dataset) -> Result<Vec<u64>, hdf5_reader::error::Error> {
 }
 
 impl RunReport {
-    /// `columns`: in the order of [`Times::NAMES`], a value a frame.
+    /// `columns`: in the order of [`Times::NAMES`], one value per frame.
     fn new(status: &[u8], columns: &[Vec<u64>]) -> RunReport {
         let count = |wanted: FrameStatus| status.iter().filter(|byte| **byte == wanted as u8).count() as u64;
         let stage = |name, from: usize, to: usize| {
@@ -135,7 +135,7 @@ impl StageTiming {
         nanoseconds.sort_unstable();
         let frames = nanoseconds.len();
         let ms = |nanoseconds: f64| nanoseconds / 1e6;
-        // The smallest value that so large a share does not exceed.
+        // The smallest value that at least this share of the values does not exceed.
         let share = |share: f64| {
             let rank = (share * frames as f64).ceil() as usize;
             nanoseconds.get(rank.max(1) - 1).map_or(0.0, |value| ms(*value as f64))

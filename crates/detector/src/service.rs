@@ -1,8 +1,10 @@
-//! The service: detectors' connections in, files out. Each connection has a thread that receives and one that tells; each
-//! run has its writer's threads. Runs outlive the service: records beneath its directory say which to take up again.
+//! The detector service: it receives frames over detectors' connections and writes them to files.
 //!
-//! Invariants: a frame is acknowledged at a level only when the writer says so; while a run has no room, its connections
-//! are not read; what ends a run leaves a valid file. Entry: [`Service::start`].
+//! Each connection has a receiving and a sending thread; each run has its writer's threads. Runs outlive the service:
+//! records below its directory list the runs that the next service takes up.
+//!
+//! Invariants: a frame is acknowledged at a level only after the writer reports that level. While the queue of a run is
+//! full, its connections are not read. Every end of a run leaves a valid file. Entry: [`Service::start`].
 
 mod board;
 mod bound;
@@ -53,13 +55,13 @@ use tries::Tries;
 use varve_env::reserve::Reserve;
 use writer_share::{CoordinatorHandle, WriterShare};
 
-/// How often failures and absences are looked for.
+/// How often the watch thread looks for failed writers and absent clients.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
-/// In how many looks it is tried to take up the runs that wait for that.
+/// Number of watch rounds between attempts to take up waiting runs.
 const TAKE_UP_ROUNDS: u64 = 25;
-/// For clients that are told that the service stops.
+/// How long a stop waits for clients to receive the notification.
 const LAST_WORDS_WAIT: Duration = Duration::from_secs(3);
-/// Ended runs of which the service still knows.
+/// Number of ended runs that the service remembers.
 const ENDED_MAX: usize = 100;
 
 /// The running service.
@@ -69,11 +71,11 @@ pub struct Service {
     http: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
     published: Vec<Published>,
-    /// None for a share, which has its own clients' frames alone.
+    /// `None` for a writer share, which receives only its own clients' frames.
     _lock: Option<Lock>,
 }
 
-/// What connections and HTTP know of the service.
+/// Service state that connections and the HTTP interface use.
 pub struct ServiceShared {
     pub config: Config,
     hosts: HostCheck,
@@ -82,19 +84,19 @@ pub struct ServiceShared {
     runs: Mutex<BTreeMap<String, Arc<Run>>>,
     /// Images of detectors that no run has kept.
     images_passed_over: AtomicU64,
-    /// Held by who begins a run.
+    /// Held while a run begins.
     beginning: Mutex<()>,
     connections: AtomicUsize,
-    /// Connections for which there was no room and that are being told so.
+    /// Connections beyond the limit that are being refused.
     turned_away: AtomicUsize,
     stopping: AtomicBool,
 }
 
 impl Service {
-    /// Takes up the runs that were not ended, and listens.
+    /// Takes up the runs that have not ended, and listens.
     ///
     /// # Errors
-    /// If its directory cannot be used, or the address not be listened at.
+    /// If the directory cannot be used, or the service cannot listen at the address.
     pub fn start(mut config: Config) -> Result<Service, ServiceError> {
         let asked = config.root.clone();
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
@@ -155,10 +157,10 @@ impl Service {
         Ok(Service { shared, address, http, threads, published, _lock: lock })
     }
 
-    /// Takes frames for a share of a run that another service keeps, and writes them into that run's file.
+    /// Receives frames for a share of another service's run, and writes them into that run's file.
     ///
     /// # Errors
-    /// As of [`Service::start`], or if the run cannot be joined.
+    /// Same as [`Service::start`], or if the run cannot be joined.
     pub fn join(mut config: Config, joining: Joining) -> Result<Service, ServiceError> {
         let asked = config.root.clone();
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
@@ -166,7 +168,7 @@ impl Service {
         let bad = |text: String| refused(StreamRefusal::new(ErrorCode::Description, text));
         let root = config.root.canonicalize().map_err(failed)?;
         config.root.clone_from(&root);
-        // The one run that there is.
+        // The joined run is the only one.
         config.runs_max = 0;
         let board = Arc::new(ProgressBoard::default());
         let (share, head) = WriterShare::join(joining.coordinator.clone(), board.clone()).map_err(refused)?;
@@ -196,12 +198,12 @@ impl Service {
         self.address
     }
 
-    /// Where programs of this user find the token, if it is published.
+    /// Path of the published token, if it is published for programs of this user.
     pub fn published(&self) -> impl Iterator<Item = &Path> {
         self.published.iter().map(Published::path)
     }
 
-    /// Where control is answered.
+    /// Address of the HTTP interface.
     pub fn http(&self) -> Option<SocketAddr> {
         self.http
     }
@@ -210,8 +212,8 @@ impl Service {
         &self.shared
     }
 
-    /// Takes the series of the DECTRIS detector whose stream2 is at `address` (HOST:PORT), a run each, until the service is
-    /// stopped; a detector that is not there is waited for.
+    /// Receives series from the DECTRIS detector whose stream2 is at `address` (HOST:PORT), one run per series, until
+    /// the service stops. If the detector is absent, the service waits for it.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -220,28 +222,28 @@ impl Service {
         Ok(())
     }
 
-    /// Ends all connections, publishes what was taken, and lets the runs go as they are: the next service takes them up.
-    /// Answers which.
+    /// Ends all connections, publishes the received frames, and leaves the runs unfinished; the next service takes them
+    /// up. Returns those runs.
     pub fn stop(self) -> Vec<Unfinished> {
         self.shared.stopping.store(true, SeqCst);
         for run in self.shared.runs() {
             let stopping = || StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped");
             match run.ended_as() {
-                // Its end may not have been told yet.
+                // Its clients may not have been notified of the end yet.
                 Some(ended) => run.notify_end(&ended),
                 None => run.board.each(|outbox| outbox.refuse(stopping())),
             }
         }
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         drop(std::net::TcpStream::connect_timeout(&self.address, Duration::from_secs(1)));
         for thread in self.threads {
             if thread.join().is_err() {
                 tracing::error!("a thread of the service has panicked");
             }
         }
-        // Nobody can connect any more: who looks for the token before that must find it.
+        // The token is withdrawn only now: as long as clients can connect, they must find it.
         drop(self.published);
-        // The last words go out before the process does.
+        // The final messages must be sent before the process exits.
         let deadline = Instant::now() + LAST_WORDS_WAIT;
         while self.shared.connections() > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
@@ -251,7 +253,7 @@ impl Service {
     }
 }
 
-/// Who begins a run.
+/// The initiator of a run.
 enum Asker<'a> {
     Control,
     Client(&'a [u8; 16]),
@@ -259,7 +261,7 @@ enum Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Of the run that begins so.
+    /// The record of a run that begins with this request.
     fn record(&self, request: StartRequest) -> RunRecord {
         let record = RunRecord::of(request);
         match self {
@@ -270,7 +272,7 @@ impl Asker<'_> {
     }
 }
 
-/// A run that the service has from the start.
+/// A run that exists when the service starts.
 enum KnownRun {
     Record(Box<RunRecord>),
     Share(String, Arc<Run>),
@@ -295,7 +297,7 @@ impl ServiceShared {
     }
 
     /// # Errors
-    /// If the service asks for a token and this is not it.
+    /// If the service requires a token and `token` is not that token.
     pub fn check_token(&self, token: &str) -> Result<(), StreamRefusal> {
         let Some(own) = &self.config.token else { return Ok(()) };
         match (token::matches(own, token), token.is_empty()) {
@@ -311,10 +313,10 @@ impl ServiceShared {
         self.connections.load(SeqCst)
     }
 
-    /// Starts a run, or finds the one that the same request started and that has not ended.
+    /// Starts a run, or returns the unfinished run that the same request started.
     ///
     /// # Errors
-    /// If it cannot start; says what is wrong.
+    /// If the run cannot start. The error says what is wrong.
     pub fn begin(&self, request: StartRequest) -> Result<Arc<Run>, StreamRefusal> {
         self.begin_for(request, &Asker::Control)
     }
@@ -325,8 +327,8 @@ impl ServiceShared {
         if self.is_stopping() {
             return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped"));
         }
-        // Held while the run is made, so that of two requests one makes it and the other finds it. A store that hangs then
-        // holds up who begins a run, and nobody else.
+        // Held until the run is created, so that of two equal requests one creates the run and the other finds it. A
+        // store that hangs then blocks only the beginning of runs.
         let _beginning = self.beginning.lock();
         if let Some(run) = self.run(&request.name) {
             let (same, ended) = (run.request == request, run.ended_as());
@@ -341,7 +343,7 @@ impl ServiceShared {
                 }
                 None => return Ok(run),
                 Some(_) if same && hears_the_end => return Ok(run),
-                // Its status is all that says how that file came about.
+                // The status of that run is the only record of how the file was made.
                 Some(ended) if run.path.symlink_metadata().is_ok() => return Err(run.cannot_begin_again(&ended)),
                 Some(_) => {}
             }
@@ -360,7 +362,8 @@ impl ServiceShared {
         Ok(run)
     }
 
-    /// Loading a library runs its code as the service's user, which whoever starts a run need not be.
+    /// Refuses plug-ins outside the configured directory. Loading a library runs its code as the service's user, and
+    /// the initiator of a run may be another user.
     fn check_plugin(&self, request: &StartRequest) -> Result<(), String> {
         let Some(plugin) = &request.description.plugin else { return Ok(()) };
         let shown = plugin.library.display();
@@ -370,7 +373,8 @@ impl ServiceShared {
                  runs may ask for"
             ));
         };
-        // Symbolic links in the directory are of who may write there; a name alone is found elsewhere by the system.
+        // Symbolic links in the directory were made by users who may write there. A bare name would be resolved
+        // elsewhere by the dynamic loader.
         let lies = plugin.library.parent().and_then(|parent| parent.canonicalize().ok());
         if plugin.library.is_absolute() && lies.is_some() && lies == directory.canonicalize().ok() {
             return Ok(());
@@ -392,7 +396,7 @@ impl ServiceShared {
         }
     }
 
-    /// Looks after runs whose writers fail and whose clients do not come back.
+    /// Watches for runs whose writers fail and whose clients do not come back.
     fn watch(&self) {
         let mut rounds = 0_u64;
         while !self.is_stopping() {

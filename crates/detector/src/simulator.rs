@@ -1,6 +1,6 @@
-//! A detector that is not there: frames with the statistics of real ones (Poisson background falling off from the beam,
-//! rings, Bragg spots that change from frame to frame, module gaps, bad pixels), fitted so that bitshuffle+LZ4 compresses
-//! them as far as asked. The same seed gives the same frames.
+//! Detector simulator. Frames have the statistics of real ones: Poisson background falling off from the beam, rings,
+//! Bragg spots that change from frame to frame, module gaps, and bad pixels. Their brightness is fitted so that
+//! bitshuffle+LZ4 reaches a given compression ratio. The same seed gives the same frames.
 
 mod count;
 mod model;
@@ -11,19 +11,19 @@ pub use model::{BadModel, DetectorModel};
 use crate::filters::{Encoder, Filter};
 use random::FrameRandom;
 
-/// Each row of a frame is a row of one of so many exposures, chosen anew: no two frames are alike, and a frame costs
-/// little more than its copy.
+/// Number of exposures. Each row of a frame is a row of a randomly chosen exposure, so that no two frames are alike and
+/// a frame costs little more than its copy.
 const EXPOSURES: u64 = 3;
-/// Pixels for each reflection: a Pilatus 6M's frame of a protein crystal shows some two hundred.
+/// Pixels per reflection: a Pilatus 6M's frame of a protein crystal shows some two hundred.
 const PIXELS_PER_SPOT: u64 = 30_000;
-/// Of a million pixels, so many are bad.
+/// Bad pixels per million.
 const BAD_PER_MILLION: u64 = 50;
-/// Elements that a fit looks at; enough for the ratio to a few percent.
+/// Elements in the sample for the fit; enough for the ratio to within a few percent.
 const SAMPLE_ELEMENTS: u64 = 1 << 19;
-/// Rows that a sample takes together.
+/// Number of consecutive rows in a sample.
 const STRIP: u64 = 16;
 
-/// No background gives frames of that ratio.
+/// Error if no brightness gives the requested ratio.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum OutOfReach {
     #[error("no frames of this model compress {asked}:1; ask for a ratio from {least:.2} to {most:.2}")]
@@ -39,7 +39,7 @@ fn chance(seed: u64, what: u64) -> FrameRandom {
     FrameRandom::new(seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Whether a detector that loses this share of its frames loses this one.
+/// Whether frame `number` is lost by a detector that loses this share of its frames.
 pub fn is_lost(seed: u64, number: u64, share: f64) -> bool {
     const PARTS: u64 = 1 << 32;
     (chance(seed, !number).below(PARTS) as f64) < share * PARTS as f64
@@ -48,13 +48,13 @@ pub fn is_lost(seed: u64, number: u64, share: f64) -> bool {
 pub struct Simulator {
     model: DetectorModel,
     seed: u64,
-    /// Counts a pixel at the beam.
+    /// Counts per pixel at the beam.
     brightness: f64,
     exposures: Vec<Vec<u8>>,
 }
 
 impl Simulator {
-    /// `ratio`: how far bitshuffle+LZ4 is to compress the frames.
+    /// `ratio`: compression ratio of the frames with bitshuffle+LZ4.
     ///
     /// # Errors
     /// If no brightness gives that ratio.
@@ -78,7 +78,7 @@ impl Simulator {
         chance(self.seed, what)
     }
 
-    /// Finds the brightness by halving: the brighter, the more noise, the less compression.
+    /// Finds the brightness by bisection: brighter frames have more noise and compress less.
     fn fit(&self, asked: f64) -> Result<f64, OutOfReach> {
         let strips = (SAMPLE_ELEMENTS / self.model.width / STRIP).clamp(1, self.model.height.div_ceil(STRIP));
         let rows: Vec<u64> = (0..strips)
@@ -94,7 +94,7 @@ impl Simulator {
             encoder.encode(&bytes, &mut encoded).expect("a sample is far below LZ4's limit");
             bytes.len() as f64 / encoded.len() as f64
         };
-        // From one count in ten thousand pixels to a quarter of what the element holds.
+        // From one count in ten thousand pixels to a quarter of the element type's range.
         let brightest =
             2_f64.powi(8 * self.model.element.size().min(3) as i32 - 2).min(count::largest(self.model.element) as f64);
         let (mut dark, mut bright) = (1e-4_f64.ln(), brightest.ln());
@@ -104,7 +104,7 @@ impl Simulator {
             let as_they_are = asked > 0.0 && asked <= 1.0;
             return if as_they_are { Ok(1.0) } else { Err(OutOfReach::Small { asked, frame_bytes }) };
         }
-        // What the refusal says can be asked for.
+        // Values as rounded in the error message must be accepted.
         const ROUNDED: f64 = 0.005;
         if !(least - ROUNDED..=most + ROUNDED).contains(&asked) {
             return Err(OutOfReach::Ratio { asked, least, most });
@@ -120,7 +120,7 @@ impl Simulator {
         Ok(((dark + bright) / 2.0).exp())
     }
 
-    /// Those rows of an exposure without spots.
+    /// Simulates the given rows of an exposure without spots.
     fn expose(&self, chance: &mut FrameRandom, rows: &[u64], brightness: f64) -> Vec<u8> {
         let DetectorModel { width, height, element, .. } = self.model;
         let size = element.size();
@@ -140,7 +140,7 @@ impl Simulator {
         bytes
     }
 
-    /// Bad pixels stay bad.
+    /// Bad pixels are the same in all frames.
     fn is_bad(&self, x: u64, y: u64) -> bool {
         FrameRandom::new(self.seed ^ (y * self.model.width + x)).below(1_000_000) < BAD_PER_MILLION
     }
@@ -152,7 +152,7 @@ impl Simulator {
         bytes
     }
 
-    /// [`Simulator::frame`] in the place of what `bytes` held.
+    /// Replaces `bytes` by frame `number`; see [`Simulator::frame`].
     pub fn frame_into(&self, number: u64, bytes: &mut Vec<u8>) {
         let row = self.model.width as usize * self.model.element.size();
         let mut chance = self.chance(EXPOSURES + number);
@@ -167,7 +167,7 @@ impl Simulator {
         }
     }
 
-    /// A reflection: a few pixels wide, its centre some hundred counts above the background.
+    /// Adds a reflection: a few pixels wide, its centre some hundred counts above the background.
     fn spot(&self, bytes: &mut [u8], chance: &mut FrameRandom) {
         const REACH: u64 = 3;
         let DetectorModel { width, height, element, .. } = self.model;
@@ -188,7 +188,8 @@ impl Simulator {
     }
 }
 
-/// Background and rings at a distance from the beam, in units of half the shorter side; 1 at the beam.
+/// Intensity of background and rings at a distance from the beam, in units of half the shorter side; about 1 at the
+/// beam.
 fn intensity(distance: f64) -> f64 {
     const RINGS: [(f64, f64); 3] = [(0.35, 0.3), (0.55, 0.25), (0.8, 0.15)];
     const RING_WIDTH: f64 = 0.012;

@@ -1,5 +1,5 @@
-//! Room in the file for commits, set aside before a frame is called written, so that a disk that runs full cannot keep
-//! what was written from being published. How much a commit takes at most follows from which frames it brings.
+//! Reservation of space in the file for commits. Space is reserved before a frame is acknowledged as written, so that a
+//! full disk cannot prevent the publication of written frames. The frames of a commit determine its maximum size.
 
 mod need;
 
@@ -14,10 +14,10 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-/// Pieces are at least so large.
+/// Minimum size of a reserved piece.
 const PIECE_BYTES_MIN: u64 = 8 << 10;
 
-/// Where room comes from.
+/// The source of space.
 #[derive(Clone, Copy)]
 pub(crate) struct Space<'a> {
     pub file: &'a File,
@@ -28,15 +28,15 @@ pub(crate) struct Space<'a> {
 #[derive(Debug)]
 pub(crate) struct SpaceReservation {
     shape: Shape,
-    /// Set aside and not used, in the order of addresses, none touching the next.
+    /// Reserved and unused pieces, sorted by address; adjacent pieces are merged.
     free: Vec<Range<u64>>,
-    /// What the next commit brings, as far as the committer has taken it in.
+    /// Input of the next commit, as far as the committer has applied it.
     applied: CommitInput,
-    /// What has been entered since, which a commit that begins now does not bring.
+    /// Input entered since then; a commit that begins now does not contain it.
     pending: CommitInput,
 }
 
-/// Where a commit goes.
+/// Location of a commit.
 #[derive(Debug)]
 pub(crate) struct CommitExtent {
     pub columns: Range<u64>,
@@ -44,7 +44,7 @@ pub(crate) struct CommitExtent {
 }
 
 impl SpaceReservation {
-    /// Of a run that goes on.
+    /// For a run that continues.
     pub(crate) fn new(catalog: &mut Catalog) -> SpaceReservation {
         SpaceReservation {
             shape: Shape::of(catalog),
@@ -54,18 +54,18 @@ impl SpaceReservation {
         }
     }
 
-    /// Of one commit, after which there is none: it takes no more than it needs.
+    /// For a single last commit, which takes no more space than it needs.
     pub(crate) fn of_last(catalog: &mut Catalog) -> SpaceReservation {
         let mut room = SpaceReservation::new(catalog);
         room.shape.goes_on = false;
         room
     }
 
-    /// Sees to it that these entries can be published.
+    /// Reserves the space that a commit with these entries needs.
     ///
     /// # Errors
-    /// If there is no room: they must not be acknowledged, and the next commit does not bring them; for what was expected
-    /// before there is room as it was.
+    /// If there is no space. The entries then must not be acknowledged, and the next commit does not contain them.
+    /// Space for earlier entries stays reserved.
     pub(crate) fn expect(&mut self, space: Space<'_>, entries: &[JournalEntry]) -> io::Result<()> {
         let (mut shape, mut coming) = (self.shape, CommitInput::default());
         for entry in entries {
@@ -95,17 +95,17 @@ impl SpaceReservation {
         Ok(())
     }
 
-    /// All that was entered so far will be of the next commit.
+    /// Moves all entered input to the next commit.
     pub(crate) fn apply(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         self.applied.add(&pending);
     }
 
-    /// Where a commit of all that was applied goes, whose columns take `columns` bytes. Nothing is taken if there would
-    /// then be no room for what is pending: a later commit brings both.
+    /// Returns the location of a commit with all applied input, whose columns take `columns` bytes. Takes nothing if
+    /// the pending input would then lack space; a later commit has both.
     ///
     /// # Errors
-    /// If there is no room.
+    /// If there is no space.
     pub(crate) fn begin(&mut self, space: Space<'_>, columns: u64) -> io::Result<CommitExtent> {
         if !self.shape.goes_on {
             return Ok(CommitExtent { columns: self.take(space, columns)?, tree: 0..0 });
@@ -113,11 +113,12 @@ impl SpaceReservation {
         let tree = self.shape.tree_bytes(&self.applied);
         let mut sizes = vec![columns, tree];
         if !self.pending.is_empty() {
-            // The tree of the commit after it grows from this one's.
+            // The tree of the following commit grows from this one's.
             let next = Shape { tree, has_fixed: self.shape.has_fixed | self.applied.chunks, ..self.shape };
             sizes.extend([next.columns_bytes(&self.pending), next.tree_bytes(&self.pending)]);
         }
-        // These pieces and no others: what else is free is enough for the commit after it.
+        // Exactly these pieces are taken, because the remaining free pieces are known to suffice for the following
+        // commit.
         let pieces = self.cover(space, &sizes)?;
         pieces[..2].iter().for_each(|piece| self.hold(piece));
         let place = CommitExtent { columns: pieces[0].clone(), tree: pieces[1].clone() };
@@ -127,12 +128,12 @@ impl SpaceReservation {
         Ok(place)
     }
 
-    /// Set aside and not needed: there is no commit after this.
+    /// Returns the unused reservations when no further commit follows.
     pub(crate) fn rest(&mut self) -> Vec<Range<u64>> {
         std::mem::take(&mut self.free)
     }
 
-    /// The part of `place` that a tree of `bytes` takes; the rest is free again.
+    /// Returns the part of `place` that a tree of `bytes` takes, and frees the rest.
     pub(crate) fn settle(&mut self, space: Space<'_>, place: Range<u64>, bytes: u64) -> io::Result<Range<u64>> {
         self.shape.tree = bytes;
         let bytes = rounded(bytes);
@@ -159,8 +160,8 @@ impl SpaceReservation {
         });
     }
 
-    /// Sees to free pieces for all of `sizes` at once; answers them in that order, and takes none. The largest are placed
-    /// first: in another order they might not fit.
+    /// Finds or reserves free pieces for all of `sizes` together, and returns them in that order without taking them.
+    /// The largest pieces are placed first, because in another order they might not fit.
     fn cover(&mut self, space: Space<'_>, sizes: &[u64]) -> io::Result<Vec<Range<u64>>> {
         let mut order: Vec<usize> = (0..sizes.len()).collect();
         order.sort_by_key(|at| std::cmp::Reverse(sizes[*at]));
@@ -180,7 +181,7 @@ impl SpaceReservation {
         Ok(pieces)
     }
 
-    /// Takes a piece that is free.
+    /// Takes a free piece.
     fn hold(&mut self, piece: &Range<u64>) {
         if piece.is_empty() {
             return;
@@ -207,7 +208,7 @@ fn rounded(bytes: u64) -> u64 {
     bytes.next_multiple_of(8)
 }
 
-/// Cuts `bytes` off the smallest piece that has them.
+/// Cuts `bytes` off the smallest piece that is large enough.
 fn cut(free: &mut Vec<Range<u64>>, bytes: u64) -> Option<Range<u64>> {
     let fits = free.iter().enumerate().filter(|(_, piece)| piece.end - piece.start >= bytes);
     let (at, _) = fits.min_by_key(|(_, piece)| piece.end - piece.start)?;
@@ -223,7 +224,7 @@ fn set_aside(Space { file, length, allocator }: Space<'_>, bytes: u64) -> io::Re
     let room = allocator.extent(bytes, PAGE_BYTES);
     length.ensure(file, room.end)?;
     match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start) {
-        // A store that sets nothing aside says that it is full when it is written to.
+        // A store without preallocation reports a full disk on write.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(room),
         Err(error) => Err(error.into()),
     }

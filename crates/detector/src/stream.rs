@@ -1,6 +1,6 @@
-//! What detectors and the service say to each other over TCP; byte by byte in `formats/detector-stream.md`. Heads are
-//! coded here without I/O; [`message`] and [`link`] put them on a stream of bytes. [`ranges`] says which frames are
-//! acknowledged.
+//! The TCP protocol between detectors and the service. `formats/detector-stream.md` has the bytes. Heads are encoded
+//! and decoded here without I/O; [`message`] and [`link`] transfer them over a byte stream. [`ranges`] represents
+//! acknowledged frames.
 //!
 //! Entry: [`ToService`], [`FromService`].
 
@@ -25,16 +25,16 @@ pub use socket::Socket;
 use crate::frame::AckLevel;
 use read::MessageReader;
 
-/// The oldest version of `formats/detector-stream.md` that is spoken here.
+/// The oldest supported version of `formats/detector-stream.md`.
 pub const VERSION: u16 = 1;
-/// The newest one.
+/// The newest supported version.
 pub const NEWEST_VERSION: u16 = 2;
-/// Scalars may be of other kinds than floats from this version on.
+/// First version in which scalars may be of other kinds than floats.
 pub const KINDS_VERSION: u16 = 2;
-/// Frames and chunks are below this by a run's description; no service takes longer bodies.
+/// Upper limit for bodies. The limits of dataset specs keep frames and chunks below it.
 pub const BODY_BYTES_MAX: u64 = 4 << 30;
 
-/// Why bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadMessage(pub String);
@@ -43,7 +43,7 @@ fn bad<T>(text: impl Into<String>) -> Result<T, BadMessage> {
     Err(BadMessage(text.into()))
 }
 
-/// A level's bit in messages.
+/// The bit of a level in messages.
 pub fn level_bit(level: AckLevel) -> u8 {
     match level {
         AckLevel::Memory => 1,
@@ -52,7 +52,7 @@ pub fn level_bit(level: AckLevel) -> u8 {
     }
 }
 
-/// The heads that a client sends.
+/// Heads of messages from clients.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToService {
     Hello(StreamHello),
@@ -62,20 +62,20 @@ pub enum ToService {
         again: bool,
     },
     Scalars(ScalarsHead),
-    /// `complete`: the client brings nothing more on any connection. `lost`: frames that it had to drop itself.
+    /// `complete`: the client sends nothing more on any connection. `lost`: number of frames that it had to drop.
     End {
         complete: bool,
         lost: u64,
     },
-    /// `flush`: all that was sent is waited for, so that frames which share chunks are to wait for no others.
+    /// `flush`: the client waits for everything that it sent, so frames that share chunks must not wait for others.
     Ping {
         flush: bool,
     },
-    /// A writer wants an extent of at least so many bytes.
+    /// A writer requests an extent of at least this size.
     Extent {
         bytes: u64,
     },
-    /// A writer has written and synced what the body says. `again`: it may have said so before.
+    /// A writer has written and synced the chunks in the body. `again`: it may have reported them before.
     Report {
         sequence: u64,
         again: bool,
@@ -89,7 +89,7 @@ const END: u8 = 4;
 const PING: u8 = 5;
 const EXTENT: u8 = 6;
 const REPORT: u8 = 7;
-/// Of FRAME and REPORT: sent before. Of END: complete. Of SCALARS: it says of which kind each is. Of PING: flush.
+/// Meaning by message: FRAME and REPORT: sent before. END: complete. SCALARS: kinds of values follow. PING: flush.
 const FLAG: u8 = 1;
 
 impl ToService {
@@ -107,7 +107,7 @@ impl ToService {
     }
 
     /// # Errors
-    /// If a service cannot take it; says why.
+    /// If the service cannot accept the message. The error says why.
     pub fn decode(header: &Header, head: &[u8]) -> Result<ToService, BadMessage> {
         let flag = header.flags & FLAG != 0;
         let mut reader = MessageReader(head);

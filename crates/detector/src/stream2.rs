@@ -1,9 +1,9 @@
-//! DECTRIS stream2: one ZeroMQ message a CBOR map, of kind start, image or end. What we read of it is in
-//! `formats/stream2.md`.
+//! DECTRIS stream2: each ZeroMQ message is a CBOR map of type start, image or end. `formats/stream2.md` describes the
+//! subset that is read.
 //!
-//! - [`cbor`] items of CBOR, without copying. [`message`] the three messages, decoded and, for the simulator, encoded.
-//! - [`zmtp`] what PUSH and PULL sockets of ZeroMQ say to each other over TCP; [`push`] a detector's end.
-//! - [`series`] a series of images as the description and the frames of a run.
+//! - [`cbor`]: CBOR items, without copying. [`message`]: the three messages, decoded and, for the simulator, encoded.
+//! - [`zmtp`]: the TCP protocol of ZeroMQ's PUSH and PULL sockets. [`push`]: a detector's end.
+//! - [`series`]: conversion of a series of images to the dataset spec and frames of a run.
 
 pub mod cbor;
 mod date;

@@ -1,4 +1,4 @@
-//! Where in the file everything lies: the built-in layouts, and [`layout`], which follows a layout file.
+//! The location of all objects in the file: the built-in layouts, and [`layout`], which follows a layout file.
 
 mod layout;
 mod mask;
@@ -14,10 +14,10 @@ use crate::frame::Times;
 use crate::hdf5::{Attribute, Dataset, Datatype, Group, Storage, TreeNode, Value};
 use crate::layout::BadLayout;
 
-/// The attribute of the root that says what the run was advised.
+/// The root's attribute with the run's advice.
 const ADVICE: &str = "varve_advice";
 
-/// The tree of a run's file as far as `catalog` knows.
+/// The tree of a run's file, from the state of `catalog`.
 pub fn tree(catalog: &Catalog) -> Group<'_> {
     let mut root = structured(catalog);
     if let Some(advice) = &catalog.description.advice {
@@ -40,7 +40,7 @@ fn structured(catalog: &Catalog) -> Group<'_> {
 }
 
 /// # Errors
-/// If no file can be made of what is said, given that its shape and names are right.
+/// If no file can be made from the spec, whose shape and names are already checked.
 pub fn check(description: &DatasetSpec) -> Result<(), BadLayout> {
     match &description.structure {
         Structure::Raw | Structure::Nexus => Ok(()),
@@ -56,7 +56,7 @@ fn class(name: &str) -> Vec<Attribute> {
     vec![text("NX_class", name)]
 }
 
-/// NXentry with an NXdetector that holds the frames and an NXdata that names them; with what NXmx adds where it is given.
+/// NXentry with an NXdetector that contains the frames and an NXdata that refers to them, and NXmx metadata if given.
 fn nexus(catalog: &Catalog) -> Group<'_> {
     const FRAMES: &str = "/entry/instrument/detector/data";
     let nxmx = catalog.description.nxmx.as_ref();
@@ -100,7 +100,7 @@ fn frames(catalog: &Catalog, attributes: Vec<Attribute>) -> Dataset<'_> {
     Dataset { attributes, storage }
 }
 
-/// Status, times and scalars of each frame, and what holds for all.
+/// Status, times and scalars of each frame, and the values of the run.
 fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>) -> Vec<(String, TreeNode<'a>)> {
     let mut members = status_and_times(catalog, collection("NXcollection"));
     if !catalog.scalars.is_empty() {

@@ -1,7 +1,8 @@
-//! TLS 1.3 (rustls) around the frame stream and HTTP. Threads that receive and send frames keep their blocking sockets: a
-//! small runtime relays between the TLS session and a socket pair, whose plain end they use.
+//! TLS 1.3 (rustls) for the frame stream and HTTP. Threads that receive and send frames keep using blocking sockets: a
+//! small runtime relays between the TLS session and a socket pair, whose unencrypted end they use.
 //!
-//! Back-pressure holds: the relay keeps at most [`RELAY_BYTES`] in each direction, and the kernel what a socket pair takes.
+//! Back-pressure works: the relay buffers at most [`RELAY_BYTES`] in each direction, besides the kernel's buffers of
+//! the socket pair.
 
 use crate::stream::Socket;
 use std::fmt;
@@ -21,7 +22,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Sixteen TLS records.
 const RELAY_BYTES: usize = 256 << 10;
-/// One thread encrypts more than a detector's link carries; several connections share these.
+/// One thread encrypts more than a detector's link carries; several connections share these threads.
 const RELAY_THREADS: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ pub enum TlsError {
     Threads(#[source] io::Error),
 }
 
-/// The runtime of the relays, which outlives every connection that it serves.
+/// The runtime of the relays. It outlives every connection that it serves.
 struct Relays(Option<Runtime>);
 
 impl Relays {
@@ -53,7 +54,7 @@ impl Relays {
         Ok(Arc::new(Relays(Some(runtime))))
     }
 
-    /// The plain end of a session that `handshake` makes of `socket` in at most `wait`.
+    /// Performs `handshake` on `socket` within `wait`, and returns the unencrypted end of the session.
     fn serve<S, H>(&self, socket: TcpStream, wait: Duration, handshake: H) -> io::Result<Socket>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -102,10 +103,10 @@ impl fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// From PEM files: the certificate with its chain, and its key.
+    /// Reads PEM files: the certificate with its chain, and its key.
     ///
     /// # Errors
-    /// If a file cannot be read, or the two do not belong together.
+    /// If a file cannot be read, or certificate and key do not match.
     pub fn read(certificate: &Path, key: &Path) -> Result<ServerTls, TlsError> {
         let chain = certificates(certificate)?;
         let key = PrivateKeyDer::from_pem_file(key).map_err(|source| TlsError::Key { path: key.to_owned(), source })?;
@@ -116,19 +117,19 @@ impl ServerTls {
         Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), relays: Relays::start()? })
     }
 
-    /// For a connection that is served on a runtime of its own.
+    /// For connections that run on another runtime.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         self.acceptor.clone()
     }
 
     /// # Errors
-    /// If the peer does not make a TLS session of it in time.
+    /// If the peer does not complete the TLS handshake in time.
     pub fn accept(&self, socket: TcpStream, wait: Duration) -> io::Result<Socket> {
         self.relays.serve(socket, wait, async |socket| self.acceptor.accept(socket).await)
     }
 }
 
-/// The certificates that a client trusts.
+/// The certificates that a client trusts, with its relays.
 #[derive(Clone)]
 pub struct ClientTls {
     connector: TlsConnector,
@@ -142,10 +143,10 @@ impl fmt::Debug for ClientTls {
 }
 
 impl ClientTls {
-    /// Trusts what the certificates of a PEM file have signed, and nothing else.
+    /// Trusts only certificates signed by those in a PEM file.
     ///
     /// # Errors
-    /// If the file cannot be read or holds none.
+    /// If the file cannot be read or has no certificate.
     pub fn trusting(ca: &Path) -> Result<ClientTls, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(ca)? {
@@ -158,15 +159,15 @@ impl ClientTls {
         Ok(ClientTls { connector: TlsConnector::from(Arc::new(config)), relays: Relays::start()? })
     }
 
-    /// For a connection that is served on a runtime of its own.
+    /// For connections that run on another runtime.
     pub(crate) fn connector(&self) -> TlsConnector {
         self.connector.clone()
     }
 
-    /// A session with the service whose address `HOST:PORT` is.
+    /// Starts a session with the service at `address` (`HOST:PORT`).
     ///
     /// # Errors
-    /// If the service shows no certificate for HOST that is trusted, or not in time.
+    /// If the service has no trusted certificate for HOST, or does not complete the handshake in time.
     pub fn connect(&self, socket: TcpStream, address: &str, wait: Duration) -> io::Result<Socket> {
         let name = server_name(address)?;
         let connected = async |socket| self.connector.connect(name, socket).await;
@@ -184,7 +185,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(certificates)
 }
 
-/// The name that the certificate must have: HOST of `HOST:PORT`.
+/// The name required in the certificate: HOST of `HOST:PORT`.
 pub(crate) fn server_name(address: &str) -> io::Result<ServerName<'static>> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -192,7 +193,7 @@ pub(crate) fn server_name(address: &str) -> io::Result<ServerName<'static>> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("`{host}` is no name that a certificate has")))
 }
 
-/// Errors of the TLS library name no file and no flag.
+/// Adds the address and the relevant flag to errors of the TLS library.
 pub(crate) fn explain(error: io::Error, address: &str) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let why = match inner {

@@ -1,8 +1,10 @@
-//! The token that a service asks of its clients: made at random at each start unless the administrator gives one, and
-//! published in the user's runtime directory, where the programs of the same user find it by the address they connect to.
+//! The token that a service requires of its clients. It is generated at each start unless the administrator gives one,
+//! and published in the user's runtime directory, where programs of the same user find it by the address they connect
+//! to.
 //!
-//! Order of a start: bind, publish, listen. A client connects first and reads then, so what it reads belongs to the process
-//! it talks to, or to one that is dead: another user who has taken the port of a dead service learns nothing of use.
+//! Order of a start: bind, publish, listen. A client first connects and then reads the token. The token therefore
+//! belongs to the process it is connected to, or to a dead one: another user who has taken the port of a dead service
+//! learns nothing useful.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -13,13 +15,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use subtle::ConstantTimeEq;
 
-/// Of a token that is made: more than anybody can try.
+/// Size of a generated token; too large to guess.
 const RANDOM_BYTES: usize = 32;
-/// The length of a token.
+/// Allowed length of a token.
 const BYTES: std::ops::RangeInclusive<usize> = 8..=1024;
-/// The overflow uid, which stands for everyone whom the kernel cannot name.
+/// The overflow uid, which stands for all users that the kernel cannot represent.
 const NOBODY: u32 = 65534;
-/// Of both permission bits that let others in, and of those that let others write.
+/// Permission bits that give other users access, and those that let them write.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -45,26 +47,27 @@ pub enum TokenError {
     Publish { path: PathBuf, source: io::Error },
 }
 
-/// A new token.
+/// Generates a token.
 pub fn random() -> String {
     varve_env::random::bytes::<RANDOM_BYTES>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether a client gave the service's token. The time it takes tells nothing but the length.
+/// Compares a client's token with the service's. The duration reveals nothing but the length.
 pub fn matches(own: &str, given: &str) -> bool {
     own.as_bytes().ct_eq(given.as_bytes()).into()
 }
 
-/// The token in a file of this user's, or of root's, that nobody else may read.
+/// Reads a token from a file that belongs to this user or root and that nobody else may read.
 ///
 /// # Errors
-/// If it is a link or no file, belongs to another user, is open to others, or holds no token.
+/// If the path is a symbolic link or not a regular file, belongs to another user, is accessible to others, or contains
+/// no valid token.
 pub fn read(path: &Path) -> Result<String, TokenError> {
     let failed = |source: Errno| match source {
         Errno::LOOP => TokenError::Link { path: path.to_owned() },
         source => TokenError::Read { path: path.to_owned(), source: source.into() },
     };
-    // Without O_NONBLOCK, a FIFO in its place would be waited for.
+    // Without O_NONBLOCK, opening a FIFO would block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
     let stat = rustix::fs::fstat(&file).map_err(failed)?;
@@ -87,7 +90,7 @@ pub fn read(path: &Path) -> Result<String, TokenError> {
     if !BYTES.contains(&token.len()) {
         return Err(TokenError::Length { path: path.to_owned(), bytes: token.len() });
     }
-    // It is sent in a header of HTTP.
+    // The token is sent in an HTTP header.
     match std::str::from_utf8(token) {
         Ok(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token.to_owned()),
         _ => Err(TokenError::Characters { path: path.to_owned() }),
@@ -98,11 +101,11 @@ fn is_trusted(owner: u32, user: u32) -> bool {
     owner == 0 || owner == user && owner != NOBODY
 }
 
-/// The token to send to `peer`: `given`, or where that is empty, the one that a service of this user has published for that
-/// address of this host; empty if there is none.
+/// The token to send to `peer`: `given` if it is not empty, else the one that a service of this user has published for
+/// that address on this host. Empty if there is none.
 ///
 /// # Errors
-/// If there is a file of one that is not fit to be used.
+/// If the published token's file fails the checks of [`read`].
 pub fn for_peer(given: &str, peer: SocketAddr) -> Result<String, TokenError> {
     if !given.is_empty() || !peer.ip().is_loopback() {
         return Ok(given.to_owned());
@@ -121,8 +124,8 @@ fn file_name(address: SocketAddr) -> String {
     format!("detector-{}-{}.token", address.ip(), address.port())
 }
 
-/// Where tokens of this user may be, the best first. The environment of a service and that of a session differ: a client
-/// looks into each.
+/// Possible directories for this user's tokens, best first. The environments of a service and of a session differ, so a
+/// client searches all of them.
 fn directories() -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from);
@@ -138,7 +141,7 @@ fn open(directory: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(directory, flags, Mode::empty())?)
 }
 
-/// Whether this user alone may put files there.
+/// Checks that only this user may create files there.
 fn check(directory: &OwnedFd) -> io::Result<()> {
     let stat = rustix::fs::fstat(directory)?;
     let user = rustix::process::geteuid().as_raw();
@@ -151,11 +154,11 @@ fn check(directory: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The runtime directory of this user, made if need be.
+/// The runtime directory of this user; created if necessary.
 fn directory() -> Result<(PathBuf, OwnedFd), TokenError> {
     let mut tried = Vec::new();
     for path in directories() {
-        // A umask can only take rights away from its owner, who finds out at the first file.
+        // A umask can only remove rights of the owner; creating the first file then fails.
         let usable = match rustix::fs::mkdir(&path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => open(&path).and_then(|directory| check(&directory).map(|()| directory)),
             Err(error) => Err(error.into()),
@@ -168,17 +171,17 @@ fn directory() -> Result<(PathBuf, OwnedFd), TokenError> {
     Err(TokenError::Nowhere { tried })
 }
 
-/// Removes what an earlier service of this user has published for an address, which is not this one's token.
+/// Removes the token that an earlier service of this user has published for an address.
 pub fn withdraw(address: SocketAddr) {
     for directory in directories().iter().filter_map(|path| open(path).ok()) {
         if check(&directory).is_ok() {
-            // There is none, most often.
+            // Usually there is none.
             let _ = rustix::fs::unlinkat(&directory, file_name(address), AtFlags::empty());
         }
     }
 }
 
-/// A token that programs of this user find, until dropped.
+/// A published token, which programs of this user can find until it is dropped.
 #[derive(Debug)]
 pub struct Published {
     directory: OwnedFd,
@@ -188,10 +191,10 @@ pub struct Published {
 }
 
 impl Published {
-    /// For those who connect to `address`. It replaces what an earlier service left there.
+    /// Publishes a token for clients of `address`, and replaces that of an earlier service.
     ///
     /// # Errors
-    /// If no directory is fit for it, or it cannot be written.
+    /// If no directory is suitable, or the token cannot be written.
     pub fn new(address: SocketAddr, token: &str) -> Result<Published, TokenError> {
         withdraw(address);
         let (path, directory) = directory()?;
@@ -201,11 +204,11 @@ impl Published {
         let temporary = format!(".{name}.{}", std::process::id());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        // One that was left by a process of this number.
+        // An earlier process with the same ID may have left it.
         let _ = rustix::fs::unlinkat(&directory, &temporary, AtFlags::empty());
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let file = rustix::fs::openat2(&directory, &temporary, flags, mode, resolve).map_err(|e| failed(e.into()))?;
-        // Whatever the umask has taken away.
+        // Restores rights that the umask removed.
         rustix::fs::fchmod(&file, mode).map_err(|error| failed(error.into()))?;
         File::from(file).write_all(token.as_bytes()).map_err(failed)?;
         rustix::fs::renameat(&directory, &temporary, &directory, &name).map_err(|error| failed(error.into()))?;
@@ -218,10 +221,10 @@ impl Published {
 }
 
 impl Drop for Published {
-    /// Unless a service that came after this one has put its own there.
+    /// Removes the token unless a later service has replaced it.
     fn drop(&mut self) {
         if read(&self.path).is_ok_and(|found| matches(&found, &self.token)) {
-            // It is of no use to anybody from now on.
+            // A remaining file does no harm, because the token is no longer valid.
             let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
     }

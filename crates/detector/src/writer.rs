@@ -1,9 +1,9 @@
-//! One run being written: frames go through a bounded queue to threads that compress them and write them one after the
-//! other; a committer syncs what was written, says so in the journal, and publishes it.
+//! Writer of one run. Frames pass through a bounded queue to threads that compress them and write them one after the
+//! other. A committer syncs the written chunks, marks them in the journal, and publishes them.
 //!
-//! Invariants: a frame is in the journal only after its chunks were written; a mark in the journal covers only what was
-//! synced before it; readers see only what a mark covers. The file has the lock of a reader, which keeps programs out that
-//! would open it for writing and cut it, and no reader.
+//! Invariants: a frame is entered in the journal only after its chunks were written. A mark in the journal covers only
+//! what was synced before it. Readers see only what a mark covers. The writer holds a reader's lock on the file, which
+//! excludes programs that would open it for writing and truncate it, but no readers.
 
 mod assemble;
 mod buffers;
@@ -49,21 +49,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use varve_env::clock::{Clock, RealClock};
 
-/// How a run is written; not what.
+/// How a run is written, independent of its dataset spec.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Threads that compress and write.
+    /// Number of threads that compress and write.
     pub threads: usize,
-    /// Frames that wait take at most so many bytes; at least one frame is always taken.
+    /// Upper limit for the bytes of queued frames; a single frame is always accepted.
     pub queue_bytes: usize,
-    /// Chunks are gathered into writes that end where the store's stripes of this length end.
+    /// Stripe size of the store. Chunks are gathered into writes that end at stripe boundaries.
     pub stripe_bytes: u64,
-    /// What a process that joined takes from the file at a time, once it has written much.
+    /// Size of an extent that a joined process requests once it has written much.
     pub extent_bytes: u64,
-    /// How long what was written may wait to be synced and published.
+    /// Longest time between a write and its sync and publication.
     pub commit_interval: Duration,
-    /// Frames of so many plain bytes that are taken and not durable do not wait for that where a client waits for it, which
-    /// keeps its own until then and has room for so many only.
+    /// When taken but not durable frames exceed this many plain bytes and a client waits for them, the commit does not
+    /// wait for its interval, because the client keeps its copies until then and has limited memory.
     pub pressing_bytes: u64,
 }
 
@@ -81,17 +81,17 @@ impl Default for Settings {
     }
 }
 
-/// Who is told how far frames have come; called by the writer's threads, must not wait.
+/// Receiver of progress notifications. The writer's threads call it, so it must not block.
 pub trait Listener: Send + Sync {
-    /// These frames have reached the level. Of a frame that comes in regions it is told each time that regions have
-    /// reached it; [`Pipeline::level`] says which.
+    /// Called when these frames have reached the level. For a frame with several regions it is called each time some of
+    /// its regions have reached the level; [`Pipeline::level`] says which.
     fn reached(&self, level: AckLevel, numbers: &[u64]);
 
-    /// Whether anybody keeps frames until they are at the level or a further one.
+    /// Whether any client keeps frames until they are at this level or a higher one.
     fn waits_for(&self, level: AckLevel) -> bool;
 }
 
-/// Nobody is told.
+/// Ignores all notifications.
 impl Listener for () {
     fn reached(&self, _: AckLevel, _: &[u64]) {}
 
@@ -117,20 +117,21 @@ pub fn unix_nanos() -> Nanoseconds {
     u64::try_from(now.seconds).unwrap_or(0) * 1_000_000_000 + u64::from(now.nanoseconds)
 }
 
-/// Removes the journal of the file at `path`, for good.
+/// Removes the journal of the file at `path` durably.
 pub(crate) fn remove_journal(path: &Path) -> io::Result<()> {
-    // Of a store on which it got its name by a link, and was killed then.
+    // Left behind if the run was killed after the file got its name by a hard link.
     let unnamed = unnamed(path);
     if unnamed.symlink_metadata().is_ok() && journal::is_same(&unnamed, path)? {
         std::fs::remove_file(&unnamed)?;
     }
-    // Of who took the run up, and was killed then.
+    // Left behind if a service was killed while it took up the run.
     remove_if_there(&rewritten(path))?;
     std::fs::remove_file(journal::path_beside(path))?;
     sync_directory(path)
 }
 
-/// `FILE.journal.new`: the journal of a run that is being taken up, by who has the one before.
+/// `FILE.journal.new`: the new journal of a run that is being taken up. Only the holder of the current journal writes
+/// it.
 fn rewritten(path: &Path) -> PathBuf {
     unnamed(&journal::path_beside(path))
 }
@@ -142,20 +143,20 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// `FILE.new`: a run's file while nobody could open it yet. It is made by who has the journal; one that was there before is
-/// somebody else's.
+/// `FILE.new`: a run's file before it can be opened. Only the holder of the journal creates it; an existing file of
+/// this name is not the run's.
 pub(crate) fn unnamed(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     PathBuf::from(name)
 }
 
-/// Removes what is left of a start that was cut short, if anything is: of one whose journal is there, and its file is not.
+/// Removes the remains of an interrupted start, in which the journal exists and the file does not.
 pub(crate) fn remove_unnamed(path: &Path) -> io::Result<()> {
     remove_if_there(&unnamed(path))
 }
 
-/// Gives the file `made` the name `path`, unless that is taken: by the first way that the store has.
+/// Renames the file `made` to `path` unless that name is taken, with the first method that the store supports.
 fn give_name(made: &Path, path: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let taken = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
@@ -164,10 +165,10 @@ fn give_name(made: &Path, path: &Path) -> io::Result<()> {
         return renamed;
     }
     match std::fs::hard_link(made, path) {
-        // What cannot be removed now is removed with the journal.
+        // If this fails, the file is removed together with the journal.
         Ok(()) => std::fs::remove_file(made).or(Ok(())),
         Err(error) if taken(&error) => Err(error),
-        // Other runs are kept away by the journal.
+        // The journal excludes other runs, so the check and the rename need not be atomic.
         Err(_) if path.symlink_metadata().is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
         Err(_) => std::fs::rename(made, path),
     }
@@ -181,12 +182,12 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Files of a run that may not come to be: nothing has been acknowledged, so nothing of it is to be left.
+/// Files of a run that has not started yet. Nothing has been acknowledged, so they are removed if the start fails.
 struct New<'p>(Vec<&'p Path>);
 
 impl Drop for New<'_> {
     fn drop(&mut self) {
-        // The journal goes last: a file without one would be taken for finished.
+        // The journal is removed last, because a file without a journal would be taken for finished.
         for path in self.0.iter().rev() {
             if let Err(error) = std::fs::remove_file(path) {
                 tracing::warn!("{} is left of a run that did not start: {error}", path.display());
@@ -195,7 +196,7 @@ impl Drop for New<'_> {
     }
 }
 
-/// A run being written, by the process that began it.
+/// A run being written by the process that began it.
 pub struct Writer {
     pipeline: Pipeline,
     committer: Option<JoinHandle<io::Result<CommitterState>>>,
@@ -210,10 +211,10 @@ impl Deref for Writer {
 }
 
 impl Writer {
-    /// Makes the file and its journal, both valid from then on, and starts the threads.
+    /// Creates the file and its journal, both valid from then on, and starts the threads.
     ///
     /// # Errors
-    /// If the description is bad, `FILE`, `FILE.new` or a journal exists, or they cannot be made.
+    /// If the dataset spec is invalid, `FILE`, `FILE.new` or a journal exists, or they cannot be created.
     pub fn create(
         path: &Path,
         mut description: DatasetSpec,
@@ -256,7 +257,8 @@ impl Writer {
             .and_then(|()| journal.append(&[JournalEntry::Granted { end: 0 }]))
             .and_then(|()| journal.handle()?.sync_all())
             .map_err(io)?;
-        // It gets its name when it can be opened: who waits for the name opens it at once.
+        // The file gets its name only when it can be opened, because a program that waits for the name opens it at
+        // once.
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&made);
         let file = file.map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => WriteError::Exists { path: made.clone() },
@@ -265,7 +267,7 @@ impl Writer {
         new.0.push(&made);
         let file = WrittenFile::new(file).map_err(io)?;
         let allocator = Allocator::new(description.first_address());
-        // No reader has opened it before: its first length needs no time to settle.
+        // No reader has opened it before, so its first length needs no delay.
         let bytes = description.first_address() + length::STEP_BYTES;
         file.set_len(bytes).map_err(io)?;
         let length = Length::new(bytes);
@@ -292,27 +294,27 @@ impl Writer {
         Ok(Writer { pipeline, committer: Some(committer) })
     }
 
-    /// Writes, syncs and publishes all frames taken, cuts the file to its length and removes the journal. Of a scan that
-    /// ends, what did not come is missing, up to its last frame.
+    /// Writes, syncs and publishes all frames taken, truncates the file to its length and removes the journal. Frames
+    /// of a bounded scan that did not arrive are missing, up to the scan's last frame.
     ///
     /// # Errors
-    /// If the run failed: the file is valid as of its last commit, and its journal, which stays, recovers the rest.
+    /// If the run failed. The file is then valid as of its last commit, and its journal remains for recovery.
     pub fn finish(self) -> Result<Finished, WriteError> {
         self.end(true)
     }
 
-    /// As [`Writer::finish`], of a run that was given up: the file ends with the last frame that came.
+    /// Same as [`Writer::finish`], for a run that was given up: the file ends with the last received frame.
     ///
     /// # Errors
-    /// As of [`Writer::finish`].
+    /// Same as [`Writer::finish`].
     pub fn give_up(self) -> Result<Finished, WriteError> {
         self.end(false)
     }
 
-    /// As [`Writer::finish`], or [`Writer::give_up`].
+    /// [`Writer::finish`] if `complete`, else [`Writer::give_up`].
     ///
     /// # Errors
-    /// As of [`Writer::finish`].
+    /// Same as [`Writer::finish`].
     pub fn end(mut self, complete: bool) -> Result<Finished, WriteError> {
         let committed = self.join();
         let io = |source| WriteError::Io { path: self.shared.path.clone(), source };
@@ -333,11 +335,10 @@ impl Writer {
         Ok(Finished { counts: committed.catalog.counts(), file_bytes: end, dropped: progress.dropped })
     }
 
-    /// Writes, syncs and publishes all frames taken, and leaves the run to who takes it up from its journal
-    /// ([`Writer::resume`]).
+    /// Writes, syncs and publishes all frames taken, and leaves the run unfinished for [`Writer::resume`].
     ///
     /// # Errors
-    /// As of [`Writer::finish`].
+    /// Same as [`Writer::finish`].
     pub fn leave(mut self) -> Result<(), WriteError> {
         let committed = self.join();
         if let Some(failure) = self.shared.failure() {
@@ -363,7 +364,7 @@ fn own(shared: &PipelineShared) -> &Own {
 }
 
 impl Drop for Writer {
-    /// A run that is let go without [`Writer::finish`] or [`Writer::leave`] is left as after a crash: valid, with its
+    /// A run that is dropped without [`Writer::finish`] or [`Writer::leave`] is left as after a crash: valid, with its
     /// journal.
     fn drop(&mut self) {
         if self.committer.is_some()

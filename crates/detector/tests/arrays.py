@@ -1,4 +1,4 @@
-"""The Python client with arrays of numpy: `arrays.py HOST:PORT DIRECTORY LIBRARY`. Prints how many frames were right."""
+"""The Python client with arrays of numpy: `arrays.py HOST:PORT DIRECTORY LIBRARY`. Prints the number of correct frames."""
 
 import pathlib
 import sys
@@ -22,7 +22,7 @@ for dtype, element in (("<f4", "f32"), ("u1", "u8"), ("<i8", "i64"), ("<f2", "f1
     with varve_detector.Client(address, name, start=start, window_bytes=4000) as client:
         for number, image in enumerate(images[:4]):
             client.send(number, image, taken=123 + number)
-        # A part of an array, whose rows do not lie one after the other; bytes; chunks filtered here.
+        # A slice of an array whose rows are not contiguous; bytes; chunks filtered here.
         wide = numpy.zeros((10, 24), dtype)
         wide[:, ::2] = images[4]
         client.send(4, wide[:, ::2])
@@ -58,7 +58,7 @@ assert finished.received == 8, finished
 with h5py.File(directory / "slabs.h5") as file:
     right += int((file["data"][:8] == images).all(axis=(1, 2)).sum())
 
-# What the service refuses is raised once, and the client goes on.
+# A refusal of the service is raised once, and the client continues.
 start = {"file": "refused.h5", "description": {"element": "u16", "frame": [4, 4], "scan": [20]}}
 image = numpy.arange(16, dtype="<u2").reshape(4, 4)
 with varve_detector.Client(address, "refused", start=start, level="written") as client:
@@ -71,7 +71,7 @@ with varve_detector.Client(address, "refused", start=start, level="written") as 
     except varve_detector.Refused as refusal:
         assert refusal.name == "refused" and "frame 20" in str(refusal), refusal
     assert client.counts["refused"] == 1 and client.notices[0].frame == 20
-    # Numbers that no frame has are refused by the client, and by the service alone, whoever speaks with it.
+    # The client refuses invalid frame numbers. The service refuses them too, whatever its client does.
     for number in (-1, numpy.int64(-1), 2**64 - 1):
         try:
             client.send(number, image)
@@ -92,7 +92,7 @@ with varve_detector.Client(address, "refused", start=start, level="written") as 
     finished = client.end()
     right += finished.received
 
-# A message that the service cannot understand, however often it is sent, is given up.
+# The client gives up a message that the service still cannot parse after it was sent repeatedly.
 start = {"file": "given-up.h5", "description": {"element": "u16", "frame": [4, 4]}}
 with varve_detector.Client(address, "given-up", start=start) as client:
     try:

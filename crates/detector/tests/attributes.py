@@ -1,5 +1,5 @@
 """Compares all attributes of all objects of two HDF5 files, which must have the same objects: `attributes.py ONE OTHER`.
-Prints how many there are."""
+Prints their number."""
 
 import sys
 
@@ -17,7 +17,7 @@ def attributes(path):
                 attribute = h5py.h5a.open(file[name].id, key.encode())
                 value = numpy.asarray(file[name].attrs[key])
                 found[name, key] = (attribute.dtype, attribute.shape, value.tobytes())
-            # What the library counts is what it copies.
+            # The library copies the number of attributes that it counts.
             assert h5py.h5o.get_info(file[name].id).num_attrs == len(file[name].attrs), (path, name)
     return found
 

@@ -1,5 +1,5 @@
-//! The client libraries in Python and C against the real service: frames and scalars sent, connections that break, a
-//! service that is stopped and comes back, refusals. The Windows program runs under Wine.
+//! The client libraries in Python and C with the real service: frames and scalars, connections that break, a service
+//! that is stopped and restarted, refusals. The Windows program runs under Wine.
 
 mod common;
 
@@ -18,7 +18,7 @@ use varve_detector::service::{Config, EndKind, Protection, Run, Service, StartRe
 use varve_detector::tls::ServerTls;
 use varve_detector::writer::Settings;
 
-/// As the example programs have it.
+/// The value of the example programs.
 const SIDE: u64 = 48;
 
 fn config(root: &Path, listen: &str, token: Option<&str>) -> Config {
@@ -52,7 +52,7 @@ fn clients() -> PathBuf {
     common::workspace().join("clients")
 }
 
-/// How one of the example programs is started.
+/// The command of one of the example programs.
 struct Program {
     name: &'static str,
     command: Vec<String>,
@@ -60,7 +60,7 @@ struct Program {
 }
 
 impl Program {
-    /// Python without numpy or anything else that is installed.
+    /// Python without numpy or any other installed module.
     fn python() -> Program {
         let script = clients().join("python/example.py").display().to_string();
         Program {
@@ -71,7 +71,7 @@ impl Program {
         .isolated()
     }
 
-    /// An isolated interpreter does not look beside the script.
+    /// An isolated interpreter does not search the script's directory for modules, so this adds the path.
     fn isolated(mut self) -> Program {
         let code = "import sys, runpy; sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1]); \
                     sys.argv[:] = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')";
@@ -111,7 +111,7 @@ impl Program {
 }
 
 impl Drop for Program {
-    /// Wine's own server stays a while, and holds its directory.
+    /// Ends Wine's own server, which would stay a while and hold its directory.
     fn drop(&mut self) {
         if self.name == "windows" {
             let ended = Command::new("wineserver").arg("-k").envs(self.environment.iter().cloned()).status();
@@ -124,7 +124,7 @@ fn example() -> PathBuf {
     clients().join("c/example.c")
 }
 
-/// As strictly as compilers can be: no extensions, no warnings.
+/// Compiles as strictly as possible: no extensions, no warnings.
 fn build(directory: &Path, compiler: &str, libraries: &[&str], (source, name): (&Path, &str)) -> String {
     let program = directory.join(name).display().to_string();
     let mut command = Command::new(compiler);
@@ -139,13 +139,13 @@ fn reported(output: &Output, name: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{name}: {error}: {output:?}"))
 }
 
-/// A frame that another one overtook, as happens where connections break, came late.
+/// A frame that another one overtook, as happens when connections break, counts as late.
 fn assert_all(reported: &Value, frames: u64) {
     let count = |name: &str| reported[name].as_u64().expect("a count");
     assert_eq!((count("received"), count("missing")), (frames, 0), "{reported}");
 }
 
-/// The file holds frames 0 to `frames` with their scalars.
+/// Checks that the file contains frames 0 to `frames` with their scalars.
 fn check(directory: &Path, name: &str, frames: u64) {
     check_scalars(directory, name, frames, &["energy"]);
 }
@@ -197,7 +197,7 @@ fn python_and_c_clients_send_every_scalar_kind() {
     service.stop();
 }
 
-/// Arrays of numpy, parts of them, chunks filtered by the caller.
+/// Arrays of numpy, slices of them, and chunks filtered by the caller.
 #[test]
 fn the_python_client_takes_arrays() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -213,7 +213,7 @@ fn clients_reconnect_after_broken_connections() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = service(directory.path());
     for program in [Program::python(), Program::c(directory.path())] {
-        // Within HELLO, within a head, within a body: budgets are no multiple of anything.
+        // The cuts fall within a HELLO, a head and a body: the budgets are no multiple of anything.
         for (number, budget) in [40, 4_700, 100_003].into_iter().enumerate() {
             let name = format!("{}-{number}", program.name);
             let start = start(directory.path(), &name, [SIDE, SIDE]);
@@ -229,7 +229,7 @@ fn clients_reconnect_after_broken_connections() {
     service.stop();
 }
 
-/// Chunks that several frames share go in one message, also again, and the last may hold fewer.
+/// Chunks that several frames share are sent in one message, and again after a cut. The last one may hold fewer frames.
 #[test]
 fn c_client_sends_frames_that_share_chunks() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -255,7 +255,7 @@ fn c_client_sends_frames_that_share_chunks() {
 #[test]
 fn clients_wait_for_a_service_that_is_restarted() {
     let directory = tempfile::tempdir().expect("a directory");
-    // So many that the service is stopped in the middle.
+    // Enough frames that the service is stopped in the middle.
     for (program, frames) in [(Program::python(), 1500), (Program::c(directory.path()), 20_000)] {
         let first = service(directory.path());
         let address = first.address();
@@ -278,7 +278,7 @@ fn clients_wait_for_a_service_that_is_restarted() {
     }
 }
 
-/// Says what calls come to once the run was ended while its client had nothing under way.
+/// Checks the result of each call after the run has ended while its client was idle.
 const IDLE: &str = r#"
 import json, sys, time
 sys.path.insert(0, sys.argv[2])
@@ -326,7 +326,8 @@ fn idle_client_is_notified_of_run_end() {
     service.stop();
 }
 
-/// Promise: a client whose run others end hears of it with its next frame, and does not go on as if frames were taken.
+/// Promise: if others end a client's run, the client gets an error for its next frame, and does not continue as if
+/// frames were taken.
 #[test]
 fn clients_are_notified_of_run_end() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -398,7 +399,7 @@ fn refusals_have_readable_reasons() {
             let output = program.run(service.address(), &run, &[start.to_str().expect("text"), "10", "durable", token]);
             let printed = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success(), "{run}: {output:?}");
-            // Python's client finds out by itself that the frame does not fit the start that it was given.
+            // The Python client itself detects that the frame does not match its start request.
             let own = run == "python-small" && printed.contains("are no frame of");
             assert!(printed.contains(words) || own, "{run}: {printed}");
         }
@@ -406,7 +407,7 @@ fn refusals_have_readable_reasons() {
     service.stop();
 }
 
-/// Programs of the service's user need no token given.
+/// Programs of the service's user find the token by themselves.
 #[test]
 fn clients_find_a_published_token() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -441,8 +442,8 @@ fn python_brings_frames_over_tls() {
     service.stop();
 }
 
-/// The last chunk of several frames, which stays incomplete, is written when the client waits for its end: nothing is
-/// written here for having waited long enough.
+/// The last chunk of several frames, which stays incomplete, is written when the client waits for its end. With this
+/// commit interval, no timer would write it.
 #[test]
 fn clients_do_not_wait_for_an_incomplete_chunk() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -462,7 +463,7 @@ fn clients_do_not_wait_for_an_incomplete_chunk() {
     service.stop();
 }
 
-/// A service that has no room for another connection is waited for, as one that is away.
+/// Clients wait for a free connection as they do for an unreachable service.
 #[test]
 fn clients_wait_for_queue_space() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -483,7 +484,7 @@ fn clients_wait_for_queue_space() {
     service.stop();
 }
 
-/// Built with mingw-w64, run under Wine, also over connections that break.
+/// The program is built with mingw-w64 and runs under Wine, also over connections that break.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_windows_program_runs_under_wine() {

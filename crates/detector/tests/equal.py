@@ -13,7 +13,7 @@ checked = 0
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.h5")):
     expected = json.loads(path.with_suffix(".json").read_text())
     raw = numpy.fromfile(path.with_suffix(".raw"), dtype=expected["dtype"]).reshape(expected["shape"])
-    # A hundred thousand chunks take h5py seconds each time.
+    # For a hundred thousand chunks h5py needs seconds each time.
     for mode in ("r", "a", "r") if expected["chunks"] < 50_000 else ("r",):
         with h5py.File(path, mode) as file:
             data = file["data"]
@@ -30,7 +30,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.h5")):
             more = [name for name in file["group"].attrs if name.startswith("more-")]
             assert all(file["group"].attrs[name] == int(name[5:]) for name in more), more
             if mode == "a":
-                # What the library writes must go well with what is there.
+                # The library's writes must be compatible with the existing content.
                 file["group"].attrs["appended"] = 1.5
                 file.create_dataset("group/new", data=numpy.arange(5))
                 if None in data.maxshape:

@@ -1,4 +1,4 @@
-"""Follows a run: what the service says is durable must be in the file two seconds later, for h5py as it is."""
+"""Follows a run: unmodified h5py must find a frame in the file two seconds after the service reported it durable."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ while looked < looks:
         time.sleep(0.1)
         continue
     told = time.monotonic()
-    # Opened again and again meanwhile: each time the file is whole.
+    # Opens the file again and again in between: each time the file is valid.
     while time.monotonic() < told + 0.9:
         with h5py.File(path, "r") as file:
             seen = file["frame_status"][...]

@@ -1,12 +1,12 @@
-"""Reads every `NAME.json` of a directory and checks the run's file that it tells of.
+"""Reads every `NAME.json` of a directory and checks the file of the run that it describes.
 
-`sources`: the regions that frames come in, `lost`: which of them never came, by frame; what is missing must read as the
-fill value and the frame be marked partial. Frame `n` of u16 has at element `i`: (7 i + 13 n + (i >> 3) n) & 0x3ff.
-`acknowledged`: frames that must be there and equal; every other frame must be equal or read as the fill value. `rows`:
-of how many frames the status is told. `exact`: the others must be missing. `late`: the frames that must be marked as
-late, and no others. `untimed`: received frames whose times may be unknown. `published`: all there is may be missing, as
-in a file that has not been recovered. `root`: the group of all this; `flat`: it has the scalars, too. `scalars_of`: the frames whose scalars must be there, where
-these are not the acknowledged ones."""
+`sources`: the regions of frames, `lost`: the regions that never arrived, by frame; a missing region must read as the
+fill value and its frame be marked partial. Frame `n` of u16 has at element `i`: (7 i + 13 n + (i >> 3) n) & 0x3ff.
+`acknowledged`: frames that must be present and equal; every other frame must be equal or read as the fill value. `rows`:
+the number of frames with a status. `exact`: the others must be missing. `late`: the frames that must be marked as late,
+and no others. `untimed`: received frames whose times may be unknown. `published`: everything may be missing, as in a
+file that has not been recovered. `root`: the group of all this; `flat`: it has the scalars, too. `scalars_of`: the
+frames whose scalars must be present, if these are not the acknowledged ones."""
 
 import json
 import pathlib

@@ -1,5 +1,5 @@
-//! Promise: whatever process is killed at whatever moment, after `recover` every frame that was acknowledged as written
-//! or durable is there and equal; and before it, the file opens with the frames of its last commit.
+//! Promise: after kill -9 of any process at any time, `recover` finds every frame that was acknowledged as written or
+//! durable, with equal content. Before that, the file opens with the frames of its last commit.
 
 mod common;
 
@@ -19,7 +19,7 @@ use varve_detector::writer::{Settings, WaitPolicy, Writer};
 const FILE: &str = "VARVE_KILL_FILE";
 const SIDE: u64 = 48;
 
-/// Every other round has chunks of several frames, which come in two regions.
+/// Every other round has chunks of several frames, which arrive in two regions.
 fn description(path: &Path) -> DatasetSpec {
     let mut description = DatasetSpec::new(ElementType::U16, vec![SIDE, SIDE]);
     description.chunk = Some(vec![SIDE / 2, SIDE]);
@@ -32,7 +32,7 @@ fn description(path: &Path) -> DatasetSpec {
     description
 }
 
-/// The process that is killed: this test alone, in a process of its own. Says each acknowledged frame on a line.
+/// The process to kill: this test alone, in a process of its own. It prints each acknowledged frame on a line.
 #[test]
 #[ignore = "is run by the kill test, which sets its environment"]
 fn victim_writes() {
@@ -107,7 +107,8 @@ fn killed_writers_lose_no_acknowledged_frame() {
             let line = line.expect("the victim's words");
             acknowledged.extend(line.rsplit_once("ack ").and_then(|(_, number)| number.parse::<u64>().ok()));
         };
-        // The moment is chosen by progress, not by time, so that a slow machine kills a running victim too.
+        // The time of the kill depends on progress, not on the clock, so that a slow machine kills a running victim
+        // too.
         for line in lines.by_ref().take(5 + (state >> 33) as usize % 300) {
             note(line);
         }
@@ -116,7 +117,7 @@ fn killed_writers_lose_no_acknowledged_frame() {
         child.wait().expect("gone");
         total += acknowledged.len();
         let before = directory.path().join(format!("{name}-before.h5"));
-        // Its length was grown ahead by a hole, which must stay one.
+        // The file's length was grown in advance with a hole, which must stay a hole.
         common::printed(Command::new("cp").arg("--sparse=always").arg(&path).arg(&before));
         tell(directory.path(), &format!("{name}-before"), &[]);
         if state >> 40 & 1 == 0 {
@@ -126,7 +127,7 @@ fn killed_writers_lose_no_acknowledged_frame() {
             child.wait().expect("gone");
         }
         match recover(&path) {
-            // The journal has all that is committed.
+            // The journal has every committed frame.
             Ok(recovered) => assert_eq!(recovered.restored, 0, "{name}: {recovered:?}"),
             Err(RecoverError::NothingToDo { .. }) => {}
             Err(error) => panic!("{name}: {error}"),

@@ -79,7 +79,7 @@ def plain(file):
     assert numpy.array_equal(file["exchange/theta"][...], angles, equal_nan=True)
     assert file["exchange/theta_last"][()] == 4.5
     assert file["measurement"] == file["exchange"]
-    # What is placed nowhere is left out; what became of the frames never is.
+    # A value that the layout does not place is omitted. The status of the frames is always present.
     assert set(file) == {"exchange", "measurement"}
     assert set(file["exchange"]) == {"data", "theta", "theta_last", "frame_status", "times"}, set(file["exchange"])
     assert file["exchange/frame_status"][3] == 0

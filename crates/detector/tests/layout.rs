@@ -1,4 +1,4 @@
-//! Runs with layout files are read back by h5py: every group, dataset, attribute and link in its place.
+//! h5py reads back runs with layout files: every group, dataset, attribute and link is in its place.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn description(layout: &str) -> DatasetSpec {
     description
 }
 
-/// Ten frames, of which number 3 never comes, and number 0 without an angle.
+/// Ten frames. Frame 3 never arrives, and frame 0 has no angle.
 fn write(path: &Path, description: DatasetSpec) -> Writer {
     let settings = Settings { commit_interval: Duration::from_millis(5), ..Settings::default() };
     let writer = Writer::create(path, description, settings, Arc::new(())).expect("a run started");
@@ -60,7 +60,7 @@ fn layouts_are_followed() {
     copies_have_all_attributes(directory.path(), &["tomography", "plain"]);
 }
 
-/// `h5repack` asks the library how many attributes an object has, and copies so many.
+/// `h5repack` asks the library for the number of attributes of an object, and copies that many.
 fn copies_have_all_attributes(directory: &Path, names: &[&str]) {
     for name in names {
         let (path, copy) = (directory.join(format!("{name}.h5")), directory.join(format!("{name}.copy")));
@@ -100,7 +100,7 @@ fn nxmx_is_written_where_its_fields_are_given() {
     description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(Into::into).to_vec();
     description.nxmx = Some(serde_json::from_str(nxmx).expect("fields of NXmx"));
     write(&directory.path().join("nxmx.h5"), description.clone()).finish().expect("a run finished");
-    // What lacks something that NXmx requires does not say that it is NXmx.
+    // A run without a field that NXmx requires does not claim to be NXmx.
     description.nxmx.as_mut().expect("given").sensor_material = None;
     drop(write(&directory.path().join("part.h5"), description.clone()));
     recover(&directory.path().join("part.h5")).expect("a run recovered");

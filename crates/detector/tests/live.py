@@ -1,4 +1,4 @@
-"""Opens a file that is being written until it has seen it grow twenty times; every time the file must be whole."""
+"""Opens a file that is being written until it has grown twenty times; every time the file must be valid."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Checks the files of `layout.rs` against what NeXus' application definition NXmx requires, and against what was given."""
+"""Checks the files of `layout.rs` against NeXus' application definition NXmx, and against the given metadata."""
 
 import pathlib
 import sys
@@ -8,7 +8,7 @@ import hdf5plugin  # noqa: F401  registers the filters
 import numpy
 
 START = 1_700_000_000
-# Path and units below the entry: what the definition requires, and what our metadata give beside.
+# Path and units below the entry: the fields that the definition requires, and further fields of our metadata.
 REQUIRED = {
     "definition": None, "start_time": None, "end_time_estimated": None, "data/data": None,
     "sample/name": None, "sample/depends_on": None, "source/name": None, "instrument/name": None,

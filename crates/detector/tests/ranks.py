@@ -1,11 +1,11 @@
-"""One of several ranks under `mpirun`: reads its slice of a finished file's frames with parallel HDF5, together with the
-others and by itself, and compares it. `ranks.py FILE FILL`; frames are those of `frames.py`. Rank 0 prints how many ranks
-read how many frames."""
+"""One of several ranks under `mpirun`: reads its slice of a finished file's frames with parallel HDF5, collectively
+and independently, and compares it. `ranks.py FILE FILL`; frames are those of `frames.py`. Rank 0 prints the number of
+ranks and of frames read."""
 
 import os
 import sys
 
-# Filter plug-ins find the library's functions only so.
+# Filter plug-ins find the library's functions only with these flags.
 sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
 
 import numpy  # noqa: E402
@@ -24,7 +24,7 @@ try:
         assert (together == data[first:end]).all()
         index = numpy.arange(together[0].size, dtype=numpy.uint64)
         for number in range(first, end):
-            # Debian's numpy makes floats of an unsigned number and a Python one.
+            # Debian's numpy turns an unsigned number and a Python number into floats.
             seven, n, thirteen_n, three = (numpy.uint64(value) for value in (7, number, 13 * number, 3))
             expected = ((seven * index + thirteen_n + (index >> three) * n) & numpy.uint64(0x3FF)).astype("<u2")
             expected = expected if status[number] else numpy.full(index.shape, int(sys.argv[2]), dtype="<u2")

@@ -24,7 +24,7 @@ fn four_ranks_read_disjoint_slices() {
         description.structure = Structure::Nexus;
         description.fill = Some(777.0.into());
         let writer = Writer::create(&path, description, Settings::default(), Arc::new(())).expect("a run started");
-        // Above 1,024 chunks, and every seventh frame lost.
+        // More than 1,024 chunks, with every seventh frame lost.
         for number in (0..1500).filter(|number| number % 7 != 3) {
             let payload = Payload::Plain(frames::frame(number, 12 * 20));
             writer.submit(Frame { number, taken: 0, payload }, Duration::from_secs(60)).expect("a frame taken");
@@ -32,7 +32,7 @@ fn four_ranks_read_disjoint_slices() {
         writer.finish().expect("a run finished");
         let script = common::workspace().join("crates/detector/tests/ranks.py");
         let mut ranks = Command::new("mpirun");
-        // Debian's own Python has the parallel h5py; one processor may hold several ranks.
+        // Debian's own Python has the parallel h5py. One processor may run several ranks.
         ranks.args(["--allow-run-as-root", "--oversubscribe", "-n", "4", "/usr/bin/python3", "-B"]);
         let printed = common::printed(common::with_plugins(ranks.arg(script).arg(&path).arg("777")));
         assert_eq!(printed.trim(), "4 1500", "{name}");

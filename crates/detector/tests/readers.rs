@@ -1,4 +1,4 @@
-//! Files made from random shapes, chunks, filters and losses are read back equal by independent readers.
+//! Independent readers read back files made from random shapes, chunks, filters and losses, with equal content.
 
 mod common;
 #[path = "common/third.rs"]
@@ -21,7 +21,7 @@ use varve_detector::hdf5::{
 struct Case {
     dims: Vec<u64>,
     unlimited: Vec<bool>,
-    /// How far a limited dimension may still grow.
+    /// By how much a limited dimension may still grow.
     slack: u64,
     chunk: Vec<u64>,
     element: ElementType,
@@ -47,7 +47,7 @@ fn case() -> impl Strategy<Value = Case> {
         dims: sides.iter().map(|side| side.0).collect(),
         unlimited: sides.iter().map(|side| side.2).collect(),
         slack,
-        // A chunk is not larger than the dataset may become: the library makes no such file, nor copies it.
+        // A chunk is not larger than the maximum size of the dataset: the library neither makes nor copies such a file.
         chunk: sides.iter().map(|side| if side.2 { side.1 } else { side.1.min(side.0 + slack) }).collect(),
         element,
         filter,
@@ -74,7 +74,7 @@ fn tuples(counts: &[u64]) -> impl Iterator<Item = Vec<u64>> + '_ {
     })
 }
 
-/// Copies what of the chunk at `coordinates` lies within the dataset into the plain elements.
+/// Copies the part of the chunk at `coordinates` that lies within the dataset into the plain elements.
 fn place(plain: &mut [u8], case: &Case, coordinates: &[u64], chunk: &[u8]) {
     let size = case.element.size();
     for (number, inside) in tuples(&case.chunk).enumerate() {
@@ -102,7 +102,7 @@ fn write(directory: &Path, name: &str, case: &Case) {
         if next(&mut state) % 100 < case.dropped {
             continue;
         }
-        // Exponents of all ones are kept out: what is no number differs from itself.
+        // Values below 60 avoid exponents of all ones: a NaN differs from itself.
         let chunk: Vec<u8> = (0..chunks.grid().chunk_bytes()).map(|_| (next(&mut state) % 60) as u8).collect();
         place(&mut plain, case, &coordinates, &chunk);
         let address = file.len() as u64;
@@ -131,7 +131,7 @@ fn encode(chunks: &ChunkMap, case: &Case, fill: Option<Vec<u8>>, mut file: Vec<u
     group.attributes.push(attribute("text", Value::text("größer")));
     group.attributes.push(attribute("number", Value::integer(-7)));
     group.attributes.push(attribute("texts", Value::texts(&["", "ab", "c"])));
-    // More than the library itself keeps in an object header, unless it finds them there.
+    // More attributes than the library itself would store in an object header, although it reads them there.
     group.attributes.extend((0..9).map(|number| attribute(&format!("more-{number}"), Value::integer(number))));
     group.members.push(("soft".into(), TreeNode::SoftLink("/data".into())));
     let mut root = Group::default();
@@ -158,8 +158,9 @@ fn reported(path: &Path) -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The third reader numbers the chunks of a fixed array by the dataset's present shape, not its largest (HDF5 File Format
-/// Specification 3.0, VII.C): it finds the wrong ones where another side than the slowest may grow. Runs have no such side.
+/// The third reader numbers the chunks of a fixed array by the dataset's present shape, not its maximum (HDF5 File
+/// Format Specification 3.0, VII.C). It finds the wrong chunks if a side other than the slowest may grow. Runs have no
+/// such side.
 fn third_reader_knows(case: &Case) -> bool {
     let fixed = case.unlimited.iter().all(|unlimited| !unlimited);
     let grows = |side: usize| {
@@ -169,7 +170,8 @@ fn third_reader_knows(case: &Case) -> bool {
     !fixed || !(1..case.dims.len()).any(grows)
 }
 
-/// The third reader finds the same elements, attributes and links; before anybody else has opened the files for appending.
+/// The third reader finds the same elements, attributes and links. It runs before any other reader has opened the files
+/// for appending.
 fn third_reader(directory: &Path) {
     for path in files(directory) {
         let (case, reported) = (path.display(), reported(&path));
@@ -195,10 +197,10 @@ fn third_reader(directory: &Path) {
     }
 }
 
-/// Debian's tools list every file, copy it into other filters, and find the copy equal.
+/// Debian's tools list every file, copy it with other filters, and find the copy equal.
 fn hdf5_tools(directory: &Path) {
     let copy = directory.join("copy");
-    // HDF5 1.10 takes long for a hundred thousand chunks.
+    // HDF5 1.10 needs a long time for a hundred thousand chunks.
     for path in files(directory).iter().filter(|path| reported(path)["chunks"].as_u64() < Some(50_000)) {
         common::printed(Command::new("h5ls").arg("-rv").arg(path));
         common::printed(Command::new("h5dump").arg("-H").arg("-p").arg(path));
@@ -225,11 +227,11 @@ fn random_shapes_drops_and_filters_are_read_back_equal() {
     hdf5_tools(directory.path());
 }
 
-/// Pages and levels of every index, where indexes written by hand go wrong.
+/// Covers the pages and levels of every index, where hand-written indexes fail.
 #[test]
 fn thousands_of_chunks_are_read_back_equal() {
     let directory = tempfile::tempdir().expect("a directory");
-    // A hundred thousand take minutes in an unoptimised build.
+    // A hundred thousand chunks take minutes in an unoptimised build.
     let rows: &[(u64, u64)] = match std::env::var_os("VARVE_SOAK") {
         Some(_) => &[(1, 0), (1024, 0), (1025, 10), (4000, 97), (100_001, 3)],
         None => &[(1, 0), (1024, 0), (1025, 10), (4000, 97)],
@@ -272,7 +274,7 @@ fn implicit_index_is_read_back_equal() {
         seed: 1,
     };
     write(directory.path(), "implicit", &case);
-    // The same elements again, found by the rule "base + number × bytes of a chunk".
+    // The same elements, located by the rule "base + number × bytes of a chunk".
     let plain = std::fs::read(directory.path().join("implicit.raw")).expect("the plain elements");
     let mut file = vec![0; 512];
     file.extend_from_slice(&plain);

@@ -1,5 +1,5 @@
 /* Sends frames that share chunks, several in each message: four frames in two chunks of half their rows, in the framing of
- * HDF5's LZ4 filter, whose blocks may lie as they are:
+ * HDF5's LZ4 filter, whose blocks may be stored uncompressed:
  *
  *     slabs HOST PORT RUN START.json FRAMES */
 
@@ -17,7 +17,7 @@ static void big_endian(uint64_t value, unsigned bytes, uint8_t *to) {
     for (unsigned i = 0; i < bytes; i++) to[i] = (uint8_t)(value >> (8 * (bytes - 1 - i)));
 }
 
-/* Frames from `first` on, and zeros after `frames` of them. */
+/* `frames` frames from `first` on, followed by zeros. */
 static void make_chunks(uint64_t first, uint32_t frames, uint8_t chunks[2][16 + CHUNK]) {
     for (unsigned half = 0; half < 2; half++) {
         uint8_t *to = chunks[half];

@@ -1,4 +1,4 @@
-//! A DECTRIS detector's series, sent by a PUSH socket, becomes a file: each channel's blob as it came.
+//! The series of a DECTRIS detector, sent by a PUSH socket, becomes a file with each channel's blob unchanged.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -62,7 +62,7 @@ fn until(done: impl Fn() -> bool) {
     }
 }
 
-/// The file has these images.
+/// Checks that the file has these images.
 fn equal(directory: &std::path::Path, numbers: &[u64]) {
     let replay = FrameReplay::open(&directory.join("series_000009.h5"), None).expect("a file");
     let mut bytes = Vec::new();
@@ -78,7 +78,7 @@ fn send_image(push: &mut Push, number: u64) {
     send_image_of(push, "series", number);
 }
 
-/// A message with an image whose channels' bytes are changed.
+/// A message with an image; `change` alters the bytes of its channels.
 fn image(number: u64, compression: Stream2Compression, change: fn(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
     let blobs = [0, 1].map(|channel| change(blob(&pixels(number, channel))));
     let names = ["threshold_1", "threshold_2"];
@@ -127,12 +127,12 @@ fn two_threshold_series_survives_a_broken_connection() {
     service.take_stream2(&push.address().expect("bound").to_string()).expect("a thread");
     push.accept(PATIENCE).expect("the service connects");
     let start = start(&["threshold_1", "threshold_2"]);
-    // Before the start nobody can know what they are.
+    // Before the start, the series of an image is unknown.
     send_image(&mut push, 7);
     push.send(&start.encode()).expect("sent");
     (0..3).for_each(|number| send_image(&mut push, number));
     push.send(b"nonsense").expect("sent");
-    // The detector lets the connection go; the service comes back.
+    // The detector closes the connection, and the service reconnects.
     let address = push.address().expect("bound");
     drop(push);
     let mut push = Push::bind(address).expect("bound again");
@@ -148,8 +148,8 @@ fn two_threshold_series_survives_a_broken_connection() {
     equal(directory.path(), &[0, 1, 2, 3, 5]);
 }
 
-/// Promise: an image that comes and cannot be read is marked as damaged, not as missing, and may come again; messages
-/// of the legacy stream are passed over, on the same connection.
+/// Promise: an image that arrives and cannot be read is marked as damaged, not as missing, and may be sent again.
+/// Messages of the legacy stream are skipped, on the same connection.
 #[test]
 fn unreadable_images_are_marked_damaged() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -163,7 +163,7 @@ fn unreadable_images_are_marked_damaged() {
     push(&start.encode());
     let whole = |number: u64| image(number, Stream2Compression::BitshuffleLz4, |blob| blob);
     push(&whole(0));
-    // A part of its compressed bytes, of its plain ones, of the message; compressed as nobody knows.
+    // A part of its compressed bytes, of its plain bytes, and of the message; then an unknown compression.
     push(&image(1, Stream2Compression::BitshuffleLz4, |blob| blob[..blob.len() / 2].to_vec()));
     push(&image(2, Stream2Compression::None, |_| vec![0; 100]));
     push(&whole(3)[..200]);
@@ -182,7 +182,7 @@ fn unreadable_images_are_marked_damaged() {
     let run = || service.shared().run("series-9");
     until(|| run().is_some_and(|run| run.ended_as().is_some()));
     let ended = run().and_then(|run| run.ended_as()).expect("ended");
-    // Of the image with one channel that is compressed as nobody knows the other is kept.
+    // For an image with one channel of unknown compression, the other channel is kept.
     let finished = ended.finished;
     let counts = (finished.received, finished.damaged, finished.missing, finished.partial);
     assert_eq!(counts, (3, 2, 2, 1), "{ended:?}");
@@ -193,8 +193,8 @@ fn unreadable_images_are_marked_damaged() {
     equal(directory.path(), &[0, 1, 5]);
 }
 
-/// Promise: a service that was stopped in the middle of a series goes on with it: what came before is in the file, and so
-/// is what comes after, without another start.
+/// Promise: a service that was stopped in the middle of a series continues it after a restart. The images before and
+/// after are in the file, without another start message.
 #[test]
 fn a_series_goes_on_after_the_service_was_stopped() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -217,14 +217,14 @@ fn a_series_goes_on_after_the_service_was_stopped() {
     push.send(&start(&["threshold_1", "threshold_2"]).encode_end()).expect("sent");
     let run = service.shared().run("series-9").expect("taken up");
     let ended = run.wait_ended(PATIENCE).expect("ended");
-    // Two of the eight announced were never taken.
+    // Two of the eight announced images were never taken.
     let finished = ended.finished;
     assert_eq!((finished.frames, finished.received, finished.missing), (8, 6, 2), "{ended:?}");
     service.stop();
     equal(directory.path(), &[0, 1, 2, 3, 4, 5]);
 }
 
-/// Somebody who looks in on the run, by its name, and leaves again.
+/// Another client that connects to the run by its name, and disconnects again.
 fn look_in(service: &Service, run: &str) {
     let mut socket = TcpStream::connect(service.address()).expect("connected");
     let hello = StreamHello {
@@ -247,8 +247,8 @@ fn look_in(service: &Service, run: &str) {
     assert!(matches!(welcome, Some(FromService::Welcome(_))), "{welcome:?}");
 }
 
-/// Promise: a series outlasts any silence, also after the service was started again, and whoever looked in on its run;
-/// images that come when somebody has stopped it are counted as not kept.
+/// Promise: a series survives silence of any length, also after a restart of the service, and after other clients
+/// connected to its run. Images that arrive after the run was stopped are counted as not kept.
 #[test]
 fn a_series_waits_for_its_detector() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -264,7 +264,7 @@ fn a_series_waits_for_its_detector() {
     until(|| durable(&service) == 3);
     service.stop();
     drop(push);
-    // Clients would be waited for no longer than it takes to see that they are gone.
+    // With this limit, the service would wait for clients only until it notices that they are gone.
     let record = directory.path().join(".varve-record/series-9.json");
     let text = std::fs::read_to_string(&record).expect("a record");
     assert!(text.contains("\"absence_s\":60.0"), "{text}");
@@ -291,8 +291,8 @@ fn a_series_waits_for_its_detector() {
     equal(directory.path(), &[0, 1, 2, 3, 4, 5]);
 }
 
-/// Promise: images of a series whose start was never seen are not kept. The one that was under way goes on, unless nothing
-/// else comes any more.
+/// Promise: images of a series without a start message are not kept. The series in progress continues, unless nothing
+/// else arrives any more.
 #[test]
 fn images_of_an_unknown_series_end_the_previous_series() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -320,7 +320,7 @@ fn images_of_an_unknown_series_end_the_previous_series() {
     equal(directory.path(), &[0, 1, 2, 3, 4, 5, 6]);
 }
 
-/// A message with an image of two channels, of which the second is changed, or left out.
+/// A message with an image of two channels, the second of which is changed or left out.
 fn lacking(number: u64, change: impl FnOnce(&mut Channel<'_>) -> bool) -> Vec<u8> {
     let blobs = [0, 1].map(|channel| blob(&pixels(number, channel)));
     let channel = |name, bytes| {
@@ -335,8 +335,8 @@ fn lacking(number: u64, change: impl FnOnce(&mut Channel<'_>) -> bool) -> Vec<u8
         .encode()
 }
 
-/// Promise: a series is kept without a field that only its metadata need; of an image with a channel that cannot be
-/// read, or did not come, the others are kept, and the image is partial.
+/// Promise: a series is recorded even without a field that only its metadata need. If a channel of an image cannot be
+/// read or is missing, the other channels are kept, and the image is partial.
 #[test]
 fn readable_part_of_a_series_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -347,7 +347,7 @@ fn readable_part_of_a_series_is_kept() {
     let mut start = start(&["threshold_1", "threshold_2"]);
     start.sensor_material = Some("Si".into());
     let mut message = start.encode();
-    // A wavelength as a text, and an array in the place of the sensor's material.
+    // A wavelength as text, and an array in place of the sensor's material.
     let at = |message: &[u8], key: &[u8]| {
         message.windows(key.len()).position(|window| window == key).expect("the field") + key.len()
     };
@@ -356,7 +356,7 @@ fn readable_part_of_a_series_is_kept() {
     let material = at(&message, b"sensor_material");
     message.splice(material..material + 3, *b"\x82\x01\x02");
     push.send(&message).expect("sent");
-    // Nothing of the first can be read; the next tells what the start does not.
+    // Nothing of the first image can be read. The next one has the information that the start lacks.
     let mut nothing = image(0, Stream2Compression::BitshuffleLz4, |blob| blob);
     for at in (0..nothing.len() - 5).filter(|at| nothing[*at..at + 5] == *b"bslz4").collect::<Vec<usize>>() {
         nothing[at..at + 5].copy_from_slice(b"lzw-9");

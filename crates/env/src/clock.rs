@@ -1,15 +1,14 @@
-//! Time. Two clocks: the wall clock, which people and files see and which may jump, and the monotonic one, which
-//! deadlines are counted on.
+//! Time. The wall clock is shown to users and in files and may jump; the monotonic clock measures deadlines.
 
 use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
 use varve_types::Timestamp;
 
-/// A point on a clock that never goes back; its origin is arbitrary and differs between processes.
+/// A point on the monotonic clock. Its origin is arbitrary and differs between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(pub Duration);
 
 impl Instant {
-    /// How long after `earlier` this is; zero if it is not later.
+    /// The time from `earlier` to this; zero if this is not later.
     pub fn since(self, earlier: Instant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,13 +1,14 @@
-//! Durable changes of files in a directory: what has returned is there after a power cut, whole or not at all.
+//! Durable, atomic changes of files in a directory: once a call has returned, its change survives a power loss,
+//! completely or not at all.
 //!
-//! Every file is written and fsynced under a temporary name first and then published under its own. To *replace* is a
-//! rename. To *create if absent* needs a primitive that refuses an existing name, and stores differ in which of them
-//! they keep: [`Exclusive::prove`] tries them on the store itself. A file is named by a [`Location`]: a plain path, or one below
-//! a store's directory, where no link is followed. Temporary files begin with [`TEMPORARY_PREFIX`]; a
-//! crash may leave some behind, and [`remove_leftovers`] removes them.
+//! Every file is written and fsynced under a temporary name first and then published under its own. *Replace* is a
+//! rename. *Create if absent* needs a primitive that refuses an existing name, and file systems differ in the
+//! primitives they implement correctly: [`Exclusive::prove`] tries them on the store itself. A [`Location`] names a
+//! file: a plain path, or a path below a store's directory, on which no link is followed. Temporary files begin with
+//! [`TEMPORARY_PREFIX`]; a crash may leave some behind, and [`remove_leftovers`] removes them.
 //!
-//! Every change of the store, here and through [`File`], can be recorded, to try what a loss of power would leave
-//! ([`crate::power_loss`]). So nothing that is to survive is changed past this module.
+//! Every change of the store, here and through [`File`], can be recorded, to test the states that a power loss may
+//! leave ([`crate::power_loss`]). So every durable change must go through this module.
 
 mod copy;
 mod exclusive;
@@ -30,21 +31,21 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Names that begin so belong to this module; they are never listed and never given to others.
+/// Names with this prefix belong to this module. They are never listed, and callers cannot use them.
 pub const RESERVED_PREFIX: &str = ".~";
-/// A file being written.
+/// Prefix of files that are being written.
 pub const TEMPORARY_PREFIX: &str = ".~tmp.";
 
-/// Longer than any file that people or servers write for Varve to read whole: the record of a server with the most
-/// workers has some 60 KiB. What is longer is something else, and is not taken into memory.
+/// Larger than any file that users or servers write for Varve to read whole: the record of a server with the maximum
+/// number of workers has about 60 KiB. A longer file is something else and is not read into memory.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a short text, such as the volume file; refuses what is not one.
+/// Reads a short text file, such as the volume file; refuses a file that is too long or not UTF-8.
 pub fn read_text<L: Location + ?Sized>(path: &L) -> io::Result<String> {
     text_of(path.open_file(&File::options().read(true))?)
 }
 
-/// [`read_text`] of a file that is open.
+/// [`read_text`] of an open file.
 pub(crate) fn text_of(file: std::fs::File) -> io::Result<String> {
     let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let mut bytes = Vec::new();
@@ -59,7 +60,7 @@ pub(crate) fn text_of(file: std::fs::File) -> io::Result<String> {
 pub const FILE_MODE: u32 = 0o644;
 const LOCK_FILE_MODE: u32 = 0o600;
 
-/// Copied at a time.
+/// Size of the buffer for copying.
 const COPY_BYTES: usize = 1024 * 1024;
 
 /// Makes the entries of `directory` durable.
@@ -72,7 +73,7 @@ pub fn sync_directory<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes everything durable that was changed in the file system of `directory`: syncfs(2).
+/// Makes all changes in the file system of `directory` durable: syncfs(2).
 pub fn sync_file_system<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     let opened = directory.open_directory()?;
     match journal::of(directory.shown()) {
@@ -84,7 +85,7 @@ pub fn sync_file_system<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     }
 }
 
-/// Removes a file's name; of a link, the link. Not durable by itself.
+/// Removes a file's name, or the link itself if the name is a link. Not durable by itself.
 pub fn remove_file<L: Location + ?Sized>(path: &L) -> io::Result<()> {
     unlink(path, AtFlags::empty())
 }
@@ -95,38 +96,38 @@ fn unlink<L: Location + ?Sized>(path: &L, flags: AtFlags) -> io::Result<()> {
     journal::changing(path.shown(), removed, |record| record.remove(path.shown()))
 }
 
-/// Renames within one file system, replacing. Not durable by itself.
+/// Renames within one file system, replacing the target. Not durable by itself.
 pub fn rename<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
     let (old, new) = (from.entry()?, to.entry()?);
     let renamed = || Ok(rustix::fs::renameat(old.fd(), &old.name, new.fd(), &new.name)?);
     journal::changing(to.shown(), renamed, |record| record.rename(from.shown(), to.shown()))
 }
 
-/// Two names change places, by one rename: `Unsupported` where the file system does not know how. Not durable by itself.
+/// Exchanges two names in one rename; fails with `Unsupported` if the file system cannot. Not durable by itself.
 pub fn exchange<L: Location + ?Sized, M: Location + ?Sized>(one: &L, other: &M) -> io::Result<()> {
     use rustix::io::Errno;
     let (old, new) = (one.entry()?, other.entry()?);
     let flags = rustix::fs::RenameFlags::EXCHANGE;
     match rustix::fs::renameat_with(old.fd(), &old.name, new.fd(), &new.name, flags) {
-        // As of many cluster file systems.
+        // Many cluster file systems return one of these.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
         exchanged => Ok(exchanged?),
     }
 }
 
-/// Gives the file `from` the name `to` too. Not durable by itself.
+/// Adds the name `to` for the file `from`. Not durable by itself.
 pub fn link<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
     let (old, new) = (from.entry()?, to.entry()?);
     let linked = || Ok(rustix::fs::linkat(old.fd(), &old.name, new.fd(), &new.name, AtFlags::empty())?);
     journal::changing(to.shown(), linked, |record| record.link(from.shown(), to.shown()))
 }
 
-/// Makes a directory, below a store with mode 0700. Not durable by itself.
+/// Creates a directory, below a store with mode 0700. Not durable by itself.
 pub fn create_directory<L: Location + ?Sized>(path: &L) -> io::Result<()> {
     make_directory(path, path.directory_mode())
 }
 
-/// Makes a directory of this mode, whatever the process's umask. Not durable by itself.
+/// Creates a directory with this mode, regardless of the process's umask. Not durable by itself.
 pub fn create_directory_with_mode<L: Location + ?Sized>(path: &L, mode: u32) -> io::Result<()> {
     make_directory(path, Some(mode))
 }
@@ -140,13 +141,13 @@ fn make_directory<L: Location + ?Sized>(path: &L, mode: Option<u32>) -> io::Resu
     journal::changing(path.shown(), made, |record| record.create(path.shown(), NodeKind::Directory))
 }
 
-/// Keeps the bits that are above those of permission, such as the set-group-id bit that a directory inherits.
+/// Keeps the bits above the permission bits, such as the set-group-id bit that a directory inherits.
 fn set_directory_mode<L: Location + ?Sized>(path: &L, mode: u32) -> io::Result<()> {
     let found = path.look()?.mode();
     if found & 0o777 == mode {
         return Ok(());
     }
-    // It may be closed to its own owner, who cannot open it then.
+    // The directory's mode may deny access to its owner, who then cannot open it.
     let entry = path.entry()?;
     let set = rustix::fs::chmodat(
         entry.fd(),
@@ -155,7 +156,7 @@ fn set_directory_mode<L: Location + ?Sized>(path: &L, mode: u32) -> io::Result<(
         AtFlags::SYMLINK_NOFOLLOW,
     );
     match set {
-        // A kernel before 6.6.
+        // Kernels before 6.6 return this.
         Err(rustix::io::Errno::OPNOTSUPP) => {
             let opened = path.open_directory()?;
             opened.set_permissions(Permissions::from_mode(found & 0o7000 | mode))
@@ -164,7 +165,7 @@ fn set_directory_mode<L: Location + ?Sized>(path: &L, mode: u32) -> io::Result<(
     }
 }
 
-/// Makes the file `to`, with the content of `from`, and fsyncs it; its name is not durable yet.
+/// Creates the file `to` with the content of `from` and fsyncs it; its name is not durable yet.
 pub(crate) fn copy_synced<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
     let mut source = BufReader::with_capacity(COPY_BYTES, from.open_file(&File::options().read(true))?);
     let target = File::options().write(true).create_new().open(to)?;
@@ -176,12 +177,12 @@ pub(crate) fn copy_synced<L: Location + ?Sized, M: Location + ?Sized>(from: &L, 
     copied
 }
 
-/// Removes a directory that holds nothing. Not durable by itself.
+/// Removes an empty directory. Not durable by itself.
 pub fn remove_empty_directory<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     unlink(directory, AtFlags::REMOVEDIR)
 }
 
-/// Removes a directory and all it holds; of a link to one, the link alone. Not durable by itself.
+/// Removes a directory and its content; if it is a link to a directory, only the link. Not durable by itself.
 pub fn remove_tree<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     if directory.look()?.is_symlink() {
         return remove_file(directory);
@@ -190,7 +191,7 @@ pub fn remove_tree<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     remove_empty_directory(directory)
 }
 
-/// Removes all that a directory holds. Not durable by itself.
+/// Removes the content of a directory. Not durable by itself.
 pub fn remove_content<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     for (name, is_directory) in directory.list()? {
         let path = directory.child(&name);
@@ -199,16 +200,17 @@ pub fn remove_content<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `directory` and those above it that are missing, durably. Below a store's directory, none above that one.
+/// Creates `directory` and its missing parents, durably. Below a store's directory, it creates none above that
+/// directory.
 pub fn create_directories<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     create_missing(directory, None)
 }
 
-/// [`create_directories`] of what is missing below `root` alone: no new root takes the name of one that was moved away or
-/// unmounted.
+/// [`create_directories`], but only for what is missing below `root`: it never creates a new root in place of one that
+/// was moved away or unmounted.
 ///
 /// # Errors
-/// Where `root` is not there.
+/// If `root` does not exist.
 pub fn create_directories_below<L: Location + ?Sized>(root: &L, directory: &L) -> io::Result<()> {
     create_missing(directory, Some(root.shown()))
 }
@@ -220,9 +222,9 @@ fn create_missing<L: Location + ?Sized>(directory: &L, root: Option<&Path>) -> i
     match create_directory(directory) {
         Ok(()) => sync_directory(&directory.around()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_directory() => Ok(()),
-        // Some file systems (proc) say so of a directory that may not be made, too.
+        // Some file systems (proc) also return this for a directory that may not be created.
         Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.around().is_directory() => {
-            // A store's own directory is in none.
+            // A store's own directory has no parent here.
             if directory.around().shown() == directory.shown() {
                 return Err(error);
             }
@@ -233,13 +235,13 @@ fn create_missing<L: Location + ?Sized>(directory: &L, root: Option<&Path>) -> i
     }
 }
 
-/// A fresh temporary name in `directory`.
+/// A new temporary name in `directory`.
 pub fn temporary<L: Location + ?Sized>(directory: &L) -> L::Owned {
     directory.child(OsStr::new(&format!("{TEMPORARY_PREFIX}{:016x}", random::number())))
 }
 
-/// Writes the file `path`, which must not exist, and fsyncs it; its name is not durable yet. A file that could not be
-/// written whole is removed.
+/// Writes the file `path`, which must not exist, and fsyncs it; its name is not durable yet. If the write fails, the
+/// incomplete file is removed.
 pub fn write_synced<L: Location + ?Sized>(path: &L, content: &[u8], mode: u32) -> io::Result<()> {
     write_parts_synced(path, &[content], mode)
 }
@@ -248,20 +250,20 @@ fn write_parts_synced<L: Location + ?Sized>(path: &L, parts: &[&[u8]], mode: u32
     let file = File::options().write(true).create_new().mode(mode).open(path)?;
     let written = write_parts(&file, parts.iter().copied()).and_then(|()| file.sync_all());
     if written.is_err() {
-        // The error that matters is the one of the write; a leftover is removed at the next start.
+        // The caller needs the error of the write; the next start removes a leftover.
         let _ = remove_file(path);
     }
     written
 }
 
-/// Writes parts into an empty file, one after the other.
+/// Writes parts into an empty file, in order.
 pub(crate) fn write_parts<'a>(file: &File, mut parts: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
     let mut output = file::SequentialWriter::to(file);
     parts.try_for_each(|part| output.write_all(part))
 }
 
-/// Makes `path` with all of `content`, durably, unless it exists: then the error is `AlreadyExists`, and the file is
-/// another's. Of several processes exactly one succeeds.
+/// Creates `path` with `content`, durably. If `path` exists, it fails with `AlreadyExists` and leaves the file alone.
+/// Of several processes exactly one succeeds.
 pub fn create_if_absent<L: Location + ?Sized>(exclusive: Exclusive, path: &L, content: &[u8]) -> io::Result<()> {
     create_if_absent_with_mode(exclusive, path, &[content], FILE_MODE)
 }
@@ -273,7 +275,7 @@ pub fn create_if_absent_with_mode<L: Location + ?Sized>(
     parts: &[&[u8]],
     mode: u32,
 ) -> io::Result<()> {
-    // Looked at first, because losing is common (a manifest's name is raced for) and writing is not free.
+    // Check first, because losing is common (several processes race for a manifest's name) and a write is expensive.
     if path.look().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
@@ -282,8 +284,8 @@ pub fn create_if_absent_with_mode<L: Location + ?Sized>(
     publish_if_absent(exclusive, &temporary, path)
 }
 
-/// Gives the complete and fsynced file `temporary` the name `path` unless it is taken, durably. The temporary name is
-/// gone afterwards in either case.
+/// Renames the complete and fsynced file `temporary` to `path`, durably, unless `path` exists. The temporary name is
+/// removed in both cases.
 pub fn publish_if_absent<L: Location + ?Sized, M: Location + ?Sized>(
     exclusive: Exclusive,
     temporary: &L,
@@ -296,7 +298,7 @@ pub fn publish_if_absent<L: Location + ?Sized, M: Location + ?Sized>(
     sync_directory(&path.around())
 }
 
-/// Makes `path` with all of `content`, or replaces it, durably: a reader sees the old file or the new one.
+/// Creates or replaces `path` with `content`, durably: a reader sees the old file or the new one.
 pub fn replace<L: Location + ?Sized>(path: &L, content: &[u8]) -> io::Result<()> {
     replace_with_mode(path, &[content], FILE_MODE)
 }
@@ -308,8 +310,8 @@ pub fn replace_with_mode<L: Location + ?Sized>(path: &L, parts: &[&[u8]], mode: 
     publish_replacing(&temporary, path)
 }
 
-/// [`replace`] for a store that has no room left: the content goes into the blocks of `room`, a file of no meaning in the
-/// same directory, which keeps them if they are too few.
+/// [`replace`] for a store without free space: writes the content into the blocks of `room`, a placeholder file in the
+/// same directory. If the blocks are too few, `room` keeps them.
 pub fn replace_into<L: Location + ?Sized, M: Location + ?Sized>(room: &L, path: &M, content: &[u8]) -> io::Result<()> {
     let file = File::options().write(true).open(room)?;
     let length = content.len() as u64;
@@ -318,7 +320,7 @@ pub fn replace_into<L: Location + ?Sized, M: Location + ?Sized>(room: &L, path: 
     sync_directory(&path.around())
 }
 
-/// Gives the complete and fsynced file `temporary` the name `path`, durably, whatever had it.
+/// Renames the complete and fsynced file `temporary` to `path`, durably, replacing any file there.
 pub fn publish_replacing<L: Location + ?Sized, M: Location + ?Sized>(temporary: &L, path: &M) -> io::Result<()> {
     if let Err(error) = rename(temporary, path) {
         let _ = remove_file(temporary);
@@ -327,8 +329,8 @@ pub fn publish_replacing<L: Location + ?Sized, M: Location + ?Sized>(temporary: 
     sync_directory(&path.around())
 }
 
-/// Removes the temporary files that crashes left in `directory`. Only for the one process that holds the volume's lock:
-/// another's unfinished file would go too. Returns how many were removed.
+/// Removes the temporary files that crashes left in `directory`. Only the process that holds the volume's lock may call
+/// it, because it would also remove unfinished files of other processes. Returns the number of removed files.
 pub fn remove_leftovers<L: Location + ?Sized>(directory: &L) -> io::Result<u64> {
     let mut removed = 0;
     for (name, is_directory) in directory.list()? {
@@ -340,8 +342,9 @@ pub fn remove_leftovers<L: Location + ?Sized>(directory: &L) -> io::Result<u64> 
     Ok(removed)
 }
 
-/// Opens `path` for locking, made if need be and never truncated, not inherited by children. Closed to other users, for who may
-/// read a file may lock it for as long as he likes; but not under another name of something else, which is not ours to close.
+/// Opens `path` for locking, close-on-exec; creates it if missing and never truncates it. Denies access to other users,
+/// because a user who can read the file can lock it indefinitely. The mode is not changed if the file has another name
+/// (hard link), because it may then belong to something else.
 pub fn open_lock_file<L: Location + ?Sized>(path: &L) -> io::Result<std::fs::File> {
     let file = File::options().read(true).write(true).create().mode(LOCK_FILE_MODE).no_follow().open(path)?;
     let found = file.metadata()?;

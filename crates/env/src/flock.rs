@@ -1,13 +1,13 @@
-//! Locks that belong to an open file (flock), held for as long as a value lives.
+//! Locks on open files (flock), held for the lifetime of a value.
 //!
-//! Closing the file does not always let go of its lock: a process that another thread is just starting has the file open
-//! too, until it executes its program. So a lock is let go of by name.
+//! Closing the file does not always release its lock: a process that another thread is starting also has the file open
+//! until it calls exec. So drop releases the lock explicitly.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::ops::Deref;
 
-/// A file with a lock on it. The kernel lets go of it when the process ends, however it ends.
+/// A file with a lock on it. The kernel releases the lock when the process ends, for whatever reason.
 #[derive(Debug)]
 pub struct Locked {
     file: File,
@@ -15,16 +15,16 @@ pub struct Locked {
 
 impl Locked {
     /// # Errors
-    /// Of flock(2): `WOULDBLOCK` where somebody else has the lock and `operation` does not wait.
+    /// Of flock(2): `WOULDBLOCK` if another process has the lock and `operation` does not wait.
     pub fn take(file: File, operation: FlockOperation) -> rustix::io::Result<Locked> {
         Locked::take_while(file, operation, || false)
     }
 
-    /// [`Locked::take`], again and again where somebody else has the lock, for as long as `again` says so, and waits before
-    /// it does.
+    /// [`Locked::take`], retried for as long as another process has the lock and `again` returns true. `again` waits
+    /// before it returns.
     ///
     /// # Errors
-    /// As of [`Locked::take`], which is this where `again` never says so.
+    /// As [`Locked::take`], including `WOULDBLOCK` once `again` returns false.
     pub fn take_while(file: File, operation: FlockOperation, again: impl Fn() -> bool) -> rustix::io::Result<Locked> {
         loop {
             match flock(&file, operation) {
@@ -65,7 +65,7 @@ mod tests {
         let open = || File::create(directory.path().join("lock")).unwrap();
         let first = Locked::take(open(), NOW).unwrap();
         assert_eq!(Locked::take(open(), NOW).unwrap_err(), rustix::io::Errno::WOULDBLOCK);
-        // As a process has it that was started meanwhile.
+        // Stands for the descriptor of a child process that was started in the meantime.
         let inherited = first.try_clone().unwrap();
         drop(first);
         Locked::take(open(), NOW).unwrap();

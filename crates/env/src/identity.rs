@@ -1,17 +1,17 @@
-//! The user whose rights this process has while it works in a store.
+//! The user identity under which this process accesses a store.
 //!
-//! A store belongs to the user that owns its root directory. Root that serves, checks or mounts another user's store must
-//! not lend that user its rights: a link, device or hard link planted in the store would otherwise be followed with the
-//! rights of root. [`Owner::of_store`] finds the owner, and [`take`] gives this process the owner's rights before any thread
-//! exists, since Linux keeps identities by thread and new threads inherit them.
+//! A store belongs to the user that owns its root directory. When root serves, checks or mounts another user's store,
+//! it must not lend that user its rights: the process would follow a link, device or hard link planted in the store
+//! with the rights of root. [`Owner::of_store`] finds the owner. [`take`] gives this process the owner's rights before
+//! it starts any thread, because Linux keeps identities per thread and new threads inherit them.
 //!
-//! - [`Keep::Nothing`]: the process becomes the owner for good (real, effective, saved and file system ids, groups, no
-//!   capability).
-//! - [`Keep::AllButFiles`]: only the file system identity changes, and the capabilities that override file permissions go.
-//!   A mount needs this: `mount(2)` and FUSE passthrough want CAP_SYS_ADMIN.
+//! - [`Keep::Nothing`]: the process becomes the owner permanently (real, effective, saved and file system ids, groups,
+//!   no capability).
+//! - [`Keep::AllButFiles`]: only the file system identity changes, and the capabilities that override file permissions
+//!   are dropped. A mount needs this, because `mount(2)` and FUSE passthrough require CAP_SYS_ADMIN.
 //!
-//! The system calls are the raw ones: glibc's wrappers exist for `setresuid` but not for `setfsuid` with its read-back. What
-//! the kernel did is read back, and a difference aborts the process.
+//! This module uses raw system calls: glibc has a wrapper for `setresuid`, but none for `setfsuid` with its read-back.
+//! It reads back the identity that the kernel set and aborts the process on a difference.
 
 mod decide;
 mod set;
@@ -22,15 +22,15 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// `nobody` of every Linux: the kernel shows it for users that it cannot name, so it must never count as a user.
+/// `nobody` on every Linux system: the kernel shows it for users that it cannot map, so it must never count as a user.
 pub const NOBODY: u32 = 65534;
 
-/// What a process keeps of root's rights when it works in another user's store.
+/// The rights of root that a process keeps when it works in another user's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// It becomes the owner for good.
+    /// The process becomes the owner permanently.
     Nothing,
-    /// It stays root for everything but files.
+    /// The process stays root for everything but files.
     AllButFiles,
 }
 
@@ -79,14 +79,14 @@ pub enum IdentityError {
 }
 
 impl Owner {
-    /// The owner of the store at `root`, which must exist. For root, a link at the end of `root` must be root's: another user
-    /// could have it lead to a store of root's.
+    /// The owner of the store at `root`, which must exist. If this process is root, a link as last component of `root`
+    /// must belong to root: another user's link could lead to a store of root's.
     ///
     /// # Errors
-    /// If `root` is no directory or such a link, or cannot be looked at.
+    /// If `root` is not a directory, is such a link, or cannot be examined.
     pub fn of_store(root: &Path) -> Result<Owner, IdentityError> {
         let look = |source: io::Error| IdentityError::Look { path: root.to_owned(), source };
-        // A slash or dot at the end would have the kernel follow a link.
+        // With a trailing slash or dot, the kernel would follow a link.
         let root = &root.components().collect::<PathBuf>();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(CWD, root, flags, Mode::empty()).map_err(|errno| look(errno.into()))?;
@@ -101,8 +101,8 @@ impl Owner {
         }
     }
 
-    /// The owner that a store at `root` will have: of that directory if it exists, else of the nearest directory above it
-    /// that does. So root makes a store in a user's directory with that user's rights.
+    /// The owner that a new store at `root` will have: the owner of that directory if it exists, else of the nearest
+    /// existing directory above it. So root creates a store in a user's directory with that user's rights.
     ///
     /// # Errors
     /// As [`Owner::of_store`].

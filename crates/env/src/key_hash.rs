@@ -1,4 +1,4 @@
-//! How keys of tables in memory are hashed: fast, and with a seed of the process, for names are chosen by users.
+//! Hashing of keys of in-memory tables: fast, and seeded per process, because users choose the names in the keys.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
@@ -27,8 +27,8 @@ impl BuildHasher for KeyHashing {
 pub struct KeyHasher(u64);
 
 impl KeyHasher {
-    /// Both halves of the product with an odd constant of evenly spread bits, folded: every bit of either side reaches
-    /// the bits that a map looks at.
+    /// Multiplies by an odd constant with evenly spread bits and folds both halves of the product: every bit of either
+    /// operand affects the bits that a map uses.
     fn mix(&mut self, value: u64) {
         let product = u128::from(self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
         self.0 = (product as u64) ^ ((product >> 64) as u64);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Promise: keys that differ little differ in the bits that a map looks at, the lowest and the highest seven.
+    /// Promise: keys with small differences differ in the bits that a map uses, the lowest and the highest seven.
     #[test]
     fn adjacent_keys_hash_apart() {
         let hashing = KeyHashing::default();

@@ -1,10 +1,10 @@
-//! The one seam to the outside: clock, chance, disk, the object store over a POSIX directory, and the layout of a
-//! volume's directory.
+//! The only access to the environment: clock, random numbers, disk, the object store over a POSIX directory, and the
+//! layout of a volume's directory.
 //!
-//! Everything else in Varve reaches time, randomness and files through here (`clippy.toml` bans the rest), so that a
-//! whole cluster can later run on one thread from one seed. Nothing here knows what the bytes mean.
+//! All other code reaches time, randomness and files through this crate (`clippy.toml` bans direct access), so that a
+//! whole cluster can later run on one thread from one seed. This crate does not interpret the bytes it stores.
 
-// This is the outside: what the other rooms may not call is called here.
+// This crate makes the system calls that the other crates must not make.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod clock;

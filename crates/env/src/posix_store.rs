@@ -1,19 +1,21 @@
 //! An [`ObjectStore`] over a directory of any POSIX file system, for the tables.
 //!
-//! What it promises beyond `object_store`'s own local store:
+//! Guarantees beyond those of `object_store`'s own local store:
 //!
-//! - **Durable**: when a put, copy or rename has returned, the object is there after a power cut, whole. (A delete is
-//!   not made durable: a removed object that comes back is garbage that is collected again.)
+//! - **Durable**: once a put, copy or rename has returned, the complete object survives a power loss. (A delete is not
+//!   made durable: an object that reappears is garbage, which is collected again.)
 //! - **Exclusive** [`PutMode::Create`], by a primitive that was proven on this very store ([`disk::Exclusive`]).
-//! - **Compare-and-swap** [`PutMode::Update`]: every publication holds the store's lock file, an update alone and the
-//!   others together, across threads and processes; so nothing comes between an update's look at the old version and
-//!   its rename. The kernel drops a dead process's lock, and the rename is atomic, so a crash leaves old or new.
-//! - No hard links unless renames without replacing are missing.
+//! - **Compare-and-swap** [`PutMode::Update`]: every publication locks the store's lock file, an update exclusively and
+//!   all others shared, across threads and processes. So no publication can come between an update's check of the old
+//!   version and its rename. The kernel releases a dead process's lock, and the rename is atomic, so a crash leaves the
+//!   old or the new object.
+//! - No hard links unless the file system lacks renames without replacing.
 //!
-//! The version of an object is its entity tag: a hash of its content up to [`HASHED_BYTES_MAX`], as in S3, so that it
-//! depends on no file system's clock; beyond that size, inode number, time of modification and size.
+//! The version of an object is its entity tag. Up to [`HASHED_BYTES_MAX`] it is a hash of the content, as in S3, so
+//! that it does not depend on a file system's clock; above that size it is made of inode number, time of modification
+//! and size.
 //!
-//! Names that begin with [`disk::RESERVED_PREFIX`] are the store's own: refused as objects, never listed.
+//! Names that begin with [`disk::RESERVED_PREFIX`] are the store's own: they are refused as objects and never listed.
 
 mod error;
 mod list;
@@ -41,13 +43,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::watch;
 
-/// Objects up to this size have a hash of their content as entity tag. Manifests and markers, which are swapped, are
-/// far smaller; tables, which are never changed, are larger and would be slow to hash.
+/// Up to this size, the entity tag is a hash of the content. Manifests and markers, which are replaced by
+/// compare-and-swap, are far smaller. Tables, which never change, are larger and would be slow to hash.
 pub const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 
 const LOCK_NAME: &str = ".~lock";
 
-/// See the module. Cloning is cheap and gives the same store.
+/// See the module documentation. Clones are cheap and refer to the same store.
 #[derive(Clone, Debug)]
 pub struct PosixStore {
     inner: Arc<Inner>,
@@ -57,19 +59,19 @@ pub struct PosixStore {
 struct Inner {
     root: StorePath,
     exclusive: Exclusive,
-    /// Some file systems emulate flock by locks of the whole process, which do not hold between threads.
+    /// Some file systems emulate flock by process-wide locks, which do not exclude threads of one process.
     publications: parking_lot::RwLock<()>,
-    /// Whether reads can be tried without waiting for the device here (`RWF_NOWAIT`); assumed until one fails.
+    /// Whether reads can be tried without waiting for the device (`RWF_NOWAIT`); assumed until one fails.
     reads_without_waiting: AtomicBool,
     reserve: Option<Arc<Reserve>>,
-    /// Of the volume whose tables are in it.
+    /// The directories of the volume that the tables belong to.
     place: Option<Arc<PinnedDirectories>>,
-    /// Writes that were refused.
+    /// Number of refused writes.
     refused: watch::Sender<u64>,
 }
 
 impl PosixStore {
-    /// Opens the store in `root`, which must exist, and proves how it can create exclusively.
+    /// Opens the store in `root`, which must exist, and proves its primitive for exclusive creation.
     pub fn open(root: impl Into<StorePath>) -> io::Result<PosixStore> {
         let root = root.into();
         let exclusive = Exclusive::prove(&root)?;
@@ -91,13 +93,13 @@ impl PosixStore {
         }
     }
 
-    /// This store, just opened, with room kept back for when it is full.
+    /// Adds a reserve of disk space, used when the store is full. Only for a store that was just opened.
     pub fn with_reserve(mut self, reserve: Arc<Reserve>) -> PosixStore {
         Arc::get_mut(&mut self.inner).expect("a store that was just opened is not shared").reserve = Some(reserve);
         self
     }
 
-    /// This store, just opened, in which nothing is read or written while its volume is not in its place.
+    /// Refuses reads and writes while the volume's directories are not in place. Only for a store that was just opened.
     pub fn with_place(mut self, place: Option<Arc<PinnedDirectories>>) -> PosixStore {
         Arc::get_mut(&mut self.inner).expect("a store that was just opened is not shared").place = place;
         self
@@ -107,16 +109,16 @@ impl PosixStore {
         self.inner.reserve.as_ref()
     }
 
-    /// Ready when a write is refused from now on, as all are by a store that is full, read-only or broken.
+    /// Resolves at the next refused write. A store that is full, read-only or broken refuses all writes.
     pub fn refuses_a_write(&self) -> impl Future<Output = ()> + 'static {
         let mut refused = self.inner.refused.subscribe();
         async move {
-            // An error means that the store itself is gone, where nobody writes either.
+            // An error means that the store was dropped; no writes can follow.
             let _ = refused.changed().await;
         }
     }
 
-    /// Whether the store's directory is in its place: it may have been moved away, or what holds it unmounted.
+    /// Whether the store's directory is in place. It may have been moved away, or its file system unmounted.
     pub fn is_there(&self) -> bool {
         self.inner.root.is_dir() && self.inner.in_place().is_ok()
     }
@@ -129,7 +131,8 @@ impl PosixStore {
         self.inner.exclusive
     }
 
-    /// Removes what crashes left below the root. Only for the one process that holds the volume's lock.
+    /// Removes temporary files that crashes left below the root. Only the process that holds the volume's lock may call
+    /// it.
     pub fn remove_leftovers(&self) -> io::Result<u64> {
         let mut removed = 0;
         let mut directories = vec![self.inner.root.clone()];
@@ -141,7 +144,7 @@ impl PosixStore {
         Ok(removed)
     }
 
-    /// Runs `work`, which blocks, where it holds up nobody.
+    /// Runs the blocking closure `work` on a thread where it delays no other task.
     async fn off_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
@@ -165,7 +168,7 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send +
 }
 
 impl Inner {
-    /// Does `write` once more where the store was full and had room kept back.
+    /// Runs `write`; if the store is full and has a reserve, releases the reserve and runs it again.
     fn with_room<T>(&self, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let written = match write() {
             Err(error)
@@ -181,7 +184,7 @@ impl Inner {
         written
     }
 
-    /// The file of an object. Names are used as they are: an object path has no `.`, `..` or empty parts.
+    /// The file of an object. Names are used unchanged: an object path has no `.`, `..` or empty parts.
     fn file(&self, location: &ObjectPath) -> Result<StorePath> {
         self.holds_in_place(location).map_err(error::failed("find", location))?;
         if location.parts().any(|part| part.as_ref().starts_with(disk::RESERVED_PREFIX)) {
@@ -200,7 +203,7 @@ impl fmt::Display for PosixStore {
 #[async_trait]
 impl ObjectStore for PosixStore {
     async fn put_opts(&self, location: &ObjectPath, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        // A file has no place for attributes; to drop them silently would be a lie.
+        // A file cannot store the attributes; dropping them silently would be wrong.
         if !options.attributes.is_empty() {
             return Err(error::not_implemented("put with attributes"));
         }

@@ -1,23 +1,26 @@
-//! What a loss of power leaves of a directory: recorded while it is changed, chosen afterwards, made real elsewhere.
+//! The states of a directory that a power loss may leave: recorded while the directory changes, chosen afterwards,
+//! written to another directory.
 //!
-//! A [`Recording`] notes every change below a directory that is made through [`crate::disk`]: bytes, lengths, names,
-//! and what was fsynced. Its [`History`] can be cut off after any number of changes, the *points*, and asked what a
-//! disk may hold if the power fails there: [`History::lose_power`] chooses one state of the many, by a seed, and
-//! [`DiskState::write_to`] makes a directory of it, which the real code then opens. One run so gives the states of a
-//! crash at each of its points.
+//! A [`Recording`] records every change below a directory that is made through [`crate::disk`]: bytes, lengths, names,
+//! and fsyncs. Its [`History`] can be cut after any number of changes, the *points*. For a point,
+//! [`History::lose_power`] chooses by a seed one of the many states in which a power failure may leave the disk, and
+//! [`DiskState::write_to`] writes that state to a directory, which the real code then opens. So one run yields the
+//! states of a crash at each of its points.
 //!
-//! What a disk may hold, for whatever was not fsynced:
+//! Possible states of data that was not fsynced:
 //!
-//! - Each page of 4 KiB of a file is as it was after any of the changes to it since the last fsync, or torn between
-//!   two of these, by sectors of 512 bytes; the length is any that the file had since then.
-//! - [`CrashOrder::Journaled`], as ext4 and XFS do: names are lost from some moment on, in all directories; an fsync of
-//!   anything keeps all names that were made before it; bytes that a length covers anew are there.
-//! - [`CrashOrder::Anyhow`], the least that POSIX promises: each change of a name is kept or lost by itself, an fsync
-//!   of a file keeps not even its name, and a length may cover pages that never arrived, which read as zeros.
+//! - Each page of 4 KiB of a file is as it was after any of the changes to it since the last fsync, or torn between two
+//!   of these, by sectors of 512 bytes. The length is any that the file had since then.
+//! - [`CrashOrder::Journaled`], as ext4 and XFS behave: all changes of names after some point in time are lost, in all
+//!   directories; an fsync of anything keeps all names that were made before it; bytes that a length newly covers are
+//!   present.
+//! - [`CrashOrder::Anyhow`], the minimum that POSIX guarantees: each change of a name is kept or lost independently, an
+//!   fsync of a file does not even keep its name, and a length may cover pages that were never written, which read as
+//!   zeros.
 //!
-//! A rename within a directory is never half done. Owners, times and extended attributes are not looked at, nor is
-//! what goes past the seam: mappings, descriptors that the kernel has. [`Recording::check`] finds bytes and names that
-//! did.
+//! A rename within a directory is atomic. The recording covers neither owners, times and extended attributes, nor
+//! changes that bypass [`crate::disk`]: mappings, and descriptors passed to the kernel. [`Recording::check`] finds
+//! bytes and names that changed that way.
 
 mod disk_state;
 mod replay;
@@ -30,9 +33,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A page: what a file system writes at once, if nothing goes wrong.
+/// A page: the unit in which a file system normally writes.
 pub const PAGE_BYTES: u64 = 4096;
-/// What a disk writes at once.
+/// A sector: the unit in which a disk writes.
 pub const SECTOR_BYTES: usize = 512;
 
 /// Records until it is dropped.
@@ -43,34 +46,34 @@ pub struct Recording {
     journal: Arc<DiskJournal>,
 }
 
-/// The changes of a recording, up to the moment when it was asked for.
+/// The changes of a recording up to the time at which the history was requested.
 #[derive(Clone, Debug)]
 pub struct History {
     before: DiskState,
     record: DiskRecord,
 }
 
-/// What holds between names, lengths and bytes that were not fsynced.
+/// The order between names, lengths and bytes that were not fsynced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashOrder {
     Journaled,
     Anyhow,
 }
 
-/// What becomes of what was not fsynced.
+/// Outcome for data that was not fsynced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// All is there, as after the death of the process.
+    /// All of it survives, as after the death of the process.
     Kept,
-    /// All is lost.
+    /// All of it is lost.
     Lost,
-    /// Chance decides for each page, length and name.
+    /// Decided at random for each page, length and name.
     Chance { order: CrashOrder, seed: u64 },
 }
 
 impl Recording {
-    /// Takes what is in `root` for durable, and records what becomes of it. Whoever changes something there must open
-    /// its files after this.
+    /// Takes the present content of `root` as durable, and records later changes. Code that changes files there must
+    /// open them after this call.
     pub fn begin(root: &Path) -> io::Result<Recording> {
         let before = DiskState::read_from(root)?;
         let mut record = DiskRecord::default();
@@ -83,12 +86,12 @@ impl Recording {
         Ok(Recording { root: root.to_owned(), before, journal })
     }
 
-    /// Notes that something has happened, to be found again by [`History::marks`].
+    /// Marks an event, which [`History::marks`] returns.
     pub fn mark(&self, what: u64) {
         self.journal.change(|record| record.push(DiskChange::Mark(what)));
     }
 
-    /// How many changes there were.
+    /// Number of changes.
     pub fn points(&self) -> usize {
         self.journal.change(|record| record.changes.len())
     }
@@ -98,8 +101,8 @@ impl Recording {
         History { before: self.before.clone(), record }
     }
 
-    /// Compares what the directory holds with what was recorded. The paths that differ were changed past the seam.
-    /// Nothing may change there meanwhile.
+    /// Compares the directory's content with the recording. The returned paths were changed without [`crate::disk`].
+    /// Nothing may change in the directory during the call.
     pub fn check(&self) -> io::Result<Vec<PathBuf>> {
         let history = self.history();
         Ok(history.lose_power(history.points(), Fate::Kept).difference(&DiskState::read_from(&self.root)?))
@@ -113,12 +116,12 @@ impl Drop for Recording {
 }
 
 impl History {
-    /// How many changes there are. The power may fail after none of them, after all, and anywhere between.
+    /// Number of changes. The power may fail after any number of them, from none to all.
     pub fn points(&self) -> usize {
         self.record.changes.len()
     }
 
-    /// What was marked by the point, in order.
+    /// The marks up to the point, in order.
     pub fn marks(&self, point: usize) -> impl Iterator<Item = u64> + '_ {
         self.record.changes[..point].iter().filter_map(|change| match change {
             DiskChange::Mark(what) => Some(*what),
@@ -126,19 +129,19 @@ impl History {
         })
     }
 
-    /// Whether the change that leads to the point is one of the disk at all.
+    /// Whether the change that leads to the point is a change of the disk.
     pub fn is_change(&self, point: usize) -> bool {
         point == 0 || !matches!(self.record.changes[point - 1], DiskChange::Mark(_) | DiskChange::SyncBegin { .. })
     }
 
-    /// What the last changes before the point were, for people.
+    /// Describes the last changes before the point in readable text.
     pub fn describe(&self, point: usize, count: usize) -> String {
         let from = point.saturating_sub(count);
         let lines = (from..point).map(|at| format!("{at:6} {}\n", replay::describe(&self.record, at)));
         lines.collect()
     }
 
-    /// What the directory holds if the power fails at the point.
+    /// The state of the directory if the power fails at the point.
     pub fn lose_power(&self, point: usize, fate: Fate) -> DiskState {
         let mut replay = PowerLossReplay::begin(&self.before, &self.record);
         for (at, change) in self.record.changes[..point].iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Text from untrusted files, made safe for terminals and logs.
+//! Makes text from untrusted files safe for terminals and logs.
 //!
-//! Names, host names and paths that are read from a store may hold escape sequences that change a terminal's state, or
-//! characters that reorder a line. Every message that shows such text passes it through [`printable`] first.
+//! Names, host names and paths that are read from a store may contain escape sequences that change a terminal's state,
+//! or characters that reorder a line. Every message that shows such text passes it through [`printable`] first.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::path::Path;
 /// Longest output in characters. A path has at most 4,096 bytes; longer text hides the message around it.
 const CHARACTERS_MAX: usize = 4096;
 
-/// `text` with every character escaped that is not printable: controls as `\n` or `\u{1b}`, and the Unicode characters that
-/// reorder, hide or break a line. At most 4,096 characters of the result are kept, and `…` marks the cut.
+/// Escapes every character of `text` that is not printable: controls as `\n` or `\u{1b}`, and the Unicode characters
+/// that reorder, hide or break a line. Keeps at most 4,096 characters of the result and marks the cut with `…`.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut length = 0;
@@ -32,7 +32,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// [`printable`] of a path; bytes that are not UTF-8 are shown as `�`.
+/// [`printable`] of a path; bytes that are not UTF-8 become `�`.
 pub fn printable_path(path: &Path) -> String {
     printable(&path.to_string_lossy())
 }

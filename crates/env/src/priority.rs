@@ -1,11 +1,11 @@
-//! How much of a busy processor threads get beside each other.
+//! CPU priority of background threads relative to others.
 
-/// How far a thread steps back: beside one that has not, it gets about a third of a processor that both want, and all of
-/// one that nobody else wants.
+/// Increment of a background thread's nice value. Competing with a thread at the default, it gets about a third of a
+/// processor; without competition, all of it.
 const STEP_BACK: i32 = 5;
 
-/// Lets this thread give way to others that want its processor. Linux keeps this for each thread by itself, and asks no
-/// privilege for it. Threads that it starts later give way as well.
+/// Lowers the priority of this thread. Linux keeps the nice value per thread, and raising it needs no privilege.
+/// Threads that it starts later inherit the priority.
 pub fn give_way() {
     if let Err(error) = rustix::process::nice(STEP_BACK) {
         tracing::debug!(%error, "a thread of the background cannot give way to others");

@@ -1,8 +1,8 @@
-//! Files of the user who runs this process: configuration, logs, directories for them.
+//! Files of the user who runs this process: configuration, logs, and their directories.
 //!
-//! Their paths come from the environment (`HOME`, `XDG_*`, `TMPDIR`), which may name a place that another user controls. So
-//! every check is made on the open descriptor, the last component is never a link of another user, and modes do not depend on
-//! the umask.
+//! Their paths come from the environment (`HOME`, `XDG_*`, `TMPDIR`), which may name a place that another user
+//! controls. So every check is made on the open descriptor, the last component is never a link of another user, and
+//! modes do not depend on the umask.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, open, openat};
 use rustix::io::Errno;
@@ -11,11 +11,11 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// A log holds names of the volume's files.
+/// A log contains names of files of the volume, so only its owner may read it.
 const LOG_MODE: u32 = 0o600;
-/// A configuration of this length is none.
+/// A longer file is not a configuration file.
 const TEXT_BYTES_MAX: u64 = 1024 * 1024;
-/// Symlinks that are followed, as Linux does.
+/// Maximum number of symlinks that are followed, as in Linux.
 const LINKS_MAX: usize = 40;
 /// Bits that let others write.
 const WRITABLE: u32 = 0o022;
@@ -40,7 +40,7 @@ pub enum PrivateFileError {
 }
 
 impl PrivateFileError {
-    /// What the system said, if this is its error.
+    /// The kind of the system's error, if this is one.
     pub fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             PrivateFileError::Io { source, .. } => Some(source.kind()),
@@ -51,7 +51,7 @@ impl PrivateFileError {
 
 type Result<T> = std::result::Result<T, PrivateFileError>;
 
-/// The effective user's number.
+/// The effective user id.
 fn own() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -76,13 +76,14 @@ fn check_owner(path: &Path, found: &Stat) -> Result<()> {
     }
 }
 
-/// Reads a text file that belongs to the effective user or to root, and that nobody else can write.
+/// Reads a text file that belongs to the effective user or to root, and that no other user can write.
 ///
 /// # Errors
-/// As said, or if it cannot be read, is no regular file or is reached through another user's link.
+/// If the owner or mode is different, if the file cannot be read or is not a regular file, or if its path leads through
+/// another user's link.
 pub fn read_text(path: &Path) -> Result<String> {
     let resolved = follow_own_links(path)?;
-    // A FIFO would otherwise keep the process waiting for its writer.
+    // Without NONBLOCK, opening a FIFO would block until it has a writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = open(&resolved, flags, Mode::empty()).map_err(failed(path))?;
     let found = fstat(&opened).map_err(failed(path))?;
@@ -102,8 +103,8 @@ pub fn read_text(path: &Path) -> Result<String> {
     }
 }
 
-/// The end of the links at `path`. Each is the effective user's or root's, as where a user keeps configuration files in
-/// another directory of their own.
+/// Resolves the links at `path`. Each must belong to the effective user or to root: users link to configuration files
+/// in other directories of their own.
 fn follow_own_links(path: &Path) -> Result<PathBuf> {
     let mut at = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -123,11 +124,11 @@ fn follow_own_links(path: &Path) -> Result<PathBuf> {
     Err(failed(path)(Errno::LOOP))
 }
 
-/// Opens a log to append to, made with mode 0600 if need be. It belongs to the effective user or root, nobody else can write
-/// it, and its name is no link. A character device (`/dev/null`) will do.
+/// Opens a log for appending; creates it with mode 0600 if missing. It must belong to the effective user or root, no
+/// other user may be able to write it, and its name must not be a link. A character device (`/dev/null`) is allowed.
 ///
 /// # Errors
-/// As said, or if it cannot be made or written.
+/// If one of these conditions fails, or if the log cannot be created or written.
 pub fn open_log(path: &Path) -> Result<File> {
     let common =
         OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -155,17 +156,17 @@ pub fn open_log(path: &Path) -> Result<File> {
     Ok(File::from(opened))
 }
 
-/// For a message.
+/// The owner of a link, for an error message.
 fn link_owner(path: &Path) -> u32 {
     use std::os::unix::fs::MetadataExt;
     path.symlink_metadata().map_or(crate::identity::NOBODY, |link| link.uid())
 }
 
-/// Makes `directory` with `mode`, whatever the umask, and those above it that are missing with mode 0755. One that is there
+/// Creates `directory` with `mode`, regardless of the umask, and missing parents with mode 0755. An existing directory
 /// stays as it is.
 ///
 /// # Errors
-/// If one cannot be made.
+/// If a directory cannot be created.
 pub fn make_directories(directory: &Path, mode: u32) -> io::Result<()> {
     match make_directory(directory, mode) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
@@ -177,12 +178,12 @@ pub fn make_directories(directory: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes `directory`, which is not there, with exactly `mode`.
+/// Creates `directory`, which must not exist, with exactly `mode`.
 ///
 /// # Errors
-/// If it cannot be made, or is another's a moment later.
+/// If it cannot be created, or belongs to another user when it is opened.
 pub fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
-    // Closed until it has its mode: an open umask must not let others in meanwhile.
+    // Only the owner has access until the mode is set, so a permissive umask lets no other user in before.
     mkdirat(CWD, directory, Mode::from_raw_mode(mode & 0o700))?;
     let opened = open_directory(directory)?;
     if fstat(&opened)?.st_uid != crate::identity::file_user() {
@@ -191,17 +192,17 @@ pub fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     Ok(fchmod(&opened, Mode::from_raw_mode(mode))?)
 }
 
-/// Opens `directory` itself, not what a link of its name leads to.
+/// Opens `directory` itself and does not follow a link of that name.
 pub(crate) fn open_directory(directory: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(CWD, directory, flags, Mode::empty())
 }
 
-/// Refuses a directory in which another user could replace what this process makes: one of another user, or one that others
-/// can write without the sticky bit. A link of another user is not followed to it.
+/// Refuses a directory in which another user could replace files of this process: a directory of another user, or one
+/// that others can write and that has no sticky bit. A link of another user is not followed.
 ///
 /// # Errors
-/// As said, or if it cannot be looked at.
+/// If the directory is refused or cannot be examined.
 pub fn check_directory(directory: &Path) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = open(&follow_own_links(directory)?, flags, Mode::empty());

@@ -1,12 +1,12 @@
-//! Chance: from the kernel, which nobody can repeat, and from a seed, the same on every run and machine.
+//! Random numbers: from the kernel, unpredictable; and from a seed, the same on every run and machine.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Fills `buffer` with random bytes.
 ///
 /// # Panics
-/// If the kernel has no random source, which Linux rules out once it has booted: without one no key and no id of a
-/// volume could be trusted.
+/// If the kernel has no random source, which Linux rules out once it has booted. Without one, no key and no volume id
+/// could be trusted.
 pub fn fill(buffer: &mut [u8]) {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -28,8 +28,8 @@ pub fn number() -> u64 {
     u64::from_le_bytes(bytes())
 }
 
-/// Chance from a seed: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). For whatever must be done again in the same way, such
-/// as a benchmark's order of files, a simulation, or a test; never for what must not be guessed.
+/// Seeded random numbers: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). For uses that must be repeatable, such as a
+/// benchmark's order of files, a simulation, or a test; never for values that must not be guessable.
 #[derive(Clone, Debug)]
 pub struct Seeded(u64);
 
@@ -46,7 +46,7 @@ impl Seeded {
         word ^ (word >> 31)
     }
 
-    /// A number below `limit`, 0 where that is 0. The bias is below 2^-32 for limits of 32 bits.
+    /// A number below `limit`, or 0 if `limit` is 0. The bias is below 2^-32 for limits of 32 bits.
     pub fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.number()) * limit as u128) >> 64) as usize
     }
@@ -57,7 +57,7 @@ impl Seeded {
         bytes
     }
 
-    /// Fisher and Yates.
+    /// Fisher-Yates shuffle.
     pub fn shuffle<T>(&mut self, all: &mut [T]) {
         for at in (1..all.len()).rev() {
             let other = self.below(at + 1);
@@ -70,8 +70,8 @@ impl Seeded {
 mod tests {
     use super::*;
 
-    /// Promise: the numbers of a seed never change, for what was recorded with them must be found again. (The first
-    /// ones of seed 0 are those of the authors' own program.)
+    /// Promise: the numbers of a seed never change, so that earlier recorded runs can be repeated. (The first numbers
+    /// of seed 0 are those of the authors' own program.)
     #[test]
     fn seeded_sequence_is_stable() {
         let mut chance = Seeded::new(0);

@@ -1,9 +1,9 @@
-//! Room that a volume keeps back in its store, so that a full store still takes removals.
+//! Disk space that a volume reserves in its store, so that a full store still accepts removals.
 //!
-//! A file `reserve` of the volume holds [`Reserve::bytes`] of the store's room. Whoever must write and is refused for
-//! want of room gives it up ([`Reserve::release`]) and writes again; while the store [`Reserve::is_short`], what would
-//! grow is refused at the frontend, so that the room given up goes to removals and to the tables. [`Reserve::tend`]
-//! takes it back when there is room again.
+//! The volume's file `reserve` occupies [`Reserve::bytes`] of the store's space. A writer whose write fails for lack of
+//! space calls [`Reserve::release`] and writes again. While the store [`Reserve::is_short`], the frontend refuses
+//! operations that need space, so that removals and the tables get the released space. [`Reserve::tend`] takes the
+//! reserve again when there is enough free space.
 
 use crate::disk::{self, FileOptions, Location};
 use crate::store_path::StorePath;
@@ -15,18 +15,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What is kept back of a large store: enough for some hundred thousand removals, their tables included.
+/// Reserve in a large store: enough for some hundred thousand removals, including their tables.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Of a small store, this part of it.
+/// In a small store, the reserve is this fraction of the store.
 const PART_OF_STORE: u64 = 16;
 
 const RESERVE_MODE: u32 = 0o600;
 
-/// Written at a time where the store cannot allocate without writing.
+/// Size of one write where the store cannot allocate without writing.
 const STEP_BYTES: usize = 1024 * 1024;
 
-/// The file that holds the room, in a volume's store or by itself.
+/// The reserve's file, in a volume's store or at a plain path.
 #[derive(Debug)]
 pub enum ReserveFile {
     Plain(PathBuf),
@@ -42,17 +42,16 @@ pub struct Reserve {
     telling: Mutex<Telling>,
 }
 
-/// When it is logged that the store is full.
+/// When to log that the store is full.
 #[derive(Debug)]
 enum Telling {
     Now,
-    /// A server is starting. Where it fails for another reason, the room is of no interest.
+    /// A server is starting. If it fails for another reason, the shortage is not logged.
     Later(Option<String>),
 }
 
 impl Reserve {
-    /// The reserve of the store that `file`, the reserve's file, is in. What is held is what an earlier process held; more is
-    /// taken by [`Reserve::tend`].
+    /// The reserve in the file `file`. It holds the space that an earlier process took; [`Reserve::tend`] takes more.
     pub fn of(file: impl Into<ReserveFile>) -> io::Result<Reserve> {
         let file = file.into();
         let bytes = bytes_of(&file.space()?);
@@ -70,12 +69,12 @@ impl Reserve {
         })
     }
 
-    /// Logs that the store is full only after [`Reserve::has_started`].
+    /// Defers the warning that the store is full until [`Reserve::has_started`].
     pub fn while_starting(self) -> Reserve {
         Reserve { telling: Mutex::new(Telling::Later(None)), ..self }
     }
 
-    /// The server that uses it serves: what was not logged so far is.
+    /// The server has started: logs the deferred warning.
     pub fn has_started(&self) {
         if let Telling::Later(Some(text)) = std::mem::replace(&mut *self.telling.lock(), Telling::Now) {
             tracing::warn!("{text}");
@@ -89,7 +88,7 @@ impl Reserve {
         }
     }
 
-    /// Gives the room up if the store is full already, for whoever is about to begin work that needs some.
+    /// Releases the reserve if the store is already full, before work that needs space.
     pub fn release_if_full(&self) -> io::Result<()> {
         if self.file.free()? < self.bytes / 2 {
             self.release();
@@ -97,17 +96,17 @@ impl Reserve {
         Ok(())
     }
 
-    /// The store has so little room left that only what makes room should be done.
+    /// The store has so little free space that only operations that free space should run.
     pub fn is_short(&self) -> bool {
         self.short.load(Relaxed)
     }
 
-    /// Takes room where there is enough, and notes whether there is too little. To be called once a second or so; waits
-    /// for the store.
+    /// Takes the reserve if there is enough free space, and records whether there is too little. Called about once a
+    /// second; blocks on the store.
     pub fn tend(&self) -> io::Result<()> {
         let mut held = self.held.lock();
         let free = self.file.free()?;
-        // Half of the reserve besides it, for what is under way while a shortage is noticed.
+        // Half of the reserve in addition, for operations in progress until the shortage is detected.
         let besides = self.bytes / 2;
         let wanted = self.bytes + besides;
         if !*held && free >= wanted {
@@ -125,7 +124,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// Gives the room up to who was refused for want of it. Whether there was any.
+    /// Releases the reserve to a writer that ran out of space. Returns whether there was a reserve to release.
     pub fn release(&self) -> bool {
         let mut held = self.held.lock();
         self.short.store(true, Relaxed);
@@ -160,10 +159,10 @@ impl Reserve {
         taken
     }
 
-    /// By writing, on stores that cannot allocate.
+    /// Takes the space by writing, on stores that cannot allocate.
     fn write(&self, file: &File) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
-        // Not zeros, which some stores do not keep.
+        // Not zeros, for which some stores allocate no blocks.
         let step = vec![0xa5; STEP_BYTES];
         let mut at = 0;
         while at < self.bytes {
@@ -178,8 +177,8 @@ fn bytes_of(store: &StatVfs) -> u64 {
     (store.f_blocks.saturating_mul(store.f_frsize) / PART_OF_STORE).min(BYTES_MAX)
 }
 
-/// Bytes of the room in `store` that a volume fills before it refuses what would grow; its reserve's file is `path`. None
-/// while it refuses.
+/// Bytes of space in `store` that a volume can fill before it refuses operations that need space; `path` is its
+/// reserve's file. 0 while it refuses them.
 pub fn room(path: &StorePath, store: &StatVfs) -> u64 {
     let (free, bytes) = (store.f_bavail.saturating_mul(store.f_frsize), bytes_of(store));
     let held = path.symlink_metadata().is_ok_and(|file| file.is_file() && file.len() >= bytes);
@@ -187,7 +186,8 @@ pub fn room(path: &StorePath, store: &StatVfs) -> u64 {
 }
 
 impl ReserveFile {
-    /// For writing. Below a store it must belong to whom its directory belongs to: nobody else's file is cut or filled.
+    /// Opens the file for writing. Below a store the file must belong to the owner of its directory, so that no other
+    /// user's file is truncated or filled.
     fn open(&self, options: FileOptions) -> io::Result<File> {
         let options = options.write(true).no_follow();
         let path = match self {
@@ -220,7 +220,7 @@ impl ReserveFile {
         Ok(fstatvfs(&directory)?)
     }
 
-    /// Bytes that this user may still take.
+    /// Bytes that this user may still allocate.
     fn free(&self) -> io::Result<u64> {
         let store = self.space()?;
         Ok(store.f_bavail.saturating_mul(store.f_frsize))
@@ -239,7 +239,7 @@ impl From<StorePath> for ReserveFile {
     }
 }
 
-/// Whether `error` says that the store has no room.
+/// Whether `error` means that the store is out of space.
 pub fn is_for_want_of_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -4,10 +4,11 @@
 //! |---|---|---|
 //! | user | any | `$XDG_RUNTIME_DIR/varve` if `$XDG_RUNTIME_DIR` is that user's with mode 0700, else `/tmp/varve-UID` |
 //! | root | root | `/run/varve`, 0755 |
-//! | root | user | `/run/varve/UID`, 0700, of that user; root makes it before it takes the user's rights |
+//! | root | user | `/run/varve/UID`, 0700, owned by that user; root creates it before it takes the user's rights |
 //!
-//! Clients find the sockets by the server record, and ask the kernel whose process listens there. A user who could write into
-//! the directory could replace a socket all the same, so its owner and mode are checked on the open descriptor.
+//! Clients find the sockets through the server record, and ask the kernel for the uid of the process that listens
+//! there. A user with write access to the directory could still replace a socket, so its owner and mode are checked on
+//! the open descriptor.
 
 use crate::identity::{Owner, file_user};
 use crate::private_file::{make_directories, open_directory};
@@ -17,7 +18,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// Of root's servers, and of the directories of users' servers that root started.
+/// Directory for root's servers, and for the directories of users' servers that root started.
 const RUN: &str = "/run/varve";
 const NAME: &str = "varve";
 
@@ -42,7 +43,7 @@ pub enum RuntimeDirError {
     Writable { directory: PathBuf, mode: u32 },
 }
 
-/// Where the servers that this thread's user starts have their sockets unless told otherwise. Makes nothing.
+/// Default directory for the sockets of servers that this thread's user starts. Creates nothing.
 pub fn default_directory() -> PathBuf {
     let (process, files) = (rustix::process::geteuid().as_raw(), file_user());
     let xdg = std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -58,12 +59,12 @@ fn choose(process: u32, files: u32, xdg: Option<PathBuf>) -> PathBuf {
     }
 }
 
-/// `user`'s directory where the system has given that user none.
+/// `user`'s directory if the system provides none for that user.
 pub fn of_user(user: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/{NAME}-{user}"))
 }
 
-/// Whether `directory` is `user`'s alone: what the XDG specification promises of `XDG_RUNTIME_DIR`.
+/// Whether only `user` has access to `directory`, as the XDG specification requires of `XDG_RUNTIME_DIR`.
 fn is_private(directory: &Path, user: u32) -> bool {
     let found = open_directory(directory).and_then(|opened| fstat(&opened));
     let is_private = found.as_ref().is_ok_and(|found| found.st_uid == user && found.st_mode & 0o077 == 0);
@@ -74,10 +75,10 @@ fn is_private(directory: &Path, user: u32) -> bool {
     true
 }
 
-/// Makes the directory for servers of `owner` that root starts. For root, before it takes the owner's rights.
+/// Creates the directory for servers of `owner` that root starts. Root calls it before it takes the owner's rights.
 ///
 /// # Errors
-/// If it cannot be made, or is not the owner's.
+/// If the directory cannot be created, or does not belong to the owner.
 pub fn make_for(owner: Owner) -> Result<PathBuf, RuntimeDirError> {
     make_below(Path::new(RUN), owner)
 }
@@ -87,7 +88,8 @@ fn make_below(run: &Path, owner: Owner) -> Result<PathBuf, RuntimeDirError> {
     let name = owner.uid.to_string();
     let directory = run.join(&name);
     let failed = |errno: Errno| RuntimeDirError::Io { directory: directory.clone(), source: errno.into() };
-    // Without a right to look into what is the owner's alone: the process may have given that up already.
+    // O_PATH needs no read permission on the owner's private directory; the process may already have given up the right
+    // to read it.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let above = open(run, flags, Mode::empty()).map_err(failed)?;
     let is_new = match mkdirat(&above, &name, Mode::from_raw_mode(0o700)) {
@@ -109,14 +111,15 @@ fn make_below(run: &Path, owner: Owner) -> Result<PathBuf, RuntimeDirError> {
     }
 }
 
-/// Makes `directory` with `mode`, or checks that the one there is this thread's user's and that nobody else can write it.
+/// Creates `directory` with `mode`, or checks that the existing directory belongs to this thread's user and that no
+/// other user can write it.
 ///
 /// # Errors
-/// As said.
+/// If it cannot be created or fails the check.
 pub fn prepare(directory: &Path, mode: u32) -> Result<(), RuntimeDirError> {
     let failed = |source: io::Error| RuntimeDirError::Io { directory: directory.to_owned(), source };
     match make_directories(directory, mode) {
-        // A link or a file of that name: told below.
+        // A link or a file of that name: reported below.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
@@ -125,7 +128,7 @@ pub fn prepare(directory: &Path, mode: u32) -> Result<(), RuntimeDirError> {
         Err(Errno::LOOP | Errno::NOTDIR) => {
             Err(RuntimeDirError::Kind { directory: directory.to_owned(), owner: owner_of(directory) })
         }
-        // Closed to this user: then it is another's.
+        // This user has no access, so the directory belongs to another user.
         Err(Errno::ACCESS) => Err(RuntimeDirError::Owner {
             directory: directory.to_owned(),
             owner: owner_of(directory),
@@ -145,7 +148,8 @@ fn check(directory: &Path, opened: std::os::fd::BorrowedFd<'_>, user: u32, mode:
     if found & 0o022 == 0 {
         return Ok(());
     }
-    // A directory of our own name was opened by mistake; one of the user's choice is not ours to change.
+    // A directory with our own name got a permissive mode by mistake and is corrected; one that the user chose is not
+    // ours to change.
     let is_ours = directory.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(NAME.as_bytes()));
     match is_ours {
         true => fchmod(opened, Mode::from_raw_mode(mode)).map_err(failed),
@@ -153,7 +157,7 @@ fn check(directory: &Path, opened: std::os::fd::BorrowedFd<'_>, user: u32, mode:
     }
 }
 
-/// For a message.
+/// The owner of `path`, for an error message.
 fn owner_of(path: &Path) -> u32 {
     use std::os::unix::fs::MetadataExt;
     path.symlink_metadata().map_or(crate::identity::NOBODY, |found| found.uid())

@@ -1,27 +1,27 @@
-//! Memory that a server shares with one connection's client on its host, in which one request and its answer lie: while
-//! both sides look, neither calls the kernel.
+//! Memory that a server shares with the client of one connection on the same host, for one request and its reply: while
+//! both sides poll, neither makes a system call.
 //!
-//! A connection carries one call at a time, so a box has one place for a request and one for an answer. Each has a word
-//! that says who is to do what next, and whoever hands something over changes the word by one compare-and-swap from what
-//! the other side promised there. So a promise that is not kept any more is noticed by the giver, who then sends what it
-//! has by the socket, where the other side sleeps:
+//! A connection carries one call at a time, so a slot has one region for a request and one for a reply. The word of
+//! each region holds its state. A sender hands over a message by one compare-and-swap from the state in which the
+//! receiver polls. If the receiver no longer polls, the compare-and-swap fails and the sender uses the socket, on which
+//! the receiver sleeps:
 //!
 //! ```text
-//! request   ASLEEP ⇄ LOOKING (server) → POSTED (client) → LOOKING or ASLEEP (server, when it has taken it)
-//! answer    WAITING or SLEEPING (client, before it asks); WAITING → SLEEPING (client)
-//!           WAITING → ANSWERED (server: it lies here), WAITING → BY_SOCKET (server: it is too long)
+//! request   ASLEEP ⇄ POLLING (server) → POSTED (client) → POLLING or ASLEEP (server, when it has taken it)
+//! reply     WAITING or SLEEPING (client, before it sends a request); WAITING → SLEEPING (client)
+//!           WAITING → ANSWERED (server: it is in the slot), WAITING → BY_SOCKET (server: it is too long)
 //! ```
 //!
-//! The memory can neither shrink nor grow, and each side believes the other's words and lengths only as far as they are
-//! possible: who writes nonsense there garbles its own messages, whose checksums say so.
+//! The memory can neither shrink nor grow, and each side limits the other's words and lengths to possible values: a
+//! side that writes nonsense there garbles only its own messages, which then fail their checksums.
 //!
 //! ```text
 //! at 0      u32 word of the request, u32 its length, the request, PLACE_BYTES at most
-//!    20480  u32 word of the answer, u32 its length, the answer, PLACE_BYTES at most
+//!    20480  u32 word of the reply, u32 its length, the reply, PLACE_BYTES at most
 //! ```
 //!
-//! What takes longest is that a processor fetches from another what that has written last, 64 bytes at a time, or 128: so a word
-//! lies with the beginning of its bytes, and far from the other word.
+//! The largest cost is the transfer of a cache line, 64 or 128 bytes, from the processor that wrote it last. So a word
+//! shares a cache line with the beginning of its bytes and is far from the other word.
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -33,7 +33,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// What is longer goes by the socket, where copying it takes longer than the kernel's part.
+/// A longer message goes by the socket, because copying it takes longer than the system calls.
 pub const PLACE_BYTES: usize = 16 * 1024;
 const REQUEST: SlotRegion = SlotRegion { word: 0 };
 const ANSWER: SlotRegion = SlotRegion { word: 4096 + PLACE_BYTES };
@@ -48,7 +48,7 @@ const WAITING: u32 = 1;
 const ANSWERED: u32 = 2;
 const BY_SOCKET: u32 = 3;
 
-/// Where in the memory a word is, its length and its bytes behind it.
+/// A region: the offset of its word, followed by its length and its bytes.
 #[derive(Clone, Copy)]
 struct SlotRegion {
     word: usize,
@@ -62,13 +62,13 @@ impl SlotRegion {
 
 struct SlotMemory(NonNull<u8>);
 
-// SAFETY: the mapping is the process's, whichever thread uses it, and is unmapped once.
+// SAFETY: the mapping belongs to the process, whichever thread uses it, and is unmapped once.
 unsafe impl Send for SlotMemory {}
 
 impl SlotMemory {
     fn map(memory: impl AsFd) -> io::Result<SlotMemory> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, where the kernel likes.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, access, flags, memory, 0)? };
         NonNull::new(at.cast()).map(SlotMemory).ok_or_else(|| io::Error::other("memory was mapped at zero"))
     }
@@ -86,33 +86,33 @@ impl SlotMemory {
         unsafe { AtomicU32::from_ptr(self.0.add(at).as_ptr().cast()) }
     }
 
-    /// As the other side has written it; never more than the place holds.
+    /// The length that the other side has written, limited to the size of the region.
     fn held(&self, place: SlotRegion) -> usize {
         (self.length(place).load(Relaxed) as usize).min(PLACE_BYTES)
     }
 
-    /// Lays `bytes` down. Nobody looks at them before the word says so.
+    /// Writes `bytes` into the region. The other side does not read them before the word changes.
     fn lay(&self, place: SlotRegion, bytes: &[u8]) {
         assert!(bytes.len() <= PLACE_BYTES);
-        // SAFETY: within the mapping; no reference into it is ever made, and what the other side makes of the bytes
-        // meanwhile is its own harm.
+        // SAFETY: within the mapping; no reference into it is ever made. If the other side changes the bytes meanwhile,
+        // it only harms itself.
         unsafe { self.0.add(place.bytes()).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         self.length(place).store(bytes.len() as u32, Relaxed);
     }
 
-    /// Copies as much as there is room for in `out`, from `from` on, which is at most [`SlotMemory::held`].
+    /// Fills `out` with bytes from offset `from` on. The end is at most [`SlotMemory::held`].
     fn copy(&self, place: SlotRegion, from: usize, out: &mut [MaybeUninit<u8>]) {
         assert!(from + out.len() <= PLACE_BYTES);
         let (at, count) = (self.0.as_ptr().wrapping_add(place.bytes() + from), out.len());
-        // SAFETY: within the mapping, to what is not in it. The other side may write there at this moment, if it breaks
-        // the rules: then the bytes are nonsense, which those who decode them expect.
+        // SAFETY: within the mapping, to memory outside of it. The other side may write there concurrently if it breaks
+        // the protocol: then the bytes are garbage, which the decoders expect.
         unsafe { std::ptr::copy_nonoverlapping(at, out.as_mut_ptr().cast(), count) };
     }
 }
 
 impl Drop for SlotMemory {
     fn drop(&mut self) {
-        // SAFETY: what was mapped, and nothing refers to it.
+        // SAFETY: unmaps the range that was mapped, to which nothing refers any more.
         let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), BYTES) };
         debug_assert!(unmapped.is_ok());
     }
@@ -120,20 +120,20 @@ impl Drop for SlotMemory {
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// The side that is asked.
+/// The server's side of a slot.
 pub struct ServerSide {
     memory: SlotMemory,
-    /// It has promised to look, and has to end that promise before it sleeps.
+    /// The server has announced that it polls, and must withdraw that before it sleeps.
     spins: Cell<bool>,
-    /// Of a request that was taken in part: bytes taken, and all of them.
+    /// For a request that was taken in part: bytes taken, and its total length.
     taken: Cell<(usize, usize)>,
 }
 
 impl ServerSide {
-    /// A box, and the descriptor to pass to who asks.
+    /// Creates a slot, and the descriptor to pass to the client.
     ///
     /// # Errors
-    /// Where the kernel has no memory or no descriptor for it.
+    /// If the kernel has no memory or no descriptor for it.
     pub fn make() -> io::Result<(ServerSide, OwnedFd)> {
         let shared = rustix::fs::memfd_create("varve-mailbox", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&shared, BYTES as u64)?;
@@ -142,11 +142,11 @@ impl ServerSide {
         Ok((ServerSide { memory, spins: Cell::new(false), taken: Cell::default() }, shared))
     }
 
-    /// Promises to look.
+    /// Announces that the server polls.
     pub fn spin(&self) {
         if !self.spins.replace(true) {
             let word = self.memory.word(REQUEST);
-            // A request that was posted and not taken yet is taken first.
+            // If a request was posted and not taken yet, the word stays: that request is taken first.
             let _ = word.compare_exchange(ASLEEP, POLLING, AcqRel, Relaxed);
         }
     }
@@ -155,7 +155,7 @@ impl ServerSide {
         self.spins.get()
     }
 
-    /// Takes the promise back. `false`: a request came before.
+    /// Withdraws the announcement. `false`: a request came before.
     pub fn sleep(&self) -> bool {
         if self.spins.replace(false) {
             let _ = self.memory.word(REQUEST).compare_exchange(POLLING, ASLEEP, AcqRel, Acquire);
@@ -163,12 +163,12 @@ impl ServerSide {
         !self.is_posted()
     }
 
-    /// There is a request, or the rest of one.
+    /// Whether there is a request, or the rest of one.
     pub fn is_posted(&self) -> bool {
         self.memory.word(REQUEST).load(Acquire) == POSTED
     }
 
-    /// Moves the request to `out`, or as much of it as there is room for; how many bytes.
+    /// Copies the request to `out`, or as much of it as fits; returns the number of bytes.
     pub fn take(&self, out: &mut [MaybeUninit<u8>]) -> usize {
         if !self.is_posted() {
             return 0;
@@ -189,14 +189,14 @@ impl ServerSide {
         count
     }
 
-    /// Lays the answer down, a whole one. `false`: it has to go by the socket.
+    /// Writes a complete reply. `false`: the reply must go by the socket.
     pub fn answer(&self, answer: &[u8]) -> bool {
         let word = self.memory.word(ANSWER);
         if word.load(Acquire) != WAITING {
             return false;
         }
         if answer.len() > PLACE_BYTES {
-            // Where it fails, who waited has gone to sleep by the socket already.
+            // If it fails, the client has already begun to sleep on the socket.
             let _ = word.compare_exchange(WAITING, BY_SOCKET, AcqRel, Relaxed);
             return false;
         }
@@ -205,21 +205,21 @@ impl ServerSide {
     }
 }
 
-/// The side that asks.
+/// The client's side of a slot.
 pub struct ClientSide(SlotMemory);
 
-/// What is known of an answer.
+/// State of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotReply {
     Awaited,
     Here,
-    /// It comes, or has come, by the socket.
+    /// The reply comes, or has come, by the socket.
     BySocket,
 }
 
 impl ClientSide {
     /// # Errors
-    /// If `shared` is no box.
+    /// If `shared` is not a shared-memory slot.
     pub fn open(shared: &OwnedFd) -> io::Result<ClientSide> {
         let sealed = rustix::fs::fcntl_get_seals(shared)?.contains(SEALS);
         if !sealed || rustix::fs::fstat(shared)?.st_size as u64 != BYTES as u64 {
@@ -228,8 +228,8 @@ impl ClientSide {
         SlotMemory::map(shared).map(ClientSide)
     }
 
-    /// Posts a request, if the other side looks; else it has to go by the socket. `waits`: the answer will be looked for
-    /// here, however the request goes, until [`ClientSide::sleep`].
+    /// Posts a request if the server polls; else it must go by the socket (`false`). `waits`: the client polls here for
+    /// the reply, whichever way the request goes, until [`ClientSide::sleep`].
     pub fn ask(&self, request: &[u8], waits: bool) -> bool {
         self.0.word(ANSWER).store(if waits { WAITING } else { SLEEPING }, Release);
         let word = self.0.word(REQUEST);
@@ -248,16 +248,16 @@ impl ClientSide {
         }
     }
 
-    /// Appends the answer that is here to `out`.
+    /// Appends the reply in the slot to `out`.
     pub fn take(&self, out: &mut Vec<u8>) {
         let length = self.0.held(ANSWER);
         out.reserve(length);
         self.0.copy(ANSWER, 0, &mut out.spare_capacity_mut()[..length]);
-        // SAFETY: so many were copied there.
+        // SAFETY: `copy` has initialized this many bytes.
         unsafe { out.set_len(out.len() + length) };
     }
 
-    /// Ends the wait here: from now on the answer comes by the socket. `false`: it has come before.
+    /// Stops polling: from now on the reply comes by the socket. `false`: it is already in the slot.
     pub fn sleep(&self) -> bool {
         match self.0.word(ANSWER).compare_exchange(WAITING, SLEEPING, AcqRel, Acquire) {
             Ok(_) => true,
@@ -288,7 +288,7 @@ mod tests {
         out.split_off(6)
     }
 
-    /// Promise: what is handed over between two that look is what was given, again and again, and may be taken in parts.
+    /// Promise: two polling sides exchange messages unchanged, repeatedly, and a message may be taken in parts.
     #[test]
     fn polling_side_receives_the_message() {
         let (asked, asking) = both();
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Promise: a request and an answer that lie there together are both what was given, however long.
+    /// Promise: a request and a reply of any length in the slot at the same time do not overwrite each other.
     #[test]
     fn request_and_reply_regions_are_separate() {
         let (asked, asking) = both();
@@ -316,7 +316,8 @@ mod tests {
         assert_eq!((taken(&asked, PLACE_BYTES), answered(&asking)), (request, answer));
     }
 
-    /// Promise: nobody hands anything to who sleeps, nor what is too long; the giver is told, and the taker where to look.
+    /// Promise: a sleeping side gets no message through the slot, nor is a message sent that is too long; the sender
+    /// learns of it, and the receiver learns to read the socket.
     #[test]
     fn sleeping_side_is_served_by_socket() {
         let (asked, asking) = both();
@@ -330,7 +331,7 @@ mod tests {
         asked.spin();
         assert!(!asking.ask(&long, true) && !asked.is_posted());
         assert!(!asked.answer(&long) && asking.answer() == SlotReply::BySocket);
-        // What came before is noticed by who is about to sleep.
+        // A message that came before is noticed by the side that is about to sleep.
         assert!(asking.ask(b"first", true) && !asked.sleep());
         assert_eq!(taken(&asked, 10), b"first");
         assert!(!asking.ask(b"the promise was taken back", true));
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(answered(&asking), b"answer");
     }
 
-    /// Promise: words and lengths that cannot be are believed as far as they can.
+    /// Promise: impossible words and lengths are limited to possible values.
     #[test]
     fn invalid_words_stay_within_the_slot() {
         let (asked, asking) = both();
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(answered(&asking).len(), PLACE_BYTES);
     }
 
-    /// Promise: a file that is not sealed is not mapped.
+    /// Promise: a file without the seals is not mapped.
     #[test]
     fn unsealed_memory_is_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -367,7 +368,8 @@ mod tests {
         assert!(ClientSide::open(&shared).is_err());
     }
 
-    /// Promise: whoever of the two sleeps when, each request is taken once and each answer comes, here or by the socket.
+    /// Promise: whichever side sleeps at whatever time, each request is taken once and each reply arrives, by the slot
+    /// or the socket.
     #[test]
     fn no_message_is_lost_between_polling_and_sleeping() {
         const CALLS: u32 = 20_000;

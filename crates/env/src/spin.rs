@@ -1,46 +1,48 @@
-//! How to wait for a message that may come at once: look for it for a short while before sleeping, but only while that
-//! succeeds.
+//! Waiting for a message that may come soon: poll for a short time before sleeping, but only while polling succeeds.
 //!
-//! A processor that has gone idle takes tens of microseconds to wake, longer than many an answer takes. Where processors
-//! are free, looking is several times faster than sleeping; where they are not, it takes them away from whoever is to
-//! answer. So every look gives the processor to whoever else wants it, and looking in vain is paid for by not looking
-//! the next times, twice as often each time. Who finds that nobody else wants it keeps it for a moment.
+//! An idle processor takes tens of microseconds to wake, longer than many replies take. If processors are free, polling
+//! is several times faster than sleeping. If they are not, polling takes processor time from the thread that must
+//! reply. So every poll yields the processor to other threads, and each failed wait doubles the number of following
+//! waits that sleep without polling. A waiter that finds no other thread waiting for the processor keeps it for a short
+//! time.
 
 use std::time::{Duration, Instant};
 
-/// How long one looks: about what it costs to put a processor to sleep and wake it, in a virtual machine too
+/// Time spent polling: about the cost of putting a processor to sleep and waking it, also in a virtual machine
 /// (`docs/internals/performance-findings.md`, "Waiting and waking").
 pub const SPIN_TIME: Duration = Duration::from_micros(100);
 
-/// Giving the processor away takes less where nobody wants it: a system call and a look at an empty queue.
+/// A yield takes less than this if no other thread wants the processor: a system call and a check of an empty run
+/// queue.
 const UNWANTED: Duration = Duration::from_nanos(1500);
 
-/// How long one keeps a processor that nobody else wanted a moment ago: many times as long as asking takes.
+/// Time for which a waiter keeps a processor that no other thread wanted at the last yield: many times the duration of
+/// a yield.
 const KEPT: Duration = Duration::from_micros(5);
 
-/// A look that takes so much longer than it should gave the processor to somebody for a time slice.
+/// A wait that lasts this much longer than it should has yielded the processor to another thread for a time slice.
 const GIVEN_AWAY: Duration = Duration::from_micros(500);
 
-/// Waits without looking after the last of many failures: costs one look in 256 waits at most, and finds out soon when
-/// processors have become free.
+/// Maximum number of waits without polling after repeated failures: at most one wait in 256 polls in vain, and the
+/// waiter soon notices when processors become free.
 const PASSED_OVER_MAX: u32 = 256;
 
-/// One waiter's experience.
+/// The record of one waiter.
 #[derive(Debug, Default)]
 pub struct SpinBudget {
-    /// Waits to come in which it does not look.
+    /// Number of following waits that do not poll.
     pass_over: u32,
-    /// How many those were after the last failure.
+    /// Value of `pass_over` after the last failure.
     failures: u32,
 }
 
 impl SpinBudget {
-    /// Begins a wait; `None`: to be slept through.
+    /// Begins a wait; `None`: sleep without polling.
     pub fn spin(&mut self) -> Option<SpinWait> {
         self.spin_for(SPIN_TIME)
     }
 
-    /// The same, for another while.
+    /// As [`SpinBudget::spin`], with another duration.
     pub fn spin_for(&mut self, length: Duration) -> Option<SpinWait> {
         if self.pass_over > 0 {
             self.pass_over -= 1;
@@ -49,34 +51,34 @@ impl SpinBudget {
         Some(SpinWait::begin(length))
     }
 
-    /// What was waited for came while it looked.
+    /// The message came during the poll.
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }
 
-    /// It did not come in time.
+    /// The message did not come in time.
     pub fn failed(&mut self) {
         self.failures = (self.failures * 2).clamp(1, PASSED_OVER_MAX);
         self.pass_over = self.failures;
     }
 }
 
-/// A wait in which one looks.
+/// A wait that polls.
 #[derive(Clone, Copy, Debug)]
 pub struct SpinWait {
     begun: Instant,
     length: Duration,
-    /// The processor is given to nobody before.
+    /// The waiter does not yield the processor before this time.
     kept_until: Duration,
 }
 
 impl SpinWait {
-    /// A look that does not depend on how others went.
+    /// Begins a poll regardless of earlier results.
     pub fn begin(length: Duration) -> SpinWait {
         SpinWait { begun: Instant::now(), length, kept_until: Duration::ZERO }
     }
 
-    /// Lets others run, unless nobody wanted to a moment ago; `false` when the time is over.
+    /// Yields the processor, unless no other thread wanted it shortly before; `false` when the time is over.
     pub fn again(&mut self) -> bool {
         let before = self.begun.elapsed();
         if before < self.kept_until {
@@ -89,14 +91,14 @@ impl SpinWait {
         after < self.length
     }
 
-    /// Others had the processor meanwhile, for far longer than the look should take. Even if what was looked for has come, that
-    /// is no success: who sleeps gets the processor back sooner than who gave it away.
+    /// Other threads had the processor for far longer than the poll should take. This is no success even if the message
+    /// has come: a sleeping thread gets the processor back sooner than one that yielded it.
     pub fn cost_the_processor(&self) -> bool {
         self.begun.elapsed() > self.length + GIVEN_AWAY
     }
 }
 
-/// When something was done last that is to be done every so often.
+/// The last time of a periodic action.
 #[derive(Clone, Copy, Debug)]
 pub struct LastDone(Instant);
 
@@ -105,7 +107,7 @@ impl LastDone {
         LastDone(Instant::now())
     }
 
-    /// Whether it is `length` ago, or longer.
+    /// Whether at least `length` has passed since.
     pub fn is_past(self, length: Duration) -> bool {
         self.0.elapsed() >= length
     }
@@ -115,7 +117,7 @@ impl LastDone {
 mod tests {
     use super::*;
 
-    /// Promise: failures make looking rare, at most one in 257; a success makes it the rule again.
+    /// Promise: repeated failures reduce polling to at most one wait in 257; a success restores it.
     #[test]
     fn spinning_backs_off_after_failures() {
         let mut spin_budget = SpinBudget::default();
@@ -132,7 +134,7 @@ mod tests {
         assert!((0..1000).all(|_| spin_budget.spin().is_some()));
     }
 
-    /// Promise: a look in which the processor was another's for long is known from one that was not.
+    /// Promise: a poll that lost the processor for a long time is distinguished from one that did not.
     #[test]
     fn lost_time_slice_is_detected() {
         let mut spin = SpinBudget::default().spin_for(Duration::from_secs(3600)).expect("nothing has failed yet");
@@ -142,7 +144,7 @@ mod tests {
         assert!(!spin.again() && spin.cost_the_processor());
     }
 
-    /// Promise: what was done is due again after its time, and not before.
+    /// Promise: a periodic action is due again after its interval, and not before.
     #[test]
     fn periodic_work_becomes_due_again() {
         let last = LastDone::now();
@@ -151,7 +153,7 @@ mod tests {
         assert!(last.is_past(Duration::from_millis(1)));
     }
 
-    /// Promise: a look ends.
+    /// Promise: a poll ends.
     #[test]
     fn spin_ends_after_its_time() {
         let mut spin = SpinBudget::default().spin().expect("nothing has failed yet");

@@ -1,30 +1,30 @@
-//! Where the time of operations goes: sums of the time that this process spends in each stage, for `varve bench
-//! profile`. While nobody profiles, a stage costs one look at a flag.
+//! Profiling of operations: sums of the time that this process spends in each stage, for `varve bench profile`. While
+//! no profile runs, a stage costs one read of a flag.
 //!
-//! Stages lie within each other: an operation passes a frontend, which calls the client, which calls a server. What is
-//! a stage's own is its sum less those within it, which `bench` works out.
+//! Stages are nested: an operation passes a frontend, which calls the client, which calls a server. A stage's own time
+//! is its sum minus the sums of the stages within it; `bench` computes it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Where time is spent, from the outside to the inside.
+/// The stages, from the outermost to the innermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// A request of the kernel's, until its reply is about to be written.
+    /// A request from the kernel, until its reply is about to be written.
     Frontend,
     /// An operation of the client library.
     Client,
-    /// A request of the client's to a server and back.
+    /// A request from the client to a server, and its reply.
     Call,
-    /// At the server: from a request's bytes being read until it is looked at.
+    /// At the server: from reading a request's bytes until it is handled.
     Queue,
-    /// At the server: from the look at a request to its answer.
+    /// At the server: handling a request, until its reply.
     Served,
-    /// Within `Served`: getting the rows that a verb must see.
+    /// Within `Served`: fetching the rows that a verb needs.
     Fetch,
-    /// Within `Served`: from the decision until the log has it.
+    /// Within `Served`: from the decision until the change is in the log.
     Log,
-    /// At the server: from answers being there until they are written to the connection.
+    /// At the server: from the replies being ready until they are written to the connection.
     Reply,
 }
 
@@ -34,31 +34,31 @@ static MEASURED: AtomicBool = AtomicBool::new(false);
 static NANOSECONDS: [AtomicU64; STAGES] = [const { AtomicU64::new(0) }; STAGES];
 static TIMES: [AtomicU64; STAGES] = [const { AtomicU64::new(0) }; STAGES];
 
-/// What was spent in a stage, by all threads of this process together.
+/// Time spent in a stage, by all threads of this process together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTime {
     pub time: Duration,
     pub times: u64,
 }
 
-/// Begins or ends to measure, for the whole process.
+/// Starts or stops measuring, for the whole process.
 pub fn measure(on: bool) {
     MEASURED.store(on, Relaxed);
 }
 
-/// What was spent in `stage` since it was last taken.
+/// Time spent in `stage` since the last call.
 pub fn take(stage: Stage) -> StageTime {
     let time = Duration::from_nanos(NANOSECONDS[stage as usize].swap(0, Relaxed));
     StageTime { time, times: TIMES[stage as usize].swap(0, Relaxed) }
 }
 
-/// The moment from which a stage is counted; `None` while nobody measures.
+/// The start time of a stage; `None` while nothing is measured.
 #[inline]
 pub fn begin() -> Option<Instant> {
     MEASURED.load(Relaxed).then(Instant::now)
 }
 
-/// `stage` has lasted since `begun`.
+/// Records the end of `stage`, which began at `begun`.
 #[inline]
 pub fn end(stage: Stage, begun: Option<Instant>) {
     if let Some(begun) = begun {
@@ -67,7 +67,7 @@ pub fn end(stage: Stage, begun: Option<Instant>) {
     }
 }
 
-/// A stage from now until this is dropped.
+/// A stage that lasts from now until this is dropped.
 #[must_use]
 pub struct Passage(Stage, Option<Instant>);
 
@@ -87,7 +87,7 @@ impl Drop for Passage {
 mod tests {
     use super::*;
 
-    /// Promise: nothing is counted unless somebody measures, and then each passage once.
+    /// Promise: stages are counted only while measuring is on, and then each passage once.
     #[test]
     fn stages_are_counted_while_measured() {
         drop(enter(Stage::Queue));

@@ -1,10 +1,10 @@
-//! Paths below a store's directory that lead nowhere else.
+//! Paths below a store's directory that cannot lead out of it.
 //!
-//! A store may belong to another user, who can put a symlink, a FIFO or a device anywhere in it. So a file of a store is
-//! never opened by its whole path: a [`StoreRoot`] is a directory, held open by a descriptor once the volume is held, and a
-//! [`StorePath`] is a name below it. Every lookup is one openat2(2) from that descriptor which stays beneath it and follows
-//! no link (`RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`); names are changed by calls on the descriptor of their directory with
-//! one component. Every file is opened with `O_NONBLOCK | O_NOFOLLOW` and must be regular.
+//! A store may belong to another user, who can put a symlink, a FIFO or a device anywhere in it. So no file of a store
+//! is ever opened by its full path. A [`StoreRoot`] is a directory, which a descriptor keeps open once the volume is in
+//! use; a [`StorePath`] is a name below it. Every lookup is one openat2(2) from that descriptor that stays beneath it
+//! and follows no link (`RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`). Names are changed by calls with one component on the
+//! descriptor of their directory. Every file is opened with `O_NONBLOCK | O_NOFOLLOW` and must be regular.
 //!
 //! [`StoreRoot::part`] is the one exception: `shards` and `data` of a volume may be links to another disk (`part.rs`).
 
@@ -26,30 +26,30 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// A directory that store paths begin at. Cloning is cheap and gives the same one.
+/// A directory at which store paths begin. Clones are cheap and refer to the same directory.
 #[derive(Clone, Debug)]
 pub struct StoreRoot(Arc<Root>);
 
 #[derive(Debug)]
 struct Root {
-    /// Where it was found, for messages.
+    /// The path by which it was found, for messages.
     path: PathBuf,
     /// The root that it is a part of, and its name there.
     within: Option<(StoreRoot, OsString)>,
-    /// It may be a link.
+    /// Whether it may be a link.
     may_be_link: bool,
-    /// Opened once and kept; else each access opens it anew.
+    /// Whether it is opened once and kept open; otherwise each access opens it again.
     held: bool,
     directory: RwLock<Option<Arc<OwnedFd>>>,
 }
 
 impl StoreRoot {
-    /// The directory that is at `path` whenever it is used.
+    /// The directory that is at `path` at the time of each use.
     pub fn at(path: impl Into<PathBuf>) -> StoreRoot {
         StoreRoot::new(path.into(), None, false, false)
     }
 
-    /// The directory that is at `path` now, whatever is there later.
+    /// The directory that is at `path` now, whatever replaces it later.
     pub fn hold(path: impl Into<PathBuf>) -> io::Result<StoreRoot> {
         let root = StoreRoot::new(path.into(), None, false, true);
         root.directory()?;
@@ -60,12 +60,12 @@ impl StoreRoot {
         StoreRoot(Arc::new(Root { path, within, may_be_link, held, directory: RwLock::new(None) }))
     }
 
-    /// The directory `name` of this one, as a root of its own: it may be a link to another disk.
+    /// The directory `name` in this one, as a separate root: it may be a link to another disk.
     pub fn part(&self, name: &str) -> StoreRoot {
         StoreRoot::new(self.0.path.join(name), Some((self.clone(), name.into())), true, self.0.held)
     }
 
-    /// The directory `name` of this one, and no link, as a root that is opened whenever it is used.
+    /// The directory `name` in this one, which must not be a link, as a root that each use opens again.
     pub fn within(&self, name: &str) -> StoreRoot {
         StoreRoot::new(self.0.path.join(name), Some((self.clone(), name.into())), false, false)
     }
@@ -83,7 +83,7 @@ impl StoreRoot {
         StorePath { root: self.clone(), path: self.0.path.join(below) }
     }
 
-    /// Its descriptor, of `O_PATH`.
+    /// Its `O_PATH` descriptor.
     pub(crate) fn directory(&self) -> io::Result<Arc<OwnedFd>> {
         if let Some(known) = &*self.0.directory.read() {
             return Ok(Arc::clone(known));
@@ -95,7 +95,7 @@ impl StoreRoot {
         Ok(opened)
     }
 
-    /// Opens what is in its place now.
+    /// Opens the directory that is in its place now.
     pub(crate) fn open(&self) -> io::Result<OwnedFd> {
         match &self.0.within {
             Some((around, name)) if self.0.may_be_link => part::open(around, name, &self.0.path),
@@ -113,7 +113,7 @@ impl StoreRoot {
         }
     }
 
-    /// What is in its place now.
+    /// The metadata of the directory that is in its place now.
     pub(crate) fn look_anew(&self) -> io::Result<Stat> {
         let found = match self.entry()? {
             Some(entry) => statat(entry.fd(), &entry.name, AtFlags::SYMLINK_NOFOLLOW)?,
@@ -126,12 +126,12 @@ impl StoreRoot {
         }
     }
 
-    /// The descriptor that is held, if it was opened.
+    /// The open descriptor, if there is one.
     pub(crate) fn known(&self) -> Option<Arc<OwnedFd>> {
         self.0.directory.read().clone()
     }
 
-    /// Puts `directory`, which is the same one, in the place of a descriptor that has become stale.
+    /// Replaces a stale descriptor by `directory`, which is the same directory.
     pub(crate) fn renew(&self, directory: OwnedFd) {
         *self.0.directory.write() = Some(Arc::new(directory));
     }
@@ -150,9 +150,9 @@ impl PartialEq for StoreRoot {
 
 impl Eq for StoreRoot {}
 
-/// A file or directory below a [`StoreRoot`], or that itself.
+/// A [`StoreRoot`], or a file or directory below one.
 ///
-/// `AsRef<Path>` and [`StorePath::path`] give the whole path for messages, and for tests, which look at a store from
+/// `AsRef<Path>` and [`StorePath::path`] return the full path for messages, and for tests, which examine a store from
 /// outside. `cargo xtask tidy` refuses code that opens it.
 #[derive(Clone, Debug)]
 pub struct StorePath {
@@ -186,7 +186,7 @@ impl StorePath {
         self.path.extension()
     }
 
-    /// The directory that it is in; of a volume's root, that root.
+    /// The parent directory; for a volume's root, that root itself.
     pub fn parent(&self) -> StorePath {
         match (self.is_root(), &self.root.0.within) {
             (true, None) => self.clone(),
@@ -199,7 +199,7 @@ impl StorePath {
         self.path.as_os_str().len() == self.root.0.path.as_os_str().len()
     }
 
-    /// The names below the root: plain ones alone.
+    /// The path below the root; only plain names are allowed.
     fn below(&self) -> io::Result<&Path> {
         let below = self.path.strip_prefix(&self.root.0.path).ok();
         let plain = below.filter(|below| below.components().all(|part| matches!(part, Component::Normal(_))));
@@ -209,7 +209,7 @@ impl StorePath {
         })
     }
 
-    /// Opens what is there as a place alone, without following a link: its kind is to be looked at.
+    /// Opens the path with `O_PATH`, without following a link; the caller must check its kind.
     fn open_place(&self) -> io::Result<File> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match self.root.entry()? {
@@ -220,12 +220,12 @@ impl StorePath {
         Ok(opened.into())
     }
 
-    /// Of what is there; of a link, the link's.
+    /// The metadata of the path; of a link, its own.
     pub fn symlink_metadata(&self) -> io::Result<Metadata> {
         self.open_place()?.metadata()
     }
 
-    /// As [`StorePath::symlink_metadata`], but that links are refused, except those that a root may be.
+    /// As [`StorePath::symlink_metadata`], but refuses links, except at a root that may be one.
     pub fn metadata(&self) -> io::Result<Metadata> {
         if self.is_root() {
             return File::from(self.root.directory()?.try_clone()?).metadata();
@@ -254,7 +254,7 @@ impl StorePath {
         self.metadata().is_ok_and(|found| found.is_file())
     }
 
-    /// Opens the regular file that is there for reading.
+    /// Opens the regular file for reading.
     pub fn open(&self) -> io::Result<File> {
         self.open_file(&crate::disk::File::options().read(true))
     }
@@ -266,7 +266,7 @@ impl StorePath {
         Ok(bytes)
     }
 
-    /// What the directory holds, in no order.
+    /// The entries of the directory, in no particular order.
     pub fn read_dir(&self) -> io::Result<Vec<StoreEntry>> {
         list::read(self)
     }
@@ -327,7 +327,7 @@ impl PartialEq<StorePath> for PathBuf {
     }
 }
 
-/// A directory by itself, such as a test's, with no store around it.
+/// A separate directory, such as a test's, outside of any store.
 impl From<PathBuf> for StorePath {
     fn from(path: PathBuf) -> StorePath {
         StoreRoot::at(path).itself()
@@ -370,7 +370,7 @@ impl Location for StorePath {
             if let Some(entry) = self.root.entry()? {
                 return Ok(entry);
             }
-            // Its own name is in no store's directory, and is not to be changed.
+            // The root's own name lies outside of every store directory and must not be changed.
             self.root.directory()?;
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is the store's own directory"));
         }

@@ -1,8 +1,8 @@
-//! Where a volume is: a `file://` URL or a path.
+//! The location of a volume: a `file://` URL or a path.
 
 use std::path::{Path, PathBuf};
 
-/// Schemes that are recognised so that the error can say that they come later.
+/// Recognised schemes whose error says that they are not supported yet.
 const LATER_SCHEMES: [&str; 5] = ["s3", "gs", "az", "hdfs", "http"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
-//! What is wrong with a text that should be TOML, on one line and with the place: the parser's own words for a value of a
-//! wrong type name neither.
+//! Describes an error in a TOML text on one line with its position. For a value of the wrong type, the parser's own
+//! message gives neither.
 
 use toml::de::Error;
 
-/// Characters of a line that are shown: it is known by its beginning.
+/// Longest part of a line that is shown, in characters: its beginning identifies it.
 const SHOWN_MAX: usize = 60;
 
-/// Says what is wrong with `text` and in which line. Of what lacks in the text as a whole, no line can be named.
+/// Describes the error in `text` and its line. A key that is missing from the whole text has no line.
 pub fn reason(text: &str, error: &Error) -> String {
     let message = error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ");
     let place = error.span().map(|span| span.start).filter(|start| *start > 0 || !message.starts_with("missing field"));

@@ -1,20 +1,20 @@
-//! The directory of a volume: where its files are, and the ones that are not tables.
+//! The directory of a volume: the paths of its files, and the files that are not tables.
 //!
 //! ```text
 //! STORE/varve.toml            the volume file; the volume exists once this does
 //! STORE/key                   32 random bytes, mode 0600; held with flock by the server
 //! STORE/keys/<id>.toml        keys of hosts, mode 0600 in a directory of mode 0700
-//! STORE/lock                  mode 0600, for who may open it may lock it; held with flock by the server
-//! STORE/servers/current.toml  where the server listens; stopped.toml or left.toml when it has ended
+//! STORE/lock                  mode 0600, because a user who can open it can lock it; held with flock by the server
+//! STORE/servers/current.toml  addresses of the running server; stopped.toml or left.toml after it has ended
 //! STORE/shards/               mode 0700: rows of all users are below
 //! STORE/shards/varve.toml     a copy of the volume file
-//! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
+//! STORE/shards/<nnnn>/        one table per shard; the number in four decimal digits
 //! STORE/shards/<nnnn>/log/    its log
-//! STORE/shards/<nnnn>.opened  the shard was opened once
-//! STORE/data/                 mode 0700: the directories that their files lie in protect them in the volume alone
+//! STORE/shards/<nnnn>.opened  mark: the shard was opened at least once
+//! STORE/data/                 mode 0700: the mode bits of directories in the volume do not protect files in the store
 //! STORE/data/<xx>/<inode>     backing files
-//! STORE/reserve              room kept back for removals from a full store
-//! STORE/damaged/              what a repair took out of tables; cut.txt: files of which less was there than rows knew
+//! STORE/reserve               space reserved for removals from a full store
+//! STORE/damaged/              data that a repair took out of tables; cut.txt: files that were shorter than rows stated
 //! ```
 
 mod format;
@@ -43,22 +43,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use varve_types::{InodeId, ShardId};
 
-/// The key of a volume, as stored.
+/// Length of a stored volume key.
 pub const KEY_BYTES: usize = 32;
-/// Only the volume's owner may read the key: it is the right to talk to the servers.
+/// Only the volume's owner may read the key: it authenticates clients to the servers.
 const KEY_MODE: u32 = 0o600;
 
-/// Of a file's mode, what its backing file has too; set-id bits mean nothing in the store.
+/// The bits of a file's mode that its backing file also has; set-id bits have no meaning in the store.
 pub const BACKING_MODE_BITS: u32 = 0o777;
 
-/// The paths of a volume. Making one touches nothing.
+/// The paths of a volume. Creating one accesses no file.
 #[derive(Clone, Debug)]
 pub struct VolumeDir {
     root: StoreRoot,
-    /// These two may be links to another disk.
+    /// `shards` and `data` may be links to another disk.
     shards: StoreRoot,
     data: StoreRoot,
-    /// Of who works in it: where it was found.
+    /// For a process that works in the volume: the directories as they were found.
     place: Option<Arc<PinnedDirectories>>,
 }
 
@@ -80,22 +80,23 @@ impl VolumeDir {
         VolumeDir { root, shards, data, place: None }
     }
 
-    /// A volume of its own in the directory `name` of this one, where a repair builds new tables.
+    /// A separate volume in the directory `name` of this one, in which a repair builds new tables.
     pub fn within(&self, name: &str) -> VolumeDir {
         VolumeDir::below(self.root.within(name))
     }
 
-    /// The volume with its directories held, for work that does not last: nothing is compared with what is in its place.
+    /// Opens the volume's directories for short work: later accesses are not compared with the directories in its
+    /// place.
     pub fn opened(&self) -> io::Result<VolumeDir> {
         let volume = VolumeDir::below(StoreRoot::hold(self.root.path())?);
         volume.check_rights()?;
         Ok(volume)
     }
 
-    /// The volume that is there now, opened once: from here on no other in its place is taken for it.
+    /// Opens the volume's directories once. From here on, no other volume in its place is taken for it.
     ///
     /// # Errors
-    /// Also where other users may change what is in it.
+    /// Also if other users can change its content.
     pub fn held(self) -> io::Result<VolumeDir> {
         let volume = self.opened()?;
         let place = PinnedDirectories::of(&volume)?;
@@ -106,32 +107,32 @@ impl VolumeDir {
         self.place.as_ref()
     }
 
-    /// An error of the kind [`io::ErrorKind::NotFound`] if a volume that is [held](VolumeDir::held) is not in its place.
+    /// Fails with [`io::ErrorKind::NotFound`] if a [held](VolumeDir::held) volume is not in its place.
     pub fn in_place(&self) -> io::Result<()> {
         self.place.as_ref().map_or(Ok(()), |place| place.check())
     }
 
-    /// The same, of the directory of backing files.
+    /// As [`VolumeDir::in_place`], for the directory of backing files.
     pub fn data_in_place(&self) -> io::Result<()> {
         self.place.as_ref().map_or(Ok(()), |place| place.check_data())
     }
 
-    /// Where it was found: for messages, and to make the directory itself.
+    /// The path by which it was found: for messages, and to create the directory itself.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
 
-    /// The root directory, however it is called by now.
+    /// The root directory, whatever its present name.
     pub fn at_root(&self) -> StorePath {
         self.root.itself()
     }
 
-    /// What lies at this place in the volume.
+    /// The path `below` the volume's root.
     pub fn inside(&self, below: impl AsRef<Path>) -> StorePath {
         self.root.join(below)
     }
 
-    /// Blocks and files of the file system that the volume is on.
+    /// Block and inode counts of the file system that contains the volume.
     pub fn space(&self) -> io::Result<rustix::fs::StatVfs> {
         self.in_place()?;
         Ok(rustix::fs::fstatvfs(&*self.root.directory()?)?)
@@ -141,7 +142,7 @@ impl VolumeDir {
         self.inside("varve.toml")
     }
 
-    /// Where there is nothing but what is lost without it.
+    /// A copy in a directory whose loss loses the volume's metadata anyway.
     pub fn volume_file_copy(&self) -> StorePath {
         self.shards.join("varve.toml")
     }
@@ -162,12 +163,12 @@ impl VolumeDir {
         self.inside("servers/current.toml")
     }
 
-    /// What a server that ended well leaves of its record: room for the next one's.
+    /// The record of a server that ended cleanly: its blocks are reused for the next server's record.
     pub fn stopped_server_file(&self) -> StorePath {
         self.inside("servers/stopped.toml")
     }
 
-    /// The same, where clients had files open when it ended.
+    /// As [`VolumeDir::stopped_server_file`], for a server that ended while clients had files open.
     pub fn left_server_file(&self) -> StorePath {
         self.inside("servers/left.toml")
     }
@@ -182,7 +183,7 @@ impl VolumeDir {
         format!("{:04}", shard.0)
     }
 
-    /// The shard whose directory has this name, if it is one of a shard.
+    /// The shard whose directory has this name, or `None`.
     pub fn shard_named(name: &str) -> Option<ShardId> {
         let shard = ShardId(name.parse().ok()?);
         (Self::shard_name(shard) == name).then_some(shard)
@@ -192,7 +193,7 @@ impl VolumeDir {
         self.shards.join(Self::shard_name(shard))
     }
 
-    /// The marks of a shard that was opened: one in its own directory, and one that is there when that has been lost.
+    /// The marks of a shard that was opened: one in its own directory, and one that remains if that directory is lost.
     pub fn shard_marks(&self, shard: ShardId) -> [StorePath; 2] {
         [self.shard(shard).join("opened"), self.shards.join(format!("{}.opened", Self::shard_name(shard)))]
     }
@@ -205,17 +206,17 @@ impl VolumeDir {
         self.data.itself()
     }
 
-    /// The file of the room kept back: [`crate::reserve`].
+    /// The file of the reserve: [`crate::reserve`].
     pub fn reserve(&self) -> StorePath {
         self.inside("reserve")
     }
 
-    /// Where `varve fsck --repair` keeps bytes that it takes out of tables; made when it is needed.
+    /// The directory in which `varve fsck --repair` keeps bytes that it takes out of tables; created when needed.
     pub fn damaged(&self) -> StorePath {
         self.inside("damaged")
     }
 
-    /// The directory of a backing file: one of 256, by the last byte of the inode's number, which counts up.
+    /// The directory of a backing file: one of 256, chosen by the last byte of the inode number, which counts up.
     pub fn backing_directory(&self, inode: InodeId) -> StorePath {
         self.data.join(format!("{:02x}", inode.0 & 0xff))
     }
@@ -224,11 +225,11 @@ impl VolumeDir {
         self.data.join(format!("{:02x}/{:016x}", inode.0 & 0xff, inode.0))
     }
 
-    /// Whether nothing is at `path`, which is below the root: an error where the volume is not there, because it was
-    /// moved away or what holds it unmounted, so that nothing is known of what is in it. Looked up from the root on, so
-    /// that it does not matter when that goes or comes back.
+    /// Whether nothing exists at `path`, which is below the root. Fails if the volume is missing, because it was moved
+    /// away or its file system was unmounted: then nothing is known of its content. The lookup starts at the root, so
+    /// it does not matter when the volume disappears or comes back.
     pub fn lacks(&self, path: &StorePath) -> io::Result<bool> {
-        // Every volume has it, and an empty directory in the place of one has not.
+        // Every volume has this directory; an empty directory in place of a volume does not.
         self.shards().symlink_metadata()?;
         match path.path().starts_with(self.data.path()) {
             true => self.data_in_place()?,
@@ -241,13 +242,13 @@ impl VolumeDir {
     pub fn read_key(&self) -> io::Result<[u8; KEY_BYTES]> {
         let path = self.key_file();
         let mut content = Vec::new();
-        // One byte more than there may be shows that there are too many.
+        // One byte more than the key's length, to detect a longer file.
         let opened = self.open_own(&path, Readers::OwnerAlone);
         let read = opened.and_then(|file| file.take(KEY_BYTES as u64 + 1).read_to_end(&mut content));
         read.map_err(|error| {
             let next = match error.kind() {
                 io::ErrorKind::NotFound => "; restore it from a copy, or let `varve fsck --repair` make another one",
-                // Not where it is said what is wrong with it.
+                // Only without a more specific message.
                 io::ErrorKind::PermissionDenied if error.raw_os_error().is_some() => {
                     "; only the volume's owner or root may mount it"
                 }
@@ -262,8 +263,8 @@ impl VolumeDir {
         })
     }
 
-    /// Tables and logs hold names, attributes and small files of all users, and backing files lie outside of the directories that
-    /// may protect their files: only the volume's owner may look into them.
+    /// Tables and logs contain names, attributes and small files of all users, and backing files lie outside of the
+    /// directories that may protect their files: so only the volume's owner gets access to them.
     pub fn close_to_others(&self) -> io::Result<()> {
         let close = |directory: &StorePath| -> io::Result<()> {
             let opened = match directory.open_directory() {
@@ -274,14 +275,15 @@ impl VolumeDir {
             if open_to_others { opened.set_permissions(Permissions::from_mode(0o700)) } else { Ok(()) }
         };
         [self.shards(), self.damaged()].iter().try_for_each(close)?;
-        // It may be on another disk, and that one's directory root's.
+        // The directory may be on another disk and belong to root there.
         if let Err(error) = close(&self.data()) {
             tracing::warn!("{} stays open to others, who may find large files there: {error}", self.data());
         }
         Ok(())
     }
 
-    /// Removes what crashes left in the directories of this volume that are not tables. Only for the lock's holder.
+    /// Removes leftovers of crashes in those directories of this volume that are not tables. Only for the lock's
+    /// holder.
     pub fn remove_leftovers(&self, _lock: &VolumeLock) -> io::Result<u64> {
         let mut removed = disk::remove_leftovers(&self.at_root())?;
         if self.servers().is_dir() {

@@ -1,9 +1,10 @@
-//! Getting a `/dev/fuse` descriptor whose other end is mounted at a directory: by mount(2) where this process may, else
-//! through the set-user-id helper fusermount3, which hands the descriptor over a socket.
+//! Obtains a `/dev/fuse` descriptor whose other end is mounted at a directory. The process calls mount(2) itself where
+//! it is allowed to. Otherwise the set-user-id helper fusermount3 mounts and passes the descriptor over a socket.
 //!
-//! `fuser` could do both. It is done here because a mount of type `fuse.varve` needs the type said to mount(2), a helper
-//! must also be tried where `/dev/fuse` is closed to the user, and because at the end of its session `fuser` unmounts
-//! whatever is then at the path, which after an unmount by others may be somebody else's mount.
+//! `fuser` could do both. This module does it instead for three reasons: a mount of type `fuse.varve` must pass its
+//! type to mount(2); the helper must be tried also where the user cannot open `/dev/fuse`; and at the end of its
+//! session `fuser` unmounts whatever is mounted at the path, which may be another user's mount if the first one was
+//! unmounted meanwhile.
 
 #![allow(clippy::disallowed_types, reason = "fusermount3 hands the device over by a socket; nobody else is talked to")]
 
@@ -26,16 +27,16 @@ use varve_env::identity::{as_process_user, file_user};
 
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
-/// A mounted file system that nobody serves yet.
+/// A mounted file system that no request loop serves yet.
 pub(crate) struct Attached {
     pub device: OwnedFd,
-    /// With `auto_unmount`: fusermount3 waits at the other end and unmounts when this is closed, however it is.
+    /// With `auto_unmount`: fusermount3 waits at the other end and unmounts when this socket closes for any reason.
     pub helper: Option<UnixStream>,
 }
 
-/// Does `work` with the file system identity of the user who started this process, and, where that may not, of the store's
-/// owner. Root's mount of another user's store has the owner's (`varve_env::identity`), and a mount point may be in a
-/// directory that either of the two alone may enter.
+/// Runs `work` with the file system identity of the user who started this process, and, if that fails with EACCES, with
+/// the identity of the store's owner. Root's mount of another user's store has the owner's identity
+/// (`varve_env::identity`), and the directory of a mount point may admit only one of the two.
 pub(crate) fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match as_process_user(&work) {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) && file_user() != geteuid().as_raw() => work(),
@@ -44,19 +45,19 @@ pub(crate) fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
 }
 
 /// # Errors
-/// If nothing can be mounted at `target`: it is no directory, or a mount of ours, whether its process lives or has died.
+/// If nothing can be mounted at `target`: it is no directory, or it is a Varve mount, live or dead.
 pub fn check_target(target: &Path) -> Result<()> {
     resolve(target).map(drop)
 }
 
-/// The directory to mount at, as the kernel will name it.
+/// The mount target as the kernel names it.
 pub(crate) fn resolve(target: &Path) -> Result<PathBuf> {
     let wrap = |source: io::Error| match source.raw_os_error() {
         Some(libc::ENOTCONN) => Error::DeadMount(target.to_owned()),
         _ => Error::Target { target: target.to_owned(), source },
     };
     let resolved = as_starter(|| target.canonicalize()).map_err(wrap)?;
-    // Of a mount whose process died, the kernel may still know that it is a directory, but not how full it is.
+    // The kernel may still report the root of a dead mount as a directory, but statfs(2) on it fails.
     match as_starter(|| rustix::fs::statfs(&resolved).map_err(io::Error::from)) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return Err(wrap(error)),
         _ if mounts::at(&mounts::table().map_err(wrap)?, &resolved).is_some_and(|mount| mount.kind == TYPE) => {
@@ -75,7 +76,7 @@ pub(crate) fn attach(target: &Path, options: &MountOptions) -> Result<Attached> 
         return by_helper(target, options);
     }
     match by_mount(target, options) {
-        // Root of a container need not be allowed to mount; the helper may be.
+        // Root in a container may lack the right to mount; the helper may have it.
         Err(Error::Mount { source, .. }) if source.raw_os_error() == Some(libc::EPERM) => by_helper(target, options),
         result => result,
     }
@@ -108,7 +109,7 @@ fn by_helper(target: &Path, options: &MountOptions) -> Result<Attached> {
     command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let inherited = theirs.as_raw_fd();
-    // SAFETY: between fork and exec only fcntl(2) is called, which is async-signal-safe, on a descriptor that the
+    // SAFETY: between fork and exec the child calls only fcntl(2), which is async-signal-safe, on a descriptor that the
     // parent keeps open until the child is started.
     unsafe {
         command.pre_exec(move || match libc::fcntl(inherited, libc::F_SETFD, 0) {
@@ -132,7 +133,7 @@ fn by_helper(target: &Path, options: &MountOptions) -> Result<Attached> {
     Ok(Attached { device, helper: None })
 }
 
-/// The descriptor that the helper sends along with one byte; `None` if it ends without.
+/// The descriptor that the helper sends along with one byte; `None` if the helper ends without sending one.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,6 +1,6 @@
-//! Taking a mount out of the namespace. Its path is resolved once, by who finds the mount in the kernel's table; from there on
-//! no symbolic link is followed, and what is unmounted is the mount of that number or nothing: whoever may change directories
-//! of the path leads nobody to another mount.
+//! Unmounts a mount. The caller finds the mount in the kernel's mount table, which resolves its path once. From there
+//! on, no symbolic link is followed, and only the mount with the given mount ID is unmounted. A user who can change
+//! directories of the path therefore cannot redirect the unmount to another mount.
 
 use crate::attach::as_starter;
 use rustix::fd::OwnedFd;
@@ -12,15 +12,16 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A mount point in the directory around it, which is held open. A descriptor of the mount itself would keep it busy, for as long
-/// as its owner waits for an answer, killed or not.
+/// A mount point, kept reachable by an open descriptor of its parent directory. A descriptor of the mount itself would
+/// keep the mount busy for as long as its owner waits for a reply, even after the owner is killed.
 pub(crate) struct MountPoint(PathBuf, #[allow(dead_code, reason = "the path leads through it")] OwnedFd);
 
 impl MountPoint {
-    /// Of the mount `id` at `target`, a path of the kernel's table. Its process is asked nothing.
+    /// The mount point of the mount `id` at `target`, a path of the kernel's mount table. Sends no request to the
+    /// mount's process.
     ///
     /// # Errors
-    /// If another mount, or none, is there by now.
+    /// If another mount, or none, is at `target` by now.
     pub fn open(target: &Path, id: u32) -> io::Result<MountPoint> {
         as_starter(|| {
             let (parent, name) = around(target)?;
@@ -29,7 +30,7 @@ impl MountPoint {
         })
     }
 
-    /// A path that leads there as long as this is held, whatever becomes of the directories above.
+    /// A path that leads to the mount point as long as `self` lives, even if directories above it are renamed.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -39,7 +40,7 @@ fn through(descriptor: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
 }
 
-/// The directory that holds the mount point, and the name of that.
+/// The directory that holds the mount point, and the mount point's name in it.
 fn around(target: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let parts = target.parent().zip(target.file_name());
     let (parent, name) =
@@ -54,7 +55,7 @@ fn open_within(parent: &OwnedFd, name: &OsStr, target: &Path, id: u32) -> io::Re
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let root = rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)?;
-    // Neither the mount's process nor its rights are asked, as statx(2) would.
+    // Unlike statx(2), fdinfo needs neither a reply from the mount's process nor permission on the mount.
     let reported = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd()))?;
     let number = reported
         .lines()
@@ -69,15 +70,15 @@ fn open_within(parent: &OwnedFd, name: &OsStr, target: &Path, id: u32) -> io::Re
     }
 }
 
-/// Takes the mount `id` at `target`, a path of the kernel's table, out of the namespace. `lazily`: at once, though files on it may
-/// be open.
+/// Unmounts the mount `id` at `target`, a path of the kernel's mount table. `lazily`: at once, even if files on it are
+/// open (MNT_DETACH).
 pub(crate) fn detach(target: &Path, id: Option<u32>, lazily: bool) -> io::Result<()> {
     let id =
         id.ok_or_else(|| io::Error::other("it is not known which mount is there: /proc/self/mountinfo has none"))?;
     let lazy = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let detached = as_starter(|| {
         let (parent, name) = around(target)?;
-        // Closed at once: it would keep the mount busy.
+        // Closed at once: the descriptor would keep the mount busy.
         drop(open_within(&parent, name, target, id)?);
         rustix::mount::unmount(through(&parent).join(name), UnmountFlags::NOFOLLOW | lazy).map_err(io::Error::from)
     });
@@ -87,7 +88,7 @@ pub(crate) fn detach(target: &Path, id: Option<u32>, lazily: bool) -> io::Result
     }
 }
 
-/// The helper takes a path, and unmounts nothing but a mount of the user who starts it.
+/// The helper takes a path. It unmounts only mounts of the user who starts it.
 fn by_helper(target: &Path, lazily: bool) -> io::Result<()> {
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(target);
@@ -96,7 +97,7 @@ fn by_helper(target: &Path, lazily: bool) -> io::Result<()> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    // The helper says in words what umount(2) says by number.
+    // The helper prints text where umount(2) returns an errno.
     match text.contains("busy") {
         true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
         false => Err(io::Error::other(text.trim().to_owned())),

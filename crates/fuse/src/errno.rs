@@ -1,4 +1,5 @@
-//! The one place where a failure of the client becomes an `int`, and where bytes from the kernel are refused.
+//! Converts client failures to errno values, and rejects names from the kernel that are not valid. No other module does
+//! either.
 
 use std::ffi::OsStr;
 use std::future::Future;
@@ -8,11 +9,11 @@ use varve_client::{Failure, FileSystem, Result};
 use varve_env::stages::{self, Stage};
 use varve_types::{Errno, Name, NameError};
 
-/// Runs a handler and says with which errno the kernel is answered if it does not do what it says.
+/// Runs a handler and converts its failure to the errno for the kernel.
 ///
-/// A failure that has more to say than its errno is logged here, for here it is handled. A panic is a broken rule of
-/// ours: it costs this one call (EIO) and is logged, and the mount goes on, for the thousand other files in use did
-/// nothing wrong. The client's locks do not poison, and what they guard is changed in steps that each leave it whole.
+/// A failure with a message beyond its errno is logged here, because it is handled here. A panic is a bug: it fails
+/// this one call with EIO and is logged. The mount continues, because the panic does not affect other open files: the
+/// client's locks do not poison, and every step under them leaves the data consistent.
 pub(crate) fn answer<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> std::result::Result<T, fuser::Errno> {
     let _frontend = stages::enter(Stage::Frontend);
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -25,8 +26,8 @@ pub(crate) fn answer<T>(what: &'static str, call: impl FnOnce() -> Result<T>) ->
     }
 }
 
-/// [`answer`] to a request whose outcome may be there later and on another thread, which takes it by `done`. Should one of
-/// them panic, the reply that `done` holds is dropped, which answers EIO.
+/// [`answer`] for a request that may complete later, on another thread, which passes the result to `done`. If `work` or
+/// `done` panics, the reply that `done` owns is dropped, which replies EIO.
 pub(crate) fn answer_later<T: 'static>(
     fs: &FileSystem,
     what: &'static str,
@@ -40,7 +41,7 @@ pub(crate) fn answer_later<T: 'static>(
     });
 }
 
-/// With which errno the kernel is told of a failure, which is logged if it has more to say than that.
+/// The errno for the kernel. A failure with a message beyond its errno is logged.
 fn refused(what: &'static str, failure: &Failure) -> fuser::Errno {
     if failure.message.is_some() {
         tracing::warn!(call = what, "{failure}");
@@ -48,7 +49,7 @@ fn refused(what: &'static str, failure: &Failure) -> fuser::Errno {
     fuser::Errno::from_i32(failure.errno.number())
 }
 
-/// A name as it came from the kernel: every byte value is as good as any other.
+/// A name from the kernel. Every byte value is allowed except `/` and NUL.
 pub(crate) fn name(bytes: &OsStr) -> Result<Name> {
     Name::new(bytes.as_bytes()).map_err(|error| {
         Failure::from(match error {

@@ -1,4 +1,4 @@
-//! Why a volume could not be mounted or unmounted: what happened, and what to do about it.
+//! Errors of mounting and unmounting: each says what failed and what to do about it.
 
 use crate::options::OptionError;
 use crate::unmount::MountHolder;
@@ -57,7 +57,7 @@ pub enum Error {
     StillRunning { target: PathBuf, pid: u32, waited: Duration },
     #[error("{} is unmounted, but its process cannot be watched from here: {source}", target.display())]
     Unwatched { target: PathBuf, source: io::Error },
-    /// The frontend ended with this when it closed the volume.
+    /// The frontend reported this error when it closed the volume.
     #[error("the volume was unmounted, but closing it failed: {0}")]
     Closing(String),
 }

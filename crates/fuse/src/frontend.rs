@@ -1,15 +1,16 @@
-//! The FUSE frontend: a request of the kernel becomes a call of the client, its answer a reply. Nothing is decided
-//! here.
+//! The FUSE frontend: it translates each kernel request to a client call, and the result to a reply. It decides nothing
+//! itself.
 //!
-//! - **Whose call:** [`caller`] says. The kernel checks permissions as well (`default_permissions`), against the
-//!   attributes it was given, so that access(2) and a path's directories cost no request; the server's word is the last.
-//! - **umask:** applied by the kernel. FUSE_DONT_MASK exists for file systems whose default ACLs replace the umask; we
-//!   have none, so the flag is not asked for and the `umask` argument is already in `mode`.
-//! - **Interrupts:** a call runs to its end. A caller that is killed stops waiting when its call is answered, which is at
-//!   the latest at the client's deadline; `fuser` tells the kernel at its first interrupt not to send more. Undoing half a
-//!   change would be the greater harm, and a retry gets the first answer anyway.
-//! - **Locks** (fcntl(2), flock(2)): kept by the kernel, which is right as long as a volume has one mount.
-//! - **Panics:** cost one call; see [`crate::errno::answer`].
+//! - **Credentials:** [`caller`] determines them. The kernel also checks permissions (`default_permissions`) against
+//!   the attributes it has cached, so that access(2) and the directories of a path cost no request. The server's check
+//!   is final.
+//! - **umask:** applied by the kernel. FUSE_DONT_MASK serves file systems whose default ACLs replace the umask; Varve
+//!   has none, so the frontend does not request the flag, and `mode` already includes the `umask` argument.
+//! - **Interrupts:** a call runs to its end. A killed caller waits until its call is answered, at the latest at the
+//!   client's deadline; after the first interrupt `fuser` asks the kernel not to send more. Undoing half a change would
+//!   do more harm, and a retry gets the first reply anyway.
+//! - **Locks** (fcntl(2), flock(2)): kept by the kernel, which is correct as long as a volume has one mount.
+//! - **Panics:** fail one call; see [`crate::errno::answer`].
 //! - **Names** hold any byte but `/` and NUL.
 
 mod caller;
@@ -45,7 +46,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use varve_client::{FileSystem, NodeInfo, block_on};
 
-/// Inode ids are never made twice, so an inode has no second generation.
+/// Inode ids are never reused, so every inode has the same generation.
 const GENERATION: Generation = Generation(0);
 
 pub(crate) struct FuseFrontend {
@@ -61,7 +62,7 @@ impl FuseFrontend {
         FuseFrontend { fs, files, passthrough_wanted: options.passthrough, closed }
     }
 
-    /// [`answer`] to a request about an inode, which may be gone.
+    /// [`answer`] for a request about an inode that may no longer exist.
     fn answer_of<T>(
         &self,
         request: &Request,
@@ -99,7 +100,7 @@ fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
 
 fn value(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
     match result {
-        // A size of 0 asks how long the value is.
+        // A size of 0 requests the length of the value.
         Ok(value) if size == 0 => reply.size(value.len() as u32),
         Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
         Ok(value) => reply.data(&value),
@@ -120,7 +121,7 @@ impl Filesystem for FuseFrontend {
         if let Err(failure) = &closed {
             tracing::error!("the volume could not be closed: {failure}");
         }
-        // Only this sets it, once.
+        // No other code sets it, and it is set once.
         self.closed.get_or_init(|| closed);
     }
 
@@ -132,7 +133,7 @@ impl Filesystem for FuseFrontend {
                 let ttl = kernel_ttl(fs.absent_ttl(parent, absent.as_bytes()));
                 match ttl.is_zero() {
                     true => reply.error(Errno::ENOENT),
-                    // Inode 0: the kernel may believe for so long that there is no such name.
+                    // Inode 0 makes the kernel cache for `ttl` that the name does not exist.
                     false => reply.entry(&ttl, &bare_attr(0, FileType::RegularFile), GENERATION),
                 }
             }
@@ -141,9 +142,9 @@ impl Filesystem for FuseFrontend {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
-        // The kernel tells of many at a time.
+        // The kernel forgets many inodes at a time.
         let _reactor_turn = self.fs.reactor_turn_of_part();
-        // There is no reply that could carry a failure; a panic is logged.
+        // Forget has no reply that could carry a failure; a panic is logged.
         let _ = answer("forget", || {
             self.fs.forget(inode(ino), nlookup);
             Ok(())
@@ -186,7 +187,7 @@ impl Filesystem for FuseFrontend {
             ctime: ctime.map(convert::requested_time),
         };
         let result = self.answer_of(request, "setattr", ino, || {
-            // A request that names nothing is how the kernel says, before a write, that set-id bits have to go.
+            // Before a write the kernel requests that set-id bits are cleared by a SETATTR that names no attribute.
             if set == varve_types::SetAttributes::default() {
                 return block_on(self.fs.drop_set_id(&caller(request), inode(ino)));
             }
@@ -455,7 +456,7 @@ impl Filesystem for FuseFrontend {
         done(self.answer_of(request, "removexattr", ino, removed), reply);
     }
 
-    /// Never asked: the kernel checks by itself (`default_permissions`).
+    /// Never called: the kernel checks permissions itself (`default_permissions`).
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         let _reactor_turn = self.fs.reactor_turn();
         reply.error(Errno::ENOSYS);
@@ -476,7 +477,7 @@ impl Filesystem for FuseFrontend {
         reply.error(Errno::ENOTTY);
     }
 
-    /// Files are always ready; at this answer the kernel stops asking.
+    /// Files are always ready; after ENOSYS the kernel sends no more poll requests.
     fn poll(
         &self,
         _request: &Request,

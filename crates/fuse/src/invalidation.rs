@@ -1,10 +1,10 @@
-//! Takes back what the kernel was told to believe for long and what has come of unknown outcome since.
+//! Invalidates names and attributes that the kernel caches for a long time and whose current state has become unknown.
 //!
-//! To take a name back the kernel locks its directory, which it holds for whoever uses that, until the request is answered. So
-//! this is done by a thread that serves no requests. It waits there as long as they do, and a thread that waits in the kernel
-//! keeps even a process that was killed from ending, and with that the others from being told that nobody will answer them.
-//! Hence a name is taken back only when the server answers for it again ([`FileSystem::next_unknown_outcome`]), and
-//! requests with it.
+//! To invalidate a name, the kernel takes the lock of its directory, which a request on that directory holds until it
+//! is answered. So a dedicated thread does this, which serves no requests. It can block as long as such requests do. A
+//! thread that blocks in the kernel keeps even a killed mount process from exiting. `/dev/fuse` then stays open, and
+//! callers with pending requests get no error. Hence a name is invalidated only when the server answers for it again
+//! ([`FileSystem::next_unknown_outcome`]), because then it answers requests as well.
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use varve_client::{FileSystem, UnknownOutcome};
 
-/// How often unknown outcomes are looked for: trouble that leaves any takes longer to be over.
+/// Interval of the check for unknown outcomes. A failure that causes any lasts longer than this.
 const TICK: Duration = Duration::from_millis(500);
 
 /// `struct fuse_out_header`.
@@ -22,13 +22,14 @@ const HEADER_BYTES: usize = 16;
 /// FUSE_NOTIFY_INVAL_INODE and FUSE_NOTIFY_INVAL_ENTRY.
 const INVAL_INODE: u32 = 2;
 const INVAL_ENTRY: u32 = 3;
-/// FUSE_EXPIRE_ONLY, since Linux 6.2; before that the name is dropped.
+/// FUSE_EXPIRE_ONLY, since Linux 6.2; older kernels drop the name.
 const EXPIRE_ONLY: u32 = 1;
 
-/// The unknown outcomes of a file system that is about to be mounted.
+/// Source of the unknown outcomes of a file system that is about to be mounted.
 pub(crate) struct KernelInvalidator(Weak<FileSystem>);
 
-/// A thread that tells the kernel of them, until this is dropped. Nobody waits for it.
+/// A thread that sends the invalidations to the kernel until this handle is dropped. The drop does not wait for the
+/// thread.
 pub(crate) struct InvalidatorThread(Arc<StopSignal>);
 
 #[derive(Default)]
@@ -81,8 +82,8 @@ impl Drop for InvalidatorThread {
     }
 }
 
-/// A notification of the kernel's, as <linux/fuse.h> has it. (`fuser` cannot say that a name is to be looked up again, and not
-/// dropped with all that is mounted beneath it.)
+/// Encodes a notification to the kernel, as <linux/fuse.h> defines it. (`fuser` cannot express that a name expires and
+/// is looked up again; it can only drop the name, with everything mounted beneath it.)
 fn notification(unknown_outcome: &UnknownOutcome) -> Vec<u8> {
     let (code, body) = match unknown_outcome {
         UnknownOutcome::Name(parent, name) => {
@@ -90,7 +91,7 @@ fn notification(unknown_outcome: &UnknownOutcome) -> Vec<u8> {
             let head = [&parent.0.to_ne_bytes()[..], &(name.len() as u32).to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes()];
             (INVAL_ENTRY, [&head.concat(), name, b"\0"].concat())
         }
-        // From before the beginning: no pages, of which some may wait to be written.
+        // A negative offset invalidates the attributes but no pages, some of which may be dirty.
         UnknownOutcome::Attributes(inode) => {
             let (offset, length) = ((-1i64).to_ne_bytes(), 0i64.to_ne_bytes());
             (INVAL_INODE, [inode.0.to_ne_bytes(), offset, length].concat())
@@ -103,7 +104,7 @@ fn notification(unknown_outcome: &UnknownOutcome) -> Vec<u8> {
 
 fn take_back(kernel: &OwnedFd, unknown_outcome: &UnknownOutcome) {
     match rustix::io::write(kernel, &notification(unknown_outcome)) {
-        // The kernel knows nothing of it.
+        // ENOENT: the kernel has no such entry cached.
         Ok(_) | Err(Errno::NOENT) => {}
         Err(error) => {
             tracing::warn!(?unknown_outcome, %error, "the kernel may believe for up to an hour what it was told before")

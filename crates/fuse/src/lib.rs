@@ -1,7 +1,7 @@
-//! The FUSE frontend of Varve: a volume as a directory of this machine.
+//! The FUSE frontend of Varve: it presents a volume as a directory of this machine.
 //!
-//! [`mount`] is the one entry; [`unmount`](unmount::unmount) ends what it began, from any process. [`stats`] and [`info`]
-//! ask a mount about itself. [`null`] is the ceiling that `varve bench` measures the frontend against.
+//! [`mount`] is the one entry; [`unmount`](unmount::unmount) ends a mount from any process. [`stats`] and [`info`] read
+//! the state of a mount. [`null`] is the ceiling that `varve bench` compares the frontend with.
 
 mod attach;
 mod detach;

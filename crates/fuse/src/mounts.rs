@@ -1,60 +1,62 @@
-//! The kernel's table of mounts, as proc(5) shows it in `/proc/self/mountinfo`.
+//! The kernel's mount table, as proc(5) shows it in `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The file system type of our mounts.
+/// The file system type of Varve's mounts.
 pub(crate) const TYPE: &str = "fuse.varve";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// Tells it from every other one of the table.
+    /// The mount ID, unique in the table.
     pub id: u32,
-    /// Of the mount that it is on.
+    /// The mount ID of the parent mount.
     parent: u32,
     /// Major and minor number of the device that `stat` and `/proc/<pid>/maps` show.
     pub device: (u32, u32),
     pub target: PathBuf,
     pub kind: String,
-    /// What is mounted: the store, unless whoever mounted it gave another name.
+    /// The mount source: the store, unless the mount option `fsname` gave another name.
     pub source: PathBuf,
 }
 
-/// All mounts of this process's namespace, in the order in which they were made.
+/// All mounts of this process's mount namespace, in the order in which they were made.
 pub(crate) fn table() -> io::Result<Vec<MountEntry>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(entry).collect())
 }
 
-/// The mount that is on top at `target`, if it is a mount point.
+/// The topmost mount at `target`, if `target` is a mount point.
 pub(crate) fn at(table: &[MountEntry], target: &Path) -> Option<MountEntry> {
     let here = || table.iter().rev().filter(|mount| mount.target == target);
-    // In the order in which they were made, which is not that in which they lie on each other where one was moved.
+    // The table lists mounts in the order in which they were made. After a move, that is not the order in which they
+    // cover each other.
     here().find(|mount| !here().any(|above| above.id != mount.id && above.parent == mount.id)).cloned()
 }
 
-/// The device of what is on top at `target`, which tells a mount from every other one for as long as it lasts; `None` where it
-/// cannot be known.
+/// The device of the topmost mount at `target`, which identifies the mount as long as it exists; `None` if it cannot be
+/// determined.
 pub(crate) fn device_at(target: &Path) -> Option<(u32, u32)> {
     at(&table().ok()?, target).map(|mount| mount.device)
 }
 
-/// A place of a mount.
+/// One location of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountLocation {
     pub target: PathBuf,
     /// [`MountEntry::id`]; `None` where the table cannot be read.
     pub id: Option<u32>,
-    /// Where something is mounted over it, or over a directory above it.
+    /// The target of a mount that covers this one, or a directory above it.
     pub covered: Option<PathBuf>,
-    /// Where something is mounted in it.
+    /// The target of a mount inside this one.
     pub holds: Option<PathBuf>,
 }
 
-/// Where the mount of `device`, which was made at `made_at`, is now, in the order in which it got there: it may have been moved
-/// or covered since, and bound to more places. As far as it can be known: at least the places of a volume.
+/// The present locations of the mount of `device`, which was made at `made_at`, in the order in which it got there. The
+/// mount may have been moved, covered or bound to more locations since. If the device is unknown, the result is the
+/// locations of a volume at `made_at`.
 pub(crate) fn places_of(device: Option<(u32, u32)>, made_at: &Path) -> Vec<MountLocation> {
     match table() {
         Ok(table) => places_in(&table, device, made_at),
@@ -80,23 +82,24 @@ fn places_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -
     table.iter().filter(|mount| is_ours(mount)).map(place).collect()
 }
 
-/// Where another mount is over `mount`, or over a directory above it, so that its path leads elsewhere. What is over the root
-/// directory leads nobody elsewhere who has that.
+/// The target of another mount that covers `mount`, or a directory above it, so that its path leads elsewhere. A mount
+/// over the root directory does not redirect a process that already has its root.
 fn covering(table: &[MountEntry], mount: &MountEntry, is_ours: impl Fn(&MountEntry) -> bool) -> Option<PathBuf> {
     let above = mount.target.ancestors().filter(|ancestor| ancestor.parent().is_some());
     let tops = above.filter_map(|ancestor| at(table, ancestor));
     tops.filter(|top| !is_ours(top) && !lies_on(table, mount, top)).last().map(|top| top.target)
 }
 
-/// Whether `mount` is on `other`, or on a mount that is.
+/// Whether `mount` is on `other`, directly or through other mounts.
 fn lies_on(table: &[MountEntry], mount: &MountEntry, other: &MountEntry) -> bool {
     let parent = |mount: &MountEntry| table.iter().find(|parent| parent.id == mount.parent && parent.id != mount.id);
-    // No chain is longer than the table.
+    // A chain of parents is at most as long as the table.
     let chain = std::iter::successors(parent(mount), |mount| parent(mount)).take(table.len());
     chain.into_iter().any(|below| below.id == other.id)
 }
 
-/// A line: `36 35 98:0 /root /target options [optional]… - type source options`; blanks and the like in octal.
+/// Parses a line: `36 35 98:0 /root /target options [optional]… - type source options`; blanks and the like are in
+/// octal.
 fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut text = || std::str::from_utf8(fields.next()?).ok();
@@ -115,15 +118,15 @@ fn entry(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// What is mounted at `target`, if that is where a volume is mounted: its store, unless whoever mounted it gave another
-/// name (`fsname`). The mount itself is not asked, which may hang.
+/// The source of the volume mounted at `target`: its store, unless the mount option `fsname` gave another name. `None`
+/// if no volume is mounted there. Sends no request to the mount itself, which may hang.
 pub fn source_of(target: &Path) -> io::Result<Option<PathBuf>> {
     let target = resolve(target)?;
     Ok(at(&table()?, &target).filter(|mount| mount.kind == TYPE).map(|mount| mount.source))
 }
 
-/// The path as the table of mounts has it. A mount whose process died, or that is closed to this user, cannot be looked
-/// into, but the directory around it can.
+/// The path as the mount table shows it. A dead mount, or one that this user may not enter, cannot be resolved itself,
+/// but its parent directory can.
 pub(crate) fn resolve(target: &Path) -> io::Result<PathBuf> {
     match target.canonicalize() {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EACCES)) => {
@@ -160,7 +163,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// A mount a line: its device's minor number, the line of its parent, its target and its type.
+    /// One mount per line: the minor number of its device, the line of its parent, its target and its type.
     fn table(lines: &[(u32, u32, &str, &str)]) -> Vec<MountEntry> {
         let entry = |(id, (minor, parent, target, kind)): (usize, &(u32, u32, &str, &str))| MountEntry {
             id: id as u32,

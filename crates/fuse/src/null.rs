@@ -1,10 +1,10 @@
-//! A file system that does nothing but remember which names exist: what the kernel, `fuser` and this machine allow at
-//! most, the ceiling that `varve bench --ceilings` measures the frontend against.
+//! A file system that only records which names exist. It shows the most that the kernel, `fuser` and this machine
+//! allow: the ceiling that `varve bench --ceilings` compares the frontend with.
 //!
-//! It is mounted by the same request loop, threads and agreement with the kernel as a volume. Names live in memory; an
-//! inode's number is a hash of its parent's number and its name, so nothing else needs to be kept. Files may be created,
-//! written, read (as zeroes), looked up, stat'ed and removed, directories made and removed; listings are empty, and a
-//! directory may be removed while names are in it. That is enough for mdtest, and no more.
+//! It uses the same request loop, threads and kernel negotiation as a volume. Names are kept in memory. An inode number
+//! is a hash of the parent's number and the name, so nothing else needs to be stored. Files can be created, written,
+//! read (as zeroes), looked up, stat'ed and removed; directories can be made and removed. Listings are empty, and a
+//! directory can be removed while names are in it. That is enough for mdtest, and no more.
 
 use crate::error::Result;
 use crate::frontend::{bare_attr, negotiate, with_read_buffer};
@@ -25,10 +25,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_client::Timeouts;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// More than the threads that any machine of ours has, so that they seldom meet at one lock.
+/// More stripes than any test machine has threads, so that two threads rarely contend for one lock.
 const STRIPES: usize = 64;
 const ROOT: u64 = 1;
-/// Hashes below would be the root or the numbers that the kernel keeps for itself.
+/// Smaller hashes would collide with the root or with the numbers that the kernel reserves.
 const FIRST_INODE: u64 = 16;
 
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ struct NullInode {
 
 /// Mounts the null file system at a directory.
 ///
-/// `timeouts`: how long the kernel may believe what it was told; zero makes every operation a request.
+/// `timeouts`: how long the kernel may cache replies; zero makes every operation a request.
 ///
 /// # Errors
 /// As [`crate::mount`].
@@ -248,7 +248,7 @@ impl Filesystem for NullFileSystem {
         reply: ReplyData,
     ) {
         let left = self.get(ino.0).map_or(0, |found| found.size.saturating_sub(offset));
-        // Nobody writes into this buffer, so it holds the zeroes that it was made with.
+        // The buffer still holds its initial zeroes, because nothing writes to it.
         with_read_buffer(left.min(size.into()) as usize, |zeroes| reply.data(zeroes));
     }
 

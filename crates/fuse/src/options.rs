@@ -1,9 +1,9 @@
-//! What a mount can be told with `-o`, in the words of mount(8), fuse(8) and fstab(5).
+//! Mount options, as `-o` takes them, with the names of mount(8), fuse(8) and fstab(5).
 
 use rustix::mount::MountFlags;
 use std::fmt::Write;
 
-/// Who may use the mount. The kernel refuses everyone else before a request is made.
+/// Users who may use the mount. The kernel refuses everyone else before it makes a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// The user who mounted, and nobody else (not even root).
@@ -14,32 +14,33 @@ pub enum Access {
     Everyone,
 }
 
-/// How a volume is mounted. [`MountOptions::new`] has the defaults; [`MountOptions::parse`] adds what `-o` says.
+/// How a volume is mounted. [`MountOptions::new`] has the defaults; [`MountOptions::parse`] applies a `-o` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What the table of mounts shows as the device: the store.
+    /// The device that the mount table shows: the store.
     pub source: String,
     /// `ro`, `nosuid`, `noatime` and the like, as mount(2) takes them.
     pub flags: MountFlags,
     pub access: Access,
-    /// Unmounted by fusermount3 when this process ends, however it ends.
+    /// fusermount3 unmounts when this process ends for any reason.
     pub auto_unmount: bool,
-    /// Bytes of one read request at most; `None` leaves it to the kernel.
+    /// Maximum bytes of one read request; `None` uses the kernel's default.
     pub max_read: Option<u32>,
     /// Threads that serve requests.
     pub threads: usize,
-    /// Whether the kernel may read and write backing files itself, where it can.
+    /// Whether the kernel may read and write backing files itself, where it supports this.
     pub passthrough: bool,
-    /// Whether large files that are not passed through are read and written past the kernel's page cache of the mount, where
-    /// the kernel keeps it coherent with that. `None`: as it is faster, or safer ([`varve_client::ClientConfig`]).
+    /// Whether I/O on large files that are not passed through bypasses the mount's page cache, where the kernel keeps
+    /// the cache coherent with such I/O. `None`: the client chooses by speed and safety
+    /// ([`varve_client::ClientConfig`]).
     pub direct_io: Option<bool>,
 }
 
-/// Threads below this would let one slow fsync hold up every other call.
+/// With fewer threads, one slow fsync would delay every other call.
 const THREADS_MIN: usize = 4;
-/// Threads above this only add memory (each has a request buffer) and contention on /dev/fuse.
+/// More threads only add memory (each has a request buffer) and contention on /dev/fuse.
 pub const THREADS_MAX: usize = 256;
-/// The kernel never reads less than a page at once.
+/// The kernel never reads less than a page.
 const MAX_READ_MIN: u32 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,8 +78,8 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("dirsync", MountFlags::DIRSYNC, true),
 ];
 
-/// Options that fstab(5) and mount(8) pass on although they are meant for mount(8) alone, or that say what is always
-/// so (`default_permissions`: the kernel checks every access against the attributes it was given).
+/// Options that fstab(5) and mount(8) pass on although they are meant for mount(8) alone, or that describe what always
+/// holds (`default_permissions`: the kernel checks every access against the attributes it has).
 const ACCEPTED: &[&str] = &[
     "defaults",
     "auto",
@@ -115,8 +116,8 @@ const OWN: &[&str] = &[
 ];
 
 impl MountOptions {
-    /// The defaults. Root mounts for everyone, with set-user-id programs and devices as mount(8) has it; another user
-    /// mounts for themselves alone, without either, which is all that fusermount3 allows.
+    /// The defaults. Root mounts for everyone, with set-user-id programs and devices, as mount(8) does. Another user
+    /// mounts for themselves alone, without either, because fusermount3 allows nothing else.
     pub fn new(source: impl Into<String>) -> MountOptions {
         let root = rustix::process::geteuid().is_root();
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -126,7 +127,7 @@ impl MountOptions {
             access: if root { Access::Everyone } else { Access::Owner },
             auto_unmount: false,
             max_read: None,
-            // A thread waits while its call is with the server, so there are more threads than processors.
+            // A thread blocks while its call is with the server, so there are more threads than processors.
             threads: (2 * processors).clamp(THREADS_MIN, THREADS_MAX),
             passthrough: true,
             direct_io: None,
@@ -137,12 +138,12 @@ impl MountOptions {
         self.flags.contains(MountFlags::RDONLY)
     }
 
-    /// Adds a list of options as after `-o`: separated by commas, `\,` being a comma inside a value.
+    /// Applies a list of options as after `-o`: separated by commas; `\,` is a comma inside a value.
     pub fn parse(&mut self, list: &str) -> Result<(), OptionError> {
         split(list).iter().try_for_each(|option| self.parse_one(option))
     }
 
-    /// Adds one option, `name` or `name=value`.
+    /// Applies one option, `name` or `name=value`.
     pub fn parse_one(&mut self, option: &str) -> Result<(), OptionError> {
         if let Some((_, flag, on)) = FLAGS.iter().find(|(name, _, _)| *name == option) {
             self.flags.set(*flag, *on);
@@ -182,11 +183,11 @@ impl MountOptions {
         Ok(())
     }
 
-    /// What the file system itself is told: the last argument of mount(2), without the parts that name the device.
+    /// The options for the kernel's file system: the last argument of mount(2), without the parts that name the device.
     pub(crate) fn kernel_data(&self) -> String {
         let mut data = String::from("default_permissions");
         if self.access != Access::Owner {
-            // The kernel knows no `allow_root`: it lets everyone in, and the session turns the others away.
+            // The kernel has no `allow_root`: it admits everyone, and the session refuses the others.
             data.push_str(",allow_other");
         }
         if let Some(bytes) = self.max_read {
@@ -195,11 +196,11 @@ impl MountOptions {
         data
     }
 
-    /// The whole of it as fusermount3 takes it after `-o`.
+    /// All options as fusermount3 takes them after `-o`.
     pub(crate) fn helper_list(&self) -> String {
         let mut list = self.kernel_data();
         for (name, flag, on) in FLAGS {
-            // fusermount3 knows the relative and strict access times of no file system.
+            // fusermount3 accepts the options for relative and strict access times on no file system.
             let known = !flag.intersects(MountFlags::RELATIME | MountFlags::STRICTATIME | MountFlags::NODIRATIME);
             if known && *on && self.flags.contains(*flag) {
                 write!(list, ",{name}").expect("writing to a string");
@@ -252,7 +253,7 @@ fn split(list: &str) -> Vec<String> {
     options
 }
 
-/// A known option that a typing error could have made `name` of.
+/// The known option that is closest to `name`, if a typing error could explain the difference.
 fn nearest(name: &str) -> Option<&'static str> {
     let known = FLAGS.iter().map(|(flag, _, _)| *flag).chain(ACCEPTED.iter().copied()).chain(OWN.iter().copied());
     let allowed = name.len().div_ceil(3);
@@ -263,7 +264,7 @@ fn nearest(name: &str) -> Option<&'static str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// How many single bytes have to be changed, added or taken away to get from one word to the other (Levenshtein).
+/// The Levenshtein distance in bytes.
 fn distance(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (i, a) in from.bytes().enumerate() {

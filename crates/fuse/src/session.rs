@@ -1,4 +1,4 @@
-//! A mount from its first request to its last: who carries the kernel's requests to the frontend, and how it ends.
+//! A mount from its first request to its last: the request loop between kernel and frontend, and unmounting.
 
 #![allow(clippy::disallowed_types, reason = "the socket on which fusermount3 waits for this process to end")]
 
@@ -25,11 +25,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use varve_client::FileSystem;
 
-/// One way of carrying requests between the kernel and a file system, made when the mount already stands and the first
-/// request (FUSE_INIT) is answered. Reading them from `/dev/fuse` is one; io_uring, which the kernel offers since 6.14,
-/// is to be another beside it.
+/// A transport for requests between the kernel and a file system. It is created when the mount exists and the first
+/// request (FUSE_INIT) is answered. One implementation reads requests from `/dev/fuse`; io_uring, which the kernel
+/// offers since 6.14, is planned as a second.
 pub(crate) trait RequestLoop: Send {
-    /// Serves until the file system is unmounted, then tells it so.
+    /// Serves until the file system is unmounted, then notifies the file system.
     fn run(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -39,8 +39,8 @@ struct DeviceLoop<F: Filesystem>(Session<F>);
 impl<F: Filesystem> RequestLoop for DeviceLoop<F> {
     fn run(self: Box<Self>) -> io::Result<()> {
         match self.0.run() {
-            // The kernel's other word for ENODEV, which is the usual end: it took the mount away between a thread's choice
-            // of a request and its copy of it. Nobody waits for a reply to that one.
+            // An alternative to ENODEV, which is the usual end: the kernel took the mount away between a thread's
+            // choice of a request and its copy of it. No caller waits for a reply to that request.
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
             ended => ended,
         }
@@ -56,18 +56,18 @@ impl<F: Filesystem> DeviceLoop<F> {
         };
         let mut config = Config::default();
         config.n_threads = Some(options.threads);
-        // A descriptor a thread spares them the lock on one queue of pending replies. It needs the right to open the
-        // device, which a user whose descriptor came from the helper may lack.
+        // One descriptor per thread avoids lock contention on a single queue of pending replies. It requires the right
+        // to open the device, which a user whose descriptor came from the helper may lack.
         config.clone_fd = File::options().read(true).write(true).open(attach::DEVICE).is_ok();
         config.acl = access;
         Session::from_fd(file_system, device, access, config).map(DeviceLoop)
     }
 }
 
-/// What the frontend leaves behind when it has closed the volume.
+/// The result of closing the volume, set by the frontend.
 pub(crate) type CloseOutcome = Arc<OnceLock<std::result::Result<(), String>>>;
 
-/// A mount that is being served. Dropping it unmounts at once (files still open on it end with ENOTCONN when this
+/// A mount that is being served. Dropping it unmounts at once (files still open on it fail with ENOTCONN when this
 /// process ends); [`MountSession::unmount`] is the orderly way.
 pub struct MountSession {
     unmounter: Unmounter,
@@ -79,7 +79,8 @@ pub struct MountSession {
 /// Mounts a volume at a directory and serves it until it is unmounted.
 ///
 /// # Errors
-/// If the directory cannot be mounted at, `/dev/fuse` or fusermount3 refuse, the kernel is too old, or the store does not answer.
+/// If the directory cannot be a mount point, `/dev/fuse` or fusermount3 refuses, the kernel is too old, or the store
+/// does not answer.
 pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Result<MountSession> {
     let closed = CloseOutcome::default();
     let store = fs.store().root();
@@ -88,13 +89,13 @@ pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Resu
     let frontend = FuseFrontend::new(Arc::clone(&fs), options, Arc::clone(&closed));
     let mut options = options.clone();
     if owner != 0 {
-        // They may write into its tables what they like.
+        // The owner can write any content to the store's tables, including set-user-id bits and devices.
         options.flags |= MountFlags::NOSUID | MountFlags::NODEV;
     }
     start(frontend, target, &options, closed, Some(&fs))
 }
 
-/// Mounts any file system on the same request loop. `volume`: what it shows, if that is a volume.
+/// Mounts any file system on the same request loop. `volume`: the volume that it serves, if any.
 pub(crate) fn start<F: Filesystem>(
     file_system: F,
     target: &Path,
@@ -119,7 +120,7 @@ pub(crate) fn start<F: Filesystem>(
     match started {
         Ok((unmounter, thread)) => Ok(MountSession { unmounter, thread: Some(thread), _helper: helper }),
         Err(error) => {
-            // The device is closed by now, so what is mounted is dead: nobody can be using it.
+            // The device is closed by now, so the mount is dead and no process can use it.
             let id =
                 crate::mounts::table().ok().and_then(|table| crate::mounts::at(&table, &target)).map(|mount| mount.id);
             if let Err(left) = detach(&target, id, true) {
@@ -130,42 +131,42 @@ pub(crate) fn start<F: Filesystem>(
     }
 }
 
-/// Begins what has to do with the device of a volume's mount beside its requests and replies.
+/// Starts the background work that needs the device of a volume's mount.
 fn begin_beside(
     volume: &Arc<FileSystem>,
     device: &Arc<OwnedFd>,
     threads: usize,
 ) -> io::Result<Option<InvalidatorThread>> {
     if volume.embedded() {
-        // The kernel believes for long what an embedded server says.
+        // The kernel caches replies of an embedded server for a long time.
         return KernelInvalidator::of(volume).start(device.try_clone()?).map(Some);
     }
-    // Where a server in another process is waited for, requests are looked for at the same time. The volume may outlive the
-    // mount, whose requests end with its last descriptor.
+    // With a separate server, a thread that waits for a reply also polls the device for requests. The reference is weak
+    // because the volume may outlive the mount, whose requests end when the last descriptor closes.
     let at = Arc::downgrade(device);
     volume.run_reactor_on(threads, move |wait| at.upgrade().is_none_or(|device| is_readable_within(&device, wait)));
     Ok(None)
 }
 
-/// Waits at most so long for a request on the device, or for its end.
+/// Waits at most `wait` for a request on the device, or for the end of the connection.
 fn is_readable_within(device: &OwnedFd, wait: Duration) -> bool {
     let mut watched = [PollFd::new(device, PollFlags::IN)];
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     match rustix::event::poll(&mut watched, Some(&timeout)) {
         Ok(0) | Err(Errno::INTR) => false,
-        // Where it cannot be asked, it is read.
+        // If poll fails, the caller reads the device, which reports the error.
         Ok(_) | Err(_) => true,
     }
 }
 
 impl MountSession {
-    /// Where it was mounted, as the kernel names it.
+    /// The directory where it was mounted, as the kernel names it.
     pub fn target(&self) -> &Path {
         self.unmounter.target()
     }
 
-    /// Waits until somebody unmounts (umount(8), `varve umount`, [`Unmounter`]) and the volume is closed: everything
-    /// that was acknowledged is then durable.
+    /// Waits until the mount is unmounted (umount(8), `varve umount`, [`Unmounter`]) and the volume is closed.
+    /// Everything that was acknowledged is then durable.
     ///
     /// # Errors
     /// If the volume could not be closed, or the request loop failed.
@@ -182,7 +183,8 @@ impl MountSession {
         self.wait()
     }
 
-    /// A way to unmount from elsewhere, such as a signal's thread, while this is joined.
+    /// A handle to unmount from elsewhere, such as a signal's thread, while another thread is in
+    /// [`MountSession::join`].
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
@@ -205,7 +207,7 @@ impl MountSession {
 
 impl Drop for MountSession {
     fn drop(&mut self) {
-        // Once the thread has ended the mount is gone, and what is at the path may be somebody else's.
+        // Once the thread has ended the mount is gone, and another user's mount may be at the path.
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
             && !self.unmounter.has_ended()
             && let Err(error) = self.unmounter.detach_dead()
@@ -215,31 +217,31 @@ impl Drop for MountSession {
     }
 }
 
-/// Unmounts a mount wherever it is: it may have been moved since it was made, or bound to more places.
+/// Unmounts a mount at its present location: it may have been moved since it was made, or bound to more locations.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
-    /// Where it was made.
+    /// The directory where it was mounted.
     target: PathBuf,
-    /// [`crate::mounts::device_at`] the target when this was mounted there.
+    /// [`crate::mounts::device_at`] the target when the mount was made.
     number: Option<(u32, u32)>,
-    /// Where requests come from, as long as any may.
+    /// The descriptor that requests arrive on, as long as any can arrive.
     device: Weak<OwnedFd>,
     closed: CloseOutcome,
 }
 
 impl Unmounter {
-    /// Takes the mount away if nothing is open on it. Does not wait for the volume to close: joining does.
+    /// Unmounts if nothing is open on the mount. Does not wait for the volume to close: [`MountSession::join`] does.
     ///
     /// # Errors
-    /// [`Error::Busy`] with what holds it, if something does.
+    /// [`Error::Busy`] with the holders of the mount, if there are any.
     pub fn unmount(&self) -> Result<()> {
         self.unless_gone(|place| crate::unmount::detach(&place.target, place.id))
     }
 
-    /// [`Unmounter::unmount`], only that nobody is told what holds it, which takes a look at all processes.
+    /// Like [`Unmounter::unmount`], but does not report the holders, which would require a scan of all processes.
     ///
     /// # Errors
-    /// [`Error::Busy`] where something is open on it.
+    /// [`Error::Busy`] if something is open on the mount.
     pub fn unmount_if_free(&self) -> Result<()> {
         self.unless_gone(|place| match detach(&place.target, place.id, false) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -249,16 +251,16 @@ impl Unmounter {
         })
     }
 
-    /// Takes the mount out of everybody's sight at once. What is open on it goes on being served, and with the last of
-    /// that the volume is closed.
+    /// Removes the mount from the namespace at once (lazy unmount). Files open on it are still served; the volume is
+    /// closed when the last of them is closed.
     ///
     /// # Errors
-    /// [`Error::Unmount`] if the kernel refuses; [`Error::Busy`] where another mount covers it, or is in it.
+    /// [`Error::Unmount`] if the kernel refuses; [`Error::Busy`] if another mount covers it, or is in it.
     pub fn detach(&self) -> Result<()> {
         self.unless_gone(detach_lazily)
     }
 
-    /// Takes a mount away of which nothing is served any more, and what is mounted in it.
+    /// Unmounts a mount that is no longer served, and the mounts in it.
     fn detach_dead(&self) -> Result<()> {
         let places = crate::mounts::places_of(self.number, &self.target);
         places.iter().rev().filter(|place| place.covered.is_none()).try_for_each(detach_lazily)
@@ -266,37 +268,37 @@ impl Unmounter {
 
     fn unless_gone(&self, unmount: impl Fn(&MountLocation) -> Result<()>) -> Result<()> {
         let mut places = crate::mounts::places_of(self.number, &self.target);
-        // Asked after the table was read: then the number was this mount's, and no other's.
+        // Checked after the table was read: if it has not ended now, the device number was this mount's at that time.
         if self.has_ended() {
             return Ok(());
         }
-        // With it would go, or in its stead, what others have mounted.
+        // An unmount would remove the other mounts with it, or instead of it.
         for place in &mut places {
             if let Some(mount) = place.covered.take().or(place.holds.take()) {
                 return Err(Error::Busy { target: place.target.clone(), holders: vec![MountHolder::Mount(mount)] });
             }
         }
-        // Where it was made last: it is usable there while it is busy elsewhere.
+        // The location where it was made comes last, so that it stays usable there while it is busy elsewhere.
         places.iter().rev().try_for_each(|place| unmount(place).or_else(|error| self.unless_left(place, error)))
     }
 
-    /// No error where a place is none any more: the kernel takes some away with others.
+    /// Ignores the error if the location no longer exists: the kernel removes some locations together with others.
     fn unless_left(&self, place: &MountLocation, error: Error) -> Result<()> {
         let left = crate::mounts::places_of(self.number, &self.target);
         if left.iter().any(|left| left.target == place.target) { Err(error) } else { Ok(()) }
     }
 
-    /// There is no such mount any more, because somebody has unmounted it: what is mounted there now is another's.
+    /// Whether the mount no longer exists because it was unmounted. A mount at the same path is then another one.
     pub fn is_gone(&self) -> bool {
         self.has_ended() || crate::mounts::places_of(self.number, &self.target).is_empty()
     }
 
-    /// No request comes any more, so the kernel may have given the number to another mount.
+    /// No request can arrive any more, so the kernel may have given the device number to another mount.
     fn has_ended(&self) -> bool {
         self.closed.get().is_some() || self.device.upgrade().is_none_or(|device| has_hung_up(&device))
     }
 
-    /// Where it was mounted.
+    /// The directory where it was mounted.
     pub fn target(&self) -> &Path {
         &self.target
     }

@@ -1,4 +1,5 @@
-//! `varve umount DIR`: returns when everything is durable and the mount's process has gone, or says what holds it.
+//! `varve umount DIR`: returns when everything is durable and the mount's process has ended, or reports the holders of
+//! the mount.
 
 use crate::detach::{self, MountPoint};
 use crate::error::{Error, Result};
@@ -17,18 +18,18 @@ use std::time::Duration;
 use varve_client::StaleSizes;
 use varve_env::clock::{Clock, RealClock};
 
-/// The last descriptor of a process that has just ended is closed a moment after the process: an unmount that is
-/// refused while nothing seems to hold the mount is tried again so often.
+/// A process that has just ended closes its last descriptor slightly later. An unmount that fails with EBUSY while no
+/// holder is found is retried this many times.
 const BUSY_TRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// Who holds a mount is searched for so long.
+/// Time limit of the search for holders.
 const SEARCH_MAX: Duration = Duration::from_secs(2);
-/// A list longer than this helps nobody.
+/// A longer list does not help the user.
 const HOLDERS_MAX: usize = 32;
-/// A command is shown on one line of a terminal.
+/// A command must fit on one line of a terminal.
 const COMMAND_CHARACTERS_MAX: usize = 80;
 
-/// What keeps a mount busy.
+/// A user of a mount that keeps it busy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountHolder {
     Process {
@@ -36,7 +37,7 @@ pub enum MountHolder {
         command: String,
         how: HolderUse,
     },
-    /// Another mount below.
+    /// Another mount below this one.
     Mount(PathBuf),
 }
 
@@ -67,32 +68,32 @@ impl fmt::Display for MountHolder {
     }
 }
 
-/// What becomes of a mount that cannot write everything to the store.
+/// Policy for a mount that cannot write all its data to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwritten {
     /// It stays mounted.
     Keep,
-    /// It is unmounted all the same.
+    /// It is unmounted; the unwritten data is lost.
     GiveUp,
 }
 
-/// What an unmount left.
+/// The result of an unmount.
 #[derive(Debug, Default)]
 pub struct UnmountOutcome {
-    /// Why not everything could be written, where that was given up.
+    /// The write error that was ignored, with [`Unwritten::GiveUp`].
     pub given_up: Option<io::Error>,
-    /// Sizes of closed files that the mount has left to who opens them next: the server could not let them be settled before
-    /// the mount's deadline.
+    /// Sizes of closed files that the mount could not record: the server did not allow it before the mount's deadline.
+    /// The next client that opens such a file determines its size.
     pub size_stale: Option<StaleSizes>,
 }
 
-/// Unmounts the volume at `target` and waits for its process to end, both at most `wait`, but for what the kernel itself waits
-/// for. `tell` is told what that waits for, where it is known to take long.
+/// Unmounts the volume at `target` and waits for its process to end. Each takes at most `wait`, except for the time
+/// that the kernel itself waits. `tell` receives the sizes that the unmount waits for, if that is known to take long.
 ///
 /// # Errors
-/// [`Error::Busy`] with what holds it; [`Error::NotDurable`] if the store refuses to take what is not yet on disk (it
-/// then stays mounted); [`Error::StillRunning`] and [`Error::Unwatched`] if it is unmounted but its process is not known
-/// to have ended.
+/// [`Error::Busy`] with the holders of the mount; [`Error::NotDurable`] if the store refuses data that is not yet on
+/// disk (the volume then stays mounted); [`Error::StillRunning`] and [`Error::Unwatched`] if the volume is unmounted
+/// but its process is not known to have ended.
 pub fn unmount(
     target: &Path,
     wait: Duration,
@@ -102,15 +103,15 @@ pub fn unmount(
     let clock = RealClock::new();
     let end = clock.monotonic().after(wait);
     let MountEntry { target, id, .. } = find(target)?;
-    // All questions go to the mount that was found, wherever its path leads by now.
+    // All requests go to the mount that was found, even if its path leads elsewhere by now.
     let point = MountPoint::open(&target, id).map_err(|source| Error::Unmount { target: target.clone(), source })?;
     // A volume whose process died has nothing left to write.
     let alive = !matches!(rustix::fs::statfs(point.path()), Err(Errno::NOTCONN | Errno::CONNABORTED));
     let process = if alive { server_of(point.path()) } else { Ok(None) };
     let written = match &process {
         _ if !alive => Ok(()),
-        // The server is gone, for as long as the mount waits for it: it would not take what is to be written either,
-        // after as long a wait.
+        // The server was unreachable for as long as the mount waits for it. A sync would wait as long, and fail as
+        // well.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EHOSTDOWN)) => {
             Err(io::Error::new(error.kind(), format!("its server does not answer: {error}")))
         }
@@ -133,18 +134,18 @@ pub fn unmount(
             tracing::debug!(pid, "the mount's process has ended");
             Ok(unmounted)
         }
-        // It told nothing of itself, and has nothing left to do.
+        // The process did not identify itself, and has nothing left to do.
         Err(_) if unmounted.given_up.is_some() => Ok(unmounted),
         Ok(Some((pid, _))) => Err(Error::StillRunning { target, pid, waited: wait }),
         Err(source) => Err(unwatched(&target)(source)),
     }
 }
 
-/// Takes the volume at `target` out of everybody's sight, whose process has not answered: nothing is asked of it. What is not
-/// written is given up. `asker`: a process that waits for an answer, and is killed.
+/// Detaches the volume at `target` whose process has not answered. Sends no request to the process, and gives up
+/// unwritten data. `asker`: a process that waits for a reply from the mount, and is killed.
 ///
 /// # Errors
-/// [`Error::Busy`] with what else holds it.
+/// [`Error::Busy`] with the other holders of the mount.
 pub fn take_away(target: &Path, asker: u32) -> Result<()> {
     let Some(MountEntry { target, id, .. }) = find_unasked(target) else {
         return Err(Error::NotMounted(target.to_owned()));
@@ -158,12 +159,12 @@ pub fn take_away(target: &Path, asker: u32) -> Result<()> {
     detach::detach(&target, Some(id), true).map_err(|source| Error::Unmount { target, source })
 }
 
-/// Whether a volume is mounted at `target`, as far as that can be told without asking its process anything.
+/// Whether a volume is mounted at `target`, as far as this can be determined without a request to its process.
 pub fn is_mounted(target: &Path) -> bool {
     find_unasked(target).is_some()
 }
 
-/// The volume that is mounted at `target`, the last part of which is no link.
+/// The volume that is mounted at `target`. The last component of `target` is not followed if it is a symbolic link.
 fn find_unasked(target: &Path) -> Option<MountEntry> {
     let absolute = std::path::absolute(target).ok()?;
     let resolved = absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?);
@@ -174,7 +175,7 @@ fn unwatched(target: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::Unwatched { target: target.to_owned(), source }
 }
 
-/// Takes the mount `id` away unless it is busy.
+/// Unmounts the mount `id` unless it is busy.
 pub(crate) fn detach(target: &Path, id: Option<u32>) -> Result<()> {
     for _ in 0..BUSY_TRIES {
         match detach::detach(target, id, false) {
@@ -182,7 +183,8 @@ pub(crate) fn detach(target: &Path, id: Option<u32>) -> Result<()> {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 let Search { found: mut holders, ended } = search_in_time(target);
                 if holders.len() > 1 {
-                    // Whoever unmounts holds it only by standing in it, or by looking; the others are in the way.
+                    // This process holds the mount only by its working directory or by this search; the other holders
+                    // are the cause.
                     let this = std::process::id();
                     holders.retain(|holder| !matches!(holder, MountHolder::Process { pid, .. } if *pid == this));
                 }
@@ -218,9 +220,10 @@ fn find(target: &Path) -> Result<MountEntry> {
     }
 }
 
-/// Everything goes to disk while failure can still be told: after the unmount only the process's log would know. First
-/// what the kernel has not handed over yet (pages written through shared mappings), then what the volume has
-/// acknowledged. A user who may not read the root directory relies on the process, which does the same when it ends.
+/// Writes everything to disk while a failure can still be reported: after the unmount, only the process's log would
+/// show it. First the kernel's dirty pages (written through shared mappings) are flushed, then the data that the volume
+/// has acknowledged. A user who may not read the root directory relies on the process, which does the same when it
+/// ends.
 fn sync(target: &Path) -> io::Result<()> {
     let synced =
         File::open(target).and_then(|root| Ok(rustix::fs::syncfs(root)?)).and_then(|()| virtual_xattrs::sync(target));
@@ -230,7 +233,7 @@ fn sync(target: &Path) -> io::Result<()> {
     }
 }
 
-/// The mount does the same when it ends, and tells nobody what it could not settle.
+/// The mount does the same when it ends, but does not report the sizes that it could not record.
 fn record_sizes(target: &Path) -> Option<StaleSizes> {
     virtual_xattrs::record_sizes(target).unwrap_or_else(|error| {
         tracing::debug!("the mount does not tell which sizes are to settle: {error}");
@@ -238,7 +241,7 @@ fn record_sizes(target: &Path) -> Option<StaleSizes> {
     })
 }
 
-/// The process that serves the mount, by its own word; `None` if it has just ended.
+/// The process that serves the mount, as the mount itself reports it; `None` if it has just ended.
 fn server_of(target: &Path) -> io::Result<Option<(u32, OwnedFd)>> {
     let stated = virtual_xattrs::process(target)?;
     if stated.namespace != virtual_xattrs::own_namespace()? {
@@ -260,27 +263,29 @@ fn ended(process: &OwnedFd, wait: Duration) -> io::Result<bool> {
     Ok(ready == 1)
 }
 
-/// Who uses the mount at `target`: every process whose /proc entry shows a path on it, and mounts below. Processes of
-/// others are unseen unless this is root, and so are those that come after one of which the kernel tells nothing for 2 s.
+/// The holders of the mount at `target`: every process whose /proc entry shows a path on it, and mounts below it.
+/// Unless this process is root, other users' processes are not found. If the kernel does not answer for one process
+/// within 2 s, the processes after it are not found either.
 pub fn holders(target: &Path) -> Vec<MountHolder> {
     search_in_time(target).found
 }
 
-/// [`holders`] of the volume mounted at `target`, whose process is asked nothing.
+/// [`holders`] of the volume mounted at `target`, without a request to its process.
 pub fn holders_unasked(target: &Path) -> Vec<MountHolder> {
     find_unasked(target).map(|mount| holders(&mount.target)).unwrap_or_default()
 }
 
-/// What was found, at most [`HOLDERS_MAX`], and whether that is all that can be seen.
+/// The holders that were found, at most [`HOLDERS_MAX`], and whether the search was complete.
 struct Search {
     found: Vec<MountHolder>,
     ended: bool,
 }
 
-/// One that does not end leaves its thread behind until the kernel answers it.
+/// A search that does not end leaves its thread behind until the kernel answers it.
 fn search_in_time(target: &Path) -> Search {
     let (searched, (found, finds)) = (target.to_owned(), mpsc::sync_channel(HOLDERS_MAX));
-    // The entry of a process that hangs, as one that is just being started from a mount whose server is gone, answers nobody.
+    // Reading the /proc entry of a hanging process can block, for example while a program is started from a mount whose
+    // server is gone.
     let search = move || search(&searched, &|holder| found.send(holder).is_ok());
     if let Err(error) = std::thread::Builder::new().name("varve-holders".into()).spawn(search) {
         tracing::warn!("who holds {} is not searched for: {error}", target.display());
@@ -297,7 +302,7 @@ fn search_in_time(target: &Path) -> Search {
     Search { found, ended: true }
 }
 
-/// Tells each of [`holders`], until it is told to stop.
+/// Passes each of [`holders`] to `tell` until that returns false.
 fn search(target: &Path, tell: &dyn Fn(MountHolder) -> bool) {
     let table = mounts::table().unwrap_or_default();
     let below = table.iter().filter(|mount| mount.target != target && mount.target.starts_with(target));
@@ -332,7 +337,7 @@ fn how_held(process: &Path, target: &Path, device: Option<(u32, u32)>) -> Option
     mapped.then_some(HolderUse::MappedFile)
 }
 
-/// The device of a line of `maps`: `7f00-7f01 r-xp 00000000 fe:01 1234 /path`, its numbers in hexadecimal.
+/// The device number in a line of `maps`: `7f00-7f01 r-xp 00000000 fe:01 1234 /path`, its parts in hexadecimal.
 fn maps_device(line: &[u8]) -> Option<(u32, u32)> {
     let field = line.split(|byte| *byte == b' ').nth(3)?;
     let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
@@ -357,7 +362,7 @@ fn command(process: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// `varve umount` names what holds a mount.
+    /// `varve umount` names the holders of a mount.
     #[test]
     fn this_process_is_found_by_its_open_file_and_its_program() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Extended attributes that no file has: what a mount tells of itself to `varve stats`, `varve info` and
-//! `varve umount`. They are read with getxattr(2), need no socket and no privilege beyond reading the file, and are
-//! never listed, so that copying tools do not see them.
+//! Virtual extended attributes, by which a mount describes itself to `varve stats`, `varve info` and `varve umount`. No
+//! file has them. They are read with getxattr(2), which needs no socket and no privilege beyond reading the file. They
+//! are never listed, so copying tools do not see them.
 
 use crate::error::{Error, Result};
 use crate::frontend::PassthroughCount;
@@ -13,15 +13,16 @@ use varve_types::FileKind;
 
 /// On the root of the mount: counters of its operations, as JSON.
 pub(crate) const STATS: &[u8] = b"varve.stats";
-/// On anything: its inode, shard, partitions and where its bytes are, as JSON.
+/// On any file or directory: its inode, shard, partitions and the location of its data, as JSON.
 pub(crate) const INFO: &[u8] = b"varve.info";
 /// On the root of the mount: the process that serves it.
 pub(crate) const PROCESS: &[u8] = b"varve.process";
-/// On the root of the mount: empty, and answered when everything acknowledged before is on disk.
+/// On the root of the mount: empty; the reply comes when everything acknowledged before is on disk.
 pub(crate) const SYNC: &[u8] = b"varve.sync";
-/// On the root of the mount: what can be settled is; which sizes of closed files cannot be yet, as JSON, or empty.
+/// On the root of the mount: records the sizes that can be recorded. The value lists the sizes of closed files that
+/// cannot be recorded yet, as JSON, or is empty.
 pub(crate) const RECORD_SIZES: &[u8] = b"varve.settle";
-/// Names that begin so are the mount's own; nobody can set or remove one.
+/// Prefix of the virtual attributes; they cannot be set or removed.
 pub(crate) const PREFIX: &[u8] = b"varve.";
 
 /// XATTR_SIZE_MAX of Linux: no value is longer.
@@ -29,7 +30,7 @@ const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// Partitions of a directory that [`info`] lists; each takes about 120 bytes of the value.
 const PARTITIONS_SHOWN_MAX: usize = 500;
 
-/// A process and the namespace (an inode of nsfs) in which its number means something.
+/// A process ID and the PID namespace (an inode of nsfs) that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessIdentity {
     pub pid: u32,
@@ -44,7 +45,7 @@ pub fn stats(directory: &Path) -> Result<String> {
     text(directory, STATS).map_err(|source| unanswered(directory, source, Error::NotAMount))
 }
 
-/// For how long the kernel may believe what the mount at `directory` tells it, at the longest.
+/// The longest time that the kernel may cache a reply of the mount at `directory`.
 ///
 /// # Errors
 /// If `directory` is not the root of a mounted volume.
@@ -60,7 +61,7 @@ pub fn timeouts(directory: &Path) -> Result<Timeouts> {
     Ok(Timeouts { directories: timeout("directories")?, files: timeout("files")?, absent: timeout("absent")? })
 }
 
-/// What the mount knows of the file or directory at `path`, as JSON. A symlink is described itself.
+/// The mount's information about the file or directory at `path`, as JSON. A symlink is not followed.
 ///
 /// # Errors
 /// If `path` is not on a mounted volume, or this user may not read it.
@@ -76,12 +77,12 @@ pub(crate) fn process(directory: &Path) -> io::Result<ProcessIdentity> {
     Ok(ProcessIdentity { pid: pid.parse().map_err(|_| malformed())?, namespace: namespace.to_owned() })
 }
 
-/// Everything that the mount at `directory` has acknowledged is on disk when this returns.
+/// Returns when everything that the mount at `directory` has acknowledged is on disk.
 pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     text(directory, SYNC).map(drop)
 }
 
-/// Settles the sizes of closed files on the mount at `directory`, and answers which cannot be settled yet.
+/// Records the sizes of closed files on the mount at `directory`, and returns those that cannot be recorded yet.
 pub(crate) fn record_sizes(directory: &Path) -> io::Result<Option<StaleSizes>> {
     let stated = text(directory, RECORD_SIZES)?;
     if stated.is_empty() {
@@ -98,13 +99,13 @@ pub(crate) fn record_sizes(directory: &Path) -> io::Result<Option<StaleSizes>> {
     read().map(Some).ok_or_else(|| io::Error::other(format!("the mount tells of sizes to settle as {stated:?}")))
 }
 
-/// What [`record_sizes`] reads.
+/// The value of [`RECORD_SIZES`], which [`record_sizes`] reads.
 pub(crate) fn size_stale(of: &StaleSizes) -> String {
     json!({ "files": of.files, "known_in_ms": of.known_in.as_millis() as u64, "awaited": of.awaited }).to_string()
 }
 
-/// What [`stats`] answers: counts since the client connected. Bucket `i` of `latency_log2_us` counts latencies below
-/// `2^i` microseconds that are in no earlier one.
+/// The value of [`STATS`], which [`stats`] reads: counts since the client connected. Bucket `i` of `latency_log2_us`
+/// counts latencies below `2^i` microseconds that are in no earlier bucket.
 pub(crate) fn counters(fs: &FileSystem, passthrough: PassthroughCount) -> String {
     let (counters, timeouts) = (fs.counters(), fs.timeouts());
     let operation = |count: varve_client::OperationCount| {
@@ -132,7 +133,7 @@ pub(crate) fn counters(fs: &FileSystem, passthrough: PassthroughCount) -> String
     .to_string()
 }
 
-/// What [`info`] answers. Inodes and hashes are hexadecimal, as in the names of backing files.
+/// The value of [`INFO`], which [`info`] reads. Inodes and hashes are hexadecimal, as in the names of backing files.
 pub(crate) fn description(of: &InodeInfo) -> String {
     let kind = match of.attributes.kind {
         FileKind::Regular => "file",
@@ -170,7 +171,7 @@ pub(crate) fn description(of: &InodeInfo) -> String {
     .to_string()
 }
 
-/// This process, as [`process`] reads it.
+/// The value of [`PROCESS`] for this process, which [`process`] reads.
 pub(crate) fn own_process() -> io::Result<String> {
     Ok(format!("{} {}", std::process::id(), own_namespace()?))
 }
@@ -179,7 +180,7 @@ pub(crate) fn own_namespace() -> io::Result<String> {
     Ok(std::fs::read_link("/proc/self/ns/pid")?.to_string_lossy().into_owned())
 }
 
-/// What is not the mount's has no attribute of such a name, or none at all.
+/// A path outside a Varve mount has no attribute of this name, or no attributes at all.
 fn unanswered(path: &Path, source: io::Error, no_such: fn(PathBuf) -> Error) -> Error {
     match rustix::io::Errno::from_io_error(&source) {
         Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA) => no_such(path.to_owned()),

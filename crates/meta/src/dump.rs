@@ -1,8 +1,8 @@
-//! The metadata of a volume as one stream of bytes, and back (`formats/dump.md`).
+//! Exports the metadata of a volume as one stream of bytes, and imports it (`formats/dump.md`).
 //!
-//! [`dump`] writes the rows of a snapshot as it reads them; [`load`] makes a volume of them. Neither keeps more in memory
-//! than what was under way when the snapshot was made, and of each shard the ids of its orphans; the check that ends a
-//! load keeps what a check keeps.
+//! [`dump`] writes the rows of a snapshot as it reads them; [`load`] creates a volume from them. In memory they keep
+//! only the transactions that were in progress at the snapshot and the ids of each shard's orphans. The check at the
+//! end of a load needs the memory of a check.
 
 mod load;
 mod privileges;
@@ -21,11 +21,11 @@ use std::io::Write;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{InodeId, ShardId, VolumeSettings};
 
-/// What is dumped of each shard, in this order. Intents and decisions are seen through, answers for retries are of no use
-/// later, and orphans end with the server that holds them open.
+/// The kinds of rows that are dumped of each shard, in this order. Intents and decisions are resolved by the snapshot,
+/// recorded replies are useless later, and orphans end with the server that has them open.
 const KINDS: [Kind; 6] = [Kind::Counter, Kind::Partition, Kind::Directory, Kind::Inode, Kind::Xattr, Kind::Entry];
 
-/// What was dumped.
+/// Result of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dumped {
     pub rows: u64,
@@ -33,14 +33,14 @@ pub struct Dumped {
     pub bytes: u64,
 }
 
-/// How far a dump or load is.
+/// Progress of a dump or load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpProgress {
     pub shard: ShardId,
     pub rows: u64,
 }
 
-/// Dumps a volume that nobody serves; writes nothing to it. Must not be called on an asynchronous runtime's thread.
+/// Dumps a volume that no server uses; writes nothing to it. Must not be called on a thread of an asynchronous runtime.
 pub fn dump_offline(
     volume: &VolumeDir,
     output: &mut dyn Write,
@@ -63,7 +63,7 @@ pub fn dump_offline(
     })
 }
 
-/// Dumps what `source` holds of the volume with these settings.
+/// Dumps the rows of `source`, for the volume with these settings.
 pub async fn dump(
     source: &mut dyn RowSource,
     settings: &VolumeSettings,

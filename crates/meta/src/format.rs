@@ -1,4 +1,4 @@
-//! Makes a volume: its directory, its key and the rows of its root.
+//! Creates a volume: its directory, its key and the rows of its root directory.
 
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
 use crate::shards::{Table, TableBatch, TableConfig, TableError};
@@ -12,11 +12,11 @@ use varve_types::{InodeId, Mode, PartitionIndex, PartitionMap, VolumeSettings};
 /// Mode of a new volume's root directory.
 const ROOT_MODE: Mode = Mode(0o755);
 
-/// Blocks of one table of two rows.
+/// The table has two rows, so a small block cache is enough.
 const CACHE_BYTES: u64 = 1024 * 1024;
 
-/// Formats `volume`, durably. The volume exists once its volume file does, and that comes last: a crash leaves a whole
-/// volume or none. Must not be called on an asynchronous runtime's thread.
+/// Formats `volume` durably. The volume exists once its volume file exists, and `format` writes that file last: after a
+/// crash there is either a complete volume or none. Must not be called on a thread of an asynchronous runtime.
 pub fn format(volume: &VolumeDir, settings: &VolumeSettings, over: FormatOver) -> Result<(), VolumeFormatError> {
     volume.format_with(settings, over, || make_root(volume, settings))
 }

@@ -1,8 +1,9 @@
-//! Checks a volume that nobody serves: what its tables say against itself, and against the backing files.
+//! Checks a volume that no server uses: the consistency of its tables with each other and with the backing files.
 //!
-//! Every table is read from end to end, with what its log holds beyond it, through the changes that are decided
-//! ([`crate::snapshot`]); nothing is written. Rows are read in order and not kept: what is kept is some hundred bytes a
-//! directory, a partition and a file with an inode row, and some 8 to 40 bytes a file besides.
+//! The check reads every table completely, with the part of its log that is not in the table yet, as if the decided
+//! transactions were applied ([`crate::snapshot`]); it writes nothing. It reads rows in order and does not keep them:
+//! it keeps some hundred bytes per directory, partition and file with an inode row, and some 8 to 40 bytes per other
+//! file.
 //!
 //! ```text
 //! 1. partitions, directories, inodes, orphans, intents of every shard   → rows
@@ -12,8 +13,8 @@
 //! 5. rows against backing files                                         → data
 //! ```
 //!
-//! Each finding that can be repaired comes with its [`Fix`]; [`repair()`] carries them out, the lowest of what is wrong
-//! first, and checks again until nothing is left.
+//! Each finding that can be repaired has a [`Fix`]. [`repair()`] carries the fixes out, the lowest layer first, and
+//! checks again until none is left.
 
 mod census;
 mod data;
@@ -38,21 +39,22 @@ use std::path::PathBuf;
 use varve_env::volume_dir::{LockError, VolumeDir, VolumeFileError};
 use varve_types::{ShardId, VolumeSettings};
 
-/// Findings kept with their text; more are counted. Someone has to read them.
+/// Findings kept with their text; more are only counted. A person must be able to read them.
 pub const FINDINGS_MAX: usize = 10_000;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// What a crash leaves: a server clears it away or finishes it by itself, or it takes space until it is repaired; nothing is lost.
+    /// A leftover of a crash: a server removes or completes it by itself, or it takes space until it is repaired.
+    /// Nothing is lost.
     Leftover,
-    /// The volume is not as it should be.
+    /// The volume is inconsistent or incomplete.
     Damage,
 }
 
 macro_rules! kinds {
     ($($kind:ident = $severity:ident, $name:literal, $advice:literal;)*) => {
-        /// What is wrong.
+        /// Kind of a finding.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum FindingKind { $($kind),* }
 
@@ -65,7 +67,7 @@ macro_rules! kinds {
                 match self { $(FindingKind::$kind => Severity::$severity),* }
             }
 
-            /// What to do about it.
+            /// The recommended action.
             pub fn advice(self) -> &'static str {
                 match self { $(FindingKind::$kind => $advice),* }
             }
@@ -180,11 +182,11 @@ kinds! {
         "Varve did not put this file here";
 }
 
-/// One thing that is wrong.
+/// One inconsistency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub kind: FindingKind,
-    /// The shard, key, file or path that it is about.
+    /// The shard, key, file or path concerned.
     pub place: String,
     pub what: String,
 }
@@ -195,20 +197,20 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was looked at.
+/// Number of objects that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckCounts {
     pub shards: u64,
     pub rows: u64,
     pub directories: u64,
     pub partitions: u64,
-    /// Names of anything, directories included.
+    /// Names of all objects, including directories.
     pub entries: u64,
     /// Files with an inode row: several names, xattrs, or unlinked while open.
     pub inodes: u64,
     pub xattrs: u64,
     pub orphans: u64,
-    /// Backing files that a server has still to remove.
+    /// Backing files that a server has yet to remove.
     pub removed: u64,
     pub intents: u64,
     pub files_inline: u64,
@@ -220,29 +222,29 @@ pub struct CheckCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FsckReport {
     pub counts: CheckCounts,
-    /// At most [`FINDINGS_MAX`], in the order in which they were made.
+    /// At most [`FINDINGS_MAX`], in the order in which they were found.
     pub findings: Vec<Finding>,
-    /// How many of each kind, those beyond the kept ones included.
+    /// Number of findings of each kind, including those beyond the kept ones.
     pub totals: BTreeMap<FindingKind, u64>,
-    /// A table or log could not be read to its end, so that nothing was compared.
+    /// A table or log could not be read to its end, so nothing was compared.
     pub incomplete: bool,
-    /// Of those, the shards of which it is known what is damaged.
+    /// Unreadable shards whose damage is known.
     damaged_shards: Vec<ShardId>,
-    /// Those of which there is no directory.
+    /// Shards whose directory is missing.
     gone: Vec<ShardId>,
-    /// There is no backing file at all, and there should be.
+    /// All backing files are missing, although there should be some.
     data_gone: bool,
-    /// What would repair it, at most [`fix::FIXES_MAX`] of each stage.
+    /// The fixes, at most [`fix::FIXES_MAX`] of each stage.
     fixes: BTreeMap<RepairStage, Vec<Fix>>,
 }
 
 impl FsckReport {
-    /// Nothing is wrong but what a crash leaves.
+    /// Whether all findings are leftovers of a crash.
     pub fn is_sound(&self) -> bool {
         !self.incomplete && self.totals.keys().all(|kind| kind.severity() == Severity::Leftover)
     }
 
-    /// Notes what would repair the finding that was just added.
+    /// Adds the fix of the finding that was just added.
     fn fix(&mut self, fix: Fix) {
         let fixes = self.fixes.entry(fix.stage()).or_default();
         if fixes.len() < fix::FIXES_MAX {
@@ -258,18 +260,18 @@ impl FsckReport {
     }
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckProgress {
     Opening,
-    /// Rows of directories and inodes, then entries: both over all shards.
+    /// Pass 1 reads rows of directories and inodes, pass 2 entries, each over all shards.
     Reading {
         pass: u8,
         shard: ShardId,
         shards: u16,
         rows: u64,
     },
-    /// Directories of the store's backing files, of 256.
+    /// Directories of backing files checked so far, of 256.
     Data {
         directories: u16,
     },
@@ -284,7 +286,7 @@ pub enum FsckError {
     Volume(#[from] VolumeFileError),
     #[error(transparent)]
     Locked(#[from] LockError),
-    /// A table cannot be opened or written while it is repaired.
+    /// A table cannot be opened, or not be written during a repair.
     #[error(transparent)]
     Table(Unreadable),
     #[error(
@@ -298,7 +300,7 @@ pub enum FsckError {
     Io { doing: String, source: std::io::Error },
 }
 
-/// Checks `volume`, which no server may have; writes nothing. Must not be called on an asynchronous runtime's thread.
+/// Checks `volume`, whose lock must be free; writes nothing. Must not be called on a thread of an asynchronous runtime.
 pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(CheckProgress)) -> Result<FsckReport, FsckError> {
     let (settings, _) = volume.read_settings_or_copy()?;
     let volume = open(volume)?;
@@ -306,7 +308,7 @@ pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(CheckProgress)) -> Res
     check_locked(&volume, &settings, progress).map(|(report, _)| report)
 }
 
-/// The volume's directory, held from here on.
+/// Opens the volume's directory, which stays open from here on.
 fn open(volume: &VolumeDir) -> Result<VolumeDir, FsckError> {
     let failed =
         |source| FsckError::Io { doing: format!("cannot open the volume {}", volume.root().display()), source };
@@ -327,7 +329,7 @@ fn check_locked(
         report.fix(Fix::MakeVolumeFile);
     } else if let Some(damaged) = volume.damage_of_copy() {
         report.add(FindingKind::DamagedVolumeCopy, "shards/varve.toml", damaged);
-        // What somebody keeps in a directory there is not the program's to remove.
+        // Varve does not remove the content of a directory there.
         if !volume.volume_file_copy().is_dir() {
             report.fix(Fix::MakeVolumeCopy);
         }
@@ -337,7 +339,7 @@ fn check_locked(
         report.fix(Fix::MakeKey);
     }
     if missing_shards::compare(volume, settings, &mut report)? {
-        // There is nothing to be read.
+        // There is nothing to read.
         report.incomplete = true;
         return Ok((report, census));
     }

@@ -1,7 +1,7 @@
 //! The metadata service of Varve.
 //!
-//! Data flows one way: [`server`] receives, [`shards`] fetches what a verb must see, [`namespace`] decides, [`shards`]
-//! commits, [`server`] replies. [`tables`] says what is stored.
+//! Data flows in one direction. [`server`] receives a request. [`shards`] fetches the rows that a verb needs.
+//! [`namespace`] decides. [`shards`] commits the changes, and [`server`] replies. [`tables`] defines the stored rows.
 
 pub mod dump;
 pub mod format;

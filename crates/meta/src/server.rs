@@ -1,12 +1,12 @@
-//! The process side of the metadata service: a server of one volume.
+//! The metadata service as a process: a server of one volume.
 //!
 //! ```text
 //! receive → fetch → decide → commit → reply
 //! ```
 //!
-//! [`connection`] receives and replies, [`dispatch`] turns calls into verbs and outcomes into replies, and the shards
-//! do the rest. A server has N [`worker`]s, threads that share nothing an ordinary call touches: a client talks straight
-//! to the worker that owns the shard. What they do share is in [`shared`].
+//! [`connection`] receives requests and sends replies, [`dispatch`] turns calls into verbs and outcomes into replies,
+//! and the shards do the rest. A server has N [`worker`] threads, which share no state on the path of an ordinary call:
+//! a client connects directly to the worker that owns the shard. [`shared`] holds the state that all workers share.
 
 mod background;
 mod busy_poll;
@@ -71,44 +71,45 @@ use varve_types::{ShardId, VolumeSettings};
 use worker_board::{Unreached, WorkerBoard, WorkerStage};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Threads of a server: as many as the largest machines have processors that one service may take.
+/// Maximum number of worker threads: the processor count of the largest machines that one service may occupy.
 pub const WORKERS_MAX: usize = 256;
 
-/// How often the room kept back for removals is looked at: what is written in that time at full speed is above it.
+/// Interval between checks of the reserve. In that time the server cannot write more than the margin above the reserve,
+/// even at full speed.
 const RESERVE_TENDED_EVERY: Duration = Duration::from_secs(1);
 
-/// What a path of a Unix socket may have (`sun_path` has 108 bytes, the last a NUL).
+/// Maximum length of a Unix socket path (`sun_path` has 108 bytes, the last of which is a NUL).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// How a server is to be.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub volume: VolumeDir,
-    /// Threads; no more than the volume's shards are used.
+    /// Worker threads. The server starts no more workers than the volume has shards.
     pub workers: usize,
-    /// Worker `i` listens on this port plus `i`; each on a port of its own where it is 0.
+    /// Worker `i` listens on this port plus `i`. With port 0, each worker gets a port of its own.
     pub listen: Option<SocketAddr>,
-    /// A directory for the workers' Unix sockets, made if need be; see [`runtime_dir`].
+    /// The directory for the workers' Unix sockets, created if missing; see [`runtime_dir`].
     pub unix_directory: Option<PathBuf>,
-    /// Inside a mount: one session of this very process works on the volume, all others only observe.
+    /// The server runs inside a mount: one session of this process may change the volume, all others only observe.
     pub embedded: bool,
-    /// Memory that the server may take, about: its caches and memtables follow from it ([`MemoryShares`]).
+    /// Approximate memory limit. The sizes of caches and memtables follow from it ([`MemoryShares`]).
     pub memory_bytes: u64,
-    /// A recorder of `metrics` is installed: count and time calls.
+    /// A `metrics` recorder is installed: count and time calls.
     pub measure: bool,
-    /// How much of the server one peer may take.
+    /// Resource limits for each peer.
     pub limits: Limits,
 }
 
-/// One for two processors: what flushes and merges tables needs some as well, and so do clients on the same host. Workers
-/// that look for requests where others want the processor cost more than they do
+/// One worker per two processors: flushes and merges of tables and clients on the same host need processors too.
+/// Workers that busy-poll on a processor that others want cost more than they gain
 /// (`docs/internals/performance-findings.md`, "Waiting and waking").
 fn workers_default() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2))
 }
 
 impl ServerConfig {
-    /// A server of `volume` on Unix sockets alone.
+    /// The configuration of a server of `volume` that listens on Unix sockets only.
     pub fn new(volume: VolumeDir) -> ServerConfig {
         ServerConfig {
             volume,
@@ -145,7 +146,7 @@ pub enum ServerError {
     SocketDirectory(#[from] RuntimeDirError),
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
-    /// A worker could not begin, or has ended before its time. What was acknowledged is in the log.
+    /// A worker could not start, or ended early. All acknowledged changes are in the log.
     #[error("{0}")]
     Failed(String),
     #[error(
@@ -164,20 +165,20 @@ pub struct Server {
     running: Mutex<Option<RunningServer>>,
 }
 
-/// What a stop takes apart. The lock is let go last.
+/// The parts of a running server that a stop takes apart. The lock is released last.
 struct RunningServer {
     threads: Vec<JoinHandle<()>>,
     background: BackgroundRuntimes,
     lock: VolumeLock,
 }
 
-/// How long a server that is dropped without a stop waits for its workers.
+/// How long dropping a server that was not stopped waits for its workers.
 const DROP_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Server {
-    /// Takes the volume's lock and listens; the server is announced as soon as its workers do. They open their shards
-    /// meanwhile, and calls wait for those that they need. Where no shard at all can be opened the server ends, which
-    /// [`Server::wait`] tells.
+    /// Takes the volume's lock, starts the workers, and publishes the server record as soon as all workers listen. The
+    /// workers then open their shards; a call waits until its shard is open. If no shard can be opened the server ends,
+    /// and [`Server::wait`] returns the error.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         let volume = config.volume.clone();
         let settings = volume.read_settings()?;
@@ -218,7 +219,8 @@ impl Server {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
-            // Also of a mount's own server: clients of the one before come to the next, and what they have open has to be there.
+            // The wait applies to a mount's own server too: clients of the previous server come to the next one, and
+            // the files that they have open must still exist then.
             sessions_known_from: match left {
                 ShutdownState::OpenFiles => owned_since.after(SESSIONS_RETURN),
                 ShutdownState::Nothing => owned_since,
@@ -253,7 +255,7 @@ impl Server {
                 Ok(server)
             }
             Err(error) => {
-                // The first error is the one to tell; the stop's own would only say that the server has failed.
+                // Report the first error; the error of the stop would only say that the server has failed.
                 let _ = server.stop(DROP_DEADLINE);
                 Err(error)
             }
@@ -265,7 +267,7 @@ impl Server {
         let addresses = self.board.addresses();
         let record_of = |address: &WorkerAddress| WorkerRecord { unix: address.unix.clone(), tcp: address.tcp.clone() };
         let workers = addresses.iter().map(record_of).collect();
-        // Set once, here; workers read it only after they have been told to accept.
+        // Set here only, once. Workers read it only after `ServerCommand::Accept`.
         self.shared.addresses.get_or_init(|| addresses);
         self.command.send_replace(ServerCommand::Accept);
         let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
@@ -280,30 +282,30 @@ impl Server {
         &self.shared.settings
     }
 
-    /// Where each worker listens.
+    /// The listen addresses of each worker.
     pub fn addresses(&self) -> Vec<WorkerAddress> {
         self.board.addresses()
     }
 
-    /// Sessions that are connected or in their grace.
+    /// Number of sessions that are connected or within their grace period.
     pub fn sessions(&self) -> usize {
         self.shared.sessions.count()
     }
 
-    /// Waits until the server is stopped, or has failed.
+    /// Waits until the server has stopped or failed.
     pub fn wait(&self) -> Result<(), ServerError> {
         self.board.wait_for_stop(None).unwrap_or(Ok(())).map_err(ServerError::Failed)
     }
 
-    /// [`Server::wait`] for at most `timeout`; `None`: it still runs.
+    /// [`Server::wait`] for at most `timeout`. `None`: the server still runs.
     pub fn wait_timeout(&self, timeout: Duration) -> Option<Result<(), ServerError>> {
         let deadline = self.shared.clock.monotonic().after(timeout);
         self.board.wait_for_stop(Some(deadline)).map(|end| end.map_err(ServerError::Failed))
     }
 
-    /// Stops: nothing more is accepted, what is under way is answered, the shards are synced and closed, the
-    /// announcement withdrawn, the lock let go. After `deadline` what is not done is left as a crash would leave it. A
-    /// second stop does nothing.
+    /// Stops the server: it accepts nothing more, answers the requests in progress, syncs and closes the shards,
+    /// withdraws the server record and releases the lock. Work that is not done by `deadline` is left as after a crash.
+    /// A second stop does nothing.
     pub fn stop(&self, deadline: Duration) -> Result<(), ServerError> {
         let Some(RunningServer { threads, background, lock }) = self.running.lock().take() else {
             return Ok(());
@@ -312,8 +314,8 @@ impl Server {
         let begin = clock.monotonic();
         let end = begin.after(deadline);
         self.command.send_replace(ServerCommand::Drain);
-        // Half of the time is for requests under way: a client that does not take its answers must not keep the shards
-        // from being closed.
+        // Half of the time is for requests in progress: a client that does not read its replies must not keep the
+        // shards from being closed.
         let drained = self.board.wait_for(WorkerStage::Drained, Some(begin.after(deadline / 2)));
         if let Err(Unreached::Deadline { workers }) = drained {
             tracing::warn!("{workers} workers still have requests under way; their shards are closed nevertheless");
@@ -322,7 +324,8 @@ impl Server {
         self.command.send_replace(ServerCommand::Close);
         let workers = self.board.wait_for_ends(end);
         if workers > 0 {
-            // A thread that still runs may still write: nobody else may have the volume while this process lives.
+            // A thread that still runs may still write, so no other server may take the volume while this process
+            // lives.
             std::mem::forget(lock);
             background.abandon();
             let error = ServerError::StopDeadline { workers, waited: deadline };
@@ -330,7 +333,7 @@ impl Server {
             return Err(error);
         }
         for thread in threads {
-            // A worker's panic was caught and posted by the worker itself; what is left of the thread is its return.
+            // A worker catches and posts its own panic, so only the thread's return is left.
             let _ = thread.join();
         }
         background.stop(&**clock, end);
@@ -345,10 +348,10 @@ impl Server {
 }
 
 impl Server {
-    /// What clients have of it, once nothing is asked any more.
+    /// Which state the server leaves for the next one, once clients send no more calls.
     fn leaves(&self) -> ShutdownState {
         let ServerShared { open_files, sessions_known_from, clock, .. } = &*self.shared;
-        // A client of the server before may not have come yet.
+        // A client of the previous server may not have reconnected yet.
         let all_known = clock.monotonic() >= *sessions_known_from && !self.leaves_as_found();
         match open_files.is_quiet() && all_known {
             true => ShutdownState::Nothing,
@@ -356,14 +359,14 @@ impl Server {
         }
     }
 
-    /// Whether clients of the server before may have files open of which this one does not hear, for it has one client alone:
-    /// they come back to the next server that serves others.
+    /// Whether clients of the previous server may have files open that this server never learns about. An embedded
+    /// server has one client only; the others reconnect to the next server that serves them.
     fn leaves_as_found(&self) -> bool {
         self.shared.embedded && self.shared.found == ShutdownState::OpenFiles
     }
 }
 
-/// Keeps room back in the store, as long as the server runs.
+/// Maintains the reserve in the store for as long as the server runs.
 async fn tend(reserve: Arc<Reserve>) {
     let mut failing = false;
     loop {
@@ -470,12 +473,12 @@ fn spawn_workers(
     Ok(threads)
 }
 
-/// What a store is told by, in the names of sockets.
+/// Hexadecimal digits that identify a store in the names of sockets.
 const STORE_DIGITS: usize = 16;
 
-/// The names of the workers' sockets: `<store>.<process>.<worker>.sock`, so that neither a copy of the volume nor a
-/// server that is just going away is in the way. `<store>` is of the volume's id and of the directory: servers of two copies may
-/// have the same number in two PID namespaces.
+/// The names of the workers' sockets: `<store>.<process>.<worker>.sock`. Neither a copy of the volume nor a server that
+/// is just ending gets in the way. `<store>` is a hash of the volume's id and of the directory: servers of two copies
+/// in two PID namespaces may have the same process number.
 struct Sockets {
     directory: PathBuf,
     prefix: String,
@@ -485,7 +488,7 @@ struct Sockets {
 impl Sockets {
     fn prepare(directory: &Path, volume: &VolumeDir, settings: &VolumeSettings) -> Result<Sockets, ServerError> {
         let directory_mode = if settings.owner_uid == 0 { 0o755 } else { 0o700 };
-        // Only mounts come, and they run as the owner or as root.
+        // Only mounts connect, and they run as the owner or as root.
         let mode = 0o600;
         runtime_dir::prepare(directory, directory_mode)?;
         remove_dead_sockets(directory);
@@ -509,7 +512,7 @@ impl Sockets {
     }
 }
 
-/// Removes the sockets of servers that died, of this volume or another. What cannot be removed is only litter.
+/// Removes the sockets of dead servers, of this volume or another. A socket that cannot be removed does no harm.
 fn remove_dead_sockets(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
@@ -518,7 +521,7 @@ fn remove_dead_sockets(directory: &Path) {
         let [store, pid, _, "sock"] = parts[..] else { continue };
         let ours = store.len() == STORE_DIGITS && store.bytes().all(|digit| digit.is_ascii_hexdigit());
         let dead = pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-        // A server in another namespace of processes is not seen, but answers.
+        // A server in another PID namespace has no entry in `/proc` here, but accepts connections.
         if ours && dead && listener::nobody_listens(&entry.path()) {
             let _ = std::fs::remove_file(entry.path());
         }

@@ -1,8 +1,8 @@
-//! The rows of a volume at one moment, seen through the changes over several shards that are decided: an intent whose
-//! coordinator has a decision counts as applied, any other as never made. So what is read is what a server would serve
-//! after a crash at that moment.
+//! A consistent snapshot of a volume's rows with all decided transactions applied: an intent whose coordinator has a
+//! decision counts as applied, any other as aborted. So a reader sees the state that a server would serve after a crash
+//! at the time of the snapshot.
 //!
-//! Rows come from a [`RowSource`]: tables at rest ([`offline`]), or a server's snapshot of them.
+//! Rows come from a [`RowSource`]: the tables of a volume without a server ([`offline`]), or a server's snapshot.
 
 mod decided;
 pub mod offline;
@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::vec;
 use varve_types::{ShardCount, ShardId};
 
-/// A shard whose rows cannot be had.
+/// A shard whose rows cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("shard {shard} cannot be read: {reason}")]
 pub struct Unreadable {
@@ -28,28 +28,28 @@ pub struct Unreadable {
     pub reason: String,
 }
 
-/// Where rows come from: all of them as they were at one moment.
+/// A source of rows: all of them as of one point in time.
 #[async_trait(?Send)]
 pub trait RowSource {
     fn shards(&self) -> ShardCount;
 
-    /// Begins to read the rows of `shard` whose keys are in `range`; what was being read before is let go of.
+    /// Begins to read the rows of `shard` with keys in `range`, and ends the previous read.
     async fn begin(&mut self, shard: ShardId, range: Range<Vec<u8>>) -> Result<(), Unreadable>;
 
-    /// The next rows, in the order of their keys; none at the end.
+    /// The next rows, in the order of their keys; empty at the end.
     async fn page(&mut self) -> Result<Vec<(Bytes, Bytes)>, Unreadable>;
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Snapshot<'a> {
     source: &'a mut dyn RowSource,
-    /// By shard.
+    /// Indexed by shard.
     decided: Vec<DecidedChanges>,
     unresolved: Vec<Unresolved>,
 }
 
 impl<'a> Snapshot<'a> {
-    /// Reads which changes are decided. They are few: what was under way at that moment.
+    /// Reads the decided transactions. They are few: only those in progress at the time of the snapshot.
     pub async fn begin(source: &'a mut dyn RowSource) -> Result<Snapshot<'a>, Unreadable> {
         let shards = usize::from(source.shards().get());
         let decided = (0..shards).map(|_| DecidedChanges::default()).collect();
@@ -64,12 +64,13 @@ impl<'a> Snapshot<'a> {
         self.source.shards()
     }
 
-    /// Intents and decisions that somebody has still to carry out or to drop.
+    /// Intents and decisions that are still to be applied or dropped.
     pub fn unresolved(&self) -> &[Unresolved] {
         &self.unresolved
     }
 
-    /// What the decided changes make of the rows of `shard`: `None` for a row that they delete. Tallies are included.
+    /// The changes that the decided transactions make to the rows of `shard`: `None` for a deleted row. Tallies are
+    /// included.
     pub fn decided(&self, shard: ShardId) -> &DecidedChanges {
         &self.decided[usize::from(shard.0)]
     }
@@ -88,7 +89,7 @@ impl<'a> Snapshot<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotRow {
     Row(Key, Row),
-    /// Bytes that are no row of this version.
+    /// Bytes that are not a valid row of this version.
     Damaged {
         key: Bytes,
         row: Bytes,
@@ -130,7 +131,7 @@ impl SnapshotRows<'_> {
         }
     }
 
-    /// The source's next row; it stays there.
+    /// The source's next row, without consuming it.
     async fn stored(&mut self) -> Result<Option<(Bytes, Bytes)>, Unreadable> {
         if self.page.as_slice().is_empty() && !self.ended {
             self.page = self.source.page().await?.into_iter();
@@ -152,5 +153,5 @@ impl SnapshotRows<'_> {
     }
 }
 
-/// Rows by their keys' bytes; `None`: deleted.
+/// Rows by their encoded keys; `None`: deleted.
 pub(crate) type Puts = BTreeMap<Vec<u8>, Option<Row>>;

@@ -1,4 +1,4 @@
-//! What the handshake and the records cost: `cargo run --release -p varve-proto --example cost`.
+//! Measures the cost of the handshake and the records: `cargo run --release -p varve-proto --example cost`.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 

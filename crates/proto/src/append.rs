@@ -1,5 +1,5 @@
-//! A message's bytes at the end of those that are there. What postcard itself has for that extends a vector by iterators,
-//! byte by byte.
+//! Appends a message's encoding to a buffer. The `Flavor` of postcard that does this extends a vector through an
+//! iterator, byte by byte.
 
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
@@ -18,7 +18,8 @@ impl Flavor for PostcardAppender<'_> {
     #[inline(always)]
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
         match bytes {
-            // Most are numbers below 128, for each of which a call of memcpy would take longer than all else.
+            // Most values are numbers below 128. A memcpy call for each of them would take longer than the rest of the
+            // encoding.
             [byte] => self.0.push(*byte),
             _ => self.0.extend_from_slice(bytes),
         }
@@ -30,7 +31,7 @@ impl Flavor for PostcardAppender<'_> {
     }
 }
 
-/// Appends `message` to `out`; with an error nothing is.
+/// Appends `message` to `out`. On an error `out` is unchanged.
 pub fn append<M: Serialize + ?Sized>(message: &M, out: &mut Vec<u8>) -> postcard::Result<()> {
     let start = out.len();
     let appended = postcard::serialize_with_flavor(message, PostcardAppender(out));
@@ -44,7 +45,7 @@ pub fn append<M: Serialize + ?Sized>(message: &M, out: &mut Vec<u8>) -> postcard
 mod tests {
     use super::*;
 
-    /// Promise: the bytes are postcard's, behind those that were there.
+    /// Promise: the appended bytes are postcard's encoding, after the bytes that were in the buffer.
     #[test]
     fn encoding_matches_postcard() {
         let message = (u64::MAX, "name", -1i64, Some([200u8; 3]), vec![1u16, 300]);
@@ -54,7 +55,7 @@ mod tests {
         assert_eq!(out[6..], postcard::to_stdvec(&message).unwrap());
     }
 
-    /// Promise: what cannot be written leaves nothing behind.
+    /// Promise: a message that cannot be encoded leaves the buffer unchanged.
     #[test]
     fn failed_encoding_leaves_buffer_unchanged() {
         struct Half;

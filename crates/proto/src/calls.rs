@@ -1,15 +1,15 @@
 //! The calls of the metadata service, their replies and failures.
 //!
-//! A request goes to one shard, the one that holds what it is about: names to the shard of the parent's partition,
-//! directories to their home, files to where their entry is (or, once they have an inode row, to the shard that made
-//! the inode). A shard that does not hold it answers [`CallFailure::Moved`] or [`CallFailure::NotHere`], and the client
-//! asks elsewhere.
+//! A request goes to the one shard that holds its target. For a name, that is the shard of the parent's partition; for
+//! a directory, its home; for a file, the shard of its entry or, once the file has an inode row, the shard that created
+//! the inode. A shard that does not hold the target replies [`CallFailure::Moved`] or [`CallFailure::NotHere`], and the
+//! client retries at another shard.
 
 use crate::nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireTime};
 use serde::{Deserialize, Serialize};
 
-/// Names one change by one session, so that a retry gets the first answer. A slot carries one call at a time and
-/// numbers them from 1; the server remembers each slot's latest answer.
+/// Identifies one change of one session, so that a retry gets the first reply. A slot carries one call at a time and
+/// numbers its calls from 1; the server remembers the latest reply of each slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallId {
     pub session: u64,
@@ -22,7 +22,7 @@ pub struct Request {
     pub id: CallId,
     pub shard: u16,
     pub credentials: WireCredentials,
-    /// Files of this shard that the session has closed for the last time since its last request to the shard.
+    /// Files of this shard that the session has closed for the last time since its previous request to the shard.
     pub released: Vec<u64>,
     pub call: Call,
 }
@@ -33,22 +33,22 @@ pub struct Response {
     pub result: Result<Reply, CallFailure>,
 }
 
-/// How a call finds a file's row: the inode it means, and the name under which the client last saw it.
+/// How the server finds a file's row: by inode, or by the name under which the client last saw the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Locator {
-    /// By its entry. Answered with `NotHere` unless that name still means that inode and its attributes are in the
-    /// entry itself.
+    /// By its entry. The server replies `NotHere` unless the name still refers to that inode and the attributes are in
+    /// the entry itself.
     Entry {
         parent: u64,
         #[serde(with = "crate::octets")]
         name: Vec<u8>,
         inode: u64,
     },
-    /// By its inode row (or, for a directory, its directory row), at the shard that made the inode.
+    /// By its inode row (for a directory, its directory row), at the shard that created the inode.
     Inode { inode: u64 },
 }
 
-/// What a create makes.
+/// The object that a create makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NewNode {
     Regular,
@@ -91,13 +91,13 @@ pub enum XattrMode {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    // Names in a directory; to the shard of the name's partition.
+    // Calls on names in a directory. They go to the shard of the name's partition.
     Lookup {
         parent: u64,
         #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
-    /// Makes anything but a directory. `open`: the session holds the new file open, as after `Open`.
+    /// Creates anything but a directory. `open`: the session has the new file open, as after `Open`.
     Create {
         parent: u64,
         #[serde(with = "crate::octets")]
@@ -112,7 +112,8 @@ pub enum Call {
         name: Vec<u8>,
         mode: u16,
     },
-    /// Gives the directory that `name` means its rows back, should they have been lost with power: it is empty then.
+    /// Recreates the rows of the directory that `name` refers to if a power loss destroyed them. The directory is then
+    /// empty.
     ReviveDirectory {
         parent: u64,
         #[serde(with = "crate::octets")]
@@ -128,7 +129,7 @@ pub enum Call {
         #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
-    /// To the shard of the old name's partition.
+    /// Goes to the shard of the old name's partition.
     Rename {
         parent: u64,
         #[serde(with = "crate::octets")]
@@ -138,7 +139,7 @@ pub enum Call {
         new_name: Vec<u8>,
         flags: RenameFlags,
     },
-    /// A further name for the file `inode`, found by `source`; to the shard of the new name's partition.
+    /// Adds a name for the file `inode`, which is found by `source`. Goes to the shard of the new name's partition.
     Link {
         source: Locator,
         inode: u64,
@@ -146,25 +147,26 @@ pub enum Call {
         #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
-    /// Entries with hashes from `from` on, in order of hash, about `bytes_max` of them; entries of equal hash are
-    /// never parted. To the shard of the partition that holds `from`.
+    /// Lists entries with hashes from `from` on, in order of hash, about `bytes_max` bytes of them. A reply contains
+    /// all or none of the entries with equal hash. Goes to the shard of the partition that holds `from`.
     List {
         directory: u64,
         from: u64,
         bytes_max: u32,
     },
 
-    // Directories; to their home.
-    /// Attributes and partition map. Count and times are those of the home's own partition: `StatDirectory` has all.
+    // Calls on directories. They go to the directory's home.
+    /// Returns attributes and partition map. Count and times are those of the home's own partition; `StatDirectory`
+    /// returns those of all partitions.
     GetDirectory {
         directory: u64,
     },
-    /// To each shard that holds a partition of the directory.
+    /// Goes to each shard that holds a partition of the directory.
     PartitionStatus {
         directory: u64,
     },
 
-    // Files and directories by what they are; to where their row is.
+    // Calls on files and directories by locator. They go to the shard that holds the row.
     GetAttributes {
         at: Locator,
     },
@@ -172,14 +174,14 @@ pub enum Call {
         at: Locator,
         set: WireSetAttributes,
     },
-    /// Registers the file as open in this session, checks access, and answers attributes and content.
+    /// Registers the file as open in this session, checks access, and returns attributes and content.
     Open {
         at: Locator,
         mode: OpenMode,
         truncate: bool,
     },
-    /// Replaces the content kept in the row, and raises the generation. Refused as `Stale` where `generation` is no longer the
-    /// file's.
+    /// Replaces the content kept in the row and increments the generation. Fails with `Stale` if `generation` is not
+    /// the file's present one.
     WriteInline {
         at: Locator,
         generation: u32,
@@ -187,22 +189,23 @@ pub enum Call {
         data: Vec<u8>,
         mtime: Option<WireTime>,
     },
-    /// The backing file now holds the content, `size` bytes of it, and is fsynced: from here on it is the file's
-    /// content. Raises the generation and marks the size as open (the backing file's) until `RecordSize`.
+    /// Makes the backing file, which holds `size` bytes and is fsynced, the file's content. Increments the generation
+    /// and marks the size as stale (the backing file's size is valid) until `RecordSize`.
     Promote {
         at: Locator,
         generation: u32,
         size: u64,
     },
-    /// A writer begins to change a backing file: its size and mtime are the backing file's until `RecordSize`. It may
-    /// cut the file to `at_least` bytes, and not further before it asks again.
+    /// A writer begins to change a backing file: its size and mtime are the backing file's until `RecordSize`. The
+    /// writer may truncate the file to `at_least` bytes; to truncate it further, it must repeat the call first.
     MarkSizeStale {
         at: Locator,
         generation: u32,
         at_least: u64,
     },
-    /// The writer has stopped: the size and mtime of the backing file, which has been fsynced since. Answered as stale
-    /// where another session may have changed it: that one will settle it, or this one if it measures again.
+    /// The writer has stopped. The call carries the size and mtime of the backing file, which has been fsynced since.
+    /// The reply is stale if another session may have changed the file: that session records the size, or this one does
+    /// after it has measured again.
     RecordSize {
         at: Locator,
         generation: u32,
@@ -234,23 +237,24 @@ pub enum Call {
         name: Vec<u8>,
     },
 
-    // The shard itself.
-    /// Answered when everything that was acknowledged before is fsynced.
+    // Calls on the shard itself.
+    /// The server replies when everything acknowledged before is fsynced.
     Sync,
-    /// Only carries `released`.
+    /// Carries only `released`.
     Release,
     ShardStatus,
-    /// Answered at once; measures the transport.
+    /// The server replies immediately; measures the transport.
     Ping {
         #[serde(with = "crate::octets")]
         payload: Vec<u8>,
     },
-    /// Holds this moment of all shards of the server under a number that the client chose at random; to any shard.
+    /// Takes a consistent snapshot of all shards of the server under a number that the client chose at random. Goes to
+    /// any shard.
     TakeSnapshot {
         number: u64,
     },
-    /// Rows of the shard at a moment that was taken, as they are stored: those with keys in `from..end`, about
-    /// `bytes_max` of them. Refused with ESTALE where the moment is no longer held.
+    /// Reads rows of the shard from a snapshot, as they are stored: those with keys in `from..end`, about `bytes_max`
+    /// bytes of them. Fails with ESTALE if the server no longer holds the snapshot.
     ReadSnapshot {
         number: u64,
         #[serde(with = "crate::octets")]
@@ -263,32 +267,33 @@ pub enum Call {
         number: u64,
     },
 
-    // What came later, so that the numbers of the others stay.
-    /// So many bytes of a backing file that the session writes are fsynced. Answered without having been noted where
-    /// another session may change the file too.
+    // Calls that were added later. They come last so that the numbers of the other calls stay.
+    /// This many bytes of a backing file that the session writes are fsynced. If another session may change the file
+    /// too, the server replies without recording the size.
     RaiseSize {
         at: Locator,
         generation: u32,
         at_least: u64,
     },
-    /// As `GetDirectory`, with the counts and times of all partitions together.
+    /// As `GetDirectory`, with the counts and times of all partitions combined.
     StatDirectory {
         directory: u64,
     },
 }
 
 impl Call {
-    /// Whether it changes rows of several shards as a rule, each of which writes to its own log: it takes several times as
-    /// long. A directory's home is mostly another shard than its name's; a rename stays mostly within one.
+    /// Whether the call usually changes rows of several shards. Each shard writes to its own log, so such a call takes
+    /// several times as long. A directory's home is usually not the shard of its name; a rename usually stays within
+    /// one shard.
     pub fn spans_shards(&self) -> bool {
         matches!(self, Call::MakeDirectory { .. } | Call::RemoveDirectory { .. })
     }
 }
 
-/// Where a file's bytes are.
+/// Location of a file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileContent {
-    /// In the row. Present only in answers to `Open`; otherwise the bytes are left out.
+    /// In the row. Only replies to `Open` contain the bytes.
     Inline {
         #[serde(with = "crate::octets::option")]
         data: Option<Vec<u8>>,
@@ -299,15 +304,16 @@ pub enum FileContent {
     None,
 }
 
-/// What is known of a backing file's size.
+/// Validity of the size of a backing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SizeState {
-    /// The row's size and mtime are right.
+    /// The row's size and mtime are valid.
     Authoritative,
-    /// Somebody writes the file, or has still to settle it: the backing file's are (the answer already carries them), and
-    /// it has at least so many bytes.
+    /// A session writes the file or has yet to record its size. The backing file's size and mtime are valid (the reply
+    /// already carries them), and the file has at least this many bytes.
     Stale { at_least: u64 },
-    /// Likewise, and nobody is left who would settle it: who opens it does. Only in answers to `Open`.
+    /// As `Stale`, but no session is left to record the size: the session that opens the file does it. Only in replies
+    /// to `Open`.
     WriterGone { at_least: u64 },
 }
 
@@ -318,17 +324,17 @@ pub struct NodeReply {
     pub attributes: WireAttributes,
     pub content: FileContent,
     pub generation: u32,
-    /// The attributes are in an inode row at the shard that made the inode, not in the entry; only such files have
+    /// The attributes are in an inode row at the shard that created the inode, not in the entry. Only such files have
     /// xattrs or several names.
     pub by_inode: bool,
 }
 
-/// What a name means.
+/// The object that a name refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryReply {
     /// A file whose attributes are in its entry.
     Node(NodeReply),
-    /// A file with an inode row, or a directory: ask the shard that made the inode.
+    /// A file with an inode row, or a directory: the client asks the shard that created the inode.
     Elsewhere { inode: u64, kind: WireKind },
 }
 
@@ -344,7 +350,7 @@ pub struct ListingEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
     pub children: Vec<ListingEntry>,
-    /// Where to go on; `None` when the directory is at its end.
+    /// Hash at which the listing continues; `None` at the end of the directory.
     pub next: Option<u64>,
     pub map: WireMap,
 }
@@ -355,7 +361,7 @@ pub struct ShardStatus {
     pub epoch: u64,
     pub partitions_loaded: u64,
     pub cache_bytes: u64,
-    /// At the whole server.
+    /// Of the whole server, not only of this shard.
     pub open_files: u64,
     pub log_bytes_unsynced: u64,
     pub intents: u64,
@@ -365,8 +371,7 @@ pub struct ShardStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     Done,
-    /// To `Lookup` and `Link`. `lease_ms`: how long the name of a directory may be believed without asking; 0 for
-    /// anything else.
+    /// To `Lookup` and `Link`. `lease_ms`: how long the client may cache the name of a directory; 0 for anything else.
     Entry {
         entry: EntryReply,
         lease_ms: u32,
@@ -374,9 +379,9 @@ pub enum Reply {
     /// To `Create`, `MakeDirectory`, `ReviveDirectory`, `GetAttributes`, `SetAttributes`, `Open`, `WriteInline`,
     /// `Promote`, `MarkSizeStale`, `RecordSize`, `RaiseSize`.
     Node(NodeReply),
-    /// To `Unlink`, `RemoveDirectory` and `Rename`: the inode whose last name went, if one did, so that the client can drop
-    /// what it keeps of it, and the new mtime and ctime of the directories that the change was in, unless those are
-    /// later already.
+    /// To `Unlink`, `RemoveDirectory` and `Rename`: the inode whose last name was removed, if any, so that the client
+    /// can drop its cached data, and the new mtime and ctime of the changed directories, unless those are later
+    /// already.
     Removed {
         last_name_of: Option<u64>,
         at: WireTime,
@@ -404,31 +409,31 @@ pub enum Reply {
         #[serde(with = "crate::octets")]
         payload: Vec<u8>,
     },
-    /// To `ReadSnapshot`: keys and rows in order; none when there are no more.
+    /// To `ReadSnapshot`: keys and rows in order; empty when there are no more.
     Rows(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
-/// Why a call did not do what it says.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallFailure {
-    /// The file system's answer.
+    /// The file system operation failed with this errno.
     Errno(i32),
-    /// The partition that holds this name is another's; the map is newer than the caller's.
+    /// Another shard holds the partition of this name; the map is newer than the caller's.
     Moved { directory: u64, map: WireMap },
-    /// The row is not where the locator says: by entry, look the name up again or ask for the inode row; by inode,
-    /// the file is gone.
+    /// The row is not where the locator points. By entry: look the name up again or ask for the inode row. By inode:
+    /// the file no longer exists.
     NotHere,
-    /// The content was replaced, or moved (inline to backing file): reopen, then write again.
+    /// The content was replaced, or moved from the row to a backing file: reopen, then write again.
     Stale { generation: u32 },
-    /// The content would outgrow the row: put it into the backing file, `Promote`, then ask again.
+    /// The content would outgrow the row: write it to the backing file, send `Promote`, then retry.
     MustPromote,
-    /// Another change is under way on the same rows; ask again after a moment.
+    /// Another change is in progress on the same rows; retry after a short delay.
     Busy,
     /// This server does not own the shard.
     NotOwner,
-    /// The server failed (its store refused, or its rules were broken); the text says what happened.
+    /// The server failed (a store error or a broken invariant); the text describes the failure.
     Server { errno: i32, message: String },
-    /// To `RecordSize`: this server has been at work for so short a time that clients of the one before it, which may
-    /// write the file too, need not have told it so yet. They have in so many milliseconds.
+    /// To `RecordSize`: this server started so recently that clients of the previous server, which may write the file
+    /// too, may not have reported it yet. They will have done so after this many milliseconds.
     WritersUnknown { milliseconds: u32 },
 }

@@ -1,4 +1,4 @@
-//! Frames: how a message is cut out of a stream of bytes.
+//! Frames: the boundaries of messages in a stream of bytes.
 //!
 //! ```text
 //! offset 0  u32 little-endian  length of the body, at most FRAME_BYTES_MAX
@@ -11,8 +11,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub const HEADER_BYTES: usize = 8;
 
-/// Holds the largest inline write (1 MiB) and the largest listing with room to spare; a length above it is garbage
-/// and ends the connection before anything is allocated.
+/// Holds the largest inline write (1 MiB) and the largest listing with a margin. A larger length is garbage and ends
+/// the connection before anything is allocated.
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameE
     Ok(())
 }
 
-/// Appends a message that is encoded already (a recorded answer, say) as one frame to `out`.
+/// Appends a message that is already encoded (for example a recorded reply) as one frame to `out`.
 pub fn encode_body(body: &[u8], out: &mut Vec<u8>) -> Result<(), FrameError> {
     if body.len() > FRAME_BYTES_MAX {
         return Err(FrameError::TooLong(body.len()));
@@ -74,7 +74,7 @@ pub fn decode<M: DeserializeOwned>(header: &[u8; HEADER_BYTES], body: &[u8]) -> 
     }
 }
 
-/// Cuts the first whole frame off `buffer`, if there is one: its message and how many bytes it took.
+/// Decodes the first complete frame of `buffer`, if there is one, and returns its message and its length.
 pub fn take<M: DeserializeOwned>(buffer: &[u8]) -> Result<Option<(M, usize)>, FrameError> {
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! The handshake of a connection: server and client prove to each other that they hold the same key, and agree on version,
-//! volume, purpose, session and worker. `rfcs/0006-handshake.md` has the reasons.
+//! The handshake of a connection: server and client prove to each other that they hold the same key, and agree on
+//! version, volume, purpose, session and worker. `rfcs/0006-handshake.md` gives the reasons.
 //!
 //! ```text
 //! server → client   Greeting   version, volume, nonce
@@ -7,19 +7,19 @@
 //! server → client   Answer     sealed: Welcome; or, in the clear, the reason of a refusal
 //! ```
 //!
-//! `Offer` and `Welcome` are the payloads of the two messages of a Noise handshake ([`exchange`]) whose pre-shared key is the
-//! volume's or the host's, and whose prologue binds everything that was said in the clear. Over TCP all further bytes are
-//! records of that exchange ([`crate::record`]). Over a Unix socket they are frames in the clear, because there each side has
-//! asked the kernel for the other's user before it sent anything.
+//! `Offer` and `Welcome` are the payloads of the two messages of a Noise handshake ([`exchange`]). Its pre-shared key
+//! is the volume's or the host's, and its prologue binds everything that was sent in the clear. Over TCP all further
+//! bytes are records of that exchange ([`crate::record`]). Over a Unix socket they are frames in the clear, because
+//! each side has obtained the other's uid from the kernel before it sent anything.
 
 pub mod exchange;
 
 use serde::{Deserialize, Serialize};
 
-/// Chosen by the server for each connection: with it in the prologue, a recorded `Hello` is of no use.
+/// Chosen by the server for each connection. It is part of the prologue, so a recorded `Hello` cannot be replayed.
 pub type Nonce = [u8; 16];
 
-/// A key that is shared with a server: the volume's own, or that of a host.
+/// A key shared with a server: the volume's own, or a host's.
 #[derive(Clone, PartialEq, Eq)]
 pub struct VolumeKey(pub [u8; 32]);
 
@@ -29,7 +29,7 @@ impl std::fmt::Debug for VolumeKey {
     }
 }
 
-/// Which key a client holds, by the number that the server knows it by.
+/// The number by which the server identifies the key that a client holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KeyId(pub u64);
 
@@ -44,10 +44,10 @@ impl std::fmt::Display for KeyId {
     }
 }
 
-/// The largest `Hello`, in bytes: a server reads no more from a peer that has proved nothing.
+/// The largest `Hello`, in bytes: a server reads no more from an unauthenticated peer.
 pub const HELLO_BYTES_MAX: usize = 512;
 
-/// The largest `Answer`, in bytes: a Noise message of the largest size, and its frame.
+/// The largest `Answer`, in bytes: the largest Noise message and its frame.
 pub const ANSWER_BYTES_MAX: usize = 66_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +57,8 @@ pub struct Greeting {
     pub nonce: Nonce,
 }
 
-/// Why a client comes. An embedded server, whose kernel caches freely, admits observers only.
+/// The access that a client requests. An embedded server, whose kernel caches without restriction, admits only
+/// observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// May change the volume.
@@ -66,8 +67,8 @@ pub enum Purpose {
     Observe,
 }
 
-/// What a connection runs over. It is not sent: each side knows, and the prologue binds it, so that a handshake for a Unix
-/// socket, which no records follow, cannot be relayed to a TCP listener.
+/// The transport of a connection. It is not sent: each side knows it, and the prologue binds it, so that a handshake
+/// for a Unix socket, which no records follow, cannot be relayed to a TCP listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// A Unix socket.
@@ -78,26 +79,27 @@ pub enum Channel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// First in every version, so that a server can name another one in its refusal.
+    /// First in every version, so that a server can name its own version when it refuses the client.
     pub version: u16,
     pub volume: [u8; 16],
     pub key: KeyId,
     pub purpose: Purpose,
     pub session: u64,
-    /// The worker that the client wants to talk to.
+    /// The worker to which the client connects.
     pub worker: u16,
     /// The first message of the exchange, with an [`Offer`].
     #[serde(with = "crate::octets")]
     pub sealed: Vec<u8>,
 }
 
-/// What a client says under the key.
+/// The client's message under the key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Over a Unix socket: the client would take a shared-memory slot (`varve_env::shm_slot`), whose descriptor then
-    /// comes with the first byte of the answer.
+    /// Over a Unix socket: the client accepts a shared-memory slot (`varve_env::shm_slot`), whose descriptor then comes
+    /// with the first byte of the answer.
     pub shm_slot: bool,
-    /// Reserved for a proof of the user that a client speaks for. Empty in this version; a server refuses any other.
+    /// Reserved for a proof of the user on whose behalf a client calls. Empty in this version; a server refuses any
+    /// other value.
     #[serde(with = "crate::octets")]
     pub credential: Vec<u8>,
 }
@@ -107,33 +109,33 @@ pub struct Offer {
 pub enum Answer {
     /// The second message of the exchange, with a [`Welcome`].
     Sealed(#[serde(with = "crate::octets")] Vec<u8>),
-    /// In the clear: nobody has proved anything yet. A client reports it and does nothing else on the strength of it.
+    /// In the clear, because neither side is authenticated yet. The client logs the reason and does not act on it.
     Refused { reason: String },
-    /// In the clear: there is no room for the connection now; there may be when the client comes again.
+    /// In the clear: the server has reached its limit of connections. The client may retry later.
     Crowded { reason: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Welcome {
     Accepted {
-        /// A number that the server has chosen at its start: another one is another server, which has not heard of what the
-        /// client has open.
+        /// A number that the server chose when it started. A different number means that the server was restarted and
+        /// does not know which files the client has open.
         server: u64,
         shards: u16,
         inline_limit: u32,
         sync_interval_ms: u32,
         owner_uid: u32,
-        /// Which worker owns each shard: an index into `workers`.
+        /// The owner of each shard: an index into `workers`.
         owners: Vec<u16>,
-        /// Where each worker listens.
+        /// The address of each worker.
         workers: Vec<WorkerAddress>,
-        /// The server is inside a mount and serves it alone.
+        /// The server runs inside a mount and serves only that mount.
         embedded: bool,
     },
     Refused {
         reason: String,
     },
-    /// There is no room for the client now; there may be when it comes again.
+    /// The server has reached its limit of clients. The client may retry later.
     Crowded {
         reason: String,
     },
@@ -147,10 +149,11 @@ pub struct WorkerAddress {
     pub tcp: Option<String>,
 }
 
-/// Longest reason that is shown of a peer's, in characters.
+/// Longest part of a peer's reason that is shown, in characters.
 const REASON_CHARS_MAX: usize = 600;
 
-/// A peer's reason as it may be shown: a peer that has proved nothing might send escapes for the terminal, or a book.
+/// A peer's reason in a form that is safe to show: an unauthenticated peer might send terminal escapes or an
+/// excessively long text.
 pub fn printable(reason: &str) -> String {
     let shown = |char: char| if char.is_control() { '\u{fffd}' } else { char };
     reason.chars().take(REASON_CHARS_MAX).map(shown).collect()

@@ -1,8 +1,8 @@
-//! What machines say to each other: calls and replies, their bytes, the handshake. Sans-I/O: nothing here reads a
-//! socket. `formats/wire.md` shows the bytes.
+//! The protocol between machines: calls and replies, their encoding, and the handshake. Sans-I/O: this crate reads and
+//! writes no socket. `formats/wire.md` documents the bytes.
 //!
-//! A connection begins with [`handshake`], then carries frames ([`frame`]), over TCP in records ([`record`]): requests one way,
-//! responses the other, matched by the request's number, answered in any order.
+//! A connection begins with [`handshake`] and then carries frames ([`frame`]), over TCP inside records ([`record`]).
+//! Requests go one way and responses the other. Responses carry the number of their request and come in any order.
 
 mod append;
 pub mod calls;
@@ -19,5 +19,5 @@ pub use calls::{
 };
 pub use nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireTime};
 
-/// Raised whenever bytes on the wire change their meaning; a server refuses other versions in the handshake.
+/// Incremented whenever bytes on the wire change their meaning. A server refuses other versions in the handshake.
 pub const VERSION: u16 = 8;

@@ -1,5 +1,5 @@
-//! The shared nouns as they look on the wire. Made for the wire: the nouns themselves know no serialization, so that
-//! a table row and a message can change apart from each other.
+//! Wire representations of the shared types. The types in `varve-types` have no serialization, so table rows and
+//! messages can change independently.
 
 use serde::{Deserialize, Serialize};
 use varve_types::{
@@ -180,7 +180,7 @@ impl From<WireCredentials> for Credentials {
     }
 }
 
-/// A directory's partition map as its words; the reader checks it against the volume's shard count.
+/// A directory's partition map as its words; the receiver checks it against the volume's shard count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireMap(pub Vec<u64>);
 
@@ -191,7 +191,7 @@ impl From<&PartitionMap> for WireMap {
 }
 
 impl WireMap {
-    /// `None` where the words are not a map of a volume with so many shards.
+    /// `None` if the words are not a map of a volume with this number of shards.
     pub fn to_map(&self, shards: ShardCount) -> Option<PartitionMap> {
         PartitionMap::from_words(shards, self.0.clone())
     }

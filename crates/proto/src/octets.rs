@@ -1,5 +1,5 @@
-//! Bytes as a whole, for `#[serde(with)]`: a `Vec<u8>` by itself goes through serde as a list of numbers, one by one. On the
-//! wire both are the same: the number of bytes, and then the bytes.
+//! Byte strings for `#[serde(with)]`. By default serde handles a `Vec<u8>` as a list of numbers, one at a time. The
+//! encoding is the same for both: the number of bytes, then the bytes.
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -63,7 +63,7 @@ mod tests {
         data: Option<Vec<u8>>,
     }
 
-    /// Promise: on the wire, bytes as a whole are what a list of them is.
+    /// Promise: a byte string has the same encoding as a list of its bytes.
     #[test]
     fn octets_encode_like_byte_vectors() {
         for (name, data) in [(vec![], None), (vec![0; 300], Some(vec![])), (b"name".to_vec(), Some(vec![200; 5]))] {

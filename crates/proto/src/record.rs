@@ -1,33 +1,34 @@
 //! Records: the bytes of a TCP connection after its handshake, sealed and authenticated. A state machine without I/O.
 //!
 //! ```text
-//! offset 0  u16 little-endian  length of what follows, 17 to 65,535
+//! offset 0  u16 little-endian  length of the ciphertext, 17 to 65,535
 //!        2  ciphertext         a Noise transport message: 1 to 65,519 bytes of the stream, and a tag of 16
 //! ```
 //!
-//! Frames ([`crate::frame`]) are cut into records without regard to their borders. Each direction has a key of its own and
-//! counts its records: the count is the nonce and is not sent, so a record that is left out, repeated, exchanged for another
-//! or sent back to its sender does not open. After every [`REKEY_RECORDS`] records a direction derives its next key. The
-//! first record that does not open ends the connection.
+//! Frames ([`crate::frame`]) are split into records without regard to frame boundaries. Each direction has its own key
+//! and counts its records. The count is the nonce and is not sent, so decryption fails for a record that is left out,
+//! repeated, reordered or sent back to its sender. After every [`REKEY_RECORDS`] records a direction derives its next
+//! key. The first record that fails to decrypt ends the connection.
 
 use snow::TransportState;
 
-/// Before each record.
+/// Length of the header of each record.
 pub const HEADER_BYTES: usize = 2;
 
 const TAG_BYTES: usize = 16;
 
-/// Bytes of a record, without its header: what a Noise message may have.
+/// Largest length of a record without its header: the largest Noise message.
 pub const RECORD_BYTES_MAX: usize = 65_535;
 
-/// Bytes of the stream that one record carries at most.
+/// Largest number of stream bytes in one record.
 pub const PLAIN_BYTES_MAX: usize = RECORD_BYTES_MAX - TAG_BYTES;
 
-/// Bytes of the stream that this program puts into one record: a peer has a record whole before it opens it.
+/// Stream bytes that this implementation puts into one record. A peer must receive a whole record before it can decrypt
+/// it.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// Records of a direction under one key, at most 4 GiB. ChaCha20-Poly1305 would stand far more; a key
-/// that leaks from memory then opens less.
+/// Records of a direction under one key, at most 4 GiB. ChaCha20-Poly1305 allows far more; the limit bounds how much a
+/// key that leaks from memory can decrypt.
 pub const REKEY_RECORDS: u64 = 1 << 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +46,7 @@ pub enum RecordError {
     Unsealed(String),
 }
 
-/// Both directions of a connection, as one of its sides has them.
+/// Both directions of a connection, from the view of one side.
 pub struct Records {
     transport: Box<TransportState>,
     sealed: u64,
@@ -64,7 +65,7 @@ impl Records {
         Records { transport: Box::new(transport), sealed: 0, opened: 0, ended: false }
     }
 
-    /// Appends `plain` to `out` as the next records.
+    /// Encrypts `plain` and appends it to `out` as the next records.
     pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         for piece in plain.chunks(PIECE_BYTES) {
             let bytes = piece.len() + TAG_BYTES;
@@ -82,8 +83,8 @@ impl Records {
         Ok(())
     }
 
-    /// Opens the first whole record of `received`: appends its bytes to `plain` and returns how many it took of `received`;
-    /// 0 if the record is not all there.
+    /// Decrypts the first complete record of `received`, appends its bytes to `plain`, and returns how many bytes of
+    /// `received` it consumed; 0 if the record is incomplete.
     pub fn open(&mut self, received: &[u8], plain: &mut Vec<u8>) -> Result<usize, RecordError> {
         if self.ended {
             return Err(RecordError::Ended);
@@ -112,7 +113,7 @@ impl Records {
         Ok(HEADER_BYTES + bytes)
     }
 
-    /// Opens all whole records of `received` and takes them out of it.
+    /// Decrypts all complete records of `received` and removes them from it.
     pub fn open_all(&mut self, received: &mut Vec<u8>, plain: &mut Vec<u8>) -> Result<(), RecordError> {
         let mut taken = 0;
         loop {

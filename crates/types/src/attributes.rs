@@ -1,4 +1,4 @@
-//! What stat shows of a file, and what setattr may change.
+//! The attributes that stat returns, and those that setattr may change.
 
 /// The type of a file, as in the upper bits of `st_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// Before any other: of what has not happened.
+    /// Earlier than every other timestamp: the time of an event that has not happened.
     pub const NEVER: Timestamp = Timestamp { seconds: i64::MIN, nanoseconds: 0 };
 }
 
@@ -59,7 +59,7 @@ pub struct Attributes {
     pub mode: Mode,
     pub uid: u32,
     pub gid: u32,
-    /// Names of a file; for a directory 2 plus its subdirectories.
+    /// Number of hard links of a file; for a directory, 2 plus the number of its subdirectories.
     pub nlink: u32,
     pub size: u64,
     /// Device number of a character or block device, else 0 (the encoding of Linux's `dev_t`, 32 bits).
@@ -71,10 +71,10 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// The links of a directory whose subdirectories are not counted; counted ones are 2 at least.
+    /// Link count of a directory whose subdirectories are not counted. A counted link count is at least 2.
     pub const NLINK_UNKNOWN: u32 = 1;
 
-    /// 512-byte blocks as `st_blocks` counts them, for content whose allocation is not asked of the store.
+    /// 512-byte blocks as `st_blocks` counts them, for content whose allocation is not queried from the store.
     pub fn blocks(&self) -> u64 {
         self.size.div_ceil(512)
     }
@@ -87,7 +87,7 @@ pub enum SetTime {
     To(Timestamp),
 }
 
-/// What a setattr changes; `None` leaves a field alone.
+/// The changes of a setattr; `None` leaves a field unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     pub mode: Option<Mode>,

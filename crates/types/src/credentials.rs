@@ -1,4 +1,4 @@
-//! In whose name a call is made.
+//! The user and groups on whose behalf a call is made.
 
 /// A caller's effective user, group and supplementary groups, as the permission rules of POSIX.1-2024 4.7 use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Credentials {
 
 impl Credentials {
     pub const ROOT_UID: u32 = 0;
-    /// Linux's NGROUPS_MAX is 65,536; a list this long already costs 4 KiB a call.
+    /// Linux's NGROUPS_MAX is 65,536. A list of 1,024 groups already adds 4 KiB to each call.
     pub const GROUPS_MAX: usize = 1024;
 
     pub fn root() -> Credentials {

@@ -1,9 +1,9 @@
-//! The errors a file system call can end with. `varve-meta`'s `namespace` chooses them; frontends turn them into an
-//! `int`.
+//! The errors with which a file system call can fail. `varve-meta`'s `namespace` module chooses them; frontends
+//! translate them to an `int`.
 
 macro_rules! errnos {
     ($($name:ident = $number:literal, $text:literal;)*) => {
-        /// A Linux errno that Varve can answer with. The number is Linux's, the same on the wire.
+        /// A Linux errno that Varve can return. The number is Linux's, on the wire too.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         pub enum Errno {
             $(#[doc = $text] #[error($text)] $name,)*

@@ -1,4 +1,4 @@
-//! Identifiers. Each is a newtype, so that a shard can never be passed where an inode is meant.
+//! Identifiers. Each is a newtype, so the compiler rejects a shard id in place of an inode id.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// How many shards a volume has: a power of two from 1 to 4096, fixed at format.
+/// The number of shards of a volume: a power of two from 1 to 4096, fixed at format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardCount(u16);
 
@@ -29,7 +29,7 @@ impl ShardCount {
         self.0
     }
 
-    /// log2 of the count: how often a directory's hash space can be halved before every shard has a part.
+    /// log2 of the count: how often a directory's hash space can be halved before every shard holds a partition.
     pub fn depth_max(self) -> u8 {
         self.0.trailing_zeros() as u8
     }
@@ -39,24 +39,25 @@ impl ShardCount {
     }
 }
 
-/// A file or directory, for as long as the volume exists: the shard that made it in the top 16 bits, a counter that
-/// never repeats below. The root directory is 1 (shard 0, counter 1).
+/// Identifies a file or directory for the lifetime of the volume. The top 16 bits are the shard that created it; the
+/// low 48 bits are a counter that never repeats. The root directory is 1 (shard 0, counter 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(pub u64);
 
 impl InodeId {
     pub const ROOT: InodeId = InodeId(1);
-    /// Counters above this would spill into the shard's bits.
+    /// A larger counter would overflow into the shard's bits.
     pub const COUNTER_MAX: u64 = (1 << 48) - 1;
 
     /// # Panics
-    /// If `counter` is above [`InodeId::COUNTER_MAX`]: 2^48 inodes a shard is a broken invariant, not an input.
+    /// If `counter` is above [`InodeId::COUNTER_MAX`]: 2^48 inodes in a shard are a broken invariant, not an input.
     pub fn new(shard: ShardId, counter: u64) -> InodeId {
         assert!(counter <= Self::COUNTER_MAX, "inode counter {counter} of shard {shard} overflows 48 bits");
         InodeId((u64::from(shard.0) << 48) | counter)
     }
 
-    /// The shard that made this inode: a directory's home, and where an inode row lives once there is one.
+    /// The shard that created this inode. It is the home of a directory, and it holds the inode row of a file once
+    /// there is one.
     pub fn shard(self) -> ShardId {
         ShardId((self.0 >> 48) as u16)
     }
@@ -68,16 +69,16 @@ impl fmt::Display for InodeId {
     }
 }
 
-/// One ownership of a shard; the next owner has exactly the next epoch.
+/// Number of one ownership of a shard. The next owner has exactly the next epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// One client process's stay with a server, chosen at random by the client. 0 is never a session.
+/// A session of one client process with a server. The client chooses the number at random; 0 is never a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// Counts how often the content that a row has was replaced, or left the row for a backing file; a writer that holds an older
-/// one must look again. It wraps around.
+/// Counts how often the content in a row was replaced or moved from the row to a backing file. A writer with an older
+/// generation must read the row again. The counter wraps around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayoutGeneration(pub u32);
 

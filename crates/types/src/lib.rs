@@ -1,7 +1,7 @@
-//! The nouns every room shares: ids, names, attributes, partitions, credentials, errno, volume settings.
+//! The types that all crates share: ids, names, attributes, partitions, credentials, errno, volume settings.
 //!
-//! No I/O, no serialization, no clock: a type here says what a thing *is*. How it looks on the wire is `varve-proto`'s
-//! business and how it looks in a table is `varve-meta`'s `tables` room's.
+//! This crate has no I/O, no serialization and no clock: a type here only defines what a value means. `varve-proto`
+//! defines its encoding on the wire, and `varve-meta`'s `tables` module defines its encoding in a table.
 
 mod attributes;
 mod credentials;

@@ -5,8 +5,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// One component of a path: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..` (POSIX.1-2024 3.141; bytes above 127
-/// are as good as any). A request asks for its name's hash many times and keeps it in many places, so the hash is
-/// worked out once and clones share the bytes.
+/// are allowed). A request uses the hash of its name many times and stores the name in several places, so the hash is
+/// computed once and clones share the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Name {
     hash: NameHash,
@@ -47,8 +47,7 @@ impl Name {
     }
 }
 
-/// Of the bytes: [`NameHash`] is without a seed, and whoever chooses names could have all of them meet in one place of a
-/// map.
+/// Hashes the bytes, not [`NameHash`]: that has no seed, so a user could choose names that all collide in a map.
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.bytes.hash(state);
@@ -79,9 +78,9 @@ impl fmt::Display for Name {
     }
 }
 
-/// Where a name stands in its directory: the upper 63 bits of XXH3-64 of its bytes, never below
-/// [`NameHash::FIRST`]. It orders the rows of a directory, decides the partition, and serves as readdir cookie
-/// (63 bits, because `d_off` is signed; the values below `FIRST` stand for the start, `.` and `..`).
+/// The position of a name in its directory: the upper 63 bits of XXH3-64 of its bytes, never below [`NameHash::FIRST`].
+/// It orders the rows of a directory, determines the partition, and serves as readdir cookie (63 bits, because `d_off`
+/// is signed; the values below `FIRST` stand for the start, `.` and `..`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameHash(pub u64);
 

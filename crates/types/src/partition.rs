@@ -1,10 +1,10 @@
-//! GIGA+ partitions (GIGA+, FAST'11): how a directory's hash space is cut and which shard has which piece.
+//! GIGA+ partitions (GIGA+, FAST'11): how a directory's hash space is split and which shard holds which partition.
 //!
-//! The hash space of a directory is halved again and again. Partition 0 begins as the whole space. When partition `i`
-//! of depth `d` splits, it keeps the lower half and partition `i + 2^d` gets the upper half; both then have depth
-//! `d + 1`. So the low `d` bits of an index are the path of halvings, first halving lowest, and a map is one bit an
-//! index. Depth ends at log2 of the shard count: a directory has at most one partition in each shard, and the shard of
-//! a partition is computed, `(home + index) mod shards`.
+//! Splits halve the hash space of a directory repeatedly. Partition 0 begins as the whole space. When partition `i` of
+//! depth `d` splits, it keeps the lower half and partition `i + 2^d` gets the upper half; both then have depth `d + 1`.
+//! So the low `d` bits of an index are the path of halvings, first halving lowest, and a map has one bit per index. The
+//! largest depth is log2 of the shard count: a directory has at most one partition in each shard. The shard of a
+//! partition is computed: `(home + index) mod shards`.
 
 use crate::{NameHash, ShardCount, ShardId};
 use smallvec::{SmallVec, smallvec};
@@ -35,12 +35,13 @@ impl PartitionIndex {
         })
     }
 
-    /// The partition that this one was cut from; the first was cut from nothing and answers itself.
+    /// The partition that this one was split from. The first partition was split from none and returns itself.
     pub fn cut_from(self) -> PartitionIndex {
         if self == Self::FIRST { self } else { PartitionIndex(self.0 & !(1 << (15 - self.0.leading_zeros()))) }
     }
 
-    /// The depth at which this partition was cut off: its source's before that split. 0 for the first, never cut off.
+    /// The depth at which this partition was split off: the depth of its source before that split. 0 for the first
+    /// partition, which was never split off.
     pub fn depth_of_cut(self) -> u8 {
         (16 - self.0.leading_zeros() as u8).saturating_sub(1)
     }
@@ -52,7 +53,7 @@ impl PartitionIndex {
 
     /// The hashes that this partition holds at `depth`.
     pub fn range(self, depth: u8) -> HashRange {
-        // The first halving decides the highest bit of the hash and is the lowest bit of the index.
+        // The first halving decides the highest bit of the hash and the lowest bit of the index.
         let prefix = if depth == 0 { 0 } else { u64::from(self.0.reverse_bits() >> (16 - depth)) };
         let width = NameHash::BITS - depth;
         HashRange { first: NameHash(prefix << width), last: NameHash((prefix << width) | ((1 << width) - 1)) }
@@ -74,12 +75,12 @@ impl HashRange {
     }
 }
 
-/// Which partitions of one directory exist. May be old: maps only ever gain bits, so the union of two maps of one
-/// directory is at least as new as either.
+/// The set of existing partitions of one directory. It may be out of date. Maps only ever gain bits, so the union of
+/// two maps of one directory is at least as new as either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionMap {
     shards: ShardCount,
-    /// Bit `i` of word `i / 64` says that partition `i` exists. Bit 0 always does.
+    /// Bit `i % 64` of word `i / 64` is set if partition `i` exists. Bit 0 is always set.
     words: SmallVec<[u64; 1]>,
 }
 
@@ -91,8 +92,8 @@ impl PartitionMap {
         PartitionMap { shards, words }
     }
 
-    /// `None` where the words are not a map of so many shards: wrong length, bit 0 missing, a partition without the
-    /// one it was cut from, or one beyond the shards.
+    /// `None` if the words are not a map for this number of shards: wrong length, bit 0 missing, a partition without
+    /// the one it was split from, or a partition beyond the shards.
     pub fn from_words(shards: ShardCount, words: Vec<u64>) -> Option<PartitionMap> {
         let map = PartitionMap { shards, words: SmallVec::from_vec(words) };
         let count = usize::from(shards.get());
@@ -120,7 +121,7 @@ impl PartitionMap {
         self.words[usize::from(index.0 / 64)] |= 1 << (index.0 % 64);
     }
 
-    /// Learns what `other`, a map of the same directory, knows.
+    /// Adds the partitions of `other`, a map of the same directory.
     pub fn merge(&mut self, other: &PartitionMap) {
         assert_eq!(self.shards, other.shards, "maps of different volumes");
         self.words.iter_mut().zip(&other.words).for_each(|(mine, theirs)| *mine |= theirs);

@@ -1,4 +1,4 @@
-//! What is chosen when a volume is formatted, and no program changes.
+//! Settings that are chosen when a volume is formatted and never change.
 
 use crate::{ShardCount, VolumeId};
 use std::time::Duration;
@@ -9,25 +9,26 @@ pub struct VolumeSettings {
     pub id: VolumeId,
     pub name: String,
     pub shards: ShardCount,
-    /// Entries above which a partition is cut in half.
+    /// Number of entries above which a partition is split.
     pub split_threshold: u64,
-    /// Bytes up to which a file's content stays in its row.
+    /// Largest content, in bytes, that is kept in a file's row.
     pub inline_limit: u32,
-    /// How long an acknowledged change may wait for its fsync; zero: fsynced before every reply.
+    /// The longest time for which an acknowledged change may wait for its fsync. Zero: the server calls fsync before
+    /// every reply.
     pub sync_interval: Duration,
-    /// The user the volume belongs to: root's volumes serve everyone, another user's serve that user alone.
+    /// The owner of the volume. A volume of root serves all users; a volume of another user serves only that user.
     pub owner_uid: u32,
 }
 
 impl VolumeSettings {
     pub const SHARDS_DEFAULT: u16 = 64;
     pub const SPLIT_THRESHOLD_DEFAULT: u64 = 8_000;
-    /// Below this a directory would be cut into single names.
+    /// With a smaller threshold a directory would be split into single names.
     pub const SPLIT_THRESHOLD_MIN: u64 = 2;
-    /// What a volume file, whose numbers have signs, can say.
+    /// The largest value of a volume file, whose numbers are signed.
     pub const SPLIT_THRESHOLD_MAX: u64 = i64::MAX as u64;
     pub const INLINE_LIMIT_DEFAULT: u32 = 64 * 1024;
-    /// Rows above this make every batch and every compaction heavy; beyond it a backing file is faster anyway.
+    /// Larger rows make every batch and every compaction expensive, and a backing file is faster for them anyway.
     pub const INLINE_LIMIT_MAX: u32 = 1024 * 1024;
     pub const SYNC_INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
     pub const SYNC_INTERVAL_MAX: Duration = Duration::from_secs(300);

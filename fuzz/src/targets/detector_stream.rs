@@ -1,7 +1,8 @@
-//! What detectors and the service say to each other over TCP.
+//! The TCP protocol between detectors and the service.
 //!
-//! Input: `H` and a header; `C` and what a client says, `S` and what a service says, each as kind, flags, length of the head
-//! (2 bytes), head, body, without the checksums that mutation would not get past; `R` and the records of a writer's report.
+//! Input: `H` and a header; `C` and a client's message, `S` and a service's message, each as kind, flags, length of the
+//! head (2 bytes), head, body, without the checksums, which mutations would break; `R` and the records of a writer's
+//! report.
 
 use super::choice;
 use varve_detector::journal::{decode_records, encode};

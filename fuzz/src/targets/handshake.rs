@@ -1,8 +1,7 @@
-//! The handshake, from both sides: what an unauthenticated connection may send to a server, and what a false server may
-//! answer.
+//! The handshake, from both sides: messages of an unauthenticated client to a server, and answers of a false server.
 //!
-//! Input: `H` and the body of a `Hello`, taken by a server with a fixed key and nonce; `A` and the body of an `Answer`, taken by a
-//! client that has just asked.
+//! Input: `H` and the body of a `Hello`, read by a server with a fixed key and nonce; `A` and the body of an `Answer`,
+//! read by a client that has just sent its `Hello`.
 
 use super::choice;
 use varve_proto::frame::{self, HEADER_BYTES};
@@ -46,7 +45,7 @@ fn accepts(hello: Hello) -> bool {
     responder.finish(&Welcome::Refused { reason: "no".into() }).is_ok()
 }
 
-/// No answer is believed that was not made with the key for this very question; a refusal is read.
+/// A client accepts no answer that was not made with the key for this `Hello`; it reads a refusal.
 fn believes(answer: Answer) -> bool {
     let hello = Hello {
         version: varve_proto::VERSION,

@@ -1,6 +1,7 @@
-//! The journal of a detector's run, which a crash may have cut anywhere.
+//! The journal of a detector run, which a crash may have truncated anywhere.
 //!
-//! Input: `J` and a journal, `E` and the payload of one of its records, which mutation would not get past the checksum.
+//! Input: `J` and a journal, or `E` and the payload of one of its records, because a mutated record would fail its
+//! checksum.
 
 use super::choice;
 use varve_detector::catalog::Catalog;
@@ -16,7 +17,7 @@ pub fn reads(bytes: &[u8]) -> bool {
             let mut record = Vec::new();
             encode(&entry, &mut record);
             let again = decode_entry(&record[4..record.len() - 8]);
-            // Not numbers differ from themselves.
+            // NaNs are not equal to themselves.
             assert_eq!(format!("{:?}", again.expect("what was written is read")), format!("{entry:?}"));
             let mut description = DatasetSpec::new(ElementType::U16, vec![4, 4]);
             description.scalars = vec!["one".into(), "other".into()];
@@ -30,7 +31,7 @@ pub fn reads(bytes: &[u8]) -> bool {
     }
 }
 
-/// Tables reach up to the highest frame, and a run takes none that is far above all others.
+/// A table extends to its highest frame, so a run accepts no frame far above all others.
 fn is_near(entry: &JournalEntry) -> bool {
     const NEAR: u64 = 1000;
     match entry {

@@ -1,4 +1,4 @@
-//! Layout files of detector runs: XML, and what becomes of it in a run that has a scalar and a value.
+//! Layout files of detector runs: XML, applied to a run that has a scalar and a value.
 
 use varve_detector::dataset_spec::{DatasetSpec, RunValue, Structure};
 use varve_detector::hdf5::ElementType;
@@ -11,7 +11,7 @@ pub fn reads(bytes: &[u8]) -> bool {
             let mut description = DatasetSpec::new(ElementType::U8, vec![2, 2]);
             description.values.insert("Model".into(), RunValue::Text("Eiger".into()));
             description.structure = Structure::Layout(layout);
-            // Whatever it says, it is either a file's structure or refused.
+            // Any parsed layout is either a valid file structure or refused.
             description.check().is_ok()
         }
         Err(bad) => {

@@ -1,4 +1,4 @@
-//! What a log directory holds.
+//! The files of a log directory.
 //!
 //! Input: `F` and a file's header, `S` and a seal, `M` and a mark, `R` and a record, or `B` and a batch's body.
 
@@ -20,7 +20,7 @@ pub fn reads(bytes: &[u8]) -> bool {
     }
 }
 
-/// With the checksum at the end of `length` bytes made right, so that a fuzzer gets beyond it.
+/// Corrects the checksum at the end of `length` bytes, so that a fuzzer passes it.
 fn resealed(bytes: &[u8], length: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if bytes.len() >= length {

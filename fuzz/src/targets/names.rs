@@ -1,4 +1,4 @@
-//! Names that people and directories give.
+//! Names that come from users and from directories.
 //!
 //! Input: `E` and a name of an entry, `U` and the URL of a store, `M` and mount options, `O` and the name of a file
 //! among the tables.
@@ -27,19 +27,19 @@ pub fn reads(bytes: &[u8]) -> bool {
     }
 }
 
-/// Without a runtime, the store does its work where it is called.
+/// Without a runtime, the store works on the calling thread.
 const AT_ONCE: &str = "nothing to wait for";
 
 fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// Objects are listed under the names they are found by, whatever else lies in the store.
+/// An object is listed under the name by which it is found, whatever other files are in the store.
 fn reads_object_name(name: &[u8]) -> bool {
     thread_local! {
         static STORE: RefCell<Option<(TempDir, PosixStore)>> = const { RefCell::new(None) };
     }
-    // Only what a file can be called can be found in a directory.
+    // A directory can contain only valid file names.
     let a_file_name = (1..256).contains(&name.len()) && !name.iter().any(|byte| matches!(byte, 0 | b'/'));
     if !a_file_name || matches!(name, b"." | b"..") {
         return false;

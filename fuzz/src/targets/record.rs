@@ -1,7 +1,7 @@
 //! Records of a connection.
 //!
-//! Input: `R` and bytes that come instead of records; `S`, the length of pieces, and bytes to be sent in records, which arrive in
-//! such pieces; `X`, a place, a mask and such bytes, of whose records that place is changed.
+//! Input: `R` and bytes in place of records; `S`, the length of pieces, and bytes to be sent in records, which arrive
+//! in such pieces; `X`, a position, a mask and bytes, whose records are changed at that position.
 
 use super::choice;
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use varve_proto::handshake::{Channel, KeyId, Offer, Purpose, VolumeKey, Welcome}
 use varve_proto::record::Records;
 
 thread_local! {
-    /// Ends that have not failed yet: an exchange takes far longer than a record.
+    /// Endpoints that have not failed yet: a key exchange takes far longer than a record.
     static ENDS: RefCell<Option<(Records, Records)>> = const { RefCell::new(None) };
 }
 
@@ -36,7 +36,7 @@ pub fn reads(bytes: &[u8]) -> bool {
     let read = match choice(bytes) {
         Some((b'R', noise)) => {
             let mut plain = Vec::new();
-            // Nothing, or the beginning of a record that never ends, or an error; never bytes.
+            // Decrypts nothing, or reads the beginning of a record that never ends, or fails; never yields bytes.
             let _ = server.open_all(&mut noise.to_vec(), &mut plain);
             assert!(plain.is_empty(), "noise was opened");
             return false;
@@ -72,7 +72,7 @@ fn changed(client: &mut Records, server: &mut Records, at: usize, mask: u8, plai
     let at = at % sealed.len();
     sealed[at] ^= mask;
     let mut opened = Vec::new();
-    // A length that grew waits for more.
+    // A record with a longer length waits for more bytes.
     let _ = server.open_all(&mut sealed, &mut opened);
     assert!(opened.len() < plain.len() && plain.starts_with(&opened), "a record that was changed was opened");
     true

@@ -24,7 +24,7 @@ fn reads_key(bytes: &[u8]) -> bool {
 
 fn reads_row(kind: Kind, bytes: &[u8]) -> bool {
     let Ok(row) = decode_row(kind, bytes) else { return false };
-    // Numbers may come in longer forms than they are written in, so only what is meant is compared.
+    // Numbers may be encoded in longer forms than those that are written, so only the decoded rows are compared.
     let again = decode_row(kind, &encode_row(&row));
     assert_eq!(again.as_ref(), Ok(&row), "what is read is written and read again");
     true

@@ -1,6 +1,6 @@
-//! What comes from detectors of others, and their files.
+//! Streams of third-party detectors, and their files.
 //!
-//! Input: `M` and a message of stream2, `C` and a CBF file, `H` and what a ZeroMQ peer sends first.
+//! Input: `M` and a message of stream2, `C` and a CBF file, `H` and the first bytes of a ZeroMQ peer.
 
 use super::choice;
 use std::io::{self, Read, Write};
@@ -28,7 +28,7 @@ fn reads_message(bytes: &[u8]) -> bool {
     match Stream2Message::decode(bytes) {
         Ok(Stream2Message::Start(start)) => {
             let again = start.encode();
-            // Not numbers differ from themselves; what is encoded anew is the same.
+            // NaNs are not equal to themselves; encoding again gives the same bytes.
             assert!(
                 matches!(Stream2Message::decode(&again), Ok(Stream2Message::Start(read)) if read.encode() == again)
             );
@@ -36,7 +36,7 @@ fn reads_message(bytes: &[u8]) -> bool {
         }
         Ok(Stream2Message::Image(image)) => {
             let names = image.channels.iter().map(|channel| channel.name.to_owned()).collect();
-            // Images of this size are as good as any, and do not take the memory that a message may claim.
+            // A small size suffices and does not take the memory that a message may claim.
             let start = SeriesStart { images: 1, height: 8, width: 8, channels: names, ..SeriesStart::default() };
             if let Ok(series) = Stream2Series::begin(start, &image, Filter::RAW) {
                 let described = series.describe(DatasetSpec::new(ElementType::U8, vec![1]));
@@ -51,7 +51,7 @@ fn reads_message(bytes: &[u8]) -> bool {
     }
 }
 
-/// Says its bytes and listens to none.
+/// Sends its bytes and ignores all it receives.
 struct ScriptedPeer<'b>(&'b [u8]);
 
 impl Read for ScriptedPeer<'_> {

@@ -1,4 +1,4 @@
-//! The volume file and its neighbours.
+//! The volume file, the server record and the key.
 //!
 //! Input: `V` and a volume file, `S` and a server record, `K` and a key.
 
@@ -35,7 +35,7 @@ pub fn reads(bytes: &[u8]) -> bool {
     }
 }
 
-/// Shows `read` a file with these bytes, in a directory that this thread keeps.
+/// Passes to `read` a file with these bytes, in a temporary directory of this thread.
 pub fn in_file(name: &str, bytes: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
     thread_local! {
         static DIRECTORY: RefCell<Option<tempfile::TempDir>> = const { RefCell::new(None) };
@@ -47,7 +47,8 @@ pub fn in_file(name: &str, bytes: &[u8], read: impl FnOnce(&Path) -> bool) -> bo
             directory
         });
         let path = directory.path().join(name);
-        // A new file each time: some file systems write an old one back to disk when it is cut and written again.
+        // Create a new file each time: some file systems write an old one back to disk when it is truncated and
+        // rewritten.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", path.display()),
             _ => std::fs::write(&path, bytes).expect("a file in it"),

@@ -1,7 +1,7 @@
-//! Messages, as frames and as bodies of sound frames.
+//! Protocol messages, as frames and as bodies of valid frames.
 //!
-//! Input: `Q` request, `P` response, `G` greeting, `H` hello, `A` answer or `W` welcome, and the body of a frame; `T` and a stream
-//! of frames.
+//! Input: `Q` request, `P` response, `G` greeting, `H` hello, `A` answer or `W` welcome, and the body of a frame; `T`
+//! and a stream of frames.
 
 use super::choice;
 use serde::{Serialize, de::DeserializeOwned};

@@ -1,5 +1,5 @@
-//! Documents that speak of the code must be true: a format names its golden bytes, the README chores that exist.
-//! (That the README's `varve` commands parse is a test of `crates/cli`, which has their definition.)
+//! Checks documents against the code: a format names its golden bytes, and the commands in the README exist. (A test of
+//! `crates/cli`, which defines the `varve` commands, checks that those in the README parse.)
 
 use super::{SourceFile, SourceTree, Violation};
 
@@ -20,7 +20,7 @@ pub fn formats(tree: &SourceTree) -> Vec<Violation> {
     violations
 }
 
-/// `make` and `cargo xtask` chores in the README's code blocks exist.
+/// `make` and `cargo xtask` commands in the README's code blocks exist.
 pub fn chores(tree: &SourceTree) -> Vec<Violation> {
     let Some(readme) = tree.file(README) else {
         return vec![Violation { path: README.into(), line: 0, text: "is missing".into() }];
@@ -50,7 +50,7 @@ fn references<'a>(file: &'a SourceFile, label: &'a str) -> impl Iterator<Item = 
     labelled.flat_map(|(index, rest)| rest.split('`').skip(1).step_by(2).map(move |name| (index, name)))
 }
 
-/// Why the test `path::name` does not exist; `None` where it does.
+/// The reason why the test `path::name` does not exist; `None` if it does.
 fn missing(tree: &SourceTree, reference: &str) -> Option<String> {
     let Some((path, name)) = reference.rsplit_once("::") else {
         return Some(format!("`{reference}` is not of the form path::name"));

@@ -1,4 +1,4 @@
-//! Who may know whom: arrows between crates, the seams that keep a library in its room, licences.
+//! Layering: dependencies between crates, modules that alone may use a library, licences.
 
 use super::{SourceFile, SourceTree, Violation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,15 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 const ARCHITECTURE: &str = "docs/internals/architecture.md";
 const PREFIX: &str = "varve-";
 
-/// Libraries that only one room may know: the word as it appears in code and manifests, and the paths allowed to
-/// mention it.
+/// Libraries that only one module may use: the word as it appears in code and manifests, and the paths that may contain
+/// it.
 const SEAMS: [(&str, &[&str]); 3] = [
     ("slatedb", &["crates/meta/src/shards/", "crates/meta/src/shards.rs", "crates/meta/Cargo.toml"]),
     ("hdf5", &["crates/detector/"]),
     ("fuser", &["crates/fuse/", "crates/bench/"]),
 ];
 
-/// Arrows between crates are those of the code map in docs/internals/architecture.md. Dependencies of tests are free.
+/// Dependencies between crates match the code map in docs/internals/architecture.md. Dependencies of tests are
+/// unrestricted.
 pub fn arrows(tree: &SourceTree) -> Vec<Violation> {
     let Some(architecture) = tree.file(ARCHITECTURE) else {
         return vec![Violation { path: ARCHITECTURE.into(), line: 0, text: "is missing".into() }];
@@ -51,7 +52,7 @@ pub fn arrows(tree: &SourceTree) -> Vec<Violation> {
     violations
 }
 
-/// A library behind a seam is mentioned by its room alone.
+/// A restricted library is mentioned only by its module.
 pub fn seams(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (library, rooms) in SEAMS {
@@ -75,7 +76,7 @@ pub fn seams(tree: &SourceTree) -> Vec<Violation> {
     violations
 }
 
-/// Every crate bears the workspace's licence, and its text is there.
+/// Every crate has the workspace's licence, and the licence text exists.
 pub fn licenses(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
     match tree.file("LICENSE") {
@@ -100,7 +101,7 @@ fn manifests(tree: &SourceTree) -> impl Iterator<Item = &SourceFile> {
     tree.files.iter().filter(|file| file.path == "Cargo.toml" || file.path.ends_with("/Cargo.toml"))
 }
 
-/// Crate name → the crates it may know, from the table `| Crate | Holds | Knows |`.
+/// Maps each crate to the crates that it may depend on, from the table `| Crate | Holds | Knows |`.
 fn code_map(architecture: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let rows =
         architecture.lines().skip_while(|line| !line.starts_with("| Crate |")).take_while(|l| l.starts_with('|'));

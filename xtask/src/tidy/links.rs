@@ -1,10 +1,10 @@
-//! Links between documents lead somewhere.
+//! Checks that links between documents have targets.
 
 use super::{SourceFile, SourceTree, Violation};
 use std::collections::BTreeSet;
 
-/// A relative link in a Markdown file, `[text](path#heading)`, names a file or directory of the tree and, of a Markdown
-/// file, a heading that it has.
+/// A relative link in a Markdown file, `[text](path#heading)`, refers to an existing file or directory of the tree and,
+/// in a Markdown file, to an existing heading.
 pub fn links(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in tree.with_extension("md") {
@@ -35,7 +35,7 @@ fn targets(file: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Why a link of `file` leads nowhere; `None` where it leads somewhere or out of the tree.
+/// The reason why a link of `file` has no target; `None` if it has one or points outside of the tree.
 fn dangling(tree: &SourceTree, file: &SourceFile, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -52,7 +52,7 @@ fn dangling(tree: &SourceTree, file: &SourceFile, target: &str) -> Option<String
         .then(|| format!("the link `{target}` names a heading that `{path}` does not have"))
 }
 
-/// The path from the root that `link` means in the document at `from`; `None` above the root.
+/// The path from the root to the target of `link` in the document `from`; `None` if it is above the root.
 fn resolve(from: &str, link: &str) -> Option<String> {
     if link.is_empty() {
         return Some(from.to_owned());
@@ -69,8 +69,8 @@ fn resolve(from: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The anchors that a Markdown renderer gives the headings: in lower case, without punctuation, blanks as hyphens, the
-/// second of the same name with `-1`.
+/// The anchors that a Markdown renderer gives to headings: in lower case, without punctuation, blanks replaced by
+/// hyphens, with `-1` for the second of the same name.
 fn headings(file: &SourceFile) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     let mut code = false;

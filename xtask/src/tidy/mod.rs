@@ -1,13 +1,14 @@
-//! The house rules that a machine can check. Each rule is one function from the tree to complaints; a complaint names
-//! the place and says what to do.
+//! Rules of the codebase that a machine can check. Each rule is one function from the tree to violations; a violation
+//! names the place and the correction.
 //!
-//! - [`layers`]: arrows between crates follow the architecture page; SlateDB stays in `meta::shards`, HDF5 in
+//! - [`layers`]: dependencies between crates follow the architecture page; SlateDB stays in `meta::shards`, HDF5 in
 //!   `detector`.
-//! - [`store_access`]: files of a store are opened beneath its directory, never by their whole path.
-//! - [`text`]: no overlong files, no unfinished business, no trailing blanks.
-//! - [`documents`]: every format names a test that exists; every chore the README names exists.
-//! - [`promises`]: `docs/semantics.md` and `tests/promises.toml` name the same promises; every promise has tests that exist.
-//! - [`links`]: a relative link of a document leads to a file and a heading that exist.
+//! - [`store_access`]: files of a store are opened beneath its directory, never by their full path.
+//! - [`text`]: no overlong files, no markers of unfinished work, no trailing blanks.
+//! - [`documents`]: every format names an existing test; every command that the README names exists.
+//! - [`promises`]: `docs/semantics.md` and `tests/promises.toml` name the same promises; every promise has existing
+//!   tests.
+//! - [`links`]: the target file and heading of a relative link in a document exist.
 
 pub mod documents;
 pub mod layers;
@@ -22,12 +23,12 @@ pub use tree::{SourceFile, SourceTree};
 use std::fmt;
 use std::path::Path;
 
-/// One rule broken at one place.
+/// One violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
     /// Path from the root of the workspace.
     pub path: String,
-    /// Counted from 1; 0 where the whole file is meant.
+    /// Counted from 1; 0 for the whole file.
     pub line: usize,
     pub text: String,
 }

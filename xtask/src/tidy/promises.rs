@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const SEMANTICS: &str = "docs/semantics.md";
 const PROMISES: &str = "tests/promises.toml";
-/// A page that a programmer reads whole; explanations are in `docs/internals`.
+/// Limit for a page that a programmer reads completely; explanations are in `docs/internals`.
 const SEMANTICS_BYTES_MAX: usize = 25 * 1024;
 
-/// A promise id of `docs/semantics.md` has an entry in `tests/promises.toml` and the reverse; an entry has a statement and
-/// at least one test; each test is a function with a test attribute; each section of `docs/semantics.md` has an id, and the
-/// page its limit of size.
+/// Every promise id in `docs/semantics.md` has an entry in `tests/promises.toml` and vice versa. An entry has a
+/// statement and at least one test. Each test is a function with a test attribute. Each section of `docs/semantics.md`
+/// has an id, and the page stays below its size limit.
 pub fn promises(tree: &SourceTree) -> Vec<Violation> {
     let (semantics, promises) = match (tree.file(SEMANTICS), tree.file(PROMISES)) {
         (Some(semantics), Some(promises)) => (semantics, promises),
@@ -48,7 +48,7 @@ pub fn promises(tree: &SourceTree) -> Vec<Violation> {
     violations
 }
 
-/// The faults of one entry.
+/// The violations in one entry.
 fn faults(tree: &SourceTree, promises: &SourceFile, id: &str, entry: &toml::Value) -> Vec<Violation> {
     let head = line_of(promises, &format!("[{id}]"));
     let mut violations = Vec::new();
@@ -81,7 +81,7 @@ fn faults(tree: &SourceTree, promises: &SourceFile, id: &str, entry: &toml::Valu
     violations
 }
 
-/// A section (from one `##` or `###` heading to the next) with text names at least one promise.
+/// Sections (from one `##` or `###` heading to the next) that have text but name no promise.
 fn sections_without_id(semantics: &SourceFile, ids: &BTreeMap<&str, usize>) -> Vec<Violation> {
     let lines: Vec<&str> = semantics.text.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|index| lines[*index].starts_with("##")).collect();
@@ -99,7 +99,7 @@ fn sections_without_id(semantics: &SourceFile, ids: &BTreeMap<&str, usize>) -> V
     violations
 }
 
-/// Each id with the line, from 0, on which it is first named.
+/// Each id with the line, counted from 0, of its first occurrence.
 fn ids(semantics: &SourceFile) -> BTreeMap<&str, usize> {
     let mut ids = BTreeMap::new();
     for (line, id) in lines_with_ids(semantics) {
@@ -108,7 +108,7 @@ fn ids(semantics: &SourceFile) -> BTreeMap<&str, usize> {
     ids
 }
 
-/// Line and id of each `[id]` outside of code that is not the text of a link.
+/// Line and id of each `[id]` outside of code that is not a link text.
 fn lines_with_ids(semantics: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
     let mut code = false;
     let text = semantics.text.lines().enumerate().filter(move |(_, line)| {
@@ -149,7 +149,7 @@ fn missing(tree: &SourceTree, reference: &str) -> Option<String> {
     (!tested).then(|| format!("`{name}` in `{path}` has neither #[test] nor #[tokio::test]"))
 }
 
-/// The line, from 0, that begins with `start`; the first if there is none.
+/// The line, counted from 0, that begins with `start`; the first if there is none.
 fn line_of(file: &SourceFile, start: &str) -> usize {
     file.text.lines().position(|line| line.starts_with(start)).unwrap_or(0)
 }

@@ -1,8 +1,8 @@
-//! A store's files are opened beneath its held directory alone (`varve_env::store_path`), never by their whole path.
+//! A store's files are opened only beneath its open directory (`varve_env::store_path`), never by their full path.
 
 use super::{SourceTree, Violation};
 
-/// Code that works on stores.
+/// Code that accesses stores.
 const WATCHED: [&str; 6] = [
     "crates/client/src/",
     "crates/meta/src/",
@@ -12,7 +12,7 @@ const WATCHED: [&str; 6] = [
     "crates/env/src/volume_dir",
 ];
 
-/// Calls that take a path from the current or the root directory on.
+/// Calls that resolve a path from the current or the root directory.
 const BY_PATH: [&str; 28] = [
     "fs::read(",
     "fs::read_dir(",
@@ -44,7 +44,7 @@ const BY_PATH: [&str; 28] = [
     "OpenOptionsExt",
 ];
 
-/// Files that may, each with what it opens so.
+/// Exceptions: file, call and the reason.
 const MAY: [(&str, &str, &str); 5] = [
     ("crates/meta/src/server/listener.rs", "fs::", "sockets and their directory, which are in no store"),
     ("crates/meta/src/server.rs", "fs::", "sockets of servers that died"),
@@ -65,7 +65,7 @@ pub fn beneath(tree: &SourceTree) -> Vec<Violation> {
             |pair: &[&str]| pair[0].trim() == "#[cfg(test)]" && pair[1].trim_start().starts_with("mod tests {");
         let end = lines.windows(2).position(is_begin_of_tests).unwrap_or(lines.len());
         for (index, line) in lines[..end].iter().enumerate() {
-            // What the kernel says of processes and mounts is in no store.
+            // Files in /proc are not in a store.
             if line.contains("\"/proc/") || line.contains("format!(\"/proc/") || line.trim_start().starts_with("//") {
                 continue;
             }

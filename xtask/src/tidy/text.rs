@@ -1,10 +1,10 @@
-//! Rules about text itself.
+//! Rules for the text of files.
 
 use super::{SourceTree, Violation};
 
-/// 400 lines are a smell, twice as many hide a second subject.
+/// 400 lines are a smell; twice as many hide a second subject.
 const LINES_MAX: usize = 800;
-/// Says "later" where an issue or an RFC should be. Written apart, for this file obeys the rule too.
+/// Markers of postponed work, which belongs in an issue or RFC. Split, because this file obeys the rule too.
 const UNFINISHED: [&str; 4] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:"), concat!("for ", "now")];
 
 pub fn sizes(tree: &SourceTree) -> Vec<Violation> {

@@ -5,14 +5,14 @@ use anyhow::Context;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Built or downloaded, not written: at the root of the workspace only.
+/// Generated or downloaded directories, only at the root of the workspace.
 const NOT_OURS: [&str; 3] = ["target", "venv", ".git"];
-/// What is read as text; everything else (golden bytes, pictures) is not looked at.
+/// Files that are read as text; others (golden bytes, pictures) are not read.
 const TEXT: [&str; 7] = ["rs", "md", "toml", "py", "sh", "yml", "txt"];
 const TEXT_NAMES: [&str; 5] = ["Makefile", "run", "LICENSE", ".gitignore", "mount.fuse.varve"];
 
 pub struct SourceFile {
-    /// From the root, with `/` between the parts.
+    /// Path from the root, with `/` as separator.
     pub path: String,
     pub text: String,
 }
@@ -22,7 +22,7 @@ impl SourceFile {
         self.path.rsplit_once('.').is_some_and(|(_, e)| e == extension)
     }
 
-    /// A line's complaint; `index` counts from 0.
+    /// A violation in one line; `index` counts from 0.
     pub fn violation(&self, index: usize, text: impl Into<String>) -> Violation {
         Violation { path: self.path.clone(), line: index + 1, text: text.into() }
     }
@@ -35,7 +35,7 @@ impl SourceFile {
 pub struct SourceTree {
     /// Sorted by path.
     pub files: Vec<SourceFile>,
-    /// Every file and directory, those that are not text too, from the root.
+    /// Paths from the root of every file and directory, including those that are not text.
     paths: BTreeSet<String>,
 }
 
@@ -73,7 +73,7 @@ impl SourceTree {
         Ok(SourceTree { files, paths })
     }
 
-    /// Whether the tree has a file or directory of this path.
+    /// Whether the tree has a file or directory with this path.
     pub fn has(&self, path: &str) -> bool {
         self.paths.contains(path)
     }

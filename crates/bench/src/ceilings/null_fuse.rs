@@ -1,7 +1,7 @@
-//! A FUSE file system that answers everything from memory: what the kernel's FUSE allows at most.
+//! A FUSE file system that answers everything from memory: the upper bound of the kernel's FUSE.
 //!
-//! This crate measures it as a plain directory and knows nothing of FUSE. The program hands in a [`NullMount`], which
-//! should give the kernel the same timeouts and have the same threads as the mount that is compared with it.
+//! This crate measures it as a plain directory and knows nothing of FUSE. The program passes in a [`NullMount`], which
+//! should use the same kernel timeouts and the same number of threads as the mount that is compared with it.
 
 use super::NULL_FUSE;
 use crate::{Error, Result};
@@ -12,22 +12,22 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use varve_env::private_file::{check_directory, make_directory};
 
-/// Of mount points, before the process and its number in it.
+/// Prefix of mount points; the process number and a counter follow.
 const NAME: &str = "varve-null-fuse.";
 
 /// Mounts null file systems.
 pub trait NullMount: Send + Sync {
-    /// Mounts one at `directory`, which is empty. It must be usable when this returns, with create, lookup, getattr,
-    /// unlink, mkdir, rmdir and readdir in any directory of it.
+    /// Mounts a null file system at `directory`, which is empty. When this returns, create, lookup, getattr, unlink,
+    /// mkdir, rmdir and readdir must work in any directory of it.
     fn mount(&self, directory: &Path) -> io::Result<Box<dyn NullFuseMount>>;
 }
 
-/// A null file system that is mounted, by a thread of this process or by another process. Dropping it unmounts too.
+/// A mounted null file system, served by a thread of this process or by another process. Dropping it unmounts too.
 pub trait NullFuseMount: Send {
     fn unmount(self: Box<Self>) -> io::Result<()>;
 }
 
-/// A mounted null file system and its mount point, which are removed together.
+/// A mounted null file system and its mount point. Both are removed together.
 pub struct MountedNull {
     directory: PathBuf,
     mounted: Option<Box<dyn NullFuseMount>>,
@@ -39,7 +39,7 @@ impl MountedNull {
         static MOUNTS: AtomicU64 = AtomicU64::new(0);
         let number = MOUNTS.fetch_add(1, Relaxed);
         let beneath = std::env::temp_dir();
-        // In another user's directory the mount could be led elsewhere.
+        // Another user who owns the directory could redirect the mount.
         check_directory(&beneath).map_err(|error| Error::Ceiling { name: NULL_FUSE, reason: error.to_string() })?;
         remove_leftovers(&beneath);
         let directory = beneath.join(format!("{NAME}{}.{number}", std::process::id()));
@@ -63,13 +63,13 @@ impl MountedNull {
 impl Drop for MountedNull {
     fn drop(&mut self) {
         drop(self.mounted.take());
-        // An empty directory; where it is still a mount point this fails, and unmount has said so.
+        // The directory is empty. While it is still a mount point this fails, and the unmount has reported why.
         let _ = std::fs::remove_dir(&self.directory);
     }
 }
 
-/// Removes the mount points of benchmarks that were killed. Such a directory is empty; of one that is still mounted, or is
-/// another user's, it is refused, and it stays.
+/// Removes the mount points of benchmarks that were killed. These directories are empty. Removal fails for a directory
+/// that is still mounted or belongs to another user, and the directory stays.
 fn remove_leftovers(beneath: &Path) {
     for entry in std::fs::read_dir(beneath).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -79,7 +79,7 @@ fn remove_leftovers(beneath: &Path) {
     }
 }
 
-/// The process that a mount point of this name is of.
+/// The process that made a mount point of this name.
 fn process_of(name: &str) -> Option<Pid> {
     let (process, number) = name.strip_prefix(NAME)?.split_once('.')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,10 +1,10 @@
-//! The bare request-reply rate over Unix sockets: clients send frames as long as a create's and get frames as long as
-//! its answer, and nobody does anything with them.
+//! The bare request-reply rate over Unix sockets: clients send frames as long as a create request and receive frames as
+//! long as its reply, and neither side processes them.
 //!
-//! Six servers are tried, for which is best depends on the machine and the number of clients: a thread a connection, worker
-//! threads that each wait for many, or one thread that waits for all, as the worker of a directory in one shard does; and each
-//! may look for 20 µs whether something comes before it sleeps (an idle processor takes longer than that to wake). Clients wait
-//! the way their server does.
+//! The module tries six servers, because the best one depends on the machine and the number of clients: one thread per
+//! connection, worker threads that each wait for many connections, or one thread that waits for all, like the worker of
+//! a directory in one shard. Each of the three sleeps at once or polls for 20 µs before it sleeps (an idle processor
+//! takes longer than that to wake). Clients wait the way their server does.
 
 use super::REQUEST_REPLY;
 use crate::measure::Gate;
@@ -22,9 +22,9 @@ use varve_proto::{
     WireTime, frame,
 };
 
-/// How long each variant is measured, each turn.
+/// Duration of each variant, per turn.
 const TIME: Duration = Duration::from_millis(300);
-/// How long one looks before one sleeps.
+/// Polling time before a sleep.
 const SPIN: Duration = Duration::from_micros(20);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -49,8 +49,8 @@ const VARIANTS: [(&str, ServerModel, WaitMode); 6] = [
     ("request-reply/one-spinning", ServerModel::OneThread, WaitMode::Spinning),
 ];
 
-/// Round trips a second of all `clients` together, for each variant. The ceiling [`REQUEST_REPLY`] is the variant with the
-/// best median: the best of each turn would be a rate that no server has.
+/// Round trips a second of all `clients` together, for each variant. The ceiling [`REQUEST_REPLY`] is the variant with
+/// the best median. Taking the best variant of each turn would give a rate that no server reaches.
 pub fn measure(clients: usize, workers: usize) -> Result<Vec<(&'static str, f64)>> {
     let sizes = MessageSizes::of_a_create()?;
     let mut rates = Vec::with_capacity(VARIANTS.len());
@@ -149,7 +149,7 @@ fn run(server: ServerModel, waiting: WaitMode, clients: usize, workers: usize, s
                 Err(_) => outcome = Err(io::Error::other("a client panicked")),
             }
         }
-        // The clients' sockets are closed now, which ends the servers.
+        // The clients' sockets are closed by now, which ends the servers.
         for server in servers {
             let Ok(server) = server.map_err(|error| outcome = Err(error)) else { continue };
             match server.join() {
@@ -162,8 +162,9 @@ fn run(server: ServerModel, waiting: WaitMode, clients: usize, workers: usize, s
     })
 }
 
-/// Round trips and when they were made. The rate of several clients is that of all their calls over the time from the
-/// first's beginning to the last's end: the sum of their own rates would count those twice that waited for a processor.
+/// Round trips and when they were made. The rate of several clients is the number of all their calls divided by the
+/// time from the first client's start to the last client's end. The sum of the clients' own rates would count a client
+/// twice that waited for a processor.
 #[derive(Default)]
 struct RoundTrips {
     number: u64,
@@ -186,7 +187,7 @@ impl RoundTrips {
     }
 }
 
-/// One client. Its socket is closed at the end.
+/// Runs one client. Its socket is closed at the end.
 fn call(
     socket: UnixStream,
     waiting: WaitMode,
@@ -233,7 +234,7 @@ fn serve_many(sockets: &[UnixStream], waiting: WaitMode, sizes: MessageSizes) ->
         wait(&epoll, &mut events, waiting)?;
         for event in &events {
             let socket = &sockets[event.data.u64() as usize];
-            // A client sends a request in one piece and waits for the answer, so a whole one is there.
+            // A client sends a request in one piece and waits for the reply, so the whole request is available.
             if receive(socket.as_fd(), &mut request, WaitMode::Blocking)? {
                 send(socket.as_fd(), &reply)?;
             } else {

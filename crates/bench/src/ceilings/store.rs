@@ -1,4 +1,4 @@
-//! What the store itself does: the same phases in a plain directory of it, and how often a second it can fsync.
+//! The store's own rates: the same phases in a plain directory of the store, and its fsyncs per second.
 
 use super::CeilingsConfig;
 use crate::target::Via;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long fsyncs are counted, each turn.
+/// Duration of the fsync measurement, per turn.
 const FSYNC_TIME: Duration = Duration::from_millis(300);
-/// The size of an append: about what a worker's log writes for a handful of calls.
+/// The size of an append: about as much as a worker's log writes for a handful of calls.
 const APPEND_BYTES: usize = 4096;
 
-/// Where the phases run for the store's own rates. `None` where they are measured anyway: some `path:` target lies on
-/// the store's file system.
+/// The directory for the store's own rates. `None` if a `path:` target lies on the store's file system, because those
+/// phases are then measured anyway.
 pub fn directory(config: &CeilingsConfig, via: &[Via]) -> Option<PathBuf> {
     let directory = fsync_directory(config, via)?;
     let device = device(&directory);
@@ -23,8 +23,8 @@ pub fn directory(config: &CeilingsConfig, via: &[Via]) -> Option<PathBuf> {
     (!beside).then_some(directory)
 }
 
-/// Where the store's fsyncs are measured: the directory that was asked for, else the one in which the first library's
-/// store lies (beside the volume, never in it, unless the volume is a file system of its own).
+/// The directory for the fsync measurement: the configured one, else the directory that holds the first library's
+/// store. It lies beside the volume, never in it, unless the volume is a file system of its own.
 pub fn fsync_directory(config: &CeilingsConfig, via: &[Via]) -> Option<PathBuf> {
     if !config.measure_store {
         return None;
@@ -41,7 +41,7 @@ fn device(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|metadata| metadata.dev())
 }
 
-/// Appends of 4 KiB to one file a second, each followed by fdatasync, by one thread.
+/// Appends of 4 KiB per second to one file by one thread, each followed by fdatasync.
 pub fn fsyncs_per_second(directory: &Path) -> Result<f64> {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let number = FILES.fetch_add(1, Relaxed);

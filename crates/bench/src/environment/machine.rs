@@ -1,4 +1,5 @@
-//! The machine, from /proc and /sys. What a machine does not tell is left empty: it only describes the run.
+//! The machine, from /proc and /sys. Values that the machine does not report are left empty: they only describe the
+//! run.
 
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,10 +21,11 @@ pub fn governor() -> Option<String> {
     line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 }
 
-/// Whether this is a virtual machine whose host takes back memory that is free for some seconds (free page reporting of the
-/// balloon device, virtio 1.2, 5.5.6.7). A page that the host must give again costs several times what writing it costs.
+/// Whether this is a virtual machine whose host reclaims memory after it has been free for some seconds (free page
+/// reporting of the balloon device, virtio 1.2, 5.5.6.7). Writing to a page that the host must provide again costs
+/// several times a normal write.
 pub fn is_memory_taken_back() -> bool {
-    /// The largest blocks that x86 and most others have free: none of a higher order is ever reported.
+    /// The largest free blocks on x86 and most other architectures: the kernel never reports a higher order.
     const ORDER_MAX: u32 = 10;
     let order = line("/sys/module/page_reporting/parameters/page_reporting_order").and_then(|order| order.parse().ok());
     let devices = std::fs::read_dir("/sys/bus/virtio/devices").into_iter().flatten().flatten();
@@ -34,7 +36,8 @@ pub fn is_memory_taken_back() -> bool {
         })
 }
 
-/// As /sys shows a virtio device: its kind in hexadecimal, and the features agreed on, a digit each from the lowest on.
+/// Parses a virtio device as /sys shows it: its kind in hexadecimal, and the negotiated features, a digit each from the
+/// lowest on.
 pub(super) fn is_reporting_balloon(kind: &str, features: &str) -> bool {
     const BALLOON: &str = "0x0005";
     const REPORTING: usize = 5;
@@ -68,7 +71,7 @@ pub struct CpuTimes {
     idle: u64,
     stolen: u64,
     total: u64,
-    /// All of the machine's, of which this process may have a few.
+    /// Processors of the machine, of which this process may use only some.
     processors: usize,
 }
 
@@ -78,7 +81,8 @@ impl CpuTimes {
         CpuTimes::parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no cpu line in /proc/stat"))
     }
 
-    /// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; the guests' are in user and nice too.
+    /// Parses `cpu  user nice system idle iowait irq softirq steal guest guest_nice`. The kernel counts guest times in
+    /// user and nice too.
     pub(super) fn parse(text: &str) -> Option<CpuTimes> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let processors = text.lines().filter(|line| line.starts_with("cpu")).count() - 1;
@@ -109,7 +113,7 @@ impl CpuTimes {
     }
 }
 
-/// What others take of the processors while something is measured: their own use, and what the hypervisor takes.
+/// Processor time that other processes and the hypervisor take during a measurement.
 pub struct Watch {
     begun: Instant,
     times: Option<CpuTimes>,
@@ -120,8 +124,8 @@ impl Watch {
         Watch { begun: Instant::now(), times: CpuTimes::now().ok() }
     }
 
-    /// Share of all processors' time since the start, of which what was measured has used `cpu_s` seconds; 0 where the
-    /// kernel says nothing.
+    /// Share of all processors' time that others took since the start, where the measured code has used `cpu_s`
+    /// seconds. 0 if the kernel reports nothing.
     pub fn others(&self, cpu_s: f64) -> f64 {
         let (Some(times), Ok(now)) = (&self.times, CpuTimes::now()) else { return 0.0 };
         let own = cpu_s / (self.begun.elapsed().as_secs_f64() * now.processors.max(1) as f64);
@@ -129,10 +133,10 @@ impl Watch {
     }
 }
 
-/// Long enough for 25 ticks a processor, short enough not to be noticed.
+/// Long enough for 25 ticks per processor, short enough to go unnoticed.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The share of the processors' time that is used while this process does nothing.
+/// The share of the processors' time in use while this process does nothing.
 pub fn load_now() -> io::Result<f64> {
     let before = CpuTimes::now()?;
     std::thread::sleep(LOOK);

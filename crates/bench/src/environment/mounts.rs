@@ -15,7 +15,7 @@ pub struct MountInfo {
 }
 
 impl MountInfo {
-    /// Of an ext3 or ext4 on a block device: whether the kernel keeps a journal for it.
+    /// For an ext3 or ext4 on a block device: whether the kernel keeps a journal for it.
     pub fn journal(&self) -> Option<bool> {
         let device = self.source.strip_prefix("/dev/")?.replace('/', "!");
         let known = Path::new("/proc/fs/ext4").join(&device).exists();
@@ -69,7 +69,7 @@ fn parse(line: &[u8]) -> Option<(Vec<u8>, MountInfo)> {
     Some((point, mount))
 }
 
-/// Space, tab, newline and backslash stand there as a backslash and three octal digits.
+/// Decodes space, tab, newline and backslash, which the kernel writes as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! A barrier that can be given up: one client's error (or panic) must not leave the others waiting for it.
+//! A barrier that can be abandoned: an error (or panic) of one client must not leave the others waiting.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -21,7 +21,8 @@ impl Gate {
         Gate { clients, state: Mutex::default(), opened: Condvar::new(), broken: AtomicBool::new(false) }
     }
 
-    /// Returns when all clients have come; `false` at once and for good after [`Gate::give_up`].
+    /// Returns when all clients have arrived. After [`Gate::give_up`] it returns `false` at once, for all later calls
+    /// too.
     pub fn wait(&self) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let round = state.round;

@@ -1,25 +1,25 @@
-//! Ratios of two things measured in turns, with an interval that assumes nothing about their distribution.
+//! Ratios of two things measured in turns, with a distribution-free confidence interval.
 
 use super::Spread;
 use serde::{Deserialize, Serialize};
 
-/// Below this many pairs no interval is given: with 10 it is the 2nd to the 9th ratio, at 97.9% confidence.
+/// With fewer pairs there is no interval. With 10 pairs it reaches from the 2nd to the 9th ratio, at 97.9% confidence.
 pub const PAIRS_FOR_INTERVAL: usize = 10;
 
 const CONFIDENCE_MIN: f64 = 0.95;
 
-/// Where the median of the ratios lies, by the sign test: between the k-th smallest and the k-th largest ratio, k as
-/// large as leaves 95% confidence.
+/// Confidence interval of the median of the ratios, by the sign test: from the k-th smallest to the k-th largest ratio,
+/// with the largest k that leaves 95% confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
-    /// What the interval truly has, at least 0.95.
+    /// The actual confidence, at least 0.95.
     pub confidence: f64,
 }
 
-/// The ratios of the `i`-th of `these` to the `i`-th of `those`, which were measured next to each other. `None` where
-/// there is no pair, or nothing was measured.
+/// The ratios of the `i`-th of `these` to the `i`-th of `those`, which were measured next to each other. `None` if
+/// there is no pair with a rate above 0.
 pub fn paired_ratios(these: &[f64], those: &[f64]) -> Option<(Spread, Option<Interval>)> {
     let ratios: Vec<f64> = these.iter().zip(those).filter(|(_, that)| **that > 0.0).map(|(a, b)| a / b).collect();
     Some((Spread::of(&ratios)?, interval(&ratios)))
@@ -38,7 +38,8 @@ fn interval(ratios: &[f64]) -> Option<Interval> {
     Some(Interval { low: sorted[k - 1], high: sorted[sorted.len() - k], confidence })
 }
 
-/// P(at most `k` heads in `n` tosses of a fair coin). In logarithms, for 0.5 to the power of some thousand is no number.
+/// P(at most `k` heads in `n` tosses of a fair coin). Computed in logarithms because 0.5 to the power of some thousand
+/// underflows.
 fn binomial_tail(n: usize, k: usize) -> f64 {
     let mut probability = n as f64 * 0.5_f64.ln();
     let mut tail = probability.exp();

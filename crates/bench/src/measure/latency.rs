@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Whatever takes longer is recorded as this.
+/// The upper limit of the histogram; longer operations are recorded with this value.
 const LONGEST: Duration = Duration::from_secs(120);
 const DIGITS: u8 = 3;
 
@@ -14,7 +14,7 @@ pub struct Latencies {
     nanoseconds: Histogram<u64>,
 }
 
-/// Percentiles in microseconds; the slowest operation too.
+/// Percentiles in microseconds, and the slowest operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     pub p50: f64,
@@ -47,7 +47,7 @@ impl Latencies {
         self.nanoseconds.len()
     }
 
-    /// All zero where nothing was recorded.
+    /// All zero if nothing was recorded.
     pub fn percentiles(&self) -> Percentiles {
         if self.nanoseconds.is_empty() {
             return Percentiles::default();

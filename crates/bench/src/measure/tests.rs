@@ -1,4 +1,4 @@
-//! Promises of the measuring room: percentiles, spreads, intervals and the gate.
+//! Promises of the measurement: percentiles, spreads, intervals and the gate.
 
 use super::*;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn gate_opens_or_aborts_for_all_threads() {
     assert!(!gate.wait());
 }
 
-/// However many turns there are, the interval is one of which the confidence is true.
+/// For any number of turns, the interval has at least the stated confidence.
 #[test]
 fn interval_of_many_pairs_has_a_width() {
     let these: Vec<f64> = (0..2000).map(|turn| f64::from(turn) + 1.0).collect();

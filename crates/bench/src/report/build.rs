@@ -1,4 +1,4 @@
-//! From what was measured to the report: rates, ratios of neighbours, and what is doubtful about them.
+//! Builds the report from the measurement: rates, ratios within a turn, and warnings.
 
 use super::{BenchReport, CeilingResult, PhaseResult, Ratio, SCHEMA_VERSION, numbers};
 use crate::ceilings::{EMPTY_DIRECTORY, REQUEST_REPLY};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 /// Ratios nearer to 1 than this are noise on most machines unless there are many pairs.
 const NOISE: f64 = 0.20;
-/// A pass shorter than this is mostly its own beginning and end.
+/// A shorter pass consists mostly of its start and its end.
 const SHORT_PASS_S: f64 = 0.1;
 
 pub fn of_mdtest(config: &MdtestConfig, environment: Environment, measured: MdtestMeasurement) -> BenchReport {
@@ -114,7 +114,7 @@ pub fn of_stream(
     report
 }
 
-/// Rates to a tenth: further digits are not in the measurement.
+/// Rounds rates to a tenth: the measurement is no finer.
 fn rounded(spread: Spread) -> Spread {
     let round = |x: f64| (x * 10.0).round() / 10.0;
     Spread {
@@ -150,7 +150,7 @@ fn plain_ceiling(series: &CeilingSeries) -> Option<CeilingResult> {
     ceiling(series.name, series.clients, &series.per_second)
 }
 
-/// For each number of clients the variant with the best median.
+/// The variant with the best median for each number of clients.
 fn best_request_reply(plain: &[CeilingResult]) -> Vec<CeilingResult> {
     let mut best: Vec<CeilingResult> = Vec::new();
     for variant in plain.iter().filter(|ceiling| is_variant(&ceiling.name)) {
@@ -183,7 +183,7 @@ fn ceiling(name: &str, clients: usize, per_second: &[f64]) -> Option<CeilingResu
     })
 }
 
-/// Every target to the first plain directory, and to each ceiling that bounds it.
+/// The ratios of every target to the first plain directory, and to each ceiling that bounds the target.
 fn ratios(report: &BenchReport) -> Vec<Ratio> {
     let reference = report.results.iter().find(|result| result.via == "path").map(|result| result.target.clone());
     let mut ratios = Vec::new();

@@ -1,5 +1,5 @@
 //! Charts as inline SVG: rates as bars with whiskers, latencies as ranges on a logarithmic axis. Colours are CSS
-//! variables of the page, so that one drawing suits a light and a dark screen.
+//! variables of the page, so that one drawing works in light and dark mode.
 
 mod axis;
 mod latencies;
@@ -26,7 +26,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The number of colours for targets; a further target starts again.
+/// The number of colours for targets; further targets reuse them from the start.
 pub const COLOURS: usize = 6;
 
 /// The CSS class of the `n`-th target's marks.

@@ -1,18 +1,18 @@
-//! Whether something became slower: ratios of a run against those of a recorded one. Rates themselves are not
-//! compared, for they are of two machines, or of one on two days.
+//! Finds regressions: compares the ratios of a run with those of a recorded one. It does not compare the rates
+//! themselves, because they belong to two machines, or to one machine on two days.
 
 use super::BenchReport;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A ratio that fell by more than this share of itself is reported.
+/// A ratio that fell by more than this fraction is reported.
 pub const REGRESSION: f64 = 0.10;
 
 /// One ratio that fell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regression {
-    /// As `library create, 8 clients, to request-reply`.
+    /// For example `library create, 8 clients, to request-reply`.
     pub name: String,
     pub recorded: f64,
     pub now: f64,
@@ -28,14 +28,14 @@ impl std::fmt::Display for Regression {
 /// Two reports beside each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// Ratios that are in both.
+    /// Number of ratios that are in both.
     pub common: usize,
-    /// Of these, what fell by more than a tenth.
+    /// Those of them that fell by more than a tenth.
     pub fallen: Vec<Regression>,
 }
 
-/// Compares the ratios that are in both reports. Targets are matched by kind and by their order within it, for their places
-/// are rarely the same twice.
+/// Compares the ratios that are in both reports. Targets are matched by kind and by their order within it, because
+/// their places differ in most cases.
 pub fn compare(now: &BenchReport, recorded: &BenchReport) -> Comparison {
     let recorded: BTreeMap<String, f64> = named(recorded).into_iter().collect();
     let mut comparison = Comparison::default();
@@ -50,7 +50,8 @@ pub fn compare(now: &BenchReport, recorded: &BenchReport) -> Comparison {
 }
 
 impl BenchReport {
-    /// Names of the settings of which `other` had something else. How often it was repeated is none: ratios are medians.
+    /// Names of the settings that differ in `other`. The number of repeats is not one of them, because ratios are
+    /// medians.
     pub fn other_settings<'a>(&'a self, other: &BenchReport) -> Vec<&'a str> {
         let differ = |(name, value): &(&String, &serde_json::Value)| {
             name.as_str() != "repeat" && other.settings.get(name.as_str()).is_some_and(|theirs| theirs != *value)
@@ -59,7 +60,7 @@ impl BenchReport {
     }
 }
 
-/// Ratios of several runs on one machine, by name as `embedded: mount create, 8 clients, to null-fuse`.
+/// Ratios of several runs on one machine, by names such as `embedded: mount create, 8 clients, to null-fuse`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ratios {
     /// As [`crate::environment::Environment::machine`] names it.
@@ -67,8 +68,8 @@ pub struct Ratios {
     pub ratios: BTreeMap<String, f64>,
 }
 
-/// What later runs are compared with: ratios by the machine that they are of. They move with the processor as well, which may be
-/// quick at a bare request and no quicker at what is behind it.
+/// The reference values for later runs: ratios by machine. Ratios depend on the processor too: a processor can be fast
+/// at a bare request and no faster at the work behind it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recorded {
     pub schema_version: u32,
@@ -81,7 +82,7 @@ pub struct ComparedRatio {
     pub name: String,
     pub recorded: Option<f64>,
     pub now: f64,
-    /// It fell by more than a tenth.
+    /// Whether it fell by more than a tenth.
     pub fell: bool,
 }
 
@@ -112,7 +113,7 @@ impl Ratios {
         Ok(Ratios { machine, ratios: reports.iter().flat_map(of_one).collect() })
     }
 
-    /// What `recorded` has of these reports that none of them has.
+    /// Names in `recorded` that belong to these reports and are missing from all of them.
     pub fn lost(&self, reports: &[(String, BenchReport)], recorded: &BTreeMap<String, f64>) -> Vec<String> {
         let of_these = |name: &&String| {
             let report = name.split_once(": ").map_or("", |(report, _)| report);
@@ -121,7 +122,7 @@ impl Ratios {
         recorded.keys().filter(of_these).cloned().collect()
     }
 
-    /// Every one of these beside that of the same name in `recorded`.
+    /// Each of these ratios with the one of the same name in `recorded`.
     pub fn beside(&self, recorded: &BTreeMap<String, f64>) -> Vec<ComparedRatio> {
         let compare = |(name, now): (&String, &f64)| {
             let recorded = recorded.get(name).copied();
@@ -133,13 +134,14 @@ impl Ratios {
 }
 
 impl Recorded {
-    /// In the place of what was recorded of the same machine.
+    /// Replaces the recorded ratios of the same machine.
     pub fn record(&mut self, ratios: &Ratios) {
         self.schema_version = super::SCHEMA_VERSION;
         self.machines.insert(ratios.machine.clone(), ratios.ratios.clone());
     }
 
-    /// Those of the machine, or of the first one where it has none, with the name of whose they are.
+    /// The recorded ratios of the machine, or of the first machine if it has none, with the name of the machine they
+    /// belong to.
     pub fn of(&self, machine: &str) -> Option<(&str, &BTreeMap<String, f64>)> {
         let found = self.machines.get_key_value(machine).or_else(|| self.machines.first_key_value());
         found.map(|(machine, ratios)| (machine.as_str(), ratios))

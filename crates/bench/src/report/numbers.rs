@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Formats numbers for people.
 
 /// Three significant digits with k, M or G: `45.3 k`.
 pub fn short(value: f64) -> String {
@@ -29,7 +29,7 @@ pub fn latency(microseconds: f64) -> String {
     }
 }
 
-/// Thousands apart: `45 312`, or with a decimal below a thousand.
+/// Groups thousands: `45 312`; one decimal below a thousand.
 pub fn grouped(value: f64) -> String {
     if value.abs() < 1000.0 {
         return format!("{value:.1}");

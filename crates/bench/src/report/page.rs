@@ -1,4 +1,4 @@
-//! The page: one HTML file that needs nothing else, neither the net nor a script.
+//! The page: one self-contained HTML file without network access or scripts.
 
 use super::chart::{self, colour, escape};
 use super::{BenchReport, CeilingResult, PhaseResult, numbers, text};
@@ -81,7 +81,7 @@ fn head(report: &BenchReport, page: &mut String) {
     legend(report, page);
 }
 
-/// As it could be typed again.
+/// The command line in a form that can be typed again.
 fn command_line(arguments: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     let quoted = |argument: &String| {
@@ -151,7 +151,7 @@ fn latencies(report: &BenchReport, page: &mut String) {
     page.push_str("</div>\n");
 }
 
-/// Three beside each other where there is room; two and four phases in pairs.
+/// Three columns if the page is wide enough; two and four phases are laid out in pairs.
 fn cards(report: &BenchReport) -> &'static str {
     if report.phases().len().is_multiple_of(2) { "<div class=\"cards pairs\">\n" } else { "<div class=\"cards\">\n" }
 }
@@ -238,7 +238,7 @@ fn limit(ceiling: &CeilingResult, references: usize, page: &mut String) {
     );
 }
 
-/// Those without phases: the transport's variants, the store's fsyncs.
+/// Ceilings without phases: the transport's variants, the store's fsyncs.
 fn ceilings(report: &BenchReport, page: &mut String) {
     if report.ceilings.iter().all(|ceiling| ceiling.phase.is_some()) {
         return;

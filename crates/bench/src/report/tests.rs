@@ -1,5 +1,5 @@
-//! Promises of the report: the JSON's form (issue HOUSE), a page that is whole and needs nothing else, mdtest's summary,
-//! and regressions by name.
+//! Promises of the report: the JSON's form (issue HOUSE), a complete and self-contained page, mdtest's summary, and
+//! regressions by name.
 
 use super::*;
 use crate::ceilings::{NULL_FUSE, STORE_FSYNC};
@@ -15,7 +15,7 @@ fn series(clients: usize, phase: Phase, per_second: &[f64]) -> PhaseSeries {
     PhaseSeries { clients, phase, per_second: per_second.to_vec(), shortest_s: 1.0, latencies }
 }
 
-/// A run with all kinds of targets and ceilings, whose figures are known.
+/// A run with all kinds of targets and ceilings and with fixed figures.
 fn sample(repeat: u32, factor: f64) -> BenchReport {
     let config = MdtestConfig {
         via: vec![Via::Library("/stores/v".into()), Via::Mount("/mnt/v".into()), Via::Path("/mnt/<x>&y".into())],
@@ -112,7 +112,7 @@ fn regressions_are_reported_by_name() {
     assert_eq!(compare(&recorded, &sample(3, 0.8)).fallen, [], "faster is no regression");
 }
 
-/// What cannot be compared is not taken for what has not fallen.
+/// A ratio that cannot be compared is not counted as one that did not fall.
 #[test]
 fn compare_lists_uncompared_results() {
     let (now, mut recorded) = (sample(3, 1.0), sample(3, 1.0));
@@ -169,7 +169,7 @@ fn page_is_self_contained() {
     well_formed(&BenchReport { results: Vec::new(), ..sample(1, 1.0) }.to_html());
 }
 
-/// Every tag is closed in order, every attribute quoted: what an XML parser asks for.
+/// Checks that every tag is closed in order and every attribute is quoted, as an XML parser requires.
 fn well_formed(page: &str) {
     let mut open = Vec::new();
     let mut rest = page.strip_prefix("<!DOCTYPE html>").unwrap();
@@ -198,8 +198,8 @@ fn numbers_are_rounded_for_display() {
     assert_eq!((numbers::bytes(3901), numbers::bytes(1 << 30)), ("3.81 KiB".into(), "1.00 GiB".into()));
 }
 
-/// Promise: the ratios of several runs are recorded by name and machine, and one that fell by more than a tenth is told. Where
-/// nothing is recorded of the machine, it is said of which what is compared with is.
+/// Promise: the ratios of several runs are recorded by name and machine, and a ratio that fell by more than a tenth is
+/// reported. Without recorded ratios of the machine, the comparison names the machine it uses instead.
 #[test]
 fn ratios_of_several_runs_are_recorded_and_compared() {
     let on = |machine: &str, factor| {

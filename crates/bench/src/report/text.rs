@@ -20,7 +20,7 @@ pub fn render(report: &BenchReport) -> String {
     text
 }
 
-/// What the columns after the latencies say.
+/// Explains the columns after the latencies.
 fn legend(report: &BenchReport, text: &mut String) {
     line(text, "");
     line(
@@ -51,7 +51,7 @@ fn head(report: &BenchReport, text: &mut String) {
     }
 }
 
-/// One sentence on what was done.
+/// Describes the workload in one sentence.
 pub fn workload(report: &BenchReport) -> String {
     let number = |name: &str| report.settings.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let is = |name: &str| report.settings.get(name).and_then(serde_json::Value::as_bool).unwrap_or(false);
@@ -144,7 +144,7 @@ fn columns(report: &BenchReport, result: &PhaseResult, references: &[&str], row:
     }
 }
 
-/// Only where there are pairs enough.
+/// Printed only with enough pairs.
 fn intervals(report: &BenchReport, clients: usize, text: &mut String) {
     for ratio in report.ratios.iter().filter(|ratio| ratio.clients == clients) {
         if let Some(interval) = &ratio.interval {

@@ -1,5 +1,5 @@
-//! A directory of the kernel's: plain, or of a mount. Raw system calls on names relative to an open directory, so that
-//! neither a path walk nor a library is measured with them.
+//! A directory of the kernel: plain, or of a mount. It uses raw system calls on names relative to an open directory, so
+//! that the figures include neither a path walk nor a library.
 
 use super::{BenchTarget, TargetClient, joined, missing};
 use crate::{Error, Result};
@@ -44,9 +44,9 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Unlike a drop, tells what close(2) answers: a file system that writes on close reports its errors there.
+/// Unlike a drop, returns the error of close(2): a file system that writes on close reports its errors there.
 fn close(file: OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor was owned and is given up here, so it is closed exactly once.
+    // SAFETY: the descriptor is owned and given up here, so it is closed exactly once.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,5 +1,5 @@
-//! A volume through Varve's library, without a kernel between. Each client joins the volume for itself, as another
-//! process would: session, connections and caches of its own.
+//! A volume through Varve's library, without the kernel. Each client joins the volume on its own, as a separate process
+//! would: it has its own session, connections and caches.
 
 use super::{BenchTarget, TargetClient};
 use crate::{Error, Result};
@@ -36,7 +36,7 @@ impl BenchTarget for LibraryTarget {
 
 struct LibraryClient {
     library: Library,
-    /// The directory that was entered, with a slash at its end; a name is put behind it for each call.
+    /// The entered directory, with a trailing slash. Each call appends a name to it.
     path: String,
     directory_len: usize,
 }
@@ -44,7 +44,7 @@ struct LibraryClient {
 const FILE_MODE: Mode = Mode(0o644);
 const DIRECTORY_MODE: Mode = Mode(0o755);
 
-/// Keeps the errno where there is nothing more to say, so that `ErrorKind` is right.
+/// Keeps the errno if there is nothing more to report, so that `ErrorKind` is right.
 fn to_io(failure: Failure) -> io::Error {
     let errno = io::Error::from_raw_os_error(failure.errno.number());
     match &failure.message {
@@ -81,7 +81,7 @@ impl TargetClient for LibraryClient {
         self.path.clear();
         self.path.push('/');
         self.path.push_str(directory);
-        // Asking for it once fills the caches of the walk, as opening a directory does for the kernel's.
+        // One stat fills the caches of the path walk, as opening a directory does for the kernel's caches.
         block_on(self.library.stat(self.path.as_bytes())).map_err(to_io)?;
         if !directory.is_empty() {
             self.path.push('/');

@@ -1,4 +1,4 @@
-//! Promises of the targets: `--via` is parsed, a directory does what it is asked, and errors are told apart.
+//! Promises of the targets: `--via` is parsed, a directory performs its operations, and errors are distinguished.
 
 use super::*;
 

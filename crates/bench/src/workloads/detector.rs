@@ -1,9 +1,9 @@
-//! The detector service at the machine's limit: frames from simulated detectors over loopback into one file, and, in the
-//! same turns, each stage alone and one h5py process that is fed by the same stream.
+//! The detector service at the machine's limit: frames from simulated detectors over loopback into one file. The same
+//! turns measure each stage alone, and one h5py process that is fed by the same stream.
 //!
-//! The limit of a pipeline whose stages share the processors is their number divided by the sum of what each stage alone
-//! takes of a processor for a byte. What a case reaches of it, and how it compares with its neighbour, are the report's
-//! ratios, made turn by turn.
+//! The stages of a pipeline share the processors. Its limit is therefore the number of processors divided by the sum of
+//! the processor time per byte of each stage alone. The report's ratios, made turn by turn, are those of a case to this
+//! limit and to its reference.
 
 mod case;
 mod h5py;
@@ -26,34 +26,34 @@ use varve_detector::filters::{Encoder, Filter};
 use varve_detector::simulator::{DetectorModel, Simulator};
 use varve_env::private_file::make_directory;
 
-/// Chunks are made before the run and sent in turn: more than the caches of a processor hold, as those of a detector are.
+/// Chunks are made before the run and sent in turn. They exceed the processor caches, as a real detector's chunks do.
 const PREPARED_BYTES: usize = 128 << 20;
-/// Fewer say nothing.
+/// Fewer frames give no usable figures.
 const FRAMES_MIN: u64 = 48;
-/// With a sender each, of which no more are to be had from a machine.
+/// Each connection has a sender of its own, and a machine cannot run more of them.
 const CONNECTIONS_MAX: u16 = 32;
-/// The Pilatus 6M test of the deliverable: frames a second that are tried.
+/// The Pilatus 6M test of the deliverable: the frame rates to try.
 pub const RATES: [u32; 7] = [1, 5, 10, 20, 25, 40, 50];
 
 #[derive(Clone, Debug)]
 pub struct DetectorConfig {
-    /// Where the files go; each is removed as soon as it has been measured.
+    /// The directory for the files; each file is removed as soon as it has been measured.
     pub directory: PathBuf,
     pub model: DetectorModel,
     pub compress_ratio: f64,
-    /// Frames of a run that goes as fast as it can.
+    /// Frames of a run without a rate.
     pub frames: u64,
-    /// That bring the frames of such a run to the one service.
+    /// Connections that carry the frames of such a run to the one service.
     pub connections: u16,
-    /// Those of [`PipelineCase::FAST`] run in this order in each turn, in the opposite one in every other; those at a
-    /// rate once.
+    /// The cases to run. Those of [`PipelineCase::FAST`] run in this order in each turn, and in reverse order in every
+    /// other turn. Those at a rate run once.
     pub cases: Vec<PipelineCase>,
     /// Seconds of a run at a rate.
     pub rate_seconds: f64,
     pub repeat: u32,
-    /// `varve` itself, of which the cases of several writers start processes.
+    /// `varve` itself. The cases of several writers start it as processes.
     pub program: PathBuf,
-    /// With h5py and hdf5plugin; `None`: the h5py process is left out.
+    /// A Python with h5py and hdf5plugin; `None`: the h5py process is left out.
     pub python: Option<PathBuf>,
     pub progress: bool,
     pub arguments: Vec<String>,
@@ -82,15 +82,15 @@ impl DetectorConfig {
     }
 }
 
-/// What the cases share: frames and chunks that are made once.
+/// Data shared by the cases: frames and chunks, made once.
 struct Material {
     simulator: Simulator,
-    /// Of frames 0 and on, filtered by bitshuffle+LZ4.
+    /// Chunks of frames 0 and on, filtered by bitshuffle+LZ4.
     chunks: Vec<Vec<u8>>,
 }
 
 impl Material {
-    /// For runs that send so many frames.
+    /// Makes the data for runs that send `frames` frames.
     fn make(model: DetectorModel, ratio: f64, frames: u64) -> Result<Material> {
         let simulator = Simulator::new(model, ratio, 1).map_err(|error| Error::Usage(error.to_string()))?;
         let mut encoder = Encoder::new(Filter::BSLZ4, simulator.model().element.size())
@@ -113,21 +113,21 @@ impl Material {
         (model.width * model.height * model.element.size() as u64) as f64
     }
 
-    /// Of a chunk, on average.
+    /// Bytes of a chunk, on average.
     fn chunk_bytes(&self) -> f64 {
         self.chunks.iter().map(Vec::len).sum::<usize>() as f64 / self.chunks.len() as f64
     }
 }
 
-/// The directory of a run, gone at its end whatever happened.
+/// The directory of a run, removed at its end in all cases.
 struct RunDirectory(PathBuf);
 
-/// As many as processors: with fewer than the stages can use, processors wait for the sender.
+/// One per processor: with fewer connections than the stages can use, processors wait for the sender.
 pub fn default_connections() -> u16 {
     stages::processors().try_into().unwrap_or(CONNECTIONS_MAX).min(CONNECTIONS_MAX)
 }
 
-/// The first Python of these that has h5py and hdf5plugin.
+/// The first of these Pythons that has h5py and hdf5plugin.
 pub fn find_python(candidates: &[PathBuf]) -> Option<PathBuf> {
     candidates.iter().find(|python| h5py::works(python)).cloned()
 }
@@ -135,7 +135,7 @@ pub fn find_python(candidates: &[PathBuf]) -> Option<PathBuf> {
 impl RunDirectory {
     fn make(directory: &Path) -> Result<RunDirectory> {
         let path = directory.join(format!("varve-bench-detector.{}", std::process::id()));
-        // One that is there is another's, who has the same number in another container.
+        // An existing directory belongs to a process of the same number in another container.
         std::fs::create_dir_all(directory)
             .and_then(|()| make_directory(&path, 0o700))
             .map_err(Error::io(format!("cannot make {}", path.display())))?;
@@ -151,7 +151,7 @@ impl Drop for RunDirectory {
     }
 }
 
-/// Measures and reports. Whatever was made is removed, whether it went well or not.
+/// Measures and reports. All files of the run are removed, after success and after failure.
 ///
 /// # Errors
 /// If the configuration makes no sense, or a run fails: figures of failed runs mean nothing.
@@ -186,7 +186,7 @@ pub fn run(config: &DetectorConfig) -> Result<DetectorReport> {
         let mut turn = BenchTurn::new(stages, &material);
         cases.into_iter().for_each(|(case, measured)| turn.add(case, measured, &material));
         report.add(turn);
-        // What comes first or last in a turn is so in every other turn only.
+        // Reverses the order in every other turn, so that no case always runs first or last.
         fast.reverse();
     }
     if !rates.is_empty() {

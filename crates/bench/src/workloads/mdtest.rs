@@ -2,8 +2,8 @@
 //! order; also with a directory a client, with content, or with directories instead of files.
 //!
 //! One *turn* is a pass over every target and every ceiling, one after the other. A run is `repeat` turns for each
-//! number of clients, after one shorter turn to warm up, which is not counted. So the `i`-th sample of one target is a
-//! neighbour of the `i`-th sample of every other, and their ratios are ratios of neighbours.
+//! number of clients, after one shorter warm-up turn, which is not counted. So the `i`-th samples of all targets come
+//! from the same turn, and each ratio compares two samples of one turn.
 
 mod pass;
 mod plan;
@@ -27,13 +27,13 @@ use crate::{Error, Result, report};
 use turns::TurnRunner;
 
 pub struct MdtestConfig {
-    /// Measured in turns, in this order.
+    /// The targets, measured in turns, in this order.
     pub via: Vec<Via>,
     /// Files (or directories) of all clients together, each pass.
     pub files: u64,
     /// Numbers of clients to measure with, one after the other.
     pub clients: Vec<usize>,
-    /// How often each is measured.
+    /// How often each target is measured.
     pub repeat: u32,
     /// A directory a client instead of one for all.
     pub unique_dirs: bool,
@@ -41,15 +41,15 @@ pub struct MdtestConfig {
     pub directories: bool,
     /// Bytes written to each file when it is created; above 0 there is a read phase too.
     pub write_bytes: usize,
-    /// Files that are in the shared directory before anything is measured, and stay; not counted in `files`. Beside it, in
-    /// the same turns, each target has a directory that is empty.
+    /// Files that are in the shared directory before the measurement, and stay; not counted in `files`. In the same
+    /// turns, each target also measures an empty directory.
     pub prefill: u64,
-    /// A turn with a tenth of the files before the first that counts.
+    /// Run an uncounted warm-up turn with a tenth of the files.
     pub warm_up: bool,
-    /// Of the random orders.
+    /// Seed of the random orders.
     pub seed: u64,
     pub ceilings: Option<CeilingsConfig>,
-    /// Progress on stderr, if that is a terminal.
+    /// Show progress on stderr, if that is a terminal.
     pub progress: bool,
     /// The command line, for the report.
     pub arguments: Vec<String>,
@@ -75,11 +75,11 @@ impl Default for MdtestConfig {
     }
 }
 
-/// Written in one piece and held by every client; larger files are `bench stream`'s.
+/// Every client holds the content and writes it in one piece; larger files are for `bench stream`.
 pub const WRITE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The warm-up pass has a tenth of the files, but at least this many a client, so that every client has been
-/// everywhere once.
+/// The warm-up pass has a tenth of the files, but at least this many a client, so that every client has run every
+/// operation once.
 const WARM_UP_FILES_MIN: u64 = 100;
 
 impl MdtestConfig {
@@ -151,7 +151,7 @@ impl MdtestConfig {
     }
 }
 
-/// Measures and reports. Whatever was made is removed, whether it went well or not.
+/// Measures and reports. All files of the run are removed, after success and after failure.
 pub fn run(config: &MdtestConfig) -> Result<BenchReport> {
     config.check()?;
     let _interrupt = Interrupt::listen();

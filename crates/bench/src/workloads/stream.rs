@@ -1,11 +1,12 @@
-//! Sequential writing and reading of large files, a file a client, through plain directories and mounts side by side.
+//! Sequential writing and reading of large files, one per client, through plain directories and mounts side by side.
 //!
-//! The files of a turn are in a directory of their own, for file systems place files by their directories: in one and the same, a
-//! plain directory's would always be in one part of the disk, and a volume's in all of them. Parts may differ by a fifth.
+//! The files of a turn lie in a directory of their own, because file systems place files by their directories. In one
+//! fixed directory, a plain directory's files would always lie in one part of the disk, and a volume's files in all of
+//! them. Parts may differ by a fifth in speed.
 //!
-//! Writing counts the fsync at its end. Before reading, what the kernel caches of the files is dropped as far as this
-//! process may, of a volume's files where they lie in the store too; where it may not, the report says so. Then they are
-//! read again, as the kernel has them by then.
+//! The write time includes the final fsync. Before reading, the benchmark drops the kernel's cache of the files as far
+//! as this process may, and for a volume's files also the cache of their store files. If it may not, the report says
+//! so. Then it reads the files again, from the kernel's cache.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,7 @@ pub struct StreamConfig {
     pub block_bytes: usize,
     pub clients: Vec<usize>,
     pub repeat: u32,
-    /// Drop all caches of the kernel before reading; without root only those of the files themselves are asked for.
+    /// Drop all caches of the kernel before reading. Without root, only the caches of the files themselves are dropped.
     pub drop_caches: bool,
     pub progress: bool,
     pub arguments: Vec<String>,
@@ -59,7 +60,7 @@ pub struct StreamSeries {
     pub phase: &'static str,
     pub clients: usize,
     pub mib_per_s: Vec<f64>,
-    /// Of single blocks.
+    /// Latencies of single blocks.
     pub latencies: Latencies,
 }
 
@@ -91,7 +92,7 @@ struct StreamContender {
     workplace: Workplace,
 }
 
-/// Measures and reports. Whatever was made is removed, whether it went well or not.
+/// Measures and reports. All files of the run are removed, after success and after failure.
 pub fn run(config: &StreamConfig) -> Result<BenchReport> {
     config.check()?;
     let _interrupt = Interrupt::listen();
@@ -181,7 +182,8 @@ fn measure(
 
 type Streamed = fn(&StreamConfig, &Path, &mut dyn FnMut(u64) -> Result<bool>) -> Result<()>;
 
-/// All clients at once; MiB a second of all together, from the first's beginning to the last's end.
+/// Runs all clients at once. Returns MiB a second of all together, from the first client's start to the last client's
+/// end.
 fn pass(
     config: &StreamConfig,
     files: &[PathBuf],
@@ -222,7 +224,7 @@ fn pass(
         };
         threads.into_iter().map(ended).collect()
     });
-    // Who was only told to give up says less than who told.
+    // A client that only followed an abort has a less useful error than the client that caused it.
     let (reported, tellers): (Vec<_>, Vec<_>) =
         results.into_iter().partition(|result| matches!(result, Err(Error::Interrupted)));
     let mut latencies = Latencies::default();
@@ -253,7 +255,7 @@ fn write(config: &StreamConfig, path: &Path, done: &mut dyn FnMut(u64) -> Result
     file.sync_all().map_err(fail())
 }
 
-/// Bytes that no store can press together or leave out.
+/// Bytes that no store can compress or omit.
 fn block(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut block = Vec::with_capacity(bytes + 8);
@@ -294,31 +296,32 @@ const NOT_DROPPED: &str = "The kernel's caches could not be dropped before readi
 their file system does so. Reads may be of memory.";
 const NOT_ASKED: &str = "The kernel's caches were not dropped before reading; reads are of memory.";
 
-/// `Ok(Err(note))` where what was asked for could not be done.
+/// Returns `Ok(Err(note))` if the caches could not be dropped as requested.
 fn drop_caches(config: &StreamConfig, files: &[PathBuf]) -> Result<std::result::Result<(), &'static str>> {
     if !config.drop_caches {
         return Ok(Err(NOT_ASKED));
     }
     for path in files {
         forget(path)?;
-        // Nobody else's files: whoever may read them by the mount and not in the store leaves them there.
+        // Best effort: a user who may read a file through the mount but not in the store cannot drop the cache of the
+        // store's file.
         if let Some(beneath) = beneath(path) {
             let _ = forget(&beneath);
         }
     }
-    // 1: page cache only; the files were fsynced, so that all of it is clean.
+    // 1: page cache only. The files were fsynced, so all of it is clean.
     Ok(std::fs::write("/proc/sys/vm/drop_caches", "1").map_err(|_| NOT_DROPPED))
 }
 
-/// Has the kernel forget what it caches of a file.
+/// Makes the kernel drop its cache of a file.
 fn forget(path: &Path) -> Result<()> {
     let file = File::open(path).map_err(Error::io(path.display().to_string()))?;
-    // A hint: what refuses it keeps its cache, which the note speaks of.
+    // This is a hint. A file system that refuses it keeps its cache, which the note mentions.
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     Ok(())
 }
 
-/// Where a file of a mounted volume has its bytes, if those are a file of the store (`varve info` shows the same).
+/// The store file that holds the bytes of a file of a mounted volume, if there is one (`varve info` shows the same).
 fn beneath(path: &Path) -> Option<PathBuf> {
     let mut reported = vec![0; 64 * 1024];
     let length = rustix::fs::getxattr(path, "varve.info", &mut reported).ok()?;

@@ -1,4 +1,4 @@
-//! `varve bench`: how fast a volume is, measured beside the storage beneath it and the ceilings above it.
+//! `varve bench`: measures the speed of a volume beside the storage beneath it and its ceilings.
 
 mod companion;
 mod compare;
@@ -38,7 +38,7 @@ enum Workload {
     Stream(stream::Arguments),
 }
 
-/// What every workload can do with its report.
+/// Output flags common to all workloads.
 #[derive(Debug, Args)]
 struct ReportFlags {
     /// Write a self-contained HTML page with plots
@@ -47,7 +47,7 @@ struct ReportFlags {
     /// Keep the report as JSON, as --json prints it
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Compare with a report that was kept; ends with 3 if a ratio fell by more than a tenth
+    /// Compare with a saved report; exit code 3 if a ratio fell by more than a tenth
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 }
@@ -76,8 +76,8 @@ fn explain(error: &Error) -> Problem {
     }
 }
 
-/// Takes the rights of the user whose stores are measured through the library. What is to be kept must be writable with
-/// them too: figures of an hour must not be lost for that.
+/// Takes the rights of the user whose stores are measured through the library. Checks that output files are writable
+/// with these rights too: a run of an hour must not lose its figures for that.
 fn take_rights(via: &[Via], report: &ReportFlags) -> Result<Rights> {
     let libraries = via.iter().filter(|via| matches!(via, Via::Library(_)));
     let rights = identity::take_all(&libraries.map(Via::directory).collect::<Vec<_>>(), Work::Bench)?;
@@ -93,14 +93,14 @@ fn take_rights(via: &[Via], report: &ReportFlags) -> Result<Rights> {
 }
 
 impl ReportFlags {
-    /// What is compared with. Read before anything is measured: the same file may be saved to, and figures of an hour must not
-    /// be lost for a word that is wrong.
+    /// The report to compare with. It is read before the measurement starts, because the same file may be the target of
+    /// --save and a wrong path must not cost the figures of an hour.
     fn recorded(&self) -> Result<Option<BenchReport>> {
         self.compare.as_ref().map(read).transpose()
     }
 }
 
-/// Keeps the report where it shall be kept, prints it, and compares it. What cannot be kept is printed all the same.
+/// Saves the report, prints it, and compares it. A report that cannot be saved is printed all the same.
 fn deliver(report: &BenchReport, recorded: Option<&BenchReport>, flags: &ReportFlags, output: &Output) -> Result<Exit> {
     let json = report.to_json().map_err(|error| explain(&error))?;
     let saved = flags.save.as_ref().map(|path| write(path, &format!("{json}\n"))).transpose();
@@ -116,7 +116,7 @@ fn deliver(report: &BenchReport, recorded: Option<&BenchReport>, flags: &ReportF
     Ok(if fallen.is_empty() { Exit::Done } else { Exit::Degraded })
 }
 
-/// The ratios that fell; what makes the comparison doubtful is said.
+/// Returns the ratios that fell. Prints the reasons that make the comparison doubtful.
 fn compare_with(report: &BenchReport, recorded: &BenchReport) -> Vec<Regression> {
     let machines = (report.environment.machine(), recorded.environment.machine());
     if machines.0 != machines.1 {

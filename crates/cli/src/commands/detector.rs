@@ -1,4 +1,4 @@
-//! `varve detector …`: detectors that are not there.
+//! `varve detector …`: simulated detectors.
 
 mod simulate;
 

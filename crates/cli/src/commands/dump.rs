@@ -1,4 +1,4 @@
-//! `varve dump STORE`: the metadata of a volume in one stream.
+//! `varve dump STORE`: writes the metadata of a volume as one stream.
 
 use crate::client::ClientFlags;
 use crate::identity::{self, Work};
@@ -28,24 +28,25 @@ use varve_meta::dump::{self, DumpError, DumpProgress, Dumped};
 use varve_meta::snapshot::{RowSource, Unreadable};
 use varve_types::{ShardCount, ShardId, VolumeSettings};
 
-/// A server that does not answer within this is not well.
+/// A server that takes longer to reply is considered failed.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 const PAGE_BYTES: u32 = 1024 * 1024;
-/// A dump holds everybody's small files.
+/// A dump contains the small files of all users.
 const DUMP_MODE: u32 = 0o600;
-/// Symlinks that are followed, as Linux does.
+/// Maximum number of symlinks to follow, as in Linux.
 const LINKS_MAX: usize = 40;
 
 /// Write the metadata of a volume, small files included, to a file or to stdout; also while it is served
 ///
-/// The dump is the volume at one moment. The content of files that have a backing file is not in it (`varve info` shows which; a
-/// small one has one where it was large once, or was made among large ones): copy the store's `data` directory for that.
+/// The dump is a consistent snapshot of the volume. It does not contain the content of files that have a backing file
+/// (`varve info` shows which; a small file has one if it was large once, or was made among large ones). Copy the
+/// store's `data` directory for that.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the volume is: a directory, or a file:// URL of one
+    /// Store of the volume: a directory, or a file:// URL of one
     store: StoreUrl,
-    /// File to write; it appears, or replaces the file that the name leads to, when the dump is whole. A device or FIFO is
-    /// written to as the dump is made; - is stdout [default: stdout]
+    /// File to write; a regular file appears, or is replaced (through symlinks), when the dump is complete. A device or
+    /// FIFO is written directly; - is stdout [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -102,7 +103,8 @@ fn failed(doing: &str, path: &Path) -> impl Fn(io::Error) -> DumpError {
     move |source| DumpError::Io { doing: doing.clone(), source }
 }
 
-/// Does `work` with the rights of the user who started this, whose file the dump is to be, or else of the store's owner.
+/// Runs `work` with the rights of the starting user, who is to own the dump. If these are not sufficient, runs it with
+/// the rights of the store's owner.
 fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match as_process_user(&work) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => work(),
@@ -126,7 +128,7 @@ fn to_file(
     }
 }
 
-/// What is no regular file is the system's or another program's: it is written to and never replaced.
+/// Writes to a file that is not regular. It belongs to the system or another program, so it is never replaced.
 fn to_device(
     config: &ClientConfig,
     path: &Path,
@@ -135,19 +137,19 @@ fn to_device(
     let mut file = as_starter(|| File::options().write(true).open(path)).map_err(failed("write", path))?;
     let dumped = dump_volume(config, &mut file, progress)?;
     match rustix::fs::fsync(&file) {
-        // Nothing to sync behind a FIFO or a device of characters: fsync(2).
+        // A FIFO or a character device has nothing to sync: fsync(2).
         Ok(()) | Err(Errno::INVAL | Errno::ROFS | Errno::NOTSUP) => Ok(dumped),
         Err(error) => Err(failed("fsync", path)(error.into())),
     }
 }
 
-/// Where a file that does not exist yet is to be made.
+/// Follows symlinks to the path at which to make a file that does not exist yet.
 fn at_end_of_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         match path.read_link() {
             Ok(target) => path = disk::parent(&path).join(target),
-            // No link: nothing is there, or it was made meanwhile.
+            // Not a link: nothing exists there, or it was made in the meantime.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
                 return Ok(path);
             }
@@ -157,7 +159,7 @@ fn at_end_of_links(path: &Path) -> io::Result<PathBuf> {
     Err(Errno::LOOP.into())
 }
 
-/// The file appears when the dump is whole.
+/// The file appears when the dump is complete.
 fn to_regular_file(
     config: &ClientConfig,
     path: &Path,
@@ -183,7 +185,7 @@ fn to_regular_file(
     written
 }
 
-/// From the server, if there is one, else from the tables.
+/// Dumps from the server if there is one, else from the tables.
 fn dump_volume(
     config: &ClientConfig,
     output: &mut dyn Write,
@@ -201,7 +203,7 @@ fn dump_volume(
     dumped
 }
 
-/// What a server held at one moment.
+/// A consistent snapshot of a served volume.
 struct Served {
     file_system: Arc<FileSystem>,
     shards: ShardCount,
@@ -224,7 +226,7 @@ impl Served {
     }
 
     fn end(self) {
-        // Else the server forgets it in a minute or two.
+        // Without this, the server drops the snapshot in a minute or two.
         if let Err(failure) = varve_client::block_on(self.file_system.release_snapshot(self.number)) {
             tracing::debug!(%failure, "the server was not told that the dump has ended");
         }
@@ -248,7 +250,7 @@ impl RowSource for Served {
         let rows = self.file_system.read_snapshot(self.number, *shard, from, end, PAGE_BYTES).await;
         let rows = rows.map_err(|failure| Unreadable { shard: *shard, reason: failure.to_string() })?;
         match rows.last() {
-            // The next key there can be.
+            // The smallest key after the last one.
             Some((last, _)) => range.start = [last.as_slice(), &[0]].concat(),
             None => self.reading = None,
         }

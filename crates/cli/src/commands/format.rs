@@ -15,29 +15,30 @@ use varve_types::{ShardCount, VolumeId, VolumeSettings};
 
 /// Make a volume in a directory
 ///
-/// The volume belongs to the owner of that directory, or, where it does not exist yet, of the nearest one above it that does. Root
+/// The volume belongs to the owner of that directory or, if it does not exist yet, of its nearest existing parent. Root
 /// makes it with that user's rights.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the volume shall be: a directory, or a file:// URL of one
+    /// Store to make: a directory, or a file:// URL of one
     store: StoreUrl,
     /// Name of the volume: letters, digits, '-', '_', '.' [default: the directory's]
     #[arg(long)]
     name: Option<String>,
-    /// How many tables share the metadata, a power of two; they bound how many servers the volume can ever use
+    /// Number of tables that share the metadata, a power of two; it limits how many servers the volume can ever use
     #[arg(long, value_name = "COUNT", default_value_t = VolumeSettings::SHARDS_DEFAULT.into())]
     shards: u64,
-    /// Entries above which a part of a directory is cut in half; 2,000 times as many (8 times of
-    /// less than 8,000) where both halves are one worker's
+    /// Entries above which a directory partition is split in half; 2,000 times as many (8 times of less than 8,000) if
+    /// both halves belong to one worker
     #[arg(long, value_name = "ENTRIES", default_value_t = VolumeSettings::SPLIT_THRESHOLD_DEFAULT)]
     split_threshold: u64,
-    /// Files up to this size are kept in the metadata
+    /// Files up to this size are stored in the metadata
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(VolumeSettings::INLINE_LIMIT_DEFAULT.into()))]
     inline_limit: Bytes,
-    /// How long an acknowledged change may wait for its fsync; 0: fsynced before every reply
+    /// How long an acknowledged change may wait for its fsync; 0: fsync before every reply
     #[arg(long, value_name = "DURATION", default_value_t = Span(VolumeSettings::SYNC_INTERVAL_DEFAULT))]
     sync_interval: Span,
-    /// Accept a directory that is not empty (other files stay, and none may have a name that the volume needs); twice: destroy the volume that is there
+    /// Accept a directory that is not empty (other files stay; none may have a name that the volume needs); twice:
+    /// destroy the existing volume
     #[arg(long, short, action = clap::ArgAction::Count)]
     force: u8,
 }
@@ -107,7 +108,7 @@ fn settings(arguments: &Arguments, directory: &Path) -> Result<VolumeSettings> {
     Ok(settings)
 }
 
-/// The directory's name as far as it can be a volume's.
+/// The directory's name, reduced to the characters that a volume name may have.
 fn name_of(directory: &Path) -> String {
     let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let allowed = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);

@@ -1,4 +1,4 @@
-//! `varve fsck STORE`: checks a volume that nobody serves, and repairs it if asked to.
+//! `varve fsck STORE`: checks a volume without a server, and repairs it on request.
 
 use crate::identity::{self, Work};
 use crate::output::{Output, columns};
@@ -14,33 +14,32 @@ use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::{LockError, VolumeDir};
 use varve_meta::fsck::{self, CheckProgress, FsckError, FsckReport, MissingContent, Repaired, Severity};
 
-/// fsck(8)'s exit codes: something was wrong and is repaired; something is wrong and was left so; the check itself
-/// failed.
+/// fsck(8)'s exit codes: errors were found and repaired; errors were found and left; the check itself failed.
 const REPAIRED: u8 = 1;
 const ERRORS_LEFT: u8 = 4;
 pub const OPERATIONAL_ERROR: u8 = 8;
-/// Wrong usage.
+/// Usage error.
 pub const USAGE: u8 = 16;
 
-/// Check a volume that nobody serves, and repair it if asked to; exits as fsck(8) does
+/// Check a volume that is not served, and repair it on request; exits as fsck(8) does
 ///
-/// Exit codes: 0 sound, 1 damage was found and repaired, 4 damage was found and is there, 8 the check could not be made, 16 wrong
-/// usage. What a crash leaves is left over and no damage: it is counted, and listed with --verbose. Some of it a server clears away
-/// by itself, as the content of removed files; the rest, as the rows of directories removed in the moment before the crash, takes
-/// space until --repair. A backing file of which no row knows is never removed. The bytes of large files have no checksum and are
-/// not read, only their lengths are compared. Without --repair nothing is written.
+/// Exit codes: 0 sound, 1 damage was found and repaired, 4 damage was found and left, 8 the check failed, 16 usage
+/// error. Leftovers of a crash are not damage: they are counted, and listed with --verbose. A server removes some of
+/// them by itself, such as the content of removed files. Others, such as the rows of directories removed just before
+/// the crash, take space until --repair. A backing file without a row is never removed. The bytes of large files have
+/// no checksum and are not read; only their lengths are compared. Without --repair nothing is written.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the volume is: a directory, or a file:// URL of one
+    /// Store of the volume: a directory, or a file:// URL of one
     store: StoreUrl,
-    /// Repair what can be; what no path leads to any more goes to lost+found in the root directory, under its inode id
+    /// Repair the volume; inodes that no path leads to go to lost+found in the root directory, under their inode ids
     #[arg(long)]
     repair: bool,
-    /// With --repair, where the volume's data directory is gone for good: go on without it. All large files become empty ones in
-    /// lost+found; otherwise they stay as they are until it is brought back
+    /// With --repair: continue without the volume's data directory, which is lost for good. All large files become
+    /// empty ones in lost+found; without this flag they stay as they are until the directory is restored
     #[arg(long, requires = "repair")]
     without_data: bool,
-    /// List what is left over too, not only its number (--json always does)
+    /// List leftovers too, not only their number (--json always does)
     #[arg(long, short)]
     verbose: bool,
 }
@@ -48,22 +47,22 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct FsckOutput {
     store: PathBuf,
-    /// With --repair: after it.
+    /// With --repair: the state after it.
     sound: bool,
-    /// With --repair: before it.
+    /// With --repair: the state before it.
     #[serde(skip)]
     was_sound: bool,
-    /// With --repair: after it. Everything was read; if not, reading ended at damage, and the counts are of what was read
-    /// until then.
+    /// With --repair: the state after it. Whether everything was read. If not, reading ended at damage, and the counts
+    /// cover the rows read until then.
     complete: bool,
-    /// What was done.
+    /// The repairs made.
     repairs: Vec<String>,
     repairs_total: u64,
-    /// What is left after a repair.
+    /// Findings left after a repair.
     left: Vec<FindingOutput>,
-    /// With --repair: after it.
+    /// With --repair: the counts after it.
     counts: FsckCounts,
-    /// How often each kind was found.
+    /// The number of findings of each kind.
     totals: Vec<Total>,
     findings: Vec<FindingOutput>,
 }
@@ -144,12 +143,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Fsck(code))
 }
 
-/// What was found, and what was done about it.
+/// The findings and the repairs.
 struct FsckOutcome {
     report: FsckReport,
     repairs: Vec<String>,
     repairs_total: u64,
-    /// After a repair.
+    /// The report after a repair.
     after: Option<FsckReport>,
 }
 

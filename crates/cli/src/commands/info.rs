@@ -1,4 +1,4 @@
-//! `varve info PATH`: what a name of a mounted volume is, and where its bytes are.
+//! `varve info PATH`: shows the inode of a path in a mounted volume and the location of its bytes.
 
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// Show a file's or directory's inode, shard, partitions, and where its bytes are
+/// Show a file's or directory's inode, shard, partitions, and the location of its bytes
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// A file or directory of a mounted volume; a symlink is described itself
+    /// A file or directory of a mounted volume; symlinks are not followed
     path: PathBuf,
 }
 

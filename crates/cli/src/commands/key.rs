@@ -1,4 +1,4 @@
-//! `varve key …`: the keys of hosts, one a host, which can be taken back one by one.
+//! `varve key …`: the keys of hosts, one per host, each of which can be revoked.
 
 use crate::identity::{self, Work};
 use crate::output::{Output, columns};
@@ -13,10 +13,10 @@ use varve_env::volume_dir::{HostKey, KeyFile, VolumeDir};
 
 /// List, add and revoke the keys of hosts
 ///
-/// A client proves to a server that it holds a key. The volume's own lies in the store and is for whoever can read it there. A
-/// host that cannot, because the store's server keeps root there out, or that shall lose its right by itself one day, gets a
-/// key of its own, and gives it with --key-file FILE. A host that holds any key of a volume is trusted for every user: its
-/// root can read and change all that is in the volume.
+/// A client proves to a server that it holds a key. The volume's own key lies in the store and serves every host that
+/// can read it there. A host needs a key of its own if the store's server squashes root, or if its access is to be
+/// revocable on its own. It gives that key with --key-file FILE. A host that holds any key of a volume is trusted for
+/// every user: its root can read and change everything in the volume.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -25,24 +25,24 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the keys that there are, without their secrets
+    /// Show the keys, without their secrets
     List {
-        /// Where the volume is: a directory, or a file:// URL of one
+        /// Store of the volume: a directory, or a file:// URL of one
         store: StoreUrl,
     },
     /// Make a key and write it to a file, to be copied to the host
     Add {
-        /// Where the volume is: a directory, or a file:// URL of one
+        /// Store of the volume: a directory, or a file:// URL of one
         store: StoreUrl,
         /// Name of the key, such as the host's
         name: String,
-        /// File to write, mode 0600; it must not be there yet
+        /// File to write, mode 0600; it must not exist yet
         #[arg(long, short, value_name = "FILE")]
         out: PathBuf,
     },
-    /// Take a key back: servers end its connections within 5 s and its sessions within 10 s
+    /// Revoke a key: servers end its connections within 5 s and its sessions within 10 s
     Revoke {
-        /// Where the volume is: a directory, or a file:// URL of one
+        /// Store of the volume: a directory, or a file:// URL of one
         store: StoreUrl,
         /// Name of the key, or its number
         name: String,
@@ -73,7 +73,7 @@ struct Changed {
     store: PathBuf,
     #[serde(flatten)]
     key: Key,
-    /// Where the new key is.
+    /// The file with the new key.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
 }
@@ -125,7 +125,7 @@ fn add(volume: &VolumeDir, store: PathBuf, name: &str, out: &Path) -> Result<Cha
     let what = "cannot add a key to";
     let settings = volume.read_settings().map_err(|error| failed(&io::Error::other(error), what, &store))?;
     let file = std::path::absolute(out).map_err(|error| failed(&error, what, &store))?;
-    // The file is of the user who asks for it, and the key of the store's owner.
+    // The file belongs to the starting user, and the key to the store's owner.
     if as_process_user(|| file.symlink_metadata()).is_ok() {
         return Err(Problem::new(format!("{what} {}", store.display()))
             .because(format!("{} is there already", file.display()))
@@ -134,7 +134,7 @@ fn add(volume: &VolumeDir, store: PathBuf, name: &str, out: &Path) -> Result<Cha
     let key = volume.add_host_key(name).map_err(|error| failed(&error, what, &store))?;
     let for_host = KeyFile { volume: settings.id, key: key.clone() };
     if let Err(error) = as_process_user(|| for_host.write_new(&file)) {
-        // A key that nobody has is not to be valid.
+        // A key that no host has must not stay valid.
         let _ = volume.revoke_host_key(name);
         return Err(failed(&error, what, &store));
     }

@@ -1,4 +1,4 @@
-//! `varve load FILE STORE`: a volume from a dump.
+//! `varve load FILE STORE`: makes a volume from a dump.
 
 use crate::identity::{self, Work};
 use crate::output::{Output, columns};
@@ -18,27 +18,28 @@ use varve_meta::fsck::FindingKind;
 
 /// Make a volume from a dump
 ///
-/// It belongs to the owner of its directory, as one of `varve format` does, and root makes it with that user's rights.
+/// The volume belongs to the owner of its directory, as with `varve format`; root makes it with that user's rights.
 ///
-/// The volume exists when all of it is loaded and was checked; a load that fails leaves none and takes away
-/// what it made (but for one whose report cannot be written to stdout: it says that the volume stays, and exits with 1), one that is killed leaves a directory that the next load takes with --force. Exit code 3: large files are
-/// left out or without content, or the check found what it could not put right. It has the dump's
-/// settings, shards and inode ids, so that the dumped volume's `data` directory is its own: bring it with --data, put it
-/// into STORE before the load (with --force), or later.
+/// The volume exists once everything is loaded and checked. A load that fails leaves no volume and removes its files.
+/// There is one exception: if the report cannot be written to stdout, the volume stays, the error says so, and the exit
+/// code is 1. A load that is killed leaves a directory that the next load accepts with --force. Exit code 3: large
+/// files are left out or without content, or the check found damage that it could not repair. The volume has the dump's
+/// settings, shards and inode ids, so it can use the `data` directory of the dumped volume: copy it with --data, put it
+/// into STORE before the load (with --force), or add it later.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// File that `varve dump` wrote; - for stdin
     file: PathBuf,
-    /// Where the volume shall be: a directory, or a file:// URL of one
+    /// Store to make: a directory, or a file:// URL of one
     store: StoreUrl,
-    /// Copy the content of large files from this `data` directory; a file that is not there is left out
+    /// Copy the content of large files from this `data` directory; a missing file is left out
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Accept a directory that is not empty: other files stay, and a `data` directory is the volume's
+    /// Accept a directory that is not empty: other files stay, and the volume uses an existing `data` directory
     #[arg(long, short)]
     force: bool,
-    /// As root: keep set-user-id and set-group-id bits, security.capability, and the owners and modes of devices. Only for a
-    /// dump whose way from its volume to here nobody else could write to: it has the owners that its maker wrote into it
+    /// As root: keep set-user-id and set-group-id bits, security.capability, and the owners and modes of devices. Only
+    /// for a dump that nobody else could modify since it was made: the file owners in it are those that its maker wrote
     #[arg(long)]
     keep_set_id: bool,
 }
@@ -56,9 +57,9 @@ struct LoadReport {
     set_ids_dropped: u64,
     /// Files whose security.capability was dropped.
     capabilities_dropped: u64,
-    /// Devices that belong to root alone now.
+    /// Devices that now belong to root alone.
     devices_restricted: u64,
-    /// What the check of the loaded volume put right.
+    /// Repairs that the check of the loaded volume made.
     repairs: Vec<String>,
     sound: bool,
 }
@@ -76,7 +77,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             Box::new(file)
         }
     };
-    // The dump may be root's alone; everything else is done with the rights of the user whose volume it is to be.
+    // The dump may be readable by root alone. All other work runs with the rights of the volume's future owner.
     let rights = identity::take(&store, Work::MakeStore, failed)?;
     if let Some(data) = &arguments.data {
         check_data(data, &VolumeDir::new(&store))
@@ -87,7 +88,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     bar.set_style(style);
     let over = if arguments.force { FormatOver::OtherFiles } else { FormatOver::Nothing };
     let data = arguments.data.as_deref().map_or(Data::InPlace, Data::CopiedFrom);
-    // Files of others grant nothing to whoever is not root.
+    // Without root, set-id bits on files of other users grant nothing.
     let drops = rustix::process::geteuid().is_root() && !arguments.keep_set_id;
     let privileges = if drops { Privileges::Drop } else { Privileges::Keep };
     let loaded = dump::load(&mut *input, &VolumeDir::new(&store), over, (data, privileges), &mut |progress| {
@@ -125,7 +126,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(exit)
 }
 
-/// A wrong directory has none of the files, which would all be left out for it.
+/// Checks the data directory first. A wrong directory contains none of the files, and the load would leave out all of
+/// them.
 fn check_data(data: &Path, volume: &VolumeDir) -> std::result::Result<(), String> {
     let shown = data.display();
     match std::fs::metadata(data) {
@@ -143,7 +145,7 @@ fn check_data(data: &Path, volume: &VolumeDir) -> std::result::Result<(), String
     }
 }
 
-/// The volume is not taken away because nobody can be told of it: a load may take hours.
+/// The message for a volume whose report could not be written. The volume stays, because a load may take hours.
 fn kept(report: &LoadReport, complete: bool) -> String {
     let store = report.store.display();
     match complete {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Write the manual pages into a directory
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Directory for varve.1, varve-format.1 and so on; made if it is not there
+    /// Directory for varve.1, varve-format.1 and so on; made if missing
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

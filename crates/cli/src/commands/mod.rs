@@ -1,4 +1,4 @@
-//! One file a command: its arguments, what it does, what it prints.
+//! One file per command: its arguments, its work and its output.
 
 pub mod bench;
 pub mod completions;

@@ -1,5 +1,6 @@
-//! `varve mount STORE DIR`: a volume as a directory. Where no server runs, the mount's own process serves the volume
-//! (embedded). Without `-f` the work is done by a child in the background, and this returns when the mount answers.
+//! `varve mount STORE DIR`: mounts a volume on a directory. If no server runs, the mount's own process serves the
+//! volume (embedded). Without `-f` a child process in the background does the work, and the command returns when the
+//! mount answers.
 
 mod background;
 mod log;
@@ -29,33 +30,35 @@ use varve_fuse::MountSession;
 use varve_meta::server::{Server, ServerError};
 use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
 
-/// How long a server is looked for that was started just before: from its process to its lock, and then to where it listens,
-/// before which it lays hands on each shard's directory. Who names a volume that nobody serves hears so after the first.
+/// Limits of the wait for a server that was started just before. `BEGINNING_MAX` is the time from the start of its
+/// process to its lock. `STARTING_MAX` is the time until it publishes its addresses, before which it takes over each
+/// shard's directory. For a volume that nobody serves, the command fails after `BEGINNING_MAX`.
 const BEGINNING_MAX: Duration = Duration::from_secs(3);
 const STARTING_MAX: Duration = Duration::from_secs(20);
 const LOOKED_FOR_EVERY: Duration = Duration::from_millis(50);
 
 /// Mount a volume on a directory
 ///
-/// SIGTERM and SIGINT unmount it, and the process ends when everything is durable. While files are open there, the mount stays
-/// usable and is unmounted as soon as it is free; a second signal takes it out of sight at once, and the process ends with the
-/// last open file. What was acknowledged until then is synced at each signal, for whoever goes on to SIGKILL.
+/// SIGTERM and SIGINT unmount it, and the process ends when everything is durable. While files are open, the mount
+/// stays usable and is unmounted as soon as it is free. A second signal detaches it at once, and the process ends with
+/// the last open file. Each signal syncs all acknowledged changes, in case SIGKILL follows.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the volume is: a directory, or a file:// URL of one
+    /// Store of the volume: a directory, or a file:// URL of one
     pub store: StoreUrl,
     /// Directory to mount on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, key_file=FILE, tcp, embedded, noembedded,
-    /// threads=COUNT, nopassthrough, direct_io and nodirect_io (whether large files that are not passed through go past the
-    /// mount's page cache; unless told, they do beside a server while they are open for reading alone or with O_DIRECT)
+    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, key_file=FILE,
+    /// tcp, embedded, noembedded, threads=COUNT, nopassthrough, direct_io and nodirect_io (whether large files without
+    /// passthrough bypass the mount's page cache; by default they do with a separate server while they are open for
+    /// reading only or with O_DIRECT)
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
-    /// How long a call goes on trying while its server is away; a system call may make several, one after the other
+    /// Timeout for one server request; a system call may make several, one after the other
     #[arg(
         long,
         value_name = "DURATION",
@@ -63,15 +66,15 @@ pub struct Arguments {
         value_parser = Span::of_some_length
     )]
     pub deadline: Span,
-    /// Where the background process logs: a file of this user, made with mode 0600, and no link [default: varve/mount-NAME.log
-    /// in /var/log for root, else in $XDG_STATE_HOME, ~/.local/state or the directory for sockets]
+    /// Log file of the background process: a regular file of this user, made with mode 0600 [default:
+    /// varve/mount-NAME.log in /var/log for root, else in $XDG_STATE_HOME, ~/.local/state or the directory for sockets]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     #[command(flatten)]
     pub client: ClientFlags,
     #[command(flatten)]
     pub server: ServerFlags,
-    /// This is the background process; its stdout leads to the one that waits for it
+    /// This is the background process; its parent waits for a message on its stdout
     #[arg(long, hide = true)]
     pub in_background: bool,
 }
@@ -81,7 +84,7 @@ struct MountOutput<'a> {
     store: &'a Path,
     directory: &'a Path,
     pid: u32,
-    /// The mount's own process serves the volume; null where the background process knows.
+    /// Whether the mount's own process serves the volume; null if only the background process knows.
     embedded: Option<bool>,
     log_file: Option<&'a Path>,
 }
@@ -105,7 +108,7 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
         show(output, &options, std::process::id(), Some(mount.server.is_some()), None)?;
         return mount.serve();
     }
-    // The log's name has the volume's, which is read with the rights of its owner.
+    // The log's name contains the volume's name, which is read with the rights of the store's owner.
     let (_, settings) = open_store(&options)?;
     let log_file = log::path(arguments.log_file.as_deref(), &settings)?;
     let pid = background::launch(&options, arguments, global, &log_file)?;
@@ -113,7 +116,7 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
     Ok(Exit::Done)
 }
 
-/// Takes the rights of the store's owner and reads what volume it is.
+/// Takes the rights of the store's owner and reads the volume's settings.
 fn open_store(options: &FstabOptions) -> Result<(Rights, VolumeSettings)> {
     let failed = || Problem::new(format!("cannot mount {}", options.store.display()));
     let rights = identity::take(&options.store, Work::Mount, failed)?;
@@ -129,22 +132,22 @@ fn show(
     log_file: Option<&Path>,
 ) -> Result<()> {
     let shown = MountOutput { store: &options.store, directory: &options.directory, pid, embedded, log_file };
-    // mount(8) is silent when all went well.
+    // mount(8) prints nothing on success.
     output.announce("mount", &shown, |_| String::new())
 }
 
-/// A mount that answers, and what stands behind it.
+/// A mount that answers, with its file system and server.
 struct RunningMount {
     mounted: MountSession,
     file_system: Arc<FileSystem>,
-    /// Embedded.
+    /// Present if embedded.
     server: Option<Arc<Server>>,
     signals: Signals,
 }
 
 fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> {
     let approach = options.client.read()?;
-    // First of all: threads inherit the identity of the one that starts them.
+    // Done first: threads inherit the identity of the thread that starts them.
     let (rights, _) = open_store(options)?;
     let volume = VolumeDir::new(&options.store);
     let signals = signals::listen()?;
@@ -156,7 +159,7 @@ fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> 
         varve_fuse::Error::Target { source, .. } => Problem::new(failed()).caused_by(source),
         error => Problem::new(failed()).caused_by(error),
     };
-    // Before a server begins, which changes the volume.
+    // Checked before a server starts, because that changes the volume.
     varve_fuse::check_target(&options.directory).map_err(of_mount)?;
     let server = embed(options, arguments, &volume, &rights)?.map(Arc::new);
     let mut config = ClientConfig::new(volume);
@@ -173,8 +176,8 @@ fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> 
         Problem::new(failed()).because(error).next("`varve status STORE` shows who serves the volume.")
     })?;
     let mounted = varve_fuse::mount(Arc::clone(&file_system), &options.directory, &options.fuse).map_err(of_mount)?;
-    // Asked here and not through the mount, with which the kernel has agreed by now: a process that dies while it waits for
-    // itself waits in the kernel for ever, and everybody who uses the mount with it.
+    // This asks the file system directly and not through the mount, which the kernel serves by now. A process that dies
+    // while it waits for its own mount blocks in the kernel for ever, and so does every other user of the mount.
     varve_client::block_on(file_system.attributes(&Credentials::root(), InodeId::ROOT)).map_err(|failure| {
         let problem = Problem::new(failed()).because(format!("its root directory does not answer: {failure}"));
         problem.next("`varve status STORE --shards` shows which shards can be used, and why others cannot.")
@@ -182,8 +185,8 @@ fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> 
     Ok(RunningMount { mounted, file_system, server, signals })
 }
 
-/// To a server, also one that is just starting: it has taken the volume's lock, or is about to, and has not said yet where it
-/// listens.
+/// Connects to a server. It also waits for a server that is just starting: one that has taken the volume's lock, or is
+/// about to, and has not published its addresses yet.
 fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
     let begun = Instant::now();
     loop {
@@ -192,7 +195,7 @@ fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
             Err(failure) if failure.errno == Errno::EHOSTDOWN => {}
             _ => return connected,
         }
-        // The lock is looked at no sooner, lest that be in the way of a server which takes it.
+        // The lock is not tested any sooner, because the test could block a server that takes it.
         let looked_for = match begun.elapsed() < BEGINNING_MAX {
             true => true,
             false => {
@@ -206,8 +209,9 @@ fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
     }
 }
 
-/// A server in this process, unless another one has the volume. Whoever has it and has not said yet who it is, is waited for:
-/// a server that is just starting, or one that has stopped or died and is about to let go.
+/// Starts a server in this process, unless another one has the volume. If the holder of the lock has not published its
+/// record yet, this waits for it: the holder is a server that is just starting, or one that has stopped or died and is
+/// about to release the lock.
 fn embed(options: &FstabOptions, arguments: &Arguments, volume: &VolumeDir, rights: &Rights) -> Result<Option<Server>> {
     if options.embedded == Some(false) || (options.embedded.is_none() && options.client.any()) {
         return Ok(None);
@@ -238,7 +242,7 @@ fn embed(options: &FstabOptions, arguments: &Arguments, volume: &VolumeDir, righ
     }
 }
 
-/// Returns when whoever has the volume has said who it is, or has let go, or it is time.
+/// Returns when the holder of the volume has published its record or released the lock, or when the time is over.
 fn await_word_of_holder(volume: &VolumeDir, until: Instant) {
     loop {
         std::thread::sleep(LOOKED_FOR_EVERY);
@@ -250,7 +254,7 @@ fn await_word_of_holder(volume: &VolumeDir, until: Instant) {
 }
 
 impl RunningMount {
-    /// Until somebody unmounts: then everything acknowledged is durable, or this is an error.
+    /// Serves until the volume is unmounted. Then everything acknowledged is durable, or this returns an error.
     fn serve(self) -> Result<Exit> {
         let mut stopping = Stopping::new(self.mounted.unmounter(), Arc::clone(&self.file_system));
         self.signals.on_stop_or_later(move |asked| stopping.heed(asked))?;

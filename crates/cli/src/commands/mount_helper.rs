@@ -1,12 +1,13 @@
-//! `mount.fuse.varve STORE DIR [-o OPTIONS]`: how mount(8) calls this program for a line of fstab(5) whose type is
-//! `fuse.varve`, if a link of that name to it lies in /sbin. Its other flags are turned into `varve mount`'s.
+//! `mount.fuse.varve STORE DIR [-o OPTIONS]`: the name by which mount(8) calls this program for a line of fstab(5) of
+//! type `fuse.varve`, if /sbin contains a link of that name to it. The module translates mount(8)'s flags into those of
+//! `varve mount`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 const NAMES: [&str; 2] = ["mount.fuse.varve", "mount.varve"];
 
-/// The words of `varve mount`, if the program was called by the helper's name.
+/// The arguments of `varve mount`, if the program was called by the helper's name.
 pub fn translate(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let name = Path::new(arguments.first()?).file_name()?;
     if !NAMES.iter().any(|known| name == OsStr::new(known)) {
@@ -16,9 +17,9 @@ pub fn translate(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let mut rest = arguments[1..].iter();
     while let Some(argument) = rest.next() {
         match argument.to_str() {
-            // Of mount(8): be lenient, do not write mtab, be verbose; none means anything here.
+            // Flags of mount(8): be lenient, do not write mtab, be verbose. None has a meaning here.
             Some("-s" | "-n" | "-v") => {}
-            // The type, which is known.
+            // The type, which is known already.
             Some("-t") => {
                 rest.next();
             }
@@ -28,7 +29,7 @@ pub fn translate(arguments: &[OsString]) -> Option<Vec<OsString>> {
     Some(words)
 }
 
-/// Whether mount(8) asks for all but the mount itself (`-f`).
+/// Whether mount(8) requests everything except the mount itself (`-f`).
 pub fn is_fake(arguments: &[OsString]) -> bool {
     translate(arguments).is_some() && arguments[1..].iter().any(|argument| argument == "-f")
 }
@@ -42,14 +43,14 @@ mod tests {
         line.split(' ').map(OsString::from).collect()
     }
 
-    /// What mount(8) passes on for a line of fstab becomes a mount.
+    /// The helper turns a line of fstab, as mount(8) passes it, into a mount.
     #[test]
     fn flags_of_mount8_are_dropped() {
         let translated = translate(&words("/sbin/mount.fuse.varve /store /mnt -n -o rw,noatime -s -t fuse.varve"));
         assert_eq!(translated, Some(words("varve mount /store /mnt -o rw,noatime")));
     }
 
-    /// Promise: a mount that is only to be tried is not made.
+    /// Promise: a fake mount (`-f`) does not mount.
     #[test]
     fn fake_flag_mounts_nothing() {
         assert!(is_fake(&words("/sbin/mount.fuse.varve /store /mnt -f -o rw")));

@@ -22,7 +22,7 @@ use varve_detector::dataset_spec::{DatasetSpec, RunValue, Structure};
 use varve_detector::layout::Layout;
 use varve_env::toml_text;
 
-/// Record runs of detectors, and look after their files
+/// Record runs of detectors, and maintain their files
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -38,7 +38,7 @@ enum Command {
     /// End a run as aborted; its file is valid and keeps all frames taken so far
     Abort(control::RunArguments),
     Status(control::StatusArguments),
-    /// Follow a run: a line whenever frames have become durable, until it ends
+    /// Follow a run: prints a line whenever frames have become durable, until it ends
     Watch(control::RunArguments),
     Join(join::Arguments),
     Advise(advise::Arguments),
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     }
 }
 
-/// What `--metadata` names: what holds for the whole run.
+/// The content of the `--metadata` file: metadata of the whole run.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
@@ -71,7 +71,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Reads JSON from a file called so, else TOML.
+    /// Reads JSON from a `.json` file, else TOML.
     pub fn read(path: &Path) -> Result<Metadata> {
         let cannot = |what: &str| Problem::usage(format!("cannot {what} the metadata {}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
@@ -87,8 +87,8 @@ impl Metadata {
     }
 }
 
-/// What `--layout` names: a built-in structure, or a layout file. A file called as a built-in one needs its directory:
-/// `./raw`.
+/// The structure that `--layout` names: a built-in one, or a layout file. A file with the name of a built-in one needs
+/// a directory: `./raw`.
 pub fn structure(layout: &Path) -> Result<Structure> {
     match layout.to_str() {
         Some("raw") => return Ok(Structure::Raw),

@@ -17,15 +17,16 @@ use varve_meta::server::{Server, ServerError};
 
 /// Serve a volume, in the foreground, until SIGTERM or SIGINT
 ///
-/// It then syncs and closes its shards, and ends with 0. A store that refuses new tables does not hold that up: what was to
-/// go there stays in the logs, synced, where the next server reads it. It ends with 1 where something could not be synced,
-/// after 30 s where the store hangs: what was acknowledged is then in the logs as after kill -9.
+/// It then syncs and closes its shards, and exits with 0. A store that refuses new tables does not delay that: the rows
+/// stay in the logs, synced, and the next server reads them there. It exits with 1 if something could not be synced,
+/// after 30 s if the store hangs. Acknowledged changes are then in the logs as after kill -9.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the volume is: a directory, or a file:// URL of one
+    /// Store of the volume: a directory, or a file:// URL of one
     store: StoreUrl,
-    /// Listen by TCP, too: worker 0 here, worker 1 on the next port and so on (port 0: any). For clients of other hosts, and
-    /// with --tcp of this one; what goes over it is encrypted, and both sides prove a key [default: none, Unix sockets only]
+    /// Listen by TCP too: worker 0 here, worker 1 on the next port and so on (port 0: any). Serves clients on other
+    /// hosts, and clients on this host with --tcp. Traffic is encrypted, and both sides prove a key [default: none,
+    /// Unix sockets only]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<Listen>,
     #[command(flatten)]
@@ -80,7 +81,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     })?;
     output.announce("serve", &serving(store.clone(), &running), text)?;
     running.wait().map_err(|error| {
-        // What still can be is closed well; why the server has failed is more than what its stop has to say.
+        // Close the rest in order. The reason for the server's failure matters more than an error of this stop.
         let _ = running.stop(server::STOP_DEADLINE);
         server::explain(format!("the server of {} has failed", store.display()), &error)
     })?;

@@ -1,4 +1,4 @@
-//! `varve stats DIR`: what a mount has done, and how fast.
+//! `varve stats DIR`: the operation counts and latencies of a mount.
 
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Show what a mount does: how often, how fast and with what latency
+/// Show the operations of a mount: how many, how fast and with what latency
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Directory on which the volume is mounted
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Show what happened in each interval, until interrupted [default: totals since the mount began, once]
+    /// Show the operations of each interval, until interrupted [default: totals since the mount began, once]
     #[arg(long, short, value_name = "DURATION", value_parser = Span::of_some_length)]
     interval: Option<Span>,
-    /// With --interval: end after so many
+    /// With --interval: exit after this many
     #[arg(long, short, value_name = "COUNT", requires = "interval")]
     count: Option<u64>,
 }
 
-/// What the mount counts (`varve_fuse::stats`).
+/// The counters of the mount (`varve_fuse::stats`).
 #[derive(Clone, Deserialize)]
 struct CounterSnapshot {
     pid: u32,
@@ -38,7 +38,7 @@ struct OperationStats {
     calls: u64,
     errors: u64,
     total_ns: u64,
-    /// Bucket `i` counts latencies below `2^i` microseconds that are in no earlier one.
+    /// Bucket `i` counts latencies below `2^i` microseconds that are not in an earlier one.
     latency_log2_us: Vec<u64>,
 }
 
@@ -46,7 +46,7 @@ struct OperationStats {
 struct StatsOutput {
     directory: PathBuf,
     pid: u32,
-    /// The seconds that the counts are of; absent where they are of the mount's whole life.
+    /// The interval of the counts in seconds; absent if they cover the mount's whole life.
     interval_s: Option<f64>,
     requests: u64,
     retries: u64,
@@ -61,7 +61,7 @@ struct Rate {
     errors: u64,
     per_s: Option<f64>,
     mean_us: f64,
-    /// The latency below which half of the calls were, up to a power of two.
+    /// The median latency, rounded up to a power of two.
     p50_us: Option<u64>,
     p99_us: Option<u64>,
 }
@@ -97,7 +97,7 @@ fn read(arguments: &Arguments) -> Result<CounterSnapshot> {
         .map_err(|error| failed().caused_by(&error).next("The mount may be of another version of varve."))
 }
 
-/// Shows what was counted since `before` and the seconds between; `false`: nobody reads more of it.
+/// Shows the counts since `before` and the seconds between. Returns `false` if nobody reads further output.
 fn show(
     arguments: &Arguments,
     output: &Output,
@@ -124,7 +124,7 @@ fn show(
     output.one_of_many("stats", &shown, text)
 }
 
-/// What was counted of one operation; `None` where nothing was.
+/// The figures of one operation; `None` without calls.
 fn rate(now: &OperationStats, before: Option<&OperationStats>, seconds: Option<f64>) -> Option<Rate> {
     let since = |count: fn(&OperationStats) -> u64| count(now).saturating_sub(before.map_or(0, count));
     let calls = since(|operation| operation.calls);
@@ -145,7 +145,7 @@ fn rate(now: &OperationStats, before: Option<&OperationStats>, seconds: Option<f
     })
 }
 
-/// The latency in microseconds below which `share` of the counted calls were; `None` where none were.
+/// The latency in microseconds below which `share` of the counted calls were; `None` without calls.
 fn quantile_us(latency_log2_us: &[u64], share: f64) -> Option<u64> {
     let total: u64 = latency_log2_us.iter().sum();
     let wanted = (total as f64 * share).ceil().max(1.0) as u64;

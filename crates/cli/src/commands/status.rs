@@ -1,4 +1,4 @@
-//! `varve status PLACE`: what a volume is, who serves it, and how its shards are.
+//! `varve status PLACE`: shows a volume, its server, and the state of its shards.
 
 use crate::client::{Approach, ClientFlags};
 use crate::identity::{self, Work};
@@ -15,16 +15,16 @@ use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::{ServerRecord, VolumeDir, WorkerRecord};
 use varve_types::{Errno, ShardId, VolumeSettings};
 
-/// A server that does not answer within this is not well.
+/// A server that takes longer to reply is considered failed.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 
 const FULL: &str = "the store is full: what would grow is refused (ENOSPC) until something is removed, here or beside the \
                     volume, or the store is larger; the rest goes on";
 
-/// Show what a volume is, who serves it, and how its shards are
+/// Show a volume, its server, and the state of its shards
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the volume is (a directory, or a file:// URL of one), or the directory that it is mounted on
+    /// Store of the volume (a directory, or a file:// URL of one), or the directory that it is mounted on
     #[arg(value_name = "STORE|DIR")]
     store: StoreUrl,
     #[command(flatten)]
@@ -38,9 +38,9 @@ pub struct Arguments {
 struct StatusOutput {
     store: PathBuf,
     volume: VolumeOutput,
-    /// The store is full: what would grow is refused, or would be.
+    /// Whether the store is full. Writes that need space then fail.
     full: bool,
-    /// Null where nobody serves the volume.
+    /// Null if no server runs.
     server: Option<ServerStatus>,
 }
 
@@ -59,13 +59,13 @@ struct VolumeOutput {
 struct ServerStatus {
     host: String,
     pid: u32,
-    /// The same in words.
+    /// Host and process number in words.
     #[serde(skip)]
     process: String,
     embedded: bool,
     workers: Vec<WorkerOutput>,
     open_files: u64,
-    /// Null where it answers.
+    /// Null if it answers.
     problem: Option<String>,
     shards: Vec<ShardOutput>,
 }
@@ -77,7 +77,7 @@ struct WorkerOutput {
     listeners: Vec<Listener>,
 }
 
-/// Where a worker listens, and what keeps others from listening and talking there.
+/// An address of a worker, and the protection against other listeners and clients there.
 #[derive(Serialize)]
 struct Listener {
     address: String,
@@ -105,7 +105,7 @@ struct ShardOutput {
     log_bytes_unsynced: u64,
     intents: u64,
     orphans: u64,
-    /// Why it answers nothing; null where it does.
+    /// Why the shard does not answer; null if it does.
     problem: Option<String>,
 }
 
@@ -121,7 +121,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         record.check_store(&volume).map_err(|error| failed().caused_by(&error))?;
     }
     let server = record.map(|record| ask(&volume, &settings, record, &approach)).transpose()?;
-    // A store that does not tell is not known to be full.
+    // A store that does not report its space counts as not full.
     let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);
     let degraded = full || server.as_ref().is_some_and(|server| !server.problems().is_empty());
     let status = StatusOutput {
@@ -142,7 +142,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(if degraded { Exit::Degraded } else { Exit::Done })
 }
 
-/// The store that `place` is, or that is mounted there.
+/// The store at `place`, or the store of the volume mounted there.
 fn find(place: &Path) -> Result<PathBuf> {
     let mounted = varve_fuse::source_of(place).ok().flatten();
     if let Some(source) = mounted.as_ref().filter(|source| !source.is_absolute()) {
@@ -155,12 +155,12 @@ fn find(place: &Path) -> Result<PathBuf> {
 }
 
 impl ServerStatus {
-    /// What keeps it from doing all that it is asked.
+    /// Reasons why it cannot answer all requests.
     fn problems(&self) -> Vec<String> {
         if let Some(problem) = &self.problem {
             return vec![format!("it does not answer: {problem}")];
         }
-        // Each says which shard it is of.
+        // Each text names its shard.
         self.shards.iter().filter_map(|shard| shard.problem.clone()).collect()
     }
 }
@@ -180,7 +180,7 @@ impl ShardOutput {
     }
 }
 
-/// The recorded server and what it says of its shards.
+/// The recorded server, with the status of its shards from the server.
 fn ask(
     volume: &VolumeDir,
     settings: &VolumeSettings,
@@ -199,7 +199,7 @@ fn ask(
     Ok(ServerStatus { host, pid, process, embedded, workers, open_files, problem, shards })
 }
 
-/// And how many files are open at the server, which each shard tells of them all.
+/// The status of all shards, and the number of files open at the server, which each shard reports for the whole server.
 fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::Result<(Vec<ShardOutput>, u64)> {
     config.purpose = Purpose::Observe;
     config.deadline = ANSWER_DEADLINE;
@@ -209,7 +209,7 @@ fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::
     let asked = settings.shards.all().map(|shard| {
         let status = match varve_client::block_on(file_system.shard_status(shard)) {
             Ok(status) => status,
-            // The server answers, for the others.
+            // The server answers, but this shard does not.
             Err(Failure {
                 errno: Errno::EIO | Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS,
                 message: Some(problem),

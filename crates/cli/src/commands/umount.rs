@@ -1,7 +1,7 @@
-//! `varve umount DIR`: returns when everything is durable, or says what is in the way.
+//! `varve umount DIR`: returns when everything is durable, or reports the obstacle.
 //!
-//! A mount whose server is gone answers only when it has given up waiting for that. A process that waits in the kernel for such
-//! an answer cannot end before it, not even by SIGKILL. So a process apart, this program once more, unmounts, and the command
+//! A mount whose server is gone answers only after its timeout. A process that waits in the kernel for such an answer
+//! cannot end before, not even by SIGKILL. Therefore a separate process, this program again, unmounts, and the command
 //! ends without it when its deadline is over.
 
 use crate::definition::Global;
@@ -18,15 +18,15 @@ use varve_client::StaleSizes;
 use varve_fuse::Error;
 use varve_fuse::unmount::{self, MountHolder, Unwritten, unmount};
 
-/// Beyond the time that was given, for the process apart to say what it found just then.
+/// Extra time beyond the deadline, for a last report of the separate process.
 const SAID_MAX: Duration = Duration::from_millis(500);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
 /// Unmount a volume; returns when everything is on disk
 ///
-/// A mount that cannot write everything stays, so that nothing is lost: bring back its store or server and unmount again, or
-/// give up what is not written with --force (exit code 3 then). When the deadline of --wait is over, the command says what
-/// still holds the mount, and what to do.
+/// A mount that cannot write everything stays, so that nothing is lost: restore its store or server and unmount again,
+/// or discard the unwritten data with --force (exit code 3). When the deadline of --wait is over, the command reports
+/// what still holds the mount, and what to do.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Directory on which the volume is mounted
@@ -35,11 +35,11 @@ pub struct Arguments {
     /// Deadline of the command: for the mount to write everything and for its process to end
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     wait: Span,
-    /// Unmount also if not everything can be written: what was written to files that were neither closed nor fsynced is
-    /// lost, and what was acknowledged in the last sync interval is lost if the machine fails too
+    /// Unmount even if not everything can be written: data written to files that were neither closed nor fsynced is
+    /// lost, and changes acknowledged in the last sync interval are lost if the machine fails too
     #[arg(long, short)]
     force: bool,
-    /// This is the process apart
+    /// This is the separate process
     #[arg(long, hide = true)]
     apart: bool,
 }
@@ -49,7 +49,7 @@ struct UmountOutput {
     directory: PathBuf,
     /// Why not everything is on disk; only with --force.
     given_up: Option<String>,
-    /// Large files the rows of which do not have their sizes yet: whoever opens one next settles it.
+    /// Number of large files whose rows do not have their sizes yet. The next open of such a file records its size.
     #[serde(rename = "sizes_unsettled")]
     sizes_stale: usize,
 }
@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
     Ok(exit)
 }
 
-/// Who waits for it wants to know why.
+/// Shows the reason for the wait to the user.
 fn tell(size_stale: &StaleSizes) {
     let seconds = size_stale.known_in.as_secs() + 1;
     let _ = writeln!(
@@ -105,11 +105,11 @@ fn problem(arguments: &Arguments, error: &Error) -> Problem {
     }
 }
 
-/// What came of an unmount by a process apart.
+/// The result of an unmount by a separate process.
 enum Apart {
-    /// It has said so itself.
+    /// The process has printed its result itself.
     Done(Exit),
-    /// It was given up, and the mount is out of sight; why.
+    /// The unmount was given up for this reason, and the mount is detached.
     GivenUp(String),
 }
 
@@ -123,13 +123,14 @@ fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output
         .args(["umount", "--apart", "--wait"])
         .arg(Span(wait).to_string());
     command.args(arguments.force.then_some("--force")).arg("--").arg(directory);
-    // Pipes that this process reads, and not its own: whoever waits for the end of those must not wait for that process.
+    // The process gets pipes that this command reads, and not the command's own. A caller that waits for the end of
+    // those must not wait for the separate process.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let mut problems = child.stderr.take().expect("piped");
-    // As it says them, for it may say what it waits for.
+    // Copied as it arrives, because the process may report what it waits for.
     let tell = move || {
-        // Who has closed stderr does not want to know, and the unmount is none the worse for it.
+        // If stderr is closed, nobody reads this, and the unmount succeeds all the same.
         let _ = io::copy(&mut problems, &mut io::stderr());
     };
     let telling = std::thread::Builder::new().spawn(tell).map_err(failed)?;
@@ -139,7 +140,7 @@ fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output
         output::print_line(&result)?;
         return Ok(Apart::Done(exit));
     }
-    // It does nothing more, though it may be a while until it has ended.
+    // The process does nothing more after this, though it may take a while to end.
     child.kill().map_err(failed)?;
     let why = format!("the mount has not answered for {}, or has not written everything in that time", Span(wait));
     if !unmount::is_mounted(directory) {
@@ -172,7 +173,7 @@ fn held(directory: &Path, asker: u32) -> String {
     }
 }
 
-/// `None`: it has not, for so long.
+/// `None`: it has not ended within `wait`.
 fn ended(child: &mut Child, wait: Duration) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
@@ -183,7 +184,7 @@ fn ended(child: &mut Child, wait: Duration) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// The result of `child`, which has ended, and how it did.
+/// The output of `child`, which has ended, and its exit code.
 fn printed(child: &mut Child, status: ExitStatus) -> io::Result<(String, Exit)> {
     let mut out = Vec::new();
     child.stdout.take().expect("piped").read_to_end(&mut out)?;

@@ -1,4 +1,4 @@
-//! The configuration file names flags, is checked, and yields to the command line.
+//! The configuration file names flags and is checked, and the command line overrides it.
 
 use super::{apply, check_variables, edit_distance, with_environment};
 use crate::definition::definition;

@@ -1,4 +1,5 @@
-//! Sizes and durations are read as people write them, refused with a hint, and printed so that they can be read again.
+//! Sizes and durations are parsed as people write them, rejected with a hint, and printed in a form that can be parsed
+//! again.
 
 use super::{Bytes, Span};
 use std::time::Duration;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 const SUBDIRECTORIES: u64 = 150;
 
-/// What a stat of its own process shows: entries, links, mtime and ctime.
+/// The output of a stat in a separate process: entries, links, mtime and ctime.
 fn shown(directory: &Path) -> String {
     run(Command::new("stat").args(["-c", "%s %h %.9Y %.9Z"]).arg(directory), SHORT).succeeded("stat").stdout
 }
 
-/// What a listing of its parent shows: links and entries, from readdir(3) with attributes.
+/// The attributes in a listing of the parent directory: links and entries, from readdir(3) with attributes.
 fn listed(directory: &Path) -> (u64, u64) {
     let parent = directory.parent().expect("it is below the mount");
     let lines = run(Command::new("ls").arg("-l").arg(parent), SHORT).succeeded("ls").stdout;
@@ -23,8 +23,7 @@ fn listed(directory: &Path) -> (u64, u64) {
     (fields[1].parse().expect("links"), fields[4].parse().expect("a size"))
 }
 
-/// A directory of many partitions is shown whole by a mount that has just begun, in every stat, whether the mount is beside
-/// a server or has its own.
+/// A new mount shows the totals of a directory with many partitions in every stat, both beside a server and embedded.
 #[test]
 fn first_stat_shows_all_partitions_of_a_directory() {
     let volume = Volume::format(&["--shards", "4", "--split-threshold", "3"]);

@@ -1,4 +1,4 @@
-//! Keys of hosts and what a server listens on, from the command line.
+//! Keys of hosts and a server's listeners, from the command line.
 
 use super::common::{SHORT, Volume, run, until, varve};
 use serde_json::Value;
@@ -14,8 +14,8 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// Promise: `varve key add` writes a file that only its owner reads, with which a mount comes by TCP and works; once the key is
-/// revoked, the mount's calls fail, and who comes anew is told why.
+/// Promise: `varve key add` writes a file that only its owner can read. A mount with this file works by TCP. Once the
+/// key is revoked, the mount's calls fail, and a new client gets an error with the reason.
 #[test]
 fn a_host_key_is_added_used_and_revoked() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -57,7 +57,7 @@ fn a_host_key_is_added_used_and_revoked() {
     server.stop();
 }
 
-/// Promise: TCP is off unless asked for, and `status` says of each listener what protects it.
+/// Promise: TCP is off by default, and `status` shows the protection of each listener.
 #[test]
 fn tcp_is_off_unless_asked_for() {
     let volume = Volume::format(&["--shards", "1"]);

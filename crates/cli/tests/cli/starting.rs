@@ -1,15 +1,15 @@
-//! A mount that is begun while its server is.
+//! A mount that starts while its server starts.
 
 use super::common::{SHORT, Volume, must, run, until, varve};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Half as long as a mount waits for a server that does not say where it is.
+/// Half the time that a mount waits for a server that has not published its addresses.
 const WAITED_FOR_NOBODY: Duration = Duration::from_secs(10);
 
-/// `varve serve … & varve mount -o noembedded …`: the mount waits for the server, which has taken the volume, or is about to,
-/// and has not said yet where it listens.
+/// `varve serve … & varve mount -o noembedded …`: the mount waits for the server, which has taken the volume's lock, or
+/// is about to, and has not published its addresses yet.
 #[test]
 fn mount_waits_for_a_starting_server() {
     for _ in 0..3 {
@@ -26,8 +26,9 @@ fn mount_waits_for_a_starting_server() {
     }
 }
 
-/// `varve serve … & varve mount …` after an embedded mount was killed: the record that it left says nothing of the server, which
-/// has taken the volume and has not said yet where it listens. The mount waits for that, and not for itself.
+/// `varve serve … & varve mount …` after an embedded mount was killed. The record that the mount left does not describe
+/// the server, which has taken the lock and has not published its addresses yet. The new mount waits for the server,
+/// and not for itself.
 #[test]
 fn mount_succeeds_after_a_killed_mount() {
     let volume = Volume::format(&["--shards", "64"]);
@@ -49,7 +50,7 @@ fn mount_succeeds_after_a_killed_mount() {
     volume.expect_sound();
 }
 
-/// Whether somebody has the volume, which is asked without being in the way of a server that takes it.
+/// Whether some process holds the volume's lock. The test does not block a server that takes it.
 fn is_locked(volume: &Volume) -> bool {
     let lock = varve_env::volume_dir::VolumeDir::new(volume.store()).lock_file();
     let inode = std::fs::metadata(lock).expect("a mount has made it").ino();
@@ -57,7 +58,8 @@ fn is_locked(volume: &Volume) -> bool {
     locks.lines().any(|line| line.contains("FLOCK") && line.contains(&format!(":{inode} ")))
 }
 
-/// A client of a server that was killed is told so, and not that a process does not answer which is not there.
+/// A client of a killed server gets an error that says so. The error does not say that the dead process does not
+/// answer.
 #[test]
 fn mount_reports_a_killed_server() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -73,11 +75,12 @@ fn mount_reports_a_killed_server() {
     assert!(reported && refused.stderr.contains("varve serve"), "{}", refused.stderr);
 }
 
-/// A mount in a container finds the server that the host has, whose number is another process's there, or nobody's.
+/// A mount in a container finds the host's server, although its process number belongs to another process there, or to
+/// none.
 #[test]
 fn a_mount_in_another_pid_namespace_finds_the_server() {
     if !rustix::process::geteuid().is_root() {
-        // Only root makes such a namespace everywhere.
+        // Only root can make such a namespace on every machine.
         return;
     }
     let volume = Volume::format(&["--shards", "2"]);
@@ -94,7 +97,7 @@ fn a_mount_in_another_pid_namespace_finds_the_server() {
     server.stop();
 }
 
-/// A volume that a mount serves for itself is for no other, and who has it is said.
+/// A volume served by an embedded mount cannot be mounted again. The error names the holder.
 #[test]
 fn a_mount_beside_an_embedded_one_is_refused() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -109,7 +112,7 @@ fn a_mount_beside_an_embedded_one_is_refused() {
     first.unmount();
 }
 
-/// Where nobody serves and nobody is about to, that is said, after a while.
+/// Without a server, running or starting, the mount reports that after a while.
 #[test]
 fn mount_reports_missing_server() {
     let volume = Volume::format(&["--shards", "2"]);

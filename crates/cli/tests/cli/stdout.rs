@@ -1,13 +1,13 @@
-//! A stdout that takes nothing.
+//! A stdout that accepts no output.
 
 use super::common::{Outcome, SHORT, Volume, must, run, until, varve};
 use std::path::Path;
 use std::process::Command;
 
-/// What a shell makes of stdout: nothing, something to read, a device that is full.
+/// Redirections of a shell that make stdout unwritable: closed, open for reading, a full device.
 const REFUSING: [&str; 3] = [">&-", "1</dev/null", ">/dev/full"];
 
-/// The program with its stdout redirected as a shell does.
+/// Runs the program with its stdout redirected by a shell.
 fn redirected(redirection: &str, arguments: &[&str], path: &Path) -> Outcome {
     run(shell(redirection, arguments).arg(path), SHORT)
 }
@@ -16,7 +16,7 @@ fn redirected_alone(redirection: &str, arguments: &[&str]) -> Outcome {
     run(&mut shell(redirection, arguments), SHORT)
 }
 
-/// A shell that becomes the program.
+/// A shell that executes the program in its place.
 fn shell(redirection: &str, arguments: &[&str]) -> Command {
     let program = varve();
     let mut shell = Command::new("sh");
@@ -78,7 +78,7 @@ fn unwritable_help_is_a_failure() {
     assert!(help.stdout.starts_with("varve ") && help.stdout.ends_with('\n'), "{}", help.stdout);
 }
 
-/// What was loaded is not thrown away for want of a place for the report, and the failure says so.
+/// A load keeps the volume if it cannot write its report, and the error says so.
 #[test]
 fn load_keeps_the_volume_if_its_report_cannot_be_written() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -92,7 +92,7 @@ fn load_keeps_the_volume_if_its_report_cannot_be_written() {
     run(varve().arg("fsck").arg(&loaded), SHORT).succeeded("varve fsck");
 }
 
-/// A server may have acknowledged something by the time at which it would say that it serves.
+/// A server may have acknowledged changes before it announces that it serves.
 #[test]
 fn server_runs_with_stdout_closed() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -111,7 +111,7 @@ fn server_runs_with_stdout_closed() {
     volume.expect_sound();
 }
 
-/// Who starts a daemon without a stdout does not want to be told of it, and what says nothing needs none.
+/// A daemon started with a closed stdout prints no error about it, and a command without output needs no stdout.
 #[test]
 fn long_running_commands_tolerate_closed_stdout() {
     let volume = Volume::format(&["--shards", "2"]);

@@ -1,4 +1,4 @@
-//! A mount that is asked to stop by a signal while somebody works there; and a benchmark.
+//! A mount that gets a stop signal while it is in use; and a benchmark.
 
 use super::common::mounted::{Mount, is_mounted};
 use super::common::{SHORT, Volume, must, scratch, until, varve};
@@ -24,7 +24,7 @@ fn read(mut file: &File) -> String {
     text
 }
 
-/// What the volume has afterwards.
+/// Checks the content of the volume afterwards.
 fn expect_kept(volume: &Volume, content: &str) {
     volume.expect_sound();
     let mount = volume.mount(&[]);
@@ -32,7 +32,7 @@ fn expect_kept(volume: &Volume, content: &str) {
     mount.unmount();
 }
 
-/// One signal: the mount says what holds it, is used on, and goes when it is free, without another word.
+/// One signal: the mount logs that it is busy and stays usable. When it is free, it ends without further messages.
 #[test]
 fn busy_mount_stops_when_it_becomes_free() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -52,7 +52,7 @@ fn busy_mount_stops_when_it_becomes_free() {
     expect_kept(&volume, "before and after");
 }
 
-/// Two signals: nobody sees it any more, and what is open goes on until it is closed.
+/// Two signals: the mount is detached, and open files work until they are closed.
 #[test]
 fn second_stop_detaches_a_busy_mount() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -71,7 +71,8 @@ fn second_stop_detaches_a_busy_mount() {
     expect_kept(&volume, "before and after");
 }
 
-/// Two signals, and another mount over the mount: that one stays, and the mount goes when it is seen again, though in use.
+/// Two signals, with another mount over this one: the other mount stays. This mount is detached when it is uncovered,
+/// though in use.
 #[test]
 fn twice_stopped_covered_mount_ends_when_uncovered() {
     if !rustix::process::geteuid().is_root() {
@@ -98,8 +99,9 @@ fn twice_stopped_covered_mount_ends_when_uncovered() {
     expect_kept(&volume, "before");
 }
 
-/// The second signal is seen while the first one's sync waits for a server that is gone, for much longer than this test. (What is
-/// held is a directory: a process that is started meanwhile has it too, and its close waits for nobody, unlike a file's.)
+/// The mount handles the second signal while the first one's sync waits for a dead server, for much longer than this
+/// test. (The test holds a directory open and not a file: a process started in the meantime inherits it, and closing a
+/// directory does not block.)
 #[test]
 fn second_signal_does_not_wait_for_the_first_sync() {
     let volume = Volume::format(&["--shards", "2"]);
@@ -119,7 +121,7 @@ fn second_signal_does_not_wait_for_the_first_sync() {
     expect_kept(&volume, "before");
 }
 
-/// A benchmark that is interrupted says so with the exit code of that, and leaves nothing behind.
+/// An interrupted benchmark exits with the code for that, and leaves nothing behind.
 #[test]
 fn interrupted_benchmark_cleans_up() {
     let directory = scratch();

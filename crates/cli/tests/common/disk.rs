@@ -1,4 +1,4 @@
-//! Small disks of a suite's own, which can be filled, frozen and broken without harm to the machine's.
+//! Small disks of a suite's own, which it can fill, freeze and break without harm to the machine's.
 
 use super::mounted::detach;
 use super::{BUSY_FOR_A_MOMENT, LONG, SHORT, must, run, scratch};
@@ -14,7 +14,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// `None`, loudly, where this machine has no loop devices or the suite is not root.
+    /// `None`, with a message, if this machine has no loop devices or the suite does not run as root.
     pub fn make(size: &str) -> Option<Disk> {
         let excuse = if !rustix::process::geteuid().is_root() {
             Some("only root can mount a disk")
@@ -57,15 +57,16 @@ impl Disk {
         }
     }
 
-    /// As after an error of the device that ext4 does not trust its journal after: from here on it is read-only.
+    /// Simulates an error of the device after which ext4 does not trust its journal: the file system turns read-only.
     pub fn turn_read_only(&self) {
-        // mount(8) itself fails, for what it asks for cannot be had; that nothing can be written is what counts.
+        // mount(8) itself fails, because the requested state is impossible. It matters only that nothing can be
+        // written.
         run(Command::new("mount").args(["-o", "remount,abort"]).arg(self.path()), SHORT);
         let refused = std::fs::File::create(self.path().join("probe")).expect_err("the disk is read-only");
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS), "{refused}");
     }
 
-    /// What an administrator does to a disk like that. Nobody may be using it.
+    /// Repairs such a disk as an administrator would. The disk must not be in use.
     pub fn repair(&self) {
         self.unmount();
         // 1: errors were corrected.
@@ -74,7 +75,7 @@ impl Disk {
         self.mount();
     }
 
-    /// From here on whoever writes waits.
+    /// Blocks all writers from here on.
     pub fn freeze(&self) {
         must(Command::new("fsfreeze").arg("-f").arg(self.path()));
     }
@@ -87,7 +88,7 @@ impl Disk {
         self.path().join("ballast")
     }
 
-    /// Leaves no room at all.
+    /// Fills the disk completely.
     pub fn fill(&self) {
         let mut ballast = std::fs::File::create(self.ballast()).expect("a file on the disk");
         for size in [1 << 20, 4096, 1] {
@@ -96,12 +97,12 @@ impl Disk {
         }
     }
 
-    /// Takes all room that there is, also what others give up, for as long as `work` takes.
+    /// Takes all free space, also what others free, while `work` runs.
     pub fn keep_full_during<T>(&self, work: impl FnOnce() -> T) -> T {
         let ballast = std::fs::File::options().create(true).append(true).open(self.ballast());
         let mut ballast = ballast.expect("a file on the disk");
         std::thread::scope(|scope| {
-            // Dropped with the work's end, also where that is a panic.
+            // Dropped at the end of the work, also after a panic.
             let (_working, work_ends) = mpsc::channel::<()>();
             scope.spawn(move || {
                 let piece = vec![7; 64 << 10];
@@ -122,7 +123,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A frozen disk could not even be unmounted; it seldom is, and then this is refused.
+        // A frozen disk cannot be unmounted. The disk is rarely frozen here, and then this command fails.
         let _ = Command::new("fsfreeze").arg("-u").arg(self.path()).stderr(std::process::Stdio::null()).status();
         detach(&self.path());
     }

@@ -1,11 +1,11 @@
-//! What the end-to-end suites share: temporary volumes, servers and mounts that end with the test however it ends,
-//! commands with a deadline.
+//! Shared code of the end-to-end suites: temporary volumes, servers and mounts that end with the test however it ends,
+//! and commands with a deadline.
 //!
-//! Guards end only processes they started, by number, and unmount lazily what would not unmount otherwise, so that a
-//! failed test leaves neither a process nor a mount behind.
+//! Guards end only processes that they started, by number. They detach a mount that cannot be unmounted otherwise, so
+//! that a failed test leaves neither a process nor a mount behind.
 //!
-//! `VARVE_E2E_ON=plain` runs the suites that only need a directory on a plain one: so it is known that a failure is
-//! the volume's and not the suite's.
+//! `VARVE_E2E_ON=plain` runs the suites that need only a directory on a plain one. This shows whether a failure is the
+//! volume's or the suite's.
 
 #![allow(dead_code, reason = "each suite uses its part")]
 
@@ -23,15 +23,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A command of a few calls: far beyond what it takes, far below the time limit of a suite.
+/// Deadline of a command with a few calls: far beyond its duration, far below the time limit of a suite.
 pub const SHORT: Duration = Duration::from_secs(60);
-/// How long a file system may be held by a process that another test is just starting: until it executes its program it has
-/// open what this program has.
+/// How long a process that another test is just starting may hold a file system: until it executes its program, it has
+/// the open files of this program.
 pub const BUSY_FOR_A_MOMENT: Duration = Duration::from_secs(10);
-/// A command over a whole source tree.
+/// Deadline of a command over a whole source tree.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// Whether the long counts were asked for (`make soak`).
+/// Whether long counts are requested (`make soak`).
 pub fn soak() -> bool {
     std::env::var_os("VARVE_SOAK").is_some_and(|value| value == "1")
 }
@@ -50,7 +50,7 @@ pub fn scratch() -> tempfile::TempDir {
 /// The program under test.
 pub fn varve() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_varve"));
-    // Neither the configuration of who runs the tests nor their environment is part of them.
+    // The configuration and the environment of the starting user are not part of the tests.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("VARVE_") {
             command.env_remove(name);
@@ -65,13 +65,13 @@ pub struct Outcome {
     pub stdout: String,
     pub stderr: String,
     pub took: Duration,
-    /// The most that it kept in memory, as far as was seen.
+    /// The peak of its memory, as far as it was observed.
     peak_bytes: u64,
 }
 
 impl Outcome {
     /// # Panics
-    /// If it took more memory than anything may.
+    /// If it took more memory than allowed.
     pub fn bounded(self, what: &str) -> Outcome {
         expect_below(what, self.peak_bytes);
         self
@@ -82,7 +82,7 @@ impl Outcome {
     }
 
     /// # Panics
-    /// If the command did not end with 0.
+    /// If the command did not exit with 0.
     pub fn succeeded(self, what: &str) -> Outcome {
         assert!(self.status.success(), "{what}: {}\nstdout: {}\nstderr: {}", self.status, self.stdout, self.stderr);
         self
@@ -113,7 +113,7 @@ pub fn run(command: &mut Command, deadline: Duration) -> Outcome {
     let mut peak_bytes = 0;
     let watch = |pid| peak_bytes = memory_bytes(pid, "VmHWM:").unwrap_or(peak_bytes);
     let status = wait_watching(&mut child, deadline, watch).unwrap_or_else(|| {
-        // It hangs; a kill it may not survive either, if it hangs in the kernel, so nobody waits for it.
+        // The command hangs. If it hangs in the kernel, it may survive the kill, so nobody waits for it.
         let _ = child.kill();
         panic!("{shown} has not ended within {deadline:?}")
     });
@@ -132,7 +132,7 @@ pub fn must(command: &mut Command) -> Outcome {
 fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // A pipe that breaks ends the text; what came before it is still worth showing.
+        // A broken pipe ends the text. The text before it is still worth showing.
         let _ = pipe.read_to_end(&mut bytes);
         bytes
     })
@@ -157,7 +157,7 @@ fn wait_watching(child: &mut Child, deadline: Duration, mut watch: impl FnMut(u3
     }
 }
 
-/// Asks again and again until `ready` says so.
+/// Polls `ready` until it returns true.
 ///
 /// # Panics
 /// If it has not within `deadline`.
@@ -183,12 +183,12 @@ pub fn tool(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not there: `make setup` builds it into target/tools/bin"))
 }
 
-/// What a process keeps in memory, in bytes.
+/// The memory that a process uses, in bytes.
 pub fn resident_bytes(pid: u32) -> u64 {
     memory_bytes(pid, "VmRSS:").expect("the process is alive")
 }
 
-/// The most that a process has kept in memory so far.
+/// The peak of a process's memory so far.
 pub fn peak_bytes(pid: u32) -> u64 {
     memory_bytes(pid, "VmHWM:").expect("the process is alive")
 }
@@ -201,9 +201,9 @@ fn memory_bytes(pid: u32, field: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What a server, a mount or a command may take at most, whatever happens to it. The caches of the largest server in the
-/// suites do not come near their own limit (`--memory`), so this is what is not counted there: messages, logs that are not
-/// fsynced, rows that wait for the store, what is read of damaged files.
+/// The memory limit of a server, a mount or a command in all circumstances. The caches of the largest server in the
+/// suites do not come near their own limit (`--memory`), so this bounds the rest: messages, logs that are not fsynced,
+/// rows that wait for the store, and data read from damaged files.
 const MEMORY_MAX: u64 = 512 << 20;
 
 /// # Panics

@@ -20,14 +20,14 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Formats one with the flags given.
+    /// Formats a volume with the given flags.
     pub fn format(flags: &[&str]) -> Volume {
         let directory = scratch();
         let store = directory.path().join("store");
         Volume::format_store(directory, store, flags)
     }
 
-    /// Formats one in a new directory of another place: a disk of the suite's own, say.
+    /// Formats a volume in a new directory of another place, such as a disk of the suite's own.
     pub fn format_in(place: &Path, flags: &[&str]) -> Volume {
         Volume::format_store(scratch(), place.join("store"), flags)
     }
@@ -46,20 +46,21 @@ impl Volume {
         self.store.clone()
     }
 
-    /// Where its mounts are.
+    /// The mount point of its mounts.
     pub fn mount_point(&self) -> PathBuf {
         self.directory.path().join("mnt")
     }
 
-    /// A place beside the store, on the plain file system.
+    /// A path beside the store, on the plain file system.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Starts a server and waits until it says that it serves.
+    /// Starts a server and waits until it announces that it serves.
     pub fn serve(&self, flags: &[&str]) -> Server {
         let mut command = varve();
-        // Unless the flags say otherwise: shards of a directory with one worker never ask each other over threads.
+        // The default unless the flags differ: with one worker, the shards of a directory never send requests to other
+        // threads.
         command.env("VARVE_SERVE_WORKERS", "2");
         command.arg("serve").arg(self.store()).arg("--unix-dir").arg(self.beside("sockets")).args(flags);
         let process = Process::start(&self.launcher, &command, &self.beside("server.log"));
@@ -78,7 +79,7 @@ impl Volume {
         table.get("pid")?.as_integer()?.try_into().ok()
     }
 
-    /// `varve fsck` finds no damage. Nobody may be serving.
+    /// Checks that `varve fsck` finds no damage. The volume must not be served.
     pub fn expect_sound(&self) {
         let mut command = varve();
         command.arg("fsck").arg(self.store());
@@ -92,7 +93,7 @@ impl Volume {
         mount
     }
 
-    /// The same, but returns as soon as the kernel knows the mount, which has not been asked anything yet.
+    /// Mounts it, but returns as soon as the kernel knows the mount, which has not answered anything yet.
     pub fn mount_unasked(&self, flags: &[&str]) -> Mount {
         let directory = self.mount_point();
         let mut command = varve();
@@ -117,7 +118,7 @@ impl Volume {
     }
 }
 
-/// Where a suite does its work.
+/// The directory in which a suite works.
 pub struct TestDirectory {
     pub directory: PathBuf,
     pub mount: Option<Mount>,
@@ -145,12 +146,12 @@ impl Server {
         self.process.log()
     }
 
-    /// It hangs: nothing of it runs any more.
+    /// Stops all threads of the process.
     pub fn hang(&self) {
         self.process.hang();
     }
 
-    /// It hangs no more.
+    /// Continues the stopped process.
     pub fn go_on(&self) {
         self.process.go_on();
     }
@@ -181,27 +182,27 @@ impl Mount {
         self.process.log()
     }
 
-    /// Its process hangs: nothing of it runs any more.
+    /// Stops all threads of the mount's process.
     pub fn hang(&self) {
         self.process.hang();
     }
 
-    /// It hangs no more.
+    /// Continues the stopped process.
     pub fn go_on(&self) {
         self.process.go_on();
     }
 
-    /// kill -9 of the mount's process. What is mounted stays, and answers that nobody is there.
+    /// kill -9 of the mount's process. The mount point stays, and its calls fail.
     pub fn kill_process(&mut self) {
         self.process.kill();
     }
 
-    /// The clean-up that an administrator would do after the death of the process.
+    /// Cleans up as an administrator would after the death of the process.
     pub fn bury(self) {
         detach(&self.directory);
     }
 
-    /// Its process ends by itself, with 0: the kernel has taken the mount away from it.
+    /// Waits for its process to end by itself, with 0: the kernel has removed the mount.
     pub fn expect_end(&mut self) {
         self.process.expect_end("the mount's process", END);
     }
@@ -211,12 +212,12 @@ impl Mount {
         self.unmount_within(BUSY_FOR_A_MOMENT);
     }
 
-    /// The same, without a second try.
+    /// Unmounts without a second try.
     pub fn unmount_at_once(self) {
         self.unmount_within(Duration::ZERO);
     }
 
-    /// The same, of a mount that is busy or whose store has failed: an unmount is refused, and goes once that is over.
+    /// Unmounts a mount that may be busy or whose store has failed: the unmount is refused until that is over.
     pub fn unmount_within(mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let unmount = || run(varve().arg("umount").arg(&self.directory), END);
@@ -233,7 +234,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Before its process is killed: what is open on it then fails at once.
+        // Done before the process is killed, so that calls on open files fail at once.
         detach(&self.directory);
     }
 }
@@ -244,7 +245,7 @@ pub fn is_mounted(directory: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == Some(wanted))
 }
 
-/// Takes away a mount whose process may be dead.
+/// Detaches a mount whose process may be dead.
 pub fn detach(directory: &Path) {
     if is_mounted(directory) {
         let mut umount = Command::new("umount");
@@ -252,7 +253,8 @@ pub fn detach(directory: &Path) {
         let mut fusermount = Command::new("fusermount3");
         fusermount.arg("-uz").arg(directory);
         if !umount.status().is_ok_and(|status| status.success()) {
-            // The user's own way, for suites that do not run as root. Whether it worked shows in `is_mounted`.
+            // The command for unprivileged users, for suites that do not run as root. `is_mounted` shows whether it
+            // worked.
             let _ = fusermount.status();
         }
     }

@@ -1,8 +1,9 @@
-//! Processes that do not outlive their guard, started by a shell of their own.
+//! Processes that do not outlive their guard, started by a separate shell.
 //!
-//! A suite that works on a mount must not start that mount's server itself: the new process is born with copies of the
-//! suite's open files, and as it closes them before it becomes the server, the kernel asks the mount to flush each,
-//! which waits for the server. So a [`Launcher`], born before anything is open, starts all of them.
+//! A suite that works on a mount must not start that mount's server itself. The new process inherits copies of the
+//! suite's open files and closes them before it becomes the server. At each close the kernel makes the mount flush the
+//! file, and the flush waits for the server. Therefore a [`Launcher`], started before anything is open, starts all
+//! processes.
 
 use super::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// `start COMMAND LINE` answers the process's number, `wait NUMBER` its exit code once it has ended.
+/// `start COMMAND LINE` prints the process's number, `wait NUMBER` its exit code once it has ended.
 const SCRIPT: &str = r#"
 while read -r verb rest; do
   case $verb in
@@ -22,7 +23,7 @@ while read -r verb rest; do
 done
 "#;
 
-/// A killed process is gone at once; one that hangs in the kernel is reported.
+/// A killed process ends at once; one that hangs in the kernel is reported.
 const DEATH: Duration = Duration::from_secs(20);
 
 pub struct Launcher {
@@ -31,7 +32,7 @@ pub struct Launcher {
 
 struct Shell {
     child: Child,
-    /// Closed to end it.
+    /// Closing it ends the shell.
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
@@ -47,7 +48,7 @@ impl Launcher {
     }
 
     fn ask(&self, request: &str) -> i32 {
-        // A suite that failed with this lock must still be able to end its processes.
+        // A suite that panicked with this lock must still be able to end its processes.
         let mut shell = self.shell.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         writeln!(shell.requests.as_ref().expect("open until the end"), "{request}").expect("the launcher listens");
         let mut answer = String::new();
@@ -60,7 +61,7 @@ impl Drop for Launcher {
     fn drop(&mut self) {
         let shell = self.shell.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         shell.requests = None;
-        // It ends with its input; there is nothing to do if it does not.
+        // The shell ends with its input. If it does not, nothing can be done.
         let _ = shell.child.wait();
     }
 }
@@ -73,7 +74,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it with both outputs appended to `log`.
+    /// Starts a process with both outputs appended to `log`.
     pub fn start(launcher: &Arc<Launcher>, command: &Command, log: &Path) -> Process {
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let words: Vec<String> = words.map(|word| quoted(word.to_str().expect("words are text"))).collect();
@@ -87,7 +88,8 @@ impl Process {
                 }
             })
             .collect();
-        // env(1) takes what is to be unset first; the shell becomes the process, so that the number is its own.
+        // env(1) expects the variables to unset first. The shell executes the process in its place, so the number is
+        // the process's own.
         let (unset, set): (Vec<_>, Vec<_>) = environment.into_iter().partition(|word| word.starts_with("-u "));
         let log_word = quoted(log.to_str().expect("temporary directories have plain names"));
         let line = format!(
@@ -116,20 +118,20 @@ impl Process {
         kill_process(self.pid, signal).expect("a process that was not waited for can be signalled");
     }
 
-    /// It hangs: all its threads have stopped when this returns, which the signal alone does not wait for.
+    /// Stops the process. All its threads have stopped when this returns; the signal alone does not wait for that.
     pub fn hang(&self) {
         self.signal(Signal::STOP);
         until("all threads of a stopped process stand", DEATH, || {
             let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a process has threads");
             let state = |stat: String| stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('T'));
-            // A thread that is gone does not run either.
+            // A thread that has ended does not run either.
             tasks.flatten().all(|task| {
                 std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| state(stat) == Some(true))
             })
         });
     }
 
-    /// It hangs no more.
+    /// Continues the stopped process.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
@@ -162,19 +164,19 @@ impl Drop for Process {
             tail.iter().rev().for_each(|line| eprintln!("{line}"));
         }
         if !self.ended {
-            // Nobody has waited for it yet, so its number is still its own.
+            // The process has not been waited for yet, so its number is still its own.
             let _ = kill_process(self.pid, Signal::KILL);
         }
     }
 }
 
-/// Whether a process runs; one that has ended and was not waited for does not. As long as any of its threads is still
-/// ending, its files, mounts and locks are its own.
+/// Whether a process runs. A process that has ended and was not waited for does not run. While any of its threads is
+/// still ending, it still has its files, mounts and locks.
 pub fn is_running(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     threads.flatten().any(|thread| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // After the name, which is in parentheses and may hold anything.
+        // The fields after the name, which is in parentheses and may contain anything.
         stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
     })
 }

@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The sources of crates that cargo has unpacked on this machine, those with the smallest files first, until there are
-/// `files` of them; returns paths of directories. Where cargo has fewer, the sources of the system fill up.
+/// `files` of them; returns paths of directories. If cargo has fewer, the sources of the system fill the rest.
 pub fn sources(files: usize) -> Vec<PathBuf> {
     let mut crates: Vec<(u64, usize, PathBuf)> = registry().into_iter().map(|path| weigh(&path)).collect();
-    // By bytes a file: many small files are what metadata is tested with.
+    // Sorted by bytes per file: many small files test the metadata best.
     crates.sort();
     let mut fillers =
         ["/usr/include", "/usr/share/doc", "/usr/share/perl", "/usr/lib/python3"].map(PathBuf::from).into_iter();
@@ -47,17 +47,17 @@ fn weigh(path: &Path) -> (u64, usize, PathBuf) {
     (bytes / (count as u64).max(1), count, path.to_owned())
 }
 
-/// What a tree holds: a line for each name with its kind, permissions, size, time and content.
+/// The content of a tree: an entry for each name with its kind, permissions, size, time and content.
 pub type TreeManifest = BTreeMap<Vec<u8>, TreeEntry>;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct TreeEntry {
     pub mode: u32,
-    /// Of files; a directory's size is the file system's own affair.
+    /// For files; a directory's size depends on the file system.
     pub size: u64,
-    /// Of files: whole seconds, for not every tool carries more.
+    /// For files, in whole seconds, because not every tool preserves more.
     pub mtime: i64,
-    /// Of a file its bytes' hash, of a symlink its target's.
+    /// The hash of a file's bytes, or of a symlink's target.
     pub hash: u128,
 }
 
@@ -67,7 +67,7 @@ impl std::fmt::Debug for TreeEntry {
     }
 }
 
-/// Reads the whole tree below `root`. `times`: whether modification times belong to it.
+/// Reads the whole tree below `root`. `times`: whether to include modification times.
 pub fn manifest(root: &Path, times: bool) -> TreeManifest {
     let mut manifest = TreeManifest::new();
     walk(root, &mut |path, metadata| {

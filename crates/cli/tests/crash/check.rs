@@ -1,4 +1,4 @@
-//! A writer: works by its manifest, and compares the volume with it.
+//! A writer: performs operations and records them in its manifest, then compares the volume with it.
 
 use super::frontend::{FoundFile, Frontend, Stopped};
 use super::manifest::{ExpectedContent, FileOperation, Manifest};
@@ -7,13 +7,13 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// One writer's directory and what it knows.
+/// One writer's directory, with its manifest.
 pub struct ManifestWriter {
     pub name: String,
     frontend: Box<dyn Frontend>,
     random: varve_env::random::Seeded,
     manifest: Manifest,
-    /// Under way when a process died.
+    /// The operation that was in progress when a process died.
     pub unanswered: Option<FileOperation>,
     pub acknowledged: u64,
 }
@@ -34,7 +34,7 @@ impl ManifestWriter {
         self.manifest.files.len()
     }
 
-    /// Works until told to stop, or until its process is dead.
+    /// Works until it is stopped, or until its process is dead.
     pub fn work(&mut self, stop: &AtomicBool) {
         while !stop.load(Relaxed) {
             let operation = self.manifest.choose(&mut self.random);
@@ -58,7 +58,8 @@ impl ManifestWriter {
         self.acknowledged += 1;
     }
 
-    /// Compares the volume with the manifest; then the volume's word counts for what was unanswered.
+    /// Compares the volume with the manifest. For an operation without a reply, the manifest then takes over the
+    /// volume's state.
     pub fn check(&mut self, when: &str) {
         let tree =
             VolumeTree::read(self.frontend.as_ref()).unwrap_or_else(|error| panic!("{when}: {}: {error}", self.name));
@@ -88,7 +89,7 @@ impl ManifestWriter {
         }
     }
 
-    /// Removes a file of whose content only a part was promised.
+    /// Removes a file whose content was acknowledged only in part.
     fn forget(&mut self, name: &str) {
         for name in self.manifest.forget(name) {
             match self.frontend.remove(&name) {
@@ -99,12 +100,12 @@ impl ManifestWriter {
     }
 }
 
-/// How a dead mount answers.
+/// Whether the error is one that a dead mount returns.
 fn is_death(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO | libc::EINTR))
 }
 
-/// What a file may hold whose writing was cut short: what it held before and some of what was written.
+/// The allowed content of a file after an interrupted write: the old content, and some of the written bytes.
 struct Partial {
     file: u64,
     before: Option<Vec<u8>>,
@@ -157,7 +158,7 @@ impl VolumeTree {
         Ok(tree)
     }
 
-    /// How the volume is not as the manifest says, but for a file that may hold less.
+    /// The differences between the volume and the manifest, except those that `partial` allows.
     fn differences(&self, manifest: &Manifest, partial: Option<&Partial>) -> Vec<String> {
         let mut differences = Vec::new();
         for (name, file) in &manifest.names {

@@ -1,4 +1,4 @@
-//! The two ways to a volume that writers take: its mount, and the library.
+//! The two frontends that writers use: the mount and the library.
 
 use super::manifest::{FileOperation, MODE};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
@@ -13,11 +13,11 @@ use varve_types::{Errno, FileKind, InodeId, Mode, Name, SetAttributes, SetTime, 
 
 pub const XATTR: &str = "user.trial";
 
-/// Why an operation did not end.
+/// The error of an operation that failed.
 #[derive(Debug)]
 pub struct Stopped {
     pub error: io::Error,
-    /// The file was fsynced before: what was written is acknowledged.
+    /// Whether the file was fsynced before: then the written bytes are acknowledged.
     pub synced: bool,
 }
 
@@ -106,7 +106,8 @@ impl Frontend for MountedFrontend {
             }
             FileOperation::Truncate { name, length } => {
                 let path = std::ffi::CString::new(self.at(name).into_os_string().into_encoded_bytes()).expect("no NUL");
-                // SAFETY: the path is a C string that lives over the call. truncate(2) itself: one call, one answer.
+                // SAFETY: the path is a C string that lives over the call. This calls truncate(2) itself: one call, one
+                // result.
                 if unsafe { libc::truncate(path.as_ptr(), *length as libc::off_t) } != 0 {
                     return Err(io::Error::last_os_error().into());
                 }
@@ -153,9 +154,9 @@ fn xattr(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// close(2) with its answer, which `File`'s drop throws away: it is what acknowledges a small file.
+/// close(2) with its result, which `File`'s drop discards. The result acknowledges a small file.
 fn close(file: File) -> io::Result<()> {
-    // SAFETY: the descriptor is the file's own, given up just here, and used no more.
+    // SAFETY: the descriptor belongs to the file, is given up here, and is not used again.
     match unsafe { libc::close(std::os::fd::IntoRawFd::into_raw_fd(file)) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -182,7 +183,7 @@ impl LibraryFrontend {
         self.library.file_system()
     }
 
-    /// What the name means, counted as one lookup.
+    /// Looks up a name, counted as one lookup.
     fn look_up(&self, name: &str) -> Result<NodeInfo, Failure> {
         let path = format!("{}/{name}", self.root);
         let (parent, last) = path.rsplit_once('/').expect("below the writer's directory");
@@ -212,7 +213,7 @@ impl LibraryFrontend {
         let mut synced = false;
         let written = self.with(name, |fs, inode| {
             let handle = block_on(fs.open(self.library.caller(), inode, flags))?.handle;
-            // The library does its own I/O.
+            // The library performs the I/O itself.
             fs.decline_passthrough(handle);
             let written = write_all(fs, handle, inode, flags.append, bytes)
                 .and_then(|()| if sync { block_on(fs.fsync(handle, false)).map(|()| synced = true) } else { Ok(()) })
@@ -323,7 +324,7 @@ impl Frontend for LibraryFrontend {
     }
 }
 
-/// With the text, which the errno alone does not have.
+/// Keeps the text, which the errno alone does not have.
 fn io_error(failure: Failure) -> io::Error {
     let kind = io::Error::from_raw_os_error(failure.errno.number()).kind();
     io::Error::new(kind, failure)

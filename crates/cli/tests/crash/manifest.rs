@@ -1,20 +1,20 @@
-//! What writers were told, kept outside the volume, and the operations that make sense by it.
+//! The changes acknowledged to writers, kept outside the volume, and the valid operations on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use varve_env::random::Seeded;
 
-/// More names than this in one directory make later operations meet earlier files; a few times the split threshold of the
-/// suite's volumes.
+/// With more names than this in one directory, later operations meet earlier files. It is a few times the split
+/// threshold of the suite's volumes.
 const NAMES: usize = 90;
-/// Files of one writer: every one is read after every death.
+/// Maximum number of files of one writer: every file is read after every kill.
 const FILES_MAX: usize = 150;
 const DIRECTORIES_MAX: usize = 6;
-/// Of new files; no umask in use takes anything from it.
+/// Mode of new files; no common umask removes any of its bits.
 pub const MODE: u32 = 0o600;
 /// From empty over inline to backing files (the inline limit of these volumes is 4 KiB).
 const SIZES: [usize; 6] = [0, 1, 700, 4096, 4097, 60_000];
 
-/// So many bytes of chance, or zeroes.
+/// A number of random bytes, or zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentPiece {
     pub seed: Option<u64>,
@@ -34,12 +34,12 @@ impl ContentPiece {
     }
 }
 
-/// What is known of a file. Two names of one file share one.
+/// The expected state of a file. Two names of one file share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedContent {
     pub pieces: Vec<ContentPiece>,
     pub mode: u32,
-    /// Seconds, when it was set and not changed by a write since.
+    /// Seconds, if it was set and no write changed it since.
     pub mtime: Option<i64>,
     /// The one extended attribute that the suite sets.
     pub xattr: Option<Vec<u8>>,
@@ -67,7 +67,8 @@ impl ExpectedContent {
     }
 }
 
-/// What one writer was told: names to files, files to contents. Names are paths below the writer's directory.
+/// The changes acknowledged to one writer: names to files, files to contents. Names are paths below the writer's
+/// directory.
 #[derive(Clone, Debug, Default)]
 pub struct Manifest {
     pub names: BTreeMap<String, u64>,
@@ -78,13 +79,13 @@ pub struct Manifest {
 
 #[derive(Clone, Debug)]
 pub enum FileOperation {
-    /// Makes or replaces a file: written under the name and closed; `sync`: fsynced before.
+    /// Makes or replaces a file: writes it under the name and closes it; `sync`: with an fsync before the close.
     Write {
         name: String,
         piece: ContentPiece,
         sync: bool,
     },
-    /// Opens a file, writes to its end, and closes it; `sync`: fsynced before.
+    /// Opens a file, appends to it, and closes it; `sync`: with an fsync before the close.
     Append {
         name: String,
         piece: ContentPiece,
@@ -137,7 +138,7 @@ pub enum FileOperation {
 }
 
 impl FileOperation {
-    /// The file whose bytes it writes.
+    /// The name of the file whose bytes it writes.
     pub fn writes(&self) -> Option<&str> {
         match self {
             FileOperation::Write { name, .. } | FileOperation::Append { name, .. } => Some(name),
@@ -151,7 +152,7 @@ fn pick<'a, T>(random: &mut Seeded, mut all: impl ExactSizeIterator<Item = &'a T
 }
 
 impl Manifest {
-    /// An operation that makes sense now.
+    /// Chooses an operation that is valid in the present state.
     pub fn choose(&self, random: &mut Seeded) -> FileOperation {
         let unused = self.fresh(random);
         let Some(name) = pick(random, self.names.keys().collect::<Vec<_>>().iter()).map(|name| (*name).clone()) else {
@@ -188,7 +189,7 @@ impl Manifest {
         let name = pick(random, self.directories.iter());
         match random.below(4) {
             0 => {
-                // Emptied before it can be removed: one of its files goes.
+                // A directory must be empty before it can be removed, so this removes one of its files.
                 let name = name?;
                 let inside = self.names.keys().find(|file| is_inside(file, name));
                 Some(match inside {
@@ -215,7 +216,7 @@ impl Manifest {
         }
     }
 
-    /// A name in some directory, taken or not.
+    /// A name in some directory, whether it exists or not.
     fn fresh(&self, random: &mut Seeded) -> String {
         let name = format!("f{}", random.below(NAMES));
         match pick(random, self.directories.iter()).filter(|_| random.below(2) == 0) {
@@ -237,7 +238,7 @@ impl Manifest {
         self.files.get_mut(&self.names[name]).expect("a name's file")
     }
 
-    /// What the operation does once it is acknowledged.
+    /// Applies an acknowledged operation.
     pub fn apply(&mut self, operation: &FileOperation) {
         match operation {
             FileOperation::Write { name, piece, .. } => {
@@ -251,11 +252,11 @@ impl Manifest {
             FileOperation::Append { name, piece, .. } => {
                 let content = self.file(name);
                 content.pieces.push(piece.clone());
-                // An append of nothing changes nothing.
+                // An empty append changes nothing.
                 content.mtime = content.mtime.filter(|_| piece.length == 0);
             }
             FileOperation::Rename { from, to } => {
-                // Two names of one file: rename(2) does nothing.
+                // If both names belong to one file, rename(2) does nothing.
                 if self.names.get(from) != self.names.get(to) {
                     let file = self.names.remove(from).expect("chosen among the names");
                     self.names.insert(to.clone(), file);
@@ -307,7 +308,7 @@ impl Manifest {
         self.next_directory += 1;
     }
 
-    /// Forgets a file with all its names, which it returns.
+    /// Removes a file and all its names from the manifest; returns the names.
     pub fn forget(&mut self, name: &str) -> Vec<String> {
         let Some(file) = self.names.get(name).copied() else { return Vec::new() };
         let names = self.names.iter().filter(|(_, other)| **other == file).map(|(name, _)| name.clone()).collect();

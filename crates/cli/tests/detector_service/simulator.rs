@@ -1,8 +1,9 @@
-//! The simulator beside a service: it waits for room, plays runs, is killed and taken up, and tells of a service that is lost.
+//! The simulator with a service: it waits for a free connection, plays runs, resumes after kill -9, and reports a lost
+//! service.
 
 use super::*;
 
-/// Promise: the simulator waits for room for its connections as long as its patience lasts, and says so.
+/// Promise: the simulator waits for free connections up to the limit of --patience, and reports that it waits.
 #[test]
 fn simulator_waits_for_a_free_connection() {
     let directory = common::scratch();
@@ -43,8 +44,8 @@ fn simulator_waits_for_a_free_connection() {
     service.terminate();
 }
 
-/// Issue 5: the simulator plays our protocol: a run of its own or one that exists, over several connections; a simulator
-/// that was killed is taken up by the next; a service that is lost is told of.
+/// Issue 5: the simulator speaks our protocol. It plays a run of its own or an existing one, over several connections.
+/// A new simulator resumes the run of a killed one. It reports a lost service.
 #[test]
 fn simulator_streams_a_run_to_a_service() {
     let directory = common::scratch();
@@ -65,7 +66,7 @@ fn simulator_streams_a_run_to_a_service() {
         "{reported} {wrong}"
     );
     assert_eq!(service.record(&["status", "own"]).1["durable"], 200);
-    // The same frames as the file has that a simulator writes itself.
+    // The same frames as in a file that a simulator writes itself.
     let alone = directory.path().join("alone.h5");
     let mut command = varve();
     command.args(["detector", "simulate", "--model", "64x48xu16", "--compress-ratio", "4", "--layout", "raw"]);
@@ -80,7 +81,7 @@ fn simulator_streams_a_run_to_a_service() {
         alone.frame_into(number, &mut other).expect("read");
         assert_eq!(one, other, "frame {number}");
     }
-    // The elements of a detector, each bringing its rows.
+    // The modules of a detector, each of which sends its rows.
     let elements = ["--run", "rows", "--file", "rows.h5", "--frames", "30", "--sources", "3", "--layout", "raw"];
     let (code, reported, wrong) = simulate(&elements);
     let there = reported["received"].as_u64();
@@ -91,10 +92,10 @@ fn simulator_streams_a_run_to_a_service() {
         alone.frame_into(number, &mut other).expect("read");
         assert_eq!(one, other, "frame {number}");
     }
-    // It was ended: the same again is refused, and says what to do.
+    // The run was ended. The same command is refused, with advice.
     let (code, _, wrong) = simulate(&["--run", "own", "--file", "own.h5", "--frames", "200", "--layout", "raw"]);
     assert!(code == 1 && wrong.contains("give another name and file"), "{code} {wrong}");
-    // A run that exists, which goes on afterwards.
+    // An existing run, which continues afterwards.
     assert_eq!(service.record(&["start", "there", "there.h5", "--frame", "48x64", "--keep"]).0, 0);
     let (code, reported, wrong) = simulate(&["--run", "there", "--frames", "20", "--leave"]);
     assert_eq!((code, reported["frames"].as_u64()), (0, Some(20)), "{reported} {wrong}");
@@ -106,7 +107,7 @@ fn simulator_streams_a_run_to_a_service() {
     let (code, _, wrong) = simulate(&["--run", "nowhere", "--frames", "20"]);
     assert!(code == 1 && wrong.contains("there is no run `nowhere`"), "{code} {wrong}");
     resumed(&service, &to);
-    // A service that is away, and one that hangs.
+    // A service that is unreachable, and one that hangs.
     let flags = ["--run", "lost", "--file", "lost.h5", "--frames", "3000", "--rate", "300", "--patience", "500ms"];
     let hung = varve().args(model).args(flags).stderr(Stdio::piped()).spawn().expect("varve runs");
     until("the run", || service.record(&["status", "lost"]).1["durable"].as_u64() > Some(0));
@@ -114,7 +115,7 @@ fn simulator_streams_a_run_to_a_service() {
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
     let output = hung.wait_with_output().expect("it ends");
     let wrong = String::from_utf8_lossy(&output.stderr).into_owned();
-    // By who sent something, or who was connecting just then.
+    // The message depends on whether the simulator was sending or connecting.
     let reported =
         ["made no progress for 0.5 s", "it has not answered for 5s"].iter().any(|reported| wrong.contains(reported));
     assert!(output.status.code() == Some(1) && reported, "{output:?}");
@@ -123,7 +124,7 @@ fn simulator_streams_a_run_to_a_service() {
     assert!(code == 1 && wrong.contains("cannot be reached"), "{code} {wrong}");
 }
 
-/// A simulator is killed in the middle, and the same again brings the rest.
+/// A simulator is killed in the middle, and the same command sends the rest.
 fn resumed(service: &Service, to: &str) {
     let model = ["detector", "simulate", "--to", to, "--model", "64x48xu16", "--compress-ratio", "4"];
     let flags = ["--run", "twice", "--file", "twice.h5", "--frames", "120", "--client", "me", "--rate", "50"];

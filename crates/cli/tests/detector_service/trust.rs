@@ -1,4 +1,4 @@
-//! Who may talk to the service, as its commands show it: tokens, TLS, and listening beyond this host.
+//! Access control of the service, as its commands show it: tokens, TLS, and listening beyond this host.
 
 use super::*;
 use common::run;
@@ -6,7 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 
-/// Of nobody else on any machine.
+/// A user that exists on no machine.
 const STRANGER: u32 = 47111;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -21,7 +21,7 @@ fn token_file(directory: &Path, name: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// The arguments of a service that must not start, and words of its error.
+/// Runs a service that must not start with `arguments`, and expects `words` in its error.
 fn refused(directory: &Path, arguments: &[&str], words: &str) {
     let mut command = varve();
     let output = run(command.args(["record", "serve"]).arg(directory).args(arguments), LIMIT);
@@ -83,7 +83,7 @@ fn unfit_token_files_are_refused_by_every_command() {
     }
 }
 
-/// Any local user could end anybody's run before.
+/// Another local user cannot end a run without the token.
 #[test]
 fn other_users_need_the_token() {
     if !rustix::process::geteuid().is_root() {

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file that is damaged, and as it was again when this is dropped.
+/// A damaged file. It is restored when this is dropped.
 struct Damaged {
     path: PathBuf,
     sound: Vec<u8>,
@@ -30,13 +30,13 @@ impl Drop for Damaged {
     }
 }
 
-/// A volume that was worked on and is not served.
+/// A volume that has been used and is not served.
 fn worked_on(stop: bool) -> (Volume, Kept) {
     let (volume, kept, _) = worked_on_files(stop);
     (volume, kept)
 }
 
-/// The same, with the inode numbers of the files.
+/// Like [`worked_on`], with the inode numbers of the files.
 fn worked_on_files(stop: bool) -> (Volume, Kept, BTreeSet<u64>) {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
     let server = volume.serve(&[]);
@@ -109,7 +109,8 @@ fn a_damaged_volume_file_or_key_is_named() {
         let _damaged = Damaged::by(&volume.store().join("key"), |bytes| bytes.truncate(31));
         refuses_to_serve(&volume, &["key", "31"]);
     }
-    // Lost, and cut short: made anew from its copy, and nothing of what was in the volume is lost.
+    // The file is removed, then truncated. A repair restores it from its copy, and nothing of the volume's content is
+    // lost.
     let sound = std::fs::read(&file).expect("it can be read");
     for left in [None, Some(40)] {
         match left {
@@ -157,7 +158,7 @@ fn damaged_log_is_refused_until_restored() {
     let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
     let log = logs.last().expect("a server that was killed leaves its log");
     {
-        // Near the beginning: everything there was fsynced.
+        // Damage near the beginning: everything there was fsynced.
         let _damaged = Damaged::by(log, |bytes| bytes[200] ^= 0xff);
         refuses_to_serve(&volume, &[".log", "damaged at byte", "copy of the store"]);
     }
@@ -168,7 +169,7 @@ fn damaged_log_is_refused_until_restored() {
     works_again(&volume, &kept);
 }
 
-/// Not one of its files is left: that is not taken for a log that held nothing.
+/// All files of the log are gone. The shard does not treat this as a log that was empty.
 #[test]
 fn missing_log_is_refused_until_repaired() {
     let (volume, kept) = worked_on(false);
@@ -185,11 +186,12 @@ fn missing_log_is_refused_until_repaired() {
     logs.iter().for_each(|path| std::fs::remove_file(path).expect("it can be removed"));
     let repaired = run(varve().args(["fsck", "--repair"]).arg(volume.store()), SHORT);
     assert_eq!(repaired.code(), Some(1), "{}{}", repaired.stdout, repaired.stderr);
-    // The server before it had ended well: all was in tables.
+    // The last server had stopped cleanly, so all rows were in tables.
     works_again(&volume, &kept);
 }
 
-/// To a part, to its header, and to nothing: what is left of it is whole, and is not taken for all that was synced.
+/// The log is truncated to a part, to its header, and to nothing. The rest is valid, but is not taken for everything
+/// that was synced.
 #[test]
 fn truncated_log_is_refused_until_repaired() {
     let (volume, kept) = worked_on(false);
@@ -206,13 +208,13 @@ fn truncated_log_is_refused_until_repaired() {
         assert!(checked.stdout.contains("damaged-log"), "cut to {length}: {}", checked.stdout);
     }
     works_again(&volume, &kept);
-    // Again, and now without a copy: a repair goes on with what is left, and no file takes the place or number of another.
+    // The same without a copy: a repair continues with the rest, and no new file takes the place or number of another.
     let (volume, _, given) = worked_on_files(false);
     let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
     std::fs::write(logs.last().expect("a log"), []).expect("it can be emptied");
     let repaired = run(varve().args(["fsck", "--repair"]).arg(volume.store()), SHORT);
     assert_eq!(repaired.code(), Some(1), "{}{}", repaired.stdout, repaired.stderr);
-    // What it counts is what there is now.
+    // Its counts describe the present state.
     assert!(!repaired.stdout.contains("Reading ended at damage"), "{}", repaired.stdout);
     volume.expect_sound();
     let server = volume.serve(&[]);
@@ -239,10 +241,10 @@ fn truncated_log_is_refused_until_repaired() {
 fn torn_log_tail_is_not_damage() {
     let (volume, kept) = worked_on(false);
     let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
-    // What a power cut leaves behind the last fsync.
+    // Bytes as a power cut leaves them behind the last fsync.
     let torn = Damaged::by(logs.last().expect("a log"), |bytes| bytes.extend_from_slice(&[0xab; 777]));
     works_again(&volume, &kept);
-    // It was sealed at its right length; what is beyond does not matter any more.
+    // The log was sealed at its right length; bytes beyond it are ignored from now on.
     std::mem::forget(torn);
 }
 
@@ -257,17 +259,17 @@ fn damaged_table_is_refused_until_restored() {
             bytes[length / 3..length / 3 + 40].fill(0x5a);
         });
         let checked = run(varve().arg("fsck").arg(volume.store()), SHORT);
-        // As of fsck(8): damage that was left as it is.
+        // The code of fsck(8) for damage that was left.
         assert_eq!(checked.code(), Some(4), "{}{}", checked.stdout, checked.stderr);
         assert!(checked.stdout.contains("checksum mismatch") && checked.stdout.contains(".sst"), "{}", checked.stdout);
-        // Who reads the counts knows of what.
+        // The output says that the counts are incomplete.
         assert!(checked.stdout.contains("Reading ended at damage"), "{}", checked.stdout);
         expect_no_panic("varve fsck", &checked.stderr);
     }
     works_again(&volume, &kept);
 }
 
-/// Content that was removed from the store is an I/O error of the file that had it, and the rest of the volume works.
+/// If the content of a file is removed from the store, that file gives an I/O error, and the rest of the volume works.
 #[test]
 fn missing_content_is_an_error_of_its_file() {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
@@ -290,8 +292,8 @@ fn missing_content_is_an_error_of_its_file() {
     volume.expect_sound();
 }
 
-/// Content that was cut in the store is an I/O error of its file, which the log names, and never passes for the whole
-/// of it; a repair keeps what is left.
+/// If the content of a file is truncated in the store, that file gives an I/O error, which the log reports with the
+/// file. The truncated content never passes for the whole file. A repair keeps the rest.
 #[test]
 fn truncated_content_is_an_error_of_its_file() {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
@@ -328,8 +330,8 @@ fn truncated_content_is_an_error_of_its_file() {
     volume.expect_sound();
 }
 
-/// A large file that was fsynced, and closed a moment ago or not at all when the mount died, is known to have been longer:
-/// by the check, by the next mount and by the repair, which notes it.
+/// A large file was fsynced, and was closed just before the mount died or not at all. The check, the next mount and the
+/// repair all know that it was longer; the repair records it.
 #[test]
 fn truncated_synced_content_is_an_error_after_a_crash() {
     let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
@@ -374,7 +376,7 @@ fn truncated_synced_content_is_an_error_after_a_crash() {
     volume.expect_sound();
 }
 
-/// Directories, whose homes are spread over the shards, and how many files each has.
+/// Directories, whose homes are spread over the shards, and the number of files in each.
 const DIRECTORIES: usize = 12;
 const FILES: usize = 30;
 
@@ -382,7 +384,7 @@ fn directory_name(number: usize) -> String {
     format!("d{number}")
 }
 
-/// Names in a directory; the error that ended the listing, if one did.
+/// Names in a directory, and the error that ended the listing, if any.
 fn listed(directory: &Path) -> (BTreeSet<String>, Option<io::Error>) {
     let mut names = BTreeSet::new();
     let entries = match std::fs::read_dir(directory) {
@@ -398,8 +400,8 @@ fn listed(directory: &Path) -> (BTreeSet<String>, Option<io::Error>) {
     (names, None)
 }
 
-/// Everything in the tree is there or answers EIO; nothing is missing without an error. Returns how many answers of either
-/// kind there were.
+/// Everything in the tree is present or answers EIO; nothing is missing without an error. Returns the number of replies
+/// of either kind.
 fn complete_or_eio(root: &Path) -> (usize, usize) {
     let (mut complete, mut failed) = (0, 0);
     let mut count = |what: &Path, error: Option<&io::Error>| match error {
@@ -426,8 +428,8 @@ fn complete_or_eio(root: &Path) -> (usize, usize) {
     (complete, failed)
 }
 
-/// One shard's table or log is damaged: its names answer EIO, and all others, in their listings too, are there. The log
-/// names the file, and `varve status` the shard.
+/// One shard's table or log is damaged. Its names answer EIO. All others are present, in listings too. The log names
+/// the file, and `varve status` the shard.
 #[test]
 fn a_damaged_shard_fails_alone() {
     for served in [false, true] {
@@ -449,7 +451,7 @@ fn a_damaged_shard_fails_alone() {
                 let at = bytes.len() / 2;
                 bytes[at] ^= 1;
             },
-            // The first block has what a shard is opened with.
+            // The first block is needed to open a shard.
             |bytes| bytes[20] ^= 1,
             |bytes| {
                 let at = bytes.len() - 300;
@@ -457,7 +459,7 @@ fn a_damaged_shard_fails_alone() {
             },
             |bytes| bytes.truncate(bytes.len() / 2),
         ];
-        // The log first: once its rows are known to be in tables it is not read again.
+        // The log comes first: it is not read again once its rows are known to be in tables.
         let of_table = flips.map(|flip| (table, flip));
         let damages = std::iter::once((log, (|bytes| bytes[10] ^= 1) as Damage)).chain(of_table);
         for (number, (file, damage)) in damages.enumerate() {
@@ -478,7 +480,7 @@ fn a_damaged_shard_fails_alone() {
                 assert_eq!(status.code(), Some(3), "{what}: {}{}", status.stdout, status.stderr);
                 assert!(status.stdout.contains("shard 2 cannot be opened"), "{what}: {}", status.stdout);
             }
-            // A mount of a server does not know what an earlier server has left unsynced there.
+            // The mount of a server does not know which unsynced changes an earlier server left there.
             if served {
                 drop(mount)
             } else {

@@ -52,7 +52,7 @@ fn paths_are_as_long_as_paths_may_be() {
         path.extend([b'd'; 200]);
         std::fs::create_dir(OsStr::from_bytes(&path)).expect("a directory deep down");
     }
-    // The file's name takes what is left, to the byte.
+    // The file's name takes the remaining length, to the byte.
     path.push(b'/');
     path.resize(PATH_BYTES_MAX - 1 - 200, b'e');
     std::fs::create_dir(OsStr::from_bytes(&path)).expect("the deepest directory");

@@ -1,4 +1,4 @@
-//! A directory of several shards, of which one is damaged.
+//! A directory over several shards, one of which is damaged.
 
 use super::common::{SHORT, Volume, run, until, varve};
 use super::{DEADLINE_OPTION, expect_no_panic};
@@ -17,7 +17,7 @@ fn eio<T>(what: &str, result: io::Result<T>) {
     }
 }
 
-/// Entries of each shard, when the directory has spread over all four.
+/// Entries of each shard, once the directory has spread over all four.
 fn spread(directory: &Path) -> BTreeMap<u64, usize> {
     let mut spread = BTreeMap::new();
     until("the directory is in all shards", Duration::from_secs(60), || {
@@ -30,7 +30,7 @@ fn spread(directory: &Path) -> BTreeMap<u64, usize> {
     spread
 }
 
-/// The log of a shard of which neither the root nor the directory itself has its home.
+/// The log of a shard that is the home neither of the root nor of the directory itself.
 fn log_of(volume: &Volume, shard: u64) -> PathBuf {
     let directory = volume.store().join(format!("shards/{shard:04}/log"));
     let files = std::fs::read_dir(&directory).expect("a log").map(|entry| entry.expect("an entry").path());
@@ -41,7 +41,8 @@ fn names(directory: &Path) -> Vec<PathBuf> {
     (0..FILES).map(|number| directory.join(format!("f{number}"))).collect()
 }
 
-/// Promise: the names of the sound shards are there, and paths lead to them; only what needs the damaged one is EIO.
+/// Promise: the names of the sound shards are present, and paths lead to them. Only operations that need the damaged
+/// shard give EIO.
 #[test]
 fn intact_parts_of_a_damaged_directory_work() {
     let volume = Volume::format(&["--shards", "4", "--split-threshold", "3"]);
@@ -89,7 +90,7 @@ fn intact_parts_of_a_damaged_directory_work() {
         refused.into_iter().for_each(|refused| eio("a name of the damaged shard", refused));
         let log_text = server.as_ref().map_or_else(|| mount.log(), |server| server.log());
         expect_no_panic("the server", &log_text);
-        // A mount of a server does not know what an earlier server has left unsynced in the damaged shard.
+        // The mount of a server does not know which unsynced changes an earlier server left in the damaged shard.
         if served {
             drop(mount)
         } else {

@@ -1,5 +1,5 @@
-//! Unauthenticated connections on the server's socket: garbage, oversized, truncated and foreign messages, in the
-//! memory that is shared with a client too, and peers that say nothing.
+//! Unauthenticated connections on the server's socket: garbage, oversized, truncated and foreign messages, also in the
+//! memory shared with a client, and silent peers.
 
 use super::common::{SHORT, Volume, expect_bounded, resident_bytes, run, until, varve};
 use super::expect_no_panic;
@@ -19,7 +19,7 @@ use varve_proto::handshake::exchange::{Binding, Initiator};
 use varve_proto::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey};
 use varve_proto::{Call, CallId, Request, WireCredentials};
 
-/// What the server may grow by under all of it: a few frames of the longest kind, and its own caches.
+/// Maximum growth of the server's memory under all of it: a few frames of the longest kind, and its own caches.
 const GROWTH_MAX: u64 = 96 << 20;
 const UNAUTHENTICATED: u64 = 200;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -52,15 +52,15 @@ fn encoded<M: serde::Serialize>(message: &M) -> Vec<u8> {
     out
 }
 
-/// One who knows the key.
+/// A connection of a client that knows the key.
 fn welcomed(socket: &Path, store: &Path, session: u64) -> UnixStream {
     let mut stream = greeted(socket, store, session, false);
-    // Sealed is what a client hears that has proved the key.
+    // The server sends sealed messages only to a client that has proved the key.
     assert!(matches!(receive(&mut stream), Answer::Sealed(_)), "the handshake is sound");
     stream
 }
 
-/// The same, with the memory that the server shares with it.
+/// An authenticated connection with the memory that the server shares with it.
 fn sharing(socket: &Path, store: &Path, session: u64) -> (UnixStream, File) {
     let stream = greeted(socket, store, session, true);
     let mut bytes = [0; 8192];
@@ -95,9 +95,9 @@ fn ping(session: u64, payload: Vec<u8>) -> Request {
     Request { id, shard: 0, credentials, released: Vec::new(), call: Call::Ping { payload } }
 }
 
-/// Sends and expects the server to hang up; what it says before does not matter.
+/// Sends `bytes` and expects the server to close the connection; anything it sends before is ignored.
 fn hangs_up(mut stream: UnixStream, bytes: &[u8], what: &str) {
-    // The server may have hung up before the last byte.
+    // The server may have closed the connection before the last byte.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut rest = Vec::new();
@@ -142,8 +142,9 @@ fn abuse(socket: &Path, store: &Path, random: &mut Seeded) {
     }
 }
 
-/// Writes what cannot be where words, lengths and requests lie (`varve_env::shm_slot`), while the server looks there,
-/// and asks by the socket between; then what could be a request, again and again without waiting for the answer.
+/// Writes invalid words, lengths and requests into the shared memory (`varve_env::shm_slot`) while the server polls it,
+/// and sends requests over the socket in between. Then it writes valid requests, again and again without waiting for
+/// the reply.
 fn scribble(socket: &Path, store: &Path, session: u64, random: &mut Seeded) {
     let (mut stream, memory) = sharing(socket, store, session);
     let whole = encoded(&ping(session, vec![3; 100]));
@@ -175,7 +176,7 @@ fn scribble(socket: &Path, store: &Path, session: u64, random: &mut Seeded) {
     }
 }
 
-/// Peers that begin the longest frame there is and never end it.
+/// Peers that begin the longest possible frame and never end it.
 fn hang(socket: &Path, store: &Path) -> Vec<UnixStream> {
     let begun = |session: u64| {
         let mut stream = welcomed(socket, store, 1_000_000 + session);
@@ -234,14 +235,14 @@ fn unauthenticated_connections_do_not_disturb_clients() {
     volume.expect_sound();
 }
 
-/// Of a file that is written beside unauthenticated connections: some are in their rows, some in backing files.
+/// Content of a file that is written beside unauthenticated connections: some of it is in rows, some in backing files.
 fn content(number: u64) -> Vec<u8> {
     let length = [11, 3_000, 70_000][number as usize % 3];
     Seeded::new(number).bytes(length)
 }
 
-/// Many clients, each of which sends long requests and reads none of the answers: what is taken of all of them together is
-/// bounded, and others are served meanwhile.
+/// Many clients each send long requests and read none of the replies. The memory that they take together is bounded,
+/// and other clients are served meanwhile.
 #[test]
 fn clients_that_do_not_read_take_bounded_memory() {
     let volume = Volume::format(&["--shards", "1"]);
@@ -261,7 +262,7 @@ fn clients_that_do_not_read_take_bounded_memory() {
         .map(|(session, mut stream)| {
             let whole = encoded(&ping(2_000_000 + session as u64, vec![9; DEAF_BYTES]));
             let mut sent = 0;
-            // Until the server takes no more for a while.
+            // Until the server accepts no more for a while.
             let mut pauses = 0;
             while pauses < 20 {
                 match stream.write(&whole[sent % whole.len()..]) {
@@ -287,8 +288,8 @@ fn clients_that_do_not_read_take_bounded_memory() {
     volume.expect_sound();
 }
 
-/// More connections that say nothing than the server keeps, beside a client that comes: it is served, and the oldest of them
-/// are gone.
+/// There are more silent connections than the server keeps, and one active client. The client is served, and the oldest
+/// silent connections are closed.
 #[test]
 fn silent_unauthenticated_connections_are_evicted() {
     raise_descriptors();
@@ -300,7 +301,7 @@ fn silent_unauthenticated_connections_are_evicted() {
     std::fs::write(mount.directory.join("file"), b"undisturbed").expect("it is served");
     run(varve().arg("status").arg(volume.store()), SHORT).succeeded("varve status");
     let mut oldest = &silent[0];
-    // Its greeting, and no more.
+    // Only its greeting.
     oldest.read_to_end(&mut Vec::new()).expect("the server hangs up");
     expect_bounded("the server of silent unauthenticated connections", server.pid());
     drop(silent);
@@ -312,8 +313,8 @@ fn silent_unauthenticated_connections_are_evicted() {
     volume.expect_sound();
 }
 
-/// As many clients as a server takes, which do nothing: another one is told so, unauthenticated connections beside them
-/// or not, and is served when one of them has gone.
+/// As many idle clients as a server accepts. Another client gets an error, with or without unauthenticated connections,
+/// and is served once one of them has disconnected.
 #[test]
 fn client_over_the_limit_gets_an_error() {
     raise_descriptors();
@@ -323,7 +324,7 @@ fn client_over_the_limit_gets_an_error() {
     let clients: Vec<UnixStream> = (0..CLIENTS).map(|_| welcomed(&socket, &store, 3_000_000)).collect();
     let unauthenticated: Vec<UnixStream> = (0..SILENT).map(|_| connect(&socket)).collect();
     for unauthenticated in [unauthenticated, Vec::new()] {
-        // Unauthenticated connections of the same user have a quarter of a second before they make room.
+        // Unauthenticated connections of the same user have a quarter of a second before they are evicted.
         until("it is told so", PATIENCE, || {
             let status = run(varve().arg("status").arg(&store), SHORT);
             status.code() == Some(3) && status.stdout.contains("1024 connections of clients already")
@@ -340,7 +341,7 @@ fn client_over_the_limit_gets_an_error() {
     volume.expect_sound();
 }
 
-/// Many more than the descriptors that a process has at first.
+/// Raises the limit of descriptors far above its default.
 fn raise_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("it may");
@@ -348,9 +349,9 @@ fn raise_descriptors() {
 
 /// Silent connections: more than a server keeps.
 const SILENT: usize = 1_500;
-/// Connections of clients that a worker takes.
+/// Client connections that a worker accepts.
 const CLIENTS: usize = 1_024;
 
-/// Clients that read nothing, and how long their requests are.
+/// Number of clients that read nothing, and the length of their requests.
 const DEAF: u64 = 256;
 const DEAF_BYTES: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! A store that is full, frozen, read-only or failing, and a server that is not there.
+//! A store that is full, frozen, read-only or failing, and a server that does not run.
 
 use super::common::disk::Disk;
 use super::common::{Mount, SHORT, Server, Volume, expect_bounded, must, run, soak, varve};
@@ -18,12 +18,12 @@ fn loaded() -> Duration {
     Duration::from_secs(if soak() { 60 } else { 4 })
 }
 
-/// A shard that has failed tries for some seconds to be opened again, and then once in a while.
+/// A failed shard is reopened repeatedly for some seconds, and then once in a while.
 const REFUSING: Duration = Duration::from_secs(6);
 
 const SMALL: [&str; 4] = ["--shards", "2", "--inline-limit", "4KiB"];
 
-/// A small volume at work, with files in it that are to be there at the end.
+/// A small volume in use, with files that must exist at the end.
 struct Site {
     volume: Volume,
     server: Server,
@@ -41,7 +41,7 @@ impl Site {
         Site { volume, server, mount, kept }
     }
 
-    /// Work goes on, nothing that was kept is lost, and the volume is sound.
+    /// Checks that work continues, no kept file is lost, and the volume is sound.
     fn ends_well(mut self) {
         comes_back("writing", || self.kept.write_one(&self.mount.directory, "after", 5_000));
         self.kept.write(&self.mount.directory, "later");
@@ -59,8 +59,8 @@ fn fill_until_refused(kept: &mut Kept, directory: &Path) -> io::Result<()> {
     (0..200).try_for_each(|number| kept.write_one(directory, &format!("more-{number}"), 1_000 * (number % 9)))
 }
 
-/// Changes are refused with the store's own errno for as long as it takes no writes: by the shard that fails, while it is
-/// opened again, and when it cannot be.
+/// Checks that changes fail with the store's own errno as long as it takes no writes: when a shard fails, while it is
+/// reopened, and when that fails.
 fn refuses_all_with(errno: i32, directory: &Path, changes: &[Change]) {
     let begun = Instant::now();
     for number in 0.. {
@@ -75,7 +75,7 @@ fn refuses_all_with(errno: i32, directory: &Path, changes: &[Change]) {
     }
 }
 
-/// Made with a number, that names may be fresh.
+/// A change, with a number for fresh names.
 type Change = fn(&Path, u32) -> io::Result<()>;
 
 const GROWING: [Change; 3] = [
@@ -99,7 +99,7 @@ fn full_store_returns_enospc_until_space_is_freed() {
     assert_eq!(errno, libc::ENOSPC, "{}", io::Error::from_raw_os_error(errno));
     refuses_all_with(libc::ENOSPC, &site.mount.directory, &GROWING);
     still_readable(&site.kept, &site.mount.directory);
-    // By its mount, which the table of mounts knows.
+    // `status` on the mount point, which the table of mounts resolves.
     let status = run(varve().arg("status").arg(&site.mount.directory), SHORT);
     assert_eq!(status.code(), Some(3), "{}{}", status.stdout, status.stderr);
     assert!(status.stdout.contains("the store is full"), "{}", status.stdout);
@@ -110,7 +110,7 @@ fn full_store_returns_enospc_until_space_is_freed() {
     site.ends_well();
 }
 
-/// Small files that would outgrow their rows on a full store are refused, and nothing of the trial is left there.
+/// Small files that would outgrow their rows on a full store are refused, and the attempt leaves nothing in the store.
 #[test]
 fn failed_promotion_leaves_no_files() {
     let Some(disk) = Disk::make("48M") else { return };
@@ -140,8 +140,8 @@ fn failed_promotion_leaves_no_files() {
     site.ends_well();
 }
 
-/// Workers go on as fast as they can while the store fills, for as long as nothing goes, and when there is room again: what
-/// waits is bounded, in the server and in the mount.
+/// Workers run as fast as they can while the store fills, while nothing can be written, and when there is space again.
+/// The waiting data is bounded, in the server and in the mount.
 #[test]
 fn full_store_under_load_uses_bounded_memory() {
     let Some(disk) = Disk::make("192M") else { return };
@@ -155,7 +155,7 @@ fn full_store_under_load_uses_bounded_memory() {
     site.ends_well();
 }
 
-/// The same while the store answers errors: it is a mount of Varve whose server is killed.
+/// The same load while the store returns errors: the store is a mount of Varve whose server is killed.
 #[test]
 fn failing_store_under_load_uses_bounded_memory() {
     let beneath = Volume::format(&["--shards", "2", "--inline-limit", "1MiB"]);
@@ -174,7 +174,7 @@ fn failing_store_under_load_uses_bounded_memory() {
     beneath.expect_sound();
 }
 
-/// The same while the store hangs.
+/// The same load while the store hangs.
 #[test]
 fn hanging_store_under_load_uses_bounded_memory() {
     let Some(disk) = Disk::make("192M") else { return };
@@ -188,7 +188,7 @@ fn hanging_store_under_load_uses_bounded_memory() {
     site.ends_well();
 }
 
-/// Workers write small and large files, rename and remove, whatever they are answered, while `trouble` goes on.
+/// Workers write small and large files, rename and remove, whatever the result, while `trouble` runs.
 fn under_load<T>(directory: &Path, trouble: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -201,7 +201,7 @@ fn under_load<T>(directory: &Path, trouble: impl FnOnce() -> T) -> T {
                     }
                     let path = |kind: &str| directory.join(format!("{kind}-{worker}-{}", number % 500));
                     let length = if number % 10 == 0 { 200_000 } else { 3_000 };
-                    // What is refused is refused; what is acknowledged is others' tests' concern.
+                    // Errors are expected; other tests check the acknowledged changes.
                     let _ = std::fs::write(path("load"), vec![worker as u8; length]);
                     let _ = std::fs::rename(path("load"), path("moved"));
                     if number % 3 == 0 {
@@ -216,7 +216,8 @@ fn under_load<T>(directory: &Path, trouble: impl FnOnce() -> T) -> T {
     })
 }
 
-/// What is there can be read and listed although nothing can be written: at once, or as soon as the server has noticed.
+/// Existing files can be read and listed although nothing can be written: at once, or as soon as the server has
+/// noticed.
 fn still_readable(kept: &Kept, directory: &Path) {
     comes_back("listing", || std::fs::read_dir(directory)?.try_for_each(|entry| entry.map(drop)));
     for (name, bytes) in &kept.files {
@@ -225,8 +226,8 @@ fn still_readable(kept: &Kept, directory: &Path) {
     }
 }
 
-/// Filled through the mount itself, by a large file whose bytes go to the store past every limit of ours: names and small
-/// files are refused with ENOSPC, what is there can be read and listed, and removals make room again.
+/// The store is filled through the mount itself, by a large file whose bytes bypass all of Varve's limits. Names and
+/// small files fail with ENOSPC, existing files can be read and listed, and removals free space again.
 #[test]
 fn a_full_store_takes_removals() {
     let Some(disk) = Disk::make("64M") else { return };
@@ -239,7 +240,7 @@ fn a_full_store_takes_removals() {
     assert_eq!(fails("filling the store", fill), libc::ENOSPC);
     let small = |number: u32| std::fs::write(site.mount.directory.join(format!("small-{number}")), [1; 3000]);
     let refused = (0..2000).find_map(|number| {
-        // What is still under the mark when it is looked at goes in.
+        // Files that fit below the mark at the next check are still accepted.
         std::thread::sleep(Duration::from_millis(2));
         small(number).err()
     });
@@ -259,8 +260,8 @@ fn a_full_store_takes_removals() {
     site.ends_well();
 }
 
-/// A server that was stopped or killed, and whose store was filled by others meanwhile, starts on what it had kept back, so
-/// that something can be removed.
+/// A server was stopped or killed, and others filled its store in the meantime. It starts on its reserve, so that files
+/// can be removed.
 #[test]
 fn a_server_starts_on_a_full_store() {
     [Server::kill, Server::stop].into_iter().for_each(starts_on_a_full_store);
@@ -288,7 +289,7 @@ fn starts_on_a_full_store(ended: fn(Server)) {
     Site { volume, server, mount, kept }.ends_well();
 }
 
-/// Not even what is kept back is there any more.
+/// Even the reserve is gone.
 #[test]
 fn server_starts_read_only_on_a_store_without_space() {
     [Server::kill, Server::stop].into_iter().for_each(starts_on_a_store_without_any_room_and_reads);
@@ -301,7 +302,7 @@ fn starts_on_a_store_without_any_room_and_reads(ended: fn(Server)) {
     ended(server);
     File::create(volume.store().join("reserve")).expect("nothing is kept back");
     disk.fill();
-    // Others, too, wait for what anyone gives up.
+    // Other writers also wait for any space that is freed.
     let (server, mount) = disk.keep_full_during(|| {
         let status = run(varve().arg("status").arg(volume.store()), SHORT);
         assert_eq!(status.code(), Some(3), "{}{}", status.stdout, status.stderr);
@@ -316,8 +317,8 @@ fn starts_on_a_store_without_any_room_and_reads(ended: fn(Server)) {
     Site { volume, server, mount, kept }.ends_well();
 }
 
-/// A server is stopped while its store has no room at all: what was acknowledged is in its log, synced, so it ends
-/// well, and the next server reads it there.
+/// A server is stopped while its store has no space at all. The acknowledged changes are in its log, synced, so it
+/// stops cleanly, and the next server reads them there.
 #[test]
 fn server_stops_on_a_store_without_space() {
     let Some(disk) = Disk::make("64M") else { return };
@@ -328,7 +329,7 @@ fn server_stops_on_a_store_without_space() {
     let log = disk.keep_full_during(|| {
         let log = server.log();
         server.stop();
-        // Nor does one that could open nothing wait.
+        // A server that could open nothing does not wait either.
         let server = volume.serve(&[]);
         server.stop();
         log
@@ -354,8 +355,8 @@ fn hanging_store_is_waited_for() {
     site.ends_well();
 }
 
-/// Whoever closes a file waits no longer than the deadline for another call on it that waits for the store. (A process that
-/// starts a program closes what it has open, and the program may be `fsfreeze -u`.)
+/// A close waits no longer than the deadline for another call on the file that waits for the store. (A process that
+/// starts a program closes its open files, and the program may be `fsfreeze -u`.)
 #[test]
 fn close_returns_while_a_hanging_store_blocks_the_writer() {
     let Some(disk) = Disk::make("64M") else { return };
@@ -368,7 +369,7 @@ fn close_returns_while_a_hanging_store_blocks_the_writer() {
     disk.freeze();
     std::thread::scope(|scope| {
         let writing = scope.spawn(|| block_on(client.write(handle, 0, &[7; 100_000])));
-        // It makes the file's backing file.
+        // The write makes the file's backing file.
         std::thread::sleep(Duration::from_secs(1));
         let closing = scope.spawn(|| block_on(client.flush(handle)));
         let given_up = Instant::now() + SHORT;
@@ -415,7 +416,8 @@ fn read_only_store_refuses_changes_and_keeps_synced_data() {
     volume.expect_sound();
 }
 
-/// What only reads a volume does so in a store that takes no writes, and what writes says why it cannot.
+/// Commands that only read a volume work in a store that takes no writes. Commands that write report the reason for
+/// their failure.
 #[test]
 fn read_only_store_can_be_checked_and_dumped() {
     let Some(disk) = Disk::make("64M") else { return };
@@ -433,7 +435,7 @@ fn read_only_store_can_be_checked_and_dumped() {
     }
 }
 
-/// The store is itself a mount of Varve, whose server is killed: every call of the store fails with an error, until the
+/// The store is itself a mount of Varve whose server is killed. Every call to the store fails with an error, until the
 /// server is back.
 #[test]
 fn store_recovers_after_transient_errors() {
@@ -464,13 +466,13 @@ fn missing_server_is_waited_for_until_the_deadline() {
     let mount = volume.mount(&["-o", DEADLINE_OPTION]);
     let mut kept = Kept::default();
     kept.write(&mount.directory, "before");
-    // It hangs.
+    // The server hangs.
     server.hang();
     let errno = fails("asking a server that hangs", || File::create(mount.directory.join("hung")));
     assert_eq!(errno, libc::ETIMEDOUT, "{}", io::Error::from_raw_os_error(errno));
     server.go_on();
     comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
-    // It is dead.
+    // The server is dead.
     server.kill();
     let begun = Instant::now();
     let errno = fails("asking a server that is dead", || File::create(mount.directory.join("dead")));

@@ -1,4 +1,4 @@
-//! Changes that are under way when the store goes away: nobody knows whether they are made, but all see the same.
+//! Changes that are in progress when the store disappears: their outcome is unknown, but all clients see the same.
 
 use super::common::{Mount, Volume, until};
 use super::{RECOVERY, comes_back, expect_no_panic};
@@ -8,16 +8,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// With the shortest interval after which the store is found to be gone.
+/// With the shortest sync interval, after which the loss of the store is noticed.
 const FLAGS: [&str; 4] = ["--shards", "4", "--sync-interval", "100ms"];
 const EMBEDDED: &str = "deadline=10s";
 const ROUNDS: usize = 2;
 
-/// How long changes go well before the store goes.
+/// How long changes succeed before the store disappears.
 const WELL: Duration = Duration::from_millis(300);
 
-/// Changes one name, or two, in or between the directories `p` and `q` beneath a worker's own; names all that it could touch,
-/// of which the kernel has been asked before.
+/// Changes one name, or two, in or between the directories `p` and `q` beneath a worker's own. Returns all names that
+/// it could touch; the kernel has looked them up before.
 type Work = fn(&Path, usize) -> (Vec<PathBuf>, io::Result<()>);
 
 const WORK: [Work; 6] = [
@@ -51,14 +51,14 @@ fn absent(name: &Path) -> io::Result<()> {
     }
 }
 
-/// A file is renamed to and fro.
+/// Renames a file back and forth.
 fn renamed(here: PathBuf, there: PathBuf, number: usize) -> (Vec<PathBuf>, io::Result<()>) {
     let (from, to) = if number.is_multiple_of(2) { (&here, &there) } else { (&there, &here) };
     let done = fs::metadata(from).and_then(|_| absent(to)).and_then(|()| fs::rename(from, to));
     (vec![here, there], done)
 }
 
-/// Works in a directory of its own until something fails; the names that this touched.
+/// Works in a directory of its own until something fails; returns the names that the failed change touched.
 fn until_it_fails(directory: &Path, work: Work) -> Vec<PathBuf> {
     for number in 0.. {
         let (names, done) = work(directory, number);
@@ -70,7 +70,8 @@ fn until_it_fails(directory: &Path, work: Work) -> Vec<PathBuf> {
     unreachable!("the store does not go")
 }
 
-/// Moves the store away under changes, and back when all of them have failed. The names that these touched.
+/// Moves the store away during changes, and back when all workers have failed. Returns the names that the failed
+/// changes touched.
 fn failed_changes(volume: &Volume, directory: &Path) -> Vec<Vec<PathBuf>> {
     let (store, aside) = (volume.store(), volume.beside("aside"));
     let places: Vec<_> = (0..WORK.len()).map(|number| directory.join(number.to_string())).collect();
@@ -89,7 +90,7 @@ fn failed_changes(volume: &Volume, directory: &Path) -> Vec<Vec<PathBuf>> {
     names
 }
 
-/// All names beneath a directory that its listings show, and the inodes that these say.
+/// All names beneath a directory in its listings, with the inode numbers from the listings.
 fn listed(directory: &Path) -> io::Result<BTreeMap<PathBuf, u64>> {
     use std::os::unix::fs::DirEntryExt;
     let mut found = BTreeMap::new();
@@ -103,7 +104,7 @@ fn listed(directory: &Path) -> io::Result<BTreeMap<PathBuf, u64>> {
     Ok(found)
 }
 
-/// What stat(2) says of the names that were listed and of those that could be there.
+/// The inode numbers from stat(2) for the listed names and for the touched ones.
 fn found(listed: &BTreeMap<PathBuf, u64>, touched: &[Vec<PathBuf>]) -> io::Result<BTreeMap<PathBuf, u64>> {
     use std::os::unix::fs::MetadataExt;
     let mut found = BTreeMap::new();
@@ -117,7 +118,7 @@ fn found(listed: &BTreeMap<PathBuf, u64>, touched: &[Vec<PathBuf>]) -> io::Resul
     Ok(found)
 }
 
-/// Listings and stat agree soon, and each file that was renamed has one name. What there is then.
+/// Waits until listings and stat agree, and each renamed file has one name. Returns the names found then.
 fn agree(mount: &Mount, touched: &[Vec<PathBuf>]) -> BTreeMap<PathBuf, u64> {
     let mut agreed = BTreeMap::new();
     until("listings and names agree", RECOVERY, || {
@@ -133,7 +134,7 @@ fn agree(mount: &Mount, touched: &[Vec<PathBuf>]) -> BTreeMap<PathBuf, u64> {
     agreed
 }
 
-/// The kernel of an embedded mount, which believes names for an hour, shows what is.
+/// The kernel of an embedded mount, which caches names for an hour, shows the actual state.
 #[test]
 fn clients_agree_on_changes_interrupted_by_store_loss() {
     let volume = Volume::format(&FLAGS);
@@ -151,7 +152,7 @@ fn clients_agree_on_changes_interrupted_by_store_loss() {
     mount = volume.mount(&["-o", EMBEDDED]);
     assert_eq!(agree(&mount, &touched), agreed, "the next mount shows something else");
 
-    // One that dies with unknown outcomes waits for nobody.
+    // A mount that dies with unknown outcomes blocks nobody.
     let (store, aside) = (volume.store(), volume.beside("aside"));
     fs::rename(&store, &aside).expect("the store goes");
     until_it_fails(&mount.directory.join("0/4"), WORK[0]);

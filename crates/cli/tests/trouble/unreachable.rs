@@ -1,4 +1,4 @@
-//! A store's directory that is moved away while it is at work, and comes back.
+//! A store's directory that is moved away while it is in use, and returns.
 
 use super::common::{Mount, SHORT, Server, Volume, run, until, varve};
 use super::{Kept, RECOVERY, comes_back, expect_no_panic};
@@ -10,21 +10,21 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Longer than the sync interval and than the first attempts to open a shard again.
+/// Longer than the sync interval and than the first attempts to reopen a shard.
 const AWAY: Duration = Duration::from_secs(8);
 const FLAGS: [&str; 4] = ["--shards", "4", "--inline-limit", "4KiB"];
 const OPTIONS: &str = "deadline=5s,noembedded";
 const EMBEDDED: &str = "deadline=5s";
 
-/// What a worker was answered.
+/// The replies that a worker got.
 #[derive(Default)]
 struct SeenReplies {
     kept: Kept,
-    /// Errnos other than success, of changes and of reads of what is there.
+    /// Errnos other than success, of changes and of reads of existing files.
     refusals: BTreeSet<i32>,
 }
 
-/// Makes and fsyncs files, reads earlier ones again and lists, whatever it is answered, until `done`.
+/// Makes and fsyncs files, reads earlier ones again and lists, whatever the result, until `done`.
 fn work(directory: &Path, worker: usize, done: &AtomicBool) -> SeenReplies {
     let mut seen = SeenReplies::default();
     let note = |result: io::Result<()>, refusals: &mut BTreeSet<i32>| {
@@ -53,12 +53,12 @@ fn make_directories(directory: &Path) {
     (0..8).for_each(|number| fs::create_dir(directory.join(format!("d{number}"))).expect("a directory"));
 }
 
-/// Moves the store away for a while under load and back. Returns what is to be there.
+/// Moves the store away for a while under load and back. Returns the files that must exist.
 fn moved_and_back(volume: &Volume, directory: &Path) -> Kept {
     replaced_and_back(volume, &volume.store(), directory, None)
 }
 
-/// The same of the store or of a directory in it, with `other` in its place meanwhile.
+/// Moves the store or a directory in it away and back, with `other` in its place in between.
 fn replaced_and_back(volume: &Volume, part: &Path, directory: &Path, other: Option<&Path>) -> Kept {
     let aside = volume.beside("aside");
     let done = AtomicBool::new(false);
@@ -78,12 +78,12 @@ fn replaced_and_back(volume: &Volume, part: &Path, directory: &Path, other: Opti
         done.store(true, Relaxed);
         workers.into_iter().map(|worker| worker.join().expect("a worker")).collect::<Vec<_>>()
     });
-    // What a worker asks may not be in a part that is away, or waits until it is back.
+    // A worker may need nothing of an unreachable part, or may wait until the part is back.
     let refused = seen.iter().any(|worker| !worker.refusals.is_empty());
     assert!(refused || part != volume.store(), "nothing failed");
     let mut kept = Kept::default();
     for SeenReplies { kept: of_worker, refusals } in seen {
-        // A busy machine may take longer than the deadline; but nothing that is there is said to be missing.
+        // A busy machine may exceed the deadline. But no existing file may be reported as missing.
         let others: Vec<_> = refusals.iter().filter(|errno| ![libc::EIO, libc::ETIMEDOUT].contains(errno)).collect();
         assert!(others.is_empty(), "{:?}", others.iter().map(|errno| io::Error::from_raw_os_error(**errno)));
         kept.files.extend(of_worker.files);
@@ -91,7 +91,7 @@ fn replaced_and_back(volume: &Volume, part: &Path, directory: &Path, other: Opti
     kept
 }
 
-/// All of it is there, and new files can be made, by the same mount.
+/// Checks that all files exist, and that new files can be made, by the same mount.
 fn goes_on(kept: &mut Kept, mount: &Mount) {
     comes_back("writing", || kept.write_one(&mount.directory, "d1/after", 5_000));
     for number in 0..8 {
@@ -136,7 +136,7 @@ fn embedded_mount_recovers_when_its_store_returns() {
     volume.expect_sound();
 }
 
-/// A copy of the store has the same names as the store, of tables as of files, and even its key: nothing is written or
+/// A copy of the store has the same names of tables and files as the store, and even its key. Nothing is written or
 /// removed in it.
 #[test]
 fn copy_in_place_of_the_store_is_not_used() {
@@ -162,8 +162,8 @@ fn copy_in_place_of_the_store_is_not_used() {
     }
 }
 
-/// What is in the volume's directory is not made anew when it is moved away alone, and a copy or an empty directory in its place
-/// is left alone: what is written meanwhile would be lost with that.
+/// If a part of the volume's directory alone is moved away, it is not made anew. A copy or an empty directory in its
+/// place stays unchanged: anything written there would be lost.
 #[test]
 fn missing_part_of_the_store_is_waited_for() {
     for (part, other, options, served) in [
@@ -210,7 +210,7 @@ fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// The first thing that comes after the return is the unmount: all is there.
+/// The unmount is the first operation after the store's return: it writes everything.
 #[test]
 fn unmount_after_store_return_writes_everything() {
     let volume = Volume::format(&FLAGS);
@@ -224,11 +224,11 @@ fn unmount_after_store_return_writes_everything() {
     mount.unmount();
 }
 
-/// Nobody but the unmount finds that the store was away, which cost nothing, so it is told of no trouble; and sizes that
-/// were to be settled meanwhile are.
+/// Only the unmount could notice that the store was unreachable. This cost nothing, so it reports no trouble. It also
+/// records the sizes that could not be recorded before.
 #[test]
 fn unmount_succeeds_once_the_store_returned() {
-    // A busy machine takes longer than some seconds to open shards again.
+    // A busy machine takes longer than some seconds to reopen shards.
     for (options, served) in [("deadline=60s", false), ("deadline=60s,noembedded", true)] {
         let volume = Volume::format(&FLAGS);
         let server = served.then(|| volume.serve(&[]));
@@ -253,7 +253,8 @@ fn unmount_succeeds_once_the_store_returned() {
     }
 }
 
-/// The first thing that comes after the return is the end of the server: it finds that nothing is lost, and ends well.
+/// The stop of the server is the first operation after the store's return. The server finds that nothing is lost, and
+/// stops cleanly.
 #[test]
 fn server_stops_cleanly_after_store_return() {
     let volume = Volume::format(&FLAGS);
@@ -265,7 +266,7 @@ fn server_stops_cleanly_after_store_return() {
     let (store, aside) = (volume.store(), volume.beside("aside"));
     fs::rename(&store, &aside).expect("the store goes");
     std::thread::sleep(AWAY);
-    // Else it finds what the server is to find.
+    // Otherwise the mount would notice first what the server is to notice.
     mount.kill_process();
     mount.bury();
     fs::rename(&aside, &store).expect("the store comes back");
@@ -276,8 +277,8 @@ fn server_stops_cleanly_after_store_return() {
     mount.unmount();
 }
 
-/// As where the store is on a mount that is gone, and its bare mount point is left: files that outgrow their rows meanwhile are
-/// refused, and are not made there, where nobody would find them again.
+/// This is the state when the store's file system is unmounted and its bare mount point is left. Files that outgrow
+/// their rows in this state fail, and are not made there, where nobody would find them again.
 #[test]
 fn replacement_directory_stays_untouched() {
     for options in [EMBEDDED, OPTIONS] {

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The attacker: `bin` of Debian, which has a name, since fusermount3 needs one.
+/// The attacker: `bin` of Debian. It has a name, which fusermount3 needs.
 pub const ATTACKER: u32 = 2;
 /// An unprivileged victim, without a name.
 pub const VICTIM: u32 = 47_111;
 
-/// A command of root on an attacker's store must end by itself; so long is a hang.
+/// Deadline for a command of root on an attacker's store to end by itself; a longer run counts as a hang.
 pub const END: Duration = Duration::from_secs(90);
 
 /// Whether these tests can play several users.
@@ -26,7 +26,7 @@ pub fn is_root() -> bool {
     root
 }
 
-/// A directory of the victim's and one of the attacker's, and the program where everybody can run it.
+/// A directory of the victim and one of the attacker, and a copy of the program that everybody can run.
 pub struct Scene {
     directory: tempfile::TempDir,
 }
@@ -104,7 +104,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it in a process group of its own, with both outputs in `log`.
+    /// Starts a process in a process group of its own, with both outputs in `log`.
     pub fn start(command: &mut Command, log: PathBuf) -> Running {
         let out = fs::File::create(&log).expect("a log");
         let errors = out.try_clone().expect("a second descriptor");
@@ -124,7 +124,7 @@ impl Running {
         self.child.try_wait().expect("a child can be waited for").is_none()
     }
 
-    /// Waits until `ready`, or until the process has ended by itself; says whether it is ready.
+    /// Waits until `ready`, or until the process has ended by itself; returns whether it is ready.
     pub fn ready_or_ended(&mut self, mut ready: impl FnMut() -> bool) -> bool {
         let end = Instant::now() + END;
         loop {
@@ -139,7 +139,7 @@ impl Running {
         }
     }
 
-    /// SIGTERM, and the end within [`END`].
+    /// Sends SIGTERM and expects the end within [`END`].
     pub fn stop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         // It may have ended by itself.
@@ -160,7 +160,7 @@ impl Drop for Running {
     }
 }
 
-/// Everything about a tree that an attack could change, and what stat(2) says of it.
+/// Everything about a tree that an attack could change, and its stat(2) results.
 pub fn snapshot(directory: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![directory.to_owned()];

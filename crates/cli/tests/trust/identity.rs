@@ -1,4 +1,4 @@
-//! Whose rights root's processes have on a store of another user's.
+//! The rights of root's processes on another user's store.
 
 use crate::common::mounted::{detach, is_mounted};
 use crate::common::run;

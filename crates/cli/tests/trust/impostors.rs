@@ -1,4 +1,4 @@
-//! An attacker who listens where a client of root's might connect: nothing must be said to it.
+//! An attacker that listens where a client of root might connect: the client must send nothing to it.
 
 use crate::common::mounted::{detach, is_mounted};
 use crate::common::{SHORT, run, until};
@@ -7,8 +7,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-/// Accepts at a TCP port or a Unix socket, and writes down every connection and every byte that it gets. To each client it
-/// forwards what `relay` says, if there is one, byte for byte in both directions.
+/// Accepts at a TCP port or a Unix socket, and records every connection and every byte received. If `relay` names an
+/// address, it forwards each client there, byte for byte in both directions.
 const LISTENER: &str = r#"
 import os, socket, sys, threading
 kind, place, record, relay = sys.argv[1:5]
@@ -101,7 +101,8 @@ fn worker_socket(store: &Path) -> String {
     record(store).expect("a record")["worker"][0]["unix"].as_str().expect("a Unix socket").to_owned()
 }
 
-/// The commands by which root's processes talk to a server. They fail or not; they must end and not talk to the attacker.
+/// The commands with which root's processes connect to a server. They may fail, but they must end and must not talk to
+/// the attacker.
 fn talk(scene: &Scene, store: &Path) {
     let dump = scene.path("victim/dump");
     let mnt = scene.path("victim/mnt");
@@ -115,7 +116,7 @@ fn talk(scene: &Scene, store: &Path) {
     command.arg("mount").arg(store).arg(&mnt).arg("-f");
     let mut mount = Running::start(&mut command, scene.path("mount.log"));
     mount.ready_or_ended(|| is_mounted(&mnt));
-    // A file that an impostor would be told of.
+    // A file whose name and content an impostor would receive.
     let _ = fs::write(mnt.join("file"), "content");
     mount.stop();
     println!("mount: {}", mount.log());
@@ -135,13 +136,13 @@ fn killed_servers_port_gets_no_root_client() {
     let socket = worker_socket(&store);
     server.kill();
     fs::remove_file(&socket).expect("the killed server's socket");
-    // A server that listens on TCP without being asked has left its port to everybody.
+    // A server that listens on TCP by default leaves its port to everybody.
     let port = match address.flatten() {
         Some(address) => address.rsplit_once(':').expect("a port").1.to_owned(),
         None => free_port().to_string(),
     };
     let listener = Listener::start(&scene, "tcp", &port, "none");
-    // The record says what it said when that server was alive; with a port, were one written by hand.
+    // The record is that of the killed server; with a port, as if one were written by hand.
     let stale = store.join("servers/current.toml");
     let text = fs::read_to_string(&stale).expect("a record");
     if !text.contains("tcp") {
@@ -150,12 +151,12 @@ fn killed_servers_port_gets_no_root_client() {
     }
     talk(&scene, &store);
     assert_eq!(listener.heard(), "", "root's processes talked to another user's process");
-    // Asked to, a client connects, and says nothing before a server has spoken.
+    // With --tcp, a client connects, and sends nothing before the server has authenticated itself.
     run(scene.by_root().arg("status").arg("--tcp").arg(&store), END);
     assert_eq!(listener.heard(), "connection\n");
 }
 
-/// Point 1, the relay itself: with TCP asked for, an attacker between the two learns and changes nothing.
+/// Point 1, the relay itself: with TCP requested, an attacker between client and server learns and changes nothing.
 #[test]
 fn relay_between_mount_and_server_sees_no_content() {
     if !is_root() {
@@ -205,7 +206,7 @@ fn borrowed_key_proves_nothing_to_its_borrower() {
         let store = scene.format_as(ATTACKER, "attacker/store", &["--shards", "2"]);
         fs::remove_file(store.join("key")).expect("the attacker's own");
         std::os::unix::fs::symlink(victim.join("key"), store.join("key")).expect("a link");
-        // The volume file of root's volume is public, and so is its server record.
+        // The volume file of root's volume is readable by all, and so is its server record.
         for name in ["varve.toml", "shards/varve.toml"] {
             fs::copy(victim.join("varve.toml"), store.join(name)).expect("a copy");
         }

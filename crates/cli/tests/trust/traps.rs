@@ -1,5 +1,5 @@
-//! Links and special files at every path of an attacker's store, worked with by root: nothing outside of the store changes, no
-//! command hangs or panics, and what is in the store's place is said.
+//! Links and special files at every path of an attacker's store, on which root runs commands. Nothing outside of the
+//! store changes, no command hangs or panics, and the error names the object in the way.
 
 use crate::common::mounted::{detach, is_mounted};
 use crate::common::{SHORT, run};
@@ -28,7 +28,7 @@ const PATHS: [&str; 14] = [
     "data/00",
 ];
 
-/// Something else at each of them.
+/// An object at such a path.
 #[derive(Clone, Copy, Debug)]
 enum Trap {
     /// A link to a file or directory of root's.
@@ -59,7 +59,7 @@ impl Trap {
     }
 }
 
-/// Mounts the store as root; where that works, writes small and large files and unmounts.
+/// Mounts the store as root. If that works, writes small and large files and unmounts.
 fn mount(scene: &Scene, store: &Path) -> String {
     let mnt = scene.path("mnt");
     let mut command = scene.by_root();
@@ -77,7 +77,7 @@ fn mount(scene: &Scene, store: &Path) -> String {
     mount.log()
 }
 
-/// Serves the store as root for so long.
+/// Serves the store as root for `served_for`.
 fn serve(scene: &Scene, store: &Path, served_for: Duration) -> String {
     let mut command = scene.by_root();
     command.arg("serve").arg(store);
@@ -92,7 +92,7 @@ fn serve(scene: &Scene, store: &Path, served_for: Duration) -> String {
     server.log()
 }
 
-/// Each of root's commands that touches a store.
+/// Runs each of root's commands that access a store.
 fn all_commands(scene: &Scene, store: &Path) -> String {
     let dump = scene.path("dump");
     let mut printed = String::new();
@@ -113,7 +113,7 @@ fn all_commands(scene: &Scene, store: &Path) -> String {
 fn pristine(scene: &Scene) -> PathBuf {
     let store = scene.format_as(ATTACKER, "attacker/pristine", &["--shards", "2", "--inline-limit", "4KiB"]);
     fs::create_dir(scene.path("mnt")).expect("a directory");
-    // One server has been there, so that each path exists.
+    // One server has run, so that each path exists.
     mount(scene, &store);
     store
 }
@@ -151,7 +151,7 @@ fn devices_in_a_store_are_not_opened() {
     spring(PATHS.into_iter().map(|at| (Trap::Device, at)));
 }
 
-/// Point 4 of the trial: `reserve` as a link, to a file that is there and to one that is not.
+/// Point 4 of the trial: `reserve` as a link, to an existing file and to a missing one.
 #[test]
 fn reserve_as_a_link_makes_and_grows_no_file() {
     if !is_root() {
@@ -161,10 +161,10 @@ fn reserve_as_a_link_makes_and_grows_no_file() {
     let store = pristine(&scene);
     let before = snapshot(&scene.path("victim"));
     for target in ["victim/file", "victim/new"] {
-        // There may be none.
+        // It may not exist.
         let _ = fs::remove_file(store.join("reserve"));
         symlink(scene.path(target), store.join("reserve")).expect("a link");
-        // A server takes the room within its first second.
+        // A server makes its reserve within its first second.
         serve(&scene, &store, Duration::from_secs(3));
         mount(&scene, &store);
         assert_eq!(snapshot(&scene.path("victim")), before, "{target}");

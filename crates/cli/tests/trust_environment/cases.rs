@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Words that scripts share. USER has no entry in the user database; OTHER is `bin`.
+/// Functions that the scripts share. USER has no entry in the user database; OTHER is `bin`.
 const PRELUDE: &str = r#"
 set -u
 USER=47111
@@ -59,12 +59,12 @@ access() {
 
 pub struct Case {
     pub name: &'static str,
-    /// `$V`: the program; `$D`: a directory of the case's own; `$S`: where its store is.
+    /// `$V`: the program; `$D`: a directory of the case's own; `$S`: the path of its store.
     pub script: &'static str,
     pub code: i32,
-    /// Both outputs together have each of these.
+    /// Texts that the two outputs together must contain.
     pub says: &'static [&'static str],
-    /// And none of these.
+    /// Texts that they must not contain.
     pub never: &'static [&'static str],
 }
 
@@ -109,7 +109,7 @@ impl Site {
         &self.program
     }
 
-    /// Runs a script in namespaces of its own; its outputs together.
+    /// Runs a script in namespaces of its own; returns both outputs together.
     pub fn script(&self, name: &str, script: &str) -> (Option<i32>, String) {
         let here = self.path().join(name.replace(' ', "-"));
         std::fs::create_dir(&here).expect("names of cases differ");

@@ -1,4 +1,4 @@
-//! Whose configuration is used. The file is no TOML, so a process that reads it says so.
+//! Selection of the configuration file. The file is not TOML, so a process that reads it reports an error.
 
 use crate::cases::{Case, check};
 
@@ -8,7 +8,7 @@ const fn used(name: &'static str, script: &'static str) -> Case {
     Case { name, script, code: 2, says: READ, never: &[] }
 }
 
-/// Nobody asked for it, so the command goes on without it.
+/// The user did not name this file, so the command continues without it.
 const fn passed_over(name: &'static str, script: &'static str, says: &'static [&'static str]) -> Case {
     Case { name, script, code: 0, says, never: READ }
 }

@@ -1,4 +1,4 @@
-//! Flags that destroy something are taken from the command line alone.
+//! Only the command line can set flags that destroy something.
 
 use crate::cases::{Case, check};
 

@@ -1,4 +1,5 @@
-//! Root's processes in another user's store: a server is that user's process, a mount has that user's rights over files.
+//! Root's processes in another user's store: a server has that user's rights, and a mount has that user's rights over
+//! files.
 
 use crate::cases::{Case, Site, check, is_root};
 use crate::common::process::{Launcher, Process};
@@ -25,12 +26,12 @@ fn varve(site: &Site) -> Command {
     command
 }
 
-/// The machine's own directory for sockets is no test's.
+/// A directory for sockets of the test's own, not the machine's.
 fn sockets(site: &Site) -> PathBuf {
     site.path().join("sockets")
 }
 
-/// Formats a store of the user's, by root.
+/// Formats a store of the user, as root.
 fn store(site: &Site) -> PathBuf {
     let store = site.path().join("store");
     make(&store, USER, 0o755);
@@ -39,7 +40,7 @@ fn store(site: &Site) -> PathBuf {
     store
 }
 
-/// Everything below, itself included.
+/// All paths below `directory`, itself included.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = vec![directory.to_owned()];
     let mut at = 0;
@@ -55,7 +56,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 
 fn expect_all_of(user: u32, directory: &Path) {
     for path in files(directory) {
-        // It may be a file that a server has just removed.
+        // A server may just have removed the file.
         if let Ok(found) = path.symlink_metadata() {
             assert_eq!(found.uid(), user, "{}", path.display());
         }
@@ -70,7 +71,7 @@ fn field(status: &str, name: &str) -> String {
 
 fn statuses(pid: u32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-    // A thread may end meanwhile.
+    // A thread may end in the meantime.
     tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok()).collect()
 }
 
@@ -148,7 +149,7 @@ fn mount_of_a_users_store_has_that_users_rights_over_files() {
     let launcher = Arc::new(Launcher::start());
     let site = Site::new();
     let store = store(&site);
-    // A directory that root alone may enter, and that root's mount goes to all the same.
+    // A directory that only root may enter. Root's mount reaches it all the same.
     let closed = site.path().join("roots");
     make(&closed, 0, 0o700);
     let directory = closed.join("mnt");

@@ -1,4 +1,4 @@
-//! Where a mount logs. Its directory does not exist, so the mount fails once its log is there.
+//! The log file of a mount. The mount point does not exist, so the mount fails once it has made its log.
 
 use crate::cases::{Case, check};
 

@@ -9,7 +9,7 @@ const fn shown(name: &'static str, code: i32, script: &'static str, says: &'stat
     Case { name, script, code, says, never: SEQUENCES }
 }
 
-/// A server record whose host and addresses hold sequences; the server is not there any more.
+/// A server record whose host and addresses contain sequences; the server no longer runs.
 const RECORD: &str = r#"host = "\\u001B]0;owned\\u0007\\u009B31m\\u202Ehost"
 boot_id = "none"
 pid = 1

@@ -1,4 +1,4 @@
-//! Where servers have their sockets, and whose directory is refused.
+//! The directories for servers' sockets, and directories that are refused.
 
 use crate::cases::{Case, check};
 

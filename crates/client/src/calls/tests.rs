@@ -6,7 +6,7 @@ use varve_env::volume_dir::VolumeDir;
 use varve_proto::Response;
 use varve_types::{SessionId, ShardCount, Timestamp, VolumeId};
 
-/// A clock that stands still unless it is moved.
+/// A clock that advances only when the test moves it.
 struct ManualClock(Mutex<Instant>);
 
 impl Clock for ManualClock {
@@ -19,15 +19,15 @@ impl Clock for ManualClock {
     }
 }
 
-/// A server that is lost at its first call, and one after it that is opening a shard.
+/// A server that is lost at its first call, followed by one that is still opening a shard.
 struct OpeningServer {
     clock: Arc<ManualClock>,
     shard: ShardId,
-    /// Times that it has said so.
+    /// Number of calls that it answered with busy.
     busy: Arc<AtomicUsize>,
 }
 
-/// As long as a server has a call wait for its shard.
+/// As long as a server delays a call for its shard.
 const ANSWERED_BUSY: Duration = Duration::from_secs(5);
 
 impl Transport for OpeningServer {
@@ -68,8 +68,9 @@ impl Transport for OpeningServer {
     fn close(&self) {}
 }
 
-/// Promise: a shard that the next server is still opening keeps nobody from that server: the files of others are open there, and
-/// its own are told of later. Each time it is asked until it has answered, once for all its files.
+/// Promise: a shard that the next server is still opening does not delay the use of that server: files of other shards
+/// are registered there, and the shard's own files later. Each attempt sends one request for all its files, and waits
+/// for the reply.
 #[test]
 fn opening_shard_does_not_block_other_shards() {
     let clock = Arc::new(ManualClock(Mutex::new(Instant(Duration::ZERO))));
@@ -100,7 +101,7 @@ fn opening_shard_does_not_block_other_shards() {
     assert_eq!(busy.load(Relaxed), 1);
     assert!(matches!(crate::block_on(core.register_late(late[0])), Err(CallError::Deadline)));
     assert_eq!(busy.load(Relaxed), 2);
-    // Closed before the server has answered, it is told so when it has.
+    // Closed before the server has replied: its release is sent when the reply is due.
     core.unregister(late[0]);
     assert_eq!(core.session.untold(), []);
     core.session.release_due(clock.monotonic().after(OPENED_MAX));

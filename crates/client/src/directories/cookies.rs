@@ -1,12 +1,12 @@
-//! Positions in a listing as numbers: readdir's cookies.
+//! Readdir cookies: positions in a listing as numbers.
 //!
-//! The names of a directory are ordered by hash, then by bytes. A cookie stands for the position after a name; it is the
-//! name's hash, so that it means the same in every handle and after every split. Names that share a hash are listed
-//! together, but a reader's buffer may end between two of them: the position after all but the last of such a run gets a
-//! number of its own, drawn at random, that this handle remembers. Pure, but for the chance that is passed in.
+//! The names of a directory are ordered by hash, then by bytes. A cookie denotes the position after a name. It is the
+//! name's hash, so it has the same meaning in every handle and after every split. Names with the same hash are listed
+//! together, but a reader's buffer may end between two of them. The position after each but the last of such a run
+//! therefore gets a random number, which this handle remembers. The module does no I/O; random numbers are passed in.
 //!
 //! ```text
-//! 0  start       1  after "."       2  after ".."       from 16  after the names with this hash, or a drawn number
+//! 0  start       1  after "."       2  after ".."       from 16  after the names with this hash, or a random number
 //! ```
 
 use std::collections::HashMap;
@@ -16,10 +16,10 @@ pub(super) const START: u64 = 0;
 pub(super) const AFTER_DOT: u64 = 1;
 pub(super) const AFTER_DOT_DOT: u64 = 2;
 
-/// Drawn numbers that one handle remembers. Two names share a hash once in 2^63; so many take malice.
+/// Random cookies that one handle remembers. Two names share a hash once in 2^63; this many indicate an attack.
 const DRAWN_MAX: usize = 65_536;
 
-/// Where a listing goes on.
+/// The position where a listing continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ListingPosition {
     Start,
@@ -31,7 +31,7 @@ pub(super) enum ListingPosition {
 }
 
 impl ListingPosition {
-    /// The lowest hash that is still to come.
+    /// The lowest hash at or after the position.
     pub fn hash(&self) -> u64 {
         match self {
             ListingPosition::Start | ListingPosition::AfterDot => 0,
@@ -39,7 +39,7 @@ impl ListingPosition {
         }
     }
 
-    /// Whether the name is still to come.
+    /// Whether the name is after the position.
     pub fn precedes(&self, hash: u64, name: &[u8]) -> bool {
         match self {
             ListingPosition::Start | ListingPosition::AfterDot => true,
@@ -68,7 +68,7 @@ impl Cookies {
         }
     }
 
-    /// The cookie after a name; `last`: no later name shares its hash.
+    /// The cookie after a name; `last`: no later name has the same hash.
     pub fn after(&mut self, hash: u64, name: &[u8], last: bool, mut draw: impl FnMut() -> u64) -> Result<u64, Errno> {
         if last && !self.drawn.contains_key(&hash) {
             return Ok(hash);

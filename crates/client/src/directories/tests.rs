@@ -6,7 +6,7 @@ fn child(hash: u64, name: &str) -> ListingEntry {
     ListingEntry { name: name.as_bytes().to_vec(), hash, entry }
 }
 
-/// Reads a whole batch through a reader that takes `room` names at a time.
+/// Reads a whole batch with a reader that takes `room` names at a time.
 fn read_in_portions(batch: &ListingBatch, room: usize) -> Vec<String> {
     let mut cookies = Cookies::default();
     let mut cookie = AFTER_DOT_DOT;
@@ -29,7 +29,7 @@ fn read_in_portions(batch: &ListingBatch, room: usize) -> Vec<String> {
     }
 }
 
-/// Promise: whatever the reader's buffer holds, no name is lost or doubled, also among names that share a hash.
+/// Promise: for every size of the reader's buffer, no name is lost or repeated, even among names with the same hash.
 #[test]
 fn listing_has_each_name_once() {
     let names = [(20, "a"), (30, "b"), (30, "c"), (30, "d"), (31, "e"), (40, "f"), (40, "g")];
@@ -40,7 +40,7 @@ fn listing_has_each_name_once() {
     }
 }
 
-/// Promise: a batch serves positions within the hashes that it was asked for, and no others.
+/// Promise: a batch covers positions within the range of hashes that it was fetched for, and no others.
 #[test]
 fn a_batch_covers_its_range() {
     let batch = ListingBatch { from: 20, children: vec![child(25, "a")], next: Some(50) };

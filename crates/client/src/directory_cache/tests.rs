@@ -53,7 +53,7 @@ fn cached_attributes_follow_own_changes() {
     assert_eq!((now.size, now.nlink, now.mtime, now.ctime, now.atime), (6, 3, time(9), time(9), time(1)));
 }
 
-/// An mtime that was set ahead of now is over with the next change of a name.
+/// An mtime that was set to a future time is replaced by the next change of a name.
 #[test]
 fn future_mtime_is_replaced_by_next_change() {
     let all = DirectoryCache::default();
@@ -67,7 +67,7 @@ fn future_mtime_is_replaced_by_next_change() {
     assert_eq!((now.mtime, now.ctime), (time(9), time(9)));
 }
 
-/// A lease that has run out makes it unknown too.
+/// Attributes are no longer cached when their lease has expired.
 #[test]
 fn attributes_expire_with_their_lease() {
     let all = DirectoryCache::default();
@@ -77,7 +77,7 @@ fn attributes_expire_with_their_lease() {
     assert_eq!(all.attributes(DIRECTORY, NOW.after(Duration::from_secs(1))), None);
 }
 
-/// A change whose effect is not known makes the directory unknown.
+/// A change with unknown effect invalidates the directory's attributes.
 #[test]
 fn failed_change_invalidates_cache() {
     let all = DirectoryCache::default();
@@ -86,7 +86,7 @@ fn failed_change_invalidates_cache() {
     assert_eq!(all.attributes(DIRECTORY, NOW), None);
 }
 
-/// An answer that may or may not have a change in it is not kept, however the two overlap.
+/// A reply that may or may not include a change is not cached, however the two overlap.
 #[test]
 fn replies_overlapping_changes_are_not_cached() {
     let all = DirectoryCache::default();
@@ -102,7 +102,8 @@ fn replies_overlapping_changes_are_not_cached() {
     assert_eq!(all.attributes(DIRECTORY, NOW), None);
 }
 
-/// Promise: what a directory was last is known after it is gone, and not believed, nor after a change that may have failed.
+/// Promise: the last attributes of a directory are kept after its removal or after a change that may have failed, but
+/// are not valid.
 #[test]
 fn removed_names_are_cached_as_absent() {
     let all = DirectoryCache::default();
@@ -119,7 +120,7 @@ fn removed_names_are_cached_as_absent() {
     assert_eq!((all.attributes(DIRECTORY, NOW), all.last_attributes(DIRECTORY)), (None, Some(node(3))));
 }
 
-/// Only a directory that was made here is known not to have a name.
+/// Only in a directory that this client made is a name known to be absent.
 #[test]
 fn never_created_names_are_absent() {
     let all = DirectoryCache::default();
@@ -134,7 +135,7 @@ fn never_created_names_are_absent() {
     assert_eq!(all.names.load(Relaxed), 0);
 }
 
-/// However many directories there are, what is known stays bounded, and what is under way is not forgotten.
+/// The cache is bounded for any number of directories, and directories with changes in progress are not evicted.
 #[test]
 fn eviction_keeps_pending_changes() {
     let all = DirectoryCache::default();
@@ -151,8 +152,8 @@ fn eviction_keeps_pending_changes() {
     assert!(all.ask(DIRECTORY).is_some());
 }
 
-/// Promise: an answer is not kept of a directory that changed and was forgotten since it was asked for, however often it had changed
-/// before.
+/// Promise: a reply is not cached for a directory that changed and was evicted since the request, however often it had
+/// changed before.
 #[test]
 fn reply_older_than_eviction_is_not_cached() {
     let all = DirectoryCache::default();

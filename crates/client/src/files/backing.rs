@@ -12,7 +12,7 @@ use varve_env::flock::Locked;
 use varve_env::volume_dir::BACKING_MODE_BITS;
 use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
 
-/// Until it has its owner, a backing file is the volume owner's alone.
+/// A backing file's mode until it has its owner: only the volume's owner has access.
 const BACKING_MODE_FIRST: u32 = 0o600;
 
 /// Size, time and blocks of a backing file.
@@ -29,18 +29,18 @@ pub(crate) fn stat(file: &File) -> Result<BackingStat> {
     Ok(BackingStat { size: metadata.size(), mtime, blocks: metadata.blocks() })
 }
 
-/// What the backing file of `inode` takes up, in 512-byte blocks. `None`: the store does not say, which matters to nobody
-/// but du(1).
+/// The blocks of 512 bytes that the backing file of `inode` occupies. `None`: the store does not report them; only
+/// du(1) needs them.
 pub(crate) fn blocks(core: &Core, inode: InodeId) -> Option<u64> {
     core.reactor.hand_off_reactor();
     core.config.store.backing_file(inode).metadata().ok().map(|metadata| metadata.blocks())
 }
 
-/// Opens the backing file of `inode`, for writing too where the store lets us.
+/// Opens the backing file of `inode`, for writing too if the store permits.
 pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     let path = core.config.store.backing_file(inode);
     let unreachable = || Failure::unreachable(core.config.store.data().path());
-    // From here on it is looked up from the directory that is held, whatever takes that one's place.
+    // From here on, the file is looked up in the open directory, even if another directory replaces it at its path.
     core.config.store.data_in_place().map_err(|_| unreachable())?;
     let options = || File::options().read(true);
     let opened = options().write(!core.config.read_only).open(&path).or_else(|error| {
@@ -58,22 +58,23 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     })
 }
 
-/// The place of a backing file that its row may not know of yet. Whoever has it is the only one who fills it: of clients that
-/// let a small file outgrow its row, one does after the other. The kernel lets go of it when the process ends.
+/// A locked backing file that its row may not refer to yet. Only the lock owner fills it: clients that promote the same
+/// small file do so one after the other. The kernel releases the lock when the process ends.
 pub(crate) struct Making {
     pub file: Arc<File>,
-    /// Nobody had begun it before.
+    /// This client created the file.
     is_new: bool,
     _locked: Locked,
 }
 
 impl Making {
-    /// Changes nothing of a file that is there. `None` while another client has it.
+    /// Takes the lock; does not change an existing file. `None` while another client has the lock.
     pub fn begin(core: &Core, inode: InodeId) -> Result<Option<Making>> {
         let store = &core.config.store;
         let path = store.backing_file(inode);
         let begun = || -> io::Result<Option<Making>> {
-            // An error where the store is away: another directory in its place, such as a bare mount point, is not it.
+            // Fails if the store is unreachable: another directory at its path, such as a bare mount point, is not the
+            // store.
             store.lacks(&path)?;
             let directory = store.backing_directory(inode);
             disk::create_directories(&directory)?;
@@ -84,13 +85,13 @@ impl Making {
                 Err(error) => return Err(error),
             };
             let file = Arc::new(file);
-            // To write: NFS locks a file for itself alone only for who may.
+            // Opened for writing, because NFS grants an exclusive lock only on a writable descriptor.
             let to_lock = File::options().read(true).write(true).open(&path)?.into_lock();
             match Locked::take(to_lock, FlockOperation::NonBlockingLockExclusive) {
-                // Who had it has given it up meanwhile, and the name with it.
+                // The previous owner has given up meanwhile and removed the name.
                 Ok(_) if file.metadata()?.nlink() == 0 => Ok(None),
                 Ok(_locked) => {
-                    // Another client may have had it in between.
+                    // Another client may have had the lock in between.
                     let is_new = is_new && file.metadata()?.size() == 0;
                     Ok(Some(Making { file, is_new, _locked }))
                 }
@@ -99,14 +100,14 @@ impl Making {
             }
         };
         begun().or_else(|error| match error.kind() {
-            // Given up just before it was locked here, if the store is there.
+            // Another client gave it up just before it was locked here, if the store is reachable.
             io::ErrorKind::NotFound if store.lacks(&path).is_ok() && store.data_in_place().is_ok() => Ok(None),
             _ => Err(cannot_make(core, inode, &error)),
         })
     }
 
-    /// Makes `content` the file's, and zeros behind it up to `length`, durably: file and name are on disk. What a crash left
-    /// there goes; the row says that its content is not here.
+    /// Writes `content`, and zeros behind it up to `length`, durably: file and name are on disk. Remains of a crash are
+    /// overwritten, because the row says that its content is not here.
     pub fn fill(
         &self,
         core: &Core,
@@ -131,14 +132,14 @@ impl Making {
             }
             file.sync_all()?;
             disk::sync_directory(&store.backing_directory(inode))?;
-            // It may have gone since.
+            // The name may have been removed since.
             if store.lacks(&store.backing_file(inode))? { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
         };
         filled().map_err(|error| cannot_make(core, inode, &error))
     }
 
-    /// Takes away what was begun, where no row says that it is there, nor will; but not where somebody had begun it
-    /// before, who may have told the row of it without being told so.
+    /// Removes a file that no row refers to, now or later. Keeps a file that another client began: that client may have
+    /// updated the row without receiving the reply.
     pub fn give_up(&self, core: &Core, inode: InodeId) {
         if !self.is_new {
             return;
@@ -162,8 +163,8 @@ fn cannot_make(core: &Core, inode: InodeId, error: &io::Error) -> Failure {
     }
 }
 
-/// Reads until `buffer` is full or the file ends. An error, whatever was read before it: who reads on behalf of a page cache takes
-/// fewer bytes for the file's end.
+/// Reads until `buffer` is full or the file ends. An error is returned even after some bytes were read, because a page
+/// cache treats a short read as the end of the file.
 pub(crate) fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -177,17 +178,17 @@ pub(crate) fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize>
     Ok(done)
 }
 
-/// Writes all of `data`, or as much as the store takes.
+/// Writes all of `data`, or as much as the store accepts.
 pub(crate) fn write(file: &File, offset: u64, data: &[u8]) -> Result<usize> {
     put(data, |rest, done| file.write_at(rest, offset + done))
 }
 
-/// Puts all of `data`, or as much as the store takes, to where the file ends, whoever else does so too.
+/// Appends all of `data`, or as much as the store accepts, even if other clients append at the same time.
 pub(crate) fn append(file: &File, data: &[u8]) -> Result<usize> {
     put(data, |rest, _| file.append(rest))
 }
 
-/// `write` is given what is left, and how much is done.
+/// `write` gets the remaining data and the number of bytes already written.
 fn put(data: &[u8], write: impl Fn(&[u8], u64) -> io::Result<usize>) -> Result<usize> {
     let mut done = 0;
     while done < data.len() {
@@ -208,7 +209,7 @@ pub(crate) fn reach(file: &File, length: u64) -> Result<()> {
     if stat(file)?.size >= length {
         return Ok(());
     }
-    // Which cuts nothing, should another client have extended it meanwhile.
+    // fallocate never shortens the file, even if another client has extended it meanwhile.
     match file.allocate(FallocateFlags::empty(), length - 1, 1) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
             file.set_len(length).map_err(|error| failed(&error))
@@ -223,12 +224,12 @@ mod tests {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     use std::path::Path;
 
-    /// Promise: what cannot be read is not taken for the end of the file, whatever could be read before it.
+    /// Promise: a read error is not treated as the end of the file, whatever was read before it.
     #[test]
     fn partial_write_error_is_reported() {
         const PAGE: usize = 4096;
-        // A process's own memory reads as a file of which the part that is not mapped cannot be read.
-        // SAFETY: two new pages, of which the second goes at once and nobody uses the first.
+        // A process's own memory reads as a file whose unmapped part cannot be read.
+        // SAFETY: two new pages; the second is unmapped at once, and no other code uses the first.
         let at = unsafe {
             let at = mmap_anonymous(std::ptr::null_mut(), 2 * PAGE, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
             munmap(at.byte_add(PAGE), PAGE).unwrap();
@@ -238,7 +239,7 @@ mod tests {
         let mut buffer = vec![1; 2 * PAGE];
         assert_eq!(read(&memory, at as u64, &mut buffer[..PAGE]).unwrap(), PAGE);
         assert_eq!(read(&memory, at as u64, &mut buffer).unwrap_err().errno, Errno::EIO);
-        // SAFETY: the first of the pages made above.
+        // SAFETY: the first of the pages mapped above.
         unsafe { munmap(at, PAGE).unwrap() };
     }
 }

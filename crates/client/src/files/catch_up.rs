@@ -1,4 +1,4 @@
-//! Content that has moved while it was changed here: what was changed is put where it is by now.
+//! Applies local changes to content that another client has moved meanwhile.
 
 use super::OpenInode;
 use super::backing;
@@ -11,10 +11,10 @@ use varve_proto::{Call, FileContent, NodeReply};
 use varve_types::{Credentials, Errno};
 
 impl FileSystem {
-    /// The content moved while this client held what it was: takes in where it is now, and puts unwritten bytes there. Where
-    /// that fails, they are kept as they were, and who writes back next tries again.
+    /// The content moved while this client had a copy: fetches its new location, and puts unwritten bytes there. If
+    /// that fails, the bytes are kept, and the next write-back tries again.
     pub(super) async fn catch_up(&self, open: &OpenInode, content: &mut ContentState) -> Result<()> {
-        // The right to open was checked when it was opened.
+        // The right to open was checked when the file was opened.
         let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
         let mut reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
         self.core.register(open.inode, OpenMode::ReadWrite, None);
@@ -24,8 +24,8 @@ impl FileSystem {
         self.take_in(open, content, reply, false)
     }
 
-    /// Puts what the row does not know of into the backing file that another client has made. Nobody here writes that file
-    /// before all is in it, for older bytes would come over newer ones.
+    /// Writes the changes that the row does not have to the backing file that another client made. No handle of this
+    /// client may write the file before all of them are in it: older bytes would overwrite newer ones.
     async fn put_into_backing(
         &self,
         open: &OpenInode,
@@ -39,13 +39,13 @@ impl FileSystem {
         let kept = content.inline.as_ref().and_then(|inline| inline.changes()?.kept);
         let kept = kept.map_or(u64::MAX, |kept| kept as u64);
         let call = |at| Call::MarkSizeStale { at, generation, at_least: kept };
-        // From here on the server takes this client for one who writes the file, until it has settled it.
+        // From here on the server counts this client as a writer of the file, until the client records the size.
         content.writer_gone = true;
         let reported = self.ask_open(&content.writer, open.inode, call).await?;
         let next = content.is_next(generation);
         if let Some(inline) = &mut content.inline {
             if next && begins_as_sent(&file, inline)? {
-                // This client has moved it, without having been told so.
+                // This client moved the content itself, but did not receive the reply.
                 inline.written_back();
             }
             place(inline, &file)?;
@@ -57,7 +57,7 @@ impl FileSystem {
     }
 }
 
-/// Whether `file` begins with what the row was to move there.
+/// Whether `file` begins with the content that the row was to move there.
 fn begins_as_sent(file: &File, inline: &InlineBuffer) -> Result<bool> {
     let Some(sent) = inline.sent().filter(|sent| sent.moves) else { return Ok(false) };
     let mut found = vec![0; sent.bytes.len()];
@@ -65,7 +65,7 @@ fn begins_as_sent(file: &File, inline: &InlineBuffer) -> Result<bool> {
     Ok(found[..count] == sent.bytes)
 }
 
-/// Does to `file` what was done here, of which the row knows nothing.
+/// Applies the changes that the row does not have to `file`.
 fn place(inline: &mut InlineBuffer, file: &File) -> Result<()> {
     let Some(changes) = inline.changes() else { return Ok(()) };
     if let Some(kept) = changes.kept
@@ -79,12 +79,12 @@ fn place(inline: &mut InlineBuffer, file: &File) -> Result<()> {
     backing::reach(file, changes.reached as u64)?;
     let appended = backing::append(file, changes.appended)?;
     let placed = whole(changes.appended, appended);
-    // Once, however often the rest is tried.
+    // Counted once, however often the rest is retried.
     inline.appended_is_placed(appended);
     placed
 }
 
-/// Writes all of `data` or fails.
+/// Fails unless all of `data` was written.
 fn whole(data: &[u8], written: usize) -> Result<()> {
     if written == data.len() { Ok(()) } else { Err(Errno::ENOSPC.into()) }
 }

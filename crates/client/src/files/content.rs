@@ -1,4 +1,4 @@
-//! The content of an open inode: taken from the row, written back to it, and promoted out of it.
+//! The content of an open inode: loaded from the row, written back to it, and promoted to a backing file.
 
 use super::backing;
 use super::failures::Failures;
@@ -19,11 +19,11 @@ use varve_env::disk::File;
 use varve_proto::{Call, FileContent, Locator, NodeReply, Reply, SizeState, WireKind};
 use varve_types::{Attributes, Credentials, Errno, InodeId, LayoutGeneration, SetAttributes, Timestamp};
 
-/// Times that a change of a backing file's size is sent again because the content moved there meanwhile, which it does once in
-/// a file's life.
+/// Retries of a size change of a backing file because the content moved there meanwhile. That happens once in a file's
+/// life.
 const STALE_MAX: usize = 4;
 
-/// Why a small file's content could not be put into its row, or out of it, by the deadline.
+/// The reason why a small file's content could not be moved into its row, or out of it, by the deadline.
 const ALWAYS_REPLACED: &str = "other clients replace the content of the same file all the time";
 
 /// Handles of an inode.
@@ -31,22 +31,22 @@ const ALWAYS_REPLACED: &str = "other clients replace the content of the same fil
 pub(crate) struct HandleCounts {
     pub handles: usize,
     pub writers: usize,
-    /// Handles whose I/O comes here.
+    /// Handles whose I/O goes through the frontend.
     pub cached: usize,
-    /// Handles past the kernel's page cache that can be read, and so be mapped.
+    /// Direct handles that can be read, and so be mapped.
     pub mappable: usize,
     /// Handles whose I/O the kernel does on the backing file.
     pub passthrough: usize,
 }
 
 impl HandleCounts {
-    /// One handle more that is not passed through. `direct`: past the kernel's page cache.
+    /// Adds a handle that is not passed through. `direct`: past the kernel's page cache.
     pub fn add(&mut self, direct: bool, flags: OpenFlags) {
         self.cached += usize::from(!direct);
         self.mappable += usize::from(direct && flags.readable());
     }
 
-    /// No handle keeps the kernel from passing others through.
+    /// Whether no handle prevents the kernel from passing others through.
     pub fn lets_pass(&self) -> bool {
         self.cached == 0 && self.mappable == 0
     }
@@ -56,53 +56,54 @@ impl HandleCounts {
 pub(crate) struct OpenInode {
     pub inode: InodeId,
     pub counts: Mutex<HandleCounts>,
-    /// Held over calls that change where or what the content is.
+    /// Held across calls that change the location or the content.
     pub content: futures::lock::Mutex<ContentState>,
-    /// The backing file once there is one; writers hold it shared while they write.
+    /// The backing file, once it exists; writers hold the lock shared while they write.
     pub backing: RwLock<BackingState>,
     pub failures: Mutex<Failures>,
-    /// How its backing file is being written.
+    /// The sequential run of writes to its backing file.
     pub stream: Mutex<SequentialRun>,
-    /// Of a file that this client has just made.
+    /// Set if this client has just made the file.
     pub made: Mutex<Option<FreshFile>>,
     pub set_id: Mutex<SetId>,
-    /// The directory that it was made in, while this client writes it since then and what it will come to is not known.
+    /// The directory that the file was made in, while this client writes it and its final size is not known.
     pub growing_in: Mutex<Option<InodeId>>,
 }
 
-/// A file as it was made.
+/// The state of a file when it was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreshFile {
     pub node: NodeInfo,
     pub at: Instant,
-    /// [`FileSystem::changes`] then.
+    /// The value of [`FileSystem::changes`] at that time.
     pub changes: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct BackingState {
     pub file: Option<Arc<File>>,
-    /// The row says that this file's size and mtime count, because this client said so: it may be written.
+    /// The row says that this file's own size and mtime count, because this client marked them stale: it may be
+    /// written.
     pub size_stale: bool,
-    /// The bytes that the file has at least, as the row said when it was last asked. Who shortens the file tells the row
-    /// first: [`whole`](super::size_check).
+    /// The minimum size of the file, as the row last reported it. A client that shortens the file first updates the
+    /// row: [`size_check`](super::size_check).
     pub at_least: u64,
 }
 
-/// What needs the lock over calls.
+/// State under the lock that is held across calls.
 pub(crate) struct ContentState {
     /// `None` until the first open has been answered, and once the content is in a backing file.
     pub inline: Option<InlineBuffer>,
     pub generation: u32,
-    /// As the row was last told of.
+    /// The attributes of the row's last reply.
     pub attributes: Option<Attributes>,
-    /// Last write to the inline content that the row does not know of.
+    /// Last write to the inline content that the row does not have.
     pub written_at: Option<Timestamp>,
-    /// In whose name it was written.
+    /// The credentials of the writer.
     pub writer: Credentials,
-    /// Whoever wrote the backing file last, here or elsewhere, has left its size stale.
+    /// The last writer of the backing file, here or elsewhere, left without recording its size.
     pub writer_gone: bool,
-    /// What the file was when it was opened last.
+    /// The version of the file at its last open.
     pub version: Option<Version>,
 }
 
@@ -134,26 +135,26 @@ impl OpenInode {
         self.backing.read().file.clone()
     }
 
-    /// Nothing is done with it here that its row does not know of.
+    /// Whether this client has no changes of the file that its row lacks.
     pub fn quiet(&self, files: &FileTable) -> bool {
         let writers = self.counts.lock().writers;
         let size_stale = self.backing.read().size_stale;
         writers == 0 && !size_stale && !files.is_dirty(self.inode)
     }
 
-    /// Takes in the row as a reply tells it.
+    /// Stores the row's state from a reply.
     pub(super) fn note_reply(&self, content: &mut ContentState, reply: &NodeReply) {
         content.generation = reply.generation;
         content.attributes = Some(reply.attributes.into());
         self.mode_noted(reply);
     }
 
-    /// Takes in what the row says of the file's mode. Only while the content is held, so that no older reply comes after.
+    /// Stores the mode from a reply. The caller holds the content lock, so that an older reply cannot come after.
     fn mode_noted(&self, reply: &NodeReply) {
         self.set_id.lock().seen(Attributes::from(reply.attributes).mode);
     }
 
-    /// Takes in what the row says of the backing file's size.
+    /// Stores the backing file's minimum size from a reply.
     pub fn size_noted(&self, reply: &NodeReply) {
         if let FileContent::Backing(size) = reply.content {
             self.backing.write().at_least = match size {
@@ -163,7 +164,7 @@ impl OpenInode {
         }
     }
 
-    /// The backing file and whether it may be written.
+    /// The backing file, and whether it may be written.
     pub fn file_to_write(&self) -> Option<(Arc<File>, bool)> {
         let backing = self.backing.read();
         backing.file.clone().map(|file| (file, backing.size_stale))
@@ -175,7 +176,7 @@ impl ContentState {
         self.inline.as_ref().is_some_and(|inline| inline.dirty().is_some())
     }
 
-    /// Shows of a file what the row does not know yet. It may be lost, and so is not to be believed.
+    /// Shows changes that the row does not have. They may be lost, so the attributes must not be cached.
     fn lay_over(&self, node: &mut NodeInfo) {
         let Some(inline) = &self.inline else { return };
         node.attributes_ttl = Duration::ZERO;
@@ -186,18 +187,18 @@ impl ContentState {
         }
     }
 
-    /// The content was replaced or moved just once since the row was last told of.
+    /// Whether the content was replaced or moved exactly once since the row's last reply.
     pub(super) fn is_next(&self, generation: u32) -> bool {
         LayoutGeneration(self.generation).next() == LayoutGeneration(generation)
     }
 }
 
-/// How long the attributes that a file was made with may answer the kernel's first question for them.
+/// How long the attributes of a new file may answer the kernel's first getattr.
 const MADE_BELIEVED: Duration = Duration::from_millis(10);
 
 impl FileSystem {
-    /// The attributes of a file that this client has just made, if nothing was done since that might have changed them.
-    /// Once: the kernel asks for them before it lets the call return that made the file.
+    /// The attributes of a file that this client has just made, if no operation since might have changed them. They are
+    /// used once: the kernel requests them before it returns from the call that made the file.
     pub(crate) fn as_made(&self, inode: InodeId) -> Option<NodeInfo> {
         let open = self.files.find(inode)?;
         let made = open.made.lock().take()?;
@@ -211,19 +212,19 @@ impl FileSystem {
         (fresh && untouched && !written).then_some(made.node)
     }
 
-    /// Remembers a file as it was made, for [`FileSystem::as_made`].
+    /// Stores a new file's attributes, for [`FileSystem::as_made`].
     pub(crate) fn remember_made(&self, node: NodeInfo, changes: u64) {
         if let Some(open) = self.files.find(node.inode) {
             *open.made.lock() = Some(FreshFile { node, at: self.core.clock.monotonic(), changes });
         }
     }
 
-    /// Something is about to change names or attributes of files other than by making them.
+    /// Called before any operation that changes names or attributes of files, except creation.
     pub(crate) fn changes_something(&self) {
         self.changes.fetch_add(1, Relaxed);
     }
 
-    /// Asks about an open inode in `caller`'s name, and answers its node.
+    /// Sends a call about an open inode with `caller`'s credentials, and returns its node.
     pub(super) async fn ask_open(
         &self,
         caller: &Credentials,
@@ -239,8 +240,8 @@ impl FileSystem {
         }
     }
 
-    /// Takes in an answer to `Open`. Where another client has replaced the content since it was last told of, what was written
-    /// here goes onto that. `truncated`: by this open, so what was written before is gone.
+    /// Stores the reply to an `Open`. If another client has replaced the content since the last reply, local changes
+    /// are applied to the new content. `truncated`: by this open, so earlier local writes are gone.
     pub(super) fn take_in(
         &self,
         open: &OpenInode,
@@ -261,7 +262,8 @@ impl FileSystem {
                 let theirs = data.clone().unwrap_or_default();
                 content.inline = Some(match content.inline.take() {
                     Some(mut mine) if mine.dirty().is_some() && !truncated => {
-                        // Once another client has replaced it, nobody can tell whether it was there: rather twice than lost.
+                        // After another client has replaced the content, it is unknown whether this write was included:
+                        // applying it twice is better than losing it.
                         let is_ours = |sent: &UnconfirmedWrite| {
                             let mtime = Timestamp::from(reply.attributes.mtime);
                             next && !sent.moves && sent.bytes == theirs && sent.mtime.is_none_or(|sent| sent == mtime)
@@ -287,12 +289,12 @@ impl FileSystem {
                     let file = Arc::new(backing::open(&self.core, open.inode)?);
                     open.backing.write().file = Some(file);
                 }
-                // The server takes who empties it for one who writes it.
+                // The server counts a client that truncates the file as a writer.
                 content.writer_gone |=
                     truncated || matches!(size, SizeState::WriterGone { .. }) && self.may_record_size();
                 open.backing.write().size_stale |= truncated && *size != SizeState::Authoritative;
                 open.size_noted(&reply);
-                // Another client moved it. What was written here and is not in the row yet is for the caller to move.
+                // Another client moved the content. The caller must move local changes that are not in the row.
                 if truncated || !content.dirty() {
                     content.inline = None;
                     content.written_at = None;
@@ -307,7 +309,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Writes inline content that the row does not have back to it. The answer is the row's, if it was asked.
+    /// Writes inline changes back to the row. Returns the row's reply, if a request was sent.
     pub(super) async fn write_back(&self, open: &OpenInode, content: &mut ContentState) -> Result<Option<NodeReply>> {
         let deadline = self.core.deadline();
         loop {
@@ -315,13 +317,13 @@ impl FileSystem {
                 return Ok(None);
             };
             if inline.sent().map_or(inline.len(), |sent| sent.bytes.len()) > self.files.inline_limit() {
-                // With what another client has put there it is too long for the row.
+                // Together with another client's content it is too long for the row.
                 self.promote(open, content, 0).await?;
                 return Ok(None);
             }
             match self.send_inline(open, content).await {
                 Ok(reply) if !content.dirty() => return Ok(Some(reply)),
-                // What was done since is sent next.
+                // Changes made since are sent next.
                 Ok(_) => {}
                 Err(CallRefusal::Stale) => {
                     self.core.check_deadline(deadline, ALWAYS_REPLACED)?;
@@ -332,7 +334,7 @@ impl FileSystem {
         }
     }
 
-    /// Sends the row inline content once: what it was sent without a certain answer, if there is such.
+    /// Sends inline content to the row once. If an earlier send has an unknown outcome, it sends that content again.
     async fn send_inline(
         &self,
         open: &OpenInode,
@@ -364,24 +366,24 @@ impl FileSystem {
         Ok(reply)
     }
 
-    /// Moves inline content to a backing file, which may then be written, and is `length` bytes long at least.
+    /// Moves inline content to a backing file, which may then be written and is at least `length` bytes long.
     pub(super) async fn promote(&self, open: &OpenInode, content: &mut ContentState, length: u64) -> Result<()> {
         if content.inline.is_none() {
             return Ok(());
         }
         let making = self.begin_making(open.inode).await?;
-        // Of what the row does not know and never will.
+        // Removes a backing file that the row does not refer to and never will.
         let given_up = |failure: Failure| {
             making.give_up(&self.core, open.inode);
             failure
         };
         let deadline = self.core.deadline();
         loop {
-            // Another client may have moved it by now, and what it has put there is the file.
+            // Another client may have moved the content by now; then its backing file is the content.
             self.catch_up(open, content).await.map_err(given_up)?;
             let Some(inline) = &content.inline else { return Ok(()) };
             if inline.sent().is_some_and(|sent| sent.bytes.len() <= self.files.inline_limit()) {
-                // First it must be known whether the row has that.
+                // First the client must know whether the row has the content that was sent.
                 match self.send_inline(open, content).await {
                     Ok(_) | Err(CallRefusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
                     Err(refusal) => return Err(given_up(refusal.into())),
@@ -411,7 +413,7 @@ impl FileSystem {
                     if !failure.outcome_unknown {
                         return Err(given_up(failure));
                     }
-                    // It may have been done, or be done later.
+                    // The move may have been done, or be done later.
                     if let Some(inline) = &mut content.inline {
                         inline.mark_outcome_unknown(content.written_at, true);
                     }
@@ -433,21 +435,22 @@ impl FileSystem {
         }
     }
 
-    /// Tells the row that the backing file's size counts, and that it may be cut to `end` bytes, if it will be.
+    /// Marks the size in the row as stale, and announces that the file may be truncated to `end` bytes.
     pub(super) async fn mark_size_stale(&self, open: &OpenInode, content: &mut ContentState, end: u64) -> Result<()> {
         for asked in 0..=STALE_MAX {
             let knows = {
                 let backing = open.backing.read();
                 backing.size_stale && backing.at_least <= end
             };
-            // Another client may have told the row of more than this one was told: who cuts asks.
+            // Another client may have raised the row's minimum since the last reply, so a truncation always sends a
+            // request.
             if knows && (asked > 0 || end == u64::MAX) {
                 return Ok(());
             }
             let generation = content.generation;
             let call = |at| Call::MarkSizeStale { at, generation, at_least: end };
             match self.ask_open(&content.writer, open.inode, call).await {
-                // Where a cut that was begun had to be finished first, the row says what that came to.
+                // If the server had to finish an interrupted truncation first, the reply has its result.
                 Ok(reply) => {
                     open.note_reply(content, &reply);
                     content.writer_gone = false;
@@ -466,14 +469,14 @@ impl FileSystem {
         Err(CallRefusal::Stale.into())
     }
 
-    /// Attributes of an open inode, newer than anything that this client did before.
+    /// Attributes of an open inode, at least as new as this client's last change.
     pub(crate) async fn open_attributes(&self, caller: &Credentials, open: &Arc<OpenInode>) -> Result<NodeInfo> {
         let mut content = self.content_in_time(open).await?;
-        // Written back rather than laid over the row's: then what is shown now is what will be shown after close.
+        // Written back rather than overlaid on the row, so that attributes shown now are the same after close.
         let reply = match self.write_back(open, &mut content).await {
             Ok(Some(reply)) => reply,
             Ok(None) => self.ask_attributes(caller, open).await?,
-            // Who wrote it is told by fsync and close.
+            // fsync and close report the failure to the writer.
             Err(failure) => {
                 let reply = self.ask_attributes(caller, open).await?;
                 if reply.generation != content.generation {
@@ -487,14 +490,14 @@ impl FileSystem {
         self.open_node(open, &reply)
     }
 
-    /// The row of an open inode, whose content is held.
+    /// The row of an open inode. The caller holds the content lock.
     async fn ask_attributes(&self, caller: &Credentials, open: &OpenInode) -> Result<NodeReply> {
         let reply = self.get_attributes(caller, open.inode).await?;
         open.mode_noted(&reply);
         Ok(reply)
     }
 
-    /// The node of `reply` with the size that its backing file has.
+    /// The node of `reply` with the size of its backing file.
     pub(super) fn open_node(&self, open: &OpenInode, reply: &NodeReply) -> Result<NodeInfo> {
         let mut node = self.node(reply, Duration::ZERO);
         let Some((file, size_stale)) = open.file_to_write() else { return Ok(node) };
@@ -509,7 +512,7 @@ impl FileSystem {
         Ok(node)
     }
 
-    /// setattr of an open file, but for its size.
+    /// setattr of an open file, except for its size.
     pub(crate) async fn set_open_attributes(
         &self,
         caller: &Credentials,
@@ -517,7 +520,7 @@ impl FileSystem {
         set: SetAttributes,
     ) -> Result<NodeInfo> {
         let mut content = self.content_in_time(open).await?;
-        // First what was written before: it must neither overwrite the times that are set now nor take set-id bits away.
+        // Writes earlier data back first: it must neither overwrite the times that are set now nor clear set-id bits.
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await;
         open.set_id.lock().changed();
@@ -530,7 +533,7 @@ impl FileSystem {
         self.open_node(open, &reply)
     }
 
-    /// The server cut or extended an open file to `size`; what is kept of it here follows.
+    /// The server truncated or extended an open file to `size`; the local state follows.
     pub(super) async fn resized_by_server(
         &self,
         open: &OpenInode,
@@ -539,7 +542,7 @@ impl FileSystem {
         size: u64,
     ) -> Result<()> {
         if content.generation != reply.generation {
-            // Another client moved it before: it is where the server cut it.
+            // Another client moved the content before: the server resized it at its new location.
             self.catch_up(open, content).await?;
         } else {
             if let Some(inline) = &mut content.inline {
@@ -559,17 +562,18 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Writes back what has waited for the sync interval.
+    /// Writes back files that have waited for the sync interval.
     pub(crate) async fn write_back_old(&self) {
         let now = self.core.clock.monotonic().0;
         let Some(then) = now.checked_sub(self.core.settings.sync_interval) else { return };
         for inode in self.files.dirty_since(varve_env::clock::Instant(then)) {
             let Some(open) = self.files.find(inode) else { continue };
-            // Who has it, perhaps because the store hangs, writes it back, or leaves it to the next round.
+            // Another call holds the content, perhaps because the store hangs. It writes the content back, or the next
+            // round does.
             let Some(mut content) = open.content.try_lock() else { continue };
             if let Err(failure) = self.write_back(&open, &mut content).await {
                 tracing::warn!(%inode, "a file could not be written back: {failure}");
-                // With the server gone every further file would wait as long; the next tick tries again.
+                // If the server is gone, every further file would wait as long; the next tick tries again.
                 let gone = failure.errno == Errno::ETIMEDOUT;
                 open.failures.lock().add(failure);
                 if gone {

@@ -1,10 +1,11 @@
-//! What of an open file could not be brought to the store after it had been acknowledged.
+//! Failures to write acknowledged data of an open file to the store.
 
 use crate::{Failure, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Failures of the background, or of somebody's fsync. Each handle that was there is told once, by its next flush or fsync, for it may
-/// be its bytes that were lost; one that nobody has been told of, also a handle that comes later.
+/// Failures of background write-back, or of an fsync. Each handle that was open at the time reports it once, at its
+/// next flush or fsync, because its data may be lost. A failure that no handle has reported is also reported by a
+/// handle opened later.
 #[derive(Default)]
 pub(crate) struct Failures {
     count: u64,
@@ -19,12 +20,12 @@ impl Failures {
         self.reported = false;
     }
 
-    /// How many a handle that is opened now need not be told.
+    /// The number of failures that a handle opened now need not report.
     pub fn known_to_new(&self) -> u64 {
         if self.reported { self.count } else { self.count.saturating_sub(1) }
     }
 
-    /// The last one, if it came since `known`, which follows.
+    /// Returns the last failure, if it is newer than `known`, and updates `known`.
     pub fn report(&mut self, known: &AtomicU64) -> Result<()> {
         if known.swap(self.count, Relaxed) == self.count {
             return Ok(());
@@ -39,8 +40,8 @@ mod tests {
     use super::*;
     use varve_types::Errno;
 
-    /// Promise: who has a file open is told once of what could not be brought to the store, each by itself; who opens it later, only
-    /// what nobody was told.
+    /// Promise: each handle that is open reports a failure to write to the store once, independently of the others. A
+    /// handle opened later reports it only if no other handle did.
     #[test]
     fn each_handle_reports_a_failure_once() {
         let mut failures = Failures::default();

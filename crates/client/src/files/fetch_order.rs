@@ -1,20 +1,20 @@
-//! Rows that come late. What a client knows better of an open file than its row goes into the row before the file is closed;
-//! but a row that was asked for before that may arrive after it, when nothing is known better any more.
+//! Detects rows that arrive late. Before a file is closed, the client writes its newer state into the row. But a row
+//! that was requested before that may arrive after it, when the client no longer has the newer state.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use varve_types::InodeId;
 
-/// Files share a place if their numbers are alike: then a row is asked for once more than was needed.
+/// Number of slots. Files with similar numbers share a slot, which can cause an unnecessary request.
 const PLACES: usize = 1024;
 
-/// Taken before a row is asked for.
+/// Taken before a row is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FetchTicket(u64);
 
 pub(super) struct Outdated {
-    /// Times that a row came to say all that was known here of its file.
+    /// Number of times that a row became complete: it has all that this client knew of its file.
     reported: AtomicU64,
-    /// The latest of those, by the file.
+    /// The latest of those numbers, by file.
     latest: Box<[AtomicU64]>,
 }
 
@@ -25,7 +25,7 @@ impl Default for Outdated {
 }
 
 impl Outdated {
-    /// The row of `inode` says all that is known of it. Called before anybody here can see that it does.
+    /// Records that the row of `inode` is complete. Called before any other thread can observe it.
     pub fn note_reply(&self, inode: InodeId) {
         let now = self.reported.fetch_add(1, SeqCst) + 1;
         self.place(inode).fetch_max(now, SeqCst);
@@ -35,7 +35,7 @@ impl Outdated {
         FetchTicket(self.reported.load(SeqCst))
     }
 
-    /// Whether a row of `inode` may be older than what was told since it was asked for.
+    /// Whether a row of `inode`, requested when `asked` was taken, may be older than the last complete row.
     pub fn is(&self, inode: InodeId, asked: FetchTicket) -> bool {
         self.place(inode).load(SeqCst) > asked.0
     }
@@ -49,7 +49,7 @@ impl Outdated {
 mod tests {
     use super::*;
 
-    /// Promise: a row that was asked for before its file's was told is outdated, and none that is asked for after that.
+    /// Promise: a row requested before its file's row became complete is outdated; a row requested after that is not.
     #[test]
     fn rows_fetched_before_a_change_are_stale() {
         let (outdated, file) = (Outdated::default(), InodeId(7));

@@ -1,4 +1,4 @@
-//! The content of a small file in memory: reads, writes, and which bytes the row does not have yet. Pure.
+//! The content of a small file in memory: reads, writes, and the bytes that the row does not have yet. It does no I/O.
 
 use std::ops::Range;
 use varve_types::Timestamp;
@@ -10,29 +10,31 @@ pub(crate) struct InlineBuffer {
     sent: Option<UnconfirmedWrite>,
 }
 
-/// Content that the row was given without a certain answer: whether it has that, or is still to get it, is not known. Until
-/// it is, the row is given nothing else, so that there is only one such content.
+/// Content that was sent to the row with unknown outcome: the row may have it, or may still get it. Until that is
+/// known, the row is sent nothing else, so that there is only one such content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnconfirmedWrite {
     pub bytes: Vec<u8>,
-    /// The time that it was given with it.
+    /// The mtime that was sent with it.
     pub mtime: Option<Timestamp>,
-    /// It was to leave the row, and not to stay there.
+    /// It was sent to leave the row, rather than to stay in it.
     pub moves: bool,
-    /// What was done since.
+    /// Changes since it was sent.
     since: Option<Dirty>,
 }
 
-/// What was done since the content was last the row's.
+/// Changes since the content was last the row's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirty {
-    /// What was written: in order, apart from each other, none empty.
+    /// Written ranges: ordered, disjoint, none empty.
     written: Vec<Range<usize>>,
-    /// The shortest length that was set: bytes of the row from there on are gone, and how much follows is known here.
+    /// The shortest length that was set: bytes of the row from there on are gone, and the bytes that follow are known
+    /// here.
     kept: Option<usize>,
     /// The content was extended to this length, if it was shorter.
     reached: Option<usize>,
-    /// All from here on was put to the end of what the row had, wherever that ends by now. `None` where a length was set.
+    /// All bytes from here on are to be appended to the row's content, wherever that ends by now. `None` if a length
+    /// was set.
     appended: Option<usize>,
 }
 
@@ -49,16 +51,16 @@ impl Dirty {
         self.written.splice(first..after, std::iter::once(start..end));
     }
 
-    /// As [`InlineBuffer::append`].
+    /// Like [`InlineBuffer::append`].
     fn append(&mut self, range: Range<usize>) {
         match self.kept {
-            // Where it ends is known.
+            // The end of the content is known.
             Some(_) => self.add(range),
             None => self.appended = self.appended.or(Some(range.start)),
         }
     }
 
-    /// The bytes of `range` were set, in content of `len` bytes by now.
+    /// The bytes of `range` were set; the content is now `len` bytes long.
     fn touch(&mut self, range: Range<usize>, len: usize) {
         if self.appended.is_some_and(|appended| range.end > appended) {
             self.fix_place(len);
@@ -66,11 +68,11 @@ impl Dirty {
         self.add(range);
     }
 
-    /// As [`InlineBuffer::resize`], of content of `before` bytes.
+    /// Like [`InlineBuffer::resize`], for content of `before` bytes.
     fn resize(&mut self, before: usize, len: usize) {
         self.fix_place(before);
         self.kept = Some(self.kept.map_or(len, |kept| kept.min(len)));
-        // What was written beyond is cut, too.
+        // Writes beyond the new length are cut, too.
         while let Some(last) = self.written.pop_if(|last| last.end > len) {
             if last.start < len {
                 self.written.push(last.start..len);
@@ -78,13 +80,13 @@ impl Dirty {
         }
     }
 
-    /// As [`InlineBuffer::reach`], of content of `before` bytes.
+    /// Like [`InlineBuffer::reach`], for content of `before` bytes.
     fn reach(&mut self, before: usize, len: usize) {
         self.fix_place(before);
         self.reached = self.reached.max(Some(len));
     }
 
-    /// What was appended lies where it does here, in content of `len` bytes.
+    /// Fixes appended bytes at their present offset, in content of `len` bytes.
     fn fix_place(&mut self, len: usize) {
         if let Some(appended) = self.appended.take() {
             self.add(appended..len);
@@ -92,15 +94,15 @@ impl Dirty {
     }
 }
 
-/// What is to be done with content of somebody else, so that what was done here is in it.
+/// The changes to apply to another client's content, so that it includes the local ones.
 pub(crate) struct Onto<'b> {
-    /// First it is cut to this length, if it is longer.
+    /// First, truncate it to this length, if it is longer.
     pub kept: Option<usize>,
-    /// Then these are written there.
+    /// Then write these bytes at these offsets.
     pub written: Vec<(usize, &'b [u8])>,
-    /// Then it is extended to this length with zeros, if it is shorter.
+    /// Then extend it to this length with zeros, if it is shorter.
     pub reached: usize,
-    /// Then this is put to its end.
+    /// Then append these bytes.
     pub appended: &'b [u8],
 }
 
@@ -126,26 +128,27 @@ impl InlineBuffer {
         self.sent.as_ref()
     }
 
-    /// The row has what it was sent: this content, or what there was of it when it was sent without a certain answer.
+    /// Records that the row has the content that was sent: the present content, or the content of a send with unknown
+    /// outcome.
     pub fn written_back(&mut self) {
         self.dirty = self.sent.take().and_then(|sent| sent.since);
     }
 
-    /// This content was sent, and the row may have it or get it.
+    /// Records that this content was sent, and that the row may have it or get it.
     pub fn mark_outcome_unknown(&mut self, mtime: Option<Timestamp>, moves: bool) {
         if self.dirty.is_some() {
             self.sent = Some(UnconfirmedWrite { bytes: self.bytes.clone(), mtime, moves, since: None });
         }
     }
 
-    /// So many bytes more of what was appended are where they belong.
+    /// Records that `count` more of the appended bytes are written at their final offset.
     pub fn appended_is_placed(&mut self, count: usize) {
         if let Some(appended) = self.dirty.as_mut().and_then(|dirty| dirty.appended.as_mut()) {
             *appended += count;
         }
     }
 
-    /// Copies from `offset` on; the number of bytes copied.
+    /// Copies from `offset` on; returns the number of bytes copied.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let Some(rest) = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..)) else { return 0 };
         let count = rest.len().min(buffer.len());
@@ -153,7 +156,8 @@ impl InlineBuffer {
         count
     }
 
-    /// Whether what was appended here waits for its place, which what is done at or beyond `end` must not come before.
+    /// Whether appended bytes still have no fixed offset. An operation that ends beyond them, at `end`, must wait until
+    /// they have one.
     pub fn awaits_place(&self, end: usize) -> bool {
         let appended = self.dirty.as_ref().and_then(|dirty| dirty.appended);
         appended.is_some_and(|appended| end > appended)
@@ -176,7 +180,7 @@ impl InlineBuffer {
         self.note(|dirty| dirty.append(before..before + data.len()));
     }
 
-    /// Sets the length: cuts, or extends with zeros.
+    /// Sets the length: truncates, or extends with zeros.
     pub fn resize(&mut self, len: usize) {
         let before = self.len();
         self.bytes.resize(len, 0);
@@ -190,7 +194,7 @@ impl InlineBuffer {
         self.note(|dirty| dirty.reach(before, len));
     }
 
-    /// Makes the bytes of `range` that exist zero.
+    /// Zeroes the existing bytes of `range`.
     pub fn zero(&mut self, range: Range<usize>) {
         let len = self.len();
         let range = range.start.min(len)..range.end.min(len);
@@ -198,7 +202,7 @@ impl InlineBuffer {
         self.touch(range);
     }
 
-    /// What was done here, for content that somebody else has changed.
+    /// The local changes, for content that another client has changed.
     pub fn changes(&self) -> Option<Onto<'_>> {
         let Dirty { written, kept, reached, appended } = self.dirty.as_ref()?;
         let end = appended.unwrap_or(self.len());
@@ -207,7 +211,8 @@ impl InlineBuffer {
         Some(Onto { kept: *kept, written, reached, appended: &self.bytes[end..] })
     }
 
-    /// Puts what was done here onto `theirs`, the row's content of now, which is taken not to have what was sent before.
+    /// Applies the local changes to `theirs`, the row's present content, which is assumed not to include an earlier
+    /// send.
     pub fn onto(&self, mut theirs: Vec<u8>) -> InlineBuffer {
         let Some(changes) = self.changes() else { return InlineBuffer::clean(theirs) };
         theirs.truncate(changes.kept.unwrap_or(usize::MAX));
@@ -227,7 +232,7 @@ impl InlineBuffer {
         self.note(|dirty| dirty.touch(range.clone(), len));
     }
 
-    /// Notes what was done: since the content was the row's, and since it was sent.
+    /// Records a change: since the content was the row's, and since it was sent.
     fn note(&mut self, done: impl Fn(&mut Dirty)) {
         done(self.dirty.get_or_insert_default());
         if let Some(sent) = &mut self.sent {

@@ -1,4 +1,4 @@
-//! Reading, writing, and what makes it durable.
+//! Reading, writing and syncing.
 
 use super::content::ContentState;
 use super::{FILE_BYTES_MAX, Handle, HandleIo, OpenHandle, OpenInode, WriteFlags, backing};
@@ -13,14 +13,14 @@ use varve_env::disk::File;
 use varve_proto::{Call, Reply};
 use varve_types::{Errno, InodeId, Name, ShardId};
 
-/// Levels of directories above a file; a volume with more is damaged or changing too fast to follow.
+/// Maximum depth of directories above a file; a volume with more is damaged or changing too fast to follow.
 const DEPTH_MAX: usize = 4096;
 
-/// First and longest wait before a file's content is looked for again that others hand to each other: it is free for moments.
+/// First and longest wait before another attempt to lock a file's content: contending calls hold it briefly.
 const CONTENT_WAIT: Wait = Wait { first: Duration::from_micros(50), longest: Duration::from_millis(1) };
 
 impl FileSystem {
-    /// Bytes read: fewer than asked for only at the end of the file.
+    /// Returns the bytes read: fewer than requested only at the end of the file.
     pub async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.count(Operation::Read, async {
             let handle = self.files.handle(handle)?;
@@ -32,9 +32,9 @@ impl FileSystem {
         .await
     }
 
-    /// The same into a page of a frontend's kernel. `EINVAL` for a file that is passed through: what others write to
-    /// that would never be seen in the page. Only sendfile(2) and splice(2) come so, from a descriptor whose mappings
-    /// alone are passed through, and tell programs with that to read.
+    /// Reads into a page of the kernel's page cache. `EINVAL` for a passthrough file: the page would never see what
+    /// other handles write. Only sendfile(2) and splice(2) come here, from a descriptor of which only the mappings are
+    /// passed through; after `EINVAL` programs fall back to read.
     pub async fn read_page(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         if *self.files.handle(handle)?.handle_io.lock() == HandleIo::Passthrough {
             return Err(Errno::EINVAL.into());
@@ -46,7 +46,7 @@ impl FileSystem {
         if offset > FILE_BYTES_MAX {
             return Err(Errno::EINVAL.into());
         }
-        // No file reaches beyond, and the store would take an offset above it for negative.
+        // No file is longer, and the store would interpret a larger offset as negative.
         let len = buffer.len().min(usize::try_from(FILE_BYTES_MAX - offset).unwrap_or(usize::MAX));
         let buffer = &mut buffer[..len];
         let file = match open.file() {
@@ -68,18 +68,19 @@ impl FileSystem {
         Ok(count)
     }
 
-    /// Bytes written: all of `data`, or, when the store is full, fewer. A handle that was opened to append ignores `offset`.
+    /// Returns the bytes written: all of `data`, or fewer if the store is full. A handle opened with `O_APPEND` ignores
+    /// `offset`.
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let append = self.files.handle(handle)?.flags.append;
         self.write_with(handle, offset, data, WriteFlags { append, ..WriteFlags::default() }).await
     }
 
-    /// The same, as `flags` say and not as the handle was opened. `offset` is ignored where they append.
+    /// Writes according to `flags` instead of the handle's open flags. `offset` is ignored if `flags.append` is set.
     pub async fn write_with(&self, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         let written = self.count(Operation::Write, async {
             let handle = self.files.handle(handle)?;
             let written = self.write_open(&handle, offset, data, flags.append).await?;
-            // After a write through its page cache the kernel asks for it by itself.
+            // After a write through its page cache the kernel sends the fsync itself.
             Ok((written, flags.sync && *handle.handle_io.lock() != HandleIo::Cached))
         });
         let (written, sync) = written.await?;
@@ -130,7 +131,7 @@ impl FileSystem {
         self.mark_size_stale(open, &mut content, u64::MAX).await?;
         let file = open.file().ok_or(Errno::EBADF)?;
         if append {
-            // Its end may have moved since: another client appends, too.
+            // Its end may have moved since: another client may append, too.
             let written = backing::append(&file, data)?;
             self.wrote(open, &file, backing::stat(&file)?.size.saturating_sub(written as u64), written);
             return Ok(written);
@@ -138,7 +139,7 @@ impl FileSystem {
         self.write_backing(open, &file, offset, data)
     }
 
-    /// Writes to a backing file, and hands what was written one after the other to the disk.
+    /// Writes to a backing file, and starts writeback of sequentially written data.
     fn write_backing(&self, open: &OpenInode, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<usize> {
         let written = backing::write(file, offset, data)?;
         self.wrote(open, file, offset, written);
@@ -151,7 +152,8 @@ impl FileSystem {
         }
     }
 
-    /// Before something is done at or beyond `end`: what was appended here gets its place, behind what others have appended.
+    /// Called before an operation at or beyond `end`: fixes the offset of appended bytes, behind the bytes of other
+    /// clients.
     pub(super) async fn give_place(&self, open: &OpenInode, content: &mut ContentState, end: u64) -> Result<()> {
         let end = usize::try_from(end).unwrap_or(usize::MAX);
         match content.inline.as_ref().is_some_and(|inline| inline.awaits_place(end)) {
@@ -160,15 +162,15 @@ impl FileSystem {
         }
     }
 
-    /// Promotes inline content that is going to be `end` bytes long, or stays longer, if that is too long for the row: of a
-    /// file that was small under an earlier limit of the volume, what there is may be more than a row is given now.
+    /// Promotes inline content that will be `end` bytes long, or longer already, if that is too long for the row. The
+    /// content of a file from the time of a larger inline limit may exceed what a row accepts now.
     pub(super) async fn make_room(&self, open: &OpenInode, content: &mut ContentState, end: u64) -> Result<()> {
         let Some(inline) = &content.inline else { return Ok(()) };
         let fits = end.max(inline.len() as u64) <= self.files.inline_limit() as u64;
         if fits { Ok(()) } else { self.promote(open, content, 0).await }
     }
 
-    /// Inline content was changed just now: it is written back later, or at once if too much waits.
+    /// Called after inline content has changed: it is written back later, or at once if too many bytes wait.
     pub(super) async fn inline_changed(&self, open: &OpenInode, content: &mut ContentState) -> Result<()> {
         content.written_at = Some(self.core.clock.now());
         let len = content.inline.as_ref().map_or(0, |inline| inline.len());
@@ -179,7 +181,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// close(2) of one descriptor: small files are written back.
+    /// close(2) of one descriptor: writes small files back.
     pub async fn flush(&self, handle: Handle) -> Result<()> {
         self.count(Operation::Flush, async {
             let handle = self.files.handle(handle)?;
@@ -190,8 +192,9 @@ impl FileSystem {
         .await
     }
 
-    /// The content of a file, unless another call has it until the deadline, as one does that waits for a store which hangs. A
-    /// process that starts a program closes what it has open, and the program may be the one that mends the store.
+    /// Locks the content of a file, unless another call holds it until the deadline, as a call does that waits for a
+    /// hanging store. A process that starts a program closes its open files, and that program may be the one that
+    /// repairs the store.
     pub(super) async fn content_in_time<'a>(&self, open: &'a OpenInode) -> Result<MutexGuard<'a, ContentState>> {
         let (deadline, mut wait) = (self.core.deadline(), CONTENT_WAIT);
         loop {
@@ -215,25 +218,25 @@ impl FileSystem {
         .await
     }
 
-    /// The content: in the row (which is not synced yet) or in the backing file, synced. A backing file whose size is
-    /// stale stays so: its own size counts, which the store has synced with it, and the row is told of it.
+    /// Syncs the content: in the row (which is not synced yet) or in the backing file. The size of a backing file stays
+    /// stale if it was: its own size counts, which the store has synced with it, and the row's minimum is raised.
     pub(crate) async fn fsync_data(&self, open: &Arc<OpenInode>, data_only: bool) -> Result<()> {
         let mut content = open.content.lock().await;
         self.write_back(open, &mut content).await?;
         let Some(file) = open.file() else { return Ok(()) };
-        // Before the sync: what is written meanwhile need not be in it.
+        // Before the sync: data written meanwhile need not be included.
         let size = backing::stat(&file)?.size;
         let synced = if data_only { file.sync_data() } else { file.sync_all() };
         if let Err(error) = synced {
             let failure = Failure::store("cannot sync a backing file", &error);
-            // The system says it once to all handles of this client, which have one descriptor there.
+            // The kernel reports the error once for all handles of this client, which share one descriptor.
             open.failures.lock().add(failure.clone());
             return Err(failure);
         }
         self.raise(open, &mut content, size).await
     }
 
-    /// Tells the row that `size` bytes of the backing file, which this client writes, are on disk.
+    /// Raises the row's minimum size: `size` bytes of the backing file, which this client writes, are on disk.
     async fn raise(&self, open: &OpenInode, content: &mut ContentState, size: u64) -> Result<()> {
         let grew = {
             let backing = open.backing.read();
@@ -250,7 +253,7 @@ impl FileSystem {
                 open.size_noted(&reply);
                 Ok(())
             }
-            // Removed, or changed by another client: the row knows less than it could.
+            // Removed, or changed by another client: the row's minimum stays lower than possible.
             Err(CallRefusal::Stale | CallRefusal::NotHere | CallRefusal::Moved { .. }) => Ok(()),
             Err(CallRefusal::Failure(failure)) if failure.errno == Errno::ESTALE => Ok(()),
             Err(refusal) => Err(refusal.into()),
@@ -273,7 +276,7 @@ impl FileSystem {
         self.sync_shards(BTreeSet::from([self.core.row_shard(inode)]), inode).await
     }
 
-    /// Syncs `shards`, the entry of `inode`, and rows and entries of the directories above it that are not known to be on
+    /// Syncs `shards`, the entry of `inode`, and the rows and entries of its ancestors that are not known to be on
     /// disk.
     async fn sync_shards(&self, mut shards: BTreeSet<ShardId>, inode: InodeId) -> Result<()> {
         // With a sync interval of zero every reply was durable.
@@ -292,7 +295,7 @@ impl FileSystem {
                 break;
             }
             let Some((parent, name)) = core.inodes.name(at) else {
-                // Without a name there is no entry to sync; a directory's is unknown, so every shard may hold it.
+                // Without a name there is no entry to sync. A directory's entry may then be in any shard.
                 if at != inode || core.inodes.is_directory(at) {
                     shards.extend(core.settings.shards.all());
                 }
@@ -322,13 +325,13 @@ impl FileSystem {
         }
     }
 
-    /// Writes back everything, settling nothing: handles go on.
+    /// Writes back everything, without recording sizes: handles remain usable.
     pub(crate) async fn write_back_all(&self) -> Result<()> {
         let mut first = Ok(());
         for open in self.files.all() {
             let mut content = open.content.lock().await;
             if let Err(failure) = self.write_back(&open, &mut content).await {
-                // With the server gone every further file would wait as long.
+                // If the server is gone, every further file would wait as long.
                 let gone = failure.errno == Errno::ETIMEDOUT;
                 first = first.and(Err(failure));
                 if gone {
@@ -340,7 +343,7 @@ impl FileSystem {
     }
 }
 
-/// Where `len` bytes from `offset` end, if a file can reach there.
+/// The end of `len` bytes from `offset`, if a file can be that long.
 pub(super) fn check_end(offset: u64, len: u64) -> Result<u64> {
     offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG.into())
 }

@@ -1,11 +1,11 @@
-//! Which new files will outgrow their rows: the files of a directory are often alike.
+//! Predicts which new files will outgrow their rows: the files of a directory are often alike.
 //!
-//! The kernel can be given a file's backing file only when the file is opened, and of a new file nobody knows yet whether it
-//! will need one. Where the last files that this client has made in a directory all outgrew their rows, the next one is
-//! given its backing file from the beginning, and its bytes are not copied through this process. Where the last files that it
-//! has made anywhere did, so is the first file of a directory that it makes then, as programs make one for each checkpoint or
-//! run. A file for which that was wrong stays in its backing file, which is right, only dearer, and ends the guess for its
-//! directory, or for new ones.
+//! The kernel can be given a backing file only when the file is opened, and a new file does not show whether it will
+//! need one. If the last files that this client made in a directory all outgrew their rows, the next one gets its
+//! backing file at creation, and its bytes are not copied through this process. If the last files that it made anywhere
+//! did, the first file of a newly made directory also gets one, because programs make one directory for each checkpoint
+//! or run. A file that was predicted wrongly stays in its backing file, which is correct but more expensive. It ends
+//! the prediction for its directory, or for new ones.
 
 use super::content::ContentState;
 use super::{OpenInode, backing};
@@ -17,34 +17,35 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use varve_env::key_hash::KeyHashing;
 use varve_types::{Credentials, InodeId};
 
-/// So many new files of a directory have to outgrow their rows, one after the other, before that is expected of the next: of a
-/// directory in which large and small files alternate, nothing is.
+/// Number of consecutive new files of a directory that must outgrow their rows before the next one is predicted large.
+/// In a directory where large and small files alternate, none is.
 const ENOUGH: u8 = 2;
 
-/// Directories of which anything is remembered. When there are more, all is forgotten and learnt anew.
+/// Directories with remembered state. When there are more, all is forgotten and learnt anew.
 const DIRECTORIES_MAX: usize = 1024;
 
-/// New directories whose first file is waited for. When there are more, all are forgotten.
+/// New directories whose first file is awaited. When there are more, all are forgotten.
 const NEW_DIRECTORIES_MAX: usize = 64;
 
-/// What the new files of directories have come to.
+/// The history of the new files of directories.
 #[derive(Default)]
 pub(crate) struct LargeFilePredictor {
     outgrown: Mutex<Outgrown>,
-    /// There are any. Where small files are made, nobody has to ask further.
+    /// Whether `outgrown` has any entry. Where only small files are made, this avoids the lock.
     any: AtomicBool,
 }
 
 /// Files that outgrew their rows.
 #[derive(Default)]
 struct Outgrown {
-    /// How many of a directory since one did not, up to [`ENOUGH`]; never 0.
+    /// Number per directory since a file stayed small, up to [`ENOUGH`]; never 0.
     there: HashMap<InodeId, u8, KeyHashing>,
-    /// The same of all files, wherever they were made.
+    /// The same number for all files, wherever they were made.
     anywhere: u8,
     /// Directories that were made while all files outgrew their rows.
     new: HashMap<InodeId, FirstFile, KeyHashing>,
-    /// The first file of the last one of those did not outgrow its row, as where programs begin with a small one.
+    /// The first file of the last of those directories did not outgrow its row, as when programs begin with a small
+    /// one.
     firsts_are_small: bool,
 }
 
@@ -65,7 +66,7 @@ impl Outgrown {
 }
 
 impl LargeFilePredictor {
-    /// Of the file that was just made in `directory`.
+    /// Whether the file that was just made in `directory` is predicted large.
     pub fn expects_large(&self, directory: InodeId) -> bool {
         if !self.any.load(Relaxed) {
             return false;
@@ -81,7 +82,7 @@ impl LargeFilePredictor {
         first && !outgrown.firsts_are_small
     }
 
-    /// `directory` was made: nothing is known of its files but what those before it came to.
+    /// Records that `directory` was made: only the history of other directories predicts its files.
     pub fn made(&self, directory: InodeId) {
         if self.any.load(Relaxed) {
             let mut outgrown = self.outgrown.lock();
@@ -94,7 +95,7 @@ impl LargeFilePredictor {
         }
     }
 
-    /// A new file of `directory` has outgrown its row.
+    /// Records that a new file of `directory` has outgrown its row.
     pub fn outgrew(&self, directory: InodeId) {
         let mut outgrown = self.outgrown.lock();
         let first = outgrown.new.remove(&directory).is_some();
@@ -106,7 +107,7 @@ impl LargeFilePredictor {
         self.any.store(true, Relaxed);
     }
 
-    /// Or it was closed without having done so.
+    /// Records that a new file of `directory` was closed without outgrowing its row.
     pub fn stayed_small(&self, directory: InodeId) {
         if self.any.load(Relaxed) {
             let mut outgrown = self.outgrown.lock();
@@ -120,8 +121,8 @@ impl LargeFilePredictor {
 }
 
 impl FileSystem {
-    /// Gives a file that was just made in `directory` its backing file at once, where that is expected of it and the kernel can
-    /// be given that. Whether it has one now.
+    /// Gives a file that was just made in `directory` its backing file at once, if it is predicted large and the kernel
+    /// can be given that file. Returns whether it has one now.
     pub(super) async fn outgrows_early(
         &self,
         caller: &Credentials,
@@ -142,7 +143,7 @@ impl FileSystem {
         }
     }
 
-    /// Nobody here writes the file any more: what it has come to, if this client has made it.
+    /// Called when this client has no writer of the file left: records its final size, if this client made it.
     pub(super) fn has_grown(&self, open: &OpenInode) {
         let Some(directory) = open.growing_in.lock().take() else { return };
         let size = open.file().map(|file| backing::stat(&file)).transpose();
@@ -157,7 +158,8 @@ impl FileSystem {
 mod tests {
     use super::*;
 
-    /// Promise: what several files in a row came to is expected of the next one of that directory, until one is different.
+    /// Promise: the size class of several consecutive files predicts that of the next one of the directory, until one
+    /// differs.
     #[test]
     fn prediction_follows_files_of_the_directory() {
         let prediction = LargeFilePredictor::default();
@@ -174,8 +176,8 @@ mod tests {
         }
     }
 
-    /// Promise: the first file of a new directory is expected to be as the files before it, wherever those were; and those
-    /// after it as that was.
+    /// Promise: the first file of a new directory is predicted like the files before it, wherever those were; later
+    /// files follow the first.
     #[test]
     fn new_directory_inherits_the_prediction() {
         let prediction = LargeFilePredictor::default();
@@ -191,8 +193,8 @@ mod tests {
         assert!(prediction.expects_large(next) && prediction.expects_large(next));
     }
 
-    /// Promise: one small file ends that for all new directories; and where the first file of one was small, it is not
-    /// expected of the next ones until a first file is large.
+    /// Promise: one small file ends the prediction for all new directories. If the first file of one was small, the
+    /// first files of the next ones are not predicted large until a first file is large.
     #[test]
     fn small_file_resets_prediction_for_new_directories() {
         let prediction = LargeFilePredictor::default();
@@ -214,7 +216,7 @@ mod tests {
         assert!(prediction.expects_large(fourth));
     }
 
-    /// Promise: no more is remembered than the limit.
+    /// Promise: the memory is bounded by the limits.
     #[test]
     fn prediction_memory_is_bounded() {
         let prediction = LargeFilePredictor::default();

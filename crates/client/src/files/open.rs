@@ -40,7 +40,7 @@ impl FileSystem {
             Ok(io) => Ok(OpenedFile { handle: self.add_handle(&open, flags, caller, &io), io }),
             Err(failure) => {
                 self.leave(&open);
-                // It may be cut.
+                // The file may have been truncated.
                 Err(if flags.truncate { self.unknown_outcome(failure, &[], &[Some(inode)]) } else { failure })
             }
         }
@@ -67,25 +67,25 @@ impl FileSystem {
         self.open_at_server(caller, open, &mut content, flags).await?;
         self.check_size(open, &mut content).await?;
         if content.writer_gone && !flags.writable() && open.counts.lock().writers == 0 {
-            // Somebody died who wrote it. Where too many wait, it stays as it is.
+            // The last writer died. If the size queue is full, the size stays stale.
             self.record_size_later(open, &content);
         }
         let io = self.choose_io(open, &content, flags, offer);
         if matches!(io, Io::Passthrough(_)) && flags.writable() {
-            // The kernel writes without asking.
+            // The kernel writes without a request.
             content.writer = caller.clone();
             if let Err(failure) = self.mark_size_stale(open, &mut content, u64::MAX).await {
                 self.not_passed_through(&mut open.counts.lock());
                 return Err(failure);
             }
         }
-        // From here on, and not before: who closes it while this may yet fail leaves nothing to it. Nobody settles its size in between,
-        // for the content is held.
+        // Counted from here on, and not before: while this open may still fail, a handle that closes must not leave
+        // recording the size to it. No thread records the size in between, because the content lock is held.
         open.counts.lock().writers += usize::from(flags.writable());
         Ok(io)
     }
 
-    /// Opens and registers the file at the server, and takes in what it answers.
+    /// Opens and registers the file at the server, and stores the reply.
     async fn open_at_server(
         &self,
         caller: &Credentials,
@@ -99,8 +99,8 @@ impl FileSystem {
         let mut unwritten = None;
         let asked = async {
             if !flags.truncate {
-                // The answer shall have what other handles wrote. Who only reads is given that from memory where the store
-                // refuses it.
+                // The reply must include the writes of other handles. If the store refuses the write-back, a read-only
+                // open is served from memory.
                 match self.write_back(open, content).await {
                     Err(failure) if flags.mode == OpenMode::Read => unwritten = Some(failure),
                     written => drop(written?),
@@ -113,7 +113,7 @@ impl FileSystem {
         let reply = asked
             .await
             .inspect_err(|failure: &Failure| self.core.not_opened(inode, taken_back, failure.outcome_unknown))?;
-        // Another client has moved it, so that it cannot be read before what was written here is there, too.
+        // Another client has moved the content, so it cannot be read before the local changes are there, too.
         if let Some(failure) = unwritten.filter(|_| reply.generation != content.generation) {
             let now = self.core.clock.monotonic();
             self.core.not_opened(inode, taken_back.max(Some(now)), false);
@@ -124,7 +124,7 @@ impl FileSystem {
         self.take_in(open, content, reply, flags.truncate)
     }
 
-    /// Opens the file without a handle, whoever may read it: undone by [`FileSystem::leave`].
+    /// Opens the file without a handle and without a permission check; [`FileSystem::leave`] undoes it.
     pub(crate) async fn take_part(&self, inode: InodeId) -> Result<Arc<OpenInode>> {
         let open = self.files.enter(inode, false);
         self.core.inodes.opened(inode);
@@ -141,9 +141,9 @@ impl FileSystem {
         }
     }
 
-    /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones that cannot be
-    /// mapped. A mapping of one that can keeps the kernel from passing anything through, which fails the open, and is itself
-    /// refused where something is.
+    /// Chooses one I/O mode per inode until its last close: passthrough only if all its handles use it, except for
+    /// direct handles that cannot be mapped. A mapping of a direct handle makes the kernel refuse passthrough, which
+    /// fails the open. The mapping itself is refused if a passthrough handle exists.
     fn choose_io(&self, open: &OpenInode, content: &ContentState, flags: OpenFlags, offer: bool) -> Io {
         let file = open.file();
         let mut counts = open.counts.lock();
@@ -157,20 +157,20 @@ impl FileSystem {
             file => {
                 let direct = (file.is_some() || flags.direct) && self.goes_past_pages(flags);
                 counts.add(direct, flags);
-                // Passthrough writes are not in the page cache: only where there were none are its pages right.
+                // Passthrough writes are not in the page cache: its pages are valid only if there were none.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
                 let alone = self.embedded() && never_passed;
-                // An open that no kernel asked for drops nothing.
+                // An open that did not come from the kernel drops nothing.
                 let keep = offer && self.core.inodes.pages_are_right(open.inode, content.version, alone);
                 if direct { Io::Direct { keep } } else { Io::Cached { keep } }
             }
         }
     }
 
-    /// Large files that are not passed through go past the kernel's page cache. Unless that is wanted, they do not where they may
-    /// be written: a page that somebody changes through a mapping at that moment would take the old bytes back. With O_DIRECT it
-    /// could do so either way, and files of any size go past the cache: else, when such a write fails, the kernel cuts the file to
-    /// the length that it knows, and with that off what others beside this client have appended since.
+    /// Whether I/O of a large file that is not passed through bypasses the page cache. By default, writable files do
+    /// not: a page that is changed through a mapping at the same time would write the old bytes back. With O_DIRECT
+    /// that can happen in both modes, and files of any size bypass the cache. Otherwise, when such a write fails, the
+    /// kernel truncates the file to the length that it knows, and so cuts off what other clients have appended since.
     fn goes_past_pages(&self, flags: OpenFlags) -> bool {
         let wanted = !self.embedded() && (flags.direct || !flags.writable());
         let wanted = self.core.config.direct_io.unwrap_or(wanted);
@@ -186,8 +186,8 @@ impl FileSystem {
         self.files.passed_through.fetch_sub(1, Relaxed);
     }
 
-    /// A new file may be the beginning of a large one, whose bytes would be copied once more on their way through the page
-    /// cache; one that is opened only to be written gains nothing from it.
+    /// The I/O mode of a new file. It may become large, and going through the page cache copies its bytes once more. A
+    /// file that is opened only for writing gains nothing from the cache.
     fn choose_io_of_new(&self, open: &OpenInode, flags: OpenFlags) -> Io {
         let gains_nothing = flags.mode == OpenMode::Write && self.files.direct_is_coherent.load(Relaxed);
         let direct = gains_nothing || flags.direct && self.goes_past_pages(flags);
@@ -195,13 +195,13 @@ impl FileSystem {
         if direct { Io::Direct { keep: false } } else { Io::Cached { keep: false } }
     }
 
-    /// The frontend's kernel keeps its page cache coherent with [`Io::Direct`], which may then be chosen.
+    /// Called if the frontend's kernel keeps its page cache coherent with [`Io::Direct`], which may then be chosen.
     pub fn direct_is_coherent(&self) {
         self.files.direct_is_coherent.store(true, Relaxed);
     }
 
-    /// If the server was lost since it was asked, the next one may have been told what is open before this file was among
-    /// it.
+    /// If the server was lost since the open was sent, the open files may have been registered at the next one without
+    /// this file.
     async fn register_if_lost(&self, inode: InodeId, mode: OpenMode, server: u64) -> Result<()> {
         if self.core.server().found == server {
             return Ok(());
@@ -213,7 +213,7 @@ impl FileSystem {
         }
     }
 
-    /// Tells the server of open files that it could not be told of when it was found.
+    /// Registers open files that could not be registered when the server was found.
     pub(crate) async fn register_late(&self) {
         let mut refusing = HashSet::new();
         for inode in self.core.unregistered() {
@@ -224,7 +224,7 @@ impl FileSystem {
             if self.background.is_stopped() {
                 return;
             }
-            // Taken part in, so that it is not closed here, and said to be, before the server has heard that it is open.
+            // Entered, so that the file is not closed, and released, before the server has registered it as open.
             let open = self.files.enter(inode, false);
             self.core.inodes.opened(inode);
             let registered = self.core.register_late(inode).await;
@@ -238,13 +238,14 @@ impl FileSystem {
                 Err(CallError::Deadline) => {
                     refusing.insert(shard);
                 }
-                // The server is not there.
+                // The server is not reachable.
                 Err(_) => return,
             }
         }
     }
 
-    /// A handle of the file that a `Create` with `open` has just made in `directory`. `server`: the one that was asked first.
+    /// A handle of the file that a `Create` with `open` has just made in `directory`. `server`: the first server that
+    /// was asked.
     pub(crate) async fn opened_by_create(
         &self,
         caller: &Credentials,
@@ -260,12 +261,12 @@ impl FileSystem {
         let mut content = open.content.lock().await;
         let mut take_in = || self.take_in(&open, &mut content, made.clone(), true);
         let taken = match made.content {
-            // Which is opened.
+            // The backing file is opened, which may block.
             FileContent::Backing(_) => waiting(async { take_in() }).await,
             _ => take_in(),
         };
         let grows = flags.writable() && taken.is_ok();
-        // A file that is passed through keeps O_DIRECT, also where its writer clears that for a last block that is not whole.
+        // A passthrough file keeps O_DIRECT even if its writer clears the flag for a partial last block.
         let passes = grows && !flags.direct;
         let io = match passes && self.outgrows_early(caller, &open, &mut content, directory).await {
             true => self.choose_io(&open, &content, flags, true),
@@ -285,8 +286,8 @@ impl FileSystem {
         Ok(OpenedFile { handle, io })
     }
 
-    /// The kernel refused to pass I/O of this handle through: from now on it comes here, as the answer says, and no open offers
-    /// it again.
+    /// Called when the kernel refused to pass this handle's I/O through. From now on its I/O comes to the frontend, in
+    /// the returned mode, and no open offers passthrough again.
     pub fn decline_passthrough(&self, handle: Handle) -> Io {
         self.files.passthrough_refused.store(true, Relaxed);
         let Ok(handle) = self.files.handle(handle) else { return Io::Cached { keep: false } };
@@ -300,14 +301,14 @@ impl FileSystem {
         io
     }
 
-    /// The last descriptor of the handle is closed.
+    /// Called when the last descriptor of the handle is closed.
     pub async fn release(&self, handle: Handle) {
         let Some(handle) = self.files.remove(handle) else { return };
         let work = async {
             self.close(&handle).await;
             Ok(())
         };
-        // Nobody listens to the outcome of a release; failures are logged where they happen.
+        // A release has no reply that could carry a failure; failures are logged where they happen.
         let counted: Result<()> = self.count(Operation::Release, work).await;
         debug_assert!(counted.is_ok(), "closing answers nothing");
     }
@@ -331,13 +332,13 @@ impl FileSystem {
             let mut content = open.content.lock().await;
             if let Err(failure) = self.write_back(open, &mut content).await {
                 tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
-                // Unless somebody else has it open, and writes it back later.
+                // Unless another handle has the file open, and writes it back later.
                 self.core.inodes.pages_are_lost(open.inode);
             }
             if open.counts.lock().writers == 0 {
                 self.has_grown(open);
                 if let Err(failure) = self.record_written_sizes(open, &mut content).await {
-                    // The row goes on to say that the backing file's size counts, which is right, only slower.
+                    // The row still says that the backing file's own size counts, which is correct, but slower.
                     tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
                 }
             }
@@ -345,7 +346,7 @@ impl FileSystem {
         self.leave(open);
     }
 
-    /// One handle less; with the last one the server is told.
+    /// Removes a handle; after the last one the server is notified.
     pub(crate) fn leave(&self, open: &OpenInode) {
         self.files.leave(open, || self.core.unregister(open.inode));
         self.core.inodes.closed(open.inode);

@@ -1,20 +1,21 @@
-//! Whether the pages that a frontend's kernel has of a file are still right when the file is opened again: they are if
-//! the file is what it was when they were dropped last.
+//! Whether the kernel's cached pages of a file are still valid when the file is opened again: they are if the file has
+//! the same version as when the pages were last dropped.
 //!
-//! A row tells what the file is while nobody may be writing: each change of a small file's content raises the generation, and a
-//! backing file is written only after its row was told so, which is settled again with the time of the last write. Where
-//! somebody may be writing, or has left that open, the row does not tell, and no page is kept.
+//! A row identifies the version while no client can be writing. Each change of a small file's content raises the
+//! generation. A backing file is written only after its row was marked stale, and recording the size later stores the
+//! time of the last write. While a client may be writing, or left without recording the size, the row does not identify
+//! the version, and no page is kept.
 
 use std::num::NonZeroU64;
 use varve_proto::{FileContent, NodeReply, SizeState, WireTime};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What a file is: a hash of all that changes with its content.
+/// The version of a file: a hash of everything that changes with its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version(NonZeroU64);
 
 impl Version {
-    /// As an answer to `Open` tells it.
+    /// The version that a reply to `Open` identifies.
     pub fn of(reply: &NodeReply) -> Option<Version> {
         match reply.content {
             FileContent::Inline { .. } | FileContent::Backing(SizeState::Authoritative) => {}

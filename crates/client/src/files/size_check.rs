@@ -1,13 +1,14 @@
-//! Backing files that somebody other than Varve has cut.
+//! Detects backing files that another program has truncated.
 //!
-//! A row says how many bytes its backing file has, or, while somebody writes it or has died with it open, how many it has
-//! at least; who cuts it tells the row first. So one that is shorter has lost something, and what is left must not pass
-//! for the file. It is looked at when it is opened, and when a read ends before what the row said; reads that find what
-//! they want cost nothing. What the kernel reads by itself (passthrough) is looked at when it is opened alone.
+//! A row records the size of its backing file. While a client writes the file, or after it died with the file open, the
+//! row records the minimum size. A client that truncates the file updates the row first. So a backing file that is
+//! shorter has lost data, and the rest must not be presented as the file. The size is checked when the file is opened,
+//! and when a read ends before the size that the row reported; reads that find all their bytes cost nothing. Files that
+//! the kernel reads itself (passthrough) are checked only when they are opened.
 //!
-//! Another client may begin to write, and cut the file, between the row's answer and the look at the file. So the row is
-//! asked again, and only where it is what it was before the look, times and all, and the file is still as short, the file
-//! is refused.
+//! Another client may begin to write, and truncate the file, between the row's reply and the check. So the row is
+//! fetched again. The file is refused only if the row's attributes, times included, are as before, and the file is
+//! still as short.
 
 use super::backing;
 use super::content::{ContentState, OpenInode};
@@ -15,11 +16,11 @@ use crate::{Failure, FileSystem, OpenMode, Result};
 use varve_proto::Call;
 use varve_types::{Credentials, Errno};
 
-/// Times that the row is asked again while others change it. A file that is changed so often is being written.
+/// Number of times that the row is fetched again while others change it. A file that changes so often is being written.
 const ASKED_MAX: usize = 4;
 
 impl OpenInode {
-    /// Whether the row said that the file goes on at `end`, where its backing file does not.
+    /// Whether the row reported bytes at `end`, where the backing file has none.
     pub(super) fn ends_early(&self, end: u64) -> bool {
         let backing = self.backing.read();
         end < backing.at_least
@@ -27,7 +28,7 @@ impl OpenInode {
 }
 
 impl FileSystem {
-    /// An error where the backing file is shorter than its row says, and nothing under way explains it.
+    /// Fails if the backing file is shorter than its row says, and no operation in progress explains it.
     pub(super) async fn check_size(&self, open: &OpenInode, content: &mut ContentState) -> Result<()> {
         for _ in 0..ASKED_MAX {
             let Some(file) = open.file() else { return Ok(()) };
@@ -36,7 +37,7 @@ impl FileSystem {
                 return Ok(());
             }
             let before = content.attributes;
-            // A truncate that was cut short is finished before the answer, which a question for attributes would not do.
+            // An `Open` finishes an interrupted truncation before it replies; a request for attributes would not.
             let call = |at| Call::Open { at, mode: OpenMode::Read, truncate: false };
             let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
             self.take_in(open, content, reply, false)?;

@@ -1,10 +1,11 @@
-//! Sizes of closed files.
+//! Records the sizes of closed files.
 //!
-//! A row is told the size of a backing file when the file has been closed and synced, so that a loss of power leaves no row
-//! that says more or less than the store has. Close does not wait for that: the file goes to a queue, is synced within the
-//! volume's sync interval, and until then its own size counts, as while it was open. What never comes so far, because
-//! this process ends, is left stale, which is right and only slower to ask for, until somebody opens it: then it goes
-//! the same way. What cannot be settled, as while the store is away, is kept and tried again.
+//! The client records the size of a backing file in its row when the file has been closed and synced, so that after a
+//! power loss no row differs from the store. Close does not wait for that: the file is queued and synced within the
+//! volume's sync interval. Until then its own size counts, as while it was open. If the process ends first, the size
+//! stays stale, which is correct but slower to query, until a client opens the file: then its size is recorded in the
+//! same way. A size that cannot be recorded, for example while the store is unreachable, stays queued and is tried
+//! again.
 
 mod queue;
 
@@ -23,29 +24,29 @@ use varve_proto::handshake::Purpose;
 use varve_proto::{Call, FileContent, SizeState};
 use varve_types::{Errno, InodeId};
 
-/// Closed files that wait. Beyond, those that could not be settled give way, the oldest first; where there are none, who
-/// closes a file syncs it: then files are made faster than the store can sync them.
+/// Limit of the queue. Beyond it, the entries that failed are evicted, the oldest first. If there are none, the close
+/// itself syncs the file, because files are then made faster than the store can sync them.
 const WAITING_MAX: usize = 65_536;
 
-/// Up to so many files are synced one by one, more by one sync of the store's file system.
+/// Up to this many files are synced one by one, more by one syncfs of the store's file system.
 const SYNCED_ALONE_MAX: usize = 8;
 
-/// A round ends when so many could not be settled: with the store in trouble every further one would take as long.
+/// A round ends after this many failures: if the store fails, every further file would take as long.
 const FAILURES_MAX: usize = 8;
 
-/// Times that a shutdown asks the server, each after it has answered that another client has changed the file too.
+/// Number of requests of a shutdown for one file, each after the reply that another client has changed the file too.
 const ASKED_MAX: u32 = 5;
 
-/// First and longest wait of a sync before it tries again what could not be settled.
+/// First and longest wait of a sync before it retries failed sizes.
 const LATE_WAIT: Wait = Wait { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// Closed files whose sizes the server does not let anybody settle yet, because it does not know who else writes them.
+/// Closed files whose sizes cannot be recorded yet, because the server does not know which other clients write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleSizes {
     pub files: usize,
-    /// After so long it knows.
+    /// The server knows after this time.
     pub known_in: Duration,
-    /// Whether a shutdown waits for that: its deadline is no earlier.
+    /// Whether a shutdown waits for that: its deadline is not earlier.
     pub awaited: bool,
 }
 
@@ -56,7 +57,7 @@ impl Default for SizeQueue {
 }
 
 impl FileSystem {
-    /// Nobody here writes the file any more: it is settled soon.
+    /// Called when this client has no writer of the file left: its size is recorded soon.
     pub(super) async fn record_written_sizes(&self, open: &OpenInode, content: &mut ContentState) -> Result<()> {
         if !(open.backing.read().size_stale || content.writer_gone) || self.record_size_later(open, content) {
             return Ok(());
@@ -64,24 +65,25 @@ impl FileSystem {
         if let Some(file) = open.file() {
             file.sync_data().map_err(|error| Failure::store("cannot sync a backing file", &error))?;
         }
-        // Once more where the server wants a measure made after others were done, for nobody asks later.
+        // Retried if the server requires a size measured after other clients have finished, because no later retry will
+        // come.
         if let Outcome::Later = self.record_sizes(open, content).await? {
             self.record_sizes(open, content).await?;
         }
         Ok(())
     }
 
-    /// Whether this client changes anything: what others have left, too.
+    /// Whether this client may record sizes, also those that other clients left stale.
     pub(super) fn may_record_size(&self) -> bool {
         !self.core.config.read_only && self.core.config.purpose == Purpose::Work
     }
 
-    /// Has the file wait until it is settled. `false`: too many do.
+    /// Queues the file for recording its size. `false`: the queue is full.
     pub(super) fn record_size_later(&self, open: &OpenInode, content: &ContentState) -> bool {
         let due = self.core.clock.monotonic().after(self.core.settings.sync_interval);
         let added = self.files.size_queue.lock().add(open.inode, due, content.generation, &content.writer);
         if matches!(added, EnqueueOutcome::Anew | EnqueueOutcome::InPlaceOf(_)) {
-            // How it is asked for is remembered for as long as it waits.
+            // The file's locator is kept while it is queued.
             self.core.inodes.opened(open.inode);
         }
         if let EnqueueOutcome::InPlaceOf(oldest) = added {
@@ -94,29 +96,29 @@ impl FileSystem {
         added != EnqueueOutcome::Full
     }
 
-    /// Closed files whose sizes are not settled yet.
+    /// Closed files whose sizes are not recorded yet.
     pub fn sizes_to_record(&self) -> usize {
         self.files.size_queue.lock().len()
     }
 
-    /// Settles what was closed a sync interval ago.
+    /// Records the sizes of files that were closed a sync interval ago.
     pub(crate) async fn record_closed_sizes(&self) {
-        // What could not be settled is tried again.
+        // Failed sizes are tried again.
         let _ = self.record_sizes_round(RoundTurn::By(self.core.clock.monotonic())).await;
     }
 
-    /// Settles what can be settled now; answers what a shutdown has to wait for.
+    /// Records the sizes that can be recorded now; returns those that a shutdown has to wait for.
     pub async fn record_known_sizes(&self) -> Option<StaleSizes> {
-        // What could not be settled is tried again, and told by a sync.
+        // Failed sizes are tried again, and a sync reports them.
         let _ = self.record_sizes_round(RoundTurn::All).await;
         let (files, known_from) = self.files.size_queue.lock().unknown()?;
         let known_in = known_from.since(self.core.clock.monotonic());
         Some(StaleSizes { files, known_in, awaited: known_from <= self.core.deadline() })
     }
 
-    /// Settles every closed file now, as far as the server lets it: for a shutdown, or who wants the rows to be right. A
-    /// server that does not know yet who else writes them is waited for, if it can know by the deadline. (What the store
-    /// refuses is tried again by a sync, and told by it.)
+    /// Records the size of every closed file now, as far as the server permits: for a shutdown, or for a caller that
+    /// needs correct rows. If the server does not know yet which other clients write them, waits for it, if the
+    /// deadline permits. (A sync retries sizes that the store refuses, and reports the failure.)
     pub async fn record_all_sizes(&self) {
         let deadline = self.core.deadline();
         self.files.size_queue.lock().hurry(self.core.clock.monotonic());
@@ -139,8 +141,8 @@ impl FileSystem {
         }
     }
 
-    /// Settles what could not be settled when it was due, as while the store was away, and tries that again until the
-    /// deadline. `true` if there was any.
+    /// Records sizes that could not be recorded when they were due, for example while the store was unreachable.
+    /// Retries until the deadline. `true` if there were any.
     pub(crate) async fn record_late_sizes(&self) -> Result<bool> {
         let deadline = self.core.deadline();
         let mut wait = LATE_WAIT;
@@ -160,7 +162,7 @@ impl FileSystem {
         Ok(any)
     }
 
-    /// Tries each file once whose turn it is. An error: the last one over which one could not be settled.
+    /// Tries each due file once. An error: the last failure.
     async fn record_sizes_round(&self, turn: RoundTurn) -> Result<()> {
         let (round, failed_before) = {
             let mut size_queue = self.files.size_queue.lock();
@@ -195,7 +197,7 @@ impl FileSystem {
         last
     }
 
-    /// An error if it is to be tried again.
+    /// An error if it must be tried again.
     async fn record_one_size(&self, due: Due, synced: bool, round: Round) -> Result<()> {
         let written = self.files.find(due.inode).is_some_and(|open| open.counts.lock().writers > 0);
         let there = if synced || written { Ok(true) } else { self.sync_closed(due.inode) };
@@ -208,8 +210,8 @@ impl FileSystem {
         };
         let (outcome, failed) = match recorded {
             Ok(outcome) => (outcome, Ok(())),
-            // The row goes on to say that the backing file's size counts, which is right, only slower; but nobody notices if
-            // something cuts the file.
+            // The row still says that the backing file's own size counts, which is correct, but slower, and a
+            // truncation by another program goes unnoticed.
             Err(failure) if may_pass(failure.errno) => (Outcome::Failed, Err(failure)),
             Err(failure) => {
                 tracing::warn!(inode = %due.inode, "the size of a closed file could not be settled: {failure}");
@@ -224,7 +226,7 @@ impl FileSystem {
         failed
     }
 
-    /// `false`: there is no such file any more.
+    /// `false`: the file no longer exists.
     fn sync_closed(&self, inode: InodeId) -> Result<bool> {
         let path = self.core.config.store.backing_file(inode);
         let in_place = self.core.config.store.data_in_place();
@@ -235,7 +237,7 @@ impl FileSystem {
         }
     }
 
-    /// `false` also where the store is away.
+    /// `false` also if the store is unreachable.
     fn is_removed(&self, inode: InodeId) -> bool {
         let store = &self.core.config.store;
         store.lacks(&store.backing_file(inode)).is_ok_and(|none| none)
@@ -251,7 +253,7 @@ impl FileSystem {
     }
 
     async fn record_size_entered(&self, open: &OpenInode, due: Due) -> Result<Outcome> {
-        // Held to the end: who wants to write here unsettles first, and waits for it.
+        // Held to the end: a writer of this client must mark the size stale first, and waits for the lock.
         let mut content = open.content.lock().await;
         let Some(closed) = self.files.size_queue.lock().get(due).cloned() else { return Ok(Outcome::Done) };
         if open.counts.lock().writers > 0 {
@@ -271,11 +273,12 @@ impl FileSystem {
         self.record_sizes(open, &mut content).await
     }
 
-    /// Tells the row size and mtime of the backing file, which has been synced since it was last written.
+    /// Records size and mtime of the backing file, which has been synced since it was last written.
     async fn record_sizes(&self, open: &OpenInode, content: &mut ContentState) -> Result<Outcome> {
         let file = {
-            // Taken alone, so no write is under way; the next one has to unsettle first, which waits for `content`. Also where
-            // the size is not taken: then the server may have taken this client for done.
+            // Locked exclusively, so no write is in progress. The next writer must mark the size stale first, which
+            // waits for `content`. Cleared even if the server does not accept the size: the server may still have
+            // counted this client as done.
             let mut backing = open.backing.write();
             self.files.outdated.note_reply(open.inode);
             backing.size_stale = false;
@@ -297,10 +300,10 @@ impl FileSystem {
                 }
                 Ok(if size_stale { Outcome::Later } else { Outcome::Done })
             }
-            // Removed, or changed by who will settle it.
+            // Removed, or changed by another client, which will record the size.
             Err(CallRefusal::Stale | CallRefusal::NotHere | CallRefusal::Moved { .. }) => Ok(Outcome::Done),
             Err(CallRefusal::Failure(failure)) if failure.errno == Errno::ESTALE => Ok(Outcome::Done),
-            // A client that speaks for one user, and had only looked at what another left: who writes it settles it.
+            // A client of a single user that had only read a file with a stale size: the next writer records it.
             Err(CallRefusal::Failure(failure)) if failure.errno == Errno::EBADF => Ok(Outcome::Done),
             Err(CallRefusal::WritersUnknown(wait)) => Ok(Outcome::NotYet(wait)),
             Err(refusal) => Err(refusal.into()),
@@ -308,12 +311,12 @@ impl FileSystem {
     }
 }
 
-/// Whether what the store refuses with it may go when its trouble is over.
+/// Whether the store's refusal with this errno may end when its trouble is over.
 fn may_pass(errno: Errno) -> bool {
     heals_soon(errno) || matches!(errno, Errno::ETIMEDOUT | Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)
 }
 
-/// Whether that may be in a moment, so that who syncs waits for it.
+/// Whether it may end shortly, so that a sync waits for it.
 fn heals_soon(errno: Errno) -> bool {
     errno == Errno::EIO
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use varve_env::disk::File;
 use varve_types::{Credentials, Errno, InodeId, SetAttributes, SetTime};
 
-/// Bytes copied at a time where the store does not copy by itself; also bounds how long a copy keeps others waiting.
+/// Bytes copied at a time where the store does not copy itself; also bounds how long a copy delays other calls.
 const COPY_BYTES: usize = 128 * 1024;
 
-/// Bytes that one `copy_range` copies at most: a copy of terabytes could not be interrupted. Callers ask again.
+/// Maximum bytes of one `copy_range`: a copy of terabytes could not be interrupted. Callers repeat the call.
 const COPY_RANGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 impl FileSystem {
@@ -33,7 +33,7 @@ impl FileSystem {
             return self.resize_through(&handle, caller, size, set).await;
         }
         if size > self.files.inline_limit() as u64 {
-            // What is inline has to be promoted first, which takes an open file; opening asks for the same right.
+            // Inline content must be promoted first, which requires an open file. The open checks the same permission.
             let flags = OpenFlags { mode: OpenMode::Write, ..OpenFlags::READ };
             let opened = self.open_cached(caller, inode, flags).await?;
             let resized = match self.files.handle(opened) {
@@ -42,7 +42,7 @@ impl FileSystem {
             };
             self.release(opened).await;
             return match resized {
-                // By then the handle is closed.
+                // The handle is closed by then.
                 Ok(_) => self.attributes_of(caller, inode).await,
                 failed => failed,
             };
@@ -56,7 +56,7 @@ impl FileSystem {
         }
     }
 
-    /// ftruncate(2): the descriptor is the right.
+    /// ftruncate(2): the descriptor grants the permission.
     async fn resize_through(
         &self,
         handle: &OpenHandle,
@@ -66,7 +66,7 @@ impl FileSystem {
     ) -> Result<NodeInfo> {
         let open = &handle.inode;
         if !caller.is_root() {
-            // Whoever opened it.
+            // Regardless of the user who opened it.
             Box::pin(self.drop_set_id_of_open(open, || caller.clone())).await?;
         }
         {
@@ -74,7 +74,8 @@ impl FileSystem {
             content.writer = handle.caller.clone();
             self.give_place(open, &mut content, u64::MAX).await?;
             if size > self.files.inline_limit() as u64 {
-                // At once with the length: a process that dies between the two would leave a new time on an old file.
+                // Promotes with the new length: a process that dies between two steps would leave a new time on an old
+                // file.
                 self.promote(open, &mut content, size).await?;
             }
             if let Some(inline) = &mut content.inline {
@@ -86,7 +87,7 @@ impl FileSystem {
                 file.set_len(size).map_err(|error| Failure::store("cannot resize a backing file", &error))?;
             }
         }
-        // A time of now is the resizing's own.
+        // A time of now is set by the resize itself.
         let mtime = set.mtime.filter(|mtime| *mtime != SetTime::Now);
         let rest = SetAttributes { size: None, mtime, ..set };
         if rest == SetAttributes::default() {
@@ -96,7 +97,7 @@ impl FileSystem {
         }
     }
 
-    /// truncate(2) of a file that is open here, by its path: the server checks the right and does it.
+    /// truncate(2) by path of a file that is open in this client: the server checks the permission and does it.
     async fn resize_at_server(
         &self,
         open: &Arc<OpenInode>,
@@ -111,7 +112,7 @@ impl FileSystem {
         self.open_node(open, &reply)
     }
 
-    /// fallocate(2): `mode` is its flags. `EOPNOTSUPP` for those that shift content.
+    /// fallocate(2) with its flags in `mode`. `EOPNOTSUPP` for flags that shift content.
     pub async fn allocate(&self, handle: Handle, mode: i32, offset: u64, length: u64) -> Result<()> {
         self.count(Operation::Allocate, async {
             let handle = self.files.handle(handle)?;
@@ -128,7 +129,7 @@ impl FileSystem {
             content.writer = handle.caller.clone();
             self.give_place(open, &mut content, u64::MAX).await?;
             if content.inline.is_some() {
-                // It may be longer or shorter by now than is known here.
+                // Another client may have made it longer or shorter.
                 self.catch_up(open, &mut content).await?;
             }
             let reached = if change.reaches_beyond_the_end() { end } else { 0 };
@@ -163,19 +164,19 @@ impl FileSystem {
         }
         if change.zeroes || extends {
             self.inline_changed(open, content).await?;
-            // As a length that is set: what is promised from here on outlives this process.
+            // Like an explicit length: the allocated space outlives this process.
             self.write_back(open, content).await?;
         }
         Ok(())
     }
 
-    /// Where the next data or hole at or after `offset` begins; `ENXIO` beyond the end.
+    /// The start of the next data or hole at or after `offset`; `ENXIO` beyond the end.
     pub async fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64> {
         self.count(Operation::Seek, async {
             let handle = self.files.handle(handle)?;
             let content = handle.inode.content.lock().await;
             if let Some(file) = handle.inode.file() {
-                // The position that this moves is nobody's: all I/O on backing files names its offset.
+                // This moves the file position, which no other code uses: all I/O on backing files passes its offset.
                 let from = match whence {
                     Whence::Data => SeekFrom::Data(offset),
                     Whence::Hole => SeekFrom::Hole(offset),
@@ -192,7 +193,7 @@ impl FileSystem {
         .await
     }
 
-    /// Bytes copied; fewer than asked for at the end of `from`, or where callers must ask again.
+    /// Returns the bytes copied: fewer than requested at the end of `from`, or where callers must repeat the call.
     pub async fn copy_range(
         &self,
         from: Handle,
@@ -203,7 +204,7 @@ impl FileSystem {
     ) -> Result<u64> {
         self.count(Operation::CopyRange, async {
             let (from, to) = (self.files.handle(from)?, self.files.handle(to)?);
-            // One that appends the kernel refuses.
+            // The kernel refuses a destination opened with O_APPEND.
             if !from.flags.readable() || !to.flags.writable() {
                 return Err(Errno::EBADF.into());
             }
@@ -220,7 +221,7 @@ impl FileSystem {
         .await
     }
 
-    /// Lets the store copy between two backing files; `None` where they are not both, or the store does not.
+    /// Lets the store copy between two backing files; `None` if one is not a backing file, or the store cannot copy.
     async fn copy_in_store(
         &self,
         from: &OpenHandle,
@@ -277,7 +278,7 @@ impl FileSystem {
     }
 }
 
-/// What fallocate(2)'s flags ask for.
+/// The operation that fallocate(2)'s flags select.
 #[derive(Clone, Copy)]
 struct FallocateMode {
     /// The size may grow.
@@ -296,13 +297,13 @@ impl FallocateMode {
         match mode & !KEEP {
             0 => Ok(FallocateMode { extends, zeroes: false, punches: false }),
             ZERO => Ok(FallocateMode { extends, zeroes: true, punches: false }),
-            // A hole never changes the size, and callers must say so.
+            // A hole never changes the size, and callers must set KEEP_SIZE.
             PUNCH if !extends => Ok(FallocateMode { extends: false, zeroes: true, punches: true }),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 
-    /// Whether space beyond the end is asked for, even if the size stays.
+    /// Whether space beyond the end is allocated, even if the size stays.
     fn reaches_beyond_the_end(&self) -> bool {
         !self.punches
     }
@@ -332,7 +333,7 @@ fn copy_between(from: &File, from_offset: u64, to: &File, to_offset: u64, length
 
 fn store_error(what: &str, error: std::io::Error) -> Failure {
     match error.raw_os_error() {
-        // These are answers, not trouble.
+        // These are regular results, not failures of the store.
         Some(libc::ENXIO) => Errno::ENXIO.into(),
         Some(libc::EOPNOTSUPP) => Errno::EOPNOTSUPP.into(),
         _ => Failure::store(&format!("{what} on a backing file failed"), &error),

@@ -1,29 +1,29 @@
-//! Large files that are written from one end to the other go to the disk while they are written, instead of all at
-//! once when they are synced or the kernel is short of memory: the one who writes and the disk then work at the same
-//! time. What is handed over so is no more durable than what is not: only fsync waits for it.
+//! Starts writeback of large files that are written sequentially while they are being written, instead of all at once
+//! at the sync or when the kernel is short of memory: writer and disk then work in parallel. Data in writeback is no
+//! more durable than other data: only fsync waits for it.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use varve_env::disk::File;
 
-/// Bytes that were written one after the other before they are handed over: enough for the disk to take them in large
-/// pieces, and files that are smaller, which may not live long, are left to the kernel.
+/// Sequentially written bytes per window: enough for the disk to take them in large pieces. Smaller files, which may
+/// not live long, are left to the kernel.
 const WINDOW: u64 = 8 * 1024 * 1024;
 
-/// Windows that wait to be handed over. Where the disk is slower than those who write, the kernel does the rest.
+/// Windows in the queue. If the disk is slower than the writers, the kernel writes the rest back.
 const WINDOWS_MAX: usize = 16;
 
-/// How far a file has been written without a gap.
+/// The extent of a file that was written without a gap.
 #[derive(Debug, Default)]
 pub(crate) struct SequentialRun {
-    /// From where on nothing was handed over.
+    /// Start of the bytes whose writeback was not started.
     from: u64,
     end: u64,
 }
 
 impl SequentialRun {
-    /// `len` bytes were written at `offset`. A window that is full, as offset and length.
+    /// Records a write of `len` bytes at `offset`. Returns a full window as offset and length.
     pub fn wrote(&mut self, offset: u64, len: u64) -> Option<(u64, u64)> {
         if offset != self.end {
             self.from = offset;
@@ -40,7 +40,7 @@ impl SequentialRun {
 #[derive(Default)]
 struct WriteBehindQueue {
     windows: VecDeque<(Arc<File>, u64, u64)>,
-    /// A thread takes from it.
+    /// A thread serves the queue.
     attended: bool,
     stopped: bool,
 }
@@ -51,7 +51,7 @@ struct WriteBehindShared {
     changed: Condvar,
 }
 
-/// Hands windows to the disk, on a thread that begins with the first of them.
+/// Starts writeback of windows, on a thread that is spawned for the first one.
 #[derive(Default)]
 pub(crate) struct WriteBehind(Arc<WriteBehindShared>);
 
@@ -95,7 +95,7 @@ fn attend(shared: &WriteBehindShared) {
                 shared.changed.wait(&mut queue);
             }
         };
-        // Whoever syncs the file is told of what went wrong, by the kernel.
+        // The kernel reports the error to the caller that syncs the file.
         if let Err(error) = file.begin_writing(offset, len) {
             tracing::debug!(%error, "a window could not be handed to the disk");
         }
@@ -108,7 +108,7 @@ mod tests {
 
     const MIB: u64 = 1024 * 1024;
 
-    /// Promise: windows follow each other without gap or overlap while writes do; a jump begins anew.
+    /// Promise: windows follow each other without gap or overlap while the writes do; a jump starts a new window.
     #[test]
     fn write_back_windows_follow_sequential_writes() {
         let mut stream = SequentialRun::default();

@@ -18,7 +18,8 @@ fn entry(text: &str) -> Locator {
 
 const ROW: Locator = Locator::Inode { inode: FILE.0 };
 
-/// Promise: a file is asked for by the name it was last seen under, and by its row once it has one or none is known.
+/// Promise: a file is located by the name under which it was last seen, and by its row once it has one or no name is
+/// known.
 #[test]
 fn locator_follows_rename() {
     let inodes = Inodes::default();
@@ -33,8 +34,8 @@ fn locator_follows_rename() {
     assert_eq!(inodes.locator(FILE), ROW);
 }
 
-/// Promise: what a name means by now, seen before the answer to the call that took it from another file, is still found
-/// by it.
+/// Promise: if a name was seen with its new inode before the reply to the call that took it from another file, the name
+/// still leads to the new inode.
 #[test]
 fn newer_observation_wins() {
     let inodes = Inodes::default();
@@ -46,7 +47,7 @@ fn newer_observation_wins() {
     assert!(matches!(inodes.locator(newer), Locator::Entry { .. }));
 }
 
-/// Promise: renaming an open file moves its attributes to an inode row, so it is asked for there.
+/// Promise: renaming an open file moves its attributes to an inode row, where the client then locates it.
 #[test]
 fn renamed_open_file_is_located_by_inode() {
     let inodes = Inodes::default();
@@ -57,7 +58,7 @@ fn renamed_open_file_is_located_by_inode() {
     assert_eq!(inodes.name(FILE), Some((DIRECTORY, name("b"))));
 }
 
-/// Promise: an inode is kept while it has lookups or handles, and nothing of it afterwards.
+/// Promise: an inode is kept while it has lookups or handles, and completely dropped afterwards.
 #[test]
 fn unreferenced_inode_is_forgotten() {
     let inodes = Inodes::default();
@@ -72,7 +73,7 @@ fn unreferenced_inode_is_forgotten() {
     assert!(inodes.names.iter().all(|stripe| stripe.lock().is_empty()));
 }
 
-/// Promise: a name that now means another file does not lead to the old one, whichever is forgotten first.
+/// Promise: a name that now refers to another file does not lead to the old one, whichever is forgotten first.
 #[test]
 fn reused_name_refers_to_new_file() {
     let inodes = Inodes::default();
@@ -82,7 +83,7 @@ fn reused_name_refers_to_new_file() {
     assert_eq!(inodes.at(DIRECTORY, &name("a")), Some(InodeId(21)));
 }
 
-/// Promise: that a directory is on disk is known only of the name under which it was synced.
+/// Promise: a directory is known to be on disk only under the name under which it was synced.
 #[test]
 fn durability_is_per_name() {
     let inodes = Inodes::default();
@@ -95,8 +96,8 @@ fn durability_is_per_name() {
     assert!(!inodes.is_durable(FILE));
 }
 
-/// Promise: a directory that is in one which was moved is not known to be found there after a loss of power, not even where the move
-/// came while it was being synced.
+/// Promise: if an ancestor of a directory was moved, the directory is not known to be durable, even if the move
+/// happened during its sync.
 #[test]
 fn directory_move_clears_durability_below() {
     let inodes = Inodes::default();

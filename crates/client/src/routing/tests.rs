@@ -11,7 +11,7 @@ fn map_with(indexes: &[u16]) -> WireMap {
     WireMap::from(&map)
 }
 
-/// Promise: an unknown directory is at its home; a learned map decides; maps are merged, not replaced.
+/// Promise: an unknown directory is at its home shard; a learned map decides; maps are merged, not replaced.
 #[test]
 fn maps_are_merged() {
     let routing = Routing::new(shards());
@@ -27,7 +27,7 @@ fn maps_are_merged() {
     assert_eq!(routing.shard_of(directory, hash), expected);
 }
 
-/// Promise: a map that is not of this volume is not believed.
+/// Promise: a map that is not of this volume is rejected.
 #[test]
 fn unsound_maps_are_refused() {
     let routing = Routing::new(shards());
@@ -36,7 +36,7 @@ fn unsound_maps_are_refused() {
     assert_eq!(routing.map(InodeId::ROOT).len(), 1);
 }
 
-/// Promise: the maps kept are bounded, and one that is in use survives others' coming and going.
+/// Promise: the number of maps is bounded, and a map in use survives the eviction of others.
 #[test]
 fn maps_in_use_are_kept() {
     let routing = Routing::new(shards());

@@ -4,7 +4,7 @@ fn session() -> ClientSession {
     ClientSession::new(SessionId(7), ShardCount::new(4).unwrap())
 }
 
-/// Promise: slots rise from 1, carry one call at a time, and number their calls from 1.
+/// Promise: slots are numbered from 1, carry one call at a time, and number their calls from 1.
 #[test]
 fn slots_are_lanes_of_one_call() {
     let session = session();
@@ -18,7 +18,8 @@ fn slots_are_lanes_of_one_call() {
     assert_eq!(session.begin().id().slot, 2, "the slot used last is used next");
 }
 
-/// Promise: a file that is opened again while its release waits is not released; one that is being told must wait.
+/// Promise: a file that is opened again while its release is pending is not released; if the release is in flight, the
+/// open must wait.
 #[test]
 fn release_can_be_cancelled_until_sent() {
     let session = session();
@@ -34,7 +35,8 @@ fn release_can_be_cancelled_until_sent() {
     assert_eq!(session.take_back(InodeId(5)), TakenBack::Nothing);
 }
 
-/// Promise: of a file that the server may yet come to have as open, it hears when it has, and not if it is opened here until then.
+/// Promise: the release of a file that the server may still open is sent when the open is over, and not if this client
+/// opens the file before.
 #[test]
 fn a_release_waits_until_the_open_is_over() {
     let session = session();
@@ -50,7 +52,7 @@ fn a_release_waits_until_the_open_is_over() {
     assert_eq!(session.releases_to_send(ShardId(2)), [5]);
 }
 
-/// Promise: a release that was told in a request without an answer is told again.
+/// Promise: a release in a request without a reply is sent again.
 #[test]
 fn unconfirmed_release_is_sent_again() {
     let session = session();
@@ -60,7 +62,7 @@ fn unconfirmed_release_is_sent_again() {
     assert_eq!(session.releases_to_send(ShardId(2)), [5]);
 }
 
-/// Promise: a request carries a bounded number of releases, and the rest is not forgotten.
+/// Promise: a request carries a bounded number of releases, and the rest stays pending.
 #[test]
 fn releases_are_sent_in_batches() {
     let session = session();

@@ -1,8 +1,8 @@
-//! The transport over sockets: the calling thread writes its request and blocks until the response is there, so a future
-//! of this transport is ready whenever it is polled. Where threads [attend](crate::reactor), none waits for the
-//! response to an [asynchronous operation](crate::async_ops): they look for it. Each worker has a pool of idle
-//! connections, last used first used: in practice a connection a calling thread, or one for each asynchronous operation
-//! under way.
+//! The transport over sockets: the calling thread writes its request and blocks until the response is there, so a
+//! future of this transport is ready at its first poll. With [reactor threads](crate::reactor), no thread blocks for
+//! the response to an [asynchronous operation](crate::async_ops); the reactor polls for it. Each worker has a pool of
+//! idle connections, used last in, first out: in practice one connection per calling thread, or one per asynchronous
+//! operation in progress.
 
 mod awaited;
 mod pool;
@@ -28,14 +28,14 @@ use varve_proto::handshake::{KeyId, VolumeKey, Welcome, WorkerAddress};
 use varve_proto::{CallId, Request, Response};
 use varve_types::{SessionId, VolumeSettings};
 
-/// How long the answer to a call that changes several shards is looked for: it takes its turn at each, behind those of other
-/// callers (`docs/internals/performance-findings.md`, "Waiting and waking").
+/// How long to spin for the reply to a call that changes several shards: at each shard it queues behind the calls of
+/// other clients (`docs/internals/performance-findings.md`, "Waiting and waking").
 const SPIN_TIME_OVER_SHARDS: Duration = Duration::from_micros(300);
 
-/// The pools of one found server.
+/// The connection pools of one found server.
 struct Pools {
     found: u64,
-    /// The number that the server has given itself.
+    /// The number by which the server identifies itself.
     number: u64,
     reach: Reach,
     workers: Vec<Arc<Pool>>,
@@ -45,7 +45,7 @@ pub struct BlockingTransport {
     store: VolumeDir,
     shards: u16,
     identity: Identity,
-    /// TCP was asked for, also on the server's host.
+    /// The user requested TCP, also on the server's host.
     tcp: bool,
     clock: Arc<dyn Clock>,
     reactor: Arc<Reactor>,
@@ -104,7 +104,8 @@ impl BlockingTransport {
         let now = self.clock.monotonic();
         let pool = |(worker, address)| Arc::new(Pool::new(worker, address, now));
         let workers: Vec<Arc<Pool>> = workers.into_iter().enumerate().map(pool).collect();
-        // The worker that was asked is the first of the record; the welcome lists them in the same order.
+        // The worker that accepted the handshake is the first of the record; the welcome lists the workers in the same
+        // order.
         workers[0].give_back(connection);
         *self.current.write() = Some(Arc::new(Pools { found, number, reach, workers }));
         Ok(Arc::new(server))
@@ -118,7 +119,7 @@ impl BlockingTransport {
         Ok(Reach { local: record.is_of_this_boot(), tcp: self.tcp, owner })
     }
 
-    /// Why there is no connection to the server of `record`.
+    /// The error for a failed connection to the server of `record`.
     fn unreached(&self, record: &ServerRecord, error: &io::Error) -> FindError {
         let root = printable_path(self.store.root());
         let process = format!("{} on {}", record.process(), printable(&record.host));
@@ -193,11 +194,11 @@ impl BlockingTransport {
     ) -> Result<Response, CallError> {
         let (pools, pool) = self.pool(server, worker)?;
         let Some(mut connection) = pool.take() else {
-            // The thread that waits for the connection may wait for the answer.
+            // The thread that waits for the connection may also wait for the reply.
             let whole = async { self.call_on(self.open(&pools, &pool)?, &pool, request, deadline) };
             return async_ops::waiting(whole).await;
         };
-        // Nothing else is under way there, so the kernel has room for it.
+        // No other request is in flight on this connection, so the kernel has room for this one.
         connection.send_and_go(request).map_err(unsent)?;
         self.awaited.answer(connection, pool, request.id, deadline).await
     }
@@ -206,7 +207,7 @@ impl BlockingTransport {
         let mut connection = ServerConnection::open(&pool.address, pools.reach).map_err(|error| lost(&error))?;
         let welcome = connection.shake_hands(&self.identity, pool.worker, &*self.clock);
         match welcome.map_err(|error| CallError::Lost(error.to_string()))? {
-            // It has taken the other's place at this address, and is to hear first of what is open here.
+            // It replaced the other server at this address, and must first learn which files are open here.
             Welcome::Accepted { server, .. } if server != pools.number => {
                 Err(CallError::Lost("another server has taken its place".into()))
             }
@@ -245,7 +246,7 @@ impl Transport for BlockingTransport {
         request: &'a Request,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Response, CallError>> {
-        // An asynchronous operation that has a thread of its own may wait there.
+        // An asynchronous operation that has a thread of its own may block.
         match async_ops::brings() && self.reactor.is_kept() {
             true => self.call_of_async_op(server, worker, request, deadline).boxed(),
             false => ready(self.call_blocking(server, worker, request, deadline)).boxed(),

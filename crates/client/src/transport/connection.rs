@@ -1,5 +1,5 @@
-//! One blocking connection to a worker: the handshake, then one request and its response at a time, through memory while
-//! both sides look (`varve_env::shm_slot`), else by the socket.
+//! One blocking connection to a worker: the handshake, then one request and its response at a time. Messages go through
+//! shared memory while both sides poll (`varve_env::shm_slot`), and else through the socket.
 
 #![expect(clippy::disallowed_types, reason = "this is where the client's sockets are")]
 
@@ -24,27 +24,27 @@ use varve_env::spin::{SpinBudget, SpinWait};
 use varve_proto::frame;
 use varve_proto::handshake::WorkerAddress;
 
-/// A worker of the same host or network takes a connection within this time or is not there.
+/// A worker on the same host or network accepts a connection within this time, or is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server allows itself as much for the whole handshake.
+/// The server uses the same timeout for the whole handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a waiting thread looks at its deadline. It bounds nothing else: a broken connection is noticed at once.
+/// How often a waiting thread checks its deadline. A broken connection is noticed at once, independently of this.
 pub(super) const WAIT_SLICE: Duration = Duration::from_secs(1);
 
-/// A host that has vanished does not close its connections: TCP asks after so long without a word, and gives up
-/// unacknowledged data after as long.
+/// A host that has vanished does not close its connections: TCP sends keepalive probes after this time, and gives up
+/// unacknowledged data after the same time.
 const TCP_SILENCE: Duration = Duration::from_secs(20);
 
-/// Looks into a shared-memory slot after which the socket is asked, too: a server that is killed says nothing in
-/// memory.
+/// Number of polls of a shared-memory slot after which the socket is polled, too: a killed server leaves no mark in the
+/// slot.
 const SOCKET_EVERY: u32 = 16;
 
-/// Room for most responses; larger ones make the buffer grow.
+/// Large enough for most responses; larger ones grow the buffer.
 const INPUT_BYTES: usize = 16 * 1024;
 
-/// Buffers that grew beyond this (large listings, inline files) are given back after the call.
+/// Buffers that grew beyond this (large listings, inline files) are freed after the call.
 const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
 enum SocketStream {
@@ -54,23 +54,23 @@ enum SocketStream {
 
 pub(super) struct ServerConnection {
     stream: SocketStream,
-    /// Once the server has shared it.
+    /// Set once the server has shared it.
     shm_slot: Option<ClientSide>,
     input: Vec<u8>,
     output: Vec<u8>,
     spin_budget: SpinBudget,
-    /// For the answer to what was sent last, if it is to be looked for.
+    /// Spins for the reply to the last request, if spinning is enabled.
     spin: Option<SpinWait>,
-    /// Looks at hand.
+    /// Number of polls without blocking.
     spins: u32,
-    /// The longest wait for bytes before [`ServerConnection::receive`] asks whether to give up.
+    /// The longest wait for bytes before [`ServerConnection::receive`] calls `give_up`.
     wait: Duration,
-    /// The longest message that is taken: less of a server that has proved nothing yet.
+    /// The longest message that is accepted: smaller before the server is authenticated.
     message_bytes_max: usize,
 }
 
 impl ServerConnection {
-    /// Connects to `address`; a server behind a Unix socket has been seen to be root's or the store's owner's.
+    /// Connects to `address`. Accepts a peer of a Unix socket only if it runs as root or as the store's owner.
     pub fn open(address: &WorkerAddress, reach: Reach) -> io::Result<ServerConnection> {
         let stream = match dial::dial(address, reach)? {
             Dialled::Unix(stream) => SocketStream::Unix(stream),
@@ -90,13 +90,13 @@ impl ServerConnection {
         })
     }
 
-    /// Writes one message. `spin`: for how long its answer is looked for before the thread sleeps.
+    /// Writes one message. `spin`: how long the thread spins for the reply before it sleeps.
     pub fn send<M: serde::Serialize>(&mut self, message: &M, spin: Duration) -> io::Result<()> {
         self.spin = self.spin_budget.spin_for(spin);
         self.write(message)
     }
 
-    /// Writes one message, whose answer is looked for with [`ServerConnection::receive_at_hand`].
+    /// Writes one message, whose reply [`ServerConnection::receive_at_hand`] polls for.
     pub fn send_and_go<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
         self.spin = Some(SpinWait::begin(Duration::MAX));
         self.write(message)
@@ -116,8 +116,8 @@ impl ServerConnection {
         written
     }
 
-    /// Waits for one message; asks `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up. `sleeps`: called
-    /// before the thread does so.
+    /// Waits for one message; calls `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up. `sleeps`
+    /// is called before the thread sleeps.
     pub fn receive<M: serde::de::DeserializeOwned>(
         &mut self,
         give_up: impl Fn() -> bool,
@@ -141,7 +141,7 @@ impl ServerConnection {
         }
     }
 
-    /// The message that is there; `None`: it is not, or not all of it.
+    /// Returns a message that has arrived; `None` if it has not arrived completely.
     pub fn receive_at_hand<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         loop {
             let mut read = self.read_at_hand();
@@ -164,7 +164,7 @@ impl ServerConnection {
         }
     }
 
-    /// What was read, once it is a whole message.
+    /// Returns the message in the buffer, if it is complete.
     fn received<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let Some((message, len)) = frame::take(&self.input).map_err(io::Error::other)? else { return Ok(None) };
         if len != self.input.len() {
@@ -175,7 +175,7 @@ impl ServerConnection {
         Ok(Some(message))
     }
 
-    /// Reads what there is. The first bytes of a message are looked for before the thread sleeps.
+    /// Reads available bytes. Spins for the first bytes of a message before the thread sleeps.
     fn read_patiently(&mut self, sleeps: &impl Fn()) -> io::Result<usize> {
         if let Some(mut spin) = self.spin.take() {
             loop {
@@ -202,7 +202,7 @@ impl ServerConnection {
         self.read_some(RecvFlags::DONTWAIT)
     }
 
-    /// Reads what is there without waiting, from where it comes while this thread looks.
+    /// Reads available bytes without blocking, from the source that is used while this thread spins.
     fn read_at_hand(&mut self) -> io::Result<usize> {
         match self.shm_slot.as_ref().map(|shm_slot| (shm_slot, shm_slot.answer())) {
             Some((_, SlotReply::Awaited)) => Err(io::ErrorKind::WouldBlock.into()),
@@ -211,7 +211,7 @@ impl ServerConnection {
                 let body = self.input.first_chunk().map(|header| frame::body_len(header).map_err(io::Error::other));
                 match body.transpose()?.is_some_and(|body| frame::HEADER_BYTES + body <= self.input.len()) {
                     true => Ok(self.input.len()),
-                    // The rest would not come.
+                    // The rest would not arrive.
                     false => Err(io::Error::other("the server answers with part of a message")),
                 }
             }
@@ -219,8 +219,8 @@ impl ServerConnection {
         }
     }
 
-    /// Sleeps until there are bytes. Not in recv(2): a thread that waits there on a Unix socket is also woken when the
-    /// peer takes what was sent before.
+    /// Sleeps until there are bytes. It uses poll(2), because a thread that waits in recv(2) on a Unix socket is also
+    /// woken when the peer reads what was sent before.
     fn wait_for_bytes(&self) -> io::Result<()> {
         let mut watched = [match &self.stream {
             SocketStream::Unix(stream) => PollFd::new(stream, PollFlags::IN),
@@ -244,7 +244,8 @@ impl ServerConnection {
                 }
                 frame::HEADER_BYTES + body - held
             }
-            // In the handshake no byte more: the next message may follow at once, or a record.
+            // During the handshake it reads no byte beyond the message, because the next message, or a record, may
+            // follow at once.
             None if self.message_bytes_max < frame::FRAME_BYTES_MAX => frame::HEADER_BYTES - held,
             None => INPUT_BYTES,
         };
@@ -261,7 +262,8 @@ impl ServerConnection {
         }
     }
 
-    /// `wait`: see the field of that name. What is sent and not taken for as long as a handshake may take is given up.
+    /// `wait`: see the field of that name. Sent data that the peer does not accept within the handshake timeout is
+    /// given up.
     fn set_timeouts(&mut self, wait: Duration) -> io::Result<()> {
         self.wait = wait;
         match &self.stream {
@@ -271,7 +273,7 @@ impl ServerConnection {
     }
 }
 
-/// Appends what has come to `input`, `wanted` bytes at most.
+/// Appends available bytes to `input`, at most `wanted`.
 fn receive_at_most(socket: impl AsFd, input: &mut Vec<u8>, wanted: usize, flags: RecvFlags) -> io::Result<usize> {
     let held = input.len();
     input.resize(held + wanted, 0);

@@ -1,6 +1,6 @@
-//! The transport to a server in this very process: a request is handed to its worker as it is, and the calling thread
-//! waits until the worker's thread has laid the answer down. Of an [asynchronous operation](crate::async_ops) no thread
-//! waits: the worker's takes it up with the answer.
+//! The transport to a server in the same process: a request is passed to its worker as it is, and the calling thread
+//! waits until the worker's thread has stored the reply. No thread waits for an [asynchronous
+//! operation](crate::async_ops): the worker's thread resumes it with the reply.
 
 use super::reply_slot::ReplySlot;
 use super::{CallError, FindError, FoundServer, Transport};
@@ -21,12 +21,12 @@ use varve_proto::handshake::Purpose;
 use varve_proto::{Request, Response};
 use varve_types::SessionId;
 
-/// How often a waiting thread looks at its deadline.
+/// How often a waiting thread checks its deadline.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
 
-/// A server in this process, as whoever started it hands it in.
+/// A server in this process, which the caller has started.
 pub trait InProcessServer: Send + Sync {
-    /// Begins the session; the error is why the server does not want it.
+    /// Begins the session; the error is the reason of the server's refusal.
     fn join(&self, session: SessionId, purpose: Purpose) -> Result<Box<dyn InProcessSession>, String>;
 }
 
@@ -36,9 +36,9 @@ pub trait InProcessSession: Send + Sync {
     fn owners(&self) -> Vec<u16>;
     fn workers(&self) -> usize;
     fn embedded(&self) -> bool;
-    /// A worker will be asked something soon: it may stay awake for that. Waits for nothing.
+    /// Announces that a worker will get a request soon: it may keep polling. Does not block.
     fn rouse(&self, worker: usize);
-    /// Has a worker answer. `answered` is called once, on any thread, or dropped where there will be no answer.
+    /// Passes a request to a worker. `answered` is called once, on any thread, or dropped if there will be no reply.
     fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>);
 }
 
@@ -48,14 +48,15 @@ pub struct InProcessTransport {
     purpose: Purpose,
     clock: Arc<dyn Clock>,
     in_process_session: Mutex<Option<Arc<dyn InProcessSession>>>,
-    /// Of the threads that wait: they are alike.
+    /// Shared by all waiting threads.
     spin_budget: Mutex<SpinBudget>,
     awaited: Awaiteds,
-    /// The worker asked last.
+    /// The worker that was used last.
     last: AtomicUsize,
 }
 
-/// Answers that no thread waits for, by number, and until when they are waited for: for whoever looks at the clock.
+/// Replies without a waiting thread, by number, with their deadlines, which the driver of asynchronous operations
+/// checks.
 #[derive(Default)]
 struct Awaiteds {
     made: AtomicU64,
@@ -84,7 +85,7 @@ impl InProcessTransport {
 
     fn find_blocking(&self, found: u64) -> Result<Arc<FoundServer>, FindError> {
         let mut in_process_session = self.in_process_session.lock();
-        // The session's old seat goes first: two would be two connections of it.
+        // The old session is dropped first: otherwise the server would have two connections of it.
         *in_process_session = None;
         let joined = self.in_process_server.join(self.session, self.purpose).map_err(FindError::Refused)?;
         let (owners, workers, embedded) = (joined.owners(), joined.workers(), joined.embedded());
@@ -92,7 +93,7 @@ impl InProcessTransport {
         Ok(Arc::new(FoundServer { found, owners, workers, embedded }))
     }
 
-    /// Hands a request to its worker; where the answer will be laid down, for `waker` if nobody waits.
+    /// Passes a request to its worker. Returns the reply slot; `waker` is woken if no thread waits.
     fn ask(&self, worker: usize, request: &Request, waker: Option<Waker>) -> Result<Arc<ReplySlot>, CallError> {
         let Some(in_process_session) = self.in_process_session.lock().clone() else {
             return Err(CallError::Lost("it was closed".into()));
@@ -117,7 +118,7 @@ impl InProcessTransport {
         }
     }
 
-    /// Looks for the answer for a short while, as far as that has been of use.
+    /// Spins for the reply for a short time, within the spin budget.
     fn spin(&self, place: &ReplySlot) {
         let Some(mut spin) = self.spin_budget.lock().spin() else { return };
         loop {
@@ -175,7 +176,7 @@ impl Transport for InProcessTransport {
     }
 }
 
-/// A call of an asynchronous operation.
+/// A pending call of an asynchronous operation.
 struct PendingCall<'a> {
     awaited: &'a Awaiteds,
     number: u64,
@@ -189,7 +190,7 @@ impl<'a> PendingCall<'a> {
         request: &Request,
         deadline: Instant,
     ) -> Result<PendingCall<'a>, CallError> {
-        // The worker's inbox may be full.
+        // The worker's inbox may be full, which blocks.
         async_ops::own_thread().await;
         let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
         let place = transport.ask(worker, request, Some(waker))?;
@@ -214,7 +215,7 @@ impl Drop for PendingCall<'_> {
     }
 }
 
-/// The right to lay the answer down; dropped unused, there will be none.
+/// The right to store the reply; if it is dropped unused, there will be no reply.
 struct Laying(Arc<ReplySlot>);
 
 impl Laying {
@@ -237,7 +238,7 @@ mod tests {
     use varve_proto::handshake::Purpose;
     use varve_proto::{Call, CallId, Reply, WireCredentials};
 
-    /// Answers, says nothing, or forgets the question, by the worker that is asked.
+    /// A test server that replies, never replies, or drops the request, depending on the worker.
     struct Moody(Mutex<Vec<Answered>>);
 
     type Answered = Box<dyn FnOnce(Response) + Send>;
@@ -288,7 +289,7 @@ mod tests {
         Request { id, shard: 0, credentials, released: Vec::new(), call: Call::Sync }
     }
 
-    /// Promise: a call ends with its answer, with its deadline, or when there will be no answer.
+    /// Promise: a call ends with its reply, at its deadline, or when there will be no reply.
     #[test]
     fn blocking_call_completes() {
         let clock = Arc::new(RealClock::new());
@@ -304,7 +305,7 @@ mod tests {
         assert!(matches!(ask(0), Err(CallError::Lost(_))));
     }
 
-    /// Promise: so does a call that no thread waits for.
+    /// Promise: the same holds for a call without a waiting thread.
     #[test]
     fn async_call_completes() {
         let clock = Arc::new(RealClock::new());

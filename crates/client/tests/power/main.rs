@@ -1,14 +1,15 @@
-//! The power fails at every point of what a program does through the client library: rows and the bytes of large files
-//! together (`varve_env::power_loss`). docs/semantics.md, "What survives which event".
+//! Simulates a power failure at every point of a program that uses the client library: rows and the bytes of large
+//! files together (`varve_env::power_loss`). docs/semantics.md, "What survives which event".
 //!
-//! A sequence of steps runs once, recorded, in one process with its server. For points of the record and several fates of
-//! what was not synced, the volume that the disk may hold is served again, and what a client finds is compared with the
-//! [`model`]: all that was synced, and of the rest the names and small files after some prefix of the steps; a large file
-//! has, byte by byte, what was in it at some step since it was synced last, and a size of then. It reads without an error to
-//! that size, takes more bytes, and `fsck` finds the volume sound.
+//! A sequence of steps runs once, recorded, in one process with its server. For points of the record, and for several
+//! fates of the unsynced data, the volume that the disk may hold is served again, and the state that a client finds is
+//! compared with the [`model`]. All synced data must be there, and of the rest the names and small files after some
+//! prefix of the steps. Each byte of a large file is one that it had at some step since it was last synced, and its
+//! size is one from that time. The file must be readable without an error up to that size, accept more bytes, and
+//! `fsck` must find the volume sound.
 //!
-//! A seed gives the steps, the points and the fates. The order in which the threads of the server reach the disk is the
-//! machine's, so a failure keeps the directory that failed, which replays it exactly.
+//! A seed determines the steps, the points and the fates. The order in which the threads of the server reach the disk
+//! depends on the machine, so a failed test keeps its directory, which replays the failure exactly.
 
 mod model;
 mod scene;
@@ -27,9 +28,10 @@ fn soak() -> bool {
     std::env::var_os("VARVE_SOAK").is_some()
 }
 
-/// What one step after another does to a file that both know, at every point of the last ones.
+/// Sequences of steps on files whose state is known; power is lost at the points of each sequence.
 const SEQUENCES: &[&[Step]] = &[
-    // A large file that was closed and settled, then written, appended to and cut without being synced.
+    // A large file that was closed and whose size was recorded; then it is written, appended to and truncated without a
+    // sync.
     &[Write(A, 0, 9000), RecordSize, Append(A, 6000)],
     &[Write(A, 0, 9000), RecordSize, Sync, Write(A, 3000, 2000), RecordSize],
     &[Write(A, 0, 20_000), Sync, RecordSize, Cut(A, 5000), RecordSize],
@@ -39,12 +41,12 @@ const SEQUENCES: &[&[Step]] = &[
     &[Write(A, 0, 3000), Fsync(A), Append(A, 6000), RecordSize],
     &[Write(A, 0, 3000), Append(A, 6000), Fsync(A), Cut(A, 100)],
     &[Write(A, 0, 500), Sync, Cut(A, 30_000), RecordSize],
-    // As editors save: beside, synced, over the old one.
+    // As editors save: write beside, sync, rename over the old file.
     &[Write(A, 0, 9000), Sync, Write(B, 0, 12_000), Fsync(B), Rename(B, A)],
     &[Write(A, 0, 9000), RecordSize, Sync, Write(B, 0, 100), Fsync(B), Rename(B, A), Write(A, 50, 8000)],
     &[Write(A, 0, 9000), RecordSize, Rename(A, C), Append(C, 5000), RecordSize, Remove(C)],
     &[Write(A, 0, 6000), Link(A, D), RecordSize, Append(D, 6000), Remove(A), RecordSize, Fsync(D)],
-    // What the row knows to be on disk at least is raised by fsync, and lowered before the file is cut.
+    // fsync raises the minimum size in the row; a truncation lowers it before it cuts the file.
     &[
         Write(A, 0, 9000),
         RecordSize,
@@ -77,7 +79,7 @@ fn files_are_what_posix_allows_at_every_point() {
     in_parallel(SEQUENCES, |number, steps| tally.add(try_sequence(&scene, steps, number % stride, stride, seeds)));
 }
 
-/// Random sequences, of one shard, whose log is one order, and of several.
+/// Random sequences, with one shard, whose log is one order, and with several.
 #[test]
 fn files_are_what_posix_allows_after_random_steps() {
     let scenes = [Scene::new(1), Scene::new(4)];
@@ -94,7 +96,7 @@ fn files_are_what_posix_allows_after_random_steps() {
     });
 }
 
-/// Loses power at every so-many-th point of `steps`; the number of states that were tried.
+/// Loses power at every `stride`-th point of `steps`; returns the number of states that were tried.
 fn try_sequence(scene: &Scene, steps: &[Step], skipped: usize, stride: usize, seeds: u64) -> usize {
     let run = scene.run(steps);
     let points: Vec<usize> = (0..=run.history.points()).filter(|point| run.history.is_change(*point)).collect();
@@ -132,7 +134,7 @@ fn in_parallel<T: std::marker::Sync>(items: &[T], work: impl Fn(usize, &T) + std
     });
 }
 
-/// How much was tried, told at the end.
+/// Counts the states that were tried, and prints the count at the end.
 struct Tally(&'static str, Instant, AtomicUsize, AtomicUsize);
 
 impl Tally {

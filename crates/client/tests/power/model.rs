@@ -1,4 +1,4 @@
-//! What there is after each action of a run, and what may be found when the power fails.
+//! The state after each action of a run, and the states that may be found after a power failure.
 
 use super::steps::Path;
 use std::collections::BTreeMap;
@@ -7,11 +7,11 @@ use varve_types::InodeId;
 
 pub const INLINE_LIMIT: usize = 4096;
 
-// Marks: a number of actions and what became of them.
+// Marks: the number of an action plus its state.
 pub const BEGUN: u64 = 1000;
 pub const SYNCED: u64 = 2000;
 
-/// Numbers of actions at a point. What is done in one shard and synced is all there.
+/// Numbers of actions at a point. Actions in one shard that were synced are completely there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CompletedActions {
     pub synced: usize,
@@ -34,11 +34,11 @@ impl CompletedActions {
 
 #[derive(Clone, Default)]
 struct ModelFile {
-    /// After which action it had which content.
+    /// Its contents, each with the action after which it had it.
     versions: Vec<(usize, Vec<u8>)>,
     /// Actions that have synced it.
     synced: Vec<usize>,
-    /// From which action on its content is in a backing file.
+    /// The first action after which its content is in a backing file.
     large_from: Option<usize>,
 }
 
@@ -46,7 +46,7 @@ type Names = BTreeMap<Path, usize>;
 
 #[derive(Clone)]
 pub struct FileModel {
-    /// What the names mean after each action, none included: numbers of files.
+    /// The names after each action, starting with none: numbers of files.
     names: Vec<Names>,
     files: Vec<ModelFile>,
     /// Actions that have synced everything.
@@ -55,7 +55,7 @@ pub struct FileModel {
     pub one_order: bool,
 }
 
-/// What was found behind a name.
+/// The inode and content found under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundContent {
     pub inode: InodeId,
@@ -80,7 +80,7 @@ impl FileModel {
         self.names.len()
     }
 
-    // What an action does; each ends one.
+    // The effects of actions; each function ends one action.
 
     pub fn nothing(&mut self) {
         self.rename(|_| {});
@@ -120,9 +120,9 @@ impl FileModel {
         self.nothing();
     }
 
-    // What may be found.
+    // The states that may be found.
 
-    /// Why `found` cannot be what is left when so much was done; `None` if it can.
+    /// The reason why `found` cannot be the state after the actions `done`; `None` if it can.
     pub fn objection(&self, found: &BTreeMap<Path, FoundContent>, done: CompletedActions) -> Option<String> {
         if self.one_order {
             let objections = (done.synced..=done.begun).map(|action| self.objection_to_prefix(found, action, done));
@@ -183,7 +183,7 @@ impl FileModel {
         self.files[file].synced.iter().rfind(|action| **action <= done.synced).copied().unwrap_or(0)
     }
 
-    /// `rows`: actions after which the file's row may be as it was.
+    /// `rows`: the actions whose version of the row may have survived.
     fn objection_to_content(
         &self,
         file: usize,
@@ -199,7 +199,7 @@ impl FileModel {
         };
         let is_large = |action| file.large_from.is_some_and(|from| from <= action);
         if rows.any(|action| is_large(action) || after(action) == content) {
-            // As a row says, or as pages of the backing file may be.
+            // The content is as a row says, or as pages of the backing file may be.
             let synced = self.synced_at(number, done);
             let versions: Vec<&[u8]> = (synced..=done.begun).map(after).collect();
             return objection_to_bytes(&versions, content);
@@ -208,7 +208,7 @@ impl FileModel {
     }
 }
 
-/// Each byte is one that some version had there, or zero where a version had ended before.
+/// Each byte must be one that some version had there, or zero where a version had ended before.
 fn objection_to_bytes(versions: &[&[u8]], content: &[u8]) -> Option<String> {
     if !versions.iter().any(|version| version.len() == content.len()) {
         let sizes: Vec<usize> = versions.iter().map(|version| version.len()).collect();

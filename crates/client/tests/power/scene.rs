@@ -1,4 +1,4 @@
-//! A volume, a server and a client in this process, and what the power leaves of them.
+//! A volume, a server and a client in this process, and the state after a power failure.
 
 use super::model::{BEGUN, CompletedActions, FileModel, FoundContent, INLINE_LIMIT, SYNCED};
 use super::steps::{Path, Step};
@@ -17,20 +17,20 @@ pub use varve_env::power_loss::DiskState;
 const MODE: Mode = Mode(0o644);
 const STOP: Duration = Duration::from_secs(20);
 
-/// The volume that every sequence begins with.
+/// The volume that every sequence starts from.
 pub struct Scene {
     prepared: DiskState,
     shards: u16,
 }
 
-/// What happened.
+/// The record of a run.
 pub struct RunTrace {
     steps: Vec<Step>,
     pub history: History,
     model: FileModel,
 }
 
-/// A volume that is served and used.
+/// A volume with its server and client.
 struct Running {
     volume: VolumeDir,
     server: Server,
@@ -43,7 +43,7 @@ impl Running {
         let config = ServerConfig {
             workers: 1,
             unix_directory: Some(sockets.to_owned()),
-            // One session, as in a mount: its word on sizes is taken at once.
+            // One session, as in a mount: the server accepts its sizes at once.
             embedded: true,
             memory_bytes: 128 * 1024 * 1024,
             ..ServerConfig::new(volume.clone())
@@ -58,7 +58,7 @@ impl Running {
         self.library.file_system()
     }
 
-    /// Does `work` with the file while the client knows how it was found.
+    /// Runs `work` on the file while the client keeps the locator of its lookup.
     fn with<T>(&self, path: Path, work: impl FnOnce(&FileSystem, InodeId) -> T) -> T {
         let (directory, last) = path.text().rsplit_once('/').expect("a path");
         let directory = block_on(self.library.stat(directory.as_bytes())).unwrap().inode;
@@ -78,14 +78,15 @@ impl Running {
         block_on(self.fs().release(handle));
     }
 
-    /// `clean`: as at the end of a mount. Otherwise as when the process dies, as far as that goes within one.
+    /// `clean`: like the end of a mount. Otherwise like the death of the process, as far as that is possible within one
+    /// process.
     fn stop(self, clean: bool) {
         if clean {
             block_on(self.fs().shutdown()).unwrap();
         }
         drop(self.library);
         self.server.stop(STOP).unwrap();
-        // Made anew by every server, and as large as some thousand volumes of these tests.
+        // Every server makes it anew, and it is as large as some thousand volumes of these tests.
         std::fs::remove_file(self.volume.reserve()).unwrap_or_default();
     }
 }
@@ -98,10 +99,10 @@ impl Scene {
             id: VolumeId([9; 16]),
             name: "power".into(),
             shards: ShardCount::new(shards).unwrap(),
-            // One worker has all shards.
+            // One worker owns all shards.
             split_threshold: 4,
             inline_limit: INLINE_LIMIT as u32,
-            // Nothing is synced but by the steps.
+            // Only the steps sync.
             sync_interval: Duration::from_secs(300),
             owner_uid: rustix::process::geteuid().as_raw(),
         };
@@ -142,7 +143,7 @@ impl Scene {
         RunTrace { steps: steps.to_vec(), history, model }
     }
 
-    /// Serves what the disk may hold, and looks at it.
+    /// Serves the state that the disk may hold, and checks it.
     pub fn check(&self, run: &RunTrace, point: usize, fate: Fate, state: &DiskState) {
         let directory = tempfile::tempdir().unwrap();
         let store = directory.path().join("store");
@@ -184,7 +185,7 @@ impl Scene {
     }
 }
 
-/// What is behind a name: read to its end, which is where stat says.
+/// The file of a name, read to its end, which must be where stat reports it.
 fn look(running: &Running, path: Path) -> Option<FoundContent> {
     let text = path.text().as_bytes();
     let node = match block_on(running.library.stat(text)) {
@@ -197,7 +198,7 @@ fn look(running: &Running, path: Path) -> Option<FoundContent> {
     Some(FoundContent { inode: node.inode, content })
 }
 
-/// The file takes bytes at its end, and has them after.
+/// Appends bytes to the file, and checks that they are there afterwards.
 fn append(running: &Running, path: Path, content: &[u8]) {
     let handle = running.open(path, OpenFlags { append: true, ..OpenFlags::READ_WRITE });
     assert_eq!(block_on(running.fs().write(handle, 0, b"more")).unwrap(), 4);
@@ -206,26 +207,26 @@ fn append(running: &Running, path: Path, content: &[u8]) {
     assert!(read.strip_suffix(b"more") == Some(content), "{path:?} is not what it was and 4 bytes more");
 }
 
-/// Does the steps and says in the record and to the model what was done.
+/// Runs the steps, and records them in the history and in the model.
 struct Actor<'a> {
     running: &'a Running,
     recording: &'a Recording,
     model: FileModel,
-    /// Descriptors that stay open, by file.
+    /// Open descriptors, by file.
     held: HashMap<usize, Handle>,
-    /// Counts writes, so that each writes bytes of its own.
+    /// Counts writes, so that each writes different bytes.
     writes: usize,
 }
 
 impl Actor<'_> {
-    /// Does one action; `learn` tells the model.
+    /// Runs one action; `learn` updates the model.
     fn act(&mut self, work: impl FnOnce(&Running), learn: impl FnOnce(&mut FileModel)) {
         self.recording.mark(BEGUN + self.model.next() as u64);
         work(self.running);
         learn(&mut self.model);
     }
 
-    /// An action after which all that was done before is on the disk, as far as rows of `file` lead.
+    /// An action after which all earlier actions are on disk, as far as rows of `file` lead.
     fn sync(&mut self, file: Option<usize>, work: impl FnOnce(&Running)) {
         let action = self.model.next() as u64;
         self.act(work, |model| model.sync(file));
@@ -282,7 +283,7 @@ impl Actor<'_> {
         }
     }
 
-    /// The file of that name, made empty if there is none.
+    /// The file of that name; creates an empty one if there is none.
     fn file(&mut self, path: Path) -> usize {
         if let Some(file) = self.model.file_at(path) {
             return file;
@@ -295,7 +296,7 @@ impl Actor<'_> {
     /// The bytes of a write, and the content after it.
     fn written(&mut self, file: usize, offset: usize, length: usize) -> (Vec<u8>, Vec<u8>) {
         self.writes += 1;
-        // Never zero, which is what a hole reads as.
+        // Never zero, because a hole reads as zero.
         let bytes: Vec<u8> = (0..length).map(|at| 1 + ((self.writes * 41 + at / 100) % 255) as u8).collect();
         let mut content = self.model.content(file).to_vec();
         content.resize(content.len().max(offset + length), 0);
@@ -303,7 +304,7 @@ impl Actor<'_> {
         (bytes, content)
     }
 
-    /// `offset`: none for the end.
+    /// `offset`: `None` for the end.
     fn write(&mut self, path: Path, offset: Option<usize>, length: usize) {
         let file = self.file(path);
         let append = offset.is_none();
@@ -342,7 +343,7 @@ impl Actor<'_> {
     }
 
     fn rename(&mut self, from: Path, to: Path) {
-        // Two names of one file stay.
+        // rename(2) between two names of one file does nothing.
         let Some(file) = self.model.file_at(from).filter(|file| self.model.file_at(to) != Some(*file)) else { return };
         let rename = |running: &Running| {
             let (from, to) = (from.text().as_bytes(), to.text().as_bytes());

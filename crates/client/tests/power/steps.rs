@@ -1,4 +1,4 @@
-//! What a program does, through the library, on a few names that every sequence knows.
+//! The steps of a program, through the library, on a few names that all sequences use.
 
 use varve_env::random::Seeded;
 
@@ -13,7 +13,7 @@ pub enum Path {
 impl Path {
     pub const ALL: [Path; 4] = [Path::A, Path::B, Path::C, Path::D];
 
-    /// In two directories, which a volume of several shards has in two of them.
+    /// In two directories, which are in different shards if the volume has several.
     pub fn text(self) -> &'static str {
         match self {
             Path::A => "/one/a",
@@ -28,7 +28,7 @@ impl Path {
     }
 }
 
-/// Steps whose names are not there, or are in the way, do nothing; those that write make the file first.
+/// A step does nothing if its name is missing or in the way; a step that writes creates the file first.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// Open, write at an offset, close.
@@ -37,20 +37,20 @@ pub enum Step {
     Append(Path, usize),
     /// Write at an offset through a descriptor that stays open, and flush.
     Hold(Path, usize, usize),
-    /// Close the descriptor that stayed open.
+    /// Close that descriptor.
     Drop(Path),
     /// truncate(2)
     Cut(Path, usize),
     /// Open with `O_TRUNC`, close.
     Empty(Path),
     Fsync(Path),
-    /// Of the first over the second.
+    /// Rename the first over the second.
     Rename(Path, Path),
     Link(Path, Path),
     Remove(Path),
-    /// The whole volume.
+    /// Sync the whole volume.
     Sync,
-    /// What the background does a sync interval after a close.
+    /// The background's work a sync interval after a close.
     RecordSize,
 }
 

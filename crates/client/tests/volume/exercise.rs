@@ -1,4 +1,5 @@
-//! Random operations on one file against a byte vector, as fsx does through a mount; and on many files by many threads.
+//! Random operations on one file, compared with a byte vector, as fsx does through a mount; and on many files by many
+//! threads.
 
 use crate::site::*;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ impl Dice {
     }
 }
 
-/// What is checked reaches over the inline limit on both sides.
+/// The tested offsets extend to both sides of the inline limit.
 const REACH: u64 = 3 * INLINE_LIMIT as u64;
 
 struct Exercise<'a> {
@@ -65,7 +66,7 @@ impl Exercise<'_> {
                 close(self.fs, handle);
             }
             11 if self.named => {
-                // Closed for good, and opened again by its name.
+                // Closes all handles, and opens the file again by its name.
                 self.handles.drain(..).for_each(|handle| close(self.fs, handle));
                 let found = block_on(self.fs.lookup(&root(), ROOT, &name(&self.name))).unwrap();
                 assert_eq!((found.inode, found.attributes.size), (self.inode, self.expected.len() as u64));
@@ -83,7 +84,7 @@ impl Exercise<'_> {
                 let flags = [0, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE][dice.below(2) as usize];
                 match block_on(self.fs.allocate(handle, flags, offset, len)) {
                     Ok(()) => {}
-                    // Not every store can do it.
+                    // Not every store supports it.
                     Err(failure) if failure.errno == Errno::EOPNOTSUPP => return,
                     Err(failure) => panic!("{failure}"),
                 }
@@ -108,8 +109,8 @@ impl Exercise<'_> {
     }
 }
 
-/// Promise: whatever is done to a file by several handles, it reads as it was written: inline, promoted, renamed, without
-/// a name, closed and opened again.
+/// Promise: after random operations through several handles, a file reads as it was written: inline, promoted, renamed,
+/// without a name, closed and opened again.
 #[test]
 fn random_writes_read_back() {
     let site = Site::new(4);
@@ -139,7 +140,8 @@ fn random_writes_read_back() {
     }
 }
 
-/// Promise: threads that open, write, rename, unlink and list in one directory at once leave what each of them left.
+/// Promise: threads that open, write, rename, unlink and list in one directory at once leave exactly the files that
+/// each of them left.
 #[test]
 fn threads_share_a_directory() {
     let site = Site::new(8);
@@ -169,7 +171,7 @@ fn threads_share_a_directory() {
     }
 }
 
-/// Returns the names that are left.
+/// Returns the remaining names.
 fn work(fs: &FileSystem, thread: u64, steps: u64) -> Vec<String> {
     let mut dice = Dice(0x1234_5678_9abc_def1_u64.wrapping_mul(thread + 1));
     let mut left = Vec::new();

@@ -1,4 +1,4 @@
-//! Contents: in rows, in backing files, and on the way from one to the other.
+//! Content: in rows, in backing files, and during promotion.
 
 use crate::site::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,8 +13,8 @@ pub fn resized(fs: &FileSystem, inode: InodeId, size: u64, handle: Option<varve_
     block_on(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
 }
 
-/// Promise: what one client wrote and closed, another reads: small files from their rows, large ones from backing files;
-/// sizes are settled by close.
+/// Promise: a client reads the data that another wrote and closed: small files from their rows, large ones from backing
+/// files; sizes are recorded after close.
 #[test]
 fn closed_files_are_seen_by_others() {
     let site = Site::new(4);
@@ -36,8 +36,8 @@ fn closed_files_are_seen_by_others() {
     }
 }
 
-/// Promise: in the store a file of root's volume is its owner's and has its permissions, but no set-id bits, which would count
-/// there for everybody; and others do not get there.
+/// Promise: in the store, a file of root's volume belongs to its owner and has its permissions, but no set-id bits,
+/// which would apply there to everyone; and other users have no access to the store's data directory.
 #[test]
 fn backing_files_have_no_set_id_bits() {
     if !rustix::process::geteuid().is_root() {
@@ -45,7 +45,7 @@ fn backing_files_have_no_set_id_bits() {
     }
     let site = Site::owned_by(0);
     let mode_of = |path: &std::path::Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
-    // As an earlier program has made it.
+    // As an earlier version made it.
     std::fs::set_permissions(site.volume.data(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let _server = site.serve();
     assert_eq!(mode_of(site.volume.data().path()), 0o700, "the server closes it");
@@ -64,8 +64,8 @@ fn backing_files_have_no_set_id_bits() {
     assert_eq!(backing(), 0o711, "when it is changed");
 }
 
-/// Promise: of a file that a client has just made, it knows the attributes without asking, once, and until it or anyone
-/// changes them.
+/// Promise: a client returns the attributes of a file that it has just made without a request, once, and until any
+/// client changes them.
 #[test]
 fn new_file_needs_no_attribute_fetch() {
     let site = Site::new(4);
@@ -100,8 +100,8 @@ fn new_file_needs_no_attribute_fetch() {
     close(&one, handle);
 }
 
-/// Promise: what a thread was told with a name it is told once more without asking, unless this client has changed it, has it
-/// open, or the thread asks late.
+/// Promise: a thread gets the attributes that came with a lookup once more without a request, unless this client has
+/// changed the file, has it open, or the thread requests them late.
 #[test]
 fn getattr_after_lookup_is_served_from_cache_once() {
     let site = Site::new(4);
@@ -120,10 +120,10 @@ fn getattr_after_lookup_is_served_from_cache_once() {
     let size_by = |thread| block_on(fs.attributes_by(thread, &root(), inode)).unwrap().attributes.size;
     let questions = |thread| asked(&|| assert!(size_by(thread) <= 8));
 
-    // (What is told in the background may count as a question, too.)
+    // (Releases sent in the background may count as requests, too.)
     look_up(1);
     assert!(questions(2) > 0, "another thread has not looked it up");
-    // Whatever the machine does meanwhile, one of many is in time.
+    // On a busy machine, at least one of many attempts is in time.
     let in_time = |thread| (0..1000).any(|_| (look_up(thread), questions(thread)).1 == 0);
     assert!(in_time(1), "it was told with the name");
     assert!(questions(1) > 0, "it is believed once");
@@ -152,7 +152,8 @@ fn getattr_after_lookup_is_served_from_cache_once() {
     assert_eq!(size_by(1), 3, "it was cut meanwhile");
 }
 
-/// Promise: a small file that cannot be made as long as is asked for stays as it is, and nothing of the trial is left in the store.
+/// Promise: a small file that cannot be extended to the requested length stays as it is, and the attempt leaves nothing
+/// in the store.
 #[test]
 fn failed_promotion_leaves_no_backing_file() {
     let site = Site::new(4);
@@ -162,7 +163,7 @@ fn failed_promotion_leaves_no_backing_file() {
     write(&fs, handle, 0, b"small");
     let set = SetAttributes { size: Some(i64::MAX as u64), ..Default::default() };
     match block_on(fs.set_attributes(&root(), inode, set, Some(handle))) {
-        // The store can.
+        // This store supports the size.
         Ok(_) => return,
         Err(failure) => assert_eq!(failure.errno, Errno::EFBIG),
     }
@@ -196,7 +197,7 @@ fn promotion_keeps_the_content() {
     assert!(content(&site.connect(), "f").starts_with(b"S"));
 }
 
-/// Promise: offsets beyond what a file can have are EFBIG, and nothing is written.
+/// Promise: offsets beyond the maximum size of a file fail with EFBIG, and nothing is written.
 #[test]
 fn file_size_limits_are_enforced() {
     let site = Site::new(1);
@@ -211,7 +212,7 @@ fn file_size_limits_are_enforced() {
     assert_eq!(read(&fs, handle, i64::MAX as u64, 10), b"");
 }
 
-/// Promise: appending handles write to the end, wherever another handle has moved it.
+/// Promise: appending handles write to the end, even after another handle has moved it.
 #[test]
 fn appends_go_to_the_end() {
     let site = Site::new(1);
@@ -228,7 +229,7 @@ fn appends_go_to_the_end() {
     assert_eq!(read(&fs, handle, 0, 6), b"123456");
 }
 
-/// Promise: truncation by handle, by path and by O_TRUNC, below and above the inline limit, is seen by open handles.
+/// Promise: truncation by handle, by path and by O_TRUNC, below and above the inline limit, is visible to open handles.
 #[test]
 fn truncation_is_seen_everywhere() {
     let site = Site::new(4);
@@ -255,7 +256,7 @@ fn truncation_is_seen_everywhere() {
         close(&fs, handle);
         assert_eq!(content(&site.connect(), &text), b"new");
     }
-    // Of a file that nobody has open.
+    // The same for a file that is not open.
     let inode = make_file(&fs, ROOT, "closed").inode;
     assert_eq!(resized(&fs, inode, 10, None), 10);
     assert_eq!(resized(&fs, inode, 5 * LIMIT, None), 5 * LIMIT);
@@ -284,7 +285,7 @@ fn explicit_mtime_survives_write_back() {
     }
 }
 
-/// Promise: a cut that the store did not make when it was asked for is not made later, to what others have written since.
+/// Promise: a truncation that the store failed is not applied later, when others may have written.
 #[test]
 fn failed_truncate_is_not_applied_later() {
     let site = Site::new(1);
@@ -305,7 +306,7 @@ fn failed_truncate_is_not_applied_later() {
     close(&fs, handle);
 }
 
-/// Promise: what fstat shows after a write is what stat shows after close: build tools and git compare both.
+/// Promise: stat after close shows the same attributes as fstat after the write: build tools and git compare both.
 #[test]
 fn times_do_not_change_at_close() {
     let site = Site::new(1);
@@ -318,7 +319,7 @@ fn times_do_not_change_at_close() {
     assert_eq!(block_on(fs.attributes(&root(), inode)).unwrap().attributes, open);
 }
 
-/// Promise: a file without a name works as long as it is open, and its bytes are gone afterwards.
+/// Promise: a file without a name works as long as it is open, and its backing file is removed afterwards.
 #[test]
 fn unlinked_open_files_work() {
     let site = Site::new(4);
@@ -350,7 +351,7 @@ fn unlinked_open_files_work() {
     assert!(gone, "the backing file stays after the last close");
 }
 
-/// Promise: renaming an open file over another changes neither's open content.
+/// Promise: renaming an open file over another changes the open content of neither.
 #[test]
 fn renamed_open_files_work() {
     let site = Site::new(4);
@@ -398,7 +399,7 @@ fn fallocate_works_inline_and_in_backing_files() {
     assert_eq!(size(&fs, small), 12);
 }
 
-/// Promise: SEEK_DATA and SEEK_HOLE find holes in backing files, and take inline files for data.
+/// Promise: SEEK_DATA and SEEK_HOLE find holes in backing files, and treat inline files as data.
 #[test]
 fn holes_are_found() {
     let site = Site::new(1);
@@ -415,7 +416,7 @@ fn holes_are_found() {
     assert_eq!(block_on(fs.seek(handle, (1 << 20) + 3, Whence::Data)).unwrap_err().errno, Errno::ENXIO);
 }
 
-/// Promise: copy_range copies between inline and backing files in all four ways, and stops at the end.
+/// Promise: copy_range copies between inline and backing files in all four combinations, and stops at the end.
 #[test]
 fn ranges_are_copied() {
     let site = Site::new(1);
@@ -436,7 +437,7 @@ fn ranges_are_copied() {
     }
 }
 
-/// Promise: more dirty bytes than allowed are written back while files are still open, and old ones by the background.
+/// Promise: dirty bytes beyond the limit are written back while files are still open, and old ones by the background.
 #[test]
 fn dirty_bytes_are_bounded() {
     let site = Site::new(4);
@@ -449,7 +450,7 @@ fn dirty_bytes_are_bounded() {
     assert_eq!(written, 3, "three files of 3000 bytes fit");
 }
 
-/// Promise: O_CREAT without O_EXCL opens what is there; with it, it is EEXIST.
+/// Promise: O_CREAT without O_EXCL opens an existing file; with O_EXCL it fails with EEXIST.
 #[test]
 fn create_opens_an_existing_file() {
     let site = Site::new(1);
@@ -466,7 +467,7 @@ fn create_opens_an_existing_file() {
     assert_eq!(failure.errno, Errno::EEXIST);
 }
 
-/// Promise: of a file that was just closed, an open that fails keeps nothing open at the server.
+/// Promise: a failed open of a file that was just closed leaves nothing open at the server.
 #[test]
 fn failed_open_leaves_nothing_open() {
     let site = Site::new(1);
@@ -484,8 +485,8 @@ fn failed_open_leaves_nothing_open() {
     }
 }
 
-/// Promise: a link in the place of a file's content in the store leads nowhere, neither to write nor to read: a volume is its owner's to
-/// change, and root who mounts it is not to do there what the owner may not.
+/// Promise: a symbolic link in place of a file's content in the store is not followed, for writes or reads. The owner
+/// of a volume can change it, and root's mount must not do on the owner's behalf what the owner may not.
 #[test]
 fn symlink_in_place_of_content_is_not_followed() {
     let site = Site::new(1);

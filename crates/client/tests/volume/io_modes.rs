@@ -1,5 +1,5 @@
-//! Which way a frontend's kernel is told to read and write: backing files by itself, through its page cache, or past
-//! it.
+//! The I/O modes that the client chooses for a frontend's kernel: on backing files directly, through its page cache, or
+//! past it.
 
 use crate::files::{LIMIT, resized};
 use crate::site::*;
@@ -8,7 +8,7 @@ use varve_client::{ClientConfig, FileSystem, Io, OpenFlags, OpenedFile, block_on
 use varve_types::{InodeId, Mode};
 
 /// Promise: passthrough is offered only for files that are in backing files and have no other kind of handle; all
-/// passthrough opens share one descriptor; what was written through it is the file's size after the close.
+/// passthrough opens share one descriptor; after the close, the file's size includes the bytes written through it.
 #[test]
 fn passthrough_excludes_other_io_modes() {
     let site = Site::new(4);
@@ -36,8 +36,8 @@ fn passthrough_excludes_other_io_modes() {
     assert!(matches!(after.io, Io::Cached { keep: false }));
 }
 
-/// Promise: a mount that nobody else can be beside keeps a large file's pages from one open to the next, unless the kernel
-/// has been given a backing file, of which it may have written past them.
+/// Promise: a mount without other clients keeps a large file's pages from one open to the next, unless the kernel was
+/// given a backing file, because it may have bypassed them.
 #[test]
 fn pages_are_kept_without_passthrough() {
     for accepted in [false, true] {
@@ -66,8 +66,8 @@ fn pages_are_kept_without_passthrough() {
     }
 }
 
-/// Promise: a mount that others may be beside keeps a file's pages from one open to the next while nobody changes it, small or
-/// large; who opens it after a change, or while somebody may be changing it, drops them.
+/// Promise: a mount beside others keeps a file's pages from one open to the next while no client changes it, small or
+/// large; an open after a change, or while another client may be changing it, drops them.
 #[test]
 fn pages_are_kept_while_the_file_is_unchanged() {
     for len in [100, 2 * LIMIT as usize] {
@@ -106,8 +106,9 @@ fn pages_are_kept_while_the_file_is_unchanged() {
     }
 }
 
-/// Promise: large files that are not passed through go past the page cache where others may be beside this client, or where
-/// that is wanted, if the kernel keeps that coherent; also the one by which it is found that nothing is passed through.
+/// Promise: large files that are not passed through bypass the page cache if other clients may exist, or if that is
+/// configured, and if the kernel keeps the cache coherent. That includes the first file, whose open shows that nothing
+/// is passed through.
 #[test]
 fn shared_large_files_use_direct_io() {
     for (embedded, wanted, past) in
@@ -141,9 +142,9 @@ fn shared_large_files_use_direct_io() {
     }
 }
 
-/// Promise: where the last new files of a directory have outgrown their rows, the next one is passed through from the
-/// beginning, and is what was written so; one that stays small ends that, for its directory alone. So is the first one of a
-/// directory that is made meanwhile, and what follows it there.
+/// Promise: if the last new files of a directory have outgrown their rows, the next one is passed through from the
+/// beginning, and has the written content. One that stays small ends the prediction, for its directory alone. The first
+/// file of a directory that is made meanwhile is passed through as well, and so are the files that follow it there.
 #[test]
 fn new_files_pass_through_after_large_siblings() {
     let site = Site::new(4);
@@ -191,8 +192,8 @@ fn new_files_pass_through_after_large_siblings() {
     assert!(matches!(make("f").1.io, Io::Cached { .. }), "the last one stayed small");
 }
 
-/// Promise: a file that is being made for writing alone goes past the page cache where the kernel keeps that coherent; once
-/// it is large, others that open it are passed through all the same.
+/// Promise: a new file that is opened only for writing bypasses the page cache if the kernel keeps it coherent; once it
+/// is large, later opens are passed through all the same.
 #[test]
 fn new_write_only_files_use_direct_io() {
     let site = Site::new(4);
@@ -218,8 +219,8 @@ fn new_write_only_files_use_direct_io() {
     assert_eq!(size(&fs, node.inode), 2 * LIMIT + 4);
 }
 
-/// Promise: nothing is passed through beside a handle past the page cache that can be read, and so mapped, for the kernel refuses
-/// the one or the other; once that is closed it is again.
+/// Promise: nothing is passed through beside a direct handle that can be read, and so mapped, because the kernel
+/// refuses one of the two; after its close, files are passed through again.
 #[test]
 fn mappable_file_is_not_passed_through_concurrently() {
     let site = Site::new(4);
@@ -242,7 +243,7 @@ fn mappable_file_is_not_passed_through_concurrently() {
     close(&fs, mapped.handle);
     let alone = opened(OpenFlags::READ);
     assert!(matches!(alone.io, Io::Passthrough(_)), "{:?}", alone.io);
-    // Where the kernel takes none, it is as the others.
+    // If the kernel refuses passthrough, the handle uses direct I/O like the others.
     let declined = fs.decline_passthrough(alone.handle);
     assert!(matches!(declined, Io::Direct { .. }), "{declined:?}");
     close(&fs, alone.handle);

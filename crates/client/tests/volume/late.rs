@@ -1,5 +1,5 @@
-//! A server in this process that answers changes with an error which does not say that nothing was changed, and makes them all
-//! the same, at once or later: what a client sees of a store that is in trouble.
+//! A server in this process that answers changes with errors of unknown outcome, and makes the changes all the same, at
+//! once or later: a client's view of a failing store.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -10,19 +10,19 @@ use varve_proto::handshake::Purpose;
 use varve_proto::{Call, CallFailure, Request, Response};
 use varve_types::SessionId;
 
-/// An answer that has not come by then never will.
+/// A reply that has not arrived within this time never will.
 const LONG: Duration = Duration::from_secs(60);
 
-/// When a change is made that is asked for.
+/// When a requested change is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeTiming {
-    /// And is answered as it is.
+    /// At once, with the true reply.
     Truly,
-    /// And is answered with an error. So are changes of content.
+    /// At once, but with an error as the reply. The same holds for changes of content.
     AtOnce,
-    /// With [`Late::make`]; until then with an error. Changes of content never are.
+    /// With [`Late::make`]; the reply is an error. Changes of content are never made.
     Later,
-    /// Opens are, and with [`Late::make`] the files are open; all else is done as it is asked for.
+    /// Like `Later`, but only for opens: with [`Late::make`] the files are open. Everything else is done normally.
     #[allow(dead_code, reason = "tests of mounts have no use for it")]
     OpenLater,
 }
@@ -45,12 +45,12 @@ impl Late {
         Late(Arc::new(LateShared { server, made, local_session, kept }))
     }
 
-    /// From now on, changes are made so.
+    /// Sets the timing of changes from now on.
     pub fn set(&self, made: ChangeTiming) {
         *self.0.made.lock().unwrap() = made;
     }
 
-    /// Makes the changes that were asked for, and answers how many.
+    /// Makes the pending changes, and returns their number.
     pub fn make(&self) -> usize {
         let kept = std::mem::take(&mut *self.0.kept.lock().unwrap());
         let local_session = self.0.local_session.lock().unwrap().clone().expect("somebody has joined");

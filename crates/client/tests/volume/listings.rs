@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use varve_client::{DirectoryHandle, FileSystem, OpenFlags, block_on};
 use varve_types::Mode;
 
-/// Reads on from `cookie` with room for `room` entries: names and the cookie after the last.
+/// Reads from `cookie` with space for `room` entries; returns the names and the cookie after the last.
 fn read_some(fs: &FileSystem, handle: DirectoryHandle, cookie: u64, room: usize, plus: bool) -> (Vec<String>, u64) {
     let (mut names, mut after) = (Vec::new(), cookie);
     block_on(fs.read_directory(handle, cookie, plus, &mut |entry| {
@@ -37,7 +37,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Promise: a listing in portions of any size, with or without attributes, shows every name once.
+/// Promise: a listing in portions of any size, with or without attributes, has every name once.
 #[test]
 fn listing_shows_each_name_once() {
     let site = Site::new(8);
@@ -59,8 +59,8 @@ fn listing_shows_each_name_once() {
     fs.close_directory(handle);
 }
 
-/// Promise: while a directory grows and splits, a listing under way loses no name that was there all the time and
-/// doubles none; positions taken before the splits go on where they were taken.
+/// Promise: while a directory grows and splits, a listing in progress loses no name that was there all the time, and
+/// repeats none; positions from before the splits remain valid.
 #[test]
 fn split_during_listing_keeps_each_name_once() {
     let site = Site::new(16);
@@ -96,7 +96,7 @@ fn split_during_listing_keeps_each_name_once() {
     assert!(seen[..before].iter().all(|text| !rest.contains(text)));
 }
 
-/// Promise: names are removed while they are listed, as `rm -r` does, until none is left.
+/// Promise: names can be removed during their listing, as `rm -r` does, until none is left.
 #[test]
 fn removal_during_listing_is_safe() {
     let site = Site::new(8);
@@ -143,8 +143,8 @@ fn listed_attributes_are_counted() {
     assert_eq!(size(&fs, a), 5, "known by its name from the listing");
 }
 
-/// Promise: of a file that is closed while it is listed, a listing says what was written to it or nothing, and not what its row said
-/// before that.
+/// Promise: for a file that is closed during its listing, a listing has the attributes after the last write or none,
+/// and not those of its row before.
 #[test]
 fn listing_shows_current_size_of_a_file_closed_meanwhile() {
     let site = Site::new(1);
@@ -161,7 +161,7 @@ fn listing_shows_current_size_of_a_file_closed_meanwhile() {
     let mut sizes = Vec::new();
     block_on(fs.read_directory(handle, 0, true, &mut |entry| {
         if entry.name.len() > 2 {
-            // With the first name, both are closed.
+            // Both are closed with the first name.
             open.drain(..).for_each(|(_, opened)| close(&fs, opened.handle));
             sizes.extend(entry.node.map(|node| node.attributes.size));
         }
@@ -179,7 +179,7 @@ fn listing_shows_current_size_of_a_file_closed_meanwhile() {
     fs.close_directory(handle);
 }
 
-/// Promise: a listing that begins anew has the names of then, whatever the first one has left over.
+/// Promise: a rewound listing has the current names, whatever entries the first one had left over.
 #[test]
 fn rewound_listing_is_fresh() {
     let site = Site::new(1);

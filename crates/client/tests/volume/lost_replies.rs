@@ -1,4 +1,4 @@
-//! What was written to small files, and the row does not have for sure: it is neither lost nor written twice.
+//! Writes to small files that the row may or may not have: they are neither lost nor applied twice.
 
 use super::late::{ChangeTiming, Late};
 use super::site::*;
@@ -9,7 +9,7 @@ use varve_types::{Errno, InodeId, SetAttributes};
 
 const APPENDING: OpenFlags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
 
-/// A client whose changes can be answered with errors, at a server that has others.
+/// A client whose changes can be answered with errors, at a server with other clients.
 fn beside_others(site: &Site) -> (Arc<FileSystem>, Late, Arc<Server>) {
     let server = Arc::new(site.serve());
     let late = Late::of(Arc::clone(&server));
@@ -25,8 +25,8 @@ fn small(fs: &FileSystem, text: &str, content: &[u8]) -> (InodeId, Handle) {
     (inode, block_on(fs.open(&root(), inode, APPENDING)).unwrap().handle)
 }
 
-/// Promise: what was written to a small file that another client moves to the store meanwhile is kept until it is there, should
-/// that fail at first, and whoever is told of the failure.
+/// Promise: data written to a small file that another client promotes meanwhile is kept until it is in the backing
+/// file, even if that fails at first, and whichever call reports the failure.
 #[test]
 fn unplaceable_append_is_kept() {
     let site = Site::new(4);
@@ -49,8 +49,8 @@ fn unplaceable_append_is_kept() {
     assert!(content(&site.connect(), "f") == [&large, &b" and more"[..]].concat());
 }
 
-/// Promise: what is appended to a small file is there once, also where the answer to its write-back does not say whether it was
-/// done; so is what is appended after that, and what makes the file outgrow its row.
+/// Promise: bytes appended to a small file are there once, even if the write-back has an unknown outcome; so are bytes
+/// appended after that, and bytes that make the file outgrow its row.
 #[test]
 fn append_with_unknown_outcome_is_applied_once() {
     let site = Site::new(4);
@@ -103,7 +103,7 @@ fn append_with_unknown_outcome_is_applied_once() {
     }
 }
 
-/// Promise: what was appended to a small file is there once when its way out of the row was of unknown outcome.
+/// Promise: bytes appended to a small file are there once if its promotion had an unknown outcome.
 #[test]
 fn promotion_with_unknown_outcome_is_applied_once() {
     let site = Site::new(4);
@@ -139,8 +139,8 @@ fn promotion_with_unknown_outcome_is_applied_once() {
     }
 }
 
-/// Promise: what was written to a small file and is lost, because it could not be written back when it was closed, is not shown
-/// any more: the kernel of a mount that is alone, which keeps what it has of a file, is told to drop that.
+/// Promise: data of a small file that is lost, because it could not be written back at close, is no longer shown: the
+/// kernel of a mount without other clients, which keeps its cached pages, is made to drop them.
 #[test]
 fn lost_write_is_not_kept() {
     let site = Site::new(4);
@@ -162,7 +162,7 @@ fn lost_write_is_not_kept() {
         block_on(fs.release(handle));
         late.set(ChangeTiming::Truly);
         if others {
-            // This opens it, too, but for no kernel.
+            // This opens the file, too, but not for the kernel.
             let set = SetAttributes { size: Some(2 * u64::from(INLINE_LIMIT)), ..Default::default() };
             block_on(fs.set_attributes(&root(), inode, set, None)).unwrap();
         }
@@ -172,7 +172,8 @@ fn lost_write_is_not_kept() {
     }
 }
 
-/// Promise: a small file that cannot be written back is read and looked at as it was written, and who closes is told.
+/// Promise: a small file that cannot be written back still reads and stats as it was written, and close reports the
+/// failure.
 #[test]
 fn unwritten_data_stays_readable() {
     let site = Site::new(4);

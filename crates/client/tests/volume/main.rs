@@ -1,4 +1,4 @@
-//! The client against a real server in this process, over real sockets and a real directory.
+//! Tests of the client with a real server in this process, over real sockets and a real directory.
 
 mod async_ops;
 mod exercise;

@@ -8,7 +8,7 @@ use varve_client::{ClientConfig, FileSystem, InodeInfo, Library, NewNode, NodeIn
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, FileKind, InodeId, Mode, Timestamp};
 
-/// Promise: every operation on names does what POSIX says, through the client and back.
+/// Promise: every operation on names behaves as POSIX requires, through the client.
 #[test]
 fn names_are_created_and_removed() {
     let site = Site::new(4);
@@ -43,7 +43,7 @@ fn names_are_created_and_removed() {
     assert_eq!(block_on(fs.attributes(&root(), ROOT)).unwrap().attributes.nlink, 2);
 }
 
-/// Promise: a client whose map of a split directory is old finds every name, and learns the map from the answers.
+/// Promise: a client with an outdated map of a split directory finds every name, and learns the map from the replies.
 #[test]
 fn stale_maps_are_corrected() {
     let site = Site::new(8);
@@ -60,7 +60,7 @@ fn stale_maps_are_corrected() {
             block_on(reader.lookup(&root(), d, &name(&text))).unwrap_or_else(|error| panic!("{text}: {error}"));
         }
     }
-    // The splits come when the server gets to them, and one may come at any moment.
+    // The server splits asynchronously, and a split may come at any time.
     let retries_of_all = || {
         let before = reader.counters().retries();
         for i in 0..600 {
@@ -99,8 +99,8 @@ fn a_split_directory_is_one_directory() {
     assert_eq!(block_on(fs.lookup(&root(), ROOT, &name("d"))).unwrap().attributes, after);
 }
 
-/// Promise: a client that knows nothing yet of a split directory is told its counts and times over all partitions, in
-/// whichever way it asks, also after a restart of the server; a client that is alone, too.
+/// Promise: a client without cached state of a split directory gets its counts and times over all partitions, in every
+/// kind of request, also after a restart of the server; and also as the only client.
 #[test]
 fn new_client_sees_all_partitions_of_a_directory() {
     const THREAD: u32 = 7;
@@ -148,8 +148,8 @@ fn new_client_sees_all_partitions_of_a_directory() {
     }
 }
 
-/// Promise: what is told with a directory's name costs no more requests where it has one partition: one for the name and
-/// one for the directory.
+/// Promise: a lookup of a directory with one partition needs no additional requests: one for the name and one for the
+/// directory.
 #[test]
 fn unsplit_directory_stat_takes_one_request() {
     let site = Site::new(4);
@@ -165,7 +165,7 @@ fn unsplit_directory_stat_takes_one_request() {
     assert_eq!(library.file_system().counters().requests() - before, 2);
 }
 
-/// Promise: what another client renamed or linked is found again by the name or the row it has now.
+/// Promise: a file that another client renamed or linked is found by its present name or row.
 #[test]
 fn files_renamed_by_others_are_found() {
     let site = Site::new(4);
@@ -207,7 +207,7 @@ fn attribute_changes_persist() {
     assert_eq!(block_on(fs.get_xattr(&root(), a, b"user.k")).unwrap_err().errno, Errno::ENODATA);
 }
 
-/// Promise: what a client that is alone tells of directories without asking is what the server says.
+/// Promise: the directory attributes that a volume's only client caches equal those of the server.
 #[test]
 fn lone_client_caches_its_directories() {
     let site = Site::new(4);
@@ -230,7 +230,7 @@ fn lone_client_caches_its_directories() {
     };
     let gone = |text: &str| block_on(fs.lookup(&root(), directory, &name(text))).unwrap_err().errno;
     agree("empty");
-    // More than a partition holds, so that names move on to others meanwhile.
+    // More than a partition holds, so that names move to other partitions meanwhile.
     for number in 0..100 {
         make_file(&fs, directory, &format!("f{number}"));
         if number % 10 == 0 {
@@ -270,8 +270,8 @@ fn lone_client_caches_its_directories() {
     block_on(fs.lookup(&root(), directory, &name("f4"))).unwrap();
 }
 
-/// Promise: mode and owner of a directory are shown at once also when another client changes them; times and counts at the
-/// latest when the directory's lease has run out.
+/// Promise: mode and owner of a directory are current at once, even if another client changes them; times and counts
+/// are current at the latest when the directory's lease has expired.
 #[test]
 fn directory_changes_by_others_appear_within_the_lease() {
     let site = Site::new(4);
@@ -287,12 +287,12 @@ fn directory_changes_by_others_appear_within_the_lease() {
     make_file(&other, directory, "theirs");
     let set = varve_types::SetAttributes { mode: Some(Mode::new(0o700)), ..Default::default() };
     block_on(other.set_attributes(&root(), directory, set, None)).unwrap();
-    // The change of the mode has waited for the lease, so nothing is believed any more that was told before it.
+    // The change of the mode has waited for the lease, so nothing from before it is cached any more.
     let after = shown().attributes;
     assert_eq!((after.mode, after.size), (Mode::new(0o700), 3));
 }
 
-/// Promise: who uses a name through the library while others replace it gets one of its files.
+/// Promise: a user of a name through the library gets one of its files while others replace it.
 #[test]
 fn replaced_name_is_never_stale() {
     let site = Site::new(4);

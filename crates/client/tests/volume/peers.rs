@@ -1,4 +1,4 @@
-//! Processes that listen where a server should, and what a client tells them: nothing, unless they may be the server.
+//! Processes that listen at the server's address: the client sends them nothing, unless they may be the server.
 
 use crate::site::*;
 use std::io::Read;
@@ -15,11 +15,11 @@ use varve_types::Errno;
 const USER: u32 = 47_111;
 const NOBODY: u32 = 65_534;
 
-/// A listener of `uid`'s: the kernel tells peers who has called listen(2).
+/// A listener of user `uid`: the kernel reports to peers the user who called listen(2).
 fn listen_as(uid: u32, path: &Path) -> UnixListener {
     let path = path.to_owned();
     let listening = std::thread::spawn(move || {
-        // SAFETY: the system call changes this thread alone, where libc's function would change the process.
+        // SAFETY: the system call changes only this thread; libc's function would change the whole process.
         let set = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
         assert_eq!(set, 0);
         UnixListener::bind(path).unwrap()
@@ -27,7 +27,7 @@ fn listen_as(uid: u32, path: &Path) -> UnixListener {
     listening.join().unwrap()
 }
 
-/// The server's record leads to `path` from here on.
+/// Makes the server record point to `path`.
 fn lead_to(site: &Site, path: &Path) {
     let record = site.volume.read_server_record().unwrap().unwrap();
     let text = std::fs::read_to_string(site.volume.server_file()).unwrap();
@@ -35,7 +35,7 @@ fn lead_to(site: &Site, path: &Path) {
     std::fs::write(site.volume.server_file(), text.replace(&real, path.to_str().unwrap())).unwrap();
 }
 
-/// Greets as a server, shares a descriptor with the greeting, and returns what the client says.
+/// Greets like a server, sends a descriptor with the greeting, and returns the bytes that the client sends.
 fn entice(mut stream: UnixStream, site: &Site) -> Vec<u8> {
     let volume = site.volume.read_settings().unwrap().id.0;
     let mut bytes = Vec::new();
@@ -46,7 +46,7 @@ fn entice(mut stream: UnixStream, site: &Site) -> Vec<u8> {
     let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor.as_fd()];
     assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&descriptors)));
-    // The client may be gone already.
+    // The client may have disconnected already.
     let flags = rustix::net::SendFlags::NOSIGNAL;
     let _ = rustix::net::sendmsg(&stream, &[std::io::IoSlice::new(&bytes)], &mut ancillary, flags);
     let mut reported = Vec::new();
@@ -59,8 +59,8 @@ fn failure(site: &Site) -> varve_client::Failure {
     FileSystem::connect(config).err().expect("it is no server")
 }
 
-/// Promise: to a process of another user's that listens in the server's place, root's client says nothing at all, takes no
-/// descriptor of it, and names the user; so it is with the overflow user, whoever the store belongs to.
+/// Promise: root's client sends nothing to a process of another user that listens at the server's address, accepts no
+/// descriptor from it, and names the user. The same holds for the overflow user, whoever owns the store.
 #[test]
 fn a_server_of_another_user_is_told_nothing() {
     if !rustix::process::geteuid().is_root() {
@@ -89,7 +89,7 @@ fn a_server_of_another_user_is_told_nothing() {
     }
 }
 
-/// Promise: a process of the store's owner is spoken to, and has to prove that it holds the key.
+/// Promise: the client talks to a process of the store's owner, which has to prove that it has the key.
 #[test]
 fn the_owners_process_has_to_prove_the_key() {
     if !rustix::process::geteuid().is_root() {

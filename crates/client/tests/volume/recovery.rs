@@ -1,4 +1,4 @@
-//! Servers that go, come back, and lose answers on the way.
+//! Servers that stop, restart, and lose replies.
 
 use crate::site::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use varve_env::volume_dir::VolumeDir;
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, Mode, SetAttributes, ShardId, VolumeSettings};
 
-/// Promise: a client that only writes a large file, which takes no calls, finds a restarted server all the same, and long before that
-/// takes what nobody came for as closed.
+/// Promise: a client that only writes a large file, without calls to the server, still finds a restarted server, long
+/// before that treats the files of absent clients as closed.
 #[test]
 fn passthrough_writer_finds_the_next_server() {
     let site = Site::new(4);
@@ -34,8 +34,8 @@ fn passthrough_writer_finds_the_next_server() {
     assert_eq!(size(&fs, inode), 201_000);
 }
 
-/// Promise: who cuts a file by its path at a server that was just started does not settle its size, for another client may be
-/// writing the file of which that server has not heard yet.
+/// Promise: a truncation by path at a server that was just started does not record the size, because another client,
+/// not yet known to that server, may be writing the file.
 #[test]
 fn truncate_after_restart_keeps_writes_of_others() {
     let site = Site::new(4);
@@ -60,8 +60,8 @@ fn truncate_after_restart_keeps_writes_of_others() {
     assert_eq!(node.attributes.size, 201_000, "when nobody writes it any more");
 }
 
-/// Promise: who removes or renames a file at a server that was just started leaves it to another client that has it open, of which
-/// that server has not heard yet; and what was removed goes when it is closed and all are known.
+/// Promise: removing or renaming a file at a server that was just started keeps it for another client that has it open
+/// and is not yet known to that server; the removed file is deleted when it is closed and all clients are known.
 #[test]
 fn open_files_survive_unlink_and_rename_after_restart() {
     let site = Site::new(4);
@@ -86,7 +86,7 @@ fn open_files_survive_unlink_and_rename_after_restart() {
         block_on(other.unlink(&root(), ROOT, &name(text))).unwrap();
     }
     close(&other, also);
-    // Tells that it is closed.
+    // Sends the release.
     make_file(&other, ROOT, "new");
     rename("new", "replaced");
     rename("renamed", "other name");
@@ -110,8 +110,9 @@ fn open_files_survive_unlink_and_rename_after_restart() {
     assert_eq!(report.counts.orphans, 0);
 }
 
-/// Promise: on the server's host a client comes by the Unix socket, and by TCP only if it is told to; where it does not see the
-/// socket, as in a container, it is told what to do, and so is who asks for TCP where there is none.
+/// Promise: on the server's host a client connects by the Unix socket, and by TCP only if configured. If it does not
+/// see the socket, as in a container, the error says what to do; so does the error for TCP where the server does not
+/// listen on it.
 #[test]
 fn tcp_is_used_only_if_asked_for() {
     let site = Site::new(4);
@@ -150,7 +151,8 @@ fn tcp_is_used_only_if_asked_for() {
     site.connect();
 }
 
-/// Promise: calls under way wait for the next server, which hears of open files again: also of one without a name.
+/// Promise: calls in progress wait for the next server, where the open files are registered again, also one without a
+/// name.
 #[test]
 fn open_files_survive_a_restart() {
     let site = Site::new(4);
@@ -178,8 +180,8 @@ fn open_files_survive_a_restart() {
     assert_eq!(content(&site.connect(), "named"), b"one");
 }
 
-/// Promise: an open file that a restarted server could not be told of, because the store was in trouble, is open there as soon as
-/// that is over: it outlives its name.
+/// Promise: an open file that could not be registered at a restarted server, because the store failed, is registered as
+/// soon as the store recovers: it outlives its name.
 #[test]
 fn failed_open_registration_is_retried() {
     let site = Site::new(4);
@@ -188,7 +190,7 @@ fn failed_open_registration_is_retried() {
     let (inode, handle) = create(&fs, "f");
     write(&fs, handle, 0, &[1; 200_000]);
     let closed = create(&fs, "closed").1;
-    // Of a shard that can be opened also then.
+    // A shard that can be opened even then.
     let open_files = || block_on(fs.shard_status(ShardId(1))).unwrap().open_files;
     assert_eq!(open_files(), 2);
     server.stop(STOP).unwrap();
@@ -197,7 +199,7 @@ fn failed_open_registration_is_retried() {
     std::fs::write(&log, b"no directory").unwrap();
     let _server = site.serve();
     assert_eq!((open_files(), fs.counters().reconnects()), (0, 1));
-    // What is closed meanwhile is not opened any more.
+    // A file that is closed meanwhile is not registered any more.
     block_on(fs.release(closed));
     std::fs::remove_file(&log).unwrap();
     std::fs::rename(&aside, &log).unwrap();
@@ -215,8 +217,8 @@ fn failed_open_registration_is_retried() {
     close(&fs, handle);
 }
 
-/// Promise: a server that answers where the last one did is taken for another one, also by a connection that is the first to that
-/// worker: it hears what is open.
+/// Promise: another server at the same address is recognized as such, even by the first connection to one of its
+/// workers: the open files are registered there.
 #[test]
 fn another_server_at_the_same_address_is_noticed() {
     let site = Site::new(2);
@@ -226,14 +228,14 @@ fn another_server_at_the_same_address_is_noticed() {
     write(&fs, handle, 0, &[1; 200_000]);
     server.stop(STOP).unwrap();
     let _server = site.serve();
-    // Nothing was asked of the worker of this shard before.
+    // The worker of this shard had no request before.
     let status = block_on(fs.shard_status(ShardId(1))).unwrap();
     assert_eq!((fs.counters().reconnects(), status.open_files), (1, 1));
     close(&fs, handle);
     assert_eq!(size(&fs, inode), 200_000);
 }
 
-/// Promise: when nobody serves the volume, a call ends with a clear failure after the deadline, not before and not never.
+/// Promise: if the volume has no server, a call fails with a clear error after the deadline, and not before.
 #[test]
 fn the_deadline_ends_the_wait() {
     let site = Site::new(1);
@@ -247,7 +249,7 @@ fn the_deadline_ends_the_wait() {
     assert!(begin.elapsed() >= Duration::from_millis(600) && begin.elapsed() < Duration::from_secs(5));
 }
 
-/// Promise: joining fails at once, and says why and what to do.
+/// Promise: a failed connect returns at once, and says why and what to do.
 #[test]
 fn failed_join_names_the_reason() {
     let site = Site::new(1);
@@ -263,14 +265,14 @@ fn failed_join_names_the_reason() {
     assert!(failure.to_string().contains("key"), "{failure}");
 }
 
-/// Stands between a client and the server's one worker, and can lose answers: the request gets through, the answer does
-/// not, and the connection ends.
+/// A proxy between a client and the server's one worker, which can lose replies: the request is forwarded, the reply is
+/// dropped, and the connection ends.
 struct LossyProxy {
     lose: Arc<AtomicUsize>,
 }
 
 impl LossyProxy {
-    /// The server's record leads to the proxy from here on.
+    /// Makes the server record point to the proxy.
     fn before(site: &Site) -> LossyProxy {
         let record = site.volume.read_server_record().unwrap().unwrap();
         let worker = PathBuf::from(record.workers[0].unix.clone().unwrap());
@@ -294,7 +296,7 @@ impl LossyProxy {
 fn pass(client: UnixStream, server: UnixStream, lose: Arc<AtomicUsize>) {
     let (mut from_client, mut to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
     std::thread::spawn(move || {
-        // An end of either side ends both; that is all a proxy can do about it.
+        // The end of either side ends both; a proxy can do no more.
         let _ = std::io::copy(&mut from_client, &mut to_server);
         let _ = to_server.shutdown(std::net::Shutdown::Both);
     });
@@ -311,7 +313,7 @@ fn pass(client: UnixStream, server: UnixStream, lose: Arc<AtomicUsize>) {
     });
 }
 
-/// Promise: when an answer is lost, the retry gets the first answer: nothing is done twice, and nothing that was done is
+/// Promise: if a reply is lost, the retry gets the first reply: nothing is done twice, and nothing that was done is
 /// reported as failed.
 #[test]
 fn lost_reply_is_repeated() {
@@ -350,7 +352,7 @@ fn lost_reply_is_repeated() {
     assert!(library.file_system().counters().reconnects() >= 8);
 }
 
-/// Promise: many threads use one client at once, while the server is restarted under them, and every change is done once.
+/// Promise: many threads use one client at once while the server restarts, and every change is made once.
 #[test]
 fn calling_threads_survive_server_restart() {
     let site = Site::new(8);
@@ -391,11 +393,11 @@ fn log_lengths(volume: &VolumeDir, shards: u16) -> BTreeMap<PathBuf, u64> {
     logs.map(|file| file.unwrap()).map(|file| (file.path(), file.metadata().unwrap().len())).collect()
 }
 
-/// Promise: where power is lost before a new directory reached the disk, its name may be left without its rows; it is an
-/// empty directory then, which can be filled, listed and removed.
+/// Promise: if power is lost before a new directory reached the disk, its name may remain without its rows; it is then
+/// an empty directory, which can be filled, listed and removed.
 #[test]
 fn directories_without_rows_are_empty() {
-    // Nothing is fsynced but what the test asks for, however slow the machine is.
+    // Only the test itself syncs, even on a slow machine.
     let site = Site::synced_every(8, VolumeSettings::SYNC_INTERVAL_MAX);
     let server = site.serve();
     let fs = site.connect();
@@ -412,7 +414,8 @@ fn directories_without_rows_are_empty() {
     let homes: BTreeSet<u16> = lost.iter().map(|(_, node)| node.inode.shard().0).collect();
     assert!(homes.len() > 2, "{homes:?}");
 
-    // What the disk may hold after a loss of power: the root's shard all of its log, the others what was fsynced.
+    // A possible state of the disk after a power loss: the whole log of the root's shard, and the fsynced part of the
+    // others.
     let after = Site::new(8);
     std::fs::remove_dir_all(after.volume.root()).unwrap();
     let copied = std::process::Command::new("cp").arg("-a").args([site.volume.root(), after.volume.root()]).status();

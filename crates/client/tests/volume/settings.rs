@@ -1,10 +1,10 @@
-//! A volume whose settings were changed while nobody served it: formats/volume.md says which may be.
+//! A volume whose settings were changed while it had no server: formats/volume.md says which may be changed.
 
 use crate::site::*;
 use varve_client::{FileSystem, Handle, block_on};
 use varve_types::{InodeId, SetAttributes};
 
-/// In the volume file and its copy.
+/// Edits the volume file and its copy.
 fn edit(site: &Site, edits: &[(&str, &str)]) {
     for path in [site.volume.volume_file(), site.volume.volume_file_copy()] {
         let mut text = std::fs::read_to_string(&path).unwrap();
@@ -21,8 +21,8 @@ fn resized(fs: &FileSystem, inode: InodeId, size: u64, handle: Option<Handle>) -
     block_on(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
 }
 
-/// Promise: `inline_limit_bytes` may be changed between two servers: a file that is larger than the new limit and lies in
-/// its row is read, and written by whoever comes, and what then fits a row no more goes to a backing file whole.
+/// Promise: `inline_limit_bytes` may be changed between two servers. A file in a row that is larger than the new limit
+/// can be read, and written by any client, and content that no longer fits a row moves completely to a backing file.
 #[test]
 fn files_above_a_lowered_inline_limit_are_read_and_written() {
     let site = Site::new(4);

@@ -8,7 +8,7 @@ use varve_client::{FileSystem, Handle, OpenFlags, OpenMode, block_on};
 use varve_env::random::Seeded;
 use varve_types::{Credentials, InodeId, Mode, SetAttributes};
 
-/// Promise: what is written after a file was emptied stays, whoever else opens the file while it is being emptied.
+/// Promise: data written after a truncation to zero stays, even if others open the file during the truncation.
 #[test]
 fn truncate_to_zero_is_applied_once() {
     let site = Site::new(4);
@@ -46,8 +46,8 @@ fn truncate_to_zero_is_applied_once() {
     });
 }
 
-/// Promise: of a small file that two clients have open, each writes back what it wrote and nothing else: bytes of the other
-/// stay, what both append stays, and what one has cut stays cut.
+/// Promise: if two clients have a small file open, each writes back only its own changes: the other's bytes stay,
+/// appends of both stay, and a truncation by one stays.
 #[test]
 fn two_clients_write_one_small_file() {
     let site = Site::new(4);
@@ -97,7 +97,7 @@ fn two_clients_write_one_small_file() {
         assert_eq!(content.len(), 200, "{text}");
         assert_eq!([b'A', b'B'].map(|by| content.iter().filter(|byte| **byte == by).count()), [50, 50], "{text}");
     }
-    // At once, however often each finds that the other was there before.
+    // Concurrently, although each finds repeatedly that the other was first.
     let (_, a, b) = opened("appended at once", appending);
     std::thread::scope(|scope| {
         for (fs, handle, data) in [(&one, a, b"A"), (&other, b, b"B")] {
@@ -134,8 +134,8 @@ fn two_clients_write_one_small_file() {
     close(&other, b);
 }
 
-/// Promise: of two clients that both let a small file outgrow its row, one after the other or at once, neither makes the
-/// backing file anew over what the other has put there.
+/// Promise: if two clients promote the same small file, one after the other or at once, neither overwrites the other's
+/// backing file.
 #[test]
 fn two_clients_promote_one_file() {
     let site = Site::new(4);
@@ -166,8 +166,8 @@ fn two_clients_promote_one_file() {
     }
 }
 
-/// Promise: a length that a descriptor gives a small file, by ftruncate or fallocate, is the file's for everybody at once, and
-/// outlives the client.
+/// Promise: a length set through a descriptor of a small file, by ftruncate or fallocate, is visible to every client at
+/// once, and outlives the client.
 #[test]
 fn truncate_length_is_visible_immediately() {
     let site = Site::new(4);
@@ -183,8 +183,8 @@ fn truncate_length_is_visible_immediately() {
     close(&one, handle);
 }
 
-/// Promise: a writer without privilege, who knew of no set-id bits, takes those away that another client has set since, once
-/// anything has been heard of the file.
+/// Promise: a write by an unprivileged user clears set-id bits that another client has set since, once the writer's
+/// client has had any reply about the file.
 #[test]
 fn set_id_bits_set_by_another_client_are_cleared() {
     let site = Site::new(4);
@@ -214,7 +214,7 @@ fn set_id_bits_set_by_another_client_are_cleared() {
     }
 }
 
-/// What a client does with a file that it has had open for long, in one step that it syncs.
+/// A step of a client with a long-open file; the client syncs after each step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write {
@@ -237,15 +237,15 @@ enum Step {
         at: u64,
         len: u64,
     },
-    /// Opened with O_TRUNC, and closed.
+    /// Open with O_TRUNC, and close.
     Empty,
-    /// Opened and closed once more: what is known of the file is new.
+    /// Open and close once more, which refreshes the client's state of the file.
     Look,
 }
 
 impl Step {
     fn any(random: &mut Seeded) -> Step {
-        // Mostly small, so that the file goes back and forth beneath the limit, and sometimes beyond it for good.
+        // Mostly small, so that the file's size varies below the limit, and sometimes crosses it for good.
         let scale = if random.below(12) == 0 { 3 * LIMIT as usize } else { LIMIT as usize / 2 };
         let mut any = |scale: usize| random.below(scale) as u64;
         let (at, len, which) = (any(scale), 1 + any(scale / 2), any(10));
@@ -300,8 +300,8 @@ impl Step {
     }
 }
 
-/// Promise: clients that take turns, each syncing what it has done, find one file, whatever each knew of it when it last
-/// looked: in its row, in a backing file, and on the way from one to the other. Nobody is told that the file was damaged.
+/// Promise: clients that take turns, each syncing its changes, find one consistent file, whatever state each had
+/// cached: in its row, in a backing file, and during promotion. No client gets an error about a damaged file.
 #[test]
 fn alternating_clients_share_one_file() {
     let site = Site::new(4);
@@ -314,7 +314,7 @@ fn alternating_clients_share_one_file() {
         let text = format!("turns {seed}");
         let (inode, made) = create(&clients[0], &text);
         close(&clients[0], made);
-        // All have it open from when it was empty.
+        // All have had it open since it was empty.
         let opened = |fs: &Arc<FileSystem>| {
             block_on(fs.lookup(&root(), ROOT, &name(&text))).unwrap();
             let open = |flags| block_on(fs.open(&root(), inode, flags)).unwrap().handle;
@@ -344,8 +344,8 @@ fn alternating_clients_share_one_file() {
     }
 }
 
-/// Promise: what clients append at once, each syncing each of its records, is all there and whole, while the file outgrows
-/// its row and after.
+/// Promise: concurrent appends of several clients, each syncing its records, are all there and complete, while the file
+/// outgrows its row and after.
 #[test]
 fn concurrent_appends_are_all_kept() {
     let site = Site::new(4);
@@ -380,7 +380,7 @@ fn concurrent_appends_are_all_kept() {
     }
 }
 
-/// Promise: so does one who only cuts or extends the file, also through a descriptor that root has opened.
+/// Promise: truncating or extending the file clears them as well, also through a descriptor that root has opened.
 #[test]
 fn truncate_through_roots_descriptor_clears_set_id_bits() {
     let site = Site::new(4);

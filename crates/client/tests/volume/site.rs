@@ -28,12 +28,12 @@ impl Site {
         Site::of(shards, 4, Duration::from_secs(5), own_uid())
     }
 
-    /// A volume whose small directories are whole, for a split fsyncs.
+    /// A volume whose small directories are not split, because a split fsyncs.
     pub fn synced_every(shards: u16, sync_interval: Duration) -> Site {
         Site::of(shards, 32, sync_interval, own_uid())
     }
 
-    /// Another user's volume.
+    /// A volume owned by another user.
     pub fn owned_by(owner_uid: u32) -> Site {
         Site::of(4, 4, Duration::from_secs(5), owner_uid)
     }
@@ -62,7 +62,7 @@ impl Site {
         self.serve_as(false)
     }
 
-    /// `embedded`: as a server that is in its only client's process.
+    /// `embedded`: like a server in its only client's process.
     pub fn serve_as(&self, embedded: bool) -> Server {
         let config = ServerConfig {
             embedded,
@@ -130,7 +130,7 @@ pub fn close(fs: &FileSystem, handle: Handle) {
     block_on(fs.release(handle));
 }
 
-/// The file's content as another open sees it.
+/// The file's content as a new open reads it.
 pub fn content(fs: &FileSystem, text: &str) -> Vec<u8> {
     let node = block_on(fs.lookup(&root(), ROOT, &name(text))).unwrap();
     let handle = block_on(fs.open(&root(), node.inode, OpenFlags::READ)).unwrap().handle;

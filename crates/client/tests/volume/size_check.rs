@@ -22,7 +22,7 @@ fn large(fs: &FileSystem, text: &str) -> InodeId {
     inode
 }
 
-/// It says which file it is, what is left of it, and what to do.
+/// The error names the file, the remaining bytes, and what to do.
 fn refused(failure: &Failure, text: &str) {
     assert_eq!(failure.errno, Errno::EIO);
     let said = failure.to_string();
@@ -31,8 +31,8 @@ fn refused(failure: &Failure, text: &str) {
     }
 }
 
-/// Promise: a large file that was cut outside Varve is an error for whoever opens it or reads beyond the cut, until it is
-/// restored, written anew or repaired; other files go on.
+/// Promise: a large file that was truncated outside Varve fails for every open and for reads beyond its end, until it
+/// is restored, rewritten or repaired; other files still work.
 #[test]
 fn externally_truncated_file_is_refused() {
     let site = Site::new(4);
@@ -60,7 +60,7 @@ fn externally_truncated_file_is_refused() {
     refused(&block_on(other.copy_range(early, 0, copy, 0, BYTES as u64)).unwrap_err(), "cut");
     assert_eq!(content(&one, "other").len(), BYTES);
 
-    // As from a copy of the store.
+    // As if restored from a copy of the store.
     cut_outside(&site, inode, BYTES as u64);
     assert_eq!(content(&one, "cut").len(), BYTES);
 
@@ -72,8 +72,8 @@ fn externally_truncated_file_is_refused() {
     assert_eq!(content(&other, "cut"), vec![8; 2 * INLINE_LIMIT as usize]);
 }
 
-/// Promise: what was fsynced is known to be there at once, whether or not the file is closed, and whoever writes it; who
-/// cuts it through Varve makes no damage of it, and who goes on syncs what comes then.
+/// Promise: the size that was fsynced is checked at once, whether or not the file is closed, and whoever writes it. A
+/// truncation through Varve is not treated as damage, and later writes can be synced.
 #[test]
 fn externally_truncated_synced_file_is_refused() {
     let site = Site::new(4);
@@ -100,7 +100,7 @@ fn externally_truncated_synced_file_is_refused() {
     assert_eq!(content(&other, "cut").len(), BYTES);
     block_on(one.fsync(handle, true)).unwrap();
     both(&site);
-    // Also if nobody remembers but the row.
+    // Also if only the row has the size.
     server.stop(STOP).unwrap();
     let server = site.serve();
     both(&site);
@@ -108,7 +108,7 @@ fn externally_truncated_synced_file_is_refused() {
     server.stop(STOP).unwrap();
 }
 
-/// Promise: a file whose writer died is settled by who opens it next, if nothing is missing of it.
+/// Promise: the size of a file whose writer died is recorded by the next open, if nothing of it is missing.
 #[test]
 fn next_open_records_a_size_after_a_crash() {
     let site = Site::new(2);
@@ -127,11 +127,11 @@ fn next_open_records_a_size_after_a_crash() {
         let (inode, handle) = create(&one, text);
         write(&one, handle, 0, &vec![7; BYTES]);
         block_on(one.fsync(handle, false)).unwrap();
-        // Of this nobody knows how much is there.
+        // No row has the size of these bytes.
         write(&one, handle, BYTES as u64, &[8; 10]);
         inode
     });
-    // Neither closed nor told, as when its process dies.
+    // Neither closed nor released, as when its process dies.
     server.stop(STOP).unwrap();
     drop(one);
     cut_outside(&site, files[1], LEFT);
@@ -150,8 +150,8 @@ fn next_open_records_a_size_after_a_crash() {
     assert_eq!(found(), [("wrong-size", 1)]);
 }
 
-/// Promise: a size that cannot be settled, as while the store is away, is settled when it can be, by a sync and without;
-/// an end that something cuts off such a file then is noticed.
+/// Promise: a size that cannot be recorded, for example while the store is unreachable, is recorded when that is
+/// possible, by a sync and without one; a later truncation of such a file by another program is noticed.
 #[test]
 fn unrecorded_size_is_recorded_later() {
     let site = Site::new(2);
@@ -179,7 +179,7 @@ fn unrecorded_size_is_recorded_later() {
     }
 }
 
-/// Promise: a sync or shutdown that cannot settle a size by its deadline says so.
+/// Promise: a sync or shutdown that cannot record a size by its deadline reports that.
 #[test]
 fn unrecordable_size_is_reported() {
     let site = Site::new(2);
@@ -204,7 +204,7 @@ fn unrecordable_size_is_reported() {
     assert!(report.totals.is_empty(), "it is settled");
 }
 
-/// Promise: who cuts a file through Varve, in whichever way and beside whichever reader, makes no damage of it.
+/// Promise: truncations through Varve, of every kind and beside every reader, are not treated as damage.
 #[test]
 fn file_truncated_by_another_client_passes_size_check() {
     let site = Site::new(1);
@@ -231,7 +231,7 @@ fn file_truncated_by_another_client_passes_size_check() {
             for round in 0..60_u8 {
                 let cut = |size| SetAttributes { size: Some(size), ..Default::default() };
                 match round % 3 {
-                    // By the server, and longer again.
+                    // By the server, and extended again.
                     0 => {
                         block_on(writer.set_attributes(&root(), inode, cut(10), None)).unwrap();
                         block_on(writer.set_attributes(&root(), inode, cut(1000), None)).unwrap();
@@ -256,9 +256,9 @@ fn file_truncated_by_another_client_passes_size_check() {
     });
 }
 
-/// Promise: a small file that another client makes large, while this one has it open, stays writable here whatever comes
-/// next: a cut by path, new attributes, or an open that empties it. (Before, a cut was EIO, and what was written after the
-/// others could not be written back.)
+/// Promise: a small file that another client makes large, while this client has it open, stays writable here after each
+/// next step: a truncation by path, new attributes, or an open with O_TRUNC. (Before, a truncation failed with EIO, and
+/// later writes could not be written back.)
 #[test]
 fn file_promoted_by_another_client_stays_usable() {
     let site = Site::new(1);

@@ -1,4 +1,4 @@
-//! Sizes of closed files that several handles and clients have had open: none is left stale, and none is wrong.
+//! Sizes of closed files that several handles and clients had open: none is left stale, and none is wrong.
 
 use crate::site::*;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use varve_types::InodeId;
 const STOP: Duration = Duration::from_secs(10);
 const BYTES: usize = 200_000;
 
-/// A large file that both clients have written in part and closed, or not.
+/// A large file that both clients have partly written and may have closed.
 struct SharedFile {
     one: Arc<FileSystem>,
     other: Arc<FileSystem>,
@@ -17,7 +17,7 @@ struct SharedFile {
 }
 
 impl SharedFile {
-    /// Opened by the one, who has written it.
+    /// The first client has opened and written it.
     fn begin(site: &Site) -> (SharedFile, Handle) {
         let (one, other) = (site.connect(), site.connect());
         let (inode, handle) = create(&one, "f");
@@ -31,7 +31,8 @@ impl SharedFile {
     }
 }
 
-/// Plays a scene, which says how long the file has become, and ends it: after both clients are gone the row says that.
+/// Runs a scene, which returns the file's final length, and ends it: after both clients have shut down, the row must
+/// have that length.
 fn played(text: &str, scene: impl FnOnce(&SharedFile, Handle) -> usize) {
     let site = Site::new(2);
     let server = site.serve();

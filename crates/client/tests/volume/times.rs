@@ -1,4 +1,5 @@
-//! Times of directories, of one partition and of several, as a client that is alone and one beside others see them.
+//! Times of directories, with one partition and with several, as seen by a volume's only client and by one of several
+//! clients.
 
 use crate::site::*;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use varve_types::{Attributes, InodeId, Mode, SetAttributes, SetTime, Timestamp};
 const PAST: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 7 };
 const FUTURE: Timestamp = Timestamp { seconds: 8_000_000_000, nanoseconds: 7 };
 
-/// A server and a client of it, anew.
+/// A new server with a client.
 struct ServedClient {
     server: Server,
     fs: Arc<FileSystem>,
@@ -21,7 +22,7 @@ impl ServedClient {
         ServedClient { server: site.serve_as(embedded), fs: site.connect() }
     }
 
-    /// Of a directory `d` that is there, and has been looked up.
+    /// For a volume with an existing directory `d`, which is looked up.
     fn begin_again(site: &Site, embedded: bool) -> ServedClient {
         let served = ServedClient::begin(site, embedded);
         block_on(served.fs.lookup(&root(), ROOT, &name("d"))).unwrap();
@@ -45,7 +46,7 @@ impl ServedClient {
         self.set(directory, SetAttributes { mtime: Some(SetTime::To(to)), ..SetAttributes::default() });
     }
 
-    /// The time of the server's clock, as a new file tells it.
+    /// The time of the server's clock, taken from a new file.
     fn clock(&self, text: &str) -> Timestamp {
         make_file(&self.fs, ROOT, text).attributes.ctime
     }
@@ -59,8 +60,8 @@ fn wait_until_split(fs: &FileSystem, directory: InodeId, partitions: usize) {
     }
 }
 
-/// Promise: the mtime that was set of a directory stays, back and ahead of now, until a name in it changes, and is the time
-/// of that change then; its ctime is that of the call.
+/// Promise: an explicitly set mtime of a directory, in the past or in the future, stays until a name in it changes, and
+/// is then the time of that change; its ctime is that of the call.
 #[test]
 fn explicit_directory_mtime_stays_until_names_change() {
     for (embedded, split) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -120,7 +121,7 @@ fn expect_changes_to_show(served: &ServedClient, d: InodeId, set: Timestamp, wha
     let before = served.clock(&format!("{what}, remove"));
     block_on(served.fs.unlink(&root(), d, &new)).unwrap();
     expect(before, "removed");
-    // Asked of the server, and not followed by the client: the next one set is as good.
+    // Fetched from the server, rather than followed by the client: the next explicit mtime is kept as well.
     served.set_mtime(d, set);
     assert_eq!(served.shown(d).mtime, set, "{what}");
     let before = served.clock(&format!("{what}, mkdir"));

@@ -1,4 +1,4 @@
-//! Changes that end in an error which does not say that nothing was changed, at a client that is alone with its volume.
+//! Changes that fail with an unknown outcome, at the only client of a volume.
 
 use super::late::{ChangeTiming, Late};
 use super::site::{ROOT, STOP, Site, close, make_directory, make_file, name, read, root, write};
@@ -11,7 +11,7 @@ use varve_types::{Errno, InodeId, Mode, SetAttributes};
 /// Longer than any lease.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A client that is alone, and what makes its changes late.
+/// The only client of a volume, the wrapper that delays its changes, and the server.
 fn alone(site: &Site) -> (Arc<FileSystem>, Late, Arc<Server>) {
     let config = ServerConfig {
         workers: 2,
@@ -30,7 +30,7 @@ fn look_up(fs: &FileSystem, at: InodeId, text: &str) -> Result<varve_client::Nod
     block_on(fs.lookup(&root(), at, &name(text)))
 }
 
-/// What a name means, and that nothing of that may be believed.
+/// The inode of a name, whose entry must not be cached.
 fn next_unknown_outcome(fs: &FileSystem, at: InodeId, text: &str) -> Option<InodeId> {
     match look_up(fs, at, text) {
         Ok(node) => {
@@ -55,8 +55,8 @@ fn meaning(fs: &FileSystem, at: InodeId, text: &str) -> Option<InodeId> {
 
 type Change = fn(&FileSystem, InodeId, InodeId) -> Result<()>;
 
-/// A change of the names `a` and `b`, of which the first means a file with some inode, and what they mean when it is made:
-/// the same, something new, or nothing.
+/// Changes of the names `a` and `b`, of which the first refers to a file with some inode, and their state after the
+/// change: the same inode, a new one, or none.
 const CHANGES: [(&str, Change, [Option<bool>; 2]); 9] = [
     (
         "create",
@@ -96,8 +96,8 @@ const CHANGES: [(&str, Change, [Option<bool>; 2]); 9] = [
     ("remove xattr", |fs, _, inode| block_on(fs.remove_xattr(&root(), inode, b"user.before")), [Some(true), None]),
 ];
 
-/// Promise: neither names nor attributes that such a change could have touched are believed, whenever it is made; all else is.
-/// An inode is found, by whoever knows it, wherever it is by then.
+/// Promise: names and attributes that such a change could have affected are not cached, whenever it is made; all others
+/// are. A known inode is found at its present location.
 #[test]
 fn cache_distrusts_targets_of_unknown_outcomes() {
     let site = Site::new(4);
@@ -169,7 +169,7 @@ fn cache_distrusts_targets_of_unknown_outcomes() {
     server.stop(super::site::STOP).unwrap();
 }
 
-/// Promise: a file that is open when it is renamed or removed late goes on working.
+/// Promise: a file that is open when it is renamed or removed late stays usable.
 #[test]
 fn open_file_is_found_after_late_rename() {
     for what in ["rename", "exchange", "unlink", "remove directory"] {
@@ -211,7 +211,7 @@ fn open_file_is_found_after_late_rename() {
     }
 }
 
-/// Promise: an error that says that nothing was changed leaves nothing of unknown outcome.
+/// Promise: an error which guarantees that nothing was changed leaves no unknown outcome.
 #[test]
 fn refused_change_has_a_known_outcome() {
     let site = Site::new(4);
@@ -232,8 +232,8 @@ fn refused_change_has_a_known_outcome() {
     server.stop(super::site::STOP).unwrap();
 }
 
-/// Promise: an open of which this client did not hear, and that the server does later, keeps nothing open, though what the server
-/// was told before overtakes it; and a file that was opened again meanwhile stays open.
+/// Promise: an open whose reply this client did not get, and which the server executes later, leaves nothing open, even
+/// if a release arrives first; and a file that was opened again meanwhile stays open.
 #[test]
 fn abandoned_open_leaves_nothing_open() {
     let site = Site::new(4);
@@ -248,7 +248,7 @@ fn abandoned_open_leaves_nothing_open() {
     late.set(ChangeTiming::Truly);
     let again = open(files[1]).unwrap().handle;
     close(&fs, open(files[2]).unwrap().handle);
-    // Longer than a file is closed before the server hears of it.
+    // Longer than the delay of a release.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(late.make(), 3);
     assert_eq!(open_files(), 3);

@@ -14,44 +14,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Filters that are tried in whole runs.
+/// Number of filters that are tried in whole runs.
 pub const FILTERS_TRIED: usize = 2;
 /// Numbers of writers that the store is probed with.
 const WRITERS: [usize; 4] = [1, 2, 4, 8];
-/// One probe of the store writes no more, and takes no more than an eighth of its room.
+/// Upper limit of bytes written by one probe of the store. A probe also uses at most an eighth of the free space.
 const PROBE_BYTES_MAX: u64 = 2 << 30;
-/// A store that hangs.
+/// Timeout of one submit; a longer wait means that the store hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One filter on all threads, without a store.
+/// Result of one filter on all threads, without a store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FilterProbe {
     pub filter: Filter,
-    /// Bytes of a frame to stored ones.
+    /// Plain bytes divided by stored bytes.
     pub ratio: f64,
     pub frames_per_s: f64,
 }
 
-/// The store alone.
+/// Result of writing to the store without compression.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WriteProbe {
     pub writers: usize,
-    /// In one write.
+    /// Bytes in one write.
     pub block_bytes: u64,
-    /// With the time of the sync at the end.
+    /// Includes the final sync.
     pub bytes_per_s: f64,
 }
 
-/// A whole run.
+/// Result of a whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// As in a run's description; `None`: the frame.
+    /// Chunk sides as in a dataset spec; `None`: one frame.
     #[serde(default)]
     pub chunk: Option<Vec<u64>>,
     pub filter: Filter,
     pub writers: usize,
     pub ratio: f64,
-    /// From the first frame until all were durable.
+    /// Measured from the first frame until all frames were durable.
     pub frames_per_s: f64,
 }
 
@@ -79,7 +79,7 @@ impl<'w> Probe<'w> {
     }
 
     /// # Errors
-    /// If the store is too full to be probed.
+    /// If the store has too little free space for a probe.
     pub fn check_room(&self, free: u64) -> Result<(), AdviseError> {
         let needed = 8 * (64 << 20).max(8 * self.frame_bytes());
         match free < needed {
@@ -92,7 +92,7 @@ impl<'w> Probe<'w> {
         self.frames[0].len() as u64
     }
 
-    /// What the file system says of a file there.
+    /// Properties that the file system reports for a file in the directory.
     pub fn store(&self) -> io::Result<Store> {
         let place = scratch(&self.request.directory, "look");
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&place.0)?;
@@ -104,7 +104,7 @@ impl<'w> Probe<'w> {
         candidates().into_iter().map(|filter| self.filter(filter, each)).collect()
     }
 
-    /// All threads compress, each its own frames, until the time is over.
+    /// All threads compress, each its own frames, until the time is up.
     fn filter(&self, filter: Filter, time: Duration) -> io::Result<FilterProbe> {
         let (frames, stored) = (AtomicU64::new(0), AtomicU64::new(0));
         let begun = Instant::now();
@@ -134,14 +134,14 @@ impl<'w> Probe<'w> {
         WRITERS.into_iter().map(|writers| self.write(writers, alignment, each)).collect()
     }
 
-    /// Each writer fills a part of the file of its own, in blocks that begin and end at multiples of `alignment`.
+    /// Each writer fills its own part of the file, in blocks that begin and end at multiples of `alignment`.
     fn write(&self, writers: usize, alignment: u64, time: Duration) -> io::Result<WriteProbe> {
         const BLOCK_BYTES_MAX: u64 = 64 << 20;
         let block = self.frame_bytes().next_multiple_of(alignment).clamp(alignment, BLOCK_BYTES_MAX.max(alignment));
         let blocks = (self.bytes_max / writers as u64 / block).max(1);
         let place = scratch(&self.request.directory, "write");
         let file = OpenOptions::new().write(true).create_new(true).open(&place.0)?;
-        // Stores that compress by themselves must not gain from what a detector does not send.
+        // Random bytes, so that a store with its own compression gains nothing.
         let bytes = varve_env::random::Seeded::new(block).bytes(block as usize);
         let written = AtomicU64::new(0);
         let begun = Instant::now();
@@ -159,7 +159,7 @@ impl<'w> Probe<'w> {
         Ok(WriteProbe { writers, block_bytes: block, bytes_per_s: bytes_per_s.round() })
     }
 
-    /// A run as it will be: frames are given as fast as they are taken.
+    /// Writes a whole run, submitting frames as fast as the writer accepts them.
     ///
     /// # Errors
     /// If the run fails.
@@ -193,7 +193,7 @@ impl<'w> Probe<'w> {
     }
 }
 
-/// Runs `work` on so many threads at once, and answers the first error.
+/// Runs `work` on `threads` threads at once and returns the first error.
 fn in_parallel(threads: usize, work: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<()> {
     std::thread::scope(|scope| {
         let work = &work;

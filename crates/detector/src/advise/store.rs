@@ -1,4 +1,4 @@
-//! What a file system says of itself: its type, its block, and its stripe where it has one.
+//! Properties that a file system reports: type, block size and, where it has one, stripe.
 
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -9,17 +9,17 @@ use std::path::Path;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Store {
-    /// As `mount` calls it, or its number.
+    /// The name that `mount` uses, or the magic number in hexadecimal.
     pub file_system: String,
-    /// What it likes to be written at a time, at least.
+    /// Preferred minimum size of a write.
     pub block_bytes: u64,
-    /// What lies together on one of its servers.
+    /// Bytes that lie together on one server.
     pub stripe_bytes: Option<u64>,
-    /// Servers, or targets, that a file lies on.
+    /// Number of servers or targets of a file.
     pub stripe_count: Option<u64>,
 }
 
-/// `f_type` of statfs(2), by `linux/magic.h` and the file systems' own headers.
+/// `f_type` of statfs(2), from `linux/magic.h` and the file systems' own headers.
 const NAMES: [(u64, &str); 21] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),
@@ -46,10 +46,10 @@ const NAMES: [(u64, &str); 21] = [
 const LUSTRE: u64 = 0x0bd0_0bd0;
 const BEEGFS: u64 = 0x1983_0326;
 
-/// Looks at a file that lies there.
+/// Queries the file system of an open file.
 ///
 /// # Errors
-/// If the file system does not answer.
+/// If `fstatfs` or `fstat` fails.
 pub fn look(file: &File) -> io::Result<Store> {
     let reported = rustix::fs::fstatfs(file)?;
     let kind = reported.f_type as u64 & 0xffff_ffff;
@@ -62,14 +62,14 @@ pub fn look(file: &File) -> io::Result<Store> {
     .unzip();
     Ok(Store {
         file_system: name.unwrap_or_else(|| format!("{kind:#x}")),
-        // GPFS says its block there, and its stripe is its block.
+        // GPFS reports its block size here, which is also its stripe size.
         block_bytes: file.metadata()?.blksize().max(1),
         stripe_bytes: stripe_bytes.filter(|bytes| *bytes > 0),
         stripe_count,
     })
 }
 
-/// Bytes that a directory's file system has room for.
+/// Free bytes in a directory's file system.
 pub fn room(directory: &Path) -> io::Result<u64> {
     let reported = rustix::fs::statvfs(directory)?;
     Ok(reported.f_bavail.saturating_mul(reported.f_frsize))
@@ -86,8 +86,9 @@ fn lustre(file: &File) -> Option<(u64, u64)> {
     lustre_layout(&attribute(file, "lustre.lov")?)
 }
 
-/// `struct lov_user_md` of `lustre_user.h`: magic (4), pattern (4), object (16), stripe size (4), stripe count (2); or the
-/// composite one, whose entries (48 bytes from byte 32 on) say where such a structure lies: offset at byte 24 of an entry.
+/// Parses `struct lov_user_md` of `lustre_user.h`: magic (4), pattern (4), object (16), stripe size (4), stripe count
+/// (2). A composite layout instead has entries (48 bytes each from byte 32 on), with the offset of such a structure at
+/// byte 24 of the entry.
 pub(super) fn lustre_layout(bytes: &[u8]) -> Option<(u64, u64)> {
     const PLAIN: [u32; 2] = [0x0bd1_0bd0, 0x0bd3_0bd0];
     const COMPOSITE: u32 = 0x0bd6_0bd0;
@@ -108,7 +109,7 @@ pub(super) fn lustre_layout(bytes: &[u8]) -> Option<(u64, u64)> {
     Some((word(at + 24)?.into(), half(at + 28)?.into()))
 }
 
-/// CephFS, by its kernel client or by FUSE; other file systems have no such attributes.
+/// CephFS, mounted by its kernel client or by FUSE. Other file systems do not have these attributes.
 fn ceph(file: &File) -> Option<(u64, u64)> {
     let number = |name| String::from_utf8(attribute(file, name)?).ok()?.trim().parse().ok();
     Some((number("ceph.file.layout.stripe_unit")?, number("ceph.file.layout.stripe_count")?))
@@ -123,7 +124,7 @@ fn beegfs(file: &File) -> Option<(u64, u64)> {
         targets: u16,
     }
     const OPCODE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<Striping>(b'f', 25);
-    // SAFETY: the opcode is that of a call that fills a structure of this layout, and the file system's type was asked.
+    // SAFETY: the ioctl fills a structure of this layout, and the caller has checked that the file system is BeeGFS.
     let asked = unsafe { rustix::ioctl::ioctl(file.as_fd(), rustix::ioctl::Getter::<OPCODE, Striping>::new()) };
     let striping: Striping = asked.ok()?;
     Some((striping.chunk_bytes.into(), striping.targets.into()))

@@ -56,7 +56,7 @@ fn smallest_file_with_enough_margin_is_chosen() {
     assert_eq!(choose(&trials, 300.0).chunk, None);
 }
 
-/// Issue 5: the directory is probed, nothing stays there, and what is proposed makes a run.
+/// Issue 5: the probes leave no files in the directory, and the advice is usable for a run.
 #[test]
 fn probe_leaves_the_directory_unchanged() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! CBF's byte offset compression: each pixel as its difference from the one before, in one byte if it fits, else after a
-//! mark in two, four or eight (International Tables for Crystallography G, 5.6.2.3.4).
+//! CBF's byte offset compression (International Tables for Crystallography G, 5.6.2.3.4). Each pixel is stored as its
+//! difference from the previous one: in one byte if it fits, else in two, four or eight bytes after a marker.
 
 use crate::hdf5::ElementType;
 
@@ -25,7 +25,7 @@ fn encode_all(values: impl Iterator<Item = i64>, out: &mut Vec<u8>) {
     for value in values {
         let step = value - before;
         before = value;
-        // The lowest number of each width is the mark that a wider one follows.
+        // The lowest number of each width marks that a wider one follows.
         if let Ok(step) = i8::try_from(step)
             && step != i8::MIN
         {
@@ -51,10 +51,10 @@ fn encode_all(values: impl Iterator<Item = i64>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `bytes` of pixels to `out`.
+/// Appends `bytes` bytes of pixels to `out`.
 ///
 /// # Errors
-/// If there are fewer, or one that its element cannot hold.
+/// If there are fewer pixels, or a value does not fit the element type.
 pub fn decode(binary: &[u8], element: ElementType, bytes: usize, out: &mut Vec<u8>) -> Result<(), &'static str> {
     let (low, high) = match element {
         ElementType::I8 => (i8::MIN.into(), i8::MAX.into()),

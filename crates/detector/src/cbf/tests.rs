@@ -33,7 +33,7 @@ proptest! {
     }
 }
 
-/// The example of the International Tables: steps at the edges of each width.
+/// The example of the International Tables, with steps at the limits of each width.
 #[test]
 fn steps_have_their_golden_bytes() {
     let values = [1_i32, 128, 0, 32767, -1, i32::MAX, i32::MIN];
@@ -60,7 +60,7 @@ fn unsupported_cbf_is_named() {
         ("signed 32-bit integer", "signed 32-bit real IEEE", "elements of type"),
         ("X-Binary-Size-Second-Dimension: 2", "X-Binary-Size-Second-Dimension: 999999999", "pixels; up to"),
     ] {
-        // The start of the pixels is not UTF-8, and is put back.
+        // The bytes before the pixels are not UTF-8 and are restored.
         let mut bytes = file.replace(from, to).into_bytes();
         let at = bytes.windows(3).position(|bytes| bytes == [0x0c, 0x1a, 0x04]).unwrap();
         bytes.splice(at..at + 6, START_OF_BINARY);

@@ -1,5 +1,5 @@
-//! One connection of a client: a thread that connects and sends, and one that hears. When the connection breaks, it is
-//! made again, and what was sent on it and is not there goes out again.
+//! One connection of a client: a sending thread that also connects, and a receiving thread. A broken connection is
+//! re-established, and everything that was sent on it without arriving is sent again.
 
 use super::{ClientError, ClientShared, Ending, Outgoing, QueuedItem};
 use crate::stream::link::{Incoming, LinkError, hold_little, notice_loss, send_to_service};
@@ -16,20 +16,20 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
-/// Between attempts.
+/// Pause between connection attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// To a service that has no room: many may wait for the same place.
+/// Pause before retrying a full service; many clients may wait for the same slot.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
-/// For the service's answer to HELLO, which comes when its store has made the file; and for a sign of life from its host, or of it
-/// taking what was sent. Who retries for less waits less, within reason.
+/// Timeout for the reply to HELLO, which comes when the store has created the file, and for a sign that the service's
+/// host is alive or takes data. A shorter retry time shortens it, down to the minimum.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 const ANSWER_WAIT_MIN: Duration = Duration::from_secs(5);
-/// Scalars wait so long for others whose arrival is asked for with theirs.
+/// How long scalars wait for others before one PING asks for confirmation of all of them.
 const SCALARS_WAIT: Duration = Duration::from_millis(50);
 
-/// Until the client is closed or has failed.
+/// Runs until the client is closed or has failed.
 pub fn run(shared: &Arc<ClientShared>, number: u16) {
-    // What was sent on this connection and may have to be sent again.
+    // Frames sent on this connection that may have to be sent again.
     let mut sent = BTreeMap::new();
     let mut since = Instant::now();
     let mut crowded = false;
@@ -41,7 +41,7 @@ pub fn run(shared: &Arc<ClientShared>, number: u16) {
         let why = match connect(shared, number) {
             Ok((socket, incoming, welcome, there)) => {
                 let broken = converse(shared, (number, socket, incoming), &welcome, (&there, &mut sent));
-                // It was well until now, however long it had stood.
+                // The connection worked until now, so the retry time starts again.
                 (since, crowded) = (Instant::now(), false);
                 match broken {
                     Some(why) => why,
@@ -74,7 +74,7 @@ pub fn run(shared: &Arc<ClientShared>, number: u16) {
         if full && !crowded {
             tracing::warn!(address, "waiting up to {waited:?} for room for a connection: {why}");
         }
-        // Beyond what it can tell, a service that is full closes connections without a word.
+        // A service that is full beyond its reserve closes connections without a reply.
         crowded |= full;
         tracing::debug!(number, "a connection is made again: {why}");
         std::thread::sleep(if full { FULL_PAUSE } else { PAUSE });
@@ -99,12 +99,12 @@ enum Attempt {
     Io(#[from] io::Error),
     #[error("{0}")]
     Refused(StreamRefusal),
-    /// It would be so at the next attempt, too.
+    /// The next attempt would fail in the same way.
     #[error("{0}")]
     Hopeless(String),
 }
 
-/// A connection with its welcome, and the frames that the service has.
+/// Connects and returns the WELCOME and the frames that the service already has.
 fn connect(shared: &ClientShared, number: u16) -> Result<(Socket, Incoming, StreamWelcome, Ranges), Attempt> {
     let options = &shared.options;
     let address = options.address.to_socket_addrs()?.next();
@@ -162,7 +162,7 @@ fn connect(shared: &ClientShared, number: u16) -> Result<(Socket, Incoming, Stre
     }
     let welcome =
         welcome.ok_or_else(|| StreamRefusal::new(ErrorCode::Protocol, "no WELCOME")).map_err(Attempt::Refused)?;
-    // From here on the kernel says when the other side is gone: silence is the service's right.
+    // From here on the kernel detects a lost peer; the service may stay silent.
     socket.set_read_timeout(None)?;
     Ok((socket, incoming, welcome, there))
 }
@@ -176,7 +176,7 @@ fn acknowledge(shared: &ClientShared, ack: &Ack) {
     shared.changed.notify_all();
 }
 
-/// Sends until the connection breaks, and says why; `None`: all is done.
+/// Sends until the connection breaks, and returns the reason; `None`: everything is done.
 fn converse(
     shared: &Arc<ClientShared>,
     (number, mut socket, incoming): (u16, Socket, Incoming),
@@ -209,7 +209,7 @@ fn converse(
         Err(error) => return Some(error.to_string()),
     };
     let spoken = speak(shared, number, &mut socket, welcome, (&broken, sent));
-    // It may be gone already; the thread that hears is to notice.
+    // The socket may be gone already; the shutdown makes the receiving thread notice.
     let _ = socket.shutdown(Shutdown::Both);
     let heard = hearing.join().unwrap_or_else(|_| Some("the thread that hears has panicked".into()));
     if is_over(shared) {
@@ -218,7 +218,7 @@ fn converse(
     Some(spoken.err().map(|error| error.to_string()).or(heard).unwrap_or_else(|| "it was closed".into()))
 }
 
-/// Hears the service until the connection ends.
+/// Receives from the service until the connection ends.
 fn hear(shared: &ClientShared, number: u16, mut incoming: Incoming) -> Option<String> {
     let mut pongs = 0;
     loop {
@@ -281,7 +281,7 @@ fn speak(
                 send_frames(shared, socket, &out, again)?;
             }
             NextMessage::Item(QueuedItem::Scalars(scalars)) => {
-                // It may be an older service than the one before.
+                // This service may be older than the one before.
                 if let Err(error) = scalars.check(welcome.version) {
                     fail(shared, error.into());
                     return Ok(());
@@ -303,16 +303,16 @@ fn speak(
     }
 }
 
-/// What has been said on a connection.
+/// State of one connection's sent messages.
 struct ConnectionState {
     number: u16,
-    /// A PING follows at least so often.
+    /// Maximum interval between PINGs.
     idle: Duration,
     ended: bool,
     pings: u64,
-    /// How often the caller had waited for all before the service was last told not to wait for more.
+    /// Value of `flushes` when the service last received a PING with `flush`.
     flushed: u64,
-    /// Since when there are scalars that no PING has followed.
+    /// When the first scalars were sent that no PING has followed yet.
     unsure: Option<Instant>,
 }
 
@@ -323,12 +323,12 @@ fn next(shared: &ClientShared, broken: &AtomicBool, reported: &mut ConnectionSta
         if state.closed || state.failed.is_some() || state.finished.is_some() || broken.load(SeqCst) {
             return NextMessage::Over;
         }
-        // However many frames wait.
+        // This holds however many frames are queued.
         let deadline = reported.unsure.map_or(deadline, |since| deadline.min(since + SCALARS_WAIT));
         if reported.unsure.is_some() && Instant::now() >= deadline {
             return NextMessage::Ping { flush: false };
         }
-        // After END nothing is read.
+        // The service reads nothing after END.
         if !reported.ended
             && let Some(item) = state.waiting.pop_front()
         {
@@ -338,7 +338,7 @@ fn next(shared: &ClientShared, broken: &AtomicBool, reported: &mut ConnectionSta
             }
             return NextMessage::Item(item);
         }
-        // Each connection says so after what it has sent itself.
+        // Each connection sends the flush after its own frames.
         if reported.flushed < state.flushes && !reported.ended {
             reported.flushed = state.flushes;
             if !state.kept.is_empty() {
@@ -349,7 +349,7 @@ fn next(shared: &ClientShared, broken: &AtomicBool, reported: &mut ConnectionSta
             && !reported.ended
             && state.is_settled()
         {
-            // Counted once, by the first connection; it is said again if that one breaks.
+            // Only the first connection reports the count; it reports it again after a reconnect.
             let lost = if reported.number == 0 { state.lost } else { 0 };
             return NextMessage::End { complete: ending == Ending::Source, lost };
         }

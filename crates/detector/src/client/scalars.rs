@@ -1,5 +1,5 @@
-//! Scalars under way: those that were sent stay here until the service has said that they are in its journal, and the frames
-//! that they belong to are safe, too; those of a connection that broke before go out again on the next one.
+//! Scalars in flight. Sent scalars stay here until the service has confirmed that they are in its journal and the
+//! frames they belong to are safe. Scalars of a connection that broke earlier are sent again on the next one.
 
 use super::Outgoing;
 use crate::stream::scalars::{ScalarRow, ScalarsHead};
@@ -13,7 +13,7 @@ pub(crate) struct Coded {
 }
 
 impl Coded {
-    /// Whether a service of this version takes them.
+    /// Whether a service of this version accepts these kinds of values.
     pub fn check(&self, version: u16) -> Result<(), BadMessage> {
         if version >= KINDS_VERSION || self.head.is_plain() {
             return Ok(());
@@ -26,14 +26,14 @@ impl Coded {
     }
 }
 
-/// What was sent, in the order in which it was.
+/// Sent scalars, in the order of sending.
 #[derive(Default)]
 pub(crate) struct SentScalars(Vec<SentEntry>);
 
 struct SentEntry {
-    /// On which it was sent.
+    /// Number of the connection that carried them.
     connection: u16,
-    /// Of the PINGs on that connection, the one whose answer says that these are in the journal.
+    /// Number of the PING on that connection whose PONG confirms that these scalars are in the journal.
     ping: u64,
     in_journal: bool,
     scalars: Arc<Coded>,
@@ -48,12 +48,13 @@ impl SentScalars {
         self.0.is_empty()
     }
 
-    /// These are sent on a connection, whose PING of this number follows them.
+    /// Adds scalars sent on a connection; PING number `ping` follows them.
     pub fn add(&mut self, connection: u16, ping: u64, scalars: Arc<Coded>) {
         self.0.push(SentEntry { connection, ping, in_journal: false, scalars });
     }
 
-    /// So many PINGs of a connection have been answered. `kept`: frames that are not safe yet, by first number.
+    /// Notes that the first `pongs` PINGs of a connection are answered. `kept`: frames that are not safe yet, by first
+    /// number.
     pub fn hear(&mut self, connection: u16, pongs: u64, kept: &BTreeMap<u64, Arc<Outgoing>>) {
         for sent in self.0.iter_mut().filter(|sent| sent.connection == connection) {
             sent.in_journal |= sent.ping <= pongs;
@@ -61,7 +62,8 @@ impl SentScalars {
         self.settle(kept);
     }
 
-    /// Lets go what is safe: a loss of power takes from the journal what no frame was durable after.
+    /// Drops scalars that are safe. A power loss removes journal entries behind the last durable frame, so scalars stay
+    /// until their frames are safe.
     pub fn settle(&mut self, kept: &BTreeMap<u64, Arc<Outgoing>>) {
         let is_kept = |number: u64| {
             kept.range(..=number).next_back().is_some_and(|(_, before)| before.numbers().contains(&number))
@@ -69,12 +71,12 @@ impl SentScalars {
         self.0.retain(|sent| !sent.in_journal || sent.scalars.rows.iter().any(|(number, _)| is_kept(*number)));
     }
 
-    /// What must go out again, for its connection broke.
+    /// Takes the scalars to resend because their connection broke.
     pub fn take(&mut self, connection: u16) -> Vec<Arc<Coded>> {
         self.0.extract_if(.., |sent| sent.connection == connection).map(|sent| sent.scalars).collect()
     }
 
-    /// What must go out again, for something of it came damaged.
+    /// Takes the scalars to resend because some of them arrived damaged.
     pub fn take_unsure(&mut self, connection: u16) -> Vec<Arc<Coded>> {
         let is_unsure = |sent: &mut SentEntry| sent.connection == connection && !sent.in_journal;
         self.0.extract_if(.., is_unsure).map(|sent| sent.scalars).collect()

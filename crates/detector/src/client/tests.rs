@@ -2,7 +2,7 @@ use super::*;
 
 const OWN: AckLevel = AckLevel::Durable;
 
-/// Messages of two frames that are sent, from these on.
+/// Two-frame messages in flight, by first number.
 fn sent(firsts: &[u64]) -> ClientState {
     let mut state = ClientState::default();
     for first in firsts {
@@ -18,8 +18,8 @@ fn kept(state: &ClientState) -> Vec<u64> {
     state.kept.keys().copied().collect()
 }
 
-/// Promise: a frame of which the service says that it came before is settled if it was acknowledged at the client's level
-/// before it was brought, and otherwise kept until it is.
+/// Promise: a frame that the service reports as a duplicate is released if it was acknowledged at the client's level
+/// before it was sent, and otherwise kept until it is.
 #[test]
 fn unacknowledged_frames_are_kept() {
     let duplicate = |state: &mut ClientState, number: u64| {
@@ -36,7 +36,7 @@ fn unacknowledged_frames_are_kept() {
     assert_eq!(kept(&state), [2, 4], "frame 3 is not acknowledged so far");
     (3..6).for_each(|number| duplicate(&mut state, number));
     assert_eq!((kept(&state), state.kept_bytes), (vec![2, 4], 4));
-    // Of no frame, and of one that is not kept.
+    // One notice without a frame, and one for a frame that is not kept.
     [NO_FRAME, 0, 100].into_iter().for_each(|number| duplicate(&mut state, number));
     assert_eq!(kept(&state), [2, 4]);
     acknowledge(&mut state, OWN, 3..6);

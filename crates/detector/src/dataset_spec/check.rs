@@ -1,4 +1,5 @@
-//! Whether a run can be written as described. What is refused here would fail later, with frames in hand.
+//! Checks whether a run can be written as specified. These errors would otherwise occur later, when frames have
+//! arrived.
 
 use super::scalar::TEXT_BYTES_MAX;
 use super::{
@@ -9,13 +10,13 @@ use crate::hdf5::IndexKind;
 use crate::journal::{ChunkGroupEntry, RECORD_BYTES_MAX};
 use crate::structure::{self, NUMBERED_MAX};
 
-/// HDF5's own limit is 32 dimensions; detectors have frames of two or three, and a scan rarely more than three.
+/// HDF5's own limit is 32 dimensions. Detector frames have two or three, and a scan rarely more than three.
 const RANK_MAX: usize = 8;
-/// HDF5's limit for one chunk is 4 GiB; and LZ4 takes no block of 2 GiB.
+/// HDF5 limits a chunk to 4 GiB, and LZ4 does not accept blocks of 2 GiB.
 pub(super) const CHUNK_BYTES_MAX: u64 = 1 << 30;
-/// The largest detectors have some hundred elements.
+/// The largest detectors have some hundred modules.
 const SOURCES_MAX: usize = 1024;
-/// They lie in a message of the object header, which has less than 64 KiB.
+/// The values lie in a message of the object header, which has less than 64 KiB.
 const PLUGIN_VALUES_MAX: usize = 1024;
 const COLUMNS_MAX: usize = 1024;
 
@@ -27,7 +28,7 @@ fn bad(text: String) -> CheckResult {
 
 impl DatasetSpec {
     /// # Errors
-    /// If no file can be written from it; says what is wrong and what would be right.
+    /// If no file can be written from this spec. The error says what is wrong and what would be right.
     pub fn check(&self) -> CheckResult {
         self.check_scan()?;
         self.check_chunk()?;
@@ -68,7 +69,7 @@ impl DatasetSpec {
         structure::check(self).map_err(|why| BadDatasetSpec(why.to_string()))
     }
 
-    /// An advice is what somebody measured elsewhere, and may have been changed since.
+    /// The advice was measured elsewhere and may have been edited since.
     fn check_advice(&self) -> CheckResult {
         const WRITERS_MAX: usize = 256;
         const ALIGNMENT_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
@@ -86,10 +87,10 @@ impl DatasetSpec {
         }
     }
 
-    /// Of a run that begins; one of an earlier program goes on as it is.
+    /// Checks a run that begins. A run of an earlier program continues unchecked.
     ///
     /// # Errors
-    /// If what is kept of it, or written at a commit, could be much more than what comes.
+    /// If memory or the data of a commit could become much larger than the received frames.
     pub(crate) fn check_begin(&self) -> CheckResult {
         match self.index_kind() {
             IndexKind::FixedArray => self.check_index()?,
@@ -100,9 +101,9 @@ impl DatasetSpec {
         self.check_record()
     }
 
-    /// A scan that ends has an index that every commit makes in memory and writes as a whole.
+    /// Every commit builds the index of a bounded scan in memory and writes it as a whole.
     fn check_index(&self) -> CheckResult {
-        // 17 bytes each, of which a commit has two copies.
+        // 17 bytes per element; a commit holds two copies.
         const ELEMENTS_MAX: u64 = 1 << 24;
         let sides = self.grid(0).chunks_max();
         let elements = sides.into_iter().flatten().try_fold(1_u64, u64::checked_mul);
@@ -116,13 +117,14 @@ impl DatasetSpec {
         }
     }
 
-    /// Where inner sides may grow, the index has places for what may come there, of which each frame allows so many.
+    /// If inner sides may grow, the index has elements for frames that may come later. Each received frame allows a
+    /// limited number of them.
     fn check_gaps(&self) -> CheckResult {
         let last = self.frames_max().map(|frames| frames - 1);
         if last.and_then(|last| self.places(last)).is_some_and(|places| places <= PLACES_FREE) {
             return Ok(());
         }
-        // Of one step of the index along the scan's first side.
+        // In one step of the index along the scan's first side.
         let (frames, each) = (self.row_frames().saturating_mul(self.chunk_scan()[0]), self.places_a_frame());
         let step = self.places(frames).map_or(0, |places| places - self.chunks_per_frame());
         let is_first = self.scan_max.as_ref().unwrap_or(&self.scan)[0].is_none();
@@ -137,7 +139,8 @@ impl DatasetSpec {
         ))
     }
 
-    /// A layout has the number of each frame, also of those that never come, of which the run's end may bring all.
+    /// A layout stores the number of every frame, including missing ones, and the end of the run may add all of them at
+    /// once.
     fn check_numbers(&self) -> CheckResult {
         let most = self.frames_max().unwrap_or_else(|| self.row_frames());
         match matches!(self.structure, Structure::Layout(_)) && most > NUMBERED_MAX {
@@ -150,7 +153,7 @@ impl DatasetSpec {
         }
     }
 
-    /// What is written of frames that share chunks is one record of the journal.
+    /// One journal record describes everything written for the frames of a chunk group.
     fn check_record(&self) -> CheckResult {
         let bytes = ChunkGroupEntry::record_bytes_max(self);
         match bytes <= RECORD_BYTES_MAX as u64 {
@@ -296,7 +299,7 @@ impl DatasetSpec {
     }
 }
 
-/// Sides of a scan as they are given.
+/// Sides of a scan as the user writes them.
 fn ends(sides: &[Option<u64>]) -> String {
     let side = |side: &Option<u64>| side.map_or_else(|| "null".to_owned(), |side| side.to_string());
     format!("[{}]", sides.iter().map(side).collect::<Vec<_>>().join(", "))

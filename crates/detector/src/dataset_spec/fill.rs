@@ -1,21 +1,21 @@
-//! What missing elements read as.
+//! The fill value of missing elements.
 
 use super::half;
 use crate::hdf5::ElementType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A number as it was given, whatever an element can hold. In JSON a number, or `"nan"`, `"inf"`, `"-inf"`.
+/// A fill value as given, independent of the element type. In JSON a number, or `"nan"`, `"inf"`, `"-inf"`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(try_from = "FillForm", into = "FillForm")]
 pub enum Fill {
-    /// Below 2^64 and not below -2^63, as JSON has them.
+    /// At least -2^63 and below 2^64, the range of integers in JSON.
     Whole(i128),
-    /// Not whole, or too large to be known for it.
+    /// Not an integer, or outside that range.
     Float(f64),
 }
 
-/// As it was given: a value that is no number is the same as itself.
+/// Compares the values as given: NaN equals itself.
 impl PartialEq for Fill {
     fn eq(&self, other: &Fill) -> bool {
         match (self, other) {
@@ -90,13 +90,13 @@ impl Fill {
         }
     }
 
-    /// Whether its element is all zero bits.
+    /// Whether the element's bits are all zero.
     pub fn is_zero(self) -> bool {
         self == Fill::Whole(0)
     }
 
     /// # Errors
-    /// If no element is this number, or nearest to it; says what elements are.
+    /// If no element has this value, or for floats a value near it. The error says which values are allowed.
     pub fn check(self, element: ElementType) -> Result<(), String> {
         let why = match (range(element), self) {
             (Some((least, most)), Fill::Whole(value)) if (least..=most).contains(&value) => return Ok(()),
@@ -112,7 +112,7 @@ impl Fill {
         Err(format!("`fill` is {self}, which no element of type {} is; {why}", element.name()))
     }
 
-    /// This number, or else the nearest that an element is.
+    /// This number if the element type can represent it, else the nearest one.
     pub fn nearest(self, element: ElementType) -> Fill {
         match (range(element), self) {
             (None, _) if self.check(element).is_ok() => self,
@@ -122,7 +122,7 @@ impl Fill {
         }
     }
 
-    /// The element that is this number, or else the nearest.
+    /// The bytes of the element nearest to this number.
     pub fn element(self, element: ElementType) -> Vec<u8> {
         let nearest = self.nearest(element);
         let value = nearest.as_f64();

@@ -1,15 +1,15 @@
-//! What NeXus' application definition NXmx wants to know of a measurement, as far as it is known.
+//! Metadata of a measurement for NeXus' application definition NXmx, as far as they are known.
 
 use super::BadDatasetSpec;
 use serde::{Deserialize, Serialize};
 
-/// Rectangles of a pixel mask: enough for every bad pixel of a large detector.
+/// Limit for the rectangles of a pixel mask; enough for every bad pixel of a large detector.
 const REGIONS_MAX: usize = 100_000;
 const MASK_ELEMENT_BYTES: u64 = 4;
 pub const TEXT_BYTES_MAX: usize = 1024;
 
-/// In SI units and pixels, where a field's name or comment says nothing else. What is absent is not written;
-/// `definition` says `NXmx` where all is there that it requires.
+/// Values are in SI units and pixels unless the field's name or comment says otherwise. Absent fields are not written.
+/// `definition` is `NXmx` if all required fields are present.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "an object of what NXmx wants to know")]
 pub struct Nxmx {
@@ -22,16 +22,16 @@ pub struct Nxmx {
     pub source: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<String>,
-    /// Of the beam, in ångström.
+    /// Wavelength of the beam in ångström.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wavelength: Option<f64>,
-    /// Photons a second.
+    /// Photons per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_flux: Option<f64>,
-    /// Horizontal and vertical.
+    /// Horizontal and vertical size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beam_size: Option<[f64; 2]>,
-    /// Maker and model.
+    /// Manufacturer and model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,14 +41,14 @@ pub struct Nxmx {
     pub kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distance: Option<f64>,
-    /// Where the direct beam hits, in pixels along the fastest side and along the second fastest.
+    /// Position of the direct beam, in pixels along the fastest side and along the second fastest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beam_center: Option<[f64; 2]>,
     /// Along the fastest side and along the second fastest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pixel_size: Option<[f64; 2]>,
-    /// Directions of the two sides in NeXus' frame of reference: z along the beam, y up, x to the left when one looks
-    /// along the beam. Absent: as a detector hangs that is looked at from the sample.
+    /// Directions of the two sides in NeXus' coordinate system: z along the beam, y up, x to the left when looking
+    /// along the beam. Absent: the usual orientation of a detector as seen from the sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fast_direction: Option<[f64; 3]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,10 +71,10 @@ pub struct Nxmx {
     pub saturation_value: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underload_value: Option<i64>,
-    /// In electronvolt, one for each threshold.
+    /// In electronvolts, one per threshold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threshold_energy: Vec<f64>,
-    /// What the frame's first side counts, where it counts thresholds or other channels.
+    /// Names of the entries along the frame's first side, if that side enumerates thresholds or other channels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub channel_names: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,10 +85,10 @@ pub struct Nxmx {
     pub countrate_correction_applied: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pixel_mask_applied: Option<bool>,
-    /// Pixels that are not as others; regions that overlap add their bits.
+    /// Regions of abnormal pixels; the bits of overlapping regions are combined.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pixel_mask: Vec<MaskRegion>,
-    /// The axis that turns the sample from frame to frame.
+    /// The axis that rotates the sample from frame to frame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goniometer: Option<Goniometer>,
 }
@@ -96,9 +96,10 @@ pub struct Nxmx {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with `value`, `offset` and `shape`")]
 pub struct MaskRegion {
-    /// Bits as NXmx has them: 1 a gap, 2 dead, 4 under-responding, 8 over-responding, 16 noisy, 256 masked by the user.
+    /// Bits as NXmx defines them: 1 gap, 2 dead, 4 under-responding, 8 over-responding, 16 noisy, 256 masked by the
+    /// user.
     pub value: u32,
-    /// First pixel and sides, the slowest first.
+    /// First pixel and sides, slowest first.
     pub offset: Vec<u64>,
     pub shape: Vec<u64>,
 }
@@ -109,7 +110,7 @@ pub struct Goniometer {
     #[serde(default = "omega")]
     pub name: String,
     pub vector: [f64; 3],
-    /// Degrees at the first frame, and how many more with each.
+    /// Angle in degrees at the first frame; `increment` is the step per frame.
     pub start: f64,
     pub increment: f64,
 }
@@ -119,7 +120,7 @@ fn omega() -> String {
 }
 
 impl Nxmx {
-    /// Whether all is there that NXmx requires, beside what the run itself knows.
+    /// Whether all fields are present that NXmx requires beside those that the run itself provides.
     pub fn is_complete(&self) -> bool {
         let texts = [&self.instrument, &self.source, &self.sample, &self.sensor_material];
         let numbers = [self.wavelength, self.total_flux, self.sensor_thickness];
@@ -219,7 +220,7 @@ impl Nxmx {
     }
 }
 
-/// The vector of length 1 in this direction; `None` if there is none.
+/// The unit vector in this direction; `None` if there is none.
 pub fn unit(vector: [f64; 3]) -> Option<[f64; 3]> {
     let length = vector.iter().map(|part| part * part).sum::<f64>().sqrt();
     (length > 0.0 && length.is_finite()).then(|| vector.map(|part| part / length))

@@ -1,16 +1,16 @@
-//! Scalars of each frame: what columns there are, and their values.
+//! Scalars of each frame: the columns and their values.
 
 use crate::hdf5::{Datatype, ElementType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes of a text if nobody says how many.
+/// Default size of a text in bytes.
 const TEXT_BYTES: usize = 64;
-/// A column's chunk of texts should stay small.
+/// Limit that keeps a column's chunk of texts small.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// One scalar that frames have. In JSON its name alone (then a float), or an object with `name`, `type` (`f64`, `i64`,
-/// `u64` or `text`) and, for texts, the most `bytes` that one has.
+/// One scalar column. In JSON its name alone (then a float), or an object with `name`, `type` (`f64`, `i64`, `u64` or
+/// `text`) and, for texts, the maximum size in `bytes`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "ScalarForm", into = "ScalarForm")]
 pub struct ScalarColumn {
@@ -20,13 +20,13 @@ pub struct ScalarColumn {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScalarKind {
-    /// Not a number where none came.
+    /// NaN where a frame has no value.
     Float,
-    /// The lowest number where none came.
+    /// The lowest integer where a frame has no value.
     Integer,
-    /// UTF-8 of at most so many bytes; empty where none came.
+    /// UTF-8 of at most this many bytes; empty where a frame has no value.
     Text(usize),
-    /// The highest number where none came. Journals count the kinds: new ones are appended.
+    /// The highest integer where a frame has no value. Journals store the kind as a number, so new kinds are appended.
     Unsigned,
 }
 
@@ -106,7 +106,7 @@ impl ScalarKind {
         }
     }
 
-    /// What a frame without a value reads as.
+    /// Value of a frame without one.
     pub fn fill(self) -> Vec<u8> {
         match self {
             ScalarKind::Float => f64::NAN.to_le_bytes().to_vec(),
@@ -116,8 +116,8 @@ impl ScalarKind {
         }
     }
 
-    /// `value` as an element of such a column; `Err` says what is wrong with it. Whole numbers go into columns of floats,
-    /// and floats without a fraction into columns of integers, as long as they are exact there.
+    /// Converts `value` to an element of this kind; `Err` says what is wrong with it. Integers are accepted in columns
+    /// of floats, and floats without a fraction in columns of integers, if the conversion is exact.
     pub fn element(self, value: &Scalar) -> Result<Vec<u8>, String> {
         match (self, value) {
             (ScalarKind::Float, Scalar::Float(value)) => Ok(value.to_le_bytes().to_vec()),
@@ -140,7 +140,7 @@ impl ScalarKind {
         }
     }
 
-    /// The value that such a column's element is; `None` where none came.
+    /// Converts an element of this kind to its value; `None` if the frame has no value.
     pub fn value(self, element: &[u8]) -> Option<Scalar> {
         let number = || element.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         match self {
@@ -155,12 +155,12 @@ impl ScalarKind {
         }
     }
 
-    /// An element of a column of integers.
+    /// Converts to an element of an integer column.
     fn whole(self, value: &Scalar) -> Result<Vec<u8>, String> {
         let whole = match value {
             Scalar::Integer(value) => Some(i128::from(*value)),
             Scalar::Unsigned(value) => Some(i128::from(*value)),
-            // Every integer below is a float too.
+            // Below this limit every integer has an exact float.
             Scalar::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => Some(*value as i128),
             Scalar::Float(_) | Scalar::Text(_) => None,
         };
@@ -204,7 +204,7 @@ pub enum Scalar {
     Float(f64),
     Integer(i64),
     Text(String),
-    /// Journals count the kinds: new ones are appended.
+    /// Journals store the kind as a number, so new kinds are appended.
     Unsigned(u64),
 }
 

@@ -27,7 +27,7 @@ fn unknown_keys_are_refused() {
     assert!(error.expect_err("refused").to_string().contains("filtre"));
 }
 
-/// What is wrong is said in the words of who wrote it.
+/// Error messages use the words of the user's input.
 #[test]
 fn messages_expose_no_internal_names() {
     let said = |more: serde_json::Value| {
@@ -111,7 +111,7 @@ fn fill_values_are_elements_or_refused() {
     assert!(serde_json::from_str::<Fill>("\"none\"").is_err());
 }
 
-/// Promise: a scan whose index no commit could hold is refused before the run begins, and one without end is not.
+/// Promise: a scan whose index no commit could hold is refused before the run begins, and an unbounded one is not.
 #[test]
 fn scan_index_size_is_bounded() {
     let refused = |scan: Vec<Option<u64>>| {
@@ -125,7 +125,7 @@ fn scan_index_size_is_bounded() {
     assert!(why.contains("give null as the first side"), "{why}");
 }
 
-/// Promise: a run that could leave far more places of its index free than frames come is refused before it begins, and
+/// Promise: a run that could leave far more index elements unused than frames arrive is refused before it begins, and
 /// one whose inner sides may grow is not.
 #[test]
 fn gaps_in_an_index_are_bounded() {
@@ -138,7 +138,7 @@ fn gaps_in_an_index_are_bounded() {
         (vec![None, Some(10)], vec![None, Some(10_240)]),
         (vec![None, Some(10)], vec![None, None]),
         (vec![None, Some(1 << 20), Some(3)], vec![None, Some(1 << 30), Some(3)]),
-        // All of it is no more than an index may be.
+        // The whole index is within its limit.
         (vec![Some(67), Some(10)], vec![None, Some(1_000_000)]),
         (vec![Some(1 << 20), Some(10)], vec![Some(1 << 20), None]),
         (vec![Some(u32::MAX.into())], vec![None]),
@@ -155,7 +155,7 @@ fn gaps_in_an_index_are_bounded() {
     }
 }
 
-/// Promise: a layout's run whose end could bring more frames that never came than their numbers may take is refused.
+/// Promise: a run with a layout is refused if its end could add more missing frames than may be numbered.
 #[test]
 fn layout_frame_numbers_are_bounded() {
     let text = "<hdf5_layout><group name='entry'><dataset name='data' source='detector'/></group></hdf5_layout>";
@@ -174,7 +174,7 @@ fn layout_frame_numbers_are_bounded() {
     }
 }
 
-/// Promise: a run whose journal could have records that are never read back is refused before it begins.
+/// Promise: a run whose journal could have records too long to be read is refused before it begins.
 #[test]
 fn chunk_group_record_size_is_checked() {
     use crate::journal::{self, ChunkEntry, ChunkGroupEntry, FrameEntry, JournalEntry};

@@ -4,14 +4,15 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
-/// Elements of a block if the filter is not told otherwise: 8 KiB of them, in whole groups of 8, at least 128.
+/// Default number of elements in a block: 8 KiB, rounded down to groups of 8, and at least 128.
 pub fn block_elements(element: usize) -> usize {
     const TARGET_BYTES: usize = 8192;
     const ELEMENTS_MIN: usize = 128;
     (TARGET_BYTES / element / 8 * 8).max(ELEMENTS_MIN)
 }
 
-/// Transposes the bits of `block`, whose number of elements is a multiple of 8, into `out`, which has its length.
+/// Transposes the bits of `block` into `out`. The number of elements in `block` is a multiple of 8, and `out` has the
+/// same length.
 pub fn transpose(block: &[u8], element: usize, out: &mut [u8]) {
     let count = block.len() / element;
     debug_assert!(count.is_multiple_of(8) && block.len() == count * element && out.len() == block.len());
@@ -55,30 +56,31 @@ fn transpose_8x8(mut word: u64) -> u64 {
     word
 }
 
-/// The elements at the start that vector instructions have transposed.
+/// Transposes leading elements with vector instructions and returns their number.
 #[cfg(not(target_arch = "x86_64"))]
 fn wide(_block: &[u8], _element: usize, _out: &mut [u8]) -> usize {
     0
 }
 
-/// The elements at the start that vector instructions have transposed.
+/// Transposes leading elements with vector instructions and returns their number.
 #[cfg(target_arch = "x86_64")]
 fn wide(block: &[u8], element: usize, out: &mut [u8]) -> usize {
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: this processor has it.
+        // SAFETY: this processor supports AVX2.
         return unsafe { avx2::wide(block, element, out) };
     }
     narrow(block, element, out)
 }
 
-/// As [`wide`], with SSE2, which belongs to every x86-64.
+/// Same as [`wide`], with SSE2, which every x86-64 processor has.
 #[cfg(target_arch = "x86_64")]
 fn narrow(block: &[u8], element: usize, out: &mut [u8]) -> usize {
     let count = block.len() / element;
     let vectors = count / 16;
     let row = count / 8;
     match element {
-        // SAFETY: in each, vector `v` reads the 16 elements from `16 v` on, all within `block`, for `v < count / 16`.
+        // SAFETY: each closure reads, for vector `v`, the 16 elements from `16 v` on; all lie within `block` for `v <
+        // count / 16`.
         1 => planes::<1>(block, out, vectors, row, |at| unsafe { [load(at)] }),
         2 => planes::<2>(block, out, vectors, row, |at| unsafe { split(load(at), load(at.add(16))) }),
         4 => planes::<4>(block, out, vectors, row, |at| unsafe {
@@ -101,14 +103,14 @@ use std::arch::x86_64::{
 
 #[cfg(target_arch = "x86_64")]
 unsafe fn load(at: *const u8) -> __m128i {
-    // SAFETY: the caller vouches for 16 bytes at `at`.
+    // SAFETY: the caller guarantees 16 readable bytes at `at`.
     unsafe { _mm_loadu_si128(at.cast()) }
 }
 
-/// Even and odd bytes of two vectors.
+/// Separates the even and odd bytes of two vectors.
 #[cfg(target_arch = "x86_64")]
 unsafe fn split(low: __m128i, high: __m128i) -> [__m128i; 2] {
-    // SAFETY: SSE2 is always there.
+    // SAFETY: x86-64 always has SSE2.
     unsafe {
         let mask = _mm_set1_epi16(0x00ff);
         let even = _mm_packus_epi16(_mm_and_si128(low, mask), _mm_and_si128(high, mask));
@@ -117,7 +119,7 @@ unsafe fn split(low: __m128i, high: __m128i) -> [__m128i; 2] {
     }
 }
 
-/// For each vector of 16 elements: byte planes, whose bits are gathered highest first.
+/// For each vector of 16 elements, stores the bits of its byte planes, highest bit first.
 #[cfg(target_arch = "x86_64")]
 fn planes<const ELEMENT: usize>(
     block: &[u8],
@@ -132,7 +134,8 @@ fn planes<const ELEMENT: usize>(
         let planes = gather(unsafe { block.as_ptr().add(vector * 16 * ELEMENT) });
         for (byte, mut plane) in planes.into_iter().enumerate() {
             for bit in (0..8).rev() {
-                // SAFETY: SSE2 is always there; the two bytes at `2 vector` lie in row `8 byte + bit`, asserted above.
+                // SAFETY: x86-64 always has SSE2; the two bytes at `2 vector` lie in row `8 byte + bit`, asserted
+                // above.
                 unsafe {
                     let bits = _mm_movemask_epi8(plane) as u16;
                     out.as_mut_ptr()

@@ -1,9 +1,9 @@
-//! Running a filter over a chunk, and undoing it.
+//! Encodes and decodes chunks with a filter.
 
 use super::{Compression, Filter, bitshuffle, shuffle};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress};
 
-/// A chunk that a filter cannot take or give back.
+/// Error of a filter that cannot encode or decode a chunk.
 #[derive(Debug, thiserror::Error)]
 #[error("{filter}: {why}")]
 pub struct FilterError {
@@ -11,14 +11,14 @@ pub struct FilterError {
     pub why: String,
 }
 
-/// LZ4's own limit is a little below 2 GiB; the HDF5 filter's default is this.
+/// LZ4's own limit is a little below 2 GiB; this is the HDF5 filter's default.
 const LZ4_BLOCK_BYTES_MAX: usize = 1 << 30;
 
 pub fn lz4_block_bytes(chunk_bytes: usize) -> usize {
     chunk_bytes.clamp(1, LZ4_BLOCK_BYTES_MAX)
 }
 
-/// One thread's means of compressing: contexts and scratch that are used again for every chunk.
+/// Compression state of one thread: contexts and scratch buffers that are reused for every chunk.
 pub struct Encoder {
     filter: Filter,
     element: usize,
@@ -43,10 +43,10 @@ impl Encoder {
         Ok(Encoder { filter, element: element_bytes, zstd, deflate, shuffled: Vec::new(), compressed: Vec::new() })
     }
 
-    /// Appends `chunk`, filtered, to `out`.
+    /// Filters `chunk` and appends the result to `out`.
     ///
     /// # Errors
-    /// If the codec fails, which for valid levels means that memory ran out.
+    /// If the codec fails. With valid levels this means out of memory.
     pub fn encode(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
         let mut shuffled = std::mem::take(&mut self.shuffled);
         let input = if self.filter.shuffle {
@@ -89,8 +89,8 @@ impl Encoder {
         }
     }
 
-    /// Framing of filter 32004: length (8 bytes, big-endian), block length (4), then each block with its length (4); a
-    /// block that does not shrink is stored as it is.
+    /// Framing of filter 32004: length (8 bytes, big-endian), block length (4), then each block with its length (4). A
+    /// block that does not shrink is stored uncompressed.
     fn lz4(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
         let block_bytes = lz4_block_bytes(input.len());
         out.extend_from_slice(&(input.len() as u64).to_be_bytes());
@@ -125,28 +125,30 @@ impl Encoder {
         }
     }
 
-    /// Framing of filter 32008: length (8 bytes, big-endian), block length in bytes (4), then each block of whole groups
-    /// of 8 elements, transposed and compressed, with its length (4); what is left, below 8 elements, as it is.
+    /// Framing of filter 32008: length (8 bytes, big-endian), block length in bytes (4), then each block with its
+    /// length (4). A block has whole groups of 8 elements, transposed and compressed. Remaining elements, fewer than 8,
+    /// are stored uncompressed.
     fn bitshuffle(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
         self.begin(input.len(), out);
         self.add(input, out)
     }
 
-    /// The bytes of a block, where the filter [takes a chunk block by block](Filter::takes_blocks).
+    /// Bytes of a block, for a filter that [accepts a chunk block by block](Filter::takes_blocks).
     pub fn block_bytes(&self) -> usize {
         bitshuffle::block_elements(self.element) * self.element
     }
 
-    /// Begins a chunk of `bytes` that comes in pieces, by a filter that [takes it block by block](Filter::takes_blocks).
+    /// Begins a chunk of `bytes` that comes in pieces, for a filter that [accepts it block by
+    /// block](Filter::takes_blocks).
     pub fn begin(&self, bytes: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&(bytes as u64).to_be_bytes());
         out.extend_from_slice(&(self.block_bytes() as u32).to_be_bytes());
     }
 
-    /// Appends a piece, filtered, to `out`; all but the last are of whole blocks.
+    /// Filters a piece and appends the result to `out`. All pieces but the last consist of whole blocks.
     ///
     /// # Errors
-    /// As of [`Encoder::encode`].
+    /// Same as [`Encoder::encode`].
     pub fn add(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
         let block_bytes = self.block_bytes();
         let whole = input.len() / (8 * self.element) * (8 * self.element);
@@ -172,7 +174,7 @@ impl Encoder {
     }
 }
 
-/// Undoes a filter.
+/// Decodes chunks of a filter.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
     pub filter: Filter,
@@ -180,10 +182,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// `chunk` as it was before its filter, which had `length` bytes.
+    /// Decodes `chunk`, whose plain form has `length` bytes.
     ///
     /// # Errors
-    /// If `chunk` is not what the filter makes, or of another length.
+    /// If `chunk` is not output of the filter, or has another plain length.
     pub fn decode(&self, chunk: &[u8], length: usize) -> Result<Vec<u8>, FilterError> {
         let plain = match self.filter.compression {
             Compression::None => chunk.to_vec(),

@@ -1,13 +1,13 @@
-//! Whether a chunk that came filtered is framed as its filter's: its sizes are looked at, not its content, which costs a
-//! few bytes of each block. What passes may still not decompress; what does not pass, no reader opens.
+//! Checks whether a pre-filtered chunk has the framing of its filter. The check reads only sizes, a few bytes per
+//! block. An accepted chunk may still fail to decompress; no reader can open a rejected one.
 
 use super::{Compression, Filter, bitshuffle};
 
 impl Filter {
-    /// Whether `chunk` may be one of `length` bytes, of elements of `element_bytes`, after this filter.
+    /// Checks whether `chunk` may be the filtered form of `length` bytes, with elements of `element_bytes`.
     ///
     /// # Errors
-    /// If it is not, why.
+    /// The reason if it cannot be.
     pub fn check(&self, chunk: &[u8], element_bytes: usize, length: usize) -> Result<(), String> {
         match self.compression {
             Compression::None if chunk.len() == length => Ok(()),
@@ -23,7 +23,8 @@ impl Filter {
     }
 }
 
-/// The stream's first two bytes (RFC 1950), which no dictionary may follow; its end has four.
+/// Checks the stream's first two bytes (RFC 1950), which must not announce a dictionary. The stream ends with four
+/// checksum bytes.
 fn zlib(chunk: &[u8]) -> Result<(), String> {
     const BYTES_MIN: usize = 8;
     match chunk {
@@ -43,7 +44,7 @@ fn zstd(chunk: &[u8], length: usize) -> Result<(), String> {
         return Err("its zstd frame is damaged or cut short".into());
     };
     match reported {
-        // More frames may follow the first.
+        // More frames may follow the first one.
         Some(reported) if reported > length as u64 || bytes == chunk.len() && reported != length as u64 => {
             Err(format!("its zstd frame says {reported} bytes"))
         }
@@ -51,8 +52,8 @@ fn zstd(chunk: &[u8], length: usize) -> Result<(), String> {
     }
 }
 
-/// The framing of filters 32004 and 32008: the length (8 bytes, big-endian), that of a block (4; 0: `default`), then each
-/// block with its length (4); of less than a `group` at the end, the bytes themselves.
+/// Checks the framing of filters 32004 and 32008: length (8 bytes, big-endian), block length (4; 0: `default`), then
+/// each block with its length (4). The remainder, less than a `group`, is stored uncompressed.
 fn blocks(chunk: &[u8], length: usize, group: usize, default: usize) -> Result<(), String> {
     let Some((header, mut rest)) = chunk.split_first_chunk::<12>() else {
         return Err(format!("it has {} bytes, not even its header of 12", chunk.len()));
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn valid_framing_is_accepted_and_cut_or_resized_is_rejected() {
-        // Several blocks, the last not whole, and less than a group behind it.
+        // Several blocks, an incomplete last block, and a remainder of less than a group.
         for elements in [3, 8, 4096, 12_345] {
             let plain: Vec<u8> = (0..2 * elements).map(|byte: u32| (byte * byte / 7) as u8).collect();
             for name in ["gzip:4", "shuffle+gzip:1", "lz4", "zstd:3", "shuffle+zstd:1", "bslz4", "bszstd:2", "raw"] {

@@ -1,4 +1,4 @@
-//! Filters in text, as the command line and run descriptions give them.
+//! Text form of filters, for the command line and dataset specs.
 
 use super::{Compression, Filter, GZIP_LEVEL, ZSTD_LEVEL};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

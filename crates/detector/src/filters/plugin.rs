@@ -1,6 +1,7 @@
-//! A user's own filter, from a shared library with HDF5's filter plug-in interface (`H5PLget_plugin_type`,
-//! `H5PLget_plugin_info`), run in our own threads and without libhdf5. Two of its callbacks are never called, for they
-//! take libhdf5's handles: whether it can be applied, and what its values are for a dataset, the user says.
+//! A user's own filter from a shared library with HDF5's filter plug-in interface (`H5PLget_plugin_type`,
+//! `H5PLget_plugin_info`). The filter runs in the service's own threads and without libhdf5. Two of its callbacks,
+//! `can_apply` and `set_local`, are never called because they take libhdf5's handles. The user decides instead whether
+//! the filter applies, and gives its values for the dataset.
 
 use libloading::{Library, Symbol};
 use parking_lot::Mutex;
@@ -10,24 +11,24 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::path::PathBuf;
 
-/// What a description says of it.
+/// The plug-in settings of a dataset spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a filter: an object with `library` and others")]
 pub struct PluginChoice {
     /// The shared library.
     pub library: PathBuf,
-    /// Its values, as the library would have them after its `set_local`.
+    /// The filter's values, as the library would have them after its `set_local`.
     #[serde(default)]
     pub values: Vec<u32>,
-    /// Whether it must not run in several threads at a time, as it never does within libhdf5.
+    /// Whether the filter must not run in several threads at a time. Within libhdf5 it never does.
     #[serde(default)]
     pub exclusive: bool,
-    /// As registered, and as the library says; absent until it has been asked.
+    /// Registration as the library reports it; absent before the library is loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<FilterRegistration>,
 }
 
-/// How readers find the filter.
+/// Filter identifier and name, by which readers find the filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterRegistration {
     pub id: u16,
@@ -53,12 +54,12 @@ const TYPE_FILTER: c_int = 0;
 const CLASS_VERSION: c_int = 1;
 /// `H5Z_FLAG_REVERSE`.
 const REVERSE: c_uint = 0x0100;
-/// Identifiers below belong to HDF5's own filters.
+/// Lower identifiers belong to HDF5's own filters.
 const ID_MIN: u16 = 256;
-/// A name has a length of two bytes in the file, and needs far less.
+/// A name has a two-byte length in the file, and needs far less.
 const NAME_BYTES_MAX: usize = 255;
 
-/// `H5Z_func_t`. It takes over the buffer, and leaves another one there if it likes; both are malloc's.
+/// `H5Z_func_t`. The function takes ownership of the buffer and may replace it; both buffers come from malloc.
 type Run = unsafe extern "C" fn(c_uint, usize, *const c_uint, usize, *mut usize, *mut *mut c_void) -> usize;
 
 /// `H5Z_class2_t`.
@@ -79,14 +80,14 @@ unsafe extern "C" {
     fn free(buffer: *mut c_void);
 }
 
-/// A filter that is loaded.
+/// A loaded filter.
 pub struct Plugin {
     choice: PluginChoice,
     pub registered: FilterRegistration,
     pub decodes: bool,
     run: Run,
     exclusive: Mutex<()>,
-    /// Code of `run`, which lives as long as this.
+    /// Keeps the code of `run` loaded for the lifetime of this object.
     _library: Library,
 }
 
@@ -98,16 +99,17 @@ impl fmt::Debug for Plugin {
 
 impl Plugin {
     /// # Errors
-    /// If the library cannot be loaded, or is no filter that compresses.
+    /// If the library cannot be loaded, or is not a filter that compresses.
     pub fn load(choice: &PluginChoice) -> Result<Plugin, PluginError> {
         let error = |why: String| PluginError { library: choice.library.clone(), why };
-        // Opening what is no file may wait for ever. A name without a directory is found by the system.
+        // Opening a path that is not a regular file may block for ever. The dynamic loader resolves a name without a
+        // directory.
         if std::fs::metadata(&choice.library).is_ok_and(|there| !there.is_file()) {
             return Err(error("it is no file".into()));
         }
-        // SAFETY: the user vouches for the library by naming it; loading it runs its initialisers.
+        // SAFETY: the user trusts the library by naming it; loading it runs its initialisers.
         let library = unsafe { Library::new(&choice.library) };
-        // What the system says of it is the cause's cause.
+        // The system's message is in the source of the error.
         let why = |cause: libloading::Error| cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
         let library = library.map_err(|cause| error(format!("it cannot be loaded: {}", why(cause))))?;
         let class = class(&library).map_err(error)?;
@@ -119,7 +121,7 @@ impl Plugin {
         let id = id.ok_or_else(|| error(format!("its identifier {} is none of a user's filter", class.id)))?;
         let name = match class.name.is_null() {
             true => String::new(),
-            // SAFETY: the interface has a string there that lives as long as the library.
+            // SAFETY: the interface requires a string there that lives as long as the library.
             false => unsafe { CStr::from_ptr(class.name) }.to_string_lossy().into_owned(),
         };
         if name.len() > NAME_BYTES_MAX {
@@ -133,7 +135,7 @@ impl Plugin {
         Ok(Plugin { choice: choice.clone(), registered, decodes, run, exclusive: Mutex::new(()), _library: library })
     }
 
-    /// Appends `chunk`, filtered, to `out`.
+    /// Filters `chunk` and appends the result to `out`.
     ///
     /// # Errors
     /// If the filter fails.
@@ -141,7 +143,7 @@ impl Plugin {
         self.apply(0, chunk, out)
     }
 
-    /// Appends `chunk` as it was before its filter to `out`.
+    /// Decodes `chunk` and appends the result to `out`.
     ///
     /// # Errors
     /// If the filter fails.
@@ -153,14 +155,14 @@ impl Plugin {
         let error = |why: String| PluginError { library: self.choice.library.clone(), why };
         let _alone = self.choice.exclusive.then(|| self.exclusive.lock());
         let values = &self.choice.values;
-        // SAFETY: no more is asked of it than memory.
+        // SAFETY: `malloc` has no preconditions.
         let mut buffer = unsafe { malloc(chunk.len().max(1)) };
         if buffer.is_null() {
             return Err(error(format!("no memory for {} bytes", chunk.len())));
         }
         let mut size = chunk.len();
-        // SAFETY: the buffer has the chunk's length and is the filter's to replace, as the interface has it; what it
-        // answers lies at the start of the buffer that it leaves, which has `size` bytes.
+        // SAFETY: the buffer has the chunk's length, and the interface lets the filter replace it. The filter's output
+        // lies at the start of the buffer that it leaves, which has `size` bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(chunk.as_ptr(), buffer.cast(), chunk.len());
             let length = (self.run)(flags, values.len(), values.as_ptr(), chunk.len(), &mut size, &mut buffer);
@@ -178,7 +180,7 @@ impl Plugin {
 }
 
 fn class(library: &Library) -> Result<&FilterClass, String> {
-    // SAFETY: the types are those of the interface.
+    // SAFETY: the types are those of the plug-in interface.
     unsafe {
         let kind: Symbol<'_, unsafe extern "C" fn() -> c_int> =
             library.get(b"H5PLget_plugin_type").map_err(|_| "it is no plug-in of HDF5: no H5PLget_plugin_type")?;
@@ -195,7 +197,7 @@ fn class(library: &Library) -> Result<&FilterClass, String> {
 mod tests {
     use super::*;
 
-    /// Promise: what is no file is refused and not opened, which may never end.
+    /// Promise: a path that is not a regular file is refused without opening it, because opening may block for ever.
     #[test]
     fn plugin_path_must_be_a_file() {
         let directory = tempfile::tempdir().expect("a directory");

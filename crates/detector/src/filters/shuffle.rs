@@ -1,4 +1,4 @@
-//! HDF5's shuffle: the first bytes of all elements, then the second bytes, …; what is left over stays at the end.
+//! HDF5's shuffle: the first bytes of all elements, then the second bytes, and so on. Remaining bytes stay at the end.
 
 pub fn shuffle(input: &[u8], element: usize, out: &mut Vec<u8>) {
     let count = input.len() / element;

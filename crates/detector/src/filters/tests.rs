@@ -36,7 +36,7 @@ proptest! {
     #[test]
     fn damaged_chunks_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), length in 0_usize..600) {
         for filter in filters() {
-            // Whatever it answers, it answers.
+            // Any result is fine, as long as it returns.
             let answer = Decoder { filter, element_bytes: 2 }.decode(&bytes, length);
             prop_assert!(answer.is_err() || answer.is_ok_and(|plain| plain.len() == length));
         }
@@ -61,7 +61,7 @@ fn filter_names_round_trip_and_bad_ones_are_refused() {
     }
 }
 
-/// Promise: chunks are taken for what readers make of them, whatever effort was put into them.
+/// Promise: a chunk is accepted whatever compression level was used, if readers decode it in the same way.
 #[test]
 fn compression_level_keeps_the_filter() {
     let filter = |name: &str| name.parse::<Filter>().unwrap();
@@ -79,7 +79,7 @@ fn compression_level_keeps_the_filter() {
     }
 }
 
-/// Promise: a chunk that comes in pieces is filtered as one that comes at once.
+/// Promise: a chunk that arrives in pieces is filtered to the same bytes as a whole one.
 #[test]
 fn piecewise_and_whole_encoding_agree() {
     for filter in filters().into_iter().filter(Filter::takes_blocks) {

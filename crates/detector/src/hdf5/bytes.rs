@@ -1,4 +1,4 @@
-//! Building one block: little-endian numbers appended, the checksum of all of it last.
+//! Builder of one block: little-endian numbers, followed by a checksum of all of it.
 
 use super::checksum::lookup3;
 
@@ -34,10 +34,10 @@ impl Block {
         self.bytes(&value.to_le_bytes())
     }
 
-    /// The lowest `width` bytes of `value`.
+    /// Appends the lowest `width` bytes of `value`.
     ///
     /// # Panics
-    /// If `value` needs more: a number cut short would be another number to the reader.
+    /// If `value` needs more bytes; a truncated number would mean another number to the reader.
     pub fn number(&mut self, value: u64, width: usize) -> &mut Block {
         assert!(width >= 8 || value >> (8 * width) == 0, "{value} does not fit in {width} bytes");
         self.bytes(&value.to_le_bytes()[..width])

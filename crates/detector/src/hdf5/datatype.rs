@@ -4,7 +4,7 @@ use super::bytes::Block;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What one element of a frame is.
+/// Type of the elements of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ElementType {
@@ -47,7 +47,7 @@ impl ElementType {
         }
     }
 
-    /// The name that descriptions, the command line and the stream use.
+    /// The name used in dataset specs, on the command line and in the stream protocol.
     pub fn name(self) -> &'static str {
         use ElementType::*;
         match self {
@@ -81,7 +81,7 @@ pub enum Datatype {
     Number(ElementType),
     /// UTF-8, padded with zero bytes to this length.
     Text(usize),
-    /// Bytes with names, as a status is.
+    /// Named byte values, as used for the frame status.
     Enumeration(Vec<(&'static str, u8)>),
 }
 
@@ -89,7 +89,7 @@ const CLASS_INTEGER: u8 = 0;
 const CLASS_FLOAT: u8 = 1;
 const CLASS_STRING: u8 = 3;
 const CLASS_ENUMERATION: u8 = 8;
-/// Version 1 says all that numbers and strings need; names of enumerations are unpadded from version 3 on.
+/// Version 1 suffices for numbers and strings. From version 3 on, names of enumeration members are unpadded.
 const VERSION: u8 = 1;
 const VERSION_ENUMERATION: u8 = 3;
 
@@ -140,7 +140,7 @@ fn number(block: &mut Block, element: ElementType, version: u8) {
                 F32 => (8, 23, 127),
                 _ => (11, 52, 1023),
             };
-            // Bit 5: the mantissa's highest bit is implied. Then where the sign lies.
+            // Bit 5: the highest bit of the mantissa is implied. The next byte is the position of the sign.
             block.byte(version << 4 | CLASS_FLOAT).bytes(&[0x20, bits as u8 - 1, 0]);
             block.word(element.size() as u32).short(0).short(bits);
             block.byte(mantissa).byte(exponent).byte(0).byte(mantissa).word(bias);

@@ -2,10 +2,10 @@
 
 use super::bytes::Block;
 
-/// Identifiers from this one on carry a name in the message.
+/// Filters with this or a higher identifier have their name in the message.
 const REGISTERED_MIN: u16 = 256;
 
-/// One filter as readers must undo it.
+/// One filter of the pipeline that readers must undo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterMessage {
     pub id: u16,
@@ -22,7 +22,7 @@ pub fn encode(filters: &[FilterMessage]) -> Vec<u8> {
         if named {
             block.short(filter.name.len() as u16 + 1);
         }
-        // Not optional: a chunk that a filter was left out for says so in its mask.
+        // Mandatory filter: a chunk that skips it records that in its filter mask.
         block.short(0).short(filter.values.len() as u16);
         if named {
             block.bytes(filter.name.as_bytes()).byte(0);

@@ -1,6 +1,6 @@
-//! Chunk indexes: where each chunk of a dataset lies. Which of them a dataset has follows from its shape, by the rule
-//! that the HDF5 library follows too: no unlimited dimension, a fixed array; one, an extensible array; several, a B-tree
-//! of version 2. Unfiltered datasets that are allocated as a whole need none: the index is implicit.
+//! Chunk indexes: the addresses of a dataset's chunks. The kind of index follows from the dataset's shape by the same
+//! rule as in the HDF5 library: a fixed array without unlimited dimensions, an extensible array with one, a version 2
+//! B-tree with several. Unfiltered datasets that are allocated as a whole have an implicit index.
 
 mod array;
 mod btree;
@@ -14,14 +14,14 @@ use super::FileImage;
 use super::UNDEFINED;
 use super::bytes::Block;
 
-/// One chunk as it lies in the file.
+/// Location of one chunk in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRecord {
-    /// [`UNDEFINED`]: there is no such chunk, it reads as the fill value.
+    /// [`UNDEFINED`]: the chunk does not exist and reads as the fill value.
     pub address: u64,
-    /// Bytes as stored.
+    /// Stored size in bytes.
     pub size: u64,
-    /// Bit `i` set: filter `i` of the pipeline was left out for this chunk.
+    /// Bit `i` set: the chunk skipped filter `i` of the pipeline.
     pub mask: u32,
 }
 
@@ -35,7 +35,7 @@ impl ChunkRecord {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexKind {
-    /// Chunk `i` lies at `base + i × bytes of a chunk`; every chunk exists. Unfiltered only.
+    /// Chunk `i` lies at `base + i × bytes of a chunk`. Every chunk exists. Only for unfiltered chunks.
     Implicit {
         base: u64,
     },
@@ -44,7 +44,7 @@ pub enum IndexKind {
     BtreeV2,
 }
 
-/// Bytes of one element of an index, which depend on whether chunks are filtered.
+/// Size of an index element, which depends on whether chunks are filtered.
 #[derive(Clone, Copy, Debug)]
 pub struct Element {
     pub filtered: bool,
@@ -53,9 +53,9 @@ pub struct Element {
 }
 
 impl Element {
-    /// `chunk_bytes`: a chunk before its filters.
+    /// `chunk_bytes` is the size of an unfiltered chunk.
     pub fn new(filtered: bool, chunk_bytes: u64) -> Element {
-        // One byte more than the size itself needs, for a filter may make a chunk larger.
+        // One byte more than the unfiltered size needs, because a filter may make a chunk larger.
         Element { filtered, size_width: (1 + (chunk_bytes.max(1).ilog2() as usize + 8) / 8).min(8) }
     }
 
@@ -63,7 +63,7 @@ impl Element {
         if self.filtered { 8 + self.size_width + 4 } else { 8 }
     }
 
-    /// The largest stored size that an index can say.
+    /// The largest stored size that the index can record.
     pub fn size_max(&self) -> u64 {
         if self.size_width >= 8 { u64::MAX } else { (1 << (8 * self.size_width)) - 1 }
     }
@@ -75,16 +75,16 @@ impl Element {
         }
     }
 
-    /// The client's identifier in arrays.
+    /// The client ID in the headers of arrays.
     fn client(&self) -> u8 {
         u8::from(self.filtered)
     }
 }
 
-/// Writes the index of `chunks` to `image` and answers the data layout message.
+/// Writes the index of `chunks` to `image` and returns the data layout message.
 ///
 /// # Panics
-/// If `kind` does not fit the grid of `chunks`; [`Grid::index_kind`] answers what does.
+/// If `kind` does not fit the grid of `chunks`; [`Grid::index_kind`] returns a fitting kind.
 pub fn encode(image: &mut FileImage, kind: IndexKind, chunks: &ChunkMap, filtered: bool) -> Vec<u8> {
     let grid = chunks.grid();
     let element = Element::new(filtered, grid.chunk_bytes());

@@ -1,5 +1,5 @@
-//! The lock by which programs of the HDF5 library keep out of each other's way: who opens a file for reading takes a shared
-//! flock of it, who opens it for writing an exclusive one, and is refused while others have it open.
+//! The file lock of the HDF5 library. Programs that open a file for reading take a shared flock. Programs that open it
+//! for writing take an exclusive flock, and are refused while others have the file open.
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -8,18 +8,19 @@ use std::io;
 use std::ops::Deref;
 use varve_env::flock::Locked;
 
-/// A file that is being written here and that others may open for reading, but not for writing: at its close the library
-/// would cut the file to the length that it found, and what was written since would be lost.
+/// A file that this process writes and that others may open for reading but not for writing. When the HDF5 library
+/// closes a file that it has open for writing, it truncates the file to the length that it found, and later writes
+/// would be lost.
 #[derive(Debug)]
 pub enum WrittenFile {
     Locked(Locked),
-    /// The store has no locks.
+    /// The store does not support locks.
     Unlocked(File),
 }
 
 impl WrittenFile {
     /// # Errors
-    /// If somebody else has it open for writing.
+    /// If another program has the file open for writing.
     pub fn new(file: File) -> io::Result<WrittenFile> {
         match Locked::take(file.try_clone()?, FlockOperation::NonBlockingLockShared) {
             Ok(locked) => Ok(WrittenFile::Locked(locked)),

@@ -1,4 +1,4 @@
-//! Messages of object headers, other than datatype, filter pipeline and data layout.
+//! Object header messages other than datatype, filter pipeline and data layout.
 
 use super::UNDEFINED;
 use super::bytes::Block;
@@ -16,7 +16,7 @@ pub const ATTRIBUTE: u8 = 0x0c;
 pub const ATTRIBUTE_INFO: u8 = 0x15;
 pub const REFERENCE_COUNT: u8 = 0x16;
 
-/// Version 2. `dims` empty: a scalar. `max` holds `None` where a dimension is unlimited.
+/// Version 2. Empty `dims` mean a scalar. `None` in `max` means an unlimited dimension.
 pub fn dataspace(dims: &[u64], max: Option<&[Option<u64>]>) -> Vec<u8> {
     let mut block = Block::new();
     block.byte(2).byte(dims.len() as u8).byte(u8::from(max.is_some())).byte(u8::from(!dims.is_empty()));
@@ -37,7 +37,7 @@ pub enum AllocationTime {
     Incremental,
 }
 
-/// Version 3; the fill value is written to new space only if the user set one.
+/// Version 3. The fill value is written to new space only if the user set one.
 pub fn fill_value(allocation: AllocationTime, value: Option<&[u8]>) -> Vec<u8> {
     const WRITE_IF_SET: u8 = 2 << 2;
     const DEFINED: u8 = 1 << 5;
@@ -66,15 +66,15 @@ pub fn attribute(name: &str, datatype: &Datatype, dims: &[u64], data: &[u8]) -> 
     block.into_bytes()
 }
 
-/// Attributes are held in the object header itself: no fractal heap, no name index, no creation order. Readers take an
-/// object whose header lacks it for one without attributes when they count them.
+/// Attributes are stored in the object header itself: no fractal heap, no name index, no creation order. When readers
+/// count attributes, they treat an object without this message as having none.
 pub fn attribute_info() -> Vec<u8> {
     let mut block = Block::new();
     block.byte(0).byte(0).long(UNDEFINED).long(UNDEFINED);
     block.into_bytes()
 }
 
-/// Links are held in the object header itself: no fractal heap, no name index.
+/// Links are stored in the object header itself: no fractal heap, no name index.
 pub fn link_info() -> Vec<u8> {
     let mut block = Block::new();
     block.byte(0).byte(0).long(UNDEFINED).long(UNDEFINED);
@@ -86,7 +86,7 @@ pub fn group_info() -> Vec<u8> {
 }
 
 const LINK_VERSION: u8 = 1;
-/// Names take a length of 2 bytes, and say that they are UTF-8.
+/// Names have a two-byte length and are marked as UTF-8.
 const LINK_FLAGS: u8 = 0x01 | 0x10;
 
 pub fn hard_link(name: &str, address: u64) -> Vec<u8> {

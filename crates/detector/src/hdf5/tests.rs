@@ -2,7 +2,7 @@ use super::checksum::lookup3;
 use super::superblock::Superblock;
 use super::*;
 
-/// The vectors that its author gives (lookup3.c, `driver5`).
+/// The author's test vectors (lookup3.c, `driver5`).
 #[test]
 fn lookup3_matches_reference_values() {
     assert_eq!(lookup3(b""), 0xdead_beef);
@@ -29,7 +29,7 @@ fn chunks(unlimited: usize, count: u64) -> ChunkMap {
     chunks
 }
 
-/// A fixed array of two elements, the second absent: header, data block, and the layout message that names them.
+/// A fixed array of two elements, the second absent: header, data block, and the layout message that refers to them.
 #[test]
 fn fixed_array_has_its_golden_bytes() {
     let mut image = FileImage::new(0x800);

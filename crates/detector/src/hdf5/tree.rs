@@ -1,4 +1,4 @@
-//! A tree of groups and datasets, and its bytes.
+//! Encoding of a tree of groups and datasets.
 
 use super::datatype::{Datatype, ElementType};
 use super::filter::{self, FilterMessage};
@@ -8,7 +8,7 @@ use super::object::{self, ObjectHeader};
 use super::{FileImage, bytes::Block};
 use std::collections::HashMap;
 
-/// A small value: of an attribute, or of a dataset that never grows.
+/// A small value: an attribute, or a dataset that never grows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     pub datatype: Datatype,
@@ -20,7 +20,7 @@ pub struct Value {
 
 impl Value {
     pub fn text(text: &str) -> Value {
-        // A datatype of no bytes does not exist.
+        // HDF5 has no datatype of zero bytes.
         let mut data = text.as_bytes().to_vec();
         data.resize(data.len().max(1), 0);
         Value { datatype: Datatype::Text(data.len()), dims: Vec::new(), data }
@@ -79,7 +79,7 @@ pub struct Dataset<'a> {
 
 #[derive(Debug)]
 pub enum Storage<'a> {
-    /// In one piece, written with the tree.
+    /// One value, written with the tree.
     Whole(Value),
     Chunked {
         datatype: Datatype,
@@ -89,11 +89,11 @@ pub enum Storage<'a> {
         /// One element; `None` reads as zero.
         fill: Option<Vec<u8>>,
     },
-    /// In one chunk, filtered before, written with the tree.
+    /// One chunk, already filtered, written with the tree.
     OneChunk { datatype: Datatype, grid: &'a Grid, filters: Vec<FilterMessage>, chunk: &'a [u8] },
 }
 
-/// A tree that cannot be written: a hard link leads nowhere.
+/// A hard link of the tree has no target.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the hard link `{link}` leads to `{target}`, which is no object of the file; name an existing object by its absolute path"
@@ -103,13 +103,13 @@ pub struct NoTarget {
     pub target: String,
 }
 
-/// Up to this size a dataset's data lie in its object header.
+/// Data up to this size are stored in the dataset's object header.
 const COMPACT_MAX: usize = 4096;
 
-/// Writes all of `root` to `image` and answers the address of the root group's object header.
+/// Writes the whole tree to `image` and returns the address of the root group's object header.
 ///
 /// # Errors
-/// If a hard link leads nowhere.
+/// If a hard link has no target.
 pub fn encode(image: &mut FileImage, root: &Group<'_>) -> Result<u64, NoTarget> {
     let mut counts = HashMap::new();
     count_links(root, "", &mut counts);
@@ -120,7 +120,7 @@ pub fn encode(image: &mut FileImage, root: &Group<'_>) -> Result<u64, NoTarget> 
     Ok(writer.addresses[""])
 }
 
-/// Members of a group of the tree by path; the root's path is empty.
+/// Path of a member of a group; the root's path is empty.
 fn path_below(path: &str, name: &str) -> String {
     format!("{path}/{name}")
 }
@@ -137,13 +137,13 @@ fn count_links(group: &Group<'_>, path: &str, counts: &mut HashMap<String, u32>)
 
 struct TreeWriter<'i> {
     image: &'i mut FileImage,
-    /// Hard links to each path, beside its own name.
+    /// Number of hard links to each path besides its own name.
     counts: HashMap<String, u32>,
     addresses: HashMap<String, u64>,
 }
 
 impl TreeWriter<'_> {
-    /// Datasets first, for their addresses are what groups name.
+    /// Writes the datasets first, because groups contain their addresses.
     fn datasets(&mut self, group: &Group<'_>, path: &str) {
         for (name, node) in &group.members {
             let path = path_below(path, name);
@@ -221,7 +221,8 @@ impl TreeWriter<'_> {
         block.into_bytes()
     }
 
-    /// Groups name each other and may be named by hard links from anywhere: all get their place before any is written.
+    /// Reserves space for all groups before any is written, because groups link to each other and hard links may link
+    /// to them from anywhere.
     fn reserve_groups(&mut self, group: &Group<'_>, path: &str) {
         let length = object::length(
             self.messages(group, path, |_| Some(0)).expect("lengths need no target").iter().map(|(_, data)| data.len()),
@@ -279,7 +280,7 @@ impl TreeWriter<'_> {
     }
 }
 
-/// Messages of an object's attributes, after the one that says where they are.
+/// Messages for an object's attributes, preceded by the attribute info message.
 fn attributes(attributes: &[Attribute]) -> impl Iterator<Item = (u8, Vec<u8>)> {
     let encode = |Attribute { name, value: Value { datatype, dims, data } }: &Attribute| {
         (message::ATTRIBUTE, message::attribute(name, datatype, dims, data))

@@ -1,5 +1,5 @@
-//! Reading a journal. What a crash cut short at its end is left out; where damage lies in the midst of it, reading goes on
-//! with the next record that is whole, which its checksum tells.
+//! Reading a journal. A record that a crash cut short at the end is dropped. Behind damage in the middle, reading
+//! continues with the next intact record, which is recognised by its checksum.
 
 use super::{AROUND, ChunkGroupEntry, JournalEntry, MAGIC, RECORD_BYTES_MAX, decode_entry, record_bytes, split};
 use crate::dataset_spec::{DatasetSpec, ScalarColumn};
@@ -9,40 +9,41 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Records are looked for behind damage in so many bytes of possible ones at most, which takes seconds: bytes that look
-/// like long records at every place would take days.
+/// Limit for the bytes of candidate records that are checked behind damage, which takes seconds. Bytes that look like a
+/// long record at every offset would otherwise take days.
 const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 
-/// What a journal says.
+/// The content of a journal.
 #[derive(Debug)]
 pub struct Contents {
     pub description: DatasetSpec,
-    /// Of all records that are whole, in their order.
+    /// Entries of all intact records, in order.
     pub entries: Vec<JournalEntry>,
-    /// So many of the entries stand before all damage: marks count them as they are numbered here.
+    /// Number of entries before the first damage. [`JournalEntry::Durable`] marks number the entries in the same way.
     pub intact: usize,
     pub damage: Damage,
-    /// Chunk groups that damaged records seem to tell of. Anything in them may be wrong.
+    /// Chunk groups decoded from damaged records. Any field may be wrong.
     pub doubtful: Vec<ChunkGroupEntry>,
-    /// Columns of scalars that are told of behind damage.
+    /// Columns of scalars that entries behind damage add.
     pub columns: Vec<ScalarColumn>,
-    /// Bytes after the last whole record: what a crash cut short.
+    /// Bytes after the last intact record, which a crash cut short.
     pub torn_bytes: u64,
 }
 
-/// What of a journal cannot be read, though whole records follow it.
+/// Damaged parts of a journal that intact records follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Damage {
     pub places: u64,
-    /// Where in the journal the first of them begins.
+    /// Offset of the first damaged part.
     pub first: u64,
     pub bytes: u64,
-    /// Of so many frames at most may these bytes have told.
+    /// Upper limit for the number of frames described in the damaged bytes.
     pub frames_max: u64,
-    /// The file's last commit has more than the journal: its end is gone, and with it all that would tell what came after
-    /// that commit.
+    /// The file's last commit contains more than the journal: the end of the journal is lost, and with it every record
+    /// of frames after that commit.
     pub end: bool,
-    /// Columns of scalars that were added later, and left out: one before them may be lost, and columns go by their number.
+    /// Columns of scalars that were added later and are dropped. An earlier column may be lost, and columns are
+    /// identified by their number.
     pub columns: u64,
 }
 
@@ -71,10 +72,10 @@ pub fn read(path: &Path) -> Result<Contents, JournalError> {
     decode(&bytes).map_err(|why| JournalError::NotOne { path: path.to_owned(), why })
 }
 
-/// Reads the description in a journal's head.
+/// Reads the dataset spec in a journal's head.
 ///
 /// # Errors
-/// As of [`read`].
+/// Same as [`read`].
 pub fn read_head(path: &Path) -> Result<DatasetSpec, JournalError> {
     let io = |source| JournalError::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
@@ -85,13 +86,13 @@ pub fn read_head(path: &Path) -> Result<DatasetSpec, JournalError> {
         .map_err(|why| JournalError::NotOne { path: path.to_owned(), why })
 }
 
-/// Decodes a journal's bytes; `Err` says what its head lacks.
+/// Decodes a journal's bytes; `Err` says what is wrong with its head.
 pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or("it does not begin with VARVEDJ1")?;
     let (head, mut rest) = split(rest).ok_or("its head is cut short or damaged")?;
     let mut description: DatasetSpec =
         serde_json::from_slice(head).map_err(|error| format!("its description cannot be read: {error}"))?;
-    // Earlier programs took what no element is for the nearest that is.
+    // Earlier programs replaced a fill value that the element type cannot represent by the nearest one.
     let element = description.element;
     description.fill = description.fill.map(|fill| fill.nearest(element));
     description.check().map_err(|error| error.to_string())?;
@@ -116,18 +117,19 @@ pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
     }
     contents.damage.columns = contents.columns.len() as u64;
     contents.torn_bytes = rest.len() as u64;
-    // A record that is damaged may be the last one, too.
+    // The last record may be damaged, too.
     contents.doubtful.extend(doubtful(rest));
     Ok(contents)
 }
 
-/// Whether a journal that cannot be read has a whole head all the same, as one of another version has: it is not damaged.
+/// Whether a journal that cannot be read has an intact head, as a journal of another version has. Such a journal is not
+/// damaged.
 pub fn has_whole_head(bytes: &[u8]) -> bool {
     let (name, _version) = MAGIC.split_at(MAGIC.len() - 1);
     bytes.starts_with(name) && bytes.get(MAGIC.len()..).is_some_and(|rest| split(rest).is_some())
 }
 
-/// The frames that whole records of a journal tell of, whatever became of its head.
+/// The frames that intact records of a journal refer to, whatever the state of its head.
 pub fn frames_told(bytes: &[u8]) -> BTreeSet<u64> {
     let (mut rest, mut budget) = (bytes, SEARCHED_BYTES_MAX);
     let mut frames = BTreeSet::new();
@@ -156,7 +158,7 @@ impl Contents {
         }
     }
 
-    /// Takes in that these bytes, at `at`, are no records.
+    /// Records that these bytes, at offset `at`, are damaged.
     fn harm(&mut self, at: u64, bytes: &[u8]) {
         let damage = &mut self.damage;
         damage.first = if damage.places == 0 { at } else { damage.first };
@@ -167,11 +169,11 @@ impl Contents {
     }
 }
 
-/// The frames that so many bytes of records tell of at most.
+/// Upper limit for the number of frames that records of `bytes` bytes describe.
 fn frames_max(bytes: u64, description: &DatasetSpec) -> u64 {
-    /// Of a chunk group's entry: the variant, four numbers and two lengths, at least.
+    /// Minimum for a chunk group's entry: the variant, four numbers and two lengths.
     const CHUNK_GROUP: u64 = AROUND as u64 + 6;
-    /// Number, sources, and four times: the detector's may be unknown, the others take nine bytes each.
+    /// Number, sources, and four times. The detector's time may be unknown; the others have nine bytes each.
     const FRAME: u64 = 2 + 1 + 3 * 9;
     const CHUNK: u64 = 4;
     let (frames, around) = (description.chunk_group_frames(), CHUNK_GROUP + CHUNK * description.chunks_per_frame());
@@ -179,8 +181,7 @@ fn frames_max(bytes: u64, description: &DatasetSpec) -> u64 {
     whole * frames + rest.saturating_sub(around) / FRAME
 }
 
-/// The chunk groups of records whose lengths lead from one to the next through these bytes, whether their checksums
-/// agree or not.
+/// The chunk groups of consecutive records in these bytes, found by their lengths whether or not their checksums match.
 fn doubtful(mut bytes: &[u8]) -> Vec<ChunkGroupEntry> {
     let mut chunk_groups = Vec::new();
     while let Some(length) = record_bytes(bytes).filter(|length| *length > 0) {
@@ -192,13 +193,13 @@ fn doubtful(mut bytes: &[u8]) -> Vec<ChunkGroupEntry> {
     chunk_groups
 }
 
-/// The entry of the first record, and what follows it.
+/// The entry of the first record, and the bytes after it.
 fn first(bytes: &[u8]) -> Option<(JournalEntry, &[u8])> {
     let (payload, after) = split(bytes)?;
     Some((decode_entry(payload)?, after))
 }
 
-/// Where the next whole record begins, behind one that is not. `budget`: bytes that may still be looked at.
+/// Finds the next intact record behind a damaged one. `budget`: bytes that may still be checked.
 fn find(bytes: &[u8], budget: &mut u64) -> Option<usize> {
     (1..bytes.len()).find(|at| {
         let rest = &bytes[*at..];

@@ -40,7 +40,7 @@ fn records_have_their_golden_bytes() {
     assert_eq!(&head[..8], b"VARVEDJ1");
 }
 
-/// Promise: a journal that is full says so to everybody, not only to who met it first.
+/// Promise: a full journal reports its error to every caller, not only to the first.
 #[test]
 fn a_full_journal_says_so_each_time() {
     let full = OpenOptions::new().append(true).open("/dev/full").expect("a device");
@@ -52,7 +52,7 @@ fn a_full_journal_says_so_each_time() {
     }
 }
 
-/// Promise: what readers would take for damage is not written, and what comes after it is.
+/// Promise: a record that readers would take for damage is not written, and later records are.
 #[test]
 fn overlong_record_is_not_written() {
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -67,8 +67,8 @@ fn overlong_record_is_not_written() {
 }
 
 proptest! {
-    /// Wherever a crash cuts the journal, or a bit turns, all records that are whole are read, and marks that come
-    /// later are known to count others.
+    /// Wherever a crash cuts the journal or a bit flips, all intact records are read, and the damage is known before
+    /// later marks, whose entry counts do not apply.
     #[test]
     fn intact_records_of_a_damaged_journal_are_read(cut in 0_usize..2000, turned in prop::collection::vec(0_usize..2000, 0..3)) {
         let description = DatasetSpec::new(ElementType::U16, vec![2, 3]);

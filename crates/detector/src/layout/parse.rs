@@ -1,4 +1,4 @@
-//! XML to nodes.
+//! Parser from XML to layout nodes.
 
 use super::{
     AttributeSource, BadLayout, ConditionalName, DatasetSource, HardLink, Layout, LayoutAttribute, LayoutDataset,
@@ -8,11 +8,12 @@ use crate::dataset_spec::{VALUE_BYTES_MAX, is_name};
 use crate::hdf5::{Datatype, ElementType, Value};
 use roxmltree::{Document, Node, ParsingOptions};
 
-/// Layouts have some kilobytes; a run's journal begins with it.
+/// Layouts have some kilobytes; a run's journal begins with its layout.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Elements and all between them: ten times the largest layout known. Names and links are each compared with all others.
+/// Limit for elements and the text between them: ten times the largest known layout. Each name and link is compared
+/// with all others.
 const NODES_MAX: u32 = 10_000;
-/// Groups within groups; each is walked on the stack.
+/// Limit for the nesting of groups, which are walked recursively.
 const DEPTH_MAX: usize = 64;
 
 type Result<T> = std::result::Result<T, BadLayout>;
@@ -22,7 +23,7 @@ pub fn layout(text: &str) -> Result<Layout> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(nowhere(format!("the text has more than {TEXT_BYTES_MAX} bytes")));
     }
-    // Document types are refused: they could expand to any length.
+    // Document types are refused, because their entities could expand to any length.
     let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| {
         if matches!(error, roxmltree::Error::NodesLimitReached) {
@@ -32,7 +33,7 @@ pub fn layout(text: &str) -> Result<Layout> {
         BadLayout { at, why: format!("this is no XML that can be read: {error}") }
     })?;
     let root = document.root_element();
-    // areaDetector looks at no name here, and some of its own examples have `xml`.
+    // areaDetector does not check this name, and some of its own examples have `xml`.
     if !matches!(root.tag_name().name(), "hdf5_layout" | "xml") {
         return Err(bad(root, format!("the root element is `{}`; it must be `hdf5_layout`", root.tag_name().name())));
     }
@@ -71,7 +72,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// Where the frames go: to the default, which may be left unsaid where there is but one.
+    /// Chooses the dataset for the frames: the default one, or the only one.
     fn choose(&self) -> Result<Option<SourcePosition>> {
         let mut defaults = self.frames.iter().filter(|frames| frames.is_default);
         let chosen = defaults.next();
@@ -81,7 +82,7 @@ impl Parser {
         }
     }
 
-    /// The content of a group, or of the root element.
+    /// Parses a group or the root element.
     fn group(&mut self, node: Node, depth: usize) -> Result<LayoutGroup> {
         let is_root = depth == 0;
         if depth > DEPTH_MAX {
@@ -139,7 +140,7 @@ impl Parser {
                 DatasetSource::Frames
             }
             Some("constant") => DatasetSource::Constant(constant(node)?),
-            // areaDetector fills a dataset of this name by itself, whatever its source is said to be.
+            // areaDetector fills a dataset of this name itself, whatever its source attribute is.
             Some("ndattribute") | None if name == "timestamp" && node.attribute("ndattribute").is_none() => {
                 DatasetSource::Times
             }
@@ -213,7 +214,7 @@ fn hard_link(node: Node) -> Result<HardLink> {
     Ok(HardLink { name: name(node)?, at: position(node), target })
 }
 
-/// Which NDAttribute says where the frames go; with one dataset of frames there is one answer.
+/// Parses the NDAttribute that selects the dataset for the frames. With a single dataset of frames it has no effect.
 fn global(node: Node) -> Result<()> {
     known(node, &["name", "ndattribute"])?;
     childless(node)?;
@@ -238,7 +239,7 @@ fn named(node: Node) -> Result<ConditionalName> {
     Ok(ConditionalName { name, when })
 }
 
-/// Numbers may be several, between commas.
+/// A constant; several numbers are separated by commas.
 fn constant(node: Node) -> Result<Value> {
     let text = node.attribute("value").unwrap_or_default();
     let numbers = |datatype: ElementType, data: Vec<u8>, count: usize| Value {
@@ -253,7 +254,7 @@ fn constant(node: Node) -> Result<Value> {
         Some("int") => {
             let parsed = parts.map(|part| part.parse::<i64>().map_err(|_| wrong(part, "integer of 64 bits")));
             let parsed = parsed.collect::<Result<Vec<i64>>>()?;
-            // As areaDetector writes them, where they fit.
+            // 32-bit integers as areaDetector writes them, if all numbers fit.
             let narrow: Option<Vec<i32>> = parsed.iter().map(|number| i32::try_from(*number).ok()).collect();
             Ok(match narrow {
                 Some(narrow) => {
@@ -280,7 +281,7 @@ fn bad(node: Node, why: impl Into<String>) -> BadLayout {
     BadLayout { at: position(node), why: why.into() }
 }
 
-/// Attributes of a name space (a schema's place) are none of the layout's.
+/// Attributes with a namespace, such as the location of a schema, do not belong to the layout.
 fn known(node: Node, names: &[&str]) -> Result<()> {
     let mut own = node.attributes().filter(|attribute| attribute.namespace().is_none());
     match own.find(|attribute| !names.contains(&attribute.name())) {
@@ -315,7 +316,7 @@ fn flag(node: Node, name: &str, otherwise: bool) -> Result<bool> {
     }
 }
 
-/// The elements within `node`, which may hold nothing else but comments and white space.
+/// The child elements of `node`, which may contain nothing else but comments and white space.
 fn children<'a, 'input>(node: Node<'a, 'input>) -> Result<Vec<Node<'a, 'input>>> {
     let written = |child: &Node| child.is_text() && child.text().is_some_and(|text| !text.trim().is_empty());
     match node.children().find(written) {

@@ -1,4 +1,4 @@
-//! Issue 5: a bad description is refused with line and reason.
+//! Issue 5: an invalid layout is refused with line and reason.
 
 use super::Layout;
 use crate::dataset_spec::{DatasetSpec, RunValue, Structure};
@@ -6,7 +6,7 @@ use crate::hdf5::ElementType;
 
 const DATA: &str = "<dataset name='data' source='detector'/>";
 
-/// A layout whose third line is `line`.
+/// A layout with `line` as its third line.
 fn with(line: &str) -> String {
     format!("<hdf5_layout>\n<group name='entry'>{DATA}\n{line}\n</group>\n</hdf5_layout>")
 }
@@ -46,7 +46,7 @@ fn layout_errors_name_their_line() {
     for (line, why) in cases {
         let refusal = refusal(&with(line));
         assert!(refusal.contains(why), "{line}: {refusal}");
-        // An element that is not closed shows only where another is.
+        // An unclosed element is detected only where another one closes.
         assert!(refusal.starts_with("layout, line 3") || why.contains("XML"), "{line}: {refusal}");
     }
     let twice = "<attribute name='a' source='constant'/><attribute name='a' source='constant'/>";
@@ -60,7 +60,7 @@ fn layout_errors_name_their_line() {
     assert!(refusal("").contains("line 1"));
 }
 
-/// Entities that double with each line, and groups without end: both would be memory or stack.
+/// Entities that double with each line, and endlessly nested groups: they would exhaust memory or the stack.
 #[test]
 fn unbounded_layout_is_refused() {
     let entities = "<!DOCTYPE x [<!ENTITY a 'aaaaaaaa'><!ENTITY b '&a;&a;'>]>\n<hdf5_layout>&b;</hdf5_layout>";

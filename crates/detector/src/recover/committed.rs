@@ -1,5 +1,5 @@
-//! What the file's own last commit says, for recovery: its index names the chunks of frames whose records the journal has
-//! lost. Read by a reader that is not ours, for it has no part in what the journal says.
+//! The file's last commit as a source for recovery. Its index has the chunks of frames whose journal records are lost.
+//! A third-party HDF5 reader is used, because it is independent of the journal.
 
 use super::intact::read_stored;
 use crate::catalog::{Catalog, unravel};
@@ -24,7 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Addresses and lengths in our files.
+/// Width of addresses and lengths in files of this writer.
 const WIDTH: u8 = 8;
 
 type Read<T> = Result<T, hdf5_reader::error::Error>;
@@ -32,13 +32,13 @@ type Read<T> = Result<T, hdf5_reader::error::Error>;
 /// The last commit of a file.
 pub(super) struct LastCommit {
     file: Hdf5File,
-    /// By frame.
+    /// Status by frame number.
     status: Vec<u8>,
-    /// By chunk group, row-major within a frame.
+    /// Chunks by chunk group, row-major within a frame.
     chunk_groups: BTreeMap<u64, Vec<ChunkRecord>>,
 }
 
-/// Where a dataset of the run lies in its file, which its chunks tell.
+/// Path of the run's dataset that has these chunks.
 fn path_of(catalog: &Catalog, chunks: &ChunkMap) -> Option<String> {
     fn find(group: &Group<'_>, path: &str, wanted: &ChunkMap) -> Option<String> {
         group.members.iter().find_map(|(name, node)| {
@@ -56,7 +56,7 @@ fn path_of(catalog: &Catalog, chunks: &ChunkMap) -> Option<String> {
     find(&structure::tree(catalog), "", chunks)
 }
 
-/// What the group at a path has, in its order.
+/// Names of the members of the group at `path`, in order.
 fn members(catalog: &Catalog, path: &str) -> Vec<String> {
     let mut group = structure::tree(catalog);
     for step in path.split('/').skip(1) {
@@ -71,7 +71,8 @@ fn members(catalog: &Catalog, path: &str) -> Vec<String> {
 }
 
 impl LastCommit {
-    /// What is committed in the file at `path`, of the run that `catalog` describes. `None` before the first commit.
+    /// Reads the last commit of the file at `path`, which belongs to the run of `catalog`. `None` before the first
+    /// commit.
     ///
     /// # Errors
     /// If the commit cannot be read.
@@ -110,7 +111,7 @@ impl LastCommit {
         known.map_or(FrameStatus::Missing, |(_, known)| FrameStatus::from_byte(*known))
     }
 
-    /// Columns of scalars that the file has beyond those of `catalog`, numbered on from them.
+    /// Columns of scalars in the file that `catalog` does not have, numbered after its own.
     pub fn columns(&self, catalog: &Catalog) -> Vec<JournalEntry> {
         let group = match &catalog.description.structure {
             Structure::Raw => Some("/scalars".to_owned()),
@@ -121,8 +122,9 @@ impl LastCommit {
         more.into_iter().map(|ScalarColumn { name, kind }| JournalEntry::Column { name, kind }).collect()
     }
 
-    /// What of a group `catalog` does not know, in the order of their links, which is that of their numbers. None, if they
-    /// do not make the group what it is in the file: then it is not only they that are not known.
+    /// Columns in a group that `catalog` does not have. Links, and thus columns, are in the order of the columns'
+    /// numbers. Returns none if these columns do not fully explain the group's members, because then something else is
+    /// unknown, too.
     fn columns_in(&self, group: &str, catalog: &Catalog) -> Read<Vec<ScalarColumn>> {
         let place = if group.is_empty() { "/" } else { group };
         let header = self.file.get_or_parse_header(self.file.group(place)?.address())?;
@@ -150,9 +152,9 @@ impl LastCommit {
         Ok(if explained { columns } else { Vec::new() })
     }
 
-    /// Entries that tell what is committed and `catalog` does not know, but for the chunk groups `spoiled`, whose
-    /// chunks were found to be others than they were, each with the time at which it was durable, if that is known.
-    /// `bytes` has all chunks.
+    /// Entries for committed frames that `catalog` does not have, each with the time at which it became durable, if
+    /// known. Excludes the chunk groups in `spoiled`, whose chunks in the file have changed. `bytes` is the file with
+    /// all chunks.
     pub fn beyond(
         &self,
         catalog: &Catalog,
@@ -184,7 +186,7 @@ impl LastCommit {
             };
             let frames: Vec<FrameEntry> = there.map(frame).collect();
             let durable = frames.iter().map(|frame| time(4, frame.number)).max().filter(|time| *time > 0);
-            // It takes the place of what the journal may tell of a part of it.
+            // Replaces a journal entry for a part of the same chunk group.
             let entry =
                 ChunkGroupEntry { chunk_group: *chunk_group, epoch: 0, again: true, frames, chunks: chunks_there };
             entries.push((JournalEntry::ChunkGroup(entry), durable));
@@ -203,12 +205,12 @@ impl LastCommit {
         Ok(entries)
     }
 
-    /// Frames that readers found to have come late, which no record tells.
+    /// Frames that were published as late; no journal record says so.
     pub fn late(&self) -> impl Iterator<Item = u64> {
         (0..self.status.len() as u64).filter(|frame| self.status_of(*frame) == FrameStatus::Late)
     }
 
-    /// Values of scalars that the file has and `catalog` has not.
+    /// Values of scalars in the file that `catalog` does not have.
     pub fn scalars(&self, catalog: &Catalog) -> Vec<JournalEntry> {
         let mut rows: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for (number, (column, values)) in catalog.scalars.iter().enumerate() {
@@ -228,7 +230,7 @@ impl LastCommit {
         self.file.dataset(path)?.read_raw_bytes()
     }
 
-    /// The times of each frame; what cannot be read is unknown.
+    /// The times of each frame; unreadable times are unknown.
     fn times(&self, catalog: &Catalog) -> [Vec<Nanoseconds>; 5] {
         std::array::from_fn(|which| {
             let path = path_of(catalog, catalog.times[which].chunks());
@@ -237,8 +239,8 @@ impl LastCommit {
         })
     }
 
-    /// The sources whose regions are not proven to be there by chunks that hold nothing else, of a frame of which some are
-    /// not; the file does not say which.
+    /// Sources of a partial frame that may be missing: those whose regions are not proven present by chunks that
+    /// contain only them. The file does not record which regions are missing.
     fn missing(&self, catalog: &Catalog, chunks: &[ChunkRecord]) -> Vec<u32> {
         let description = &catalog.description;
         let regions = description.regions();
@@ -262,7 +264,7 @@ impl LastCommit {
     }
 }
 
-/// How much of a frame there is.
+/// How complete a frame with this status is.
 fn worth(status: FrameStatus) -> u8 {
     match status {
         FrameStatus::Missing | FrameStatus::Damaged => 0,
@@ -271,7 +273,8 @@ fn worth(status: FrameStatus) -> u8 {
     }
 }
 
-/// A chunk as the journal names it: what a commit names had been synced before. `None` if the store has lost it.
+/// The journal entry of a chunk of the commit; chunks were synced before the commit. `None` if the store has lost its
+/// bytes.
 fn stored(file: &File, chunk: &ChunkRecord) -> io::Result<Option<ChunkEntry>> {
     let ChunkRecord { address, size, mask } = *chunk;
     let bytes = match chunk.is_absent() {
@@ -281,7 +284,7 @@ fn stored(file: &File, chunk: &ChunkRecord) -> io::Result<Option<ChunkEntry>> {
     Ok(bytes.map(|bytes| ChunkEntry { address, size, mask, checksum: xxh3_64(&bytes) }))
 }
 
-/// The chunks of a dataset, each of `chunk_bytes` before its filters.
+/// The chunks of a dataset; an unfiltered chunk has `chunk_bytes`.
 fn index(file: &Hdf5File, dataset: &Dataset, chunk_bytes: u64) -> Read<Vec<Indexed>> {
     let header = file.get_or_parse_header(dataset.address())?;
     let layout = header.messages.iter().find_map(|message| match message {
@@ -292,7 +295,7 @@ fn index(file: &Hdf5File, dataset: &Dataset, chunk_bytes: u64) -> Read<Vec<Index
         return Ok(Vec::new());
     };
     let (storage, shape, max) = (file.storage(), dataset.shape(), dataset.max_dims());
-    // The element's size follows the sides.
+    // The last dimension is the size of an element.
     let dims = &dims[..shape.len().min(dims.len())];
     let mut chunks = match kind {
         ChunkIndexing::FixedArray { .. } => {
@@ -314,7 +317,7 @@ fn index(file: &Hdf5File, dataset: &Dataset, chunk_bytes: u64) -> Read<Vec<Index
     }?;
     let (end, size_max) = (storage.len(), chunk_bytes.saturating_mul(2).max(1 << 20));
     for chunk in &mut chunks {
-        // Of unfiltered chunks an index says no size.
+        // The index has no sizes for unfiltered chunks.
         chunk.size = if chunk.size == 0 { chunk_bytes } else { chunk.size };
     }
     chunks.retain(|chunk| {

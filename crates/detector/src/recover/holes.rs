@@ -1,5 +1,5 @@
-//! Where a file may lack what had been synced to it: who cuts a file takes what lay above, and whoever still writes to it
-//! then makes it long again, by a hole.
+//! Ranges of a file that may lack synced data. Truncating a file loses the data above its new end, and later writes
+//! extend the file again and leave a hole.
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -8,21 +8,21 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 
-/// What is written first after a cut may lie in the same block as what was left, and no hole is between: soon after, the
-/// run fails.
+/// The first write after a truncation may lie in the same block as the remaining data, without a hole between them. The
+/// run fails soon after a truncation, so only the last bytes are affected.
 const LAST_BYTES: u64 = 64 << 20;
-/// A file system's own block is at least taken for so long: where it ends, zeros may stand for what was cut off.
+/// Lower limit for the file system's block size. At the end of a block, zeros may stand for lost data.
 const BLOCK_BYTES: u64 = 64 << 10;
 
 pub(super) struct Holes {
-    /// With the blocks at both ends, in their order.
+    /// Holes including the blocks at both ends, in order.
     ranges: Vec<Range<u64>>,
-    /// From here on all may be one.
+    /// Any part of the file from here on may be a hole.
     last: u64,
 }
 
 impl Holes {
-    /// Of a file in which anything is known to lie up to `end`. None, where its file system does not tell.
+    /// Finds the holes of a file with known data up to `end`. There are none if the file system does not report holes.
     pub fn of(file: &File, end: u64) -> io::Result<Holes> {
         let block = file.metadata()?.blksize().max(BLOCK_BYTES);
         let (mut ranges, mut at) = (Vec::<Range<u64>>::new(), 0);
@@ -39,14 +39,14 @@ impl Holes {
         Ok(Holes { ranges, last: end.saturating_sub(LAST_BYTES) })
     }
 
-    /// Whether anything of a range may be gone.
+    /// Whether any byte of a range may be lost.
     pub fn touch(&self, range: &Range<u64>) -> bool {
         let after = self.ranges.partition_point(|hole| hole.end <= range.start);
         range.end > self.last || self.ranges.get(after).is_some_and(|hole| hole.start < range.end)
     }
 }
 
-/// `None`: there is nothing of that kind any more, or nobody can say.
+/// `None`: there is no further data or hole, or the file system does not report it.
 fn seek(file: &File, whence: SeekFrom) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, whence) {
         Ok(at) => Ok(Some(at)),

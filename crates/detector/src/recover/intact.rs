@@ -1,4 +1,4 @@
-//! What of a journal is so: its entries checked against the file, and what it lacks taken from the file's last commit.
+//! Verified state of a run: the journal's entries checked against the file, completed from the file's last commit.
 
 use super::UnfinishedRun;
 use super::committed::LastCommit;
@@ -19,17 +19,17 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What is known of a run after a crash.
+/// State of a run after a crash.
 pub(crate) struct IntactFrames {
-    /// As a journal that was never damaged would have them.
+    /// The entries of an equivalent undamaged journal.
     pub entries: Vec<JournalEntry>,
-    /// Which these make.
+    /// The catalog after applying `entries`.
     pub catalog: Catalog,
-    /// Frames that the journal lacked.
+    /// Number of frames that were missing in the journal.
     pub restored: u64,
-    /// What of the journal is lost, after that.
+    /// Journal damage that remains after restoring those frames.
     pub damage: Damage,
-    /// Frames of which something that the journal tells of is not whole in the file.
+    /// Frames with a journal entry whose bytes in the file are incomplete or wrong.
     pub spoiled: BTreeSet<u64>,
 }
 
@@ -39,7 +39,7 @@ impl IntactFrames {
         self.entries.push(entry);
     }
 
-    /// Whether these are frames of which no index can tell.
+    /// Whether the index cannot address these frames.
     fn is_beyond(&self, chunk_group: &ChunkGroupEntry) -> bool {
         let highest = self.catalog.frames();
         chunk_group.frames.iter().all(|frame| {
@@ -47,7 +47,7 @@ impl IntactFrames {
         })
     }
 
-    /// Frames with all or some of their bytes.
+    /// Number of complete and partial frames.
     fn frames(&self) -> u64 {
         let counts = self.catalog.counts();
         counts.frames - counts.missing - counts.damaged
@@ -55,8 +55,8 @@ impl IntactFrames {
 }
 
 impl UnfinishedRun {
-    /// The journal's entries, those of frames that are not whole in the file replaced by marks of damage; with what the
-    /// file's last commit tells beyond them.
+    /// Returns the journal's entries with damage entries in place of frames that are not intact in the file, plus
+    /// entries that only the file's last commit has.
     pub fn sound(&self) -> io::Result<IntactFrames> {
         self.let_go_of_cache()?;
         let contents = &self.contents;
@@ -78,19 +78,20 @@ impl UnfinishedRun {
             if number == contents.intact {
                 sound.add_columns(contents, committed.as_ref());
             }
-            // Nobody knows how many records are lost, and so where those stand that a mark behind damage has counted.
+            // The number of lost records is unknown, so a mark behind damage does not tell which entries it covers.
             let synced = times.get(number).copied().filter(|_| number < contents.intact);
             let time = synced.unwrap_or(now);
             match (entry, synced) {
-                // As earlier programs took them: no file can have these frames.
+                // Earlier programs accepted such frames; no file can have them.
                 (JournalEntry::ChunkGroup(chunk_group), _) if sound.is_beyond(chunk_group) => {
                     for frame in &chunk_group.frames {
                         sound.push(JournalEntry::Damaged { frame: frame.number }, time);
                     }
                 }
-                // One that was never ours, which tells of nothing.
+                // Our writer never writes such an entry.
                 (JournalEntry::ChunkGroup(chunk_group), _) if !chunk_group.fits(&contents.description) => {}
-                // A loss of power may have taken any of what no mark covers, and who cuts the file, what one does.
+                // A power loss may have removed anything that no mark covers. A truncation may have removed chunks that
+                // a mark does cover.
                 (JournalEntry::ChunkGroup(chunk_group), synced)
                     if entry.end() > length
                         || (synced.is_none() || chunk_group.stored().any(|chunk| holes.touch(&chunk.range())))
@@ -125,26 +126,27 @@ impl UnfinishedRun {
                 sound.push(entry, now);
             }
         }
-        // Where the journal's end is gone, frames may lie there whole of which only it told.
+        // If the journal's end is lost, complete frames may lie in the file whose records are lost.
         if !sound.damage.end {
             blank_missing(&self.file, &sound.catalog)?;
         }
         Ok(sound)
     }
 
-    /// What a sync could not write stays readable in the kernel's memory, is taken for written there, and no later sync says
-    /// so: only what is read from the store is in the file. Not pages at a time, for the kernel may keep many as one.
+    /// Drops the kernel's cached pages of the file. Pages that a failed sync could not write stay readable in the
+    /// cache, count as clean, and later syncs do not report them. Only bytes read from the store are in the file. The
+    /// whole file is dropped at once, because the kernel may cache many pages as one unit.
     fn let_go_of_cache(&self) -> io::Result<()> {
         self.file.sync_data()?;
         match rustix::fs::fadvise(&*self.file, 0, None, Advice::DontNeed) {
-            // A store whose pages the kernel does not keep.
+            // The kernel does not cache pages of this store.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What the file's last commit says. Where the journal is whole it says nothing new, so that one that cannot be read
-    /// keeps nothing from being recovered.
+    /// Reads the file's last commit. With an intact journal it adds nothing, so an unreadable commit does not prevent
+    /// recovery.
     fn committed(&self, catalog: &Catalog) -> Option<LastCommit> {
         let read = LastCommit::read(&self.path, &self.file, catalog);
         read.unwrap_or_else(|why| {
@@ -153,14 +155,14 @@ impl UnfinishedRun {
         })
     }
 
-    /// Chunk groups that damaged records seem to tell of, and nothing else: a frame is there if the file bears the
-    /// record out, and damaged if the record only names it.
+    /// Handles chunk groups that only damaged records describe. A frame is received if the file's bytes match the
+    /// record, and damaged if the record only names it.
     fn borne_out(&self, sound: &mut IntactFrames, now: Nanoseconds) -> io::Result<()> {
         let description = &self.contents.description;
         let regions = description.regions().len();
         for chunk_group in &self.contents.doubtful {
             let known = |frame: u64| sound.catalog.status_of(frame) != FrameStatus::Missing;
-            // Chunk group and number say the same, and so one bit cannot turn a frame into another.
+            // Chunk group and frame number are redundant, so a single flipped bit cannot turn one frame into another.
             let named = chunk_group.frames.iter().all(|frame| {
                 check::number(description, frame.number, sound.catalog.frames()).is_ok()
                     && description.chunk_group_of(frame.number).0 == chunk_group.chunk_group
@@ -176,7 +178,7 @@ impl UnfinishedRun {
                 && whole(&self.file, chunk_group)?;
             let mut chunk_group = chunk_group.clone();
             for frame in &mut chunk_group.frames {
-                // What else the record says is not proven.
+                // The other fields of the record are not verified.
                 (frame.times, frame.missing) = ([0; 4], Vec::new());
             }
             if proven {
@@ -193,8 +195,8 @@ impl UnfinishedRun {
 }
 
 impl IntactFrames {
-    /// Columns that the journal has lost, before entries that count them. Those behind damage of which nothing else tells
-    /// are left out.
+    /// Adds columns that the journal has lost, before the entries that refer to columns by number. Columns behind
+    /// damage are dropped unless the commit has them.
     fn add_columns(&mut self, contents: &Contents, committed: Option<&LastCommit>) {
         let columns = committed.map(|committed| committed.columns(&self.catalog)).unwrap_or_default();
         let now = unix_nanos();
@@ -204,12 +206,12 @@ impl IntactFrames {
     }
 }
 
-/// How many entries had been synced, which marks say that nothing has damaged.
+/// Number of entries that were synced according to marks before any damage.
 pub fn synced(contents: &Contents) -> usize {
     durable_times(&contents.entries).len().min(contents.intact)
 }
 
-/// When each of the entries that marks cover was synced.
+/// Sync times of the entries that marks cover.
 fn durable_times(entries: &[JournalEntry]) -> Vec<u64> {
     let mut times = Vec::new();
     for entry in entries {
@@ -221,8 +223,8 @@ fn durable_times(entries: &[JournalEntry]) -> Vec<u64> {
     times
 }
 
-/// Where addresses follow from numbers, whatever of a frame lies in the file reads as the frame, even if it never came as
-/// a whole.
+/// Zeroes missing frames where addresses follow from frame numbers. Otherwise bytes of an incomplete frame would read
+/// as the frame.
 fn blank_missing(file: &File, catalog: &Catalog) -> io::Result<()> {
     let description = &catalog.description;
     if description.allocate != Allocate::Implicit {
@@ -246,7 +248,7 @@ fn blank_missing(file: &File, catalog: &Catalog) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether all chunks of a chunk group lie in the file as they were written.
+/// Whether all chunks of a chunk group are intact in the file.
 fn whole(file: &File, chunk_group: &ChunkGroupEntry) -> io::Result<bool> {
     let length = file.metadata()?.len();
     for chunk in chunk_group.chunks.iter().filter(|chunk| chunk.address != UNDEFINED) {
@@ -261,11 +263,11 @@ fn whole(file: &File, chunk_group: &ChunkGroupEntry) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What lies in the file there; `None` if the store has lost it, which says so: one bad block must not keep all else from
-/// being recovered.
+/// Reads a range of the file; `None` if the store reports that it has lost the bytes. One bad block must not prevent
+/// the recovery of everything else.
 ///
 /// # Errors
-/// If the store does not answer, as one that is away for a while: nothing is known then.
+/// If the store does not answer, for example while it is unreachable: the state of the bytes is then unknown.
 pub(super) fn read_stored(file: &File, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; (range.end - range.start) as usize];
     match file.read_exact_at(&mut bytes, range.start) {
@@ -278,7 +280,8 @@ pub(super) fn read_stored(file: &File, range: Range<u64>) -> io::Result<Option<V
     }
 }
 
-/// Errors of a medium, of a checksum that a file system or a device keeps, and of a file that was cut just now.
+/// Errors that mean lost data: of the medium, of a checksum of a file system or device, and of a file truncated just
+/// now.
 fn is_loss(error: &io::Error) -> bool {
     let lost = [Errno::IO, Errno::NODATA, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN];
     let errno = Errno::from_io_error(error);

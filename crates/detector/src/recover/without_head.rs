@@ -1,6 +1,6 @@
-//! A journal without its head, which alone says what run it is of: nothing that it tells can be placed. What the file's own
-//! last commit holds is whole without it, and is kept as the file; all that lies above stays where it is, so that a copy of
-//! the whole journal, put back, finds it.
+//! Recovery with a journal that has lost its head. The head alone identifies the run, so the other records cannot be
+//! applied. The file's last commit is complete without the journal and is kept as the file. All bytes above it stay in
+//! place, so that a copy of the whole journal, put back, still finds them.
 
 use super::{RecoverError, Recovered};
 use crate::catalog::FrameCounts;
@@ -17,19 +17,20 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What is lost with a journal's head.
+/// Loss caused by a damaged journal head.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Headless {
-    /// What is wrong with the head.
+    /// Defect of the head.
     pub why: String,
-    /// Frames that the journal's other records tell of, and the last commit has not.
+    /// Number of frames in the journal's other records that the last commit does not have.
     pub frames: u64,
 }
 
-/// Makes the file at `path` what its last commit says. Its journal, which is held, lacks its head because of `why`.
+/// Finishes the file at `path` with its last commit. `_held` is its locked journal, whose head is damaged for the
+/// reason `why`.
 ///
 /// # Errors
-/// If the journal is one of another version, there is no commit, or the files cannot be read or written.
+/// If the journal has another version, there is no commit, or the files cannot be read or written.
 pub(super) fn recover(
     path: &Path,
     (beside, _held): (PathBuf, Journal),
@@ -91,7 +92,7 @@ pub(super) fn recover(
     })
 }
 
-/// What leads to the last commit; else why there is none.
+/// The superblock of the last commit, or the reason why there is no commit.
 fn superblock(file: &File) -> io::Result<Result<Superblock, String>> {
     let head = super::head(file)?;
     let bytes = file.metadata()?.len();
@@ -105,14 +106,14 @@ fn superblock(file: &File) -> io::Result<Result<Superblock, String>> {
     })
 }
 
-/// One past the last byte that lies in the file, which may go on as a hole; `from` at least.
+/// End of the last data in the file, which may continue as a hole; at least `from`.
 pub(super) fn data_end(file: &File, from: u64) -> io::Result<u64> {
     let mut end = from;
     loop {
         let data = match rustix::fs::seek(file, SeekFrom::Data(end)) {
             Ok(data) => data,
             Err(Errno::NXIO) => return Ok(end),
-            // A store that does not tell.
+            // The store does not report holes.
             Err(_) => return Ok(file.metadata()?.len().max(from)),
         };
         end = rustix::fs::seek(file, SeekFrom::Hole(data))?.max(data + 1);

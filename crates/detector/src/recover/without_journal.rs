@@ -1,4 +1,4 @@
-//! A file without a journal: whether its run ended in order, which left none, or the journal was lost.
+//! Examines a file without a journal: either its run ended normally and removed the journal, or the journal was lost.
 
 use crate::hdf5::superblock::{self, Superblock};
 use crate::report::{RunReport, report};
@@ -7,29 +7,29 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What a file without a journal is.
+/// Kind of a file without a journal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Alone {
-    /// Its run ended in order, or was recovered.
+    /// The run ended normally, or the file was recovered.
     Finished,
     /// The journal is missing.
     Unfinished(UnfinishedFile),
-    /// Nothing that a run of ours leaves.
+    /// Not a file of this project's runs.
     Foreign(String),
 }
 
-/// What an unfinished file opens with.
+/// Frames that are readable in an unfinished file.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct UnfinishedFile {
-    /// With all their bytes, and by whatever way they came.
+    /// Number of complete frames, including duplicate and late ones.
     pub frames: u64,
     pub missing: u64,
     pub damaged: u64,
     pub partial: u64,
 }
 
-/// Tells a finished file from one that is not: while a run writes its file, that is longer than its superblock says, and is
-/// cut when the run ends.
+/// Distinguishes finished from unfinished files. While a run writes its file, the file is longer than its superblock
+/// states; it is truncated when the run ends.
 pub fn look(path: &Path) -> io::Result<Alone> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -70,7 +70,7 @@ impl UnfinishedFile {
     }
 }
 
-/// What there is to do about an unfinished file whose journal is not there.
+/// Error for an unfinished file whose journal is missing; its text has the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{path} is not finished, and its journal {journal} is missing, which alone knows the frames after the last commit: if it was \

@@ -1,5 +1,5 @@
-//! Frames of datasets in an HDF5 file, read by a reader that is not ours: the file may be anyone's, and so in any of the
-//! older layouts, with any of the filters that detectors use.
+//! Frames from datasets in an HDF5 file. A third-party reader is used, because the file may come from any writer, in
+//! any of the older layouts and with any of the filters that detectors use.
 
 use super::{ReplayError, unfit};
 use crate::filters::{Compression, Decoder, Filter};
@@ -12,18 +12,18 @@ use hdf5_reader::{
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where NeXus, this project, and simple programs put their frames.
+/// Usual paths of frames in files of NeXus, of this project, and of simple programs.
 const PLACES: [&str; 4] = ["/entry/data/data", "/entry/instrument/detector/data", "/data", "/data/data"];
-/// DECTRIS's file writer cuts a series into `data_000001`, `data_000002`, …, linked from a master file.
+/// DECTRIS's file writer splits a series into `data_000001`, `data_000002`, …, linked from a master file.
 const PARTS_MAX: u32 = 999_999;
 
 pub struct Hdf5Series {
     path: PathBuf,
-    /// The datasets one after the other, with the number of the first frame of each.
+    /// The datasets in order, each with the number of its first frame.
     parts: Vec<(u64, Dataset)>,
-    /// Sides of the scan of the part: all but the last two.
+    /// Number of dimensions of the scan: all but the last two of a part.
     rank: usize,
-    /// What became of each frame, if the file is one of ours; what it does not tell of never came.
+    /// Status of each frame, if this project wrote the file. Frames beyond it were not received.
     status: Option<Vec<u8>>,
 }
 
@@ -71,7 +71,7 @@ impl Hdf5Series {
         Ok((Hdf5Series { path: path.to_owned(), parts, rank, status }, element, frame, frames))
     }
 
-    /// Whether the file says that the frame never came, or came damaged: what reads as it is the fill value.
+    /// Whether the file marks the frame as missing or damaged; its elements then are the fill value.
     pub fn is_missing(&self, number: u64) -> bool {
         const ABSENT: [u8; 2] = [FrameStatus::Missing as u8, FrameStatus::Damaged as u8];
         let reported = |status: &Vec<u8>| status.get(number as usize).is_none_or(|status| ABSENT.contains(status));
@@ -118,7 +118,7 @@ fn find(file: &Hdf5File) -> Vec<Dataset> {
     (1..=PARTS_MAX).map_while(|part| file.dataset(&format!("/entry/data/data_{part:06}")).ok()).collect()
 }
 
-/// The status of frames that our own files have: beside their dataset, or in the detector's group.
+/// The frame status in files of this project: beside the frames' dataset, or in the detector's group.
 fn status(file: &Hdf5File, dataset: Option<&str>) -> Option<Dataset> {
     let beside = dataset.and_then(|name| name.rsplit_once('/')).map(|(group, _)| format!("{group}/frame_status"));
     let usual = ["/entry/instrument/detector/frame_status", "/frame_status"].map(str::to_owned);
@@ -141,14 +141,14 @@ fn element(datatype: &Datatype) -> Option<ElementType> {
     ElementType::named(&name)
 }
 
-/// The filters that detectors' files have beyond those that every reader knows.
+/// Filters of detector files that HDF5 readers do not have by default.
 fn filters() -> FilterRegistry {
     let mut registry = FilterRegistry::new();
     let mut add = |id: u16, compression: Compression| {
         registry.register(
             id,
             Box::new(move |description, chunk, element_bytes| {
-                // Bitshuffle keeps its codec as the fifth value: 2 LZ4, 3 zstd.
+                // Bitshuffle's fifth value is its codec: 2 LZ4, 3 zstd.
                 let compression = match (compression, description.client_data.get(4)) {
                     (Compression::BitshuffleLz4, Some(3)) => Compression::BitshuffleZstd { level: 0 },
                     (other, _) => other,
@@ -166,14 +166,14 @@ fn filters() -> FilterRegistry {
     registry
 }
 
-/// HDF5's limit for a chunk is 4 GiB, that of frames here a quarter of it.
+/// HDF5 limits a chunk to 4 GiB; frames here are limited to a quarter of it.
 const LENGTH_MAX: usize = 1 << 30;
 
 fn broken(why: &str) -> hdf5_reader::error::Error {
     hdf5_reader::error::Error::InvalidData(why.to_owned())
 }
 
-/// The length of the chunk before its filter.
+/// Length of the unfiltered chunk.
 fn chunk_bytes(compression: Compression, chunk: &[u8]) -> Option<usize> {
     match compression {
         Compression::Zstd { .. } => {

@@ -1,5 +1,5 @@
-//! What a run's frames have reached, and who is to be told: the writer's threads post here, each connection has an
-//! [`Outbox`] that a thread of its own empties, so that a slow client holds up nobody else.
+//! Progress of a run's frames and its distribution to clients. The writer's threads post levels here. Each connection
+//! has an [`Outbox`] that its own thread drains, so that a slow client delays no other.
 
 use crate::frame::AckLevel;
 use crate::stream::{Ack, FinishedHead, FromService, Notice, Ranges, StreamRefusal, answers::RANGES_MAX, level_bit};
@@ -9,25 +9,25 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// Notices that wait for a client who does not read; further ones are counted by the run all the same.
+/// Limit for queued notices of a client that does not read. Further notices are dropped, but the run still counts them.
 const NOTICES_MAX: usize = 1024;
-/// Levels that come sooner after those that were told last wait for more: every message costs both sides a turn of the
-/// processor, and fast detectors would have one a frame.
+/// Minimum interval between level messages. Levels reached sooner are batched: every message costs both sides a context
+/// switch, and fast detectors would have one message per frame.
 const LEVELS_GAP: Duration = Duration::from_millis(2);
 pub const LEVELS: [AckLevel; 3] = [AckLevel::Memory, AckLevel::Written, AckLevel::Durable];
 
-/// How far what a source brought of a frame has come.
+/// Returns the level of a source's part of a frame.
 pub type Reached = Box<dyn Fn(u64, u32) -> Option<AckLevel> + Send + Sync>;
 
-/// The frames at each level; where each source brings a region of every frame, for each source.
+/// The frames at each level; kept for each source separately if sources send regions of every frame.
 pub struct ProgressBoard {
     posted: Mutex<PostedLevels>,
-    /// Where sources bring regions, what tells them apart: a writer says of a frame only that something of it came further.
+    /// Distinguishes sources that send regions: the writer reports only that some part of a frame has reached a level.
     reached: OnceLock<Reached>,
 }
 
 struct PostedLevels {
-    /// One set, or one for each source that brings regions.
+    /// One set, or one for each source that sends regions.
     sources: Vec<[Ranges; 3]>,
     outboxes: Vec<Weak<Outbox>>,
 }
@@ -39,18 +39,18 @@ impl Default for ProgressBoard {
 }
 
 impl ProgressBoard {
-    /// Of a run that has these frames durably, by source where sources bring regions.
+    /// A board for a run that already has these frames durably; one set per source if sources send regions.
     pub fn with(sources: Vec<Ranges>) -> ProgressBoard {
         let sources = sources.into_iter().map(|frames| [frames.clone(), frames.clone(), frames]).collect();
         ProgressBoard { posted: Mutex::new(PostedLevels { sources, outboxes: Vec::new() }), reached: OnceLock::new() }
     }
 
-    /// From now on sources are told apart.
+    /// Distinguishes sources from now on.
     pub fn distinguish(&self, reached: Reached) {
         self.reached.get_or_init(|| reached);
     }
 
-    /// Of one source, or of all, who is then the first.
+    /// Posts frames of one source, or of all sources as source 0.
     pub fn post_ranges(&self, source: usize, level: AckLevel, new: &Ranges) {
         let mut posted = self.posted.lock();
         for range in new.iter() {
@@ -64,7 +64,8 @@ impl ProgressBoard {
         posted.outboxes.retain(|outbox| outbox.upgrade().map(tell).is_some());
     }
 
-    /// Tells once more how far a frame has come: who brings it again may have heard that before he did, and waits for it.
+    /// Repeats the levels of a frame. A client that resends a frame may have received the acknowledgement before
+    /// resending, and waits for another.
     pub fn repeat(&self, source: usize, number: u64) {
         let frame = std::iter::once(number).collect();
         let posted = self.posted.lock();
@@ -79,22 +80,22 @@ impl ProgressBoard {
         self.posted.lock().sources[source][level as usize].clone()
     }
 
-    /// Whether anything is known of what a source brings of a frame.
+    /// Whether any part of a frame has been received from a source.
     pub fn has(&self, source: usize, number: u64) -> bool {
         self.posted.lock().sources[source][AckLevel::Memory as usize].contains(number)
     }
 
-    /// For each source that is told apart.
+    /// The frames at a level, for each distinguished source.
     pub fn all_frames(&self, level: AckLevel) -> Vec<Ranges> {
         self.posted.lock().sources.iter().map(|levels| levels[level as usize].clone()).collect()
     }
 
-    /// One past the highest frame of which anything is at a level.
+    /// One past the highest frame with any part at a level.
     pub fn end(&self, level: AckLevel) -> u64 {
         self.posted.lock().sources.iter().map(|levels| levels[level as usize].end()).max().unwrap_or(0)
     }
 
-    /// Tells a new connection all that is known, and from then on what comes.
+    /// Sends a new connection the current levels and subscribes it to further ones.
     pub fn attach(&self, outbox: &Arc<Outbox>) {
         let mut posted = self.posted.lock();
         for level in LEVELS {
@@ -105,7 +106,7 @@ impl ProgressBoard {
         posted.outboxes.push(Arc::downgrade(outbox));
     }
 
-    /// Does `tell` with the outbox of every connection.
+    /// Calls `tell` with the outbox of every connection.
     pub fn each(&self, tell: impl Fn(&Outbox)) {
         let outboxes: Vec<_> = self.posted.lock().outboxes.iter().filter_map(Weak::upgrade).collect();
         outboxes.iter().for_each(|outbox| tell(outbox));
@@ -117,7 +118,7 @@ impl Listener for ProgressBoard {
         let Some(reached) = self.reached.get() else {
             return self.post_ranges(0, level, &numbers.iter().copied().collect());
         };
-        // Of memory its receiver says so: here a region may be noted that finds no room yet.
+        // The receiver itself posts the memory level. A region noted here may not have queue space yet.
         if level == AckLevel::Memory {
             return;
         }
@@ -135,12 +136,12 @@ impl Listener for ProgressBoard {
     }
 }
 
-/// What waits to be told on one connection.
+/// Messages waiting to be sent on one connection.
 pub struct Outbox {
     levels: u8,
-    /// Which of the board's sets it is told of.
+    /// The set of the board that this connection receives.
     pub source: usize,
-    /// Whose connection it is.
+    /// The client that owns the connection.
     pub client: [u8; 16],
     waiting: Mutex<PendingMessages>,
     wake: Condvar,
@@ -154,12 +155,12 @@ struct PendingMessages {
     pongs: u32,
     last: Option<FromService>,
     closed: bool,
-    /// Levels are not told before.
+    /// Levels are not sent before this time.
     levels_from: Option<Instant>,
 }
 
 impl PendingMessages {
-    /// How long levels are kept back; `None`: they are told now, as they are with whatever else is said.
+    /// Remaining delay for levels; `None`: they are sent now, as they are together with any other message.
     fn gap(&self) -> Option<Duration> {
         let alone = self.answers.is_empty() && self.notices.is_empty() && self.pongs == 0 && self.last.is_none();
         let gap = self.levels_from?.saturating_duration_since(Instant::now());
@@ -185,7 +186,7 @@ impl Outbox {
         if self.wants(level) {
             let mut waiting = self.waiting.lock();
             new.iter().for_each(|range| waiting.levels[level as usize].add(range));
-            // Who keeps levels back looks again by itself.
+            // The sending thread wakes by itself when the delay is over.
             if waiting.gap().is_none() {
                 self.wake.notify_one();
             }
@@ -200,7 +201,7 @@ impl Outbox {
         }
     }
 
-    /// An answer to a writer, who has one question at a time; or a word to it.
+    /// Queues a reply to a writer, which has one request at a time, or a message to it.
     pub fn answer(&self, answer: FromService) {
         self.waiting.lock().answers.push_back(answer);
         self.wake.notify_one();
@@ -211,7 +212,7 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// The last words, after which the connection is closed. The first ones said count.
+    /// Queues the final message, after which the connection is closed. The first final message counts.
     pub fn finish(&self, finished: FinishedHead) {
         self.end(FromService::Finished(finished));
     }
@@ -226,22 +227,22 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// Nobody listens any more.
+    /// Closes the outbox because the client is gone.
     pub fn close(&self) {
         self.waiting.lock().closed = true;
         self.wake.notify_one();
     }
 
-    /// Whether the last words are said or nobody listens.
+    /// Whether the final message is queued or the client is gone.
     pub fn is_over(&self) -> bool {
         let waiting = self.waiting.lock();
         waiting.closed || waiting.last.is_some()
     }
 
-    /// What is to be said next, in the order in which it must come: what a client has before the answer to its PING.
-    /// `None`: nothing more ever.
+    /// Returns the next messages in the required order: acknowledgements for a client precede the reply to its PING.
+    /// `None`: no further messages.
     pub fn take(&self) -> Option<Vec<FromService>> {
-        /// How many messages are gathered at most, so that memory stays bounded however far a client is behind.
+        /// Upper limit for one batch, which bounds memory however far a client is behind.
         const MESSAGES_MAX: usize = 64;
         let mut waiting = self.waiting.lock();
         loop {
@@ -297,7 +298,7 @@ mod tests {
         FromService::Ack(Ack { level: AckLevel::Written, frames: vec![frames] })
     }
 
-    /// Promise: frames are waited for at a level by connections that are there and told of that level or a further one.
+    /// Promise: frames are awaited at a level while a connection exists that subscribes to that level or a higher one.
     #[test]
     fn each_connection_waits_for_its_level() {
         let board = ProgressBoard::default();
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(waits(&board), [false; 3]);
     }
 
-    /// Promise: whatever else is said, levels that were reached before are told first, and at once.
+    /// Promise: with any other message, levels that were reached before are sent first and without delay.
     #[test]
     fn levels_are_sent_before_other_messages() {
         let outbox = outbox();
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(outbox.take(), Some(vec![written(1..2), FromService::Pong]));
     }
 
-    /// Promise: levels are told no more often than that, and all of them.
+    /// Promise: level messages keep the minimum interval, and no level is lost.
     #[test]
     fn close_levels_are_sent_together() {
         let (outbox, begun) = (outbox(), Instant::now());

@@ -1,4 +1,4 @@
-//! Sockets that are bound before anybody can connect to them: what clients look for when they connect is published between.
+//! Sockets are bound first, then the token that connecting clients look up is published, then the sockets listen.
 
 use super::{Config, ServiceError};
 use crate::token::{self, Published};
@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// As the standard library's.
+/// Same as in the standard library.
 const BACKLOG: i32 = 4096;
 
 pub struct Listening {
@@ -16,10 +16,10 @@ pub struct Listening {
     pub published: Vec<Published>,
 }
 
-/// Listens at the addresses of `config`. Its token can be found by then, if it is to be published.
+/// Listens at the addresses of `config`. A token that is to be published is published before.
 ///
 /// # Errors
-/// If an address is taken, or the token cannot be published.
+/// If an address is in use, or the token cannot be published.
 pub fn listen(config: &Config) -> Result<Listening, ServiceError> {
     let failed = |address| move |source| ServiceError::Listen { address, source };
     let frames = bind(config.listen).map_err(failed(config.listen))?;
@@ -38,7 +38,7 @@ pub fn listen(config: &Config) -> Result<Listening, ServiceError> {
     Ok(Listening { frames, http, published })
 }
 
-/// A socket to which nobody can connect yet.
+/// A bound socket that does not accept connections yet.
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

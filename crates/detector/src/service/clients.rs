@@ -1,5 +1,5 @@
-//! Who brings the frames of a run: each source belongs to one client, which has so many connections. Pure but for the
-//! sockets that it closes.
+//! Clients of a run. Each source belongs to one client, which has a number of connections. Pure except that it closes
+//! sockets.
 
 use super::board::Outbox;
 use crate::stream::{ErrorCode, Socket, StreamHello, StreamRefusal, StreamRole};
@@ -8,26 +8,26 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Clients that a run remembers: as many as sources have, with their scalars. What comes beyond hears of a run's end only
-/// on the connection that it has.
+/// Limit for the clients that a run remembers: one for each source, and as many for scalars. Clients beyond it learn of
+/// the run's end only on their existing connection.
 const KNOWN_MAX: usize = 2048;
 
-/// For who was connected to a service that has died, beyond the run's own patience.
+/// Time for clients of a service that died to reconnect, in addition to the run's absence time.
 const RETURN_WAIT: Duration = Duration::from_secs(30);
 
-/// A connection that stands.
+/// An open connection.
 pub struct ClientConnection {
     pub outbox: Arc<Outbox>,
     pub socket: Socket,
-    /// A process that writes its share itself.
+    /// Whether the client is a joined process that writes its share itself.
     pub writes: bool,
 }
 
 impl ClientConnection {
-    /// Ends both its threads.
+    /// Ends both threads of the connection.
     fn cut(&self) {
         self.outbox.close();
-        // It may be gone already, which is what is wanted.
+        // The socket may be closed already, which is the goal.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
@@ -36,9 +36,9 @@ struct SourceOwner {
     client: [u8; 16],
     connections: u16,
     client_connections: HashMap<u16, ClientConnection>,
-    /// Connections that have said END, by whether it was of all that the client brings.
+    /// Connections that have sent END. The value is whether the client declared everything complete.
     ended: BTreeMap<u16, bool>,
-    /// When a connection last left, or said END.
+    /// When a connection last closed or sent END.
     left: Instant,
 }
 
@@ -47,13 +47,14 @@ pub struct Clients {
     sources: HashMap<u16, SourceOwner>,
     /// Connections for scalars, which are not exclusive.
     others: usize,
-    /// All that ever came.
+    /// All clients that ever connected.
     known: BTreeSet<[u8; 16]>,
-    /// When the last connection left, which may be yet to come; `None` before the first came and while one stands.
+    /// When the last connection closed; may lie in the future. `None` before the first connection and while one is
+    /// open.
     left: Option<Instant>,
 }
 
-/// Whether there is a place of that kind, whoever has it.
+/// Checks that the source exists; its owner does not matter.
 pub fn check_source(hello: &StreamHello, sources: u16) -> Result<(), StreamRefusal> {
     if hello.role == StreamRole::Scalars || hello.source < sources {
         return Ok(());
@@ -63,7 +64,7 @@ pub fn check_source(hello: &StreamHello, sources: u16) -> Result<(), StreamRefus
 }
 
 impl Clients {
-    /// Gives a new connection its place.
+    /// Registers a new connection.
     pub fn sit(
         &mut self,
         hello: &StreamHello,
@@ -99,7 +100,7 @@ impl Clients {
                 let text = format!("source {source} is complete: its client has said so");
                 return Err(StreamRefusal::new(ErrorCode::Ended, text));
             }
-            // What a writer had is reported or lost: another may take its place at once.
+            // Frames of a writer are reported or lost, so another writer may replace it at once.
             let awaited = hello.role != StreamRole::Writer && owner.left.elapsed() < absence;
             if !owner.client_connections.is_empty() || awaited {
                 let text = format!(
@@ -119,7 +120,7 @@ impl Clients {
         });
         owner.connections = hello.connections;
         if owner.ended.get(&hello.connection) == Some(&false) {
-            // It ended alone, and brings more now.
+            // Only this connection had ended, and its client now sends more.
             owner.ended.remove(&hello.connection);
         }
         if let Some(before) = owner.client_connections.insert(hello.connection, client_connection) {
@@ -129,8 +130,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Those who came to the service before this one are waited for: for [`RETURN_WAIT`] as if they were there, for they may
-    /// try again seldom, and then as who has left.
+    /// Waits for clients of the previous service. They count as present for [`RETURN_WAIT`], because they may retry
+    /// seldom, and then as absent.
     pub fn await_return(&mut self) {
         self.left = Some(Instant::now() + RETURN_WAIT);
     }
@@ -140,7 +141,7 @@ impl Clients {
         self.known.iter().copied().collect()
     }
 
-    /// A connection has ended.
+    /// Removes a closed connection.
     pub fn leave(&mut self, hello: &StreamHello, outbox: &Arc<Outbox>) {
         if hello.role == StreamRole::Scalars {
             self.others -= 1;
@@ -158,8 +159,8 @@ impl Clients {
         }
     }
 
-    /// A connection has said END; `all`: that its client brings nothing more, on whatever connection. Whether all sources are
-    /// complete now.
+    /// Notes that a connection has sent END. `all`: its client sends nothing more on any connection. Returns whether
+    /// all sources are complete now.
     pub fn end(&mut self, hello: &StreamHello, all: bool, sources: u16) -> bool {
         if hello.role != StreamRole::Scalars
             && let Some(owner) = self.sources.get_mut(&hello.source)
@@ -170,7 +171,8 @@ impl Clients {
         (0..sources).all(|source| self.sources.get(&source).is_some_and(SourceOwner::is_complete))
     }
 
-    /// Whether all who came are complete, or have brought nothing more for longer than `absence`, and at least one has.
+    /// Whether every client is complete or has sent nothing for longer than `absence`, and at least one is not
+    /// complete.
     pub fn are_given_up(&self, absence: Duration) -> bool {
         let gone = |owner: &SourceOwner| !owner.may_bring() && owner.left.elapsed() > absence;
         let mut owners = self.sources.values();
@@ -196,12 +198,12 @@ impl Clients {
         self.others + self.sources.values().map(|owner| owner.client_connections.len()).sum::<usize>()
     }
 
-    /// How long nobody has been there who was there before.
+    /// How long all clients have been absent, if any was present before.
     pub fn absent(&self) -> Option<Duration> {
         self.left.map(|left| left.elapsed())
     }
 
-    /// Ends all connections at once.
+    /// Closes all connections at once.
     pub fn cut(&self) {
         self.sources.values().flat_map(|owner| owner.client_connections.values()).for_each(ClientConnection::cut);
     }
@@ -213,7 +215,7 @@ impl SourceOwner {
         said && (0..self.connections).all(|connection| self.ended.contains_key(&connection))
     }
 
-    /// Whether a connection stands on which more may come.
+    /// Whether a connection is open that may still send frames.
     fn may_bring(&self) -> bool {
         self.client_connections.keys().any(|connection| !self.ended.contains_key(connection))
     }

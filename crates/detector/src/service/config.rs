@@ -1,4 +1,4 @@
-//! How a service is asked for, and why it does not start.
+//! Configuration of the service, and errors that prevent its start.
 
 use super::WriterShareOptions;
 use crate::stream::StreamRefusal;
@@ -13,39 +13,39 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: SocketAddr,
-    /// Where control is answered; `None`: nowhere.
+    /// Address of the HTTP interface; `None`: disabled.
     pub http: Option<SocketAddr>,
-    /// Files are written beneath it alone.
+    /// The service writes files only below this directory.
     pub root: PathBuf,
-    /// Clients must give it; `None`: the service asks for none.
+    /// Token that clients must present; `None`: none is required.
     pub token: Option<String>,
     pub protection: Protection,
-    /// Where the libraries lie of filters that runs may ask for; `None`: none may.
+    /// Directory of the filter libraries that runs may load; `None`: runs may not load any.
     pub plugins: Option<PathBuf>,
-    /// Of each run.
+    /// Writer settings of each run.
     pub settings: Settings,
     pub runs_max: usize,
     pub connections_max: usize,
-    /// Silence after which a connection is given up.
+    /// A connection that is silent for this long is closed.
     pub idle: Duration,
 }
 
-/// Who can find the token, by which names HTTP is asked, and what protects both on their way.
+/// Protection of the service: publication of the token, host names in HTTP requests, and TLS.
 #[derive(Clone, Debug, Default)]
 pub struct Protection {
-    /// Programs of the same user on this host find the token.
+    /// Whether programs of the same user on this host can find the token.
     pub publish: bool,
-    /// Names of this host that requests over HTTP may use, beside those of loopback and the address that is listened at.
+    /// Host names that HTTP requests may use besides those of loopback and the listening address.
     pub hosts: Vec<String>,
-    /// `None`: in clear.
+    /// `None`: connections are not encrypted.
     pub tls: Option<ServerTls>,
 }
 
-/// A share of another service's run.
+/// Settings for joining a share of another service's run.
 #[derive(Clone, Debug)]
 pub struct Joining {
     pub coordinator: WriterShareOptions,
-    /// Clients that bring this share.
+    /// Number of clients that send this share.
     pub sources: u16,
 }
 

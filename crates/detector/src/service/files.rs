@@ -1,4 +1,4 @@
-//! The files of runs: made, or taken up again from what the service before left.
+//! The files of runs: created, or taken up again after a previous service.
 
 use super::records::{EndKind, RunEnd, RunRecord, Tallied};
 use super::run::Run;
@@ -19,7 +19,8 @@ use std::sync::atomic::Ordering::SeqCst;
 impl ServiceShared {
     pub(super) fn create(&self, record: RunRecord, path: PathBuf) -> Result<Arc<Run>, StreamRefusal> {
         let request = &record.request;
-        // Looked at before the record is written, which would take up a file of somebody else's after a crash.
+        // Checked before the record is written; otherwise a restart after a crash would take up a file that is not this
+        // run's.
         let files = [path.clone(), journal::path_beside(&path), unnamed(&path)];
         let taken = files.into_iter().find(|path| path.symlink_metadata().is_ok());
         if let Some(taken) = taken {
@@ -67,7 +68,7 @@ impl ServiceShared {
         Ok(self.made(record, path.to_owned(), (RunSink::Own(writer), board)))
     }
 
-    /// The service's, or what the run was advised.
+    /// The service's settings, modified by the run's advice.
     fn settings(&self, request: &StartRequest) -> Settings {
         let settings = self.config.settings.clone();
         match &request.description.advice {
@@ -80,7 +81,7 @@ impl ServiceShared {
         Arc::new(Run::new(Arc::clone(&self.home), record, path, sink))
     }
 
-    /// Goes on with a run that the service before did not end.
+    /// Continues a run that a previous service did not end.
     pub(super) fn take_up(&self, record: RunRecord) {
         let name = record.request.name.clone();
         if let Some(ended) = record.ended.clone() {
@@ -94,7 +95,7 @@ impl ServiceShared {
                 tracing::info!(run = name, file = %path.display(), "a run is taken up again");
                 self.runs.lock().insert(name, run);
             }
-            // It had ended in all but its record, or was recovered while nobody served it.
+            // The run had ended without its record being updated, or its file was recovered while no service ran.
             Ok(None) => {
                 let what = if path.exists() { "its file is finished" } else { "its file and journal were taken away" };
                 tracing::warn!(run = name, file = %path.display(), "a run is over: {what}");
@@ -131,10 +132,10 @@ impl ServiceShared {
         }
     }
 
-    /// Tries again with the runs that could not be taken up.
+    /// Retries runs that could not be taken up.
     pub(super) fn take_up_waiting(&self) {
         for run in self.runs() {
-            // Not while it is given up, or another begun.
+            // Excludes ending or beginning a run meanwhile.
             let _beginning = self.beginning.lock();
             if run.awaits().is_some() {
                 self.take_up(run.record(None));
@@ -142,7 +143,7 @@ impl ServiceShared {
         }
     }
 
-    /// Ends a run because somebody asks for it.
+    /// Ends a run on request.
     pub fn end(&self, run: &Arc<Run>, how: EndKind) {
         {
             let _beginning = self.beginning.lock();
@@ -151,19 +152,19 @@ impl ServiceShared {
                 return;
             }
         }
-        // It may have been taken up just now.
+        // The run may just have been taken up.
         let run = self.run(&run.request.name).unwrap_or_else(|| Arc::clone(run));
         run.end(how, "");
     }
 
-    /// `None`: it is over.
+    /// Returns `None` if the run is over.
     fn resume(&self, record: &RunRecord, path: &Path) -> Result<Option<Arc<Run>>, WriteError> {
         let request = &record.request;
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
         if !path.try_exists().map_err(io)? {
-            // The journal comes first: killed before the file was made, nothing had been acknowledged. One that tells of
-            // frames is of a file that was taken away since.
+            // The journal is created first. If the run was killed before the file was created, nothing had been
+            // acknowledged. A journal that refers to frames belongs to a file that was moved away.
             if beside.try_exists().map_err(io)? {
                 recover::taken_away(path, &std::fs::read(&beside).map_err(io)?)?;
                 remove_unnamed(path).map_err(io)?;
@@ -192,7 +193,7 @@ impl ServiceShared {
                 }
                 let run = self.made(record.clone(), path.to_owned(), (RunSink::Own(writer), board));
                 run.epoch.store(resumed.epoch, SeqCst);
-                // Where frames came, clients did.
+                // A run with frames also had clients.
                 if record.by_client || run.board.end(AckLevel::Memory) > 0 {
                     run.clients.lock().await_return();
                 }
@@ -204,12 +205,12 @@ impl ServiceShared {
     }
 }
 
-/// How a run ended whose file is finished and whose record does not say so, as far as the file tells; `None` if it cannot be
-/// read.
+/// Reconstructs the end of a run whose file is finished although its record says otherwise, as far as the file allows.
+/// `None` if the file cannot be read.
 fn found_finished(request: &StartRequest, path: &Path) -> Option<RunEnd> {
     let file_bytes = path.metadata().ok()?.len();
     let bytes = report::status(path).ok()?;
-    // By that name there may be something else now.
+    // Another file may have this name now.
     if bytes.iter().any(|byte| usize::from(*byte) >= FrameStatus::NAMES.len()) {
         return None;
     }
@@ -230,7 +231,7 @@ fn found_finished(request: &StartRequest, path: &Path) -> Option<RunEnd> {
     let there = (0..).zip(&status).filter(|(_, status)| status.is_whole()).map(|(number, _)| number);
     let frames: Vec<(u64, u64)> =
         there.collect::<Ranges>().iter().map(|range| (range.start, range.end - range.start)).collect();
-    // Which regions there are of a frame that is not whole it does not say.
+    // The file does not record which regions of a partial frame are present.
     let others = vec![frames.clone(); request.sets() - 1];
     let held = finished.received + finished.partial;
     let progress = WriterProgress {

@@ -1,6 +1,6 @@
-//! Control over HTTP/JSON: start, stop, abort, status, watch, metrics. What is served is described by
-//! `docs/record-service.openapi.json`, which is served too. Every request must name this host ([`crate::host_check`]), and
-//! all but that for the description must give the token.
+//! Control over HTTP/JSON: start, stop, abort, status, watch, metrics. `docs/record-service.openapi.json` describes the
+//! interface and is also served. Every request must name this host ([`crate::host_check`]), and every request except
+//! the one for that description must present the token.
 
 mod connection_slots;
 
@@ -29,10 +29,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 const DESCRIPTION_PATH: &str = "/openapi.json";
 pub const OPENAPI: &str = include_str!("../../../../docs/record-service.openapi.json");
-/// As the head of a HELLO, which may carry the same request.
+/// Same limit as for the head of a HELLO, which may contain the same request.
 const BODY_BYTES_MAX: usize = 1 << 20;
 const HEAD_WAIT: Duration = Duration::from_secs(10);
-/// A watcher that waits asks again after that.
+/// Longest wait of a watch request; the client then repeats it.
 const WATCH_MAX: Duration = Duration::from_secs(30);
 const WATCH_STEP: Duration = Duration::from_millis(50);
 
@@ -44,7 +44,7 @@ struct ErrorBody<'r> {
     text: &'r str,
 }
 
-/// Answers at `listener` until the service stops.
+/// Serves HTTP at `listener` until the service stops.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -122,7 +122,7 @@ where
     served.await.map_err(io::Error::other)
 }
 
-/// A connection's two ends.
+/// The service, and the addresses of both ends of a connection.
 #[derive(Clone)]
 struct Peer {
     shared: Arc<ServiceShared>,
@@ -192,7 +192,7 @@ async fn route(
     if let ["runs", name @ ..] = &parts[..]
         && !name.is_empty()
     {
-        // What follows the verb would be part of a name with slashes, which no run has.
+        // Segments after the verb are taken for a name with slashes, which no run can have.
         let name = if name.len() > 2 { name.join("/") } else { name[0].to_owned() };
         check_run_name(&name).map_err(|error| StreamRefusal::new(ErrorCode::Description, error.to_string()))?;
     }
@@ -239,7 +239,7 @@ async fn route(
     }
 }
 
-/// Whether a request has the token, which that for the description need not have.
+/// Checks the token of a request. The request for the description needs none.
 fn admit(shared: &ServiceShared, request: &Request<Incoming>) -> Result<(), StreamRefusal> {
     if request.method() == Method::GET && request.uri().path().trim_end_matches('/') == DESCRIPTION_PATH {
         return Ok(());
@@ -252,7 +252,7 @@ fn find(shared: &ServiceShared, name: &str) -> Result<Arc<Run>, StreamRefusal> {
     shared.run(name).ok_or_else(|| StreamRefusal::new(ErrorCode::Unknown, format!("there is no run `{name}`")))
 }
 
-/// Work that waits for the store.
+/// Runs work that blocks on the store.
 async fn blocking(
     work: impl FnOnce() -> Result<HttpAnswer, StreamRefusal> + Send + 'static,
 ) -> Result<HttpAnswer, StreamRefusal> {
@@ -260,7 +260,7 @@ async fn blocking(
     done.unwrap_or_else(|error| Err(StreamRefusal::new(ErrorCode::Failed, format!("the request broke off: {error}"))))
 }
 
-/// A request's body; `None` if it is too large.
+/// Reads a request's body; `None` if it is too large.
 async fn whole(body: Incoming) -> Result<Option<Bytes>, StreamRefusal> {
     let bad = |text: String| StreamRefusal::new(ErrorCode::Description, text);
     let body = tokio::time::timeout(HEAD_WAIT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
@@ -289,7 +289,7 @@ async fn begin(shared: Arc<ServiceShared>, body: &[u8]) -> Result<HttpAnswer, St
     .await
 }
 
-/// What a watcher has seen, and how long it waits for more.
+/// The last frame that a watcher has seen, and how long it waits for a newer one.
 struct WatchRequest {
     after: Option<u64>,
     wait: Duration,

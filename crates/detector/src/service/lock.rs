@@ -1,5 +1,5 @@
-//! One service a directory, by flock: two would take up each other's runs and overwrite each other's records. The
-//! kernel lets go of it when the process ends, however it ends.
+//! A flock allows one service per directory, because two would take up each other's runs and overwrite each other's
+//! records. The kernel releases the lock when the process ends, however it ends.
 
 use super::ServiceError;
 use rustix::fs::FlockOperation;
@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 use varve_env::disk;
 use varve_env::flock::Locked;
 
-/// A service that was told to stop, or was killed, may still be ending.
+/// How long to wait for a service that was stopped or killed and is still ending.
 const WAIT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The right to serve a directory, until dropped.
+/// Exclusive right to serve a directory, until dropped.
 #[derive(Debug)]
 pub struct Lock {
     _file: Locked,
 }
 
 impl Lock {
-    /// Of the service whose records lie in `directory`.
+    /// Takes the lock of the service whose records are in `directory`.
     ///
     /// # Errors
-    /// [`ServiceError::Held`] if another one has it and keeps it.
+    /// [`ServiceError::Held`] if another service has the lock and keeps it.
     pub fn take(directory: &Path, root: &Path) -> Result<Lock, ServiceError> {
         let path = directory.join("lock");
         let failed = |source| ServiceError::Root { path: path.clone(), source };
@@ -38,7 +38,7 @@ impl Lock {
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(POLL),
                 Err(Errno::WOULDBLOCK) => {
                     let mut holder = String::new();
-                    // Who it is helps to find it; without, there is one all the same.
+                    // The holder's name only helps to find it; the lock is held in any case.
                     if file.read_to_string(&mut holder).is_err() || holder.is_empty() {
                         holder = "a process that has not said who it is".into();
                     }
@@ -48,7 +48,7 @@ impl Lock {
             }
         };
         if let Err(error) = sign(&mut file) {
-            // A store that is full takes no name, and runs can be taken up on it none the less.
+            // A full store may not take the name, but runs can still be taken up on it.
             tracing::debug!("the lock of {} does not name its holder: {error}", root.display());
         }
         Ok(Lock { _file: locked })

@@ -1,12 +1,12 @@
-//! What Prometheus reads: a few counters a run, made at the time of asking. A run that has ended keeps its series as long as
-//! the service keeps its status, so that scrapers see how it ended.
+//! Prometheus metrics: a few counters per run, computed for each request. An ended run keeps its series as long as the
+//! service keeps its status, so that scrapers see how it ended.
 
 use super::ServiceShared;
 use super::run::RunStatus;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Name, type, help, and how it is read from a run's status.
+/// Name, type, help text, and the function that reads the value from a run's status.
 type Metric = (&'static str, &'static str, &'static str, fn(&RunStatus) -> f64);
 
 const METRICS: [Metric; 12] = [
@@ -48,7 +48,7 @@ pub fn text(shared: &ServiceShared) -> String {
     for (name, kind, help, value) in METRICS {
         line(format_args!("# HELP varve_record_{name} {help}\n# TYPE varve_record_{name} {kind}\n"));
         for run in &runs {
-            // Names of runs hold nothing that would have to be escaped.
+            // Names of runs contain no characters that need escaping.
             line(format_args!("varve_record_{name}{{run=\"{}\"}} {}\n", run.name, value(run)));
         }
     }

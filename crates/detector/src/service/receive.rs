@@ -1,5 +1,5 @@
-//! A connection: HELLO, then what its client brings, until either side ends it. The thread that reads waits for room in
-//! the run, and does not read meanwhile: that is all there is of back-pressure.
+//! A client connection: HELLO, then the client's messages, until either side ends it. The receiving thread waits for
+//! space in the run's queue and does not read meanwhile; this is the only back-pressure.
 
 mod filtering;
 mod incoming_frames;
@@ -33,12 +33,12 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// A client has this long for its whole HELLO, or as long as it may be silent, so that unauthenticated connections do
-/// not hold connections.
+/// Timeout for a client's complete HELLO, if the idle timeout is not shorter. It prevents unauthenticated clients from
+/// holding connections.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
-/// A client that reads nothing of what it is told for so long is given up.
+/// A client that reads nothing for this long is disconnected.
 const TELL_WAIT: Duration = Duration::from_secs(30);
-/// Of a body, above two plain frames: many small frames in one message.
+/// Minimum of the body size limit, which otherwise is two plain frames; it allows many small frames in one message.
 const BODY_BYTES_MIN: u64 = 16 << 20;
 
 pub fn accept(shared: &Arc<ServiceShared>, listener: &TcpListener) {
@@ -46,7 +46,7 @@ pub fn accept(shared: &Arc<ServiceShared>, listener: &TcpListener) {
         let socket = match listener.accept() {
             Ok((socket, _)) => socket,
             Err(error) => {
-                // Out of descriptors, most likely: connections end, and then it goes on.
+                // Most likely out of file descriptors; accepting continues when connections end.
                 tracing::warn!("cannot accept a connection: {error}");
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
@@ -68,14 +68,14 @@ pub fn accept(shared: &Arc<ServiceShared>, listener: &TcpListener) {
     }
 }
 
-/// One of those that a counter counts, until it is dropped: also where its thread panics, or could not be started.
+/// Counts one object until it is dropped, also if its thread panics or cannot be started.
 struct CountGuard<T> {
     of: Arc<T>,
     counter: fn(&T) -> &AtomicUsize,
 }
 
 impl<T> CountGuard<T> {
-    /// `None` if there are `most` already.
+    /// Returns `None` if the count is `most` already.
     fn enter(of: &Arc<T>, counter: fn(&T) -> &AtomicUsize, most: usize) -> Option<CountGuard<T>> {
         let before = counter(of).fetch_add(1, SeqCst);
         let counted = CountGuard { of: Arc::clone(of), counter };
@@ -110,7 +110,7 @@ fn serve(shared: &Arc<ServiceShared>, socket: TcpStream) -> Result<(), LinkError
         Err(error) => {
             let code = match &error {
                 LinkError::Message(bad) if bad.0.contains("speaks version") => ErrorCode::Version,
-                // Which the next attempt would have, too.
+                // The next attempt would have the same name.
                 LinkError::Message(bad) if bad.0.contains("is no name of a run") => ErrorCode::Description,
                 LinkError::Message(_) => ErrorCode::Protocol,
                 LinkError::Io(_) => ErrorCode::Vanished,
@@ -138,7 +138,7 @@ fn serve(shared: &Arc<ServiceShared>, socket: TcpStream) -> Result<(), LinkError
     connection.run(socket)
 }
 
-/// A connection's place among the run's clients, until it is dropped: also where the connection's thread panics.
+/// A connection's slot among the run's clients, released on drop, also if the connection's thread panics.
 struct ClientSlot<'c> {
     run: &'c Run,
     hello: &'c StreamHello,
@@ -147,7 +147,7 @@ struct ClientSlot<'c> {
 }
 
 impl ClientSlot<'_> {
-    /// Nobody is at its other end any more.
+    /// Releases the slot because the peer is gone.
     fn leave(&self) {
         if !self.left.replace(true) {
             self.run.clients.lock().leave(self.hello, self.outbox);
@@ -157,19 +157,19 @@ impl ClientSlot<'_> {
 
 impl Drop for ClientSlot<'_> {
     fn drop(&mut self) {
-        // If the thread that tells is still there, it has nobody to tell.
+        // Ends the sending thread if it is still running.
         self.outbox.close();
         self.leave();
     }
 }
 
-/// Finds the run, or starts it, and the client's place in it.
+/// Finds or starts the run, and registers the connection as its client.
 fn enter(
     shared: &Arc<ServiceShared>,
     hello: &StreamHello,
     socket: &Socket,
 ) -> Result<(Arc<Run>, Arc<Outbox>), StreamRefusal> {
-    // The token is withdrawn then: who found none is to come back.
+    // The token is withdrawn during a stop, so a client without a token must retry later.
     if shared.is_stopping() {
         return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped"));
     }
@@ -188,7 +188,7 @@ fn enter(
         if request.name != hello.run {
             return Err(bad(format!("the start is of a run `{}`, HELLO of `{}`", request.name, hello.run)));
         }
-        // A run is not begun for who cannot take part in it, for nobody would end it.
+        // No run is begun for a client that cannot take part in it, because nobody would end it.
         check_part(&request, hello)?;
         shared.begin_for(request, &Asker::Client(&hello.client))?
     };
@@ -197,7 +197,7 @@ fn enter(
         return Err(run.over());
     }
     check_part(&run.request, hello)?;
-    // A source that does not exist is refused when it is to sit down.
+    // Registration with the run refuses a source that does not exist.
     let set = run.request.set_of(hello.source.min(run.request.source_count() - 1));
     let outbox = Arc::new(Outbox::new(hello.levels, set, hello.client));
     let client_connection = ClientConnection {
@@ -210,7 +210,7 @@ fn enter(
     Ok((run, outbox))
 }
 
-/// Whether a run has a part of that kind.
+/// Checks that the run allows a client with this role and source.
 fn check_part(request: &StartRequest, hello: &StreamHello) -> Result<(), StreamRefusal> {
     if hello.role == StreamRole::Writer && request.has_regions() {
         return Err(StreamRefusal::new(
@@ -231,7 +231,7 @@ struct FrameConnection<'c> {
     outbox: &'c Arc<Outbox>,
     place: &'c ClientSlot<'c>,
     incoming: Incoming,
-    /// Once a frame has come that can be filtered while it comes.
+    /// Set when the first frame arrives that can be filtered during reception.
     filtering: Option<Filtering>,
 }
 
@@ -278,11 +278,11 @@ impl FrameConnection<'_> {
 
     fn body_bytes_max(&self) -> u64 {
         let description = &self.run.request.description;
-        // What does not compress is a little longer filtered than plain.
+        // Incompressible data are a little longer filtered than plain.
         (2 * description.frame_bytes() as u64).max(BODY_BYTES_MIN)
     }
 
-    /// Until the last words are said. `Ok`: the outbox has them, or nobody listens.
+    /// Receives until the final message. `Ok`: the outbox has the final message, or the client is gone.
     fn receive(&mut self, body_bytes_max: u64) -> Result<(), LinkError> {
         while !self.outbox.is_over() {
             let Some((header, message)) = self.incoming.from_client()? else {
@@ -312,7 +312,7 @@ impl FrameConnection<'_> {
         Ok(())
     }
 
-    /// The answer says that the scalars before it outlive this process.
+    /// Replies when the scalars received before are written, so that they survive this process.
     fn ping(&self, flush: bool) -> Result<(), StreamRefusal> {
         let failed = |error: WriteError| StreamRefusal::new(ErrorCode::Failed, error.to_string());
         let heed = |sink: &RunSink| {
@@ -338,7 +338,7 @@ impl FrameConnection<'_> {
         }
     }
 
-    /// What a writer has written. A body that was changed on its way ends the connection: the writer says it again.
+    /// Takes a writer's report. A body damaged in transmission ends the connection, and the writer repeats the report.
     fn report(&mut self, header: &Header, sequence: u64, again: bool) -> Result<Result<(), StreamRefusal>, LinkError> {
         let mut body = Vec::new();
         let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
@@ -351,7 +351,7 @@ impl FrameConnection<'_> {
         }))
     }
 
-    /// What a writer must know to begin.
+    /// The data that a writer needs to begin.
     fn share(&self) -> Result<ShareHead, StreamRefusal> {
         let run = self.run;
         let description = serde_json::to_string(&run.request.description)
@@ -362,7 +362,7 @@ impl FrameConnection<'_> {
         Ok(ShareHead { epoch: run.epoch.fetch_add(1, SeqCst) + 1, file: file.into(), description })
     }
 
-    /// After END nothing more is heeded: the outbox gets its last words when the run has ended.
+    /// Handles END, after which no messages are read. The outbox gets its final message when the run has ended.
     fn end(&mut self, complete: bool, lost: u64) -> Result<(), LinkError> {
         self.run.tallies.lost.fetch_add(lost, Relaxed);
         let all = self.run.clients.lock().end(self.hello, complete, self.run.request.source_count());
@@ -385,14 +385,15 @@ impl FrameConnection<'_> {
                 return Ok(());
             }
             if self.incoming.has_ended() {
-                // Who has died does not hear of the end. Who only sends no more still does.
+                // A dead client is removed before the end of the run. A client that only stopped sending is still
+                // notified.
                 self.place.leave();
             }
         }
     }
 
-    /// Waits until what came on this connection is durable, which is what was taken by now, and says so; `false`: the run has
-    /// ended before.
+    /// Waits until everything received on this connection, that is, everything taken so far, is durable, and confirms
+    /// it. `false`: the run has ended before.
     fn ended_alone(&self) -> bool {
         let set = self.outbox.source;
         let taken = self.run.board.frames(set, AckLevel::Memory);
@@ -412,7 +413,7 @@ impl FrameConnection<'_> {
     }
 }
 
-/// The telling thread of a connection.
+/// The sending thread of a connection.
 fn send_all_messages(outbox: &Outbox, mut socket: Socket) {
     while let Some(messages) = outbox.take() {
         let reported = messages.iter().try_for_each(|message| send_to_client(&mut socket, message));
@@ -422,7 +423,7 @@ fn send_all_messages(outbox: &Outbox, mut socket: Socket) {
         }
     }
     linger(&socket);
-    // The receiving thread may wait for what never comes. If the connection is gone already, so is its wait.
+    // The receiving thread may be waiting for data. If the connection is already closed, so is its wait.
     let _ = socket.shutdown(Shutdown::Both);
 }
 

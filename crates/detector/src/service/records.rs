@@ -1,5 +1,5 @@
-//! What the service must know after it was killed: a file a run, `.varve-record/NAME.json` beneath its directory, written
-//! before the run's first frame and again when it has ended.
+//! State that survives a kill of the service: one file per run, `.varve-record/NAME.json` below its directory. It is
+//! written before the run's first frame and again when the run has ended.
 
 use super::request::StartRequest;
 use crate::stream::{FinishedHead, Ranges};
@@ -17,18 +17,18 @@ pub struct RunRecord {
     pub request: StartRequest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Box<TakenSeries>>,
-    /// Its file was made. One that is gone with its journal was recovered and moved away, or removed.
+    /// The run's file was created. If file and journal are missing, the run was recovered and moved away, or removed.
     #[serde(default)]
     pub begun: bool,
-    /// Who began it brings its frames, and is to come back to the next service.
+    /// A client that sends frames began the run, and is expected to return to the next service.
     #[serde(default)]
     pub by_client: bool,
-    /// Absent while the run goes on.
+    /// Absent while the run is unfinished.
     #[serde(default)]
     pub ended: Option<RunEnd>,
 }
 
-/// A DECTRIS detector's series: what its start and its first image said, which it does not say again.
+/// A DECTRIS detector's series: contents of its start message and first image, which the detector does not send again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TakenSeries {
     /// Address of the detector's stream.
@@ -39,28 +39,28 @@ pub struct TakenSeries {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunEnd {
     pub how: EndKind,
-    /// For people; empty if there is nothing to say.
+    /// Explanation for people; may be empty.
     pub why: String,
     pub finished: FinishedHead,
-    /// First frame and how many, of those in the file.
+    /// Ranges of frames in the file: first frame and count.
     pub frames: Vec<(u64, u64)>,
-    /// Where each source brought a region of every frame, the same for each from the second on.
+    /// The ranges of the second and further sources, if each source sends a region of every frame.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Vec<(u64, u64)>>,
-    /// As far as it came.
+    /// Progress up to the end.
     #[serde(default)]
     pub progress: WriterProgress,
     #[serde(default)]
     pub tallied: Tallied,
-    /// Clients that took part: one whose connection broke before it heard the end may ask again.
+    /// Clients that took part. A client whose connection broke before the notification of the end may ask again.
     #[serde(default)]
     pub clients: Vec<[u8; 16]>,
 }
 
-/// What was counted beside the writer.
+/// Counts kept outside the writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tallied {
-    /// Dropped by clients before they could send them.
+    /// Frames that clients dropped before sending.
     pub lost: u64,
     pub damaged: u64,
     pub duplicate: u64,
@@ -73,19 +73,19 @@ pub struct Tallied {
 pub enum EndKind {
     Finished,
     Aborted,
-    /// The file is valid with all frames so far, or `why` says what to do.
+    /// Either the file is valid with all frames so far, or `why` says what to do.
     Failed,
 }
 
 impl RunRecord {
-    /// Of a run that is to begin because somebody asks for it.
+    /// The record of a run that begins on request.
     pub fn of(request: StartRequest) -> RunRecord {
         RunRecord { request, series: None, begun: false, by_client: false, ended: None }
     }
 }
 
 impl RunEnd {
-    /// The frames of each source that is told apart.
+    /// The frames of each distinguished source.
     pub fn ranges(&self) -> Vec<Ranges> {
         let ranges = |pairs: &Vec<(u64, u64)>| {
             let mut ranges = Ranges::default();
@@ -99,17 +99,17 @@ impl RunEnd {
 pub struct RunRecords(PathBuf);
 
 impl RunRecords {
-    /// Those beneath `root`.
+    /// Opens the records below `root`.
     ///
     /// # Errors
-    /// If their directory cannot be made.
+    /// If their directory cannot be created.
     pub fn open(root: &Path) -> io::Result<RunRecords> {
         let directory = root.join(DIRECTORY);
         disk::create_directories(&directory)?;
         Ok(RunRecords(directory))
     }
 
-    /// Removes what a service that died was writing.
+    /// Removes partial files of a service that died.
     pub fn remove_leftovers(&self) -> io::Result<()> {
         disk::remove_leftovers(&self.0).map(drop)
     }
@@ -131,7 +131,7 @@ impl RunRecords {
         disk::remove_file(&self.path(name))
     }
 
-    /// All, and what is wrong with those that cannot be read.
+    /// All readable records, and the errors of the others.
     pub fn read(&self) -> io::Result<(Vec<RunRecord>, Vec<String>)> {
         let (mut records, mut wrong) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(&self.0)? {

@@ -1,34 +1,34 @@
-//! How a run is asked for, and where its file may lie.
+//! Requests to start a run, and rules for the location of its file.
 
 use crate::dataset_spec::DatasetSpec;
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
-/// How long a run waits for clients that were there and are gone.
+/// Default time that a run waits for clients that have disconnected.
 const ABSENCE_S: f64 = 60.0;
-/// A detector of more elements than any has.
+/// More than the modules of any detector.
 const SOURCES_MAX: u16 = 1024;
-/// What stores take, with room for `.journal.bad-99` after it.
+/// File name limit of stores, minus space for `.journal.bad-99`.
 const FILE_NAME_BYTES_MAX: usize = 255 - 15;
 
-/// The body of `POST /runs`, and the start in a HELLO. Unknown keys are refused.
+/// The body of `POST /runs`, and the start request in a HELLO. Unknown keys are refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with `name`, `file` and `description`")]
 pub struct StartRequest {
-    /// Letters, digits, `.`, `_`, `-`; may be left out in a HELLO, which has it.
+    /// Letters, digits, `.`, `_`, `-`. May be omitted in a HELLO, which has a run name of its own.
     #[serde(default)]
     pub name: String,
-    /// The HDF5 file to make, beneath the service's directory.
+    /// The HDF5 file to create, below the service's directory.
     pub file: PathBuf,
     pub description: DatasetSpec,
-    /// Clients that each bring a part of the frames; the run is complete when all have said END. Where the description has
-    /// regions, there is one for each, whatever is said here.
+    /// Number of clients that each send a part of the frames. The run is complete when all have sent END. If the
+    /// dataset spec has regions, there is one client per region and this field has no effect.
     #[serde(default = "one")]
     pub sources: u16,
-    /// Finish the run when all sources are complete; otherwise it goes on until it is stopped.
+    /// Whether the run finishes when all sources are complete; otherwise it continues until it is stopped.
     #[serde(default = "yes")]
     pub finish: bool,
-    /// How long the run waits for clients that have gone without END, before it is finished with the frames so far.
+    /// How long the run waits for clients that left without END. It is then finished with the frames so far.
     #[serde(default = "absence")]
     pub absence_s: f64,
 }
@@ -51,21 +51,21 @@ impl StartRequest {
     }
 
     /// # Errors
-    /// If this is no JSON of one: says where.
+    /// If this is not the JSON of a request. The error says where.
     pub fn from_json(json: &[u8]) -> Result<StartRequest, String> {
-        // A list of its values would be taken too, whatever they were meant to be.
+        // The parser would also accept an array of the values, in the order of the fields.
         match json.trim_ascii_start().first() {
             Some(b'{') | None => serde_json::from_slice(json).map_err(|error| error.to_string()),
             Some(_) => Err("it must be an object with `name`, `file` and `description`".into()),
         }
     }
 
-    /// Whether each source brings a region of every frame.
+    /// Whether each source sends a region of every frame.
     pub fn has_regions(&self) -> bool {
         !self.description.sources.is_empty()
     }
 
-    /// Clients that bring frames.
+    /// Number of clients that send frames.
     pub fn source_count(&self) -> u16 {
         match self.description.sources.len() {
             0 => self.sources,
@@ -73,18 +73,18 @@ impl StartRequest {
         }
     }
 
-    /// Which of the sets that are told apart a source's frames belong to.
+    /// The index of the set of frames that a source belongs to.
     pub fn set_of(&self, source: u16) -> usize {
         if self.has_regions() { usize::from(source) } else { 0 }
     }
 
-    /// How many sets are told apart.
+    /// The number of distinguished sets.
     pub fn sets(&self) -> usize {
         if self.has_regions() { usize::from(self.source_count()) } else { 1 }
     }
 
     /// # Errors
-    /// What is wrong with it, but for its description, which the writer checks.
+    /// If the request or its dataset spec is invalid. The error says what is wrong. The writer checks the spec further.
     pub fn check(&self) -> Result<(), String> {
         crate::stream::hello::check_run_name(&self.name).map_err(|error| error.to_string())?;
         if !(1..=SOURCES_MAX).contains(&self.sources) {
@@ -100,15 +100,15 @@ impl StartRequest {
         if !(self.absence_s >= 0.0 && self.absence_s <= 1e6) {
             return Err(format!("`absence_s` is {}; give seconds from 0 to 1000000", self.absence_s));
         }
-        // Who asks says that the run cannot start.
+        // The caller adds that the run cannot start.
         self.description.check().map_err(|error| error.0)
     }
 }
 
-/// Where `file` lies beneath `root`, which must be absolute and free of symbolic links.
+/// The path of `file` below `root`, which must be absolute and without symbolic links.
 ///
 /// # Errors
-/// If it does not, or its directory does not exist.
+/// If `file` is not below `root`, or its directory does not exist.
 pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
     let shown = file.display();
     if file.as_os_str().as_encoded_bytes().contains(&0) {
@@ -120,7 +120,7 @@ pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
     }
     let name = file.file_name().ok_or_else(|| format!("`file` {shown} names no file"))?;
     let parent = root.join(file.parent().unwrap_or(Path::new("")));
-    // Symbolic links beneath the root may lead out of it.
+    // Symbolic links below the root may point outside of it.
     let parent = match parent.canonicalize() {
         Ok(parent) => parent,
         Err(_) if !parent.starts_with(root) => return Err(refused()),

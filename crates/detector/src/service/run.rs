@@ -1,5 +1,5 @@
-//! One run of the service: what it takes from connections, and how it ends. Whatever ends it, its file is valid
-//! afterwards, or its status says what is to be done.
+//! One run of the service: reception of frames from connections, and the end of the run. After any end the file is
+//! valid, or the run's status says what is to be done.
 
 mod end;
 mod report;
@@ -26,15 +26,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use varve_env::reserve::Reserve;
 
-/// For the end of a run that somebody else is ending.
+/// Timeout for waiting while another thread ends the run.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
 
-/// What the service's runs share.
+/// State shared by the service's runs.
 pub struct RunContext {
     pub root: PathBuf,
-    /// None where another process keeps the run.
+    /// `None` if another process keeps the run.
     pub records: Option<RunRecords>,
-    /// Given up when the store is full, so that files can be made valid.
+    /// Disk space that is released when the store is full, so that files can be made valid.
     pub reserve: Option<Reserve>,
 }
 
@@ -50,11 +50,11 @@ impl RunContext {
 
 pub struct Run {
     pub request: StartRequest,
-    /// What a DECTRIS detector said of it.
+    /// The start message of a DECTRIS detector.
     pub series: Option<Box<TakenSeries>>,
-    /// Its file was made.
+    /// Whether the run's file was created.
     begun: bool,
-    /// A client began it.
+    /// Whether a client began the run.
     by_client: bool,
     pub path: PathBuf,
     pub started: Nanoseconds,
@@ -63,27 +63,28 @@ pub struct Run {
     pub tallies: Tallies,
     home: Arc<RunContext>,
     sink: RwLock<Option<RunSink>>,
-    /// Of a share.
+    /// Connection to the coordinating service, for a writer share.
     coordinator: Option<Arc<WriterShare>>,
-    /// Frames that are being taken or were, by source where sources bring regions; a share's board has others' beside them.
+    /// Frames taken or being taken; one set per source if sources send regions. The board of a share additionally has
+    /// the frames of other processes.
     claims: Mutex<Vec<Ranges>>,
     state: Mutex<RunState>,
     changed: Condvar,
-    /// What is known of the progress while the writer is being ended.
+    /// Reads the progress while the writer is being ended.
     closing: Mutex<Option<Observer>>,
-    /// The last writer that was given a share.
+    /// Number of the last writer that was given a share.
     pub epoch: AtomicU32,
-    /// Connections that bring frames.
+    /// Number of connections that send frames.
     pub feeders: AtomicUsize,
 }
 
 type Observer = Box<dyn Fn() -> WriterProgress + Send + Sync>;
 
 enum RunState {
-    /// To be taken up from what the service before left, which cannot be done yet because of this.
+    /// The run cannot be taken up from a previous service's files yet, for this reason.
     Waiting(String),
     Running,
-    /// So, and why.
+    /// Kind and reason of the end.
     Ending(EndKind, String),
     Ended(Box<RunEnd>),
 }
@@ -104,7 +105,7 @@ impl Run {
     pub fn ended(home: Arc<RunContext>, record: RunRecord, ended: RunEnd) -> Run {
         let path = home.root.join(&record.request.file);
         let mut frames = ended.ranges();
-        // Records of before may tell of the first source alone.
+        // Records of earlier versions may have only the first source.
         frames.resize(frames.len().max(record.request.sets()), Ranges::default());
         let board = Arc::new(ProgressBoard::with(frames.clone()));
         let tallies = Tallies::of(ended.tallied);
@@ -112,7 +113,7 @@ impl Run {
         Run { tallies, ..made }
     }
 
-    /// A run that cannot be taken up yet, because of `why`.
+    /// A run that cannot be taken up yet, for the reason `why`.
     pub fn waiting(home: Arc<RunContext>, record: RunRecord, why: String) -> Run {
         let path = home.root.join(&record.request.file);
         let sets = vec![Ranges::default(); record.request.sets()];
@@ -148,7 +149,7 @@ impl Run {
         }
     }
 
-    /// What the services to come must know of it.
+    /// The record for future services.
     pub fn record(&self, ended: Option<RunEnd>) -> RunRecord {
         let (request, series) = (self.request.clone(), self.series.clone());
         RunRecord { request, series, begun: self.begun, by_client: self.by_client, ended }
@@ -158,7 +159,7 @@ impl Run {
         matches!(*self.state.lock(), RunState::Running)
     }
 
-    /// Why it cannot be taken up yet, if that is how it is.
+    /// Why the run cannot be taken up yet, if so.
     pub fn awaits(&self) -> Option<String> {
         match &*self.state.lock() {
             RunState::Waiting(why) => Some(why.clone()),
@@ -166,7 +167,7 @@ impl Run {
         }
     }
 
-    /// It waits for something else than before.
+    /// Changes the reason for waiting.
     pub fn await_otherwise(&self, why: String) {
         *self.state.lock() = RunState::Waiting(why);
     }
@@ -184,7 +185,7 @@ impl Run {
             || matches!(&*self.state.lock(), RunState::Ended(ended) if ended.clients.contains(client))
     }
 
-    /// Does something with the run's sink, while the run is running.
+    /// Calls `work` with the run's sink while the run is running.
     pub fn with<T>(&self, work: impl FnOnce(&RunSink) -> Result<T, StreamRefusal>) -> Result<T, StreamRefusal> {
         match &*self.sink.read() {
             Some(sink) => work(sink),
@@ -192,12 +193,12 @@ impl Run {
         }
     }
 
-    /// Memory for what a connection brings.
+    /// A buffer for received data.
     pub fn buffer(&self, bytes: u64) -> Vec<u8> {
         self.sink.read().as_ref().map_or_else(Vec::new, |sink| sink.buffer(bytes as usize))
     }
 
-    /// Why it takes nothing any more.
+    /// Why the run accepts nothing any more.
     pub fn over(&self) -> StreamRefusal {
         let state = self.state.lock();
         let (how, why) = match &*state {
@@ -215,7 +216,7 @@ impl Run {
         }
     }
 
-    /// Takes a frame. `again`: its client may have sent it before; asked only of one that came before.
+    /// Takes a frame. `again`: whether its client may have sent it before; called only for a frame that came before.
     pub fn take(
         &self,
         source: u16,
@@ -245,11 +246,11 @@ impl Run {
         if !matches!(taken, Ok(Ok(_))) {
             self.claims.lock()[set].remove(number);
         }
-        // While nobody else waits for the sink, who may want to end the run.
+        // Done after the sink's lock is released, so that ending the run does not wait for the write.
         taken.map(|taken| taken.map(|inline_write| inline_write.into_iter().for_each(InlineWrite::write)))
     }
 
-    /// Takes frames that share chunks which are filtered already. `again`: as of [`Run::take`].
+    /// Takes frames that share pre-filtered chunks. `again`: see [`Run::take`].
     pub fn take_chunk_group(
         &self,
         source: u16,
@@ -300,13 +301,13 @@ impl Run {
         taken
     }
 
-    /// Notes that a frame is being taken; `false` if it came before: here, or to others of whose frames a share hears once
-    /// they are in the file.
+    /// Claims a frame; `false` if it came before. A share also knows frames of other processes once they are in the
+    /// file.
     fn claim(&self, claims: &mut [Ranges], set: usize, number: u64) -> bool {
         claims[set].insert(number) && !self.board.has(set, number)
     }
 
-    /// A frame that came before has come again: the first is kept, and acknowledged again as far as it has come.
+    /// Handles a repeated frame: the first copy is kept, and its levels are acknowledged again.
     fn repeated(&self, set: usize, number: u64, again: bool) -> Result<Result<(), Notice>, StreamRefusal> {
         self.board.repeat(set, number);
         if again {
@@ -318,12 +319,12 @@ impl Run {
         Ok(Err(NoticeCode::Duplicate.of(number, "the first is kept")))
     }
 
-    /// Frames came whose bytes were changed on their way.
+    /// Marks frames that were damaged in transmission.
     pub fn damaged(&self, source: u16, numbers: impl Iterator<Item = u64>) -> Result<(), StreamRefusal> {
         let set = self.request.set_of(source);
         for number in numbers {
             self.tallies.damaged.fetch_add(1, Relaxed);
-            // A number that cannot be one of the run is damage too, and is not marked.
+            // The number itself may be damaged and is then not marked.
             if !self.claims.lock()[set].contains(number)
                 && let Err(error) = self.with(|sink| Ok(sink.mark_damaged(number)))?
             {
@@ -333,9 +334,9 @@ impl Run {
         Ok(())
     }
 
-    /// An extent for a process that has a share.
+    /// Grants an extent to a joined process.
     pub fn grant(&self, bytes: u64) -> Result<Range<u64>, StreamRefusal> {
-        /// A writer asks for what many chunks take; far more is an error.
+        /// A writer requests space for many chunks; far more than that is an error.
         const EXTENT_BYTES_MAX: u64 = 4 << 30;
         if bytes > EXTENT_BYTES_MAX {
             return Err(StreamRefusal::new(

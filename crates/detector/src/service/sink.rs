@@ -1,4 +1,4 @@
-//! Where a run's frames go: to the file that this process commits, or to its share of one that another commits.
+//! Destination of a run's frames: a file that this process commits, or a share of a file that another process commits.
 
 use super::writer_share::WriterShare;
 use crate::journal::JournalEntry;
@@ -25,7 +25,7 @@ impl Deref for RunSink {
 }
 
 impl RunSink {
-    /// With why the run takes nothing more, wherever it failed.
+    /// Progress, including the reason for a failure here or at the coordinator.
     pub fn state(&self) -> WriterProgress {
         let mut progress = self.progress();
         if let RunSink::Share(_, coordinator) = self {
@@ -34,7 +34,7 @@ impl RunSink {
         progress
     }
 
-    /// Who keeps the run that this is a share of.
+    /// The connection to the service that keeps the run, if this is a share.
     pub fn coordinator(&self) -> Option<Arc<WriterShare>> {
         match self {
             RunSink::Own(_) => None,

@@ -1,5 +1,5 @@
-//! DECTRIS detectors: a PULL socket that connects to the detector, and a run for each series it sends. Back-pressure is the
-//! socket's: while a run has no room, the detector keeps its images, as long as it can.
+//! Reception from DECTRIS detectors: a PULL socket that connects to the detector, and one run for each series. The
+//! socket provides back-pressure: while a run's queue is full, the detector keeps its images for as long as it can.
 
 use super::records::TakenSeries;
 use super::{Asker, EndKind, Run, ServiceShared, StartRequest};
@@ -18,23 +18,23 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A detector that is being started, or whose network is.
+/// Pause between connection attempts, while the detector or its network starts up.
 const RETRY: Duration = Duration::from_secs(1);
 const CONNECT: Duration = Duration::from_secs(5);
-/// A peer that stops in the middle of a message for so long is gone. Between messages it may be silent: detectors are.
+/// A peer that pauses in the middle of a message for this long is lost. Between messages, detectors may be silent.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How soon a thread that waits sees that the service is being stopped.
+/// How soon a waiting thread notices a stop of the service.
 const GLANCE: Duration = Duration::from_millis(200);
-/// Several channels of the largest frame that a run takes.
+/// Several channels of the largest frame that a run accepts.
 const MESSAGE_BYTES_MAX: u64 = 4 << 30;
-/// A detector keeps its images as long as it can, which is not for ever: all room is for them.
+/// A detector keeps its images as long as it can, but not for ever, so it may use the whole queue.
 const ITS_OWN: WaitPolicy = WaitPolicy::Within(Duration::from_secs(365 * 86400));
-/// So many images of another series, and none between of the one under way: that one is over.
+/// After this many consecutive images of another series, the current series is over.
 const ASTRAY_MAX: u32 = 16;
-/// Connections that fail one after the other are told of once in so many.
+/// Only one of this many consecutive connection failures is logged.
 const TOLD: u64 = 60;
 
-/// Starts the thread that takes from the detector at `address` (HOST:PORT).
+/// Starts the thread that receives from the detector at `address` (HOST:PORT).
 pub fn start(shared: &Arc<ServiceShared>, address: String) -> io::Result<JoinHandle<()>> {
     let mine = Arc::clone(shared);
     super::named("stream2", move || {
@@ -43,8 +43,8 @@ pub fn start(shared: &Arc<ServiceShared>, address: String) -> io::Result<JoinHan
     })
 }
 
-/// The series that the service before was in the middle of: a detector does not send its start again, and keeps its images
-/// while nobody asks for them, until the series' run can be taken up. `None`: the service is being stopped.
+/// The unfinished series of a previous service. A detector does not send its start message again, and keeps its images
+/// while nobody requests them, until the series' run can be taken up. `None`: the service is being stopped.
 fn taken_up(shared: &ServiceShared, address: &str) -> Option<SeriesState> {
     let is_its =
         |run: &Arc<Run>| run.ended_as().is_none() && run.series.as_ref().is_some_and(|taken| taken.detector == address);
@@ -64,13 +64,13 @@ fn taken_up(shared: &ServiceShared, address: &str) -> Option<SeriesState> {
 
 enum SeriesState {
     Idle,
-    /// Announced; the first image tells what the start does not.
+    /// The start message has arrived; the first image has the remaining information.
     Announced(Box<SeriesStart>),
     Running {
         series: Box<Stream2Series>,
         run: Arc<Run>,
     },
-    /// A series that cannot be kept: its images are passed over.
+    /// A series that cannot be kept; its images are skipped.
     Refused(u64),
 }
 
@@ -78,9 +78,9 @@ struct Intake {
     shared: Arc<ServiceShared>,
     address: String,
     series: SeriesState,
-    /// The series whose images were passed over last, which has been said.
+    /// The series whose skipped images were last logged.
     passed_over: Option<u64>,
-    /// Images of other series that have come one after the other.
+    /// Number of consecutive images of other series.
     astray: u32,
 }
 
@@ -123,7 +123,7 @@ impl Intake {
                     stream.set_write_timeout(Some(SILENCE))?;
                     handshake(&mut stream, ZmtpRole::Pull)?;
                     stream.set_read_timeout(Some(GLANCE))?;
-                    // A detector whose power is cut says nothing more: the kernel asks it.
+                    // A detector that loses power sends nothing; keepalive lets the kernel detect it.
                     rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
                     return Ok(stream);
                 }
@@ -140,7 +140,7 @@ impl Intake {
         loop {
             patient.heard = None;
             if receive(&mut patient, &mut message, MESSAGE_BYTES_MAX)? == Received::Parts {
-                // Once a connection: such a detector sends many.
+                // Logged once per connection, because such a detector sends many of these messages.
                 if !legacy {
                     tracing::error!(
                         address = self.address,
@@ -163,7 +163,8 @@ impl Intake {
         }
     }
 
-    /// An image whose message nobody can read to its end, if it still says which one it is: what came before is kept.
+    /// Handles an image whose message cannot be fully parsed. If series and number are readable, its readable channels
+    /// are kept.
     fn unreadable(&self, message: &[u8]) {
         if let (SeriesState::Running { series, run }, Some(image)) = (&self.series, Stream2Image::salvage(message))
             && series.has(&image)
@@ -172,7 +173,7 @@ impl Intake {
         }
     }
 
-    /// An image of the series under way, whose run may be over: it is passed over then.
+    /// Takes an image of the current series, or counts it as skipped if the run is over.
     fn take(&self, series: &Stream2Series, run: &Run, image: &Stream2Image<'_>) {
         if let Err(refusal) = take(series, run, image) {
             self.shared.images_passed_over.fetch_add(1, Relaxed);
@@ -192,8 +193,8 @@ impl Intake {
         self.passed_over = None;
     }
 
-    /// An image that no run keeps. The series under way goes on: what comes astray does not end it, unless nothing else
-    /// comes.
+    /// Skips an image that no run keeps. Images of another series end the current series only if no image of the
+    /// current one comes in between.
     fn pass_over(&mut self, image: &Stream2Image<'_>) {
         self.shared.images_passed_over.fetch_add(1, Relaxed);
         if self.passed_over.replace(image.series) != Some(image.series) {
@@ -248,19 +249,19 @@ impl Intake {
     }
 
     fn begin(&self, start: SeriesStart, image: &Stream2Image<'_>) -> Result<(Stream2Series, Arc<Run>), String> {
-        // Several detectors count their series each for itself.
+        // Several detectors number their series independently.
         let numbered = |tries: u32| match tries {
             0 => format!("series-{}", start.series),
             tries => format!("series-{}-{tries}", start.series),
         };
-        // The status of a series that has ended stays, too.
+        // The status of an ended series also uses its name.
         let taken = |name: &String| self.shared.run(name).is_some();
         let name = (0..u32::MAX).map(numbered).find(|name| !taken(name)).expect("no service has so many runs");
         let series = Stream2Series::begin(start, image, Filter::BSLZ4).map_err(|error| error.to_string())?;
         let mut base = DatasetSpec::new(ElementType::U8, vec![1]);
         base.structure = Structure::Nexus;
         let description = series.describe(base);
-        // A detector counts its series anew when it is restarted.
+        // A detector restarts its numbering when it is restarted.
         let free = |tries: u32| {
             let suffix = if tries == 0 { String::new() } else { format!("-{tries}") };
             PathBuf::from(format!("series_{:06}{suffix}.h5", series.start.series))
@@ -288,20 +289,20 @@ impl Intake {
     }
 }
 
-/// The image is marked in the file, and the series goes on.
+/// Marks the image in the file; the series continues.
 fn damaged(run: &Run, image: &Stream2Image<'_>) {
     if let Err(refusal) = run.damaged(0, std::iter::once(image.number)) {
         tracing::error!(series = image.series, image = image.number, "{}", refusal.text);
     }
 }
 
-/// What cannot be kept of an image is counted, and the series goes on. Each channel is kept by itself, so that the image is
-/// partial where one cannot be, or did not come; it is damaged where none can.
+/// Takes an image. Each channel is kept separately. The image is partial if a channel is missing or cannot be kept, and
+/// damaged if none can be kept. Lost channels are counted, and the series continues.
 ///
 /// # Errors
-/// If the run takes nothing any more.
+/// If the run accepts nothing any more.
 fn take(series: &Stream2Series, run: &Run, image: &Stream2Image<'_>) -> Result<(), StreamRefusal> {
-    // A series of one channel, or one that a service began which knew of whole images alone.
+    // A run without regions is a series of one channel, or was begun by an earlier service that kept only whole images.
     let bytes = image.channels.iter().map(|channel| channel.bytes.len() as u64).sum();
     run.tallies.received_bytes.fetch_add(bytes, Relaxed);
     let parts = if run.request.has_regions() { series.channels(image) } else { vec![series.payload(image)] };
@@ -322,16 +323,16 @@ fn take(series: &Stream2Series, run: &Run, image: &Stream2Image<'_>) -> Result<(
     if kept == 0 {
         damaged(run, image);
     } else if kept < all {
-        // The file says which channels are lacking.
+        // The file records which channels are missing.
         run.tallies.damaged.fetch_add(1, Relaxed);
     }
     Ok(())
 }
 
-/// Why the payload is not kept, if it is not; what else becomes of it is counted and said.
+/// Returns the reason if the payload is not kept. Other notices are counted and logged.
 ///
 /// # Errors
-/// If the run takes nothing any more.
+/// If the run accepts nothing any more.
 fn keep(run: &Run, source: u16, image: &Stream2Image<'_>, payload: Payload) -> Result<Option<String>, StreamRefusal> {
     let frame = Frame { number: image.number, taken: image.taken(), payload };
     match run.take(source, frame, || false, ITS_OWN)? {
@@ -344,11 +345,11 @@ fn keep(run: &Run, source: u16, image: &Stream2Image<'_>, payload: Payload) -> R
     Ok(None)
 }
 
-/// A stream whose reads wait as long as no message has begun and the service goes on.
+/// A stream whose reads wait without limit between messages, until the service stops.
 struct Patient<'s> {
     stream: TcpStream,
     shared: &'s ServiceShared,
-    /// When bytes of the present message last came.
+    /// When bytes of the current message last arrived.
     heard: Option<Instant>,
 }
 

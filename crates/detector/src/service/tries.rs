@@ -1,12 +1,12 @@
-//! Wrong tokens: each answer is late, so that few can be tried, and the log says that somebody tries.
+//! Limit for guessing tokens: each reply to a wrong token is delayed, and wrong tokens are logged.
 
 use parking_lot::Mutex;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// An answer to a wrong token comes so late. With the limit on connections this bounds the tries of a second.
+/// Delay of the reply to a wrong token. Together with the limit on connections it bounds the attempts per second.
 pub const DELAY: Duration = Duration::from_millis(500);
-/// A line of the log stands for all tries of this time.
+/// All wrong tokens within this interval share one log line.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -14,13 +14,13 @@ pub struct Tries(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Since the last line.
+    /// Wrong tokens since the last log line.
     untold: u64,
     reported: Option<Instant>,
 }
 
 impl Tries {
-    /// Counts a wrong token. `from`: an address; `what`: text of the peer, which is escaped.
+    /// Counts a wrong token. `from`: the peer's address; `what`: text from the peer, which is escaped.
     pub fn add(&self, from: &dyn fmt::Display, what: &str) {
         let mut state = self.0.lock();
         state.untold += 1;

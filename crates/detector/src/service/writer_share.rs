@@ -1,6 +1,6 @@
-//! A share of a run that another service keeps: this process asks it for extents, and reports what it wrote there. One
-//! question at a time; acknowledgements come in between. A connection that breaks is made again, and an unanswered report
-//! is said again.
+//! A share of a run that another service keeps. This process requests extents from that service and reports what it has
+//! written to them. It has one request in flight at a time; acknowledgements arrive in between. A broken connection is
+//! re-established, and an unanswered report is repeated.
 
 use super::board::ProgressBoard;
 use super::named;
@@ -23,30 +23,31 @@ use std::time::{Duration, Instant};
 
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often a share that has nothing to ask looks whether its connection stands,
+/// How often an idle share checks its connection.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// and in how many looks it says that it is there.
+/// Number of such checks between PINGs.
 const LOOKS_A_PING: u32 = 4;
-/// The coordinator's store may take its time; then the connection is given up and made again.
+/// Timeout of a reply, for which the coordinator's store may need time. After it the connection is closed and
+/// re-established.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
-/// Records in one report: far below a message's body.
+/// Upper limit for the records in one report; far below the limit of a message's body.
 const REPORT_BYTES: usize = 4 << 20;
-/// Acknowledgements of all levels but memory, which is this process's own.
+/// Requests acknowledgements of all levels but memory, which is local to this process.
 const LEVELS: u8 = 6;
 
-/// Where the run is, and which share of it.
+/// Location of the run, and the share of it.
 #[derive(Clone, Debug)]
 pub struct WriterShareOptions {
-    /// Of the service that keeps the run.
+    /// Address of the service that keeps the run.
     pub address: String,
     pub run: String,
-    /// Empty: the one that a service of this user has published on this host, if any.
+    /// If empty, the token is used that a service of this user has published on this host, if any.
     pub token: String,
     /// `None`: that service listens without TLS.
     pub tls: Option<ClientTls>,
-    /// Which of the run's sources.
+    /// Number of the source among the run's sources.
     pub source: u16,
-    /// How long a connection that broke is tried again.
+    /// How long a broken connection is retried.
     pub retry: Duration,
 }
 
@@ -54,7 +55,7 @@ pub struct WriterShare {
     options: WriterShareOptions,
     client: [u8; 16],
     board: Arc<ProgressBoard>,
-    /// Held by who asks.
+    /// Locked while a request is in flight. The value is the sequence number of the last report.
     asking: Mutex<u64>,
     link: Mutex<CoordinatorLink>,
     heard: Condvar,
@@ -63,28 +64,28 @@ pub struct WriterShare {
 #[derive(Default)]
 struct CoordinatorLink {
     socket: Option<Socket>,
-    /// Counts connections: what an older one's thread says does not count.
+    /// Number of the connection; messages from earlier connections' threads are ignored.
     generation: u64,
     answer: Option<FromService>,
     leave: bool,
-    /// The end of the run is not waited for.
+    /// Set when [`WriterShare::leave`] must not wait for the end of the run.
     departed: bool,
     over: Option<Result<FinishedHead, StreamRefusal>>,
     closed: bool,
 }
 
 impl CoordinatorLink {
-    /// Ends the connection, and with it the thread that hears.
+    /// Closes the connection and thereby ends the receiving thread.
     fn cut(&mut self) {
         if let Some(socket) = self.socket.take() {
-            // Gone is what it shall be.
+            // The socket may be closed already, which is the goal.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 }
 
 impl WriterShare {
-    /// Joins; the run's frames are posted to `board` as they are acknowledged.
+    /// Joins the run. Acknowledged frames of the run are posted to `board`.
     ///
     /// # Errors
     /// If the service cannot be reached in time, or refuses.
@@ -118,10 +119,11 @@ impl WriterShare {
         Ok((share, head))
     }
 
-    /// While nothing is asked: makes a connection that broke again, for acknowledgements and the end of the run come on it,
-    /// and says that somebody is there, for silence would end it at the other side.
+    /// Maintains the connection while no request is in flight. It re-establishes a broken connection, because
+    /// acknowledgements and the end of the run arrive on it. It also sends PINGs, because the service closes a silent
+    /// connection.
     fn attend(self: &Arc<Self>, ping: bool) {
-        // Messages do not mix: who asks looks after the connection meanwhile.
+        // Messages must not interleave. A thread with a request in flight maintains the connection itself.
         let Some(_asking) = self.asking.try_lock() else { return };
         let mut link = self.link.lock();
         if link.over.is_some() || link.closed {
@@ -148,7 +150,7 @@ impl WriterShare {
         }
     }
 
-    /// Why the run takes nothing more, if it failed.
+    /// Why the run accepts nothing more, if it failed.
     pub fn failure(&self) -> Option<String> {
         match &self.link.lock().over {
             Some(Err(refusal)) => Some(refusal.to_string()),
@@ -156,13 +158,13 @@ impl WriterShare {
         }
     }
 
-    /// Whether the run is being ended where it is kept.
+    /// Whether the coordinator is ending the run.
     pub fn is_asked_to_leave(&self) -> bool {
         let link = self.link.lock();
         link.leave || matches!(link.over, Some(Ok(_)))
     }
 
-    /// Says that this share is complete, and waits for the end of the run.
+    /// Declares this share complete and waits for the end of the run.
     ///
     /// # Errors
     /// If the run does not end well.
@@ -182,13 +184,14 @@ impl WriterShare {
         }
     }
 
-    /// Has [`WriterShare::leave`] wait no more for the end of the run, which others may write for hours yet.
+    /// Stops [`WriterShare::leave`] from waiting for the end of the run, which other processes may write for hours.
     pub fn depart(&self) {
         self.link.lock().departed = true;
         self.heard.notify_all();
     }
 
-    /// Asks until there is an answer. `wait`: for how long; `None`: for the end of the run, however long it takes.
+    /// Sends a request, repeatedly if necessary, until there is a reply. `wait`: timeout of each attempt; `None`: until
+    /// the end of the run.
     fn exchange(
         self: &Arc<Self>,
         question: &ToService,
@@ -228,7 +231,7 @@ impl WriterShare {
                     link.cut();
                     break;
                 }
-                // A run that others still write may go on for hours.
+                // Other processes may continue the run for hours.
                 deadline = if wait.is_none() { Instant::now() + self.options.retry } else { deadline };
                 self.heard.wait_for(&mut link, Duration::from_secs(1));
             }
@@ -239,7 +242,7 @@ impl WriterShare {
         }
     }
 
-    /// Connects, again and again until `deadline`, and starts the thread that hears.
+    /// Tries to connect until `deadline`, and starts the receiving thread.
     fn reconnect(self: &Arc<Self>, deadline: Instant) -> Result<ShareHead, StreamRefusal> {
         loop {
             match self.connect() {
@@ -258,7 +261,7 @@ impl WriterShare {
     fn connect(self: &Arc<Self>) -> Result<ShareHead, StreamRefusal> {
         let cannot = |error: io::Error| {
             let code = match error.kind() {
-                // No HOST:PORT, or no TLS with a certificate that is trusted, and never will be.
+                // The address is not HOST:PORT, or TLS fails with an untrusted certificate; retries do not help.
                 io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => ErrorCode::Description,
                 _ => ErrorCode::Vanished,
             };
@@ -302,7 +305,7 @@ impl WriterShare {
                 Some(FromService::Ack(ack)) => self.post(&ack),
                 Some(FromService::Pong) => {
                     let head = reported.ok_or_else(|| StreamRefusal::new(ErrorCode::Protocol, "it gives no share"))?;
-                    // From here on the kernel alone tells when the other side is gone: it may be silent.
+                    // From here on only the kernel detects a lost peer; the peer may be silent.
                     socket.set_read_timeout(None).map_err(cannot)?;
                     let generation = {
                         let mut link = self.link.lock();
@@ -324,7 +327,8 @@ impl WriterShare {
         }
     }
 
-    /// What is in the file need not be brought again. Memory of another process is nothing to rely on.
+    /// Posts acknowledged frames. Frames in the file need not be sent again. Frames in another process's memory do not
+    /// count.
     fn post(&self, ack: &Ack) {
         if ack.level > AckLevel::Memory {
             let mut ranges = Ranges::default();
@@ -363,7 +367,7 @@ impl WriterShare {
     }
 }
 
-/// The coordinator as the writer's threads see it.
+/// The coordinator's interface for the writer's threads.
 pub struct CoordinatorHandle(pub Arc<WriterShare>);
 
 impl Coordinator for CoordinatorHandle {

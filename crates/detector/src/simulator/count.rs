@@ -1,9 +1,10 @@
-//! Counts as the elements of a frame.
+//! Encoding of counts as elements of a frame.
 
 use crate::dataset_spec::half;
 use crate::hdf5::ElementType;
 
-/// The bytes of a count, of which the first are the element's; "no pixel" is all ones, which of the floats is no number.
+/// The bytes of a count; the first `element.size()` of them are the element. "No pixel" is all ones, which is NaN in
+/// floats.
 pub fn bytes(element: ElementType, count: Option<u64>) -> [u8; 8] {
     let Some(count) = count else { return [0xff; 8] };
     let bits = match element {
@@ -15,14 +16,14 @@ pub fn bytes(element: ElementType, count: Option<u64>) -> [u8; 8] {
     bits.to_le_bytes()
 }
 
-/// The count that an element holds; `None`: no pixel.
+/// The count of an element; `None`: no pixel.
 pub fn of(element: ElementType, bytes: &[u8]) -> Option<u64> {
     let mut wide = [0; 8];
     wide[..bytes.len()].copy_from_slice(bytes);
     let bits = u64::from_le_bytes(wide);
     let float = |value: f64| (!value.is_nan()).then_some(value as u64);
     match element {
-        // Whole numbers are never below the smallest that has its bits.
+        // Counts are integers, so subnormal values do not occur.
         ElementType::F16 if bits & 0x7c00 == 0x7c00 => None,
         ElementType::F16 if bits == 0 => Some(0),
         ElementType::F16 => {
@@ -34,7 +35,7 @@ pub fn of(element: ElementType, bytes: &[u8]) -> Option<u64> {
     }
 }
 
-/// The largest count: of floats, from which on not every one has an element of its own.
+/// The largest count. For floats it is the limit up to which every integer is exact.
 pub fn largest(element: ElementType) -> u64 {
     let bits = 8 * element.size() as u32;
     match element {
@@ -50,7 +51,7 @@ pub fn largest(element: ElementType) -> u64 {
 mod tests {
     use super::*;
 
-    /// Promise: a count is what it was, in every element that can hold it.
+    /// Promise: a count survives encoding in every element type that can represent it.
     #[test]
     fn counts_round_trip() {
         for element in ElementType::ALL {

@@ -1,4 +1,4 @@
-//! Detectors that can be simulated: their pixels and the gaps between their modules.
+//! Models of detectors: their pixels and the gaps between their modules.
 
 use crate::hdf5::ElementType;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ pub struct DetectorModel {
     pub width: u64,
     pub height: u64,
     pub element: ElementType,
-    /// Sides of a module and of the gap after it; `None`: one sensor.
+    /// Sides of a module and of the gap after it; `None`: a single sensor.
     modules: Option<[(u64, u64); 2]>,
 }
 
@@ -19,7 +19,7 @@ pub struct DetectorModel {
 )]
 pub struct BadModel(pub String);
 
-/// Larger sensors do not exist; a frame stays below 1 GiB.
+/// Larger sensors do not exist. A frame stays below 1 GiB.
 const SIDE_MAX: u64 = 16_384;
 
 impl DetectorModel {

@@ -1,4 +1,4 @@
-//! Chance as a detector has it.
+//! Random numbers with the statistics of a detector.
 
 use varve_env::random::Seeded;
 
@@ -13,13 +13,13 @@ impl FrameRandom {
         self.0.below(limit as usize) as u64
     }
 
-    /// Above 0, at most 1.
+    /// A random number above 0 and at most 1.
     fn unit(&mut self) -> f64 {
         ((self.0.number() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Counts of a process with this mean: by multiplying chances (Knuth) where few are expected, by the normal
-    /// distribution where many are.
+    /// Poisson-distributed count with this mean: Knuth's multiplication method for small means, the normal distribution
+    /// for large ones.
     pub fn poisson(&mut self, mean: f64) -> u64 {
         const MANY: f64 = 12.0;
         if mean > MANY {

@@ -43,7 +43,7 @@ fn gaps_hold_no_counts_and_impossible_ratios_are_refused() {
     }
 }
 
-/// Where the filter's headers outweigh the pixels, no ratio above 1 can be asked for, and 1 can.
+/// If the filter's headers outweigh the pixels, ratios above 1 are refused, and a ratio of 1 is accepted.
 #[test]
 fn too_small_frames_are_refused() {
     for model in ["4x4xu8", "1x1xu16"] {

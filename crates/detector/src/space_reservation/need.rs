@@ -1,4 +1,4 @@
-//! How much a commit takes at most: what follows from the shape of the run and the frames that the commit brings. Pure.
+//! Upper limit for the size of a commit, from the shape of the run and the commit's frames. Pure.
 
 use crate::catalog::Catalog;
 use crate::column::CHUNK_ROWS;
@@ -6,56 +6,56 @@ use crate::dataset_spec::DatasetSpec;
 use crate::hdf5::index::IndexKind;
 use std::collections::BTreeMap;
 
-/// What the tree without its indexes grows by between two commits, but for new columns: counts and times in attributes.
+/// Growth of the tree without indexes and new columns between two commits: counts and times in attributes.
 const TREE_GROWTH_BYTES: u64 = 1 << 10;
-/// Of an index of no more than a few elements, and of the first blocks of every column's.
+/// Size of an index of a few elements, and of the first blocks of every column's index.
 const INDEX_BYTES_MIN: u64 = 512;
-/// An array's element, with a size of eight bytes and a filter mask.
+/// An array element with a size of eight bytes and a filter mask.
 const ELEMENT_BYTES: u64 = 20;
-/// Above so many elements, arrays are cut into pages.
+/// Arrays with more elements are divided into pages.
 const PAGE_ELEMENTS: u64 = 1 << 10;
-/// Header, messages and link of a column's dataset, but for its name.
+/// Header, messages and link of a column's dataset, without its name.
 pub(super) const COLUMN_BYTES: u64 = 2 << 10;
 
-/// What the size of a commit depends on, beside what it brings.
+/// State that determines the size of a commit, apart from its input.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// More commits will follow; otherwise nothing is set aside.
+    /// Whether more commits follow; otherwise nothing is reserved.
     pub goes_on: bool,
     pub index: IndexKind,
     /// Elements of a fixed array, which is written as a whole as soon as it has a chunk.
     pub fixed: u64,
-    /// It was written.
+    /// Whether the fixed array has been written.
     pub has_fixed: bool,
     pub rank: u64,
-    /// Chunks that a frame has or shares.
+    /// Number of chunks that a frame has or shares.
     pub chunks: u64,
-    /// The array's elements follow each other as the frames do.
+    /// Whether the array's elements are in the order of frames without gaps.
     pub dense: bool,
     pub columns: u64,
-    /// Of all columns.
+    /// Total for all columns.
     pub row_bytes: u64,
-    /// Columns have values for frames that never came, too.
+    /// Whether columns have values for missing frames, too.
     pub counts_all: bool,
     /// One past the highest frame.
     pub frames: u64,
-    /// Bytes of the last commit but for its columns.
+    /// Bytes of the last commit without its columns.
     pub tree: u64,
 }
 
-/// Frames that a commit brings.
+/// The frames of a commit.
 #[derive(Debug, Default)]
 pub(super) struct CommitInput {
-    /// How many, by the chunk of the columns that they are in.
+    /// Number of frames by column chunk.
     pub frames: BTreeMap<u64, u64>,
-    /// Whether chunks come with them.
+    /// Whether the frames have chunks.
     pub chunks: bool,
     /// Bytes that new columns add to the tree.
     pub columns: u64,
 }
 
 impl CommitInput {
-    /// A frame comes to a run of this shape.
+    /// Adds a frame of a run with this shape.
     pub fn note(&mut self, frame: u64, shape: &mut Shape) {
         if shape.counts_all && frame > shape.frames {
             for chunk in shape.frames / CHUNK_ROWS..frame / CHUNK_ROWS {
@@ -80,7 +80,7 @@ impl CommitInput {
 }
 
 impl Shape {
-    /// Of a run that goes on.
+    /// For a run that continues.
     pub fn of(catalog: &mut Catalog) -> Shape {
         let widths = catalog.widths();
         let description = &catalog.description;
@@ -105,25 +105,26 @@ impl Shape {
         brought.frames.len() as u64 * (CHUNK_ROWS * self.row_bytes + ALIGN * self.columns)
     }
 
-    /// Bytes of the tree and its indexes at most, in steps, so that not every frame asks for a little more.
+    /// Upper limit for the tree with its indexes. It grows in steps, so that not every frame needs a slightly larger
+    /// reservation.
     pub fn tree_bytes(&self, brought: &CommitInput) -> u64 {
         let touched = brought.frames.len() as u64;
         let frames: u64 = brought.frames.values().map(|frames| step(*frames)).sum();
         let index = match self.index {
             IndexKind::Implicit { .. } => 0,
-            // Keys of eight bytes a side, and nodes that are half empty at worst.
+            // Keys have eight bytes per side, and nodes are half empty at worst.
             IndexKind::BtreeV2 => 2 * frames * self.chunks * (ELEMENT_BYTES + 8 + 8 * self.rank),
             IndexKind::FixedArray if self.has_fixed || !brought.chunks => 0,
             IndexKind::FixedArray => ELEMENT_BYTES * self.fixed,
             IndexKind::ExtensibleArray => ELEMENT_BYTES * self.elements(brought),
         };
-        // The columns have indexes too, of which a chunk brings a block at most.
+        // The columns have indexes as well; a chunk adds at most one block.
         let blocks = touched * self.columns * ELEMENT_BYTES * widest_block(self.frames / CHUNK_ROWS);
         let least = INDEX_BYTES_MIN * (1 + self.columns.min(touched * self.columns));
         self.tree + TREE_GROWTH_BYTES + brought.columns + index + index / 16 + blocks + least
     }
 
-    /// Elements of an extensible array that come to what there was, at most.
+    /// Upper limit for the elements that this input adds to an extensible array.
     fn elements(&self, brought: &CommitInput) -> u64 {
         let all = step(self.frames) * self.chunks;
         let page = PAGE_ELEMENTS.max(widest_block(all));
@@ -137,19 +138,19 @@ impl Shape {
     }
 }
 
-/// The next power of two, not the smallest.
+/// The next power of two, but at least a minimum.
 fn step(frames: u64) -> u64 {
     const LEAST: u64 = 32;
     frames.max(LEAST).next_power_of_two()
 }
 
-/// Elements of the largest block of an extensible array that has `elements`.
+/// Elements of the largest block of an extensible array with `elements` elements.
 fn widest_block(elements: u64) -> u64 {
     const BLOCK_ELEMENTS_MIN: u64 = 16;
     4 * elements.isqrt().next_power_of_two() + BLOCK_ELEMENTS_MIN
 }
 
-/// Whether the dataset's array has no gaps between the frames, as it has where the scan's inner sides may grow.
+/// Whether the dataset's array has no gaps between frames; gaps occur where the scan's inner sides may grow.
 fn is_dense(description: &DatasetSpec) -> bool {
     description.scan_max.as_ref().is_none_or(|max| max[1..] == description.scan[1..])
 }

@@ -45,8 +45,8 @@ fn entry(description: &DatasetSpec, frame: u64, what: u8) -> JournalEntry {
     }
 }
 
-/// Promise: a commit that begins leaves the commit after it the room that it was found to have, also where the pieces fit in
-/// one order only.
+/// Promise: when a commit begins, the following commit keeps the space that was found for it, even if the pieces fit in
+/// only one order.
 #[test]
 fn commit_reserves_space_for_the_next_one() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -59,7 +59,7 @@ fn commit_reserves_space_for_the_next_one() {
     room.expect(space, &[JournalEntry::Damaged { frame: 0 }]).expect("room");
     room.apply();
     room.expect(space, &[JournalEntry::Damaged { frame: 1 }]).expect("room");
-    // Its tree, with which the next one begins, is a little smaller than that one's columns.
+    // Its tree, with which the next one begins, is a little smaller than that commit's columns.
     let tree_of = |room: &SpaceReservation, brought: &CommitInput, before: u64| {
         Shape { tree: before, ..room.shape }.tree_bytes(brought)
     };
@@ -73,7 +73,7 @@ fn commit_reserves_space_for_the_next_one() {
     assert!(columns < tree && tree < next_tree && next_tree < next_columns);
     let (small, large) = (next_columns + columns, next_tree + tree);
     room.free = vec![4096..4096 + small, 1 << 19..(1 << 19) + large];
-    // Nothing can be set aside in a file that is open for reading.
+    // Preallocation fails in a file that is open for reading.
     let full = std::fs::File::open(&path).expect("the file");
     let space = Space { file: &full, ..space };
     let place = room.begin(space, columns).expect("there is room for both");
@@ -86,7 +86,7 @@ fn commit_reserves_space_for_the_next_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever frames come in whatever order, there is room for their commit before it begins.
+    /// For any frames in any order, space is reserved for their commit before it begins.
     #[test]
     fn commit_stays_within_its_reservation(
         which in 0..10_usize,

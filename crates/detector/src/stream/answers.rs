@@ -1,4 +1,4 @@
-//! What the service says.
+//! Messages from the service.
 
 use super::hello::StreamWelcome;
 use super::message::Header;
@@ -9,7 +9,7 @@ use crate::frame::AckLevel;
 use std::fmt;
 use std::ops::Range;
 
-/// Ranges in one ACK: its head stays far below the limit.
+/// Limit for the ranges in one ACK; it keeps the head far below its limit.
 pub const RANGES_MAX: usize = 4096;
 pub const NO_FRAME: u64 = u64::MAX;
 
@@ -19,7 +19,7 @@ pub struct Ack {
     pub frames: Vec<Range<u64>>,
 }
 
-/// One frame is not as it should be.
+/// A problem with one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub code: NoticeCode,
@@ -96,7 +96,7 @@ impl ErrorCode {
         ErrorCode::NAMES[self as usize - 1].1
     }
 
-    /// Whether the same may succeed later, on a new connection.
+    /// Whether the same request may succeed later on a new connection.
     pub fn passes(self) -> bool {
         matches!(self, ErrorCode::Protocol | ErrorCode::Vanished | ErrorCode::Stopping | ErrorCode::Full)
     }
@@ -108,11 +108,11 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// How a run ended.
+/// Final counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FinishedHead {
     pub frames: u64,
-    /// Whole, those that came late or more than once with them.
+    /// Complete frames, including late and duplicate ones.
     pub received: u64,
     pub missing: u64,
     pub damaged: u64,
@@ -121,12 +121,12 @@ pub struct FinishedHead {
     pub dropped: u64,
     /// 0 while the run goes on.
     pub file_bytes: u64,
-    /// Frames of which some sources brought nothing.
+    /// Frames with missing regions.
     #[serde(default)]
     pub partial: u64,
 }
 
-/// The heads that the service sends.
+/// Heads of messages from the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromService {
     Welcome(StreamWelcome),
@@ -135,13 +135,13 @@ pub enum FromService {
     Error(StreamRefusal),
     Finished(FinishedHead),
     Pong,
-    /// To a writer, after WELCOME: what it has a share of.
+    /// To a writer, after WELCOME: the run of its share.
     Share(ShareHead),
-    /// To a writer: an extent of its own.
+    /// To a writer: an extent for its exclusive use.
     Extent(Range<u64>),
-    /// To a writer: its report of this sequence is in the journal.
+    /// To a writer: its report with this sequence number is in the journal.
     Reported(u64),
-    /// To a writer: the run is being ended; report what there is, and say END.
+    /// To a writer: the run is ending; report everything and send END.
     Leave,
 }
 
@@ -149,9 +149,9 @@ pub enum FromService {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareHead {
     pub epoch: u32,
-    /// Beneath the service's directory.
+    /// Path below the service's directory.
     pub file: String,
-    /// JSON.
+    /// The dataset spec as JSON.
     pub description: String,
 }
 
@@ -186,7 +186,7 @@ impl FromService {
     }
 
     /// # Errors
-    /// If a client cannot take it; says why.
+    /// If a client cannot accept the message. The error says why.
     pub fn decode(header: &Header, head: &[u8]) -> Result<FromService, BadMessage> {
         let mut reader = MessageReader(head);
         if header.body_bytes > 0 {
@@ -298,7 +298,7 @@ impl FinishedHead {
             late: reader.u64()?,
             dropped: reader.u64()?,
             file_bytes: reader.u64()?,
-            // Services before this field say nothing of it.
+            // Earlier services do not send this field.
             partial: if reader.0.is_empty() { 0 } else { reader.u64()? },
         })
     }

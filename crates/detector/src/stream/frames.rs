@@ -1,4 +1,4 @@
-//! The head of what is brought of frames.
+//! The head of a message of frames.
 
 use super::read::MessageReader;
 use super::{BadMessage, bad};
@@ -10,18 +10,18 @@ fn element_code(element: ElementType) -> u8 {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Of the first frame. As the sender says: nothing is known of how high it is.
+    /// Number of the first frame, as sent; it is not validated.
     pub number: u64,
-    /// When the detector took it, in nanoseconds since 1970; 0 if it does not say.
+    /// Time of exposure in nanoseconds since 1970; 0 if the detector does not report it.
     pub taken: u64,
     pub element: ElementType,
-    /// How many frames follow one after the other.
+    /// Number of consecutive frames.
     pub frames: u32,
-    /// Sides of what the source sends of a frame, the slowest first.
+    /// Sides of the source's part of a frame, slowest first.
     pub sides: Vec<u32>,
-    /// Of chunks that come filtered: the filter's name; empty for plain elements.
+    /// Name of the filter of pre-filtered chunks; empty for plain elements.
     pub filter: String,
-    /// Bytes of each chunk; empty for plain elements.
+    /// Size of each chunk in bytes; empty for plain elements.
     pub chunks: Vec<u32>,
 }
 
@@ -59,7 +59,7 @@ impl FrameHead {
             sides.push(reader.u32()?);
         }
         let filter = reader.text(filter_bytes.into(), "a filter's name")?;
-        // The head holds them all, and has a limit: its bytes are there before a list is made.
+        // The head contains all of them and is limited in size, so the bytes exist before a list is allocated.
         let Some(listed) = (chunks as usize).checked_mul(4) else { return bad("a frame of too many chunks") };
         let sizes = reader.bytes(listed)?.chunks_exact(4);
         let chunks = sizes.map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes"))).collect();

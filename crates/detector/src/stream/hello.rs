@@ -1,50 +1,50 @@
-//! The first words of both sides.
+//! The first messages of both sides.
 
 use super::message::BodyChecksum;
 use super::read::{MessageReader, put_text};
 use super::{BadMessage, NEWEST_VERSION, VERSION, bad};
 use std::time::Duration;
 
-/// Long enough for a proposal, a sample and a scan; short enough for file and metric names.
+/// Long enough for a proposal, a sample and a scan, and short enough for file and metric names.
 const NAME_BYTES_MAX: usize = 64;
 const FOR_EVER: u32 = u32::MAX;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamRole {
     /// Frames of one source, and scalars.
     Frames,
-    /// Scalars alone.
+    /// Scalars only.
     Scalars,
-    /// A process that writes its share into the run's file itself.
+    /// A process that writes its share directly to the run's file.
     Writer,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamHello {
-    /// The oldest version that the client speaks.
+    /// The oldest version that the client supports.
     pub version: u16,
-    /// The newest one; 0: the same, as clients say that know of one version only.
+    /// The newest version that the client supports; 0, as clients with a single version send it: the same as `version`.
     pub newest: u8,
     pub role: StreamRole,
     pub checksum: BodyChecksum,
     /// Sum of [`super::level_bit`].
     pub levels: u8,
     pub source: u16,
-    /// Among the client's for this source.
+    /// Number among the client's connections for this source.
     pub connection: u16,
     pub connections: u16,
-    /// How long a frame may wait for room; `None`: for ever.
+    /// How long a frame may wait for queue space; `None`: for ever.
     pub patience: Option<Duration>,
     pub client: [u8; 16],
     pub run: String,
     pub token: String,
-    /// JSON, as `POST /runs` takes it; empty if the run is started otherwise.
+    /// JSON as in `POST /runs`; empty if the run is started by other means.
     pub start: String,
 }
 
 /// # Errors
-/// If `name` cannot name a run; says what can.
+/// If `name` cannot name a run. The error says which names are allowed.
 pub fn check_run_name(name: &str) -> Result<(), BadMessage> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(fits) {
@@ -57,7 +57,7 @@ pub fn check_run_name(name: &str) -> Result<(), BadMessage> {
 }
 
 impl StreamHello {
-    /// The version that a service speaks with this client: the newest that both know.
+    /// The version for the conversation with this client: the newest that both sides support.
     pub fn agreed(&self) -> u16 {
         self.version.max(u16::from(self.newest)).min(NEWEST_VERSION)
     }
@@ -91,7 +91,8 @@ impl StreamHello {
     pub(super) fn decode(reader: &mut MessageReader<'_>) -> Result<StreamHello, BadMessage> {
         let version = reader.u16()?;
         if !(VERSION..=NEWEST_VERSION).contains(&version) {
-            // What follows may be anything: it is answered by ERROR `version`, which looks at the version first.
+            // The format of the rest is unknown. The service replies with ERROR `version`, and the client checks the
+            // version first.
             return bad(format!(
                 "the client speaks version {version} of the stream, this is {VERSION} to {NEWEST_VERSION}"
             ));
@@ -143,12 +144,12 @@ impl StreamHello {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamWelcome {
-    /// What is spoken from here on; see [`StreamHello::agreed`].
+    /// The version used from here on; see [`StreamHello::agreed`].
     pub version: u16,
-    /// Without a message after which the service gives the connection up.
+    /// The service closes a connection after this long without a message.
     pub idle: Duration,
     pub body_bytes_max: u64,
-    /// One past the highest frame that it has.
+    /// One past the highest frame that the service has.
     pub frames: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Messages over a connection: what both sides read and write, with their deadlines.
+//! Messages on a connection: reading and writing for both sides, with deadlines.
 
 use super::message::{HEAD_BYTES_MAX, HEADER_BYTES, Header, send};
 use super::{BadMessage, BodyChecksum, FromService, Socket, ToService};
@@ -8,11 +8,11 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Heads are taken from here; bodies pass it by.
+/// Buffer for heads; bodies bypass it.
 const BUFFER_BYTES: usize = 64 << 10;
-/// A body is taken in such pieces, whose checksum is computed while they are still in the processor's own cache.
+/// Bodies are received in pieces of this size, whose checksum is computed while they are in the CPU's own cache.
 pub const PIECE_BYTES: usize = 512 << 10;
-/// What the kernel may hold of a connection within a host, at either end; it takes twice as much for what it keeps with it.
+/// Socket buffer sizes for connections within a host, for each end; the kernel doubles them for its own overhead.
 const NEAR_SEND_BYTES: usize = 128 << 10;
 const NEAR_RECEIVE_BYTES: usize = 256 << 10;
 
@@ -25,21 +25,21 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// Whether nothing came within the connection's deadline.
+    /// Whether nothing arrived within the connection's deadline.
     pub fn is_silence(&self) -> bool {
-        // A read with a deadline ends so, by the name that each system has for it.
+        // Error kinds of a read timeout on different systems.
         matches!(self, LinkError::Io(error)
             if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut))
     }
 }
 
-/// The reading side of a connection.
+/// The receiving side of a connection.
 pub struct Incoming {
     from: BufReader<Within>,
     head: Vec<u8>,
 }
 
-/// A socket, of which all reads together may have a deadline.
+/// A socket with an optional deadline for all reads together.
 struct Within {
     socket: Socket,
     deadline: Option<Instant>,
@@ -64,22 +64,22 @@ impl Incoming {
         Incoming { from: BufReader::with_capacity(BUFFER_BYTES, from), head: Vec::new() }
     }
 
-    /// Until when all that is read from here on must have come, however it comes; `None`: the socket's own wait holds
-    /// of each read, and is the caller's to set again. Bodies are no part of it.
+    /// Sets the deadline for everything read from here on. `None`: the socket's own timeout applies to each read, and
+    /// the caller must set it again. The deadline does not cover bodies.
     pub fn expect_until(&mut self, deadline: Option<Instant>) {
         self.from.get_mut().deadline = deadline;
     }
 
-    /// Whether some of the next message is there already.
+    /// Whether bytes of the next message have arrived.
     pub fn has_more(&self) -> bool {
         !self.from.buffer().is_empty()
             || rustix::io::ioctl_fionread(&self.from.get_ref().socket).is_ok_and(|more| more > 0)
     }
 
-    /// Whether the other side has closed the connection, or it is broken. What still comes is let go of: for who expects nothing
-    /// more that matters, and does not wait.
+    /// Whether the peer has closed the connection, or it is broken. Discards data that still arrives and does not
+    /// block; for callers that need no more messages.
     pub fn has_ended(&mut self) -> bool {
-        /// More is looked at the next time.
+        /// Further data are read by the next call.
         const PIECES_MAX: usize = 16;
         let mut piece = [0; 4096];
         for _ in 0..PIECES_MAX {
@@ -92,7 +92,7 @@ impl Incoming {
         false
     }
 
-    /// Header and head of the next message; `None` if the other side has ended in order.
+    /// Header and head of the next message; `None` if the peer has closed the connection in order.
     fn next(&mut self) -> Result<Option<Header>, LinkError> {
         if self.from.fill_buf()?.is_empty() {
             return Ok(None);
@@ -107,36 +107,36 @@ impl Incoming {
         Ok(Some(header))
     }
 
-    /// What a client says next, without its body, which is to be taken by [`Incoming::body`].
+    /// Reads the next message from a client without its body, which must be read with [`Incoming::body`].
     ///
     /// # Errors
-    /// If the connection breaks, is silent for too long, or what comes is no message.
+    /// If the connection breaks, is silent for too long, or receives an invalid message.
     pub fn from_client(&mut self) -> Result<Option<(Header, ToService)>, LinkError> {
         let Some(header) = self.next()? else { return Ok(None) };
         let message = ToService::decode(&header, &self.head)?;
         Ok(Some((header, message)))
     }
 
-    /// What the service says next.
+    /// Reads the next message from the service.
     ///
     /// # Errors
-    /// As of [`Incoming::from_client`].
+    /// Same as [`Incoming::from_client`].
     pub fn from_service(&mut self) -> Result<Option<FromService>, LinkError> {
         let Some(header) = self.next()? else { return Ok(None) };
         Ok(Some(FromService::decode(&header, &self.head)?))
     }
 
-    /// The body of the message whose header this is, in the place of what `body` held, and whether it is whole.
+    /// Replaces `body` by the body of this header's message, and returns whether its checksum matches.
     ///
     /// # Errors
-    /// As of [`Incoming::from_client`].
+    /// Same as [`Incoming::from_client`].
     pub fn body(&mut self, header: &Header, checksum: BodyChecksum, body: &mut Vec<u8>) -> Result<bool, LinkError> {
         let wanted = header.body_bytes as usize;
         if body.capacity() < wanted {
-            // Comes cleared from the kernel.
+            // New memory comes zeroed from the kernel.
             *body = vec![0; wanted];
         }
-        // What it held is not cleared again.
+        // Existing content is not cleared again.
         body.resize(wanted, 0);
         let mut sum = checksum.begin();
         for piece in body.chunks_mut(PIECE_BYTES) {
@@ -146,11 +146,11 @@ impl Incoming {
         Ok(sum.end() == header.checksum)
     }
 
-    /// The body of the message whose header this is, in pieces that each take the place of what `piece` held, all but the
-    /// last of its length, and whether it was whole: what was made of them is of no worth otherwise.
+    /// Reads the body of this header's message in pieces. Each piece overwrites `piece`, and all but the last have its
+    /// full length. Returns whether the checksum matches; if not, results computed from the pieces must be discarded.
     ///
     /// # Errors
-    /// As of [`Incoming::from_client`].
+    /// Same as [`Incoming::from_client`].
     pub fn pieces(
         &mut self,
         header: &Header,
@@ -170,14 +170,14 @@ impl Incoming {
         Ok(sum.end() == header.checksum)
     }
 
-    /// What comes next of a body.
+    /// Reads the next part of a body.
     fn fill(&mut self, piece: &mut [u8]) -> Result<(), LinkError> {
         let buffered = self.from.buffer();
         let mut filled = buffered.len().min(piece.len());
         piece[..filled].copy_from_slice(&buffered[..filled]);
         self.from.consume(filled);
         while filled < piece.len() {
-            // The kernel collects the whole piece: every return to here would cost a call.
+            // The kernel collects the whole piece, which saves system calls.
             match rustix::net::recv(&self.from.get_ref().socket, &mut piece[filled..], RecvFlags::WAITALL) {
                 Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok((count, _)) => filled += count,
@@ -189,10 +189,11 @@ impl Incoming {
     }
 }
 
-/// Has the kernel end a connection whose other host is gone for `wait`. A service that does not read is not gone.
+/// Makes the kernel close a connection whose peer host has been unreachable for `wait`. A service that does not read is
+/// not unreachable.
 ///
 /// # Errors
-/// If the kernel does not know how.
+/// If the kernel does not support the options.
 pub fn notice_loss(socket: &TcpStream, wait: Duration) -> io::Result<()> {
     let milliseconds = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(socket, milliseconds)?;
@@ -200,9 +201,8 @@ pub fn notice_loss(socket: &TcpStream, wait: Duration) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepidle(socket, wait / 2)?)
 }
 
-/// Between two ends on one host nothing is on its way for long, and what the kernel holds of it, megabytes if it may, has left
-/// the processor's cache before it is read: it holds little. Other hosts' connections are left to the kernel, which
-/// measures what they need.
+/// Limits the socket buffers of a connection within one host. Its latency is short, and megabytes of buffered data
+/// would leave the CPU's cache before they are read. For other hosts the kernel sizes the buffers by measurement.
 ///
 /// # Errors
 /// If the socket is not connected.
@@ -214,10 +214,10 @@ pub fn hold_little(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a message of a service.
+/// Sends a message of the service.
 ///
 /// # Errors
-/// If the connection breaks or takes nothing for too long.
+/// If the connection breaks or accepts no data for too long.
 pub fn send_to_client(to: &mut impl Write, message: &FromService) -> io::Result<()> {
     send(to, message.encode(), &[], 0)
 }
@@ -225,7 +225,7 @@ pub fn send_to_client(to: &mut impl Write, message: &FromService) -> io::Result<
 /// Sends a message of a client with its body in parts.
 ///
 /// # Errors
-/// As of [`send_to_client`].
+/// Same as [`send_to_client`].
 pub fn send_to_service(to: &mut impl Write, message: &ToService, body: &[&[u8]], sum: u64) -> io::Result<()> {
     send(to, message.encode(), body, sum)
 }

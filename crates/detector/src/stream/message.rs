@@ -1,21 +1,22 @@
-//! A message on a stream of bytes: header, head, body.
+//! A message in a byte stream: header, head, body.
 
 use super::{BadMessage, bad};
 use std::io::{self, IoSlice, Write};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub const HEADER_BYTES: usize = 32;
-/// A start with its structure's description fits; what a frame's head can make the service allocate stays small.
+/// Large enough for a start request with its layout, and small enough to bound what a frame's head makes the service
+/// allocate.
 pub const HEAD_BYTES_MAX: usize = 1 << 20;
 
-/// How the bodies of a connection are checked.
+/// Checksum of the bodies on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyChecksum {
-    /// By TCP alone.
+    /// No checksum besides TCP's.
     None,
-    /// As zlib, gzip and PNG have it.
+    /// CRC-32 as in zlib, gzip and PNG.
     Crc32,
-    /// Without a seed.
+    /// XXH3 without a seed.
     #[default]
     Xxh3,
 }
@@ -30,7 +31,7 @@ impl BodyChecksum {
         }
     }
 
-    /// Of a body that comes piece by piece.
+    /// Starts the checksum of a body that comes in pieces.
     pub fn begin(self) -> BodySum {
         let state = match self {
             BodyChecksum::None => ChecksumState::None,
@@ -40,7 +41,7 @@ impl BodyChecksum {
         BodySum { state, any: false }
     }
 
-    /// Of a body in parts.
+    /// Checksum of a body in parts.
     pub fn of_parts(self, parts: &[&[u8]]) -> u64 {
         match (self, parts) {
             (_, []) => 0,
@@ -54,10 +55,10 @@ impl BodyChecksum {
     }
 }
 
-/// A checksum under way.
+/// A checksum in progress.
 pub struct BodySum {
     state: ChecksumState,
-    /// An empty body's checksum is 0.
+    /// Whether any byte was added; an empty body's checksum is 0.
     any: bool,
 }
 
@@ -93,7 +94,7 @@ pub struct Header {
     pub flags: u8,
     pub head_bytes: u32,
     pub body_bytes: u64,
-    /// Of the body.
+    /// Checksum of the body.
     pub checksum: u64,
     /// CRC-32 of the head.
     pub head_crc: u32,
@@ -114,7 +115,7 @@ impl Header {
     }
 
     /// # Errors
-    /// If the bytes were changed, or the head is longer than any may be.
+    /// If the CRC does not match, or the head exceeds its limit.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, BadMessage> {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -136,17 +137,17 @@ impl Header {
     }
 
     /// # Errors
-    /// If the head was changed on its way.
+    /// If the head was changed in transmission.
     pub fn check_head(&self, head: &[u8]) -> Result<(), BadMessage> {
         if crc32fast::hash(head) != self.head_crc { bad("a head's CRC differs: bytes were changed") } else { Ok(()) }
     }
 }
 
-/// Sends one message with as few calls as the kernel allows. The body comes in parts, such as the chunks of a frame, or
-/// with its checksum known before.
+/// Sends one message with as few system calls as possible. The body is given in parts, such as the chunks of a frame;
+/// `sum` is its checksum.
 ///
 /// # Errors
-/// Of `to`.
+/// Errors of `to`.
 pub fn send(to: &mut impl Write, (kind, flags, head): (u8, u8, Vec<u8>), body: &[&[u8]], sum: u64) -> io::Result<()> {
     let header = Header {
         kind,

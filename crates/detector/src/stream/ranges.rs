@@ -1,9 +1,9 @@
-//! Sets of frame numbers as ranges: a run whose frames come roughly in order is one range.
+//! Sets of frame numbers as ranges. Frames that arrive roughly in order form one range.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that neither overlap nor touch, by their start.
+/// Disjoint, non-adjacent ranges: start to end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(BTreeMap<u64, u64>);
 
@@ -12,12 +12,12 @@ impl Ranges {
         self.0.range(..=number).next_back().is_some_and(|(_, end)| number < *end)
     }
 
-    /// Whether all of `range` is there.
+    /// Whether the set contains all of `range`.
     pub fn covers(&self, range: &Range<u64>) -> bool {
         self.0.range(..=range.start).next_back().is_some_and(|(_, end)| range.end <= *end)
     }
 
-    /// Whether it was not there before.
+    /// Adds a number and returns whether it was new.
     pub fn insert(&mut self, number: u64) -> bool {
         let new = !self.contains(number);
         if new {
@@ -55,7 +55,7 @@ impl Ranges {
         self.0.iter().map(|(start, end)| *start..*end)
     }
 
-    /// Takes out up to `count` ranges, the lowest first.
+    /// Removes and returns up to `count` ranges, lowest first.
     pub fn take(&mut self, count: usize) -> Vec<Range<u64>> {
         std::iter::from_fn(|| self.0.pop_first().map(|(start, end)| start..end)).take(count).collect()
     }
@@ -64,12 +64,12 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// One past the highest number; 0 if there is none.
+    /// One past the highest number; 0 if the set is empty.
     pub fn end(&self) -> u64 {
         self.0.last_key_value().map_or(0, |(_, end)| *end)
     }
 
-    /// How many numbers.
+    /// The number of elements.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).sum()
     }

@@ -1,4 +1,4 @@
-//! Fields one after the other; what follows the last known one is left.
+//! Reader of consecutive fields; bytes after the last known field are ignored.
 
 use super::{BadMessage, bad};
 
@@ -45,9 +45,9 @@ impl<'b> MessageReader<'b> {
     }
 }
 
-/// Appends a text after its length, in 2 bytes.
+/// Appends a text preceded by its two-byte length.
 pub fn put_text(text: &str, out: &mut Vec<u8>) {
-    // Texts of ours are short; what others gave us is cut rather than misframed.
+    // The service's own texts are short; a longer text from outside is truncated so that the framing stays valid.
     let end = (0..=text.len().min(u16::MAX.into())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     let text = &text[..end];
     out.extend((text.len() as u16).to_le_bytes());

@@ -1,15 +1,15 @@
-//! Scalars of frames: the head that names them, and the rows of the body.
+//! Scalars of frames: the head with their names, and the rows of the body.
 
 use super::read::MessageReader;
 use super::{BadMessage, bad};
 use crate::dataset_spec::Scalar;
 
-/// As the columns of a description.
+/// Same limit as for the columns of a dataset spec.
 const NAMES_MAX: u16 = 1024;
-/// The length of a text that is none.
+/// Length that marks a missing text.
 const NO_TEXT: u16 = u16::MAX;
 
-/// How a value lies in a body.
+/// Encoding of a value in a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     Float,
@@ -22,11 +22,11 @@ pub enum ValueKind {
 pub struct ScalarsHead {
     pub rows: u32,
     pub names: Vec<String>,
-    /// One for each name; other ones than floats need [`super::KINDS_VERSION`].
+    /// One kind per name; kinds other than floats require [`super::KINDS_VERSION`].
     pub kinds: Vec<ValueKind>,
 }
 
-/// One row: a frame's number, and a value for each name; `None` says nothing.
+/// One row: a frame number and one value per name; `None` is a missing value.
 pub type ScalarRow = (u64, Vec<Option<Scalar>>);
 
 impl ValueKind {
@@ -76,10 +76,11 @@ impl ValueKind {
 }
 
 impl ScalarsHead {
-    /// Of rows whose values are all of these names, each of one kind.
+    /// Builds the head for rows with one value per name, where the values of each name have one kind.
     ///
     /// # Errors
-    /// If a row has more or fewer values than there are names, or one of another kind than those before it; says which.
+    /// If a row has another number of values than there are names, or a value has another kind than earlier ones. The
+    /// error says which.
     pub fn of(names: &[String], rows: &[ScalarRow]) -> Result<ScalarsHead, BadMessage> {
         let mut kinds = vec![None; names.len()];
         for (frame, values) in rows {
@@ -101,7 +102,7 @@ impl ScalarsHead {
         Ok(ScalarsHead { rows: rows.len() as u32, names: names.to_vec(), kinds })
     }
 
-    /// Whether a service of the first version understands it.
+    /// Whether a service of version 1 understands it.
     pub fn is_plain(&self) -> bool {
         self.kinds.iter().all(|kind| *kind == ValueKind::Float)
     }
@@ -119,7 +120,7 @@ impl ScalarsHead {
         head
     }
 
-    /// `kinds`: whether it says of which kind each is.
+    /// `kinds`: whether the kinds of values follow the names.
     pub(super) fn decode(reader: &mut MessageReader<'_>, kinds: bool) -> Result<ScalarsHead, BadMessage> {
         let (rows, count) = (reader.u32()?, reader.u16()?);
         if rows == 0 || !(1..=NAMES_MAX).contains(&count) {
@@ -143,16 +144,16 @@ impl ScalarsHead {
         Ok(ScalarsHead { rows, names, kinds })
     }
 
-    /// Whether a body holds exactly its rows.
+    /// Checks that a body has exactly its rows.
     ///
     /// # Errors
-    /// If not, or if a text is none; says so.
+    /// If it has not, or a text is invalid.
     pub fn check(&self, body: &[u8]) -> Result<(), BadMessage> {
         let mut reader = MessageReader(body);
         if self.kinds.contains(&ValueKind::Text) {
             (0..self.rows).try_for_each(|_| self.row(&mut reader).map(drop))?;
         } else {
-            // A head's 32 and 16 bits: no overflow.
+            // Cannot overflow: the head's numbers have 32 and 16 bits.
             let wanted = u64::from(self.rows) * (8 + 8 * self.kinds.len() as u64);
             reader.bytes(usize::try_from(wanted).unwrap_or(usize::MAX))?;
         }
@@ -162,7 +163,7 @@ impl ScalarsHead {
         }
     }
 
-    /// The rows of a body that has been checked.
+    /// The rows of a checked body.
     pub fn rows<'b>(&'b self, body: &'b [u8]) -> impl Iterator<Item = ScalarRow> + 'b {
         let mut reader = MessageReader(body);
         (0..self.rows).map_while(move |_| self.row(&mut reader).ok())
@@ -174,7 +175,7 @@ impl ScalarsHead {
         Ok((frame, values))
     }
 
-    /// The body of rows of these kinds.
+    /// Encodes rows of these kinds.
     pub fn body(&self, rows: &[ScalarRow]) -> Vec<u8> {
         let mut body = Vec::new();
         for (frame, values) in rows {

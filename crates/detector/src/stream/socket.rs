@@ -1,5 +1,5 @@
-//! A connection that messages go over: TCP itself, or one end of a socket pair whose other end a TLS session serves. Both
-//! are descriptors of the kernel, so deadlines, `recv` flags and `shutdown` mean the same.
+//! A connection for messages: TCP itself, or one end of a socket pair whose other end a TLS session serves. Both are
+//! kernel sockets, so deadlines, `recv` flags and `shutdown` work in the same way.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub enum Socket {
     Tcp(TcpStream),
-    /// The plain side of a TLS session.
+    /// The unencrypted side of a TLS session.
     Tls(UnixStream),
 }
 
@@ -22,7 +22,7 @@ impl From<TcpStream> for Socket {
 
 impl Socket {
     /// # Errors
-    /// If no descriptor is left.
+    /// If no file descriptor is left.
     pub fn try_clone(&self) -> io::Result<Socket> {
         match self {
             Socket::Tcp(socket) => socket.try_clone().map(Socket::Tcp),
@@ -31,7 +31,7 @@ impl Socket {
     }
 
     /// # Errors
-    /// If the connection is gone.
+    /// If the connection is already closed.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         match self {
             Socket::Tcp(socket) => socket.shutdown(how),
@@ -49,7 +49,7 @@ impl Socket {
     }
 
     /// # Errors
-    /// As of [`Socket::set_read_timeout`].
+    /// Same as [`Socket::set_read_timeout`].
     pub fn set_write_timeout(&self, wait: Option<Duration>) -> io::Result<()> {
         match self {
             Socket::Tcp(socket) => socket.set_write_timeout(wait),

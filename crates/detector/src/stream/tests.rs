@@ -47,7 +47,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Header and head as a receiver finds them.
+/// Splits a message into header, head and body as a receiver does.
 fn received(bytes: &[u8]) -> (Header, &[u8], &[u8]) {
     let header = Header::decode(bytes[..HEADER_BYTES].try_into().unwrap()).expect("a header");
     let (head, body) = bytes[HEADER_BYTES..].split_at(header.head_bytes as usize);
@@ -176,7 +176,7 @@ fn scalars_of_all_kinds_match_golden_bytes() {
     assert!(head.check(&changed).is_err(), "no UTF-8");
 }
 
-/// What a client of the first version sends, byte by byte.
+/// The bytes that a client of version 1 sends.
 #[test]
 fn float_scalars_match_version_1() {
     let names = ["x".to_owned()];
@@ -197,7 +197,7 @@ fn float_scalars_match_version_1() {
     }
 }
 
-/// Old clients leave a byte of HELLO 0; the newest version that both know is spoken.
+/// Old clients leave a byte of HELLO 0; the newest version that both sides support is used.
 #[test]
 fn newest_common_version_is_chosen() {
     for (version, newest, agreed) in [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 2), (2, 0, 2)] {

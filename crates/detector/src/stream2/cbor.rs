@@ -1,7 +1,7 @@
-//! Items of CBOR (RFC 8949) one after the other, borrowed from the message that holds them. Nothing is allocated, so that
-//! no length in a message costs more than the message.
+//! Reader of CBOR items (RFC 8949), borrowed from the message. It allocates nothing, so no length field in a message
+//! can cost more than the message itself.
 
-/// Messages of stream2 nest four deep; user data may, within reason, more.
+/// stream2 messages nest four levels deep; user data may nest deeper, up to this limit.
 const DEPTH_MAX: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -11,17 +11,17 @@ pub struct BadCbor {
     pub at: usize,
 }
 
-/// The beginning of an item; what it contains follows.
+/// The beginning of an item; its content follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CborItem<'m> {
     Unsigned(u64),
-    /// -1 minus this.
+    /// The value is -1 minus this.
     Negative(u64),
     Bytes(&'m [u8]),
     Text(&'m str),
-    /// Items that follow; `None`: until [`CborItem::Break`].
+    /// Number of items that follow; `None`: until [`CborItem::Break`].
     Array(Option<u64>),
-    /// Pairs of items that follow; `None`: until [`CborItem::Break`].
+    /// Number of pairs that follow; `None`: until [`CborItem::Break`].
     Map(Option<u64>),
     Tag(u64),
     Float(f64),
@@ -31,7 +31,7 @@ pub enum CborItem<'m> {
     Break,
 }
 
-/// Reads items from the start of a message on.
+/// Reads the items of a message from its start.
 #[derive(Clone, Debug)]
 pub struct CborReader<'m> {
     bytes: &'m [u8],
@@ -104,7 +104,7 @@ impl<'m> CborReader<'m> {
         })
     }
 
-    /// Passes over the next item and all that it contains.
+    /// Skips the next item and its content.
     pub fn skip(&mut self) -> Result<(), BadCbor> {
         let item = self.item()?;
         self.skip_contents(item, DEPTH_MAX)
@@ -156,7 +156,7 @@ impl<'m> CborReader<'m> {
         }
     }
 
-    /// An array of exactly so many items.
+    /// Reads the start of an array with exactly `count` items.
     pub fn array(&mut self, count: u64) -> Result<(), BadCbor> {
         match self.item()? {
             CborItem::Array(Some(items)) if items == count => Ok(()),
@@ -195,7 +195,6 @@ fn half(bits: u16) -> f64 {
     if bits & 0x8000 == 0 { size } else { -size }
 }
 
-/// Writes items.
 #[derive(Debug, Default)]
 pub struct CborWriter(pub Vec<u8>);
 

@@ -1,6 +1,6 @@
-//! Dates as RFC 3339 writes them, in nanoseconds since 1970.
+//! Dates in RFC 3339 format, converted to nanoseconds since 1970.
 
-/// `None` if it is no date, or one before 1970 or after 2554.
+/// Returns `None` for an invalid date, or one before 1970 or after 2554.
 pub fn parse(text: &str) -> Option<u64> {
     let (date, time) = text.split_once(['T', 't', ' '])?;
     let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
@@ -33,14 +33,14 @@ pub fn parse(text: &str) -> Option<u64> {
     u64::try_from(seconds).ok()?.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-/// Days from 1970-01-01, in the Gregorian calendar: a year begins in March, so that the leap day is its last.
+/// Days since 1970-01-01 in the Gregorian calendar. Years are counted from March, so that the leap day comes last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
     let month = (month + 9) % 12;
     year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468
 }
 
-/// In UTC, to the nanosecond.
+/// Formats in UTC with nanoseconds.
 pub fn format(nanoseconds: u64) -> String {
     let (seconds, fraction) = (nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
     let (mut left, clock) = ((seconds / 86_400) as i64, seconds % 86_400);

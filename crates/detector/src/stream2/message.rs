@@ -1,4 +1,4 @@
-//! The three messages of stream2. Images are borrowed from the message; fields that nobody asks for are passed over.
+//! The three messages of stream2. Image data are borrowed from the message; unused fields are skipped.
 
 mod encode;
 
@@ -8,9 +8,9 @@ use crate::hdf5::ElementType;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// Rows first (RFC 8746, 3.1.1).
+/// Tag of a row-major array (RFC 8746, 3.1.1).
 const MULTI_DIMENSIONAL: u64 = 40;
-/// `[algorithm, modifier, bytes]`, in the place of a byte string.
+/// Tag of `[algorithm, modifier, bytes]`, in place of a byte string.
 const DECTRIS_COMPRESSION: u64 = 56500;
 /// Detectors have up to four thresholds and their difference.
 const CHANNELS_MAX: usize = 16;
@@ -34,7 +34,7 @@ pub enum Stream2Message<'m> {
     End { series: u64 },
 }
 
-/// What a series is.
+/// The start message of a series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeriesStart {
     pub series: u64,
@@ -42,19 +42,19 @@ pub struct SeriesStart {
     pub images: u64,
     pub height: u64,
     pub width: u64,
-    /// Names of the channels, in the order in which they are kept.
+    /// Names of the channels, in the order in which they are stored.
     pub channels: Vec<String>,
     /// Seconds.
     pub count_time: Option<f64>,
     pub frame_time: Option<f64>,
-    /// eV.
+    /// In electronvolts.
     pub incident_energy: Option<f64>,
-    /// Ångström.
+    /// In ångström.
     pub incident_wavelength: Option<f64>,
-    /// Pixels.
+    /// In pixels.
     pub beam_center_x: Option<f64>,
     pub beam_center_y: Option<f64>,
-    /// Metres.
+    /// In metres.
     pub pixel_size_x: Option<f64>,
     pub pixel_size_y: Option<f64>,
     pub sensor_thickness: Option<f64>,
@@ -62,17 +62,17 @@ pub struct SeriesStart {
     pub detector_description: Option<String>,
     pub detector_serial_number: Option<String>,
     pub saturation_value: Option<u64>,
-    /// In electronvolt, by channel.
+    /// In electronvolts, by channel.
     #[serde(default)]
     pub threshold_energy: Vec<(String, f64)>,
-    /// Fields that could not be read and that the series can do without, and why.
+    /// Optional fields that could not be read, with the reasons.
     #[serde(skip)]
     pub passed_over: Vec<String>,
 }
 
 impl SeriesStart {
-    /// Whether an image is of this series: its number alone does not say so, for a detector that is started again
-    /// counts anew.
+    /// Whether an image belongs to this series. The series number alone does not identify it, because a restarted
+    /// detector restarts its numbering.
     pub fn has(&self, image: &Stream2Image<'_>) -> bool {
         let (unique, other) = (self.unique.as_str(), image.unique);
         image.series == self.series && (other.is_empty() || unique.is_empty() || other == unique)
@@ -83,15 +83,15 @@ impl SeriesStart {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stream2Image<'m> {
     pub series: u64,
-    /// Tells series of the same number apart; empty where the detector does not say.
+    /// Distinguishes series of the same number; empty if the detector does not send it.
     pub unique: &'m str,
     pub number: u64,
-    /// When the series began, in nanoseconds since 1970.
+    /// Start of the series in nanoseconds since 1970.
     pub began: Option<u64>,
-    /// Nanoseconds since then.
+    /// Start of the exposure in nanoseconds after `began`.
     pub start: Option<u64>,
     pub channels: Vec<Channel<'m>>,
-    /// Channels whose data cannot be understood, and why.
+    /// Channels whose data could not be parsed, with the reasons.
     pub unreadable: Vec<(&'m str, BadStream2Message)>,
 }
 
@@ -106,7 +106,7 @@ pub struct Channel<'m> {
     pub bytes: &'m [u8],
 }
 
-/// What `bytes` of a channel are; both compressions in the framing of HDF5's registered filters.
+/// Compression of a channel's `bytes`, in the framing of HDF5's registered filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream2Compression {
     None,
@@ -116,7 +116,7 @@ pub enum Stream2Compression {
 
 impl<'m> Stream2Message<'m> {
     /// # Errors
-    /// If it is no message of stream2, or none that can be kept; says why.
+    /// If it is not a valid stream2 message, or not one that can be kept. The error says why.
     pub fn decode(bytes: &'m [u8]) -> Result<Stream2Message<'m>, BadStream2Message> {
         let mut kind = None;
         CborReader::new(bytes).map(|key, value| {
@@ -138,7 +138,7 @@ impl<'m> Stream2Message<'m> {
     }
 }
 
-/// A text from outside, short enough and printable for a message.
+/// Text from outside, shortened and escaped for a message.
 fn shown(text: &str) -> Cow<'_, str> {
     text.chars().take(64).flat_map(char::escape_default).collect::<String>().into()
 }
@@ -186,7 +186,7 @@ fn start(mut reader: CborReader<'_>) -> Result<SeriesStart, BadStream2Message> {
     Ok(start)
 }
 
-/// A field without which the series can be kept all the same: what cannot be read of it is passed over, and remembered.
+/// Reads an optional field. If that fails, the field is skipped and recorded in `passed_over`.
 fn wanted<'m, T>(
     key: &str,
     reader: &mut CborReader<'m>,
@@ -231,14 +231,14 @@ fn float(reader: &mut CborReader<'_>) -> Result<Option<f64>, BadStream2Message> 
     }
 }
 
-/// One for each channel that has one.
+/// One energy for each channel that has one.
 fn energies(reader: &mut CborReader<'_>) -> Result<Option<Vec<(String, f64)>>, BadStream2Message> {
     let mut energies = Vec::new();
     reader.map(|name, value| {
         if energies.len() == CHANNELS_MAX {
             return bad(format!("there are more than {CHANNELS_MAX}"));
         }
-        // The run's record has no place for one that is no number.
+        // JSON, the format of the run's record, has no NaN or infinity.
         let energy = float(value)?.filter(|energy| energy.is_finite());
         energies.extend(energy.map(|energy| (name.to_owned(), energy)));
         Ok(())
@@ -272,7 +272,7 @@ fn image(reader: CborReader<'_>) -> Result<Stream2Image<'_>, BadStream2Message> 
     Ok(Stream2Image { number, ..image })
 }
 
-/// What can be read of an image, its number, and whether that was all.
+/// Returns the readable parts of an image, its number, and whether parsing succeeded.
 fn read_image(mut reader: CborReader<'_>) -> (Stream2Image<'_>, Option<u64>, Result<(), BadStream2Message>) {
     let (channels, unreadable) = (Vec::new(), Vec::new());
     let mut image = Stream2Image { series: 0, unique: "", number: 0, began: None, start: None, channels, unreadable };
@@ -312,7 +312,7 @@ fn read_image(mut reader: CborReader<'_>) -> (Stream2Image<'_>, Option<u64>, Res
     (image, number, read)
 }
 
-/// A text, with the tag of dates or without; one that is no date is as good as none.
+/// Reads a text with or without the date tag; an invalid date is treated as missing.
 fn date(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
     const DATE: u64 = 0;
     match reader.item()? {
@@ -323,7 +323,7 @@ fn date(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
     }
 }
 
-/// Seconds as a ratio; in nanoseconds.
+/// Reads a ratio of seconds and converts it to nanoseconds.
 fn rational(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
     reader.array(2)?;
     let (over, under) = (reader.unsigned()?, reader.unsigned()?);
@@ -373,7 +373,7 @@ fn compressed<'m>(
     }
 }
 
-/// Tags of typed arrays whose elements lie in memory as HDF5 keeps them (RFC 8746, 2.1).
+/// Tags of typed arrays whose elements have the byte order of the HDF5 file (RFC 8746, 2.1).
 const TYPES: [(u64, ElementType); 12] = [
     (64, ElementType::U8),
     (69, ElementType::U16),
@@ -386,7 +386,7 @@ const TYPES: [(u64, ElementType); 12] = [
     (84, ElementType::F16),
     (85, ElementType::F32),
     (86, ElementType::F64),
-    // Clamped where it is computed; the same bytes.
+    // Clamped arithmetic; the bytes are the same.
     (68, ElementType::U8),
 ];
 
@@ -408,11 +408,11 @@ fn end(mut reader: CborReader<'_>) -> Result<Stream2Message<'_>, BadStream2Messa
 }
 
 impl<'m> Stream2Image<'m> {
-    /// Of a message that cannot be read as a whole: which image it is, if it says so before what cannot be read, with the
-    /// channels before that.
+    /// Parses a message that is damaged: returns the image's number, if it precedes the damage, with the channels
+    /// before the damage.
     pub fn salvage(message: &'m [u8]) -> Option<Stream2Image<'m>> {
         let mut is_image = false;
-        // Ends with what cannot be read, which is known.
+        // The result is the known parse error.
         let _ = CborReader::new(message).map(|key, value| {
             is_image |= key == "type" && value.text()? == "image";
             if key == "type" { Ok(()) } else { value.skip() }
@@ -421,7 +421,7 @@ impl<'m> Stream2Image<'m> {
         number.filter(|_| is_image).map(|number| Stream2Image { number, ..image })
     }
 
-    /// When the detector took it, in nanoseconds since 1970; 0 if it does not say.
+    /// Time of exposure in nanoseconds since 1970; 0 if the detector does not report it.
     pub fn taken(&self) -> u64 {
         self.began.zip(self.start).and_then(|(began, start)| began.checked_add(start)).unwrap_or(0)
     }

@@ -1,11 +1,11 @@
-//! The sending end, as a detector has it: a PUSH socket that one client is connected to.
+//! The sending end, as in a detector: a PUSH socket with one connected client.
 
 use super::zmtp::{ZmtpRole, handshake, send};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// A client that says nothing, or takes nothing, for so long is gone.
+/// A client that sends or accepts nothing for this long is lost.
 const DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -16,7 +16,7 @@ pub struct Push {
 
 impl Push {
     /// # Errors
-    /// If the address cannot be listened on.
+    /// If the address is not available.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Push> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -24,7 +24,7 @@ impl Push {
     }
 
     /// # Errors
-    /// If the socket has none.
+    /// If the socket has no address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -32,7 +32,7 @@ impl Push {
     /// Waits for a client.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if none comes within `wait`.
+    /// [`io::ErrorKind::TimedOut`] if none connects within `wait`.
     pub fn accept(&mut self, wait: Duration) -> io::Result<()> {
         let deadline = Instant::now() + wait;
         loop {
@@ -42,7 +42,7 @@ impl Push {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(DEADLINE))?;
                     stream.set_write_timeout(Some(DEADLINE))?;
-                    // Who is no PULL socket is turned away, and the next one waited for.
+                    // A peer that is not a PULL socket is refused, and the next one is awaited.
                     match handshake(&mut stream, ZmtpRole::Push) {
                         Ok(()) => {
                             self.to = Some(stream);
@@ -61,7 +61,7 @@ impl Push {
     }
 
     /// # Errors
-    /// If the client is gone, or takes nothing for too long.
+    /// If the client is gone, or accepts nothing for too long.
     pub fn send(&mut self, message: &[u8]) -> io::Result<()> {
         match &mut self.to {
             Some(stream) => send(stream, message),

@@ -1,6 +1,6 @@
-//! A series of stream2 as a run: its description, which the start and the first image tell together, and its frames.
-//! Several channels are the first dimension of a frame, each channel a chunk, so that what arrives compressed is kept as it
-//! arrived.
+//! Conversion of a stream2 series to a run: its dataset spec, from the start message and the first image, and its
+//! frames. Several channels form the first dimension of a frame, with one chunk per channel, so that compressed data
+//! are stored as they arrive.
 
 use super::message::{BadStream2Message, Channel, SeriesStart, Stream2Compression, Stream2Image};
 use crate::dataset_spec::nxmx::{Nxmx, TEXT_BYTES_MAX};
@@ -10,8 +10,8 @@ use crate::frame::Payload;
 use crate::hdf5::ElementType;
 use serde::{Deserialize, Serialize};
 
-/// More images than that are no scan that ends, whatever was announced: its index is written as a whole at every commit, and of
-/// so many images takes 2 MiB a channel.
+/// Limit for bounded scans, whatever number of images was announced. Every commit writes the index of a bounded scan as
+/// a whole, and for this many images it takes 2 MiB per channel.
 const SCAN_IMAGES_MAX: u64 = 1 << 17;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,10 +26,10 @@ fn bad<T>(text: String) -> Result<T, BadStream2Message> {
 }
 
 impl Stream2Series {
-    /// `plain`: the filter for images that come uncompressed.
+    /// `plain`: the filter for images that arrive uncompressed.
     ///
     /// # Errors
-    /// If the image is not of the series that `start` describes.
+    /// If the image does not belong to the series of `start`.
     pub fn begin(
         start: SeriesStart,
         first: &Stream2Image<'_>,
@@ -53,30 +53,30 @@ impl Stream2Series {
         Ok(series)
     }
 
-    /// As of [`SeriesStart::has`].
+    /// See [`SeriesStart::has`].
     pub fn has(&self, image: &Stream2Image<'_>) -> bool {
         self.start.has(image)
     }
 
-    /// What the detector said of the run; where the frames go is the caller's to add.
+    /// Adds what the detector sent about the run to `description`. The caller chooses the structure.
     pub fn describe(&self, description: DatasetSpec) -> DatasetSpec {
         let SeriesStart { height, width, channels, images, .. } = &self.start;
         let (frame, chunk) = match channels.len() {
             1 => (vec![*height, *width], None),
             count => (vec![count as u64, *height, *width], Some(vec![1, *height, *width])),
         };
-        // Each by itself, so that one that does not come takes no other with it.
+        // One region per channel, so that a missing channel does not affect the others.
         let region = |channel: usize| Region { offset: vec![channel as u64, 0, 0], shape: vec![1, *height, *width] };
         let sources = if channels.len() == 1 { Vec::new() } else { (0..channels.len()).map(region).collect() };
-        // A detector that is triggered without an end announces no images, or more than anyone takes.
+        // A detector that is triggered without limit announces no images, or more than it will take.
         let known = (1..=SCAN_IMAGES_MAX).contains(images).then_some(*images);
-        // The other structures have no place for it.
+        // The other structures cannot store it.
         let nxmx = (description.structure == Structure::Nexus).then(|| self.known());
         let (element, filter) = (self.element, self.filter);
         DatasetSpec { element, frame, chunk, scan: vec![known], filter, nxmx, sources, ..description }
     }
 
-    /// What the detector told of the measurement. A number that is none it does not know.
+    /// Metadata of the measurement from the detector. Invalid numbers count as unknown.
     fn known(&self) -> Nxmx {
         let SeriesStart { pixel_size_x, pixel_size_y, beam_center_x, beam_center_y, .. } = &self.start;
         let number = |value: Option<f64>| value.filter(|value| value.is_finite() && *value > 0.0);
@@ -106,7 +106,7 @@ impl Stream2Series {
         }
     }
 
-    /// A channel of the image, if it is as the series' are.
+    /// A channel of the image, if its shape and type match the series.
     fn channel<'i, 'm>(&self, image: &'i Stream2Image<'m>, name: &str) -> Result<&'i Channel<'m>, BadStream2Message> {
         let (SeriesStart { height, width, .. }, number) = (&self.start, image.number);
         if let Some((_, why)) = image.unreadable.iter().find(|(unreadable, _)| *unreadable == name) {
@@ -126,8 +126,8 @@ impl Stream2Series {
         }
     }
 
-    /// What comes of each channel for the run, in the order in which the start lists them: the blob as it is, if it is
-    /// compressed as the run is; or why there is nothing.
+    /// The payload of each channel, in the order of the start message: the blob unchanged if it has the run's
+    /// compression, else decompressed; or the reason why there is none.
     pub fn channels(&self, image: &Stream2Image<'_>) -> Vec<Result<Payload, BadStream2Message>> {
         let payload = |name: &String| {
             let channel = self.channel(image, name)?;
@@ -139,10 +139,10 @@ impl Stream2Series {
         self.start.channels.iter().map(payload).collect()
     }
 
-    /// The payload of all channels together: their blobs as they are, if all are compressed as the run is.
+    /// The payload of all channels together: unchanged blobs if all have the run's compression.
     ///
     /// # Errors
-    /// If the image is not of this series, or cannot be decompressed where it must be.
+    /// If the image does not belong to this series, or decompression is required and fails.
     pub fn payload(&self, image: &Stream2Image<'_>) -> Result<Payload, BadStream2Message> {
         let (came, wanted) = (image.channels.len() + image.unreadable.len(), self.start.channels.len());
         if came != wanted {

@@ -38,7 +38,7 @@ fn shuffled(plain: &[u8]) -> Vec<u8> {
     blob
 }
 
-/// Promise: a series is kept so that a service that starts takes it up as it was, whatever its numbers are.
+/// Promise: the record of a series keeps it unchanged for the next service, whatever its numbers are.
 #[test]
 fn series_start_survives_service_restart() {
     let mut start = start(&["threshold_1", "threshold_2", "threshold_3"]);
@@ -52,7 +52,7 @@ fn series_start_survives_service_restart() {
     assert_eq!(read.frame_time, None);
 }
 
-/// Promise: a series of which far more images are announced than an index that is written whole should have has no end.
+/// Promise: a series with far more announced images than an index that is written as a whole should have is unbounded.
 #[test]
 fn overlong_series_is_unlimited() {
     let describe = |images: u64| {
@@ -96,7 +96,7 @@ fn messages_round_trip() {
     }
 }
 
-/// A message as libraries other than ours encode it: maps without a length, a time as a text with a tag, null.
+/// A message as other libraries encode it: maps of indefinite length, a tagged text for the time, null.
 #[test]
 fn other_encoders_are_read() {
     let mut bytes = b"\xbf\x64type\x65start\x69series_id\x18\x2a".to_vec();
@@ -113,7 +113,7 @@ fn other_encoders_are_read() {
 #[test]
 fn thresholds_become_a_dimension_with_unchanged_blobs() {
     let (first, second) = (shuffled(&pixels(3)), shuffled(&pixels(7)));
-    // The data come in another order than the start lists the channels.
+    // The data are in another order than the channels of the start message.
     let channels = vec![
         channel("threshold_2", Stream2Compression::BitshuffleLz4, &second),
         channel("threshold_1", Stream2Compression::BitshuffleLz4, &first),
@@ -200,7 +200,7 @@ proptest! {
         for mut message in [image.encode(), start(&["a", "b"]).encode()] {
             let kept = cut.index(message.len());
             prop_assert!(Stream2Message::decode(&message[..kept]).is_err());
-            // A changed byte may end a message early and be right: it must only be read without harm.
+            // A changed byte may end a message early and leave it valid; decoding must only be safe.
             let at = at.index(message.len());
             message[at] = byte;
             let _ = Stream2Message::decode(&message);

@@ -1,11 +1,11 @@
-//! PUSH and PULL sockets of ZeroMQ over TCP: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/) with the mechanism NULL, which
-//! every libzmq from 4.0 on speaks. One connection, one direction; who asks for more is refused.
+//! PUSH and PULL sockets of ZeroMQ over TCP: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/) with the NULL mechanism, which
+//! every libzmq from 4.0 on supports. One connection, one direction; peers that require more are refused.
 
 use std::io::{self, Read, Write};
 
-/// A peer that says more than this in a command is none.
+/// Limit for commands; a peer that sends a longer one is not a ZeroMQ socket.
 const COMMAND_BYTES_MAX: u64 = 64 << 10;
-/// Memory for a message is taken as its bytes come, not as its length claims.
+/// Memory for a message is allocated in steps as its bytes arrive, not by its claimed length.
 const STEP_BYTES: usize = 16 << 20;
 
 const MORE: u8 = 1;
@@ -33,16 +33,16 @@ fn refuse<T>(why: impl Into<String>) -> io::Result<T> {
 
 fn greeting() -> [u8; 64] {
     let mut bytes = [0; 64];
-    // Signature, version 3.0, mechanism; not the server of a mechanism that has one.
+    // Signature, version 3.0, mechanism; the `as-server` flag stays 0.
     (bytes[0], bytes[8], bytes[9], bytes[10]) = (0xff, 1, 0x7f, 3);
     bytes[12..16].copy_from_slice(b"NULL");
     bytes
 }
 
-/// Greets the peer and learns that it is the other end of `role`. Deadlines are the stream's own.
+/// Exchanges greetings and verifies that the peer is the other end of `role`. The stream's own timeouts apply.
 ///
 /// # Errors
-/// If the peer is no ZeroMQ socket, none of that kind, or one that wants to be authenticated.
+/// If the peer is not a ZeroMQ socket, has the wrong type, or requires authentication.
 pub fn handshake(stream: &mut (impl Read + Write), role: ZmtpRole) -> io::Result<()> {
     stream.write_all(&greeting())?;
     let mut theirs = [0; 64];
@@ -87,7 +87,7 @@ fn put_property(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(value.as_bytes());
 }
 
-/// The value of a property; names are compared without case.
+/// The value of a property; names are compared case-insensitively.
 fn property<'p>(mut properties: &'p [u8], wanted: &[u8]) -> Option<&'p [u8]> {
     loop {
         let (length, rest) = properties.split_first()?;
@@ -139,23 +139,23 @@ fn write_frame(stream: &mut impl Write, flags: u8, body: &[u8]) -> io::Result<()
 /// Sends one message.
 ///
 /// # Errors
-/// Of the stream.
+/// Errors of the stream.
 pub fn send(stream: &mut impl Write, message: &[u8]) -> io::Result<()> {
     write_frame(stream, 0, message)
 }
 
-/// What has been received.
+/// The kind of received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     Message,
-    /// A message of several parts, which stream2 does not have; it has been passed over.
+    /// A message of several parts, which stream2 does not use; it was skipped.
     Parts,
 }
 
-/// Receives one message into `message`, whose memory is used again; answers heartbeats on the way.
+/// Receives one message into `message`, whose memory is reused. Replies to heartbeats meanwhile.
 ///
 /// # Errors
-/// Of the stream; or if a message has more than `bytes_max`.
+/// Errors of the stream, or if a message has more than `bytes_max`.
 pub fn receive(stream: &mut (impl Read + Write), message: &mut Vec<u8>, bytes_max: u64) -> io::Result<Received> {
     let mut in_parts = false;
     loop {
@@ -181,7 +181,7 @@ pub fn receive(stream: &mut (impl Read + Write), message: &mut Vec<u8>, bytes_ma
             return Ok(Received::Parts);
         }
         let length = length as usize;
-        // What is already there of an older message is overwritten without being cleared first.
+        // Existing content from an earlier message is overwritten without clearing it first.
         message.truncate(length);
         let mut at = 0;
         while at < length {

@@ -1,4 +1,4 @@
-//! A layout's nodes and what is known of the run make the file's groups and datasets.
+//! Builds the file's groups and datasets from a layout's nodes and the run's state.
 
 use super::{frames, run_value, status_and_times, text, time_units, whole};
 use crate::catalog::Catalog;
@@ -14,7 +14,7 @@ use std::ops::Range;
 type Result<T> = std::result::Result<T, BadLayout>;
 
 /// # Errors
-/// If the layout names what the run does not have, or a hard link leads nowhere.
+/// If the layout refers to something that the run does not have, or a hard link has no target.
 pub fn tree<'a>(layout: &Layout, catalog: &'a Catalog) -> Result<Group<'a>> {
     let mut placed = HashSet::new();
     let has_default = survey(&layout.root, &mut placed);
@@ -31,7 +31,7 @@ pub fn tree<'a>(layout: &Layout, catalog: &'a Catalog) -> Result<Group<'a>> {
     Ok(root)
 }
 
-/// Collects the NDAttributes that datasets take; answers whether a group is the default.
+/// Collects the NDAttributes that datasets use, and returns whether a group is the default.
 fn survey<'l>(group: &'l layout::LayoutGroup, placed: &mut HashSet<&'l str>) -> bool {
     let mut has_default = group.is_default;
     for member in &group.members {
@@ -48,7 +48,7 @@ fn survey<'l>(group: &'l layout::LayoutGroup, placed: &mut HashSet<&'l str>) -> 
     has_default
 }
 
-/// What a run knows by name and no dataset of the layout takes.
+/// Names of scalars, values and built-in attributes of the run that no dataset of the layout uses.
 fn unplaced(catalog: &Catalog, placed: &HashSet<&str>) -> Vec<String> {
     let description = &catalog.description;
     let scalars = catalog.scalars.iter().map(|(scalar, _)| scalar.name.as_str());
@@ -64,18 +64,18 @@ fn unplaced(catalog: &Catalog, placed: &HashSet<&str>) -> Vec<String> {
 enum PerFrame<'a> {
     Scalar(&'a Column),
     Number,
-    /// Seconds since EPICS began.
+    /// Seconds since the EPICS epoch.
     TimeStamp,
     Seconds,
     Nanoseconds,
 }
 
-/// From 1970 to 1990, where EPICS begins to count.
+/// Seconds from 1970 to the EPICS epoch in 1990.
 const EPICS_EPOCH_SECONDS: u64 = 631_152_000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
 impl PerFrame<'_> {
-    /// What areaDetector knows of every frame, by the names that it has there.
+    /// Built-in NDAttributes of areaDetector.
     const BUILTIN: [(&'static str, PerFrame<'static>); 4] = [
         ("NDArrayUniqueId", PerFrame::Number),
         ("NDArrayTimeStamp", PerFrame::TimeStamp),
@@ -92,7 +92,7 @@ impl PerFrame<'_> {
         }
     }
 
-    /// Appends the value of `frame`; answers whether there is one.
+    /// Appends the value of `frame` and returns whether there is one.
     fn append(self, catalog: &Catalog, frame: u64, out: &mut Vec<u8>) -> bool {
         if let PerFrame::Scalar(column) = self {
             out.extend_from_slice(column.get(frame));
@@ -102,7 +102,7 @@ impl PerFrame<'_> {
         catalog.status_of(frame) != FrameStatus::Missing
     }
 
-    /// The value of a frame that the detector took at `detector`; a scalar's is in its own column.
+    /// The value of a frame with the detector time `detector`; for a scalar, the value in its column.
     fn of(self, frame: u64, detector: Nanoseconds) -> Vec<u8> {
         let since = |unit| detector / unit - EPICS_EPOCH_SECONDS.min(detector / NANOSECONDS) * (NANOSECONDS / unit);
         match self {
@@ -118,7 +118,7 @@ impl PerFrame<'_> {
     }
 }
 
-/// What areaDetector knows of every frame, and the table of times, as columns: a commit writes what has changed of them.
+/// areaDetector's built-in attributes and the table of times, as columns of which a commit writes the changed chunks.
 #[derive(Debug)]
 pub(crate) struct LayoutColumns {
     /// In the order of [`PerFrame::BUILTIN`].
@@ -126,7 +126,7 @@ pub(crate) struct LayoutColumns {
     times: Column,
 }
 
-/// Frames that may be numbered at once, in memory and in the file, though none of them has come: 8 bytes each.
+/// Limit for the missing frames that are numbered at once. Each takes 8 bytes in memory and in the file.
 pub(crate) const NUMBERED_MAX: u64 = 1 << 24;
 
 impl LayoutColumns {
@@ -137,8 +137,8 @@ impl LayoutColumns {
         }
     }
 
-    /// These frames are counted now, whether they come or not. Of more than [`NUMBERED_MAX`], as a run of an earlier program
-    /// may end with, the others have no numbers.
+    /// Numbers these frames, received or missing. Frames beyond [`NUMBERED_MAX`], with which a run of an earlier
+    /// program may end, stay unnumbered.
     pub fn number(&mut self, frames: Range<u64>) {
         for frame in frames.take(NUMBERED_MAX as usize) {
             self.builtin[0].set(frame, &PerFrame::Number.of(frame, 0));
@@ -165,9 +165,9 @@ impl LayoutColumns {
 struct Builder<'a> {
     catalog: &'a Catalog,
     has_default: bool,
-    /// Goes to the default group.
+    /// Names that go to the default group.
     rest: Vec<String>,
-    /// Target and position of each hard link, by its path.
+    /// Target and position of each hard link, by path.
     links: BTreeMap<String, (String, SourcePosition)>,
 }
 
@@ -182,7 +182,8 @@ impl<'a> Builder<'a> {
                     (&below.name, TreeNode::Group(self.group(below, &path, false)?))
                 }
                 Member::Dataset(dataset) => {
-                    // Without a default group they lie beside the frames: what is lost must be seen in every file.
+                    // Without a default group, status and times lie beside the frames, because lost frames must be
+                    // visible in every file.
                     if dataset.source == DatasetSource::Frames && !self.has_default {
                         extra.extend(status_and_times(self.catalog, Vec::new()));
                     }
@@ -233,7 +234,7 @@ impl<'a> Builder<'a> {
         self.catalog.layout.as_ref().expect("a run with a layout has them")
     }
 
-    /// One row a frame.
+    /// The table of times, one row per frame.
     fn times(&self, mut attributes: Vec<Attribute>) -> TreeNode<'a> {
         let columns = Attribute { name: "columns".into(), value: Value::texts(&Times::NAMES) };
         for attribute in time_units().into_iter().chain([columns]) {
@@ -244,7 +245,7 @@ impl<'a> Builder<'a> {
         TreeNode::Dataset(self.columns().times.dataset(attributes))
     }
 
-    /// areaDetector names the NDAttribute that a dataset was taken from, and so do we.
+    /// The dataset of an NDAttribute. Like areaDetector, it stores the NDAttribute's name in an attribute.
     fn named_dataset(
         &self,
         named: &ConditionalName,
@@ -288,7 +289,7 @@ impl<'a> Builder<'a> {
         PerFrame::BUILTIN.iter().find(|(builtin, _)| *builtin == name).map(|(_, values)| *values)
     }
 
-    /// One value: of the run, or of one of its frames.
+    /// A single value of the run or of one of its frames.
     fn single(&self, named: &ConditionalName, at: SourcePosition) -> Result<Value> {
         if let Some(value) = self.catalog.description.values.get(&named.name) {
             return Ok(run_value(value));
@@ -318,7 +319,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Paths of groups and datasets.
+/// Collects the paths of groups and datasets.
 fn collect(group: &Group<'_>, path: &str, objects: &mut HashSet<String>) {
     for (name, node) in &group.members {
         let below = format!("{path}/{name}");
@@ -331,7 +332,7 @@ fn collect(group: &Group<'_>, path: &str, objects: &mut HashSet<String>) {
     }
 }
 
-/// The object that each hard link leads to, through other hard links too.
+/// The object that each hard link leads to, possibly through other hard links.
 fn resolve(
     links: &BTreeMap<String, (String, SourcePosition)>,
     objects: &HashSet<String>,

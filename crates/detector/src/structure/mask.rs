@@ -1,4 +1,4 @@
-//! The pixel mask: made once, compressed, and written with every commit.
+//! The pixel mask. It is built and compressed once, and written with every commit.
 
 use crate::dataset_spec::nxmx::MaskRegion;
 use crate::filters::{Encoder, Filter};
@@ -8,16 +8,16 @@ const ELEMENT: ElementType = ElementType::U32;
 
 #[derive(Debug)]
 pub struct Mask {
-    /// One chunk.
+    /// A grid of one chunk.
     grid: Grid,
     chunk: Vec<u8>,
 }
 
 impl Mask {
-    /// Of regions that were checked to lie within `frame`.
+    /// Builds the mask from regions that were checked to lie within `frame`.
     ///
     /// # Panics
-    /// If the mask has no chunk's size, which is checked too.
+    /// If the mask exceeds the size of a chunk, which is checked as well.
     pub fn new(frame: &[u64], regions: &[MaskRegion]) -> Mask {
         let max = frame.iter().map(|side| Some(*side)).collect();
         let grid = Grid::new(frame.to_vec(), max, frame.to_vec(), ELEMENT.size());

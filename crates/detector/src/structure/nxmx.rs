@@ -1,4 +1,4 @@
-//! What NeXus' application definition NXmx adds to the built-in NeXus structure.
+//! NXmx additions to the built-in NeXus structure.
 
 use super::{class, text};
 use crate::catalog::Catalog;
@@ -6,19 +6,19 @@ use crate::dataset_spec::nxmx::{Goniometer, Nxmx, unit};
 use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Storage, TreeNode, Value};
 
 const DETECTOR: &str = "/entry/instrument/detector";
-/// A detector that is looked at from the sample, its first pixel above and to the left.
+/// Directions for a detector seen from the sample, with its first pixel at the upper left.
 const FAST: [f64; 3] = [-1.0, 0.0, 0.0];
 const SLOW: [f64; 3] = [0.0, -1.0, 0.0];
 const ALONG_BEAM: [f64; 3] = [0.0, 0.0, 1.0];
 
 type Members<'a> = Vec<(String, TreeNode<'a>)>;
 
-/// Where the angles of a goniometer's axis lie.
+/// Path of the angles of a goniometer's axis.
 pub fn path_of(axis: &Goniometer) -> String {
     format!("/entry/sample/transformations/{}", axis.name)
 }
 
-/// Of the entry: what the measurement was.
+/// Members of the entry: description of the measurement.
 pub fn entry<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
     let mut members = Members::new();
     if nxmx.is_complete() {
@@ -46,7 +46,7 @@ pub fn entry<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
     members
 }
 
-/// Of the instrument: its name, and the beam.
+/// Members of the instrument: its name and the beam.
 pub fn instrument<'a>(nxmx: &Nxmx) -> Members<'a> {
     let mut members = Members::new();
     push_text(&mut members, "name", nxmx.instrument.as_deref());
@@ -60,7 +60,7 @@ pub fn instrument<'a>(nxmx: &Nxmx) -> Members<'a> {
     members
 }
 
-/// Of the detector: what it is, and where it stands.
+/// Members of the detector: its properties and position.
 pub fn detector<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
     let mut members = Members::new();
     let texts = [
@@ -114,7 +114,7 @@ pub fn detector<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
     members
 }
 
-/// Where the pixels are: from the sample along the beam, then to the first pixel, then from pixel to pixel.
+/// Positions of the pixels: from the sample along the beam, then to the first pixel, then from pixel to pixel.
 fn geometry<'a>(nxmx: &Nxmx, frame: &[u64]) -> Members<'a> {
     let mut members = Members::new();
     let mut before = ".".to_owned();
@@ -134,7 +134,7 @@ fn geometry<'a>(nxmx: &Nxmx, frame: &[u64]) -> Members<'a> {
     let mut module =
         vec![field("data_origin", integers(&vec![0; frame.len()]), None), field("data_size", integers(frame), None)];
     if let Some(center) = nxmx.beam_center {
-        // From where the beam hits back to the first pixel's corner.
+        // From the beam centre back to the corner of the first pixel.
         let way = [0, 1, 2].map(|axis| -(center[0] * pixel[0] * fast[axis] + center[1] * pixel[1] * slow[axis]));
         let length = way.iter().map(|part| part * part).sum::<f64>().sqrt();
         let offset = translation(length, unit(way).unwrap_or(fast), &before);
@@ -185,11 +185,11 @@ fn group<'a>(name: &str, kind: &str, members: Members<'a>) -> (String, TreeNode<
     (name.to_owned(), TreeNode::Group(Group { attributes: class(kind), members }))
 }
 
-/// Nanoseconds since 1970 as a date and time of UTC, to the microsecond.
+/// Formats nanoseconds since 1970 as date and time in UTC, with microseconds.
 fn iso_8601(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March have their leap day at the end; eras of 400 years have the same number of days.
+    // Years that start in March have their leap day at the end; all eras of 400 years have the same number of days.
     let since = days + 719_468;
     let (era, day_of_era) = (since / 146_097, since % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

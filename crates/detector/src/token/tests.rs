@@ -101,7 +101,7 @@ fn other_hosts_get_only_what_was_given() {
     assert_eq!(for_peer("given", SocketAddr::from(([127, 0, 0, 1], 1))).expect("given"), "given");
 }
 
-/// A port of this test's own keeps others' files apart.
+/// The test has its own port, so that its files do not collide with others.
 #[test]
 fn a_published_token_is_found_until_withdrawn() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

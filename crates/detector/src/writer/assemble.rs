@@ -1,22 +1,21 @@
-//! Putting a chunk together from what sources brought, and cutting frames into chunks, which is the same.
+//! Assembly of chunks from the regions of sources. Dividing frames into chunks is the same operation.
 
 use super::queue::FramePart;
 use crate::catalog::unravel;
 use crate::dataset_spec::{DatasetSpec, Region};
 
-/// The shapes of frames, chunks and regions.
 pub struct Shapes {
     frame: Vec<u64>,
-    /// Within a frame.
+    /// Sides of a chunk within a frame.
     chunk: Vec<u64>,
     counts: Vec<u64>,
     pub regions: Vec<Region>,
     element_bytes: usize,
-    /// Of a chunk, for each of its frames.
+    /// Bytes of a chunk for each of its frames.
     pub chunk_frame_bytes: usize,
-    /// One element, for what does not come or lies outside the frame.
+    /// One element; the value of elements that are missing or outside the frame.
     fill: Vec<u8>,
-    /// Of each source: [`Shapes::chunks_of`].
+    /// Result of [`Shapes::chunks_of`] by source.
     whole: Vec<Option<Vec<u64>>>,
 }
 
@@ -36,7 +35,7 @@ impl Shapes {
         shapes
     }
 
-    /// Chunks of a frame.
+    /// Number of chunks in a frame.
     pub fn count(&self) -> u64 {
         self.counts.iter().product()
     }
@@ -49,18 +48,18 @@ impl Shapes {
         Region { offset, shape }
     }
 
-    /// Whether anything of chunk `number` comes from `source`.
+    /// Whether `source` sends any element of chunk `number`.
     pub fn touches(&self, number: u64, source: u32) -> bool {
         common(&self.chunk_region(number), &self.regions[source as usize]).is_some()
     }
 
-    /// Whether what `source` brings is chunk `number` and nothing else.
+    /// Whether the region of `source` is exactly chunk `number`.
     pub fn is_chunk(&self, number: u64, source: u32) -> bool {
         let region = &self.regions[source as usize];
         *region == self.chunk_region(number) && region.shape == self.chunk
     }
 
-    /// Whether what `source` brings is made of whole chunks; if so, which, in the order in which it brings them.
+    /// The chunks of `source`'s region in the order in which it sends them, if the region consists of whole chunks.
     pub fn chunks_of(&self, source: u32) -> Option<&[u64]> {
         self.whole[source as usize].as_deref()
     }
@@ -77,14 +76,15 @@ impl Shapes {
             .then(|| (0..self.count()).filter(|number| self.touches(*number, source)).collect())
     }
 
-    /// Makes `out` chunk `number` before what came is copied to it: `all` its frames or not. What they leave is blank.
+    /// Prepares `out` for chunk `number` before regions are copied to it. `all`: whether all its frames will be copied.
+    /// Elements that will not be overwritten get the fill value.
     pub fn prepare(&self, number: u64, all: bool, bytes: usize, out: &mut Vec<u8>) {
         if all && self.is_of_one(number) { out.resize(bytes, 0) } else { self.blank(bytes, out) }
     }
 
-    /// Makes `out` elements where nothing came.
+    /// Fills `out` with the fill value.
     fn blank(&self, bytes: usize, out: &mut Vec<u8>) {
-        /// What is repeated lies in the nearest cache.
+        /// The repeated pattern fits the first-level cache.
         const PIECE_BYTES: usize = 4096;
         out.clear();
         out.extend(self.fill.iter().copied().cycle().take(bytes.min(PIECE_BYTES.next_multiple_of(self.fill.len()))));
@@ -94,20 +94,20 @@ impl Shapes {
         }
     }
 
-    /// Whether one source brings all elements of chunk `number`.
+    /// Whether one source sends all elements of chunk `number`.
     fn is_of_one(&self, number: u64) -> bool {
         let brings_all = matches!(self.regions.as_slice(), [region] if region.shape == self.frame);
         brings_all && self.chunk_region(number).shape == self.chunk
     }
 
-    /// Copies what of chunk `number` is in the plain bytes of a part to `out`, where frame `slot` of the chunk lies.
+    /// Copies the elements of chunk `number` from the plain bytes of a part to `out`, at frame `slot` of the chunk.
     pub fn copy(&self, plain: &[u8], part: &FramePart, number: u64, slot: u64, out: &mut [u8]) {
         let region = &self.regions[part.source as usize];
         let chunk = self.chunk_region(number);
         let Some(both) = common(&chunk, region) else { return };
         let out = &mut out[slot as usize * self.chunk_frame_bytes..][..self.chunk_frame_bytes];
         let (from, to) = (self.strides(&region.shape), self.strides(&self.chunk));
-        // What is whole along the last sides in both lies together.
+        // The last sides that are complete in both arrays are contiguous.
         let is_whole =
             |side: &usize| both.shape[*side] == region.shape[*side] && both.shape[*side] == self.chunk[*side];
         let outer = both.shape.len() - 1 - (1..both.shape.len()).rev().take_while(is_whole).count();
@@ -132,7 +132,7 @@ impl Shapes {
     }
 }
 
-/// Calls `copy` with the places in both arrays, from `begin` on, of every element of `shape`.
+/// Calls `copy` with the offsets in both arrays, from `begin` on, of every element of `shape`.
 fn each_run(shape: &[u64], strides: (&[usize], &[usize]), begin: (usize, usize), copy: &mut impl FnMut(usize, usize)) {
     let Some((count, inner)) = shape.split_first() else { return copy(begin.0, begin.1) };
     for at in 0..*count as usize {
@@ -141,7 +141,7 @@ fn each_run(shape: &[u64], strides: (&[usize], &[usize]), begin: (usize, usize),
     }
 }
 
-/// What two regions have in common.
+/// The intersection of two regions.
 fn common(one: &Region, other: &Region) -> Option<Region> {
     let mut both = Region { offset: Vec::new(), shape: Vec::new() };
     for side in 0..one.offset.len() {

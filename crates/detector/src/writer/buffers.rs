@@ -1,24 +1,25 @@
-//! Memory that frames and chunks lay in and others will lie in: fresh memory costs a fault of every page, which for a
-//! megabyte is more than its copy.
+//! Pool of buffers for frames and chunks. New memory costs a page fault for every page, which for a megabyte takes
+//! longer than copying it.
 
 use parking_lot::Mutex;
 
-/// Buffers kept at most: those between a frame written and the next one received.
+/// Limit for pooled buffers: those between a written frame and the next received one.
 const KEPT_MAX: usize = 8;
-/// Smaller ones cost nothing to make.
+/// Smaller buffers are cheap to allocate.
 const WORTH_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 pub struct Buffers(Mutex<Vec<Vec<u8>>>);
 
 impl Buffers {
-    /// A buffer for `bytes`; it may be empty, or hold what is not needed any more.
+    /// Returns a buffer with capacity for `bytes`; it may be empty or contain old data.
     pub fn get(&self, bytes: usize) -> Vec<u8> {
         if bytes >= WORTH_BYTES {
             let mut kept = self.0.lock();
-            // One that is much too large would be missed by whom it fits, and holds more memory than is counted.
+            // A buffer that is much too large would be missing for its own size, and uses more memory than is accounted
+            // for.
             let fits = |buffer: &Vec<u8>| (bytes..=2 * bytes).contains(&buffer.capacity());
-            // The last one may still be in a processor's cache.
+            // The most recent one may still be in a CPU cache.
             if let Some(at) = kept.iter().rposition(fits) {
                 return kept.remove(at);
             }
@@ -26,7 +27,7 @@ impl Buffers {
         Vec::with_capacity(bytes)
     }
 
-    /// Keeps a buffer that is not needed any more.
+    /// Returns a buffer to the pool.
     pub fn put(&self, buffer: Vec<u8>) {
         if buffer.capacity() < WORTH_BYTES {
             return;

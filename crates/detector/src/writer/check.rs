@@ -1,14 +1,15 @@
-//! Whether a frame can be written. What passes here cannot make a thread of the writer fail.
+//! Checks whether a frame can be written. An accepted frame cannot make a writing thread fail.
 
 use crate::dataset_spec::{DatasetSpec, NUMBERS_A_FRAME, PLACES_FREE, PLACES_MAX, Region};
 use crate::frame::{Blob, Frame, Payload};
 use crate::writer::assemble::Shapes;
 use std::ops::Range;
 
-/// How far a frame's number may be above all before it. A number read wrong must not make tables of that length.
+/// Maximum distance of a frame's number above all earlier ones. A corrupted number must not create tables of that
+/// length.
 const JUMP_MAX: u64 = 1 << 22;
 
-/// `taken`: how many frames have come so far.
+/// `taken`: number of frames taken so far.
 pub(super) fn density(number: u64, taken: u64) -> Result<(), String> {
     let most = JUMP_MAX.saturating_add(taken.saturating_mul(NUMBERS_A_FRAME));
     match number <= most {
@@ -19,7 +20,7 @@ pub(super) fn density(number: u64, taken: u64) -> Result<(), String> {
     }
 }
 
-/// `taken`: how many frames have come so far.
+/// `taken`: number of frames taken so far.
 pub(super) fn gaps(description: &DatasetSpec, number: u64, taken: u64) -> Result<(), String> {
     let each = description.places_a_frame();
     let most = PLACES_FREE.saturating_add(taken.saturating_mul(each));
@@ -90,7 +91,7 @@ fn region(shapes: &Shapes, source: u32) -> Result<&Region, String> {
         .ok_or_else(|| format!("it comes from source {source}, the run has {}", shapes.regions.len()))
 }
 
-/// Of chunks that hold these frames together.
+/// Checks chunks that contain these frames together.
 pub(super) fn chunk_group(
     description: &DatasetSpec,
     shapes: &Shapes,
@@ -123,7 +124,7 @@ fn blobs(description: &DatasetSpec, shapes: &Shapes, source: u32, blobs: &[Blob]
     let unfit = |length: &usize| !description.takes_chunk(*length as u64);
     match blobs.iter().map(|blob| blob.bytes.len()).find(unfit) {
         Some(length) => Err(format!("a chunk of {length} bytes cannot be one of {bytes} filtered")),
-        // Only its own library knows what a user's filter makes.
+        // Only the plug-in's library knows its format.
         None if description.plugin.is_some() => Ok(()),
         None => blobs.iter().try_for_each(|blob| {
             let framed = description.filter.check(&blob.bytes, description.element.size(), bytes);

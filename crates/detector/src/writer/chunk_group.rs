@@ -1,4 +1,4 @@
-//! Frames that come together, in chunks of several frames that are filtered already.
+//! Frames that arrive together in pre-filtered chunks of several frames.
 
 use super::pipeline::Pipeline;
 use super::queue::{FramePart, WaitPolicy};
@@ -11,11 +11,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Pipeline {
-    /// Gives frames of one source to the run that lie together in chunks, which are filtered already: all frames of these
-    /// chunks, or the first ones, where the others come later or never. If all came before, they keep what they have.
+    /// Submits frames of one source that share pre-filtered chunks: all frames of these chunks, or the first ones if
+    /// the others come later or never. If all frames came before, they keep their content.
     ///
     /// # Errors
-    /// As [`Pipeline::submit`]; [`WriteError::Frame`] also if only some of them came before.
+    /// Same as [`Pipeline::submit`], and [`WriteError::Frame`] if only some of the frames came before.
     pub fn submit_chunk_group(
         &self,
         source: u32,
@@ -32,7 +32,8 @@ impl Pipeline {
             .map_err(refused)?;
         let (chunk_group, _) = shared.description.chunk_group_of(first);
         if shared.description.frames_of(chunk_group).count() as u64 > numbers.end - first {
-            // More may be put to them, for which they are taken apart: what cannot be must not come so far.
+            // Further frames may be added later, which requires decoding the chunks. Chunks that cannot be decoded are
+            // refused now.
             let apart = |chunk: &Blob| shared.decode(chunk.bytes.clone()).map(drop);
             chunks.iter().try_for_each(apart).map_err(|error| refused(format!("a chunk cannot be read: {error}")))?;
         }
@@ -43,7 +44,7 @@ impl Pipeline {
         }
         let mut chunks = Some(chunks);
         let part = |number: u64| {
-            // The first one has the chunks of all.
+            // The first part has the chunks of all.
             let payload = Payload::Filtered(chunks.take().unwrap_or_default());
             FramePart { frame: Frame { number, taken, payload }, source, received: unix_nanos() }
         };
@@ -58,7 +59,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// How far each of these frames was before it was taken just now.
+    /// Handles frames of which some came before. `before` has the level of each frame before this call.
     fn came_before(&self, source: u32, before: &[(u64, Option<AckLevel>)]) -> Result<(), WriteError> {
         let new = before.iter().filter(|(_, level)| level.is_none());
         new.clone().for_each(|(number, _)| self.shared.levels.give_back(*number, source));
@@ -76,7 +77,7 @@ impl Pipeline {
 }
 
 impl PipelineShared {
-    /// The elements of a chunk, filtered.
+    /// Decodes a filtered chunk.
     pub(super) fn decode(&self, mut filtered: Vec<u8>) -> io::Result<Vec<u8>> {
         let description = &self.description;
         if let Some(plugin) = &self.plugin {

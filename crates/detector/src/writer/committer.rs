@@ -1,5 +1,5 @@
-//! The committing thread, the only one that knows the catalog: several times a second it syncs what was written, marks it
-//! durable in the journal, acknowledges it, and publishes it to readers.
+//! The committing thread, the only one that uses the catalog. Several times a second it syncs the written chunks, marks
+//! them as durable in the journal, acknowledges them, and publishes them to readers.
 
 use super::extent_source::Own;
 use super::pipeline::{PipelineShared, reached};
@@ -12,21 +12,21 @@ use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// What the committer knows, and hands to who finishes the run.
+/// State of the committer, handed over when the run is finished.
 pub(super) struct CommitterState {
     pub catalog: Catalog,
     /// Bytes that the last commit took in the file.
     commit_bytes: u64,
-    /// Bytes of chunks that readers do not find yet, and since when there has been anything that they do not.
+    /// Bytes of chunks that are not visible to readers yet, and since when anything has been unpublished.
     unpublished: u64,
     since: Option<Instant>,
-    /// When it was last published.
+    /// When the last commit was published.
     published: Instant,
-    /// Frames, each without the sources that are missing, which the journal does not call durable: a commit does.
+    /// Frames with their missing sources that the journal does not mark as durable; publication makes them durable.
     owed: Vec<(u64, Vec<u32>)>,
 }
 
-/// A round publishes if what came is worth it: a commit is to take no more than this part of it.
+/// A round publishes only if a commit takes at most this part of the new data.
 const PART: u64 = 64;
 
 impl CommitterState {
@@ -41,9 +41,10 @@ impl CommitterState {
         }
     }
 
-    /// After a round in which anything came or not, and so many bytes of chunks; whether to publish now. `interval`: rounds
-    /// are no further apart, commits hardly closer, and what rounds made durable is published within three: with half a
-    /// second, readers find what was durable two seconds ago.
+    /// Decides after a round whether to publish now. `came`: whether the round had any entries; `bytes`: size of their
+    /// chunks. `interval`: maximum time between rounds. Commits are hardly closer than that, and data made durable in a
+    /// round are published within three. With an interval of half a second, readers find frames that were durable two
+    /// seconds ago.
     fn is_due(&mut self, came: bool, bytes: u64, interval: Duration) -> bool {
         if came {
             self.since.get_or_insert_with(Instant::now);
@@ -53,7 +54,7 @@ impl CommitterState {
         self.since.is_some_and(|since| much || since.elapsed() >= interval * 3 / 2)
     }
 
-    /// Makes what is known what readers see; answers the file's end as they see it.
+    /// Publishes the catalog and returns the end of the file as readers see it.
     pub(super) fn publish(&mut self, file: &File, own: &Own) -> Result<u64, PublishError> {
         let published = publish(own.space(file), &own.room, &mut self.catalog)?;
         (self.commit_bytes, self.unpublished, self.since) = (published.bytes, 0, None);
@@ -67,7 +68,7 @@ pub(super) fn run(shared: &PipelineShared, own: &Own, mut committed: CommitterSt
     Ok(committed)
 }
 
-/// One commit. The last one is published by who finishes the run, unless it has failed.
+/// One commit. The last one is published when the run is finished, unless the run has failed.
 fn round(shared: &PipelineShared, own: &Own, committed: &mut CommitterState, last: bool) -> io::Result<()> {
     if let Err(error) = shared.enter_rows(own) {
         shared.fail_at("the journal of", &error);
@@ -78,7 +79,7 @@ fn round(shared: &PipelineShared, own: &Own, committed: &mut CommitterState, las
         shared.file.sync_data()?;
         let durable = unix_nanos();
         let marked = own.ledger.lock().journal.append(&[JournalEntry::Durable { entries: covered, time: durable }]);
-        // Where the journal has no room any more, publishing makes durable, and the run ends.
+        // If the journal is full, publication makes frames durable, and the run ends.
         if let Err(error) = marked.and_then(|()| journal.sync_data()) {
             shared.fail_at("the journal of", &error);
         }
@@ -101,15 +102,15 @@ fn round(shared: &PipelineShared, own: &Own, committed: &mut CommitterState, las
         true => show(shared, own, committed)?,
         false => true,
     };
-    // Another process may report what it has written when all else has ended.
+    // Another process may report its writes after everything else has ended.
     if !shown && last && own.waits() { round(shared, own, committed, last) } else { Ok(()) }
 }
 
-/// Publishes in the midst of the run, or after its failure; `false`: that is left to the next round.
+/// Publishes during the run or after its failure; `false`: publication is left to the next round.
 fn show(shared: &PipelineShared, own: &Own, committed: &mut CommitterState) -> io::Result<bool> {
     match committed.publish(&shared.file, own) {
         Ok(_) => {}
-        // There is room for what has been entered, only not in two commits: the next round publishes all.
+        // Space is reserved for everything entered, but not for two commits: the next round publishes all of it.
         Err(PublishError::NoRoom(error)) => {
             shared.fail_at("committing", &error);
             return Ok(false);

@@ -1,5 +1,5 @@
-//! What the process that commits a file does for those that joined ([`super::join`]): it grants them extents, and enters what
-//! they wrote there. Where several of them, or this process too, bring frames of one chunk, it puts these together.
+//! The committing process's work for joined processes ([`super::join`]): it grants them extents and enters their writes
+//! in the journal. If several processes, including this one, send frames of one chunk, it assembles them.
 
 use super::pipeline::PipelineShared;
 use super::queue::FramePart;
@@ -17,17 +17,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How often who waits for a chunk that is being put together looks for it.
+/// Poll interval while waiting for a chunk that is being assembled.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Who else would write to the addresses of frames of which it does not know whether they came.
+/// A second writer would use the same addresses for frames whose arrival this writer does not know of.
 pub(crate) const ONE_WRITER: &str = "a run without an index has one writer; let it allocate packed or sparse";
 
 impl Writer {
-    /// An extent for another process that writes into this file.
+    /// Grants an extent to another process that writes to this file.
     ///
     /// # Errors
-    /// If the file cannot be made longer, or the addresses of its chunks are not handed out.
+    /// If the file cannot be extended, or the run does not allocate addresses.
     pub fn grant(&self, bytes: u64) -> io::Result<Range<u64>> {
         if self.shared.description.allocate == Allocate::Implicit {
             return Err(io::Error::other(ONE_WRITER));
@@ -40,12 +40,13 @@ impl Writer {
         Ok(extent)
     }
 
-    /// Enters what another process has written to its extents and synced. Returns once it is in the journal. Where the run has
-    /// failed for want of room, or fails by this, it is entered all the same if the journal has room: recovery finds it.
+    /// Enters chunks that another process has written to its extents and synced. Returns once they are in the journal.
+    /// If the run has failed because the store is full, or fails here for that reason, they are entered anyway if the
+    /// journal has space, so that recovery finds them.
     ///
     /// # Errors
-    /// [`WriteError::Frame`] if a frame cannot be one of this run; nothing is entered then. [`WriteError::Failed`] if the
-    /// run has failed, as it has if the journal cannot be written.
+    /// [`WriteError::Frame`] if a frame cannot belong to this run; nothing is entered then. [`WriteError::Failed`] if
+    /// the run has failed, including by a failed write to the journal.
     pub fn report(&self, entries: Vec<JournalEntry>) -> Result<(), WriteError> {
         let shared = &self.shared;
         if let Some(failure) = shared.failure()
@@ -75,7 +76,7 @@ impl Writer {
         self.put_all_together(&shares)
     }
 
-    /// Until all are in the journal; as many at a time as the queue has room for.
+    /// Assembles chunk groups and waits until all are in the journal; as many at a time as fit the queue.
     fn put_all_together(&self, mut chunk_groups: &[ChunkGroupEntry]) -> Result<(), WriteError> {
         let room = self.shared.settings.queue_bytes as u64;
         while !chunk_groups.is_empty() {
@@ -92,8 +93,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Hands the frames of a chunk group that have not come yet to the writing threads, in the chunks that they came
-    /// in, for they share these with others.
+    /// Hands the new frames of a chunk group to the writing threads, in the chunks in which they were reported, because
+    /// other frames share these chunks.
     fn put_together(&self, chunk_group: &ChunkGroupEntry) -> Result<(), WriteError> {
         let shared = &self.shared;
         if chunk_group.frames.iter().all(|frame| self.level(frame.number, 0).is_some()) {
@@ -111,7 +112,7 @@ impl Writer {
         let numbers: Vec<u64> = new.iter().map(|frame| frame.number).collect();
         let parts = new.into_iter().map(|frame| {
             let [taken, received, ..] = frame.times;
-            // The first one has the chunks of all.
+            // The first part has the chunks of all.
             let payload = Payload::Filtered(std::mem::take(&mut blobs));
             FramePart { frame: Frame { number: frame.number, taken, payload }, source: 0, received }
         });
@@ -124,8 +125,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Until the frames of a chunk group that the writing threads have are in the journal. A store that hangs holds up
-    /// who reported it.
+    /// Waits until the frames of a chunk group that the writing threads have are in the journal. A store that hangs
+    /// blocks only the reporting process.
     fn await_written(&self, chunk_group: &ChunkGroupEntry) -> Result<(), WriteError> {
         while let Some(late) =
             chunk_group.frames.iter().find(|frame| self.level(frame.number, 0) < Some(AckLevel::Written))
@@ -135,7 +136,7 @@ impl Writer {
             }
             match self.level(late.number, 0) {
                 Some(_) => std::thread::sleep(LOOK),
-                // Another one was to bring it, and could not.
+                // Another call was to submit it and failed.
                 None => self.put_together(chunk_group)?,
             }
         }
@@ -143,8 +144,8 @@ impl Writer {
     }
 }
 
-/// A chunk group to which more came is reported again, with all its frames: of those in one report the last says it
-/// all.
+/// Drops superseded entries. A chunk group that was extended is reported again with all its frames, so only the last
+/// entry in a report counts.
 fn without_superseded(mut chunk_groups: Vec<ChunkGroupEntry>) -> Vec<ChunkGroupEntry> {
     let mut seen = HashSet::new();
     chunk_groups.reverse();
@@ -184,7 +185,7 @@ fn check_report(shared: &PipelineShared, entries: &[JournalEntry]) -> Result<(),
     Ok(())
 }
 
-/// Chunks that another process wrote: as many as a frame has, within the file.
+/// Checks chunks that another process wrote: their number must be that of a frame, and they must be within the file.
 fn check_chunk_group(shared: &PipelineShared, chunk_group: &ChunkGroupEntry) -> Result<(), String> {
     let description = &shared.description;
     let chunks = description.chunks_per_frame();
@@ -211,8 +212,8 @@ fn check_chunk_group(shared: &PipelineShared, chunk_group: &ChunkGroupEntry) -> 
     }
 }
 
-/// Whether nothing of a chunk group has come but what its writer tells of, so that its chunks are the run's as they
-/// are. Nobody else touches it then, until [`release`].
+/// Whether nothing of a chunk group has arrived except from the reporting writer, so that its chunks can be used
+/// unchanged. If so, the chunk group is claimed exclusively until [`release`].
 fn claim(shared: &PipelineShared, chunk_group: &ChunkGroupEntry) -> bool {
     if !shared.queue.gathers() {
         return true;
@@ -221,9 +222,9 @@ fn claim(shared: &PipelineShared, chunk_group: &ChunkGroupEntry) -> bool {
         return false;
     }
     let alone = match shared.incomplete.lock().get(&chunk_group.chunk_group) {
-        // Two processes may have one epoch, if the service was started anew in between.
+        // Two processes may have the same epoch if the service was restarted in between.
         Some(before) => before.epoch == chunk_group.epoch && has_all_of(chunk_group, before),
-        // All of it came before, or nothing.
+        // Either all of it came before, or nothing.
         None => chunk_group.frames.iter().all(|frame| shared.levels.get(frame.number, 0).is_none()),
     };
     if !alone {
@@ -232,7 +233,7 @@ fn claim(shared: &PipelineShared, chunk_group: &ChunkGroupEntry) -> bool {
     alone
 }
 
-/// Whether what has come of the frames of `before` has come of those of `chunk_group`, too.
+/// Whether `chunk_group` contains every part of a frame that `before` contains.
 fn has_all_of(chunk_group: &ChunkGroupEntry, before: &ChunkGroupEntry) -> bool {
     let missing: HashMap<u64, &[u32]> =
         chunk_group.frames.iter().map(|frame| (frame.number, &frame.missing[..])).collect();
@@ -276,7 +277,7 @@ fn count(shared: &PipelineShared, new: &[u64]) {
     }
 }
 
-/// A chunk as its writer filtered it, which can be taken apart.
+/// Reads a chunk that another process wrote, and verifies that it can be decoded.
 fn read(shared: &PipelineShared, chunk: &ChunkEntry) -> io::Result<Blob> {
     if chunk.address == UNDEFINED {
         return Err(io::Error::other("nothing of it came"));

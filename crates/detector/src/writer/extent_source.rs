@@ -1,4 +1,4 @@
-//! Where extents come from and where it is told what was written: the own allocator and journal, or a coordinator.
+//! Source of extents and destination of journal entries: the process's own allocator and journal, or a coordinator.
 
 use super::Settings;
 use super::join::Coordinator;
@@ -16,25 +16,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(super) enum ExtentSource {
     /// This process commits the file.
     Own(Box<Own>),
-    /// Another one does, and hands out extents that the file is long enough for.
+    /// Another process commits the file and grants extents within its length.
     Joint(Joint),
 }
 
 pub(super) struct Own {
     pub allocator: Allocator,
     pub length: Length,
-    /// For commits. Locked after the ledger where both are.
+    /// Space for commits. Lock order: ledger first.
     pub room: Mutex<SpaceReservation>,
     pub ledger: Mutex<Ledger>,
-    /// Of the extents of processes that joined.
+    /// Unnamed parts of extents of joined processes.
     pub unnamed: Mutex<Unnamed>,
 }
 
-/// The journal, and what has been appended to it since the last sync.
+/// The journal, and the entries appended since the last sync.
 pub(super) struct Ledger {
     pub journal: Journal,
     pub unsynced: Vec<JournalEntry>,
-    /// Why something was not entered. What comes after it may rest on it, and is only journalled.
+    /// Why an entry was not entered. Later entries may depend on it, and are only journalled.
     refused: Option<(io::ErrorKind, String)>,
 }
 
@@ -45,14 +45,15 @@ impl Ledger {
 }
 
 pub(super) struct Joint {
-    /// Which writer of the run this is: 0 made the file.
+    /// Number of this writer within the run; 0 is the writer that created the file.
     pub epoch: u32,
     pub coordinator: Arc<dyn Coordinator>,
-    /// Written, and not synced and reported yet.
+    /// Written chunk groups that are not synced and reported yet.
     pub waiting: Mutex<Vec<ChunkGroupEntry>>,
-    /// Held from taking what is to be reported until it is: whoever has it then knows that all before is reported.
+    /// Held from taking entries until they are reported, so that its holder knows that all earlier entries are
+    /// reported.
     pub reporting: Mutex<()>,
-    /// Bytes of all extents so far.
+    /// Total bytes of all extents so far.
     granted: AtomicU64,
 }
 
@@ -62,16 +63,17 @@ impl Own {
         Own { allocator, length, room: Mutex::new(room), ledger, unnamed: Mutex::default() }
     }
 
-    /// Where commits find room.
+    /// The source of space for commits.
     pub(super) fn space<'a>(&'a self, file: &'a File) -> Space<'a> {
         Space { file, length: &self.length, allocator: &self.allocator }
     }
 
-    /// Appends to the journal what has been written to the file.
+    /// Appends entries for written chunks to the journal.
     ///
     /// # Errors
-    /// If there is no room to publish it, too: it must not be acknowledged then, and no commit brings it, nor what comes after
-    /// it, which would keep what was acknowledged before from being published; recovery brings it back when there is room.
+    /// If there is no space to publish them. They then must not be acknowledged, and neither they nor later entries
+    /// become part of a commit, which would prevent the publication of frames acknowledged earlier. Recovery restores
+    /// them when there is space.
     pub(super) fn enter(&self, file: &File, entries: Vec<JournalEntry>) -> io::Result<()> {
         let mut ledger = self.ledger.lock();
         let room = ledger.check().and_then(|()| self.room.lock().expect(self.space(file), &entries));
@@ -89,30 +91,32 @@ impl Own {
         entered
     }
 
-    /// Something was entered that has not been taken.
+    /// Whether entries are waiting to be taken.
     pub(super) fn waits(&self) -> bool {
         !self.ledger.lock().unsynced.is_empty()
     }
 
-    /// Gives back what below `end` nobody ever wrote to, or told of: nothing follows the last commit.
+    /// Frees ranges below `end` that are reserved but unused, or that no entry refers to. For use after the last
+    /// commit.
     pub(super) fn give_back(&self, file: &File, end: u64) -> io::Result<()> {
         let unnamed = self.unnamed.lock();
         let mut free = self.room.lock().rest().into_iter().chain(unnamed.below(end));
         free.try_for_each(|range| punch(file, range.start..range.end.min(end)).map(|_| ()))
     }
 
-    /// Notes for who takes the run up that others may write below `end`.
+    /// Records in the journal that others may write below `end`, for a later recovery.
     pub(super) fn note_grant(&self, end: u64) -> io::Result<()> {
         let journal = {
             let mut ledger = self.ledger.lock();
             ledger.journal.append(&[JournalEntry::Granted { end }])?;
             ledger.journal.handle()?
         };
-        // Another host's process outlives a loss of power here.
+        // A process on another host survives a power loss of this host, so the grant must be durable.
         journal.sync_data()
     }
 
-    /// What has been entered and not synced yet: the entries, how many the journal has with them, and the journal to sync.
+    /// Takes the entries that are not synced yet. Also returns the number of entries in the journal including them, and
+    /// the journal to sync.
     pub(super) fn take(&self) -> io::Result<(Vec<JournalEntry>, u64, File)> {
         let mut ledger = self.ledger.lock();
         self.room.lock().apply();
@@ -125,7 +129,8 @@ impl Joint {
         Joint { epoch, coordinator, waiting: Mutex::default(), reporting: Mutex::default(), granted: AtomicU64::new(0) }
     }
 
-    /// Room for `bytes` and what follows: as the end of the last extent stays unused, the first ones are small.
+    /// Requests an extent for at least `bytes`. The end of the previous extent stays unused, so the first extents are
+    /// small.
     fn extent(&self, settings: &Settings, bytes: u64) -> io::Result<Range<u64>> {
         const PART: u64 = 16;
         const STRIPES_MIN: u64 = 2;
@@ -145,8 +150,8 @@ impl ExtentSource {
         }
     }
 
-    /// The address of `bytes` that nothing else lies at, now or ever. `extent` is what is left of the extent of a process
-    /// that joined; who began the run puts one thing after the other.
+    /// Allocates an address for `bytes` that is never reused. `extent` is the unused part of a joined process's extent.
+    /// The process that began the run allocates contiguously.
     pub(super) fn place(
         &self,
         file: &File,

@@ -1,8 +1,9 @@
-//! A writing thread: compresses chunk groups, adds their chunks to the stripes that all threads write, and enters in
-//! the journal what has been written. When no frame waits it writes what there is, so that gathering delays nothing.
+//! A writing thread. It compresses chunk groups, adds their chunks to the stripes that all threads write, and enters
+//! written chunk groups in the journal. When no frame is queued it writes all gathered chunks, so that gathering delays
+//! nothing.
 //!
-//! Where as many bring frames as write them, each who brings one is its writing thread ([`InlineWrite`]): it has the
-//! frame in its processor's cache, and nobody need be woken for it.
+//! If at least as many connections send frames as there are writing threads, each receiving thread writes its own
+//! frames ([`InlineWrite`]): the frame is in its CPU cache, and no other thread must be woken.
 
 use super::assemble::Shapes;
 use super::queue::{FramePart, Job, NextJob};
@@ -22,7 +23,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const ABSENT: ChunkEntry = ChunkEntry { address: UNDEFINED, size: 0, mask: 0, checksum: 0 };
 
-/// A chunk from this part of a stripe on is written as it comes, while it is in the cache, by who brought it.
+/// Chunks of at least this fraction of a stripe are written at once by the thread that produced them, while they are in
+/// the cache.
 const LARGE_PART: u64 = 8;
 
 pub(super) fn run(shared: &PipelineShared) {
@@ -32,7 +34,8 @@ pub(super) fn run(shared: &PipelineShared) {
     }
 }
 
-/// What others have written, or this thread before, is told of all the same: nobody else may come to do so.
+/// Fails the run, but first enters chunks that other threads or this one have written, because no other thread may do
+/// so later.
 fn fail(shared: &PipelineShared, error: &io::Error) {
     let entered = enter(shared);
     shared.fail_at("writing", error);
@@ -41,7 +44,7 @@ fn fail(shared: &PipelineShared, error: &io::Error) {
     }
 }
 
-/// Writes what was left to be gathered with more that did not come.
+/// Writes chunks that were waiting to be gathered with more.
 pub(super) fn flush(shared: &PipelineShared) {
     if !shared.stripes.is_empty()
         && let Err(error) = shared.stripes.write(&shared.file, true).and_then(|()| enter(shared))
@@ -50,22 +53,22 @@ pub(super) fn flush(shared: &PipelineShared) {
     }
 }
 
-/// A frame that the run has taken and that whoever holds this is to write.
+/// A frame that the run has taken and that the holder of this object must write.
 pub struct InlineWrite {
     shared: Arc<PipelineShared>,
     /// `None` once it is written.
     job: Option<Job>,
-    /// The next one is on its way already, so that small chunks are gathered.
+    /// Whether the next frame is already arriving, so that small chunks are gathered.
     more: bool,
 }
 
 impl InlineWrite {
-    /// [`Queue::begin_own`](super::queue::FrameQueue::begin_own) has been called for it.
+    /// The caller has called [`Queue::begin_own`](super::queue::FrameQueue::begin_own).
     pub(super) fn new(shared: Arc<PipelineShared>, part: FramePart, more: bool) -> InlineWrite {
         InlineWrite { shared, job: Some(Job { chunk_group: part.frame.number, parts: vec![part] }), more }
     }
 
-    /// Writes the frame. If that cannot be done the run has failed, which its state says.
+    /// Writes the frame. On an error the run has failed, as its state shows.
     pub fn write(mut self) {
         let Some(job) = self.job.take() else { return };
         let shared = &self.shared;
@@ -84,20 +87,20 @@ impl InlineWrite {
 }
 
 impl Drop for InlineWrite {
-    /// What is let go of unwritten, the writing threads write.
+    /// The writing threads write a frame that is dropped unwritten.
     fn drop(&mut self) {
         self.shared.queue.end_own(self.job.take());
     }
 }
 
-/// What a thread writes with.
+/// Per-thread state for writing.
 pub(super) struct Tools {
     shapes: Shapes,
     encoder: Encoder,
-    /// How far the stream must be written until the chunk group at work is.
+    /// Stream position up to which chunks must be written before the current chunk group is.
     position: StreamPosition,
     plain: Vec<u8>,
-    /// What a chunk takes, filtered, as far as is known.
+    /// Estimated size of a filtered chunk.
     filtered_bytes: usize,
 }
 
@@ -118,7 +121,7 @@ impl Gather<'_> {
     fn run(&mut self) -> io::Result<()> {
         let shared = self.shared;
         loop {
-            // Who has added to the stripes comes here before it waits, so that nothing is left unwritten.
+            // A thread that has added to the stripes gets here before it waits, so nothing is left unwritten.
             let (all, closed) = match shared.queue.pop(shared.stripes.is_empty()) {
                 NextJob::Job(job) => {
                     self.take(job)?;
@@ -135,7 +138,7 @@ impl Gather<'_> {
         }
     }
 
-    /// Answers the bytes of the chunk group's chunks.
+    /// Processes a job and returns the size of the chunk group's chunks.
     fn take(&mut self, Job { chunk_group, mut parts }: Job) -> io::Result<u64> {
         self.tools.position = 0;
         let before = self.shared.incomplete.lock().remove(&chunk_group);
@@ -161,11 +164,11 @@ impl Gather<'_> {
         Ok(bytes)
     }
 
-    /// A frame that shares its chunks with no other: nothing is copied that need not be.
+    /// Processes a frame that shares its chunks with no other, without unnecessary copies.
     fn whole_frame(&mut self, part: &mut FramePart, chunks: &mut [ChunkEntry]) -> io::Result<()> {
         match std::mem::replace(&mut part.frame.payload, Payload::Plain(Vec::new())) {
             Payload::Filtered(blobs) => {
-                // Its region may be a part of the frame.
+                // The source's region may be a part of the frame.
                 let numbers = self.tools.shapes.chunks_of(part.source).unwrap_or_default().to_vec();
                 for (number, blob) in numbers.into_iter().zip(blobs) {
                     chunks[number as usize] = self.place(part.frame.number, number, blob)?;
@@ -195,7 +198,7 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// Chunk `number` of a chunk group, from all that has come of it.
+    /// Builds chunk `number` of a chunk group from all parts that have arrived.
     fn assemble(
         &mut self,
         chunk_group: u64,
@@ -204,7 +207,7 @@ impl Gather<'_> {
         chunk: &mut ChunkEntry,
     ) -> io::Result<()> {
         let (shapes, sources) = (&self.tools.shapes, self.tools.shapes.regions.len());
-        // A source may have brought very many parts.
+        // A source may have sent very many parts.
         let touching: Vec<bool> = if parts.len() > sources {
             let by_source: Vec<bool> = (0..sources as u32).map(|source| shapes.touches(number, source)).collect();
             parts.iter().map(|part| by_source[part.source as usize]).collect()
@@ -238,7 +241,7 @@ impl Gather<'_> {
             let (_, slot) = self.shared.description.chunk_group_of(part.frame.number);
             match (&part.frame.payload, &filtered) {
                 (Payload::Plain(from), _) => self.tools.shapes.copy(from, part, number, slot, &mut plain),
-                // Of frames that share a chunk, those are taken that came with it.
+                // Copies only the frames that arrived with this chunk.
                 (Payload::Filtered(_), Some(from)) => {
                     let frame = self.tools.shapes.chunk_frame_bytes;
                     let at = slot as usize * frame..(slot as usize + 1) * frame;
@@ -252,11 +255,12 @@ impl Gather<'_> {
         Ok(())
     }
 
-    /// The chunk as a source has filtered it: [`super::check`] has seen to it that the chunk is the source's alone.
+    /// The chunk as a source has filtered it; [`super::check`] has verified that only this source contributes to the
+    /// chunk.
     fn blob(&self, parts: &mut [FramePart], number: u64) -> Option<Blob> {
         parts.iter_mut().find_map(|part| {
             let Payload::Filtered(blobs) = &mut part.frame.payload else { return None };
-            // The other frames of its chunks have none.
+            // The other frames of the chunk have no blobs.
             if blobs.is_empty() {
                 return None;
             }
@@ -272,7 +276,7 @@ impl Gather<'_> {
         self.shared.decode(filtered)
     }
 
-    /// What is known of the chunk group's frames: before, and with what has come.
+    /// Entries of the chunk group's frames, updated with the new parts.
     fn frames(&self, mut frames: Vec<FrameEntry>, parts: &[FramePart]) -> Vec<FrameEntry> {
         let compressed = unix_nanos();
         let mut known: HashMap<u64, usize> = frames.iter().enumerate().map(|(at, frame)| (frame.number, at)).collect();
@@ -297,12 +301,12 @@ impl Gather<'_> {
         let mut filtered = shared.stripes.buffers.get(self.tools.filtered_bytes);
         filtered.clear();
         filter(shared, &mut self.tools.encoder, plain, &mut filtered)?;
-        // The next chunk will hardly be larger by more than an eighth.
+        // The next chunk is unlikely to be larger by more than an eighth.
         self.tools.filtered_bytes = filtered.len() + filtered.len() / 8;
         self.place(chunk_group, number, filtered.into())
     }
 
-    /// Puts bytes as they are where they will lie.
+    /// Assigns an address to a chunk's bytes and passes them on for writing.
     fn place(&mut self, chunk_group: u64, number: u64, Blob { bytes, xxh3 }: Blob) -> io::Result<ChunkEntry> {
         let (size, checksum) = (bytes.len() as u64, xxh3.unwrap_or_else(|| xxh3_64(&bytes)));
         let address = if self.shared.apart() {
@@ -316,7 +320,7 @@ impl Gather<'_> {
         Ok(ChunkEntry { address, size, mask: 0, checksum })
     }
 
-    /// Nothing is gathered: what lies between is never written.
+    /// Writes a chunk at its own address without gathering; gaps between chunks are never written.
     fn write_apart(&self, chunk_group: u64, number: u64, bytes: Vec<u8>) -> io::Result<u64> {
         let (shared, description) = (self.shared, &self.shared.description);
         let address = match description.allocate {
@@ -348,7 +352,7 @@ fn enter(shared: &PipelineShared) -> io::Result<()> {
     Ok(())
 }
 
-/// Appends a chunk, filtered, to `out`.
+/// Filters a chunk and appends the result to `out`.
 fn filter(shared: &PipelineShared, encoder: &mut Encoder, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     let Some(plugin) = &shared.plugin else {
         return encoder.encode(plain, out).map_err(io::Error::other);
@@ -359,7 +363,7 @@ fn filter(shared: &PipelineShared, encoder: &mut Encoder, plain: &[u8], out: &mu
     fits(out.len() - from, shared)
 }
 
-/// What a plug-in makes of a chunk may be larger, but the index must be able to say how large.
+/// A plug-in may enlarge a chunk, but the index must be able to record its size.
 fn fits(bytes: usize, shared: &PipelineShared) -> io::Result<()> {
     let most = Element::new(true, shared.description.chunk_bytes() as u64).size_max();
     match bytes as u64 <= most {

@@ -1,6 +1,6 @@
-//! A process that writes its share of the frames into a file that another one commits. It compresses and writes by itself,
-//! into extents that the [`Coordinator`] grants; it syncs what it wrote before it reports it, so that the coordinator,
-//! who may be on another host, can say *durable* truthfully.
+//! A process that writes its share of the frames to a file that another process commits. It compresses and writes by
+//! itself, to extents that the [`Coordinator`] grants. It syncs its writes before it reports them, so that the
+//! coordinator, which may be on another host, can acknowledge them as durable.
 
 use super::coordinate::ONE_WRITER;
 use super::extent_source::{ExtentSource, Joint};
@@ -17,22 +17,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The process that commits the file, as one that joined sees it.
+/// The process that commits the file, from the view of a joined process.
 pub trait Coordinator: Send + Sync {
-    /// An extent of at least `bytes` that nobody else is given ever, within the file's length.
+    /// Requests an extent of at least `bytes` within the file's length, for exclusive use.
     ///
     /// # Errors
-    /// If there is none to be had: the run has ended, or the coordinator does not come back.
+    /// If none is available: the run has ended, or the coordinator does not come back.
     fn extent(&self, bytes: u64) -> io::Result<Range<u64>>;
 
-    /// Tells what lies in the file and has been synced. Returns once it is in the coordinator's journal.
+    /// Reports synced chunks. Returns once they are in the coordinator's journal.
     ///
     /// # Errors
-    /// As of [`Coordinator::extent`].
+    /// Same as [`Coordinator::extent`].
     fn report(&self, entries: Vec<JournalEntry>) -> io::Result<()>;
 }
 
-/// A share of a run being written. Regions of one frame must come to one process, and frames that share chunks had better.
+/// A share of a run being written. Regions of one frame must be sent to one process, and frames that share chunks
+/// should be.
 pub struct Joined {
     pipeline: Pipeline,
     reporter: Option<JoinHandle<io::Result<()>>>,
@@ -47,8 +48,8 @@ impl Deref for Joined {
 }
 
 impl Joined {
-    /// Opens the file of a run, which the coordinator made, and starts the threads. `listener` is told of level
-    /// memory only: the others come from the coordinator.
+    /// Opens the file of a run, which the coordinator created, and starts the threads. `listener` is notified only of
+    /// level memory; the other levels come from the coordinator.
     ///
     /// # Errors
     /// If the file cannot be opened for writing.
@@ -75,7 +76,7 @@ impl Joined {
     /// Writes, syncs and reports all frames taken.
     ///
     /// # Errors
-    /// If any was not reported: it is not in the file.
+    /// If any frame was not reported: it is not in the file.
     pub fn leave(mut self) -> Result<(), WriteError> {
         self.end().map_err(|source| WriteError::Io { path: self.shared.path.clone(), source })?;
         self.shared.failure().map_or(Ok(()), |failure| Err(WriteError::Failed(failure)))
@@ -97,7 +98,7 @@ impl Drop for Joined {
     }
 }
 
-/// The reporting thread: syncs what was written and reports it, at each interval and at the end.
+/// The reporting thread: syncs and reports written chunks at each interval and at the end.
 fn report(shared: &PipelineShared) -> io::Result<()> {
     let ExtentSource::Joint(joint) = &shared.ground else {
         return Err(io::Error::other("only a process that joined reports"));
@@ -117,7 +118,7 @@ fn round(shared: &PipelineShared, joint: &Joint) -> io::Result<()> {
     }
     let reached = reached(&chunk_groups);
     joint.coordinator.report(chunk_groups.into_iter().map(JournalEntry::ChunkGroup).chain(rows).collect())?;
-    // A chunk group to which more came is reported again, with all its frames.
+    // A chunk group that was extended is reported again with all its frames.
     let new =
         reached.iter().filter(|(frame, missing)| shared.levels.raise(*frame, missing, AckLevel::Written) == Some(true));
     shared.progress.lock().written += new.count() as u64;
@@ -125,7 +126,7 @@ fn round(shared: &PipelineShared, joint: &Joint) -> io::Result<()> {
 }
 
 impl Joint {
-    /// Reports the rows that wait; when it returns, all that were there before are in the coordinator's journal.
+    /// Reports the waiting rows. On return, all rows that were waiting before are in the coordinator's journal.
     pub(super) fn report_rows(&self, shared: &PipelineShared) -> io::Result<()> {
         let _reporting = self.reporting.lock();
         let rows = shared.rows.lock().take();

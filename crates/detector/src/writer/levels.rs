@@ -1,5 +1,4 @@
-//! How far each frame has come, by source: so that a frame that comes twice is taken once, and that whoever brought it
-//! can ask.
+//! The level of each frame by source. A frame that arrives twice is taken once, and its sender can query its level.
 
 use crate::frame::AckLevel;
 use parking_lot::Mutex;
@@ -7,9 +6,9 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub struct Levels {
     sources: usize,
-    /// By frame, then by source; 0: it has not come.
+    /// Indexed by frame, then by source; 0: not received.
     reached: Mutex<Vec<u8>>,
-    /// By frame, where there are several sources: at which levels it has been counted, a bit each.
+    /// Indexed by frame, if there are several sources: one bit for each level at which it has been counted.
     counted: Mutex<Vec<u8>>,
 }
 
@@ -38,7 +37,7 @@ impl Levels {
         self.reached.lock().get(self.at(frame, source)).copied().and_then(level)
     }
 
-    /// Notes that it has come; answers how far it is if it had come before.
+    /// Notes that a source's part has arrived; returns its level if it had arrived before.
     pub fn take(&self, frame: u64, source: u32) -> Option<AckLevel> {
         let at = self.at(frame, source);
         let mut reached = self.reached.lock();
@@ -52,18 +51,18 @@ impl Levels {
         before
     }
 
-    /// It was not taken after all.
+    /// Reverts [`Levels::take`] for a part that was not taken.
     pub fn give_back(&self, frame: u64, source: u32) {
         let at = self.at(frame, source);
         self.reached.lock()[at] = 0;
     }
 
-    /// Something of a frame has been taken; whether it was the first.
+    /// Notes that a part of a frame was taken, and returns whether it was the first.
     pub fn count_taken(&self, frame: u64) -> bool {
         self.count(frame, AckLevel::Memory, AckLevel::Memory)
     }
 
-    /// Notes a frame as counted at the levels from `from` to `to`; whether it was not yet at the highest.
+    /// Marks a frame as counted at the levels from `from` to `to`, and returns whether it was not yet counted at `to`.
     fn count(&self, frame: u64, from: AckLevel, to: AckLevel) -> bool {
         if self.sources == 1 {
             return true;
@@ -77,14 +76,14 @@ impl Levels {
         before & 1 << byte(to) == 0
     }
 
-    /// A frame of which these sources are missing is durable from the start.
+    /// Marks a frame as durable on resumption, except for its missing sources.
     pub fn resume(&self, frame: u64, missing: &[u32]) {
         self.raise(frame, missing, AckLevel::Durable);
         self.count(frame, AckLevel::Memory, AckLevel::Durable);
     }
 
-    /// All sources of a frame but those `missing` have come so far. `None` if all had; otherwise whether this makes it a
-    /// frame of which all that has come is there, for the first time.
+    /// Raises all sources of a frame except `missing` to a level. `None` if they already had it. Otherwise returns
+    /// whether every part that has arrived is at this level for the first time.
     pub fn raise(&self, frame: u64, missing: &[u32], to: AckLevel) -> Option<bool> {
         let first = self.at(frame, 0);
         let mut reached = self.reached.lock();

@@ -1,4 +1,4 @@
-//! What comes of giving frames to a run, and of the run.
+//! Errors of submitting frames, and results of a run.
 
 use crate::catalog::FrameCounts;
 use crate::dataset_spec::BadDatasetSpec;
@@ -24,25 +24,24 @@ pub enum WriteError {
     Plugin(#[from] PluginError),
     #[error(transparent)]
     Resume(#[from] RecoverError),
-    /// The run as a whole has failed and takes no more frames.
+    /// The whole run has failed and accepts no more frames.
     #[error("the run has failed and takes no more frames: {0}")]
     Failed(String),
-    /// The run is being ended, by whom it belongs to.
+    /// The run is being ended by its owner.
     #[error("the run is being ended and takes no more frames")]
     Closed,
-    /// This frame cannot be written; the run goes on.
+    /// This frame cannot be written; the run continues.
     #[error("frame {number} is refused: {why}")]
     Frame { number: u64, why: String },
-    /// No room within the time given.
+    /// The queue had no space within the given time.
     #[error("the queue stayed full: frames come faster than they are compressed and written")]
     Full,
-    /// A column of scalars that cannot be.
+    /// Invalid column of scalars.
     #[error("the column `{name}` is refused: {why}")]
     Column { name: String, why: String },
 }
 
-/// What there is to do about this error of a store, besides what is done with the run; nothing, where its own text says
-/// enough.
+/// Remedy for an error of a store, to be added to its text; empty if the text suffices.
 pub(crate) fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         _ if is_full(error) => "; the store is full: make room there before the next run",
@@ -58,7 +57,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 }
 
 impl WriteError {
-    /// Whether there was no room for it in the store.
+    /// Whether the cause is a full store.
     pub fn is_full_store(&self) -> bool {
         match self {
             WriteError::Io { source, .. } => is_full(source),
@@ -69,29 +68,28 @@ impl WriteError {
 }
 
 impl RecoverError {
-    /// Whether there was no room for it in the store.
+    /// Whether the cause is a full store.
     pub fn is_full_store(&self) -> bool {
         matches!(self, RecoverError::Io { source, .. } if is_full(source))
     }
 }
 
-/// A run's progress.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct WriterProgress {
-    /// Frames of which anything was taken, each counted once.
+    /// Frames of which any part was taken, each counted once.
     pub taken: u64,
-    /// Frames by the level that all of them that had come has reached at least.
+    /// Number of frames whose received parts have all reached at least this level.
     pub written: u64,
     pub durable: u64,
     /// Frames, or regions of frames, refused because the queue was full.
     pub dropped: u64,
     pub stored_bytes: u64,
-    /// The highest frame that readers find, plus one.
+    /// One past the highest frame visible to readers.
     pub published: u64,
     pub failure: Option<String>,
 }
 
-/// What a finished run has.
+/// Result of a finished run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finished {
     #[serde(flatten)]

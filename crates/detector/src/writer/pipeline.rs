@@ -1,4 +1,4 @@
-//! What takes frames and writes them, the same in the process that began the run and in one that joined it.
+//! The pipeline that takes and writes frames. It is the same in the process that began the run and in joined processes.
 
 use super::assemble::Shapes;
 use super::extent_source::{ExtentSource, Own};
@@ -23,13 +23,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Scalars that wait for the committer, who takes them several times a second.
+/// Limit for scalars that wait for the committer, which takes them several times a second.
 const SCALARS_MAX: usize = 1 << 20;
 
-/// Rounds that do not wait for their interval still let so much time pass before.
+/// Minimum time between rounds that do not wait for their interval.
 const ROUNDS_GAP: Duration = Duration::from_millis(50);
 
-/// What the threads share.
+/// State shared by the threads.
 pub(super) struct PipelineShared {
     pub path: PathBuf,
     pub file: WrittenFile,
@@ -39,23 +39,23 @@ pub(super) struct PipelineShared {
     /// A user's own filter.
     pub plugin: Option<Plugin>,
     pub queue: FrameQueue,
-    /// Of those who write what they bring, while they do not.
+    /// Idle tools of threads that write their frames inline.
     pub tools: Mutex<Vec<gather::Tools>>,
     pub stripes: Stripes,
     pub levels: Arc<Levels>,
-    /// Chunk groups written of which more may come.
+    /// Written chunk groups to which more frames may be added.
     pub incomplete: Mutex<HashMap<u64, ChunkGroupEntry>>,
     pub rows: Mutex<PendingRows>,
     pub highest: AtomicU64,
     pub progress: Arc<Mutex<WriterProgress>>,
     pub stop: Mutex<bool>,
     pub stopped: Condvar,
-    /// The run failed because the store had no more room: what lies in the file already can still be told of.
+    /// Set if the run failed because the store was full: chunks already in the file can still be reported.
     pub ran_full: AtomicBool,
     pub listener: Arc<dyn Listener>,
 }
 
-/// What waits for the journal beside frames.
+/// Entries other than chunk groups that wait for the journal.
 #[derive(Default)]
 pub(super) struct PendingRows {
     columns: Vec<ScalarColumn>,
@@ -101,17 +101,17 @@ impl PipelineShared {
         })
     }
 
-    /// The address of `bytes` that nothing else lies at; `extent` is what is left of this process's own.
+    /// Allocates an address for `bytes`; `extent` is the unused part of this process's extent.
     pub(super) fn place(&self, extent: &mut Range<u64>, bytes: u64) -> io::Result<u64> {
         self.ground.place(&self.file, &self.settings, extent, bytes)
     }
 
-    /// Whether every chunk has an address that does not follow from those before it.
+    /// Whether every chunk's address is independent of earlier chunks.
     pub(super) fn apart(&self) -> bool {
         self.description.allocate != Allocate::Packed
     }
 
-    /// Rows that wait are told to the journal, in the order in which they came.
+    /// Enters the waiting rows in the journal, in the order of their arrival.
     pub(super) fn enter_rows(&self, own: &Own) -> io::Result<()> {
         let mut rows = self.rows.lock();
         if rows.entries.is_empty() {
@@ -120,13 +120,13 @@ impl PipelineShared {
         own.enter(&self.file, rows.take())
     }
 
-    /// What has been written to the file is told to the journal, after the scalars that came before it was.
+    /// Enters written chunk groups in the journal, after the scalars that arrived before them.
     pub(super) fn enter(&self, chunk_groups: Vec<ChunkGroupEntry>) -> io::Result<()> {
         match &self.ground {
             ExtentSource::Own(own) => {
                 let rows = self.enter_rows(own);
                 let reached: Vec<(u64, Vec<u32>)> = reached(&chunk_groups);
-                // In the journal, if nothing else, whatever became of the rows.
+                // They at least go to the journal, even if the rows failed.
                 let chunk_groups =
                     own.enter(&self.file, chunk_groups.into_iter().map(JournalEntry::ChunkGroup).collect());
                 rows.and(chunk_groups)?;
@@ -152,25 +152,25 @@ impl PipelineShared {
         }
     }
 
-    /// Whether this may be the number of a frame, where `more` came beside those that have been counted.
+    /// Checks a frame number. `more`: number of frames received in addition to those already counted.
     pub(super) fn check_number(&self, frame: u64, more: u64) -> Result<(), String> {
         check::number(&self.description, frame, self.highest.load(Ordering::Relaxed))?;
         let taken = self.progress.lock().taken;
         check::density(frame, taken + more)?;
         match self.ground {
             ExtentSource::Own(_) => check::gaps(&self.description, frame, taken + more),
-            // Who commits has the index, and knows what others have brought.
+            // The committing process has the index and knows of frames from all processes.
             ExtentSource::Joint(_) => Ok(()),
         }
     }
 
-    /// Something of these frames has been taken; each is counted once.
+    /// Counts frames of which some part has been taken; each is counted once.
     pub(super) fn took(&self, frames: &[u64]) {
         let new = frames.iter().filter(|frame| self.levels.count_taken(**frame)).count();
         self.progress.lock().taken += new as u64;
     }
 
-    /// Whether more waits to be synced than should for long, and somebody for it.
+    /// Whether much data waits for a sync while a client waits for that data.
     fn is_pressing(&self) -> bool {
         let progress = self.progress.lock();
         let (level, synced) = match self.ground {
@@ -183,7 +183,7 @@ impl PipelineShared {
             && waiting.saturating_mul(self.description.frame_bytes() as u64) >= self.settings.pressing_bytes
     }
 
-    /// Waits for the next round; whether it is the last.
+    /// Waits for the next round, and returns whether it is the last.
     fn wait_for_round(&self) -> bool {
         let (begun, interval) = (Instant::now(), self.settings.commit_interval);
         let mut stop = self.stop.lock();
@@ -197,10 +197,11 @@ impl PipelineShared {
         *stop
     }
 
-    /// Frames, each without the sources that are missing, have reached a level.
+    /// Notes that frames, except for their missing sources, have reached a level.
     pub(super) fn reach(&self, level: AckLevel, frames: Vec<(u64, Vec<u32>)>) {
         if level == AckLevel::Durable {
-            // Who wrote them may not have come to say so yet, and who waits for that is told of it alone.
+            // The writing thread may not have reported the lower level yet, and some clients subscribe only to that
+            // one.
             self.reach(AckLevel::Written, frames.clone());
         }
         let (mut numbers, mut counted) = (Vec::new(), 0);
@@ -223,14 +224,14 @@ impl PipelineShared {
         self.listener.reached(level, &numbers);
     }
 
-    /// Nothing more is taken; what has been written will still be published.
+    /// Fails the run: no more frames are taken, but written ones are still published.
     pub(super) fn fail(&self, why: String) {
         tracing::error!(path = %self.path.display(), "the run has failed: {why}");
         self.progress.lock().failure.get_or_insert(why);
         self.queue.abandon();
     }
 
-    /// [`PipelineShared::fail`], because the store did not do `what`.
+    /// Calls [`PipelineShared::fail`] because `what` failed in the store.
     pub(super) fn fail_at(&self, what: &str, error: &io::Error) {
         if outcome::is_full(error) && self.failure().is_none() {
             self.ran_full.store(true, Ordering::Relaxed);
@@ -242,7 +243,7 @@ impl PipelineShared {
         self.progress.lock().failure.clone()
     }
 
-    /// Why the file at its path is not the run's any more. A store that cannot say is in trouble of another kind.
+    /// Why the file at the run's path is not the run's any more, if so. Other errors of the store do not count.
     pub(super) fn taken_away(&self) -> Option<String> {
         if let ExtentSource::Own(own) = &self.ground
             && let Err(error) = own.length.check(&self.file)
@@ -269,7 +270,7 @@ impl PipelineShared {
         ))
     }
 
-    /// Does `round` at every interval, sooner while much waits to be synced, and once more, as the last, when the writing
+    /// Calls `round` at every interval, sooner while much data waits for a sync, and a last time when the writing
     /// threads have ended.
     pub(super) fn rounds(&self, what: &str, mut round: impl FnMut(bool) -> io::Result<()>) -> io::Result<()> {
         loop {
@@ -292,7 +293,7 @@ impl PipelineShared {
         }
     }
 
-    /// Whether these values are of the run's columns.
+    /// Checks that the values match the run's columns.
     pub(super) fn check_scalars(&self, values: &[(u32, Scalar)]) -> Result<(), String> {
         let rows = self.rows.lock();
         for (number, value) in values {
@@ -304,7 +305,7 @@ impl PipelineShared {
         Ok(())
     }
 
-    /// Columns that were added before the run was taken up.
+    /// Adds columns from journal entries of a run that is taken up.
     pub(super) fn add_columns(&self, entries: &[JournalEntry]) {
         let column = |entry: &JournalEntry| match entry {
             JournalEntry::Column { name, kind } => Some(ScalarColumn { name: name.clone(), kind: *kind }),
@@ -313,7 +314,7 @@ impl PipelineShared {
         self.rows.lock().columns.extend(entries.iter().filter_map(column));
     }
 
-    /// Takes a row for the committer.
+    /// Queues a row for the committer.
     fn row(&self, frame: u64, entry: JournalEntry, scalars: usize) -> Result<(), WriteError> {
         self.check_number(frame, 0).map_err(|why| WriteError::Frame { number: frame, why })?;
         let mut rows = self.rows.lock();
@@ -326,13 +327,13 @@ impl PipelineShared {
     }
 }
 
-/// Frames, and what of each is missing.
+/// Frames with their missing sources.
 pub(super) fn reached(chunk_groups: &[ChunkGroupEntry]) -> Vec<(u64, Vec<u32>)> {
     let frames = chunk_groups.iter().flat_map(|chunk_group| &chunk_group.frames);
     frames.map(|frame| (frame.number, frame.missing.clone())).collect()
 }
 
-/// What takes frames.
+/// Entry point for frames.
 pub struct Pipeline {
     pub(super) shared: Arc<PipelineShared>,
     pub(super) shapes: Shapes,
@@ -350,30 +351,32 @@ impl Pipeline {
         Ok(Pipeline { shapes: Shapes::new(&shared.description), shared, threads })
     }
 
-    /// Gives a frame to the run. Waits until there is room for it, but not longer than `wait`. A frame that came before
-    /// is not taken again, but acknowledged again with the level that it has.
+    /// Submits a frame. Waits for queue space for at most `wait`. A frame that came before is not taken again, but its
+    /// level is acknowledged again.
     ///
     /// # Errors
-    /// [`WriteError::Frame`] if this frame cannot be written, [`WriteError::Full`] if there was no room in time: it is
-    /// counted as dropped; [`WriteError::Failed`] if the run has failed, [`WriteError::Closed`] if it is being ended.
+    /// [`WriteError::Frame`] if this frame cannot be written. [`WriteError::Full`] if there was no space in time; the
+    /// frame is counted as dropped. [`WriteError::Failed`] if the run has failed. [`WriteError::Closed`] if it is being
+    /// ended.
     pub fn submit(&self, frame: Frame, wait: Duration) -> Result<(), WriteError> {
         self.submit_region(0, frame, wait)
     }
 
-    /// Gives one source's region of a frame to the run, as [`Pipeline::submit`] does with whole frames. What of a frame is
-    /// missing reads as the fill value, and the frame is marked partial until it comes.
+    /// Submits one source's region of a frame; otherwise the same as [`Pipeline::submit`]. Missing regions read as the
+    /// fill value, and the frame is marked partial until they arrive.
     ///
     /// # Errors
-    /// As [`Pipeline::submit`].
+    /// Same as [`Pipeline::submit`].
     pub fn submit_region(&self, source: u32, frame: Frame, patience: impl Into<WaitPolicy>) -> Result<(), WriteError> {
         self.hand_in(source, frame, patience.into())
             .map(|inline_write| inline_write.into_iter().for_each(InlineWrite::write))
     }
 
-    /// As [`Pipeline::submit_region`]; of a frame that who brings it is to write, what does so.
+    /// Same as [`Pipeline::submit_region`], but if the caller must write the frame itself, returns the object that does
+    /// so.
     ///
     /// # Errors
-    /// As [`Pipeline::submit`].
+    /// Same as [`Pipeline::submit`].
     pub fn hand_in(&self, source: u32, frame: Frame, patience: WaitPolicy) -> Result<Option<InlineWrite>, WriteError> {
         let shared = &self.shared;
         let number = frame.number;
@@ -403,7 +406,7 @@ impl Pipeline {
         Ok(inline_write)
     }
 
-    /// So many frames have not been taken.
+    /// Counts and converts a refusal of `frames` frames.
     pub(super) fn refused(&self, refused: &QueueRefused, frames: u64) -> WriteError {
         match refused {
             QueueRefused::Full => {
@@ -414,18 +417,19 @@ impl Pipeline {
         }
     }
 
-    /// How far what `source` brought of a frame has come; `None`: it has not come.
+    /// The level of `source`'s part of a frame; `None`: not received.
     pub fn level(&self, frame: u64, source: u32) -> Option<AckLevel> {
         self.shared.levels.get(frame, source)
     }
 
-    /// [`Pipeline::level`] for who does not hold the pipeline.
+    /// [`Pipeline::level`] as a function that does not borrow the pipeline.
     pub fn reached(&self) -> Box<dyn Fn(u64, u32) -> Option<AckLevel> + Send + Sync> {
         let levels = Arc::clone(&self.shared.levels);
         Box::new(move |frame, source| levels.get(frame, source))
     }
 
-    /// What filters frames of `source` while they come, block by block: where a frame is one chunk, which no other shares.
+    /// An encoder that filters frames of `source` block by block during reception. Available if a frame is one chunk
+    /// that it shares with no other.
     pub fn encoder(&self, source: u32) -> Option<Encoder> {
         let shared = &self.shared;
         let filter = shared.description.filter;
@@ -436,16 +440,16 @@ impl Pipeline {
         Encoder::new(filter, shared.description.element.size()).ok()
     }
 
-    /// Chunks that `source` brings of a frame, if its region is made of whole ones.
+    /// Number of chunks per frame from `source`, if its region consists of whole chunks.
     pub fn chunks_of(&self, source: u32) -> Option<usize> {
         self.shapes.chunks_of(source).map(|chunks| chunks.len())
     }
 
-    /// Adds a column of scalars, or finds it; answers its number.
+    /// Adds a column of scalars or finds an existing one, and returns its number.
     ///
     /// # Errors
-    /// [`WriteError::Column`] if its name cannot be one, or is another kind of column's; [`WriteError::Failed`] if the run has
-    /// failed, which has no new ones.
+    /// [`WriteError::Column`] if the name is invalid or belongs to a column of another kind. [`WriteError::Failed`] if
+    /// the run has failed, which accepts no new columns.
     pub fn column(&self, column: ScalarColumn) -> Result<u32, WriteError> {
         let refused = |why: String| WriteError::Column { name: column.name.clone(), why };
         let mut rows = self.shared.rows.lock();
@@ -469,11 +473,12 @@ impl Pipeline {
         Ok(rows.columns.len() as u32 - 1)
     }
 
-    /// Scalars of a frame, by column; they may come before the frame, after it, or without it, until the run is finished.
+    /// Submits scalars of a frame, by column. They may come before the frame, after it, or without it, until the run is
+    /// finished.
     ///
     /// # Errors
-    /// [`WriteError::Frame`] if there is no such column or frame or the value is none of the column's kind,
-    /// [`WriteError::Full`] if a million values wait already.
+    /// [`WriteError::Frame`] if the column or frame does not exist or the value does not fit the column's kind.
+    /// [`WriteError::Full`] if a million values are already queued.
     pub fn scalars<V: Into<Scalar>>(&self, frame: u64, values: Vec<(u32, V)>) -> Result<(), WriteError> {
         let values: Vec<(u32, Scalar)> = values.into_iter().map(|(column, value)| (column, value.into())).collect();
         self.shared.check_scalars(&values).map_err(|why| WriteError::Frame { number: frame, why })?;
@@ -481,7 +486,8 @@ impl Pipeline {
         self.shared.row(frame, JournalEntry::Scalars { frame, values }, count)
     }
 
-    /// Sees to it that all scalars so far outlive this process; one that joined reports them for that.
+    /// Writes all scalars so far to the journal, so that they survive this process. A joined process reports them
+    /// instead.
     ///
     /// # Errors
     /// [`WriteError::Failed`] if the journal cannot be written: the run has failed.
@@ -497,38 +503,38 @@ impl Pipeline {
         })
     }
 
-    /// A frame came again, and the first is kept.
+    /// Marks a frame as received again; the first copy is kept.
     ///
     /// # Errors
-    /// As of [`Pipeline::scalars`].
+    /// Same as [`Pipeline::scalars`].
     pub fn mark_duplicate(&self, frame: u64) -> Result<(), WriteError> {
         self.shared.row(frame, JournalEntry::Duplicate { frame }, 1)
     }
 
-    /// A frame came, but not whole; it may come again.
+    /// Marks a frame as received incomplete; it may come again.
     ///
     /// # Errors
-    /// As of [`Pipeline::scalars`].
+    /// Same as [`Pipeline::scalars`].
     pub fn mark_damaged(&self, frame: u64) -> Result<(), WriteError> {
         self.shared.row(frame, JournalEntry::Damaged { frame }, 1)
     }
 
-    /// Why the file at its path is not the run's any more, if it is not.
+    /// Why the file at the run's path is not the run's any more, if so.
     pub fn taken_away(&self) -> Option<String> {
         self.shared.taken_away()
     }
 
-    /// Has frames that share chunks with others be written without those, which are put together with them when they come.
+    /// Writes frames that wait for others of their chunks now. Their chunks are assembled again when the others arrive.
     pub fn flush(&self) {
         self.shared.queue.flush();
     }
 
-    /// Takes nothing more; who waits for room is refused. What was taken is still written.
+    /// Takes no more frames and refuses waiting callers. Frames already taken are still written.
     pub fn close(&self) {
         self.shared.queue.close();
     }
 
-    /// Memory for what will be a frame of `bytes`, with what another one left there if there is such.
+    /// A buffer for a frame of `bytes`, reused if possible; it may contain old data.
     pub fn buffer(&self, bytes: usize) -> Vec<u8> {
         self.shared.stripes.buffers.get(bytes)
     }
@@ -537,7 +543,7 @@ impl Pipeline {
         self.shared.progress.lock().clone()
     }
 
-    /// What tells the progress still when the pipeline has been ended.
+    /// A function that reads the progress, even after the pipeline has been ended.
     pub fn observer(&self) -> Box<dyn Fn() -> WriterProgress + Send + Sync> {
         let progress = Arc::clone(&self.shared.progress);
         Box::new(move || progress.lock().clone())
@@ -547,7 +553,7 @@ impl Pipeline {
         &self.shared.description
     }
 
-    /// Ends the writing threads, then the one that syncs.
+    /// Ends the writing threads and then the syncing thread.
     pub(super) fn end<T>(&mut self, syncing: JoinHandle<io::Result<T>>) -> io::Result<T> {
         self.shared.queue.close();
         for thread in self.threads.drain(..) {

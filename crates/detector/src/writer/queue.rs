@@ -1,9 +1,11 @@
-//! The queue between those who bring frames and those who write them, bounded by bytes: when it is full, who brings
-//! waits. Who may wait as long as it takes waits earlier, once enough waits to keep the writers busy, so that frames
-//! are still in the processors' caches when they are written; what is above that is for writers that stand still.
-//! Frames that share chunks, and regions of one frame, are gathered here until all are there; a chunk group that stays
-//! incomplete is given out as it is when who brought it says so, when room is needed, when the run has gone on without
-//! it, when nothing more has come of it for long, or at the run's end.
+//! The queue between receivers and writing threads, bounded by bytes. When it is full, callers wait.
+//!
+//! Callers that may wait without limit wait earlier, once enough jobs are queued to keep the writers busy, so that
+//! frames are still in CPU caches when they are written. The rest of the queue is used while the writers stall.
+//!
+//! Frames that share chunks, and regions of one frame, are gathered here until all are there. An incomplete chunk group
+//! is released when its client asks for it, when space is needed, when the run has gone on without it, when nothing was
+//! added to it for long, or at the end of the run.
 
 use crate::dataset_spec::DatasetSpec;
 use crate::frame::{Frame, Nanoseconds};
@@ -11,31 +13,31 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// A chunk group whose successors have come already, and to which nothing was added for so long, will hardly be
+/// A chunk group to which nothing was added for this long, while later chunk groups have begun, will probably not be
 /// completed.
 pub const STALE: Duration = Duration::from_secs(2);
-/// The last chunk group waits longer: what comes of it later is put together with it anew. But not for ever, for a
-/// client may end its run only once the last frames are durable.
+/// The last chunk group waits longer, because later frames of a released chunk group cost another assembly. It does not
+/// wait for ever, because a client may end its run only once the last frames are durable.
 const LAST_STALE: Duration = Duration::from_secs(5);
 
-/// For each writing thread so many jobs keep it busy, however unevenly they are brought,
+/// Number of queued jobs per writing thread that keeps the threads busy, however unevenly jobs arrive.
 const LEAD_JOBS: usize = 2;
-/// where they have so many bytes together: small ones are written in many at a time.
+/// Bytes that these jobs must have together; small jobs are written many at a time.
 const LEAD_BYTES: usize = 8 << 20;
-/// Writers that have taken nothing for so long stand still: the store hangs, or a frame takes them long.
+/// Writers that have taken nothing for this long are stalled: the store hangs, or one frame takes them long.
 const LEAD_WAIT: Duration = Duration::from_millis(200);
-/// A store that hangs is not the detector's fault.
+/// Callers without a time limit wait for a store that hangs, because the detector is not at fault.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
 
-/// How long who brings a frame waits for room.
+/// How long a caller waits for queue space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// As long as it takes: it is brought no sooner than the writers need it.
+    /// Without limit. Frames are accepted no sooner than the writers need them.
     Unlimited,
-    /// So long at most, and only if there is no room at all.
+    /// At most this long, and only if the queue is full.
     Within(Duration),
-    /// It waits for nobody, for who brings it writes it, where it shares chunks with no other. `more`: the next one is on its
-    /// way already.
+    /// No wait: the caller writes the frame itself if it shares chunks with no other. `more`: the next frame is already
+    /// arriving.
     Writes { more: bool },
 }
 
@@ -45,14 +47,14 @@ impl From<Duration> for WaitPolicy {
     }
 }
 
-/// What one source brought of one frame.
+/// One source's part of one frame.
 pub struct FramePart {
     pub frame: Frame,
     pub source: u32,
     pub received: Nanoseconds,
 }
 
-/// What has come of a chunk group.
+/// The received parts of a chunk group.
 pub struct Job {
     pub chunk_group: u64,
     pub parts: Vec<FramePart>,
@@ -70,12 +72,12 @@ pub enum QueueRefused {
     Closed,
 }
 
-/// What a thread that asks gets.
+/// Result of [`FrameQueue::pop`].
 pub enum NextJob {
     Job(Job),
-    /// Nothing waits at this moment.
+    /// The queue is empty now.
     Idle,
-    /// Nothing will come any more.
+    /// No more jobs will come.
     Closed,
 }
 
@@ -83,7 +85,7 @@ pub struct FrameQueue {
     bytes_max: usize,
     lead_jobs: usize,
     description: DatasetSpec,
-    /// Parts of a chunk group, except of the last, which the scan may end within.
+    /// Parts of a complete chunk group. The last one may have fewer, because the scan may end within it.
     parts: usize,
     state: Mutex<QueueState>,
     room: Condvar,
@@ -94,22 +96,22 @@ pub struct FrameQueue {
 struct QueueState {
     jobs: VecDeque<Job>,
     gathering: BTreeMap<u64, Gathering>,
-    /// Parts of chunk groups that were given out incomplete.
+    /// Number of released parts by incomplete chunk group.
     given_out: HashMap<u64, usize>,
-    /// Chunk groups that a thread is writing: what comes later is put together with what it writes.
+    /// Chunk groups that a thread is writing. Parts that arrive meanwhile are added to the written chunks afterwards.
     busy: HashSet<u64>,
     bytes: usize,
-    /// Frames that are being written by who brought them.
+    /// Number of frames that callers are writing themselves.
     own: usize,
     highest: u64,
-    /// Nothing was given out while somebody waited for it.
+    /// Set when no job was taken while a caller waited for it.
     stalled: bool,
     closed: bool,
 }
 
 struct Gathering {
     parts: Vec<FramePart>,
-    /// Parts that are still to come.
+    /// Number of parts that have not arrived.
     lacking: usize,
     last: Instant,
 }
@@ -121,7 +123,7 @@ impl QueueState {
         }
     }
 
-    /// So many parts of a chunk group, which has `all`, are in the file or on their way there.
+    /// Notes that further parts of a chunk group, which has `all` parts, are in the file or being written.
     fn give_out(&mut self, chunk_group: u64, parts: usize, all: usize) {
         let given_out = self.given_out.entry(chunk_group).or_insert(0);
         *given_out += parts;
@@ -130,7 +132,7 @@ impl QueueState {
         }
     }
 
-    /// Gives out a chunk group that may be incomplete.
+    /// Releases a chunk group that may be incomplete.
     fn release(&mut self, chunk_group: u64) {
         if let Some(gathering) = self.gathering.remove(&chunk_group) {
             if gathering.lacking == 0 {
@@ -144,7 +146,7 @@ impl QueueState {
 }
 
 impl FrameQueue {
-    /// For so many writing threads.
+    /// `threads`: number of writing threads.
     pub fn new(bytes_max: usize, threads: usize, description: &DatasetSpec) -> FrameQueue {
         FrameQueue {
             bytes_max,
@@ -162,7 +164,7 @@ impl FrameQueue {
         self.parts > 1
     }
 
-    /// Parts of one chunk group, or one part.
+    /// Queues parts of one chunk group, or a single part.
     pub fn push(&self, parts: Vec<FramePart>, patience: WaitPolicy) -> Result<(), QueueRefused> {
         let begun = Instant::now();
         let bytes = parts.iter().map(|part| part.frame.payload.bytes()).sum::<usize>();
@@ -174,9 +176,9 @@ impl FrameQueue {
             }
             WaitPolicy::Within(wait) => begun + wait,
         };
-        // A frame larger than the whole queue is taken when nothing else waits.
+        // A frame larger than the whole queue is accepted when the queue is empty.
         while !state.closed && state.bytes > 0 && state.bytes + bytes > self.bytes_max {
-            // Only if all room is taken by chunk groups that wait for more, one of them must go without.
+            // If incomplete chunk groups use all the space, the oldest one is released.
             if state.jobs.is_empty()
                 && let Some(oldest) = state.gathering.keys().next().copied()
             {
@@ -200,7 +202,7 @@ impl FrameQueue {
         Ok(())
     }
 
-    /// Whoever asks writes a frame itself, and nothing is closed until it has said that this has ended.
+    /// Registers that the caller writes a frame itself. Threads do not end before [`FrameQueue::end_own`].
     pub fn begin_own(&self) -> Result<(), QueueRefused> {
         let mut state = self.state.lock();
         if state.closed {
@@ -210,7 +212,7 @@ impl FrameQueue {
         Ok(())
     }
 
-    /// It has ended; with what was not written, which the writing threads get.
+    /// Ends [`FrameQueue::begin_own`]. The writing threads get the job if it was not written.
     pub fn end_own(&self, unwritten: Option<Job>) {
         let mut state = self.state.lock();
         state.own -= 1;
@@ -250,7 +252,7 @@ impl FrameQueue {
         }
     }
 
-    /// Parts of the chunk group are in the file: they came before the run was taken up, or another process wrote them.
+    /// Notes that parts of the chunk group are in the file, from before the run was taken up or from another process.
     pub fn came(&self, chunk_group: u64, parts: usize) {
         if self.gathers() {
             self.state.lock().give_out(chunk_group, parts, self.parts_of(chunk_group));
@@ -261,8 +263,8 @@ impl FrameQueue {
         self.description.frames_of(chunk_group).count() * self.description.sources.len().max(1)
     }
 
-    /// Has a chunk group of which nothing is here be somebody else's, until [`FrameQueue::done`]; `false`: something
-    /// is.
+    /// Claims a chunk group of which no part is queued, until [`FrameQueue::done`]; `false`: parts are queued, or it is
+    /// claimed already.
     pub fn claim(&self, chunk_group: u64) -> bool {
         let mut state = self.state.lock();
         let waits =
@@ -270,8 +272,8 @@ impl FrameQueue {
         !waits && state.busy.insert(chunk_group)
     }
 
-    /// Parts of one chunk group that another process filtered together: they are written by themselves, whatever else
-    /// waits to be gathered, and put together with that in the file.
+    /// Queues parts of one chunk group that another process filtered together. They are written separately, whatever
+    /// else is being gathered, and are combined with that in the file.
     pub fn push_beside(&self, chunk_group: u64, parts: Vec<FramePart>) -> Result<(), QueueRefused> {
         if parts.is_empty() {
             return Ok(());
@@ -298,7 +300,7 @@ impl FrameQueue {
         Ok(())
     }
 
-    /// Gives out the chunk groups that will hardly be completed.
+    /// Releases the chunk groups that will probably not be completed.
     pub fn release_stale(&self) {
         let mut state = self.state.lock();
         let highest = state.highest;
@@ -313,13 +315,13 @@ impl FrameQueue {
         }
     }
 
-    /// Gives out all chunk groups as they are.
+    /// Releases all chunk groups as they are.
     pub fn flush(&self) {
         self.state.lock().release_all();
         self.work.notify_all();
     }
 
-    /// `wait`: whether to wait for work rather than to answer [`NextJob::Idle`].
+    /// `wait`: whether to wait for work instead of returning [`NextJob::Idle`].
     pub fn pop(&self, wait: bool) -> NextJob {
         let mut state = self.state.lock();
         loop {
@@ -343,7 +345,7 @@ impl FrameQueue {
         }
     }
 
-    /// These chunk groups have been written: what came of them since may be.
+    /// Notes that these chunk groups have been written, so that parts received meanwhile can be written.
     pub fn done(&self, chunk_groups: impl Iterator<Item = u64>) {
         if self.gathers() {
             let mut state = self.state.lock();
@@ -355,7 +357,7 @@ impl FrameQueue {
         }
     }
 
-    /// Takes nothing more, and gives nothing out any more.
+    /// Takes no more frames and discards the queued ones.
     pub fn abandon(&self) {
         self.close();
         let mut state = self.state.lock();
@@ -365,7 +367,7 @@ impl FrameQueue {
         self.work.notify_all();
     }
 
-    /// Takes nothing more; what waits is still given out.
+    /// Takes no more frames; queued ones are still handed out.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;

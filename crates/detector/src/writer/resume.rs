@@ -1,4 +1,4 @@
-//! Going on with a run whose writer was killed: its journal says what lies in the file.
+//! Resumption of a run whose writer was killed, from its journal.
 
 use super::committer::CommitterState;
 use super::extent_source::{ExtentSource, Own};
@@ -18,18 +18,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a run that goes on has already.
+/// State of a resumed run.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Frames in the file; all are durable. Of partial ones [`super::Pipeline::level`] says which regions are.
+    /// Frames in the file; all are durable. For partial ones, [`super::Pipeline::level`] says which regions are
+    /// present.
     pub frames: Ranges,
     pub counts: FrameCounts,
-    /// The highest of the writers that wrote them.
+    /// The highest epoch of their writers.
     pub epoch: u32,
 }
 
 impl Writer {
-    /// Takes up the run of the file at `path`, whose journal its writer left behind. May itself be killed anywhere.
+    /// Resumes the run of the file at `path` from the journal that its writer left. This may itself be killed anywhere.
     ///
     /// # Errors
     /// If there is no journal, its writer still runs, or the files cannot be read or written.
@@ -43,8 +44,8 @@ impl Writer {
         let recover::IntactFrames { entries, mut catalog, restored, damage, .. } = found.sound().map_err(io)?;
         found.file.sync_data().map_err(io)?;
         let bytes = found.file.metadata().map_err(io)?.len();
-        // Its writers may be late, and still write where they were granted extents: below the file's length, wherever
-        // that is.
+        // Joined writers may be late and still write to their extents: below the end of the grants, or if that is
+        // unknown, below the file's length.
         let free = found.used(&entries).map_err(io)?.max(found.granted().unwrap_or(bytes));
         let journal = rewrite(path, &found, (&entries, free), (&damage, restored)).map_err(io)?;
         let allocator = Allocator::new(free);
@@ -95,8 +96,7 @@ impl Writer {
     }
 }
 
-/// Replaces the journal by one without what the crash left of its end, or damage took, all of whose entries are marked
-/// durable.
+/// Replaces the journal by one without torn or damaged records, in which all entries are marked durable.
 fn rewrite(
     path: &Path,
     found: &recover::UnfinishedRun,
@@ -115,7 +115,7 @@ fn rewrite(
     remove_if_there(&name)?;
     let mut file = OpenOptions::new().append(true).create_new(true).open(&name)?;
     if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_all()) {
-        // A disk that is full needs the room.
+        // A full disk needs the space.
         if let Err(error) = std::fs::remove_file(&name) {
             tracing::warn!("{} is left of a run that could not be taken up: {error}", name.display());
         }

@@ -1,6 +1,6 @@
-//! What all threads write: chunks one after the other as they are made, in writes that end where the store's stripes end.
-//! Whoever has put a stripe's last chunk there writes the stripe, and enters the chunk groups that are whole then.
-//! Large chunks are written from where they are; small ones are gathered first.
+//! Ordered writing by all threads. Chunks follow one another as they are produced, in writes that end at stripe
+//! boundaries. The thread that adds the last chunk of a stripe writes the stripe, and enters the chunk groups that are
+//! then complete. Large chunks are written in place; small ones are first copied together.
 
 use super::PipelineShared;
 use super::buffers::Buffers;
@@ -14,18 +14,18 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Chunks from here on are not copied.
+/// Chunks of this size and above are not copied.
 const OWN_BYTES: usize = 64 << 10;
-/// Pieces that the kernel takes in one write.
+/// Limit for the buffers in one system call.
 const PIECES_MAX: usize = 1024;
 
-/// How far the stream of all chunks has come, in bytes; not an address, for the file holds other things in between.
+/// Position in the stream of all chunks, in bytes. Not an address, because the file has other data in between.
 pub(super) type StreamPosition = u64;
 
 pub(super) struct Stripes {
     stripe: u64,
-    /// What is left of an extent that a coordinator granted. Held while a chunk gets its address and its place in the
-    /// stream, so that both orders are one.
+    /// The unused part of an extent from a coordinator. Held while a chunk gets its address and its position in the
+    /// stream, so that both have the same order.
     extent: Mutex<Range<u64>>,
     state: Mutex<StripeState>,
     pub buffers: Buffers,
@@ -33,31 +33,31 @@ pub(super) struct Stripes {
 
 #[derive(Default)]
 struct StripeState {
-    /// Where the first byte that waits will lie; the others follow it without a gap.
+    /// Address of the first waiting byte; the others follow without a gap.
     address: u64,
     waiting: u64,
     pieces: VecDeque<ChunkPiece>,
-    /// Small chunks, after all pieces.
+    /// Small chunks, which follow all pieces.
     gathered: Vec<u8>,
-    /// The stream's position at `address`.
+    /// Stream position of `address`.
     position: StreamPosition,
-    /// Cut off from what waits, and nobody has begun to write them.
+    /// Batches that no thread has begun to write.
     ready: VecDeque<WriteBatch>,
-    /// Positions at which batches begin that are not written yet.
+    /// Stream positions of batches that are not written yet.
     unwritten: BTreeSet<StreamPosition>,
-    /// Chunk groups that are not in the journal yet, by how far the stream must be written before they may be; and by a
-    /// count, for chunk groups without chunks share a position.
+    /// Chunk groups that are not in the journal yet, by the stream position up to which chunks must be written first,
+    /// and by a counter, because chunk groups without chunks share a position.
     chunk_groups: BTreeMap<(StreamPosition, u64), ChunkGroupEntry>,
     counted: u64,
 }
 
-/// A part of a chunk, or of several.
+/// A part of a chunk or of several chunks.
 struct ChunkPiece {
     bytes: Arc<Vec<u8>>,
     range: Range<usize>,
 }
 
-/// What one write brings to the file.
+/// The data of one write.
 struct WriteBatch {
     address: u64,
     position: StreamPosition,
@@ -80,7 +80,7 @@ impl StripeState {
         }
     }
 
-    /// Cuts off the first `bytes` of what waits.
+    /// Cuts the first `bytes` off the waiting data and makes a batch of them.
     fn cut(&mut self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -108,7 +108,7 @@ impl StripeState {
         self.waiting -= bytes;
     }
 
-    /// Everything before it has been written.
+    /// Position up to which everything has been written.
     fn written(&self) -> StreamPosition {
         self.unwritten.first().copied().unwrap_or(self.position)
     }
@@ -124,7 +124,7 @@ impl Stripes {
         }
     }
 
-    /// Takes a chunk as it is; answers its address, and the position that the stream must be written to.
+    /// Adds a chunk; returns its address, and the position up to which the stream must be written for it.
     pub(super) fn push(&self, shared: &PipelineShared, bytes: Vec<u8>) -> io::Result<(u64, StreamPosition)> {
         let length = bytes.len() as u64;
         let mut extent = self.extent.lock();
@@ -145,13 +145,13 @@ impl Stripes {
         Ok((address, state.position + state.waiting))
     }
 
-    /// Sets `bytes` aside which whoever asks writes.
+    /// Allocates `bytes` that the caller writes itself.
     pub(super) fn apart(&self, shared: &PipelineShared, bytes: u64) -> io::Result<u64> {
         let mut extent = self.extent.lock();
         shared.place(&mut extent, bytes.next_multiple_of(PAGE_BYTES))
     }
 
-    /// A chunk group may be entered once the stream is written to `position`.
+    /// Adds a chunk group that may be entered once the stream is written up to `position`.
     pub(super) fn enter(&self, chunk_group: ChunkGroupEntry, position: StreamPosition) {
         let mut state = self.state.lock();
         state.counted += 1;
@@ -159,7 +159,7 @@ impl Stripes {
         state.chunk_groups.insert((position, number), chunk_group);
     }
 
-    /// The chunk groups that may be entered now, each once.
+    /// Takes the chunk groups that may be entered now.
     pub(super) fn take_written(&self) -> Vec<ChunkGroupEntry> {
         let mut state = self.state.lock();
         let written = state.written();
@@ -167,13 +167,13 @@ impl Stripes {
         std::mem::replace(&mut state.chunk_groups, after).into_values().collect()
     }
 
-    /// Whether nothing waits for somebody to write it.
+    /// Whether no data wait to be written.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.state.lock();
         state.waiting == 0 && state.ready.is_empty()
     }
 
-    /// Writes all whole stripes; or all that waits.
+    /// Writes all complete stripes, or all waiting data.
     pub(super) fn write(&self, file: &File, all: bool) -> io::Result<()> {
         loop {
             let mut state = self.state.lock();
@@ -191,7 +191,7 @@ impl Stripes {
     }
 }
 
-/// Writes a batch; its pieces are kept.
+/// Writes a batch; the caller keeps its pieces.
 fn write(file: &File, batch: &mut WriteBatch) -> io::Result<()> {
     let mut address = batch.address;
     let mut slices: Vec<IoSlice<'_>> =

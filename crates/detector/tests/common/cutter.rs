@@ -1,11 +1,12 @@
-//! A way between a client and the service that breaks.
+//! A proxy between a client and the service that breaks connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Passes bytes on to `service`, and cuts every connection after so many bytes; the last `whole` from then on.
+/// Forwards bytes to `service`. It cuts each connection after `budget` bytes until it has made the given number of
+/// cuts. Later connections stay open.
 pub struct Cutter {
     pub address: SocketAddr,
     cuts: Arc<AtomicUsize>,
@@ -26,7 +27,7 @@ impl Cutter {
                 let mine = Arc::clone(&mine);
                 std::thread::spawn(move || {
                     if !pass(from, to, if cut { budget } else { usize::MAX }) {
-                        // Of two connections at a time one may be a cut too many.
+                        // With two connections at a time, one may be cut more often than counted.
                         let _ = mine.fetch_update(SeqCst, SeqCst, |cuts| cuts.checked_sub(1));
                     }
                 });
@@ -35,13 +36,14 @@ impl Cutter {
         Cutter { address, cuts: left }
     }
 
-    /// Those still to be made.
+    /// The number of cuts still to be made.
     pub fn cuts(&self) -> usize {
         self.cuts.load(SeqCst)
     }
 }
 
-/// Answers whether all was passed on; otherwise both are cut, in the middle of whatever they were at.
+/// Returns whether all bytes were forwarded. Both connections are closed at the end, possibly in the middle of a
+/// message.
 fn pass(mut from: TcpStream, mut to: TcpStream, mut budget: usize) -> bool {
     let mut bytes = [0; 4096];
     let whole = loop {
@@ -58,7 +60,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut budget: usize) -> bool {
         }
     };
     for socket in [from, to] {
-        // The other direction may have done it already.
+        // The other direction may have closed it already.
         let _ = socket.shutdown(Shutdown::Both);
     }
     whole

@@ -1,4 +1,4 @@
-//! Frames whose content follows from their number, as `frames.py` and `live.py` compute it too.
+//! Frames whose content follows from their number. `frames.py` and `live.py` compute the same.
 
 /// Elements of u16, little-endian.
 pub fn frame(number: u64, elements: usize) -> Vec<u8> {

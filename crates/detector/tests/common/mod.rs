@@ -1,4 +1,4 @@
-//! What tests with independent readers share: where the readers are, and running them.
+//! Shared code of the tests with independent readers: the paths of the readers, and functions to run them.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -19,21 +19,21 @@ pub fn interpreter() -> PathBuf {
     interpreter
 }
 
-/// Runs a Python program of this directory, with h5py and hdf5plugin, and panics with its words if it fails.
+/// Runs a Python program of this directory, with h5py and hdf5plugin. If it fails, panics with its output.
 pub fn python(script: &str, arguments: &[&Path]) -> String {
     let mut command = Command::new(interpreter());
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script)).args(arguments);
     printed(&mut command)
 }
 
-/// Where the filters that hdf5plugin brings lie.
+/// The directory of hdf5plugin's filters.
 pub fn plugins() -> &'static str {
     static PATH: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     let ask = || printed(Command::new(interpreter()).args(["-c", "import hdf5plugin; print(hdf5plugin.PLUGIN_PATH)"]));
     PATH.get_or_init(ask).trim()
 }
 
-/// Debian's HDF5 tools with those filters.
+/// Makes Debian's HDF5 tools use those filters.
 pub fn with_plugins(command: &mut Command) -> &mut Command {
     command.env("HDF5_PLUGIN_PATH", plugins())
 }

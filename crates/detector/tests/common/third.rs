@@ -1,6 +1,6 @@
-//! The third independent reader: `hdf5-reader`, in Rust alone. It knows all layouts, indexes and types of ours, and of the
-//! filters gzip, shuffle and LZ4. Zstandard and bitshuffle it asks its user for: here they are undone as their own
-//! descriptions say, bit by bit, with none of the code that wrote them.
+//! The third independent reader: `hdf5-reader`, written in Rust only. It supports all layouts, indexes and types of
+//! ours, and the filters gzip, shuffle and LZ4. Zstandard and bitshuffle must come from its user. This module decodes
+//! them bit by bit from their specifications, and shares no code with the writer.
 
 use hdf5_reader::error::Error;
 use hdf5_reader::filters::FilterRegistry;
@@ -29,8 +29,8 @@ fn zstd(stored: &[u8]) -> Result<Vec<u8>> {
     zstd::stream::decode_all(stored).map_err(damaged)
 }
 
-/// Length (8, big-endian), bytes of a block before compression (4); then the blocks, each after its length (4); then
-/// what is less than eight elements, as it is.
+/// The format: length (8 bytes, big-endian), bytes of a block before compression (4); then the blocks, each after its
+/// length (4); then the remainder of fewer than eight elements, uncompressed.
 fn bitshuffle(description: &FilterDescription, stored: &[u8]) -> Result<Vec<u8>> {
     let values = &description.client_data;
     let (element, compression) = (values[2] as usize, values[4]);
@@ -56,7 +56,7 @@ fn bitshuffle(description: &FilterDescription, stored: &[u8]) -> Result<Vec<u8>>
     (plain.len() == length).then_some(plain).ok_or_else(|| damaged("another length than its head says"))
 }
 
-/// Bit `b` of element `e` lies at row `b`, place `e`.
+/// Bit `b` of element `e` lies in row `b`, at position `e`.
 fn unshuffle(bits: &[u8], element: usize) -> Vec<u8> {
     let elements = bits.len() / element;
     let mut plain = vec![0; bits.len()];

@@ -1,4 +1,4 @@
-//! Who may bring frames, and what becomes of who does not.
+//! Access of clients, and the service's handling of misbehaving ones.
 
 use super::raw::Raw;
 use super::{WAIT, check, config, options, plain, start};
@@ -120,8 +120,8 @@ fn silent_connection_is_closed() {
     service.stop();
 }
 
-/// Promise: a client gives up a service that takes connections and says nothing, stopped perhaps, about as soon as one that is away, and
-/// says so.
+/// Promise: a client gives up a silent service, which accepts connections and may be stopped, about as soon as an
+/// unreachable one, and reports it.
 #[test]
 fn client_gives_up_on_a_silent_service() {
     let stopped = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -134,12 +134,12 @@ fn client_gives_up_on_a_silent_service() {
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("let in"),
     }
-    // Far less than what it waits for a service that it has more patience with.
+    // Far less than the wait with a longer `retry`.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// Promise: a client for which there is no room waits for it, for as long as it would for a service that is away, and
-/// says so; it is let in when there is.
+/// Promise: a client without a free connection waits for one as long as for an unreachable service. If none becomes
+/// free, it reports that; otherwise it connects.
 #[test]
 fn client_waits_for_free_connections() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -173,8 +173,8 @@ fn client_waits_for_free_connections() {
     service.stop();
 }
 
-/// Promise: a whole HELLO has one deadline, so that who says it byte by byte does not hold a connection for as long as
-/// it likes.
+/// Promise: a whole HELLO has one deadline, so that a client that sends it byte by byte cannot hold a connection
+/// indefinitely.
 #[test]
 fn slow_hello_is_closed() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -183,7 +183,7 @@ fn slow_hello_is_closed() {
     let mut dribbler = TcpStream::connect(service.address()).expect("connected");
     let mut ear = Incoming::new(dribbler.try_clone().expect("a handle"));
     let heard = std::thread::spawn(move || ear.from_service());
-    // Longer than any HELLO, and never a whole header's worth at once.
+    // Longer than any HELLO, and never a whole header at once.
     let header = Header { kind: 1, flags: 0, head_bytes: 100_000, body_bytes: 0, checksum: 0, head_crc: 0 }.encode();
     let bytes = header.into_iter().chain(std::iter::repeat_n(1, 100_000));
     let pace = Duration::from_millis(20);
@@ -199,15 +199,15 @@ fn slow_hello_is_closed() {
                 "{refusal}"
             );
         }
-        // Its own bytes may have cut the answer off.
+        // The client's own bytes may have aborted the connection before the answer.
         Err(_) | Ok(None) => {}
         other => panic!("{other:?}"),
     }
     service.stop();
 }
 
-/// Promise: connections of a client end in any order, each by itself or for all: when each has said so, and one for all, the
-/// run is finished.
+/// Promise: the connections of a client end in any order, each for itself or for all. The run is finished when each has
+/// ended, and one of them for all.
 #[test]
 fn connections_end_one_after_the_other() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -221,7 +221,7 @@ fn connections_end_one_after_the_other() {
         let [one, other] = &mut connections;
         one.end(all_first, 0);
         if !all_first {
-            // It brings more, and ends again.
+            // It sends more frames, and ends again.
             one.finished();
             *one = Raw::one_of(&service, &request, None, (0, 2));
             one.frame(&plain(10), None);
@@ -237,8 +237,8 @@ fn connections_end_one_after_the_other() {
     service.stop();
 }
 
-/// Promise: a run does not wait for connections that were announced and never came, nor for a client that has said that it
-/// brings nothing more and is gone.
+/// Promise: a run does not wait for announced connections that never arrive, nor for a client that has announced its
+/// end and disconnected.
 #[test]
 fn finished_client_is_not_waited_for() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -249,13 +249,13 @@ fn finished_client_is_not_waited_for() {
         assert_eq!((ended.how, ended.finished.received), (EndKind::Finished, 1), "{name}: {}", ended.why);
     };
     let soon = |name: &str| StartRequest { absence_s: 0.5, ..start(name) };
-    // The client stands, and waits for the end.
+    // The client stays connected, and waits for the end.
     let mut one = Raw::one_of(&service, &soon("alone"), None, (0, 2));
     one.frame(&plain(0), None);
     one.end(true, 0);
     assert_eq!(one.finished().received, 1);
     ends("alone");
-    // The other source never comes, and the client is gone.
+    // The other source never connects, and the client disconnects.
     let request = StartRequest { sources: 2, ..soon("gone") };
     let mut one = Raw::connect(&service, &request, None);
     one.frame(&plain(0), None);
@@ -265,8 +265,8 @@ fn finished_client_is_not_waited_for() {
     service.stop();
 }
 
-/// Promise: a client that comes back with the start of its run finds it, whatever the start says: a fill value that is no
-/// number, too.
+/// Promise: a client that reconnects with its run's start request finds the run, whatever the request contains,
+/// including a NaN as the fill value.
 #[test]
 fn repeated_start_request_is_idempotent() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Frames in every form that they come in: plain, filtered, several at a time, late, in regions.
+//! Frames in every form of transmission: plain, filtered, several at a time, late, in regions.
 
 use super::common::{self, frames};
 use super::raw::Raw;
@@ -45,8 +45,8 @@ fn frames_of_several_connections_become_one_file() {
     service.stop();
 }
 
-/// Promise: a frame that a connection filters while it comes is what was sent; one that comes damaged is not taken, and may come
-/// again.
+/// Promise: a frame that the receiving thread filters on arrival keeps its content. A frame damaged in transit is not
+/// taken, and may be sent again.
 #[test]
 fn frames_are_filtered_while_they_come() {
     const SIDES: [u64; 2] = [600, 1000];
@@ -84,7 +84,7 @@ fn frames_are_filtered_while_they_come() {
     service.stop();
 }
 
-/// Chunks of several frames that come filtered are written as they are; what comes of them later is put to them.
+/// Chunks of several frames that arrive filtered are written unchanged. Frames of them that arrive later are added.
 #[test]
 fn chunks_of_several_frames_come_filtered() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -107,7 +107,8 @@ fn chunks_of_several_frames_come_filtered() {
         });
         Outgoing { frames, filter: "bslz4".into(), parts: chunks.to_vec(), ..plain(first) }
     };
-    // Whole ones, also out of order; one of which a part comes, and the others plain, before and after it.
+    // Complete chunks, also out of order. Then chunks that arrive in part, with their other frames plain, before and
+    // after the part.
     for first in [4, 0, 12] {
         client.send(chunk_group(first, 4), WAIT).expect("sent");
     }
@@ -116,10 +117,11 @@ fn chunks_of_several_frames_come_filtered() {
     client.send(plain(10), WAIT).expect("sent");
     client.send(chunk_group(16, 3), WAIT).expect("sent");
     client.send(chunk_group(20, 1), WAIT).expect("sent");
-    // The last chunks do not become whole, and are durable none the less.
+    // The last chunks stay incomplete, and are durable all the same.
     client.settle(WAIT).expect("all durable");
     client.send(plain(19), WAIT).expect("sent");
-    // Not from its beginning, not all new, bytes that nobody could put anything to, and such as are not framed.
+    // A chunk that does not begin at its first frame, one with known frames, bytes that cannot be extended, and bytes
+    // without a valid frame.
     let (mut torn, mut cut) = (chunk_group(24, 2), chunk_group(28, 2));
     torn.parts[1][16..36].fill(0xff);
     cut.parts[1].truncate(20);
@@ -141,7 +143,8 @@ fn chunks_of_several_frames_come_filtered() {
     service.stop();
 }
 
-/// Promise: what comes after later frames were published lands, frames and scalars, and frames are marked as late.
+/// Promise: frames and scalars that arrive after later frames were published are stored, and the frames are marked as
+/// late.
 #[test]
 fn late_frames_and_scalars_land_and_frames_are_marked() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -166,7 +169,8 @@ fn late_frames_and_scalars_land_and_frames_are_marked() {
         assert!(std::time::Instant::now() < deadline, "what is durable is published");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // A hole in the middle of what readers have seen, by plain elements, by chunks, and by a message of two frames.
+    // Fills a hole in the middle of published frames, with plain elements, with chunks, and with a message of two
+    // frames.
     let two = Outgoing {
         frames: 2,
         parts: vec![[plain(3), plain(4)].iter().flat_map(|n| n.parts.concat()).collect()],
@@ -188,8 +192,8 @@ fn late_frames_and_scalars_land_and_frames_are_marked() {
     service.stop();
 }
 
-/// Promise: regions of one frame from several sources meet in one dataset; one that does not come reads as the fill value,
-/// and its frame is partial. Each source is told of its own regions only, also by a service that was started again.
+/// Promise: regions of one frame from several sources form one dataset. A missing region reads as the fill value, and
+/// its frame is partial. Each source gets acknowledgements for its own regions only, also from a restarted service.
 #[test]
 fn regions_from_several_sources_meet_in_one_dataset() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -257,8 +261,8 @@ fn regions_from_several_sources_meet_in_one_dataset() {
     }
 }
 
-/// Promise: a chunk of several frames that stays incomplete keeps nobody waiting who waits for all that he brought.
-/// Nothing is written here for having waited long enough: that is looked for with commits alone.
+/// Promise: an incomplete chunk of several frames does not delay a client that waits for all its frames. With this
+/// commit interval, no timer would write the chunk.
 #[test]
 fn incomplete_chunk_does_not_block_the_end() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -273,7 +277,7 @@ fn incomplete_chunk_does_not_block_the_end() {
         let client = Client::connect(written).expect("in");
         (0..5).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
         client.settle(WAIT).expect("written, though frames of the chunk are lacking");
-        // They are put together with it when they come.
+        // These frames are added to the written chunk when they arrive.
         (5..7).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
         let finished = client.finish(WAIT).expect("finished");
         assert_eq!((finished.frames, finished.received, finished.duplicate), (7, 7, 0), "{finished:?}");

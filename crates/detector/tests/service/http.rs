@@ -46,7 +46,7 @@ fn runs_are_controlled_over_http() {
         let after = seen["latest_durable"].as_u64().expect("a frame");
         seen = get(&format!("/runs/steered/latest?wait_s=20&after={after}")).expect("watched");
     }
-    // Frames become durable in the order in which they are written, which is not that of their numbers.
+    // Frames become durable in the order of their writes, which differs from that of their numbers.
     let begun = std::time::Instant::now();
     while get("/runs").expect("listed")["runs"][0]["durable"] != 7 {
         assert!(begun.elapsed() < WAIT, "not all are durable");
@@ -62,14 +62,14 @@ fn runs_are_controlled_over_http() {
     service.stop();
 }
 
-/// The keys that such an object may have, which it names where there is another one.
+/// The valid keys of such an object, which the error for an unknown key lists.
 fn taken<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> BTreeSet<String> {
     let refused = serde_json::from_value::<T>(json!({"?": 0})).expect_err("refused").to_string();
     let (_, expected) = refused.split_once("expected").expect("what is known");
     expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Every path of the description is served, and says what it says; of what may be asked for, every key is described.
+/// Every path of the OpenAPI document is served and answers as described. Every key of the requests is described.
 #[test]
 fn served_openapi_document_is_accurate() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -116,7 +116,7 @@ fn served_openapi_document_is_accurate() {
     service.stop();
 }
 
-/// Promise: a service loads no library but from the directory that it was given for that, whoever asks it for a run.
+/// Promise: a service loads libraries only from its configured directory, whichever client requests it.
 #[test]
 fn filters_are_loaded_from_one_directory_alone() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -151,7 +151,7 @@ fn filters_are_loaded_from_one_directory_alone() {
     service.stop();
 }
 
-/// The status and the body of what HTTP answers to these bytes.
+/// The status and the body of the HTTP response to `request`.
 pub fn exchange(service: &Service, request: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(service.http().expect("HTTP")).expect("connected");
     socket.set_read_timeout(Some(WAIT)).expect("set");
@@ -162,7 +162,7 @@ pub fn exchange(service: &Service, request: &str) -> (u16, String) {
     (head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"), body.to_owned())
 }
 
-/// A body that is too large is refused by what is said of it, before it comes, and at the latest where it becomes so.
+/// An oversized body is refused by its declared length before it arrives, or at the latest when it exceeds the limit.
 #[test]
 fn oversized_bodies_are_refused_immediately() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -177,7 +177,7 @@ fn oversized_bodies_are_refused_immediately() {
     service.stop();
 }
 
-/// What cannot name a run is refused as such, by HTTP and over the stream, and not looked for.
+/// An invalid run name is refused as invalid, over HTTP and over the stream, without a lookup.
 #[test]
 fn invalid_names_are_refused_with_advice() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -190,14 +190,14 @@ fn invalid_names_are_refused_with_advice() {
             ("POST", format!("/runs/{name}/stop")),
             ("GET", format!("/runs/{name}")),
         ] {
-            // Without a name all runs are meant.
+            // Without a name the path means all runs.
             if name.is_empty() && path == "/runs/" {
                 continue;
             }
             let asked =
                 format!("{verb} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             let (status, text) = exchange(&service, &asked);
-            // A verb too many is another mistake.
+            // An extra path segment is another error.
             let verb_alone = name == "a/b" && !path.ends_with("stop") && !path.ends_with("latest");
             if verb_alone {
                 assert_eq!(status, 405, "{path}: {text}");
@@ -225,7 +225,7 @@ fn invalid_names_are_refused_with_advice() {
     service.stop();
 }
 
-/// Promise: who sends half a request, of whatever kind, and however many do, keeps nobody else waiting.
+/// Promise: any number of clients that send half a request of any kind delay no other client.
 #[test]
 fn partial_requests_block_nobody() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -241,7 +241,7 @@ fn partial_requests_block_nobody() {
         let mut unauthenticated = Vec::new();
         for half in halves.iter().cycle().take(400) {
             let mut socket = TcpStream::connect(service.http().expect("HTTP")).expect("connected");
-            // It may have had to make way already.
+            // The service may have evicted it already.
             let _ = socket.write_all(half.as_bytes());
             unauthenticated.push(socket);
         }

@@ -1,4 +1,4 @@
-//! Frames that are damaged, do not fit, or find no room.
+//! Frames that are damaged, do not fit, or find no space in the queue.
 
 use super::common::frames;
 use super::http::exchange;
@@ -14,7 +14,7 @@ use varve_detector::service::{Config, EndKind, Joining, Service, StartRequest, W
 use varve_detector::stream::{Ack, FromService, NoticeCode};
 use varve_detector::writer::Settings;
 
-/// For what takes a commit: far less than what clients wait for otherwise.
+/// Deadline for operations that need one commit: far less than the usual wait of clients.
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
@@ -34,7 +34,7 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
     assert_eq!(raw.notice(), (NoticeCode::Refused, 3));
     raw.frame(&plain(1 << 40), None);
     assert_eq!(raw.notice(), (NoticeCode::Refused, 1 << 40));
-    // -1, read as unsigned, is no breach of the protocol.
+    // -1, read as unsigned, is not a protocol error.
     raw.frame(&Outgoing { number: u64::MAX, ..plain(5) }, None);
     assert_eq!(raw.notice(), (NoticeCode::Refused, u64::MAX));
     raw.frame(&plain(4), None);
@@ -42,7 +42,7 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
     assert_eq!((finished.frames, finished.received, finished.duplicate), (5, 3, 1), "{finished:?}");
     assert_eq!((finished.damaged, finished.missing, finished.dropped), (1, 1, 2), "{finished:?}");
     check(directory.path(), "bad", &[0, 2, 4], true);
-    // How it ended stays to be seen, with the same counts everywhere.
+    // The result of the run stays visible, with the same counts everywhere.
     let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
     let listed = control.get("/runs", WAIT).expect("listed")["runs"][0].clone();
     assert_eq!(
@@ -61,8 +61,8 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
     service.stop();
 }
 
-/// Promise: a frame that came before and comes again is acknowledged again as far as the first has come, also where it was
-/// damaged on its way meanwhile: who brings it need not remember what it was told before.
+/// Promise: a frame that is sent again is acknowledged again, up to the level of the first copy, also if the second
+/// copy was damaged in transit in between. Its sender need not remember earlier acknowledgements.
 #[test]
 fn repeated_frame_is_acknowledged_again() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -83,7 +83,7 @@ fn repeated_frame_is_acknowledged_again() {
     service.stop();
 }
 
-/// Promise: a client that brings frames which are durable already, as it has heard, need not wait for the run's end.
+/// Promise: a client that sends frames which it knows to be durable already need not wait for the run's end.
 #[test]
 fn client_confirms_frames_durable_before_it_sent_them() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -98,8 +98,8 @@ fn client_confirms_frames_durable_before_it_sent_them() {
     service.stop();
 }
 
-/// Promise: frames that others have brought to the run are not taken again by a process that joined it, whole chunks of
-/// them neither, and are acknowledged to who brings them there.
+/// Promise: a joined process does not take frames again that others have sent to the run, whole chunks of them
+/// included. It acknowledges them to their sender.
 #[test]
 fn frames_sent_twice_are_acknowledged_by_a_writer_share() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -152,8 +152,8 @@ fn frames_sent_twice_are_acknowledged_by_a_writer_share() {
     service.stop();
 }
 
-/// Promise: a frame that came damaged and comes again, whole, before any higher one, is not late, whatever was committed
-/// meanwhile.
+/// Promise: a frame that arrived damaged and is sent again intact, before any higher one, is not late, whatever was
+/// committed in between.
 #[test]
 fn resent_damaged_frame_is_not_late() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -175,7 +175,7 @@ fn resent_damaged_frame_is_not_late() {
     service.stop();
 }
 
-/// Promise: what the detector cannot wait for is dropped, counted, and said.
+/// Promise: frames that the detector cannot wait for are dropped, counted, and reported.
 #[test]
 fn frames_without_queue_space_are_dropped_and_counted() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -197,7 +197,8 @@ fn frames_without_queue_space_are_dropped_and_counted() {
     service.stop();
 }
 
-/// Promise: a run whose file something cuts fails at once and says so, and does not go on over what was lost.
+/// Promise: a run whose file is truncated by another process fails at once with that error, and does not write past the
+/// loss.
 #[test]
 fn run_fails_if_its_file_is_truncated() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -212,8 +213,8 @@ fn run_fails_if_its_file_is_truncated() {
     service.stop();
 }
 
-/// Promise: a run whose file is taken away fails at once and says so; what has its name since is not touched, and the file,
-/// put back, is recovered with all its frames.
+/// Promise: a run whose file is removed fails at once with that error. A new file of that name is not touched. The
+/// original file, put back, is recovered with all its frames.
 #[test]
 fn run_fails_if_its_file_is_removed() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -249,7 +250,8 @@ fn run_fails_if_its_file_is_removed() {
     service.stop();
 }
 
-/// Promise: a message that says it brings more frames than share a chunk is refused by itself, for what it says alone.
+/// Promise: a message that announces more frames than share a chunk is refused by its announcement alone, and nothing
+/// else is.
 #[test]
 fn too_many_frames_for_a_chunk_group_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");

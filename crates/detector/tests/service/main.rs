@@ -1,5 +1,5 @@
-//! The service over TCP, with the client of this crate and with bytes by hand: what clients can do to it and to each
-//! other, and what becomes of their frames.
+//! The service over TCP, with the client of this crate and with handwritten bytes: the effects of clients on the
+//! service and on each other, and the fate of their frames.
 
 mod clients;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! A client by hand.
+//! A client with handwritten messages.
 
 use super::{SIDE, WAIT};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use varve_detector::stream::{
     BodyChecksum, FrameHead, FromService, NoticeCode, StreamHello, StreamRole, ToService, VERSION, level_bit,
 };
 
-/// Bytes by hand.
+/// A connection with handwritten messages.
 pub struct Raw {
     socket: TcpStream,
     incoming: Incoming,
@@ -22,7 +22,7 @@ impl Raw {
         Raw::one_of(service, start, patience, (0, 1))
     }
 
-    /// Connection `number` of so many.
+    /// Connection `number` of several.
     pub fn one_of(
         service: &Service,
         start: &StartRequest,
@@ -57,7 +57,7 @@ impl Raw {
         self.say_frame(out, sum, false);
     }
 
-    /// A frame that was sent before.
+    /// Sends a frame again.
     pub fn frame_again(&mut self, out: &Outgoing) {
         self.say_frame(out, None, true);
     }
@@ -76,7 +76,7 @@ impl Raw {
         send_to_service(&mut self.socket, &ToService::Frame { head, again }, &[&out.parts[0]], sum).expect("said");
     }
 
-    /// The chunks of so many frames, which share them.
+    /// Sends the chunks of `frames` frames that share them.
     pub fn chunk_group(&mut self, number: u64, frames: u32, chunks: &[Vec<u8>]) {
         let head = FrameHead {
             number,

@@ -1,4 +1,4 @@
-//! Runs outlive the service, and their ends are kept.
+//! Runs survive the service, and their results are kept.
 
 use super::{SIDE, WAIT, check, config, options, plain, start};
 use rustix::fs::FlockOperation;
@@ -31,7 +31,7 @@ fn run_resumes_after_service_restart() {
     service.stop();
 }
 
-/// Ten frames of a run are durable, and its service and client are gone.
+/// Makes a run with ten durable frames, and ends its service and client.
 fn leave_a_run(directory: &Path, name: &str) {
     let service = Service::start(config(directory)).expect("a service");
     let client = Client::connect(options(&service, &start(name))).expect("in");
@@ -40,8 +40,8 @@ fn leave_a_run(directory: &Path, name: &str) {
     service.stop();
 }
 
-/// Promise: a run whose file is away while the service starts keeps its journal, is said to wait, and goes on with all its
-/// frames once the file is back, also while the service is there.
+/// Promise: a run whose file is missing at the start of the service keeps its journal and is reported as waiting. It
+/// continues with all its frames once the file is back, also without a restart.
 #[test]
 fn run_waits_for_its_missing_file() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -68,7 +68,7 @@ fn run_waits_for_its_missing_file() {
     service.stop();
 }
 
-/// Promise: a run that was recovered while no service was there, and its file moved away, is over: none is begun in its place.
+/// Promise: a run that was recovered without a service, and its file moved away, has ended: no new run takes its place.
 #[test]
 fn recovered_and_moved_run_has_ended() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -83,8 +83,9 @@ fn recovered_and_moved_run_has_ended() {
     }
 }
 
-/// Promise: a run whose file is finished, though its record does not say so, has ended: who comes to it hears that, and its
-/// status stays. So it is where the service was killed between both, or the file was recovered meanwhile.
+/// Promise: a run whose file is finished, although its record does not say so, has ended. A client that connects to it
+/// gets that reply, and its status stays. This happens if the service was killed between the two, or the file was
+/// recovered in the meantime.
 #[test]
 fn a_run_whose_file_is_finished_has_ended() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -102,7 +103,7 @@ fn a_run_whose_file_is_finished_has_ended() {
     }
 }
 
-/// Promise: a run that cannot be taken up can be given up; recovery makes its file whole when the cause is gone.
+/// Promise: a run that cannot be resumed can be aborted. Recovery completes its file when the cause is gone.
 #[test]
 fn waiting_run_can_be_aborted() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -126,8 +127,7 @@ fn waiting_run_can_be_aborted() {
     assert_eq!(recovered.counts.received, 10, "{recovered:?}");
 }
 
-/// Promise: who comes to a run that was given up hears how it ended, whichever source it brings, also by a service that was
-/// started again.
+/// Promise: a client that connects to an aborted run gets its result, for any source, also from a restarted service.
 #[test]
 fn every_source_is_notified_of_an_aborted_run() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -154,7 +154,7 @@ fn every_source_is_notified_of_an_aborted_run() {
     service.shared().end(&run, EndKind::Finished);
     assert_eq!(run.ended_as().expect("given up").others.len(), 1, "the other source's frames");
     service.stop();
-    // A service of before noted those of the first source alone.
+    // An older service recorded only the frames of the first source.
     let mut noted: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).expect("read")).expect("JSON");
     for of_before in [false, true] {
         if of_before {
@@ -181,7 +181,8 @@ fn every_source_is_notified_of_an_aborted_run() {
     }
 }
 
-/// Promise: a run whose clients do not come back after the service was started again is finished with what it has.
+/// Promise: if the clients of a run do not return after a restart of the service, the run is finished with the frames
+/// it has.
 #[test]
 fn absent_clients_are_waited_for_up_to_the_runs_limit() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -190,7 +191,7 @@ fn absent_clients_are_waited_for_up_to_the_runs_limit() {
     let client = Client::connect(options(&service, &request)).expect("in");
     (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
-    // One that has brought nothing yet, and a run for whose clients somebody else has asked.
+    // A run whose client has not sent anything yet, and a run requested by another process.
     let early = StartRequest { absence_s: 1.0, ..start("early") };
     let idle = Client::connect(options(&service, &early)).expect("in");
     service.shared().begin(StartRequest { absence_s: 1.0, ..start("asked") }).expect("begun");
@@ -206,8 +207,8 @@ fn absent_clients_are_waited_for_up_to_the_runs_limit() {
     service.stop();
 }
 
-/// Promise: a process that joined a run comes back to the service that keeps it, each time that one is started again, also
-/// while it has nothing to tell: the end of the run reaches it.
+/// Promise: a joined process reconnects to the service that owns the run after each restart, also while it has nothing
+/// to report. It learns of the run's end.
 #[test]
 fn idle_writer_share_reconnects() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -250,7 +251,7 @@ fn idle_writer_share_reconnects() {
     service.stop();
 }
 
-/// Promise: a run is begun once; who asks for an ended one again is told what to do, and its own client hears its end.
+/// Promise: a run starts once. A second request for an ended run gets advice, and the run's own client gets its result.
 #[test]
 fn ended_run_cannot_restart_and_keeps_its_counts() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -270,7 +271,7 @@ fn ended_run_cannot_restart_and_keeps_its_counts() {
     let check = |service: &Service| {
         let (code, text) = refused(service, &request);
         assert!(code == "ended" && text.contains("once.h5 is there; give another name"), "{code} {text}");
-        // Nor is another one begun under its name, which would take the place of its status.
+        // Another run under this name is refused too, because it would replace the first one's status.
         let mut other = StartRequest { file: "other.h5".into(), ..request.clone() };
         other.description.fill = Some(Fill::Whole(1));
         assert_eq!(refused(service, &other).0, "ended");
@@ -292,7 +293,7 @@ fn ended_run_cannot_restart_and_keeps_its_counts() {
     service.stop();
     let service = Service::start(config(directory.path())).expect("a service");
     check(&service);
-    // Its file moved away, the same may be recorded again.
+    // After its file is moved away, the same run may be recorded again.
     std::fs::rename(directory.path().join("once.h5"), directory.path().join("kept.h5")).expect("moved");
     let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
     let started = control.post("/runs", Some(serde_json::to_value(&request).expect("JSON")), WAIT).expect("started");
@@ -300,7 +301,7 @@ fn ended_run_cannot_restart_and_keeps_its_counts() {
     service.stop();
 }
 
-/// Promise: a directory has one service; a second one is refused, whatever becomes of the first its runs are not touched.
+/// Promise: a directory has one service. A second one is refused and never touches the runs of the first.
 #[test]
 fn a_directory_has_one_service() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -318,7 +319,7 @@ fn a_directory_has_one_service() {
     Service::start(config(directory.path())).expect("the next one").stop();
 }
 
-/// Promise: who brings frames while a run is aborted hears that it was, at whatever moment of its end.
+/// Promise: a client that sends frames while its run is aborted gets that error, at any stage of the run's end.
 #[test]
 fn sender_is_notified_of_an_aborted_run() {
     let directory = tempfile::tempdir().expect("a directory");

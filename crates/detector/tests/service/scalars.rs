@@ -16,7 +16,7 @@ use varve_detector::stream::scalars::ScalarRow;
 use varve_detector::stream::{BodyChecksum, FinishedHead, FromService, NoticeCode, StreamWelcome, ToService};
 use varve_detector::writer::Settings;
 
-/// Texts and integers of 64 bits come as they were sent, values that say nothing leave what came before.
+/// Texts and integers of 64 bits arrive unchanged. Empty values keep the earlier ones.
 #[test]
 fn scalars_of_every_kind_arrive_unchanged() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -27,7 +27,7 @@ fn scalars_of_every_kind_arrive_unchanged() {
         ("steps", ScalarKind::Integer),
         ("pulse", ScalarKind::Unsigned),
         ("sample", ScalarKind::Text(8)),
-        // A column may be of another kind that holds its values.
+        // A column may have another kind that can hold its values.
         ("wide", ScalarKind::Float),
     ] {
         request.description.scalars.push(ScalarColumn { name: name.into(), kind });
@@ -52,7 +52,7 @@ fn scalars_of_every_kind_arrive_unchanged() {
     send(vec![(39, vec![None, None, None, None, None])]).expect("sent");
     let mixed = send(vec![(0, of(0)), (1, vec![Some(1_i64.into()), None, None, None, None])]).expect_err("two kinds");
     assert!(mixed.to_string().contains("`energy` of frame 1"), "{mixed}");
-    // What the run's column does not hold is refused by name, and the client goes on.
+    // A value that the run's column cannot hold is refused by name, and the client continues.
     send(vec![(5, vec![None, None, None, Some("nine bytes".into()), None])]).expect("sent");
     send(vec![(6, vec![None, None, Some(7_u64.into()), None, None]), (6, of(6))]).expect("sent");
     client.settle(WAIT).expect("all durable");
@@ -77,12 +77,12 @@ fn energies(numbers: std::ops::Range<u64>) -> Scalars {
     Scalars { names: vec!["energy".into()], rows: rows.collect() }
 }
 
-/// Promise: scalars go out again where their connection broke, as frames do.
+/// Promise: scalars are sent again after a broken connection, as frames are.
 #[test]
 fn scalars_outlive_broken_connections() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
-    // Within a HELLO and a WELCOME, within a message of scalars, within one of frames.
+    // The cuts fall within a HELLO and a WELCOME, within a message of scalars, and within one of frames.
     for (number, (budget, connections)) in [(700, 1), (5_003, 1), (50_021, 2)].into_iter().enumerate() {
         let request = start(&format!("cut-{number}"));
         let cutter = Cutter::new(service.address(), budget, 6);
@@ -105,7 +105,8 @@ fn scalars_outlive_broken_connections() {
     service.stop();
 }
 
-/// Promise: once a client has settled, its scalars are in the journal, which outlives the service, without any frame.
+/// Promise: once a client has settled, its scalars are in the journal, which survives the service, even without any
+/// frame.
 #[test]
 fn confirmed_scalars_survive_service_restart() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -125,8 +126,8 @@ fn confirmed_scalars_survive_service_restart() {
     service.stop();
 }
 
-/// Promise: scalars of frames after the last one that came are kept; those frames are missing. Of a run that was given up, and
-/// of one that is recovered, too.
+/// Promise: scalars of frames after the last received one are kept, and those frames are missing. This also holds for
+/// an aborted run, and for a recovered one.
 #[test]
 fn scalars_of_missing_frames_are_kept() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -160,7 +161,7 @@ fn scalars_of_missing_frames_are_kept() {
     service.stop();
 }
 
-/// Promise: scalars whose bytes were changed on the way go out again.
+/// Promise: scalars whose bytes were changed in transit are sent again.
 #[test]
 fn damaged_scalars_are_sent_again() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,4 +1,4 @@
-//! Who is let in: names of the host, tokens, and TLS.
+//! Access control: names of the host, tokens, and TLS.
 
 use super::{WAIT, config, options, start};
 use std::io::{Read, Write};
@@ -31,7 +31,7 @@ fn protected(directory: &Path, protection: Protection) -> Service {
     Service::start(config).expect("a service")
 }
 
-/// The status of the answer to these headers, and its body.
+/// The status of the response to a request with these headers, and its body.
 fn asked(address: SocketAddr, line: &str, headers: &[&str]) -> (u16, String) {
     let mut socket = TcpStream::connect(address).expect("connected");
     socket.set_read_timeout(Some(WAIT)).expect("set");
@@ -43,7 +43,7 @@ fn asked(address: SocketAddr, line: &str, headers: &[&str]) -> (u16, String) {
     (status, answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned()))
 }
 
-/// A page of another site reads nothing through the browser of this host, whatever name it has made lead here.
+/// A page of another site cannot read anything through a browser on this host, whatever name it resolves to this host.
 #[test]
 fn every_request_must_name_this_host() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -95,7 +95,7 @@ fn every_request_must_give_the_token() {
     service.stop();
 }
 
-/// Programs of the user who runs the service need no token, and each start makes the one before useless.
+/// Programs of the user who runs the service need no token. Each start invalidates the token of the one before.
 #[test]
 fn a_published_token_is_used_without_being_given() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -109,7 +109,7 @@ fn a_published_token_is_used_without_being_given() {
     let (listen, http) = (service.address(), service.http());
     service.stop();
     assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
-    // The client that was there before finds the new one when it connects again.
+    // A client of the earlier service finds the new token when it reconnects.
     let again =
         Config { listen, http, token: Some(token::random()), protection: publish(), ..config(directory.path()) };
     let service = Service::start(again).expect("a service");
@@ -161,7 +161,7 @@ fn a_full_service_says_so_over_tls() {
     service.stop();
 }
 
-/// Neither side goes on in clear, or with one whom nobody vouches for.
+/// Neither side falls back to plain text, or accepts a peer without a trusted certificate.
 #[test]
 fn tls_is_never_left_out() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -178,10 +178,10 @@ fn tls_is_never_left_out() {
         Err(ControlError::Unreachable { why, .. }) => why,
         other => panic!("{other:?}"),
     };
-    // In clear to a service with TLS.
+    // Plain text to a service with TLS.
     unreachable(control(None, at.to_string()).get("/runs", WAIT));
     assert!(matches!(Client::connect(client(None)), Err(ClientError::Unreachable { .. })));
-    // A certificate of another authority, and for another name.
+    // A certificate of another authority, and one for another name.
     let why = unreachable(control(trusting("stranger.pem"), at.to_string()).get("/runs", WAIT));
     assert!(why.contains("is not trusted") && why.contains("--tls-ca"), "{why}");
     match Client::connect(client(trusting("stranger.pem"))) {
@@ -191,7 +191,7 @@ fn tls_is_never_left_out() {
     let why = unreachable(control(trusting("authority.pem"), format!("127.0.0.2:{}", at.port())).get("/runs", WAIT));
     assert!(why.contains("refused") || why.contains("is not trusted"), "{why}");
     service.stop();
-    // TLS to a service in clear.
+    // TLS to a service without TLS.
     let service = protected(directory.path(), Protection::default());
     let at = service.http().expect("HTTP").to_string();
     let why = unreachable(control(trusting("authority.pem"), at).get("/runs", WAIT));
@@ -215,7 +215,7 @@ fn a_silent_tls_peer_is_let_go() {
     let mut unauthenticated = TcpStream::connect(service.address()).expect("connected");
     unauthenticated.set_read_timeout(Some(WAIT)).expect("set");
     let mut printed = Vec::new();
-    // Its end may be a reset.
+    // The connection may end with a reset.
     let _ = unauthenticated.read_to_end(&mut printed);
     assert!(printed.is_empty(), "{printed:?}");
     service.stop();

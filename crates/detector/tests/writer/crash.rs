@@ -1,4 +1,4 @@
-//! What is left of a run whose writer has died.
+//! Recovery of a run whose writer has died.
 
 use super::common::{self, frames};
 use super::full_disk::SmallStore;
@@ -15,8 +15,7 @@ use varve_detector::journal::{self, ChunkEntry, ChunkGroupEntry, FrameEntry, Jou
 use varve_detector::recover::recover;
 use varve_detector::writer::{Settings, Writer};
 
-/// What was written is taken up again where its writer left it: parts of chunk groups, scalars, columns that were
-/// added.
+/// A resumed run continues where its writer stopped: with parts of chunk groups, scalars, and added columns.
 #[test]
 fn resumed_run_keeps_parts_and_columns() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -69,7 +68,7 @@ fn resumed_run_keeps_parts_and_columns() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 
-/// Promise: what is left of a service that was killed while it took a run up goes with the run's journal.
+/// Promise: leftovers of a service that was killed while it resumed a run are removed with the run's journal.
 #[test]
 fn second_recovery_does_not_change_the_file() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -82,7 +81,7 @@ fn second_recovery_does_not_change_the_file() {
     assert_eq!(left.collect::<Vec<_>>(), [path]);
 }
 
-/// A chunk that a loss of power took, though the journal names it: its frame is marked damaged and reads as nothing.
+/// A loss of power destroyed a chunk that the journal names. Its frame is marked damaged and reads as the fill value.
 #[test]
 fn unsynced_chunk_is_found_damaged() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -107,7 +106,7 @@ fn unsynced_chunk_is_found_damaged() {
     while count < 4 {
         count += written.recv_timeout(WAIT).expect("all are written");
     }
-    // What a crash leaves at this moment; the copies are ours to damage.
+    // The state that a crash would leave now. The test may damage the copies.
     let crashed = directory.path().join("crashed.h5");
     common::printed(Command::new("cp").arg("--sparse=always").arg(&path).arg(&crashed));
     let journal = std::fs::read(directory.path().join("run.h5.journal")).expect("the journal");
@@ -129,7 +128,7 @@ fn unsynced_chunk_is_found_damaged() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// Promise: what a sync could not write is found damaged, though it can still be read from the kernel's memory.
+/// Promise: a chunk that a sync could not write is found damaged, although the page cache still has it.
 #[test]
 fn chunk_only_in_page_cache_is_found_damaged() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -152,7 +151,7 @@ fn chunk_only_in_page_cache_is_found_damaged() {
         std::fs::File::open(small.join(name)).and_then(|file| file.sync_all()).expect("synced");
     }
     writer.finish().expect("finished");
-    // Below the file system, which does not know of it.
+    // Overwrites the data below the file system, which does not notice.
     let (mut store, frame) = (std::fs::read(&image).expect("read"), frames::frame(2, 64 * 64));
     let at = store.windows(1024).position(|bytes| *bytes == frame[2048..3072]).expect("the frame");
     store[at..at + 1024].fill(0);
@@ -164,8 +163,8 @@ fn chunk_only_in_page_cache_is_found_damaged() {
     assert_eq!((recovered.counts.received, recovered.counts.damaged), (3, 1));
 }
 
-/// Scalars are in the journal, which outlives the process, when frames that came after them are called written, and when
-/// they are asked for.
+/// Scalars are in the journal, which survives the process, before later frames are acknowledged as written, and on
+/// request.
 #[test]
 fn scalars_outlive_the_process_with_their_frames() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -200,8 +199,8 @@ fn scalars_outlive_the_process_with_their_frames() {
     writer.finish().expect("a run finished");
 }
 
-/// A run that goes on takes up where it was left: the length that its file had grown to ahead becomes no hole within it,
-/// but what others were granted is left to them.
+/// A resumed run continues at its last write: the length by which the file had grown in advance does not become a hole
+/// within it. Extents granted to others stay theirs.
 #[test]
 fn resumed_run_leaves_no_hole() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -229,8 +228,9 @@ fn resumed_run_leaves_no_hole() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// Promise: frames that an earlier program took and of which no index can tell are damaged, and keep nothing else from being
-/// recovered, or the run from going on; nor do those that lie far from all others, which are there.
+/// Promise: frames that an earlier program accepted but no index can hold are damaged. They prevent neither the
+/// recovery of other frames nor the resumption of the run. The same holds for frames far from all others, which are
+/// present.
 #[test]
 fn frames_beyond_every_index_are_damaged() {
     const FIRST: u64 = 4096;

@@ -1,4 +1,4 @@
-//! Journals that were damaged: what they have lost is found otherwise, or said.
+//! Damaged journals: lost records are restored from other sources, or reported.
 
 use super::common::{self, frames};
 use super::{WAIT, quiet, settings};
@@ -28,7 +28,7 @@ fn give(writer: &Writer, number: u64) {
     writer.submit(frame, WAIT).expect("a frame taken");
 }
 
-/// A file all of whose frames and scalars are in its index, beside the journal that it had until then, which is answered.
+/// Makes a file with all its frames and scalars in its index; returns the journal that it had until then.
 fn run(path: &Path, description: DatasetSpec) -> Vec<u8> {
     let writer = Writer::create(path, description, settings(), quiet()).expect("a run started");
     for number in 0..FRAMES {
@@ -53,7 +53,7 @@ fn run(path: &Path, description: DatasetSpec) -> Vec<u8> {
     journal
 }
 
-/// Where in a journal the record of a frame begins, and its length.
+/// The offset of a frame's record in a journal, and its length.
 fn record_of(journal: &[u8], frame: u64) -> (usize, usize) {
     let contents = journal::decode(journal).expect("a journal");
     let tells = |entry: &&JournalEntry| matches!(entry, JournalEntry::ChunkGroup(chunk_group) if chunk_group.chunk_group == frame);
@@ -62,7 +62,7 @@ fn record_of(journal: &[u8], frame: u64) -> (usize, usize) {
     (journal.windows(record.len()).position(|window| *window == record[..]).expect("the record"), record.len())
 }
 
-/// Every kind of index, and every structure.
+/// Every kind of index, and every file structure.
 fn shapes() -> [(&'static str, DatasetSpec); 7] {
     let with = |change: &dyn Fn(&mut DatasetSpec)| {
         let mut description = description();
@@ -98,8 +98,8 @@ fn shapes() -> [(&'static str, DatasetSpec); 7] {
     ]
 }
 
-/// A journal of which only the head is left costs nothing that is committed, however the file finds its chunks; one that is
-/// whole has all that the file has.
+/// If only the head of a journal is left, no committed frame is lost, whatever index the file has. A complete journal
+/// has everything in the file.
 #[test]
 fn every_index_is_read() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -130,13 +130,13 @@ fn every_index_is_read() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
 }
 
-/// Promise: of a file that was cut under its writer, and is long again by what that wrote since, only those frames are
-/// received that are there.
+/// Promise: if a file was truncated under its writer and has grown again by later writes, only the frames that are
+/// present count as received.
 #[test]
 fn truncated_frames_stay_damaged_after_regrowth() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut files = 0;
-    // The last ones differ in their structure alone.
+    // The last ones differ only in their structure.
     for (name, description) in shapes().into_iter().take(5) {
         for (kept, far) in [(true, 0), (true, 70 << 20), (false, 70 << 20)] {
             let path = directory.path().join(format!("{name}-{kept}-{far}.h5"));
@@ -165,7 +165,7 @@ fn truncated_frames_stay_damaged_after_regrowth() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
 }
 
-/// The same of what lies far below the file's end, where holes alone tell.
+/// The same for frames far below the file's end, where only holes show the loss.
 #[test]
 fn frames_in_a_hole_are_damaged() {
     const SIDE: u64 = 2048;
@@ -206,7 +206,7 @@ fn kept(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// The ways in which a journal loses records.
+/// The ways in which a journal can lose records.
 fn damages(journal: &[u8]) -> [(&'static str, Vec<u8>); 5] {
     let (at, length) = record_of(journal, 10);
     let (first, last) = (record_of(journal, 3).0, record_of(journal, 25).0);
@@ -227,8 +227,8 @@ fn damages(journal: &[u8]) -> [(&'static str, Vec<u8>); 5] {
     ]
 }
 
-/// Frames and scalars that the file's own index has are never lost with the journal, whatever of it is, and whether the
-/// run is recovered or goes on.
+/// Frames and scalars in the file's own index are never lost with the journal, whatever is left of it, and whether the
+/// run is recovered or resumed.
 #[test]
 fn committed_frames_survive_journal_loss() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -257,7 +257,7 @@ fn committed_frames_survive_journal_loss() {
             assert_eq!(std::fs::read(kept(&copy)).expect("the journal is kept"), bytes, "{name}");
             assert!(!journal::path_beside(&copy).exists());
             let more = if goes_on { vec![FRAMES] } else { Vec::new() };
-            // The one that came later brought no scalars.
+            // The later frame has no scalars.
             let scalars: &[&str] = if goes_on { &[] } else { &["declared", "added"] };
             tell(&copy, &[all.clone(), more].concat(), scalars, &[]);
             files += 1;
@@ -266,8 +266,8 @@ fn committed_frames_survive_journal_loss() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
 }
 
-/// Where the journal's end is gone, nobody says how much is lost, and nothing of the file is: with a whole copy of the journal
-/// all is there again.
+/// If the end of the journal is gone, the amount of the loss is unknown, and nothing of the file is lost. With a
+/// complete copy of the journal, recovery restores everything.
 #[test]
 fn journal_restores_frames_of_a_lost_file_end() {
     let packed = DatasetSpec { fill: Some(0.0.into()), ..description() };
@@ -309,7 +309,7 @@ fn lose_the_end(description: &DatasetSpec) {
     }
     let journal = std::fs::read(journal::path_beside(&path)).expect("the journal");
     writer.finish().expect("finished");
-    // As it was after the first commit of frames, which is never overwritten, with the chunks that came later.
+    // The state after the first commit of frames, which is never overwritten, with the later chunks.
     let file = std::fs::File::options().write(true).open(&path).expect("the file");
     file.write_all_at(&first, 0).expect("set back");
     let beside = journal::path_beside(&path);
@@ -327,7 +327,7 @@ fn lose_the_end(description: &DatasetSpec) {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// A file whose run was killed before its first commit, beside such a journal.
+/// Recovers a file whose run was killed before its first commit, with `journal` beside it.
 fn uncommitted(from: &Path, to: &Path, journal: &[u8]) -> Recovered {
     std::fs::copy(from, to).expect("copied");
     let file = std::fs::File::options().write(true).open(to).expect("the copy");
@@ -336,8 +336,8 @@ fn uncommitted(from: &Path, to: &Path, journal: &[u8]) -> Recovered {
     recover(to).expect("recovered")
 }
 
-/// Of frames that nothing but a damaged record tells of, those are there that the file bears out, those are called damaged
-/// that can be named, and of the others it is said where they were lost and how many they are at most.
+/// For frames recorded only in a damaged record: a frame that the file confirms is received, and a frame with a known
+/// number is damaged. For the others, recovery reports the location of the loss and the maximum number of frames.
 #[test]
 fn frames_of_a_damaged_record_are_verified_or_reported() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -350,20 +350,20 @@ fn frames_of_a_damaged_record_are_verified_or_reported() {
         bytes[at] ^= 0x10;
         bytes
     };
-    // The writer's epoch is wrong: nothing that matters.
+    // The writer's epoch is wrong, which does not matter.
     let copy = directory.path().join("borne-out.h5");
     let recovered = uncommitted(&path, &copy, &turned(at + 6));
     assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (0, 0, 1), "{recovered:?}");
     assert_eq!((recovered.journal_damage.places, recovered.journal_damage.frames_max), (1, 0), "{recovered:?}");
     tell(&copy, &but(&[]), &["declared"], &[10]);
-    // The chunk's checksum is wrong: it could be any chunk.
+    // The chunk's checksum is wrong, so it could be any chunk.
     let copy = directory.path().join("named.h5");
     let recovered = uncommitted(&path, &copy, &turned(at + length - 12));
     assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (0, 1, 0), "{recovered:?}");
     assert_eq!((recovered.journal_damage.first, recovered.journal_damage.bytes), (at as u64, length as u64));
     assert_eq!(recovered.journal_damage.frames_max, 1);
     tell(&copy, &but(&[10]), &["declared"], &[]);
-    // Which frame it was cannot be read.
+    // The number of the frame cannot be read.
     let copy = directory.path().join("lost.h5");
     let recovered = uncommitted(&path, &copy, &turned(at + 5));
     assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (1, 0, 0), "{recovered:?}");
@@ -372,8 +372,8 @@ fn frames_of_a_damaged_record_are_verified_or_reported() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
 }
 
-/// Promise: a frame that is believed though its record is damaged stays what it is, also where it lies behind all that other records tell
-/// of: what a recovery or a run that goes on writes comes behind it.
+/// Promise: a frame that is verified although its record is damaged stays intact, also if it lies behind all data in
+/// other records. A recovery or a resumed run writes behind it.
 #[test]
 fn verified_frame_is_not_overwritten() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -392,7 +392,7 @@ fn verified_frame_is_not_overwritten() {
     assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (0, 0, 1), "{recovered:?}");
     tell(&copy, &(0..FRAMES).collect::<Vec<u64>>(), &["declared"], &[last.chunk_group]);
 
-    // With it the journal ends, as a loss of power leaves it.
+    // The journal ends with this record, as after a loss of power.
     turned.truncate(at + length);
     let mut there = journal::frames_told(&turned[..at]).into_iter().collect::<Vec<u64>>();
     there.extend([last.chunk_group, FRAMES]);

@@ -1,4 +1,4 @@
-//! What a run may be made of, and what its file is then.
+//! The possible forms of a run, and the resulting files.
 
 use super::common::{self, frames};
 use super::{WAIT, cut, quiet, settings, tell};
@@ -16,8 +16,8 @@ use varve_detector::journal;
 use varve_detector::recover::{RecoverError, recover};
 use varve_detector::writer::{Settings, WaitPolicy, WriteError, Writer};
 
-/// Promise: frames that who brings them writes are all there, however soon the run ends: one that is let go of unwritten,
-/// and one whose thread is still at it.
+/// Promise: all frames that their receiving thread writes are in the file, however soon the run ends. This includes a
+/// frame that is dropped unwritten, and one whose thread is still writing.
 #[test]
 fn receiving_thread_may_write_its_frame() {
     const FRAMES: u64 = 60;
@@ -35,7 +35,7 @@ fn receiving_thread_may_write_its_frame() {
         charges.push(inline_write.expect("it is who brought it that writes it"));
     }
     let late = charges.split_off(FRAMES as usize / 2);
-    // Whole and left over, in any order.
+    // Written and dropped frames, in any order.
     charges
         .into_iter()
         .rev()
@@ -54,7 +54,8 @@ fn receiving_thread_may_write_its_frame() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// Those that never came, after the last that did, too; of a run that was given up those of its last row.
+/// The file has a row for frames that never arrived, including those after the last received one. An aborted run is
+/// filled to the end of its last row.
 #[test]
 fn a_scan_that_ends_has_all_its_frames() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -79,7 +80,7 @@ fn a_scan_that_ends_has_all_its_frames() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
 }
 
-/// Regions that come compressed go to the file as they are, where each is made of whole chunks.
+/// Regions that arrive compressed are written unchanged if each consists of whole chunks.
 #[test]
 fn compressed_regions_are_written_unchanged() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -112,7 +113,8 @@ fn compressed_regions_are_written_unchanged() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// Promise: so does the only region of a run, where it is a part of the frame: into the chunks that it is made of.
+/// Promise: the same holds for the only region of a run that covers a part of the frame: it goes into the chunks that
+/// it consists of.
 #[test]
 fn single_region_is_written_without_copy() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -143,7 +145,7 @@ fn single_region_is_written_without_copy() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// A filter from a shared library compresses in our threads, and readers that have it read the file.
+/// A filter from a shared library compresses on our threads. Readers with this filter can read the file.
 #[test]
 fn a_users_filter_is_run() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -181,7 +183,7 @@ fn a_users_filter_is_run() {
     }
 }
 
-/// What was set aside and not needed is given back, and what several threads wrote lies without gaps.
+/// Unused reserved space is freed, and the data of several threads lies without gaps.
 #[test]
 fn a_finished_file_is_little_larger_than_its_content() {
     const FRAMES: u64 = 20;
@@ -191,7 +193,7 @@ fn a_finished_file_is_little_larger_than_its_content() {
     let description = DatasetSpec::new(ElementType::U16, vec![256, 256]);
     let settings = Settings { threads: 4, commit_interval: Duration::from_secs(3600), ..Settings::default() };
     let writer = Writer::create(&path, description, settings, quiet()).expect("a run started");
-    // The lengths of the frame, of its one block, and of what that takes.
+    // The lengths of the frame, of its one block, and of the block's compressed bytes.
     let lengths = [&[0; 4][..], &[0, 2, 0, 0], &[0, 2, 0, 0], &(BLOB_BYTES as u32 - 16).to_be_bytes()].concat();
     for number in 0..FRAMES {
         let blob = [&lengths[..], &vec![number as u8; BLOB_BYTES - lengths.len()]].concat();
@@ -234,7 +236,8 @@ fn unwritable_frame_is_refused_and_the_run_continues() {
     assert!(matches!(recover(&path), Err(RecoverError::NothingToDo { .. })));
 }
 
-/// Without its journal an unfinished file is told from a finished one, and from what is no file of a run.
+/// Without its journal, an unfinished file is distinguished from a finished one, and from a file that belongs to no
+/// run.
 #[test]
 fn file_without_journal_is_recognised() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -271,7 +274,7 @@ fn file_without_journal_is_recognised() {
     }
 }
 
-/// Unmodified readers open the file at any moment of the run and see a whole one, which grows.
+/// Unmodified readers can open the file at any time of the run. They see a valid file, which grows.
 #[test]
 fn file_is_readable_throughout_its_run() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -297,7 +300,7 @@ fn file_is_readable_throughout_its_run() {
     writer.finish().expect("a run finished");
 }
 
-/// Promise: what has the name of a run's file can be opened, from the first moment on.
+/// Promise: a file under a run's name can be opened at all times, from the first on.
 #[test]
 fn file_is_readable_as_soon_as_it_is_named() {
     const RUNS: usize = 200;
@@ -306,7 +309,7 @@ fn file_is_readable_as_soon_as_it_is_named() {
     std::thread::scope(|scope| {
         let found = scope.spawn(|| {
             (0..RUNS).for_each(|run| {
-                // As long as the file is there and its first bytes are not, it cannot be opened.
+                // A file that existed without its first bytes could not be opened.
                 let mut file = loop {
                     match File::open(path(run)) {
                         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
@@ -335,8 +338,8 @@ fn file_is_readable_as_soon_as_it_is_named() {
     assert_eq!(left.len(), RUNS, "{left:?}");
 }
 
-/// Promise: by the name that a run's file has before it can be opened, somebody else's file stays, whatever becomes of the run;
-/// what a start that was cut short has left there goes.
+/// Promise: another user's file under the temporary name of a run's file stays, whatever the result of the run. The
+/// leftover of an interrupted start under that name is removed.
 #[test]
 fn unrelated_file_beside_the_run_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -358,7 +361,8 @@ fn unrelated_file_beside_the_run_is_kept() {
     let (path, beside) = (directory.path().join("cut.h5"), directory.path().join("cut.h5.new"));
     let writer = Writer::create(&path, DatasetSpec::new(ElementType::U16, vec![8, 8]), settings(), quiet());
     drop(writer.expect("a run started"));
-    // As if it had been killed before the file got its name; and, on a store without renames that spare, in the midst of that.
+    // As after a kill before the file got its name; then, for a store without `RENAME_NOREPLACE`, as after a kill in
+    // the middle of that.
     std::fs::rename(&path, &beside).expect("it is there");
     recover(&path).expect("recovered");
     assert!(path.exists() && !beside.exists());
@@ -369,8 +373,8 @@ fn unrelated_file_beside_the_run_is_kept() {
     assert!(path.exists() && !beside.exists());
 }
 
-/// Promise: no HDF5 program opens the file of a run for writing, to cut it when it closes it, nor is a run taken up that one
-/// has open.
+/// Promise: no HDF5 program can open the file of a run for writing, which would truncate it on close. A run whose file
+/// such a program has open is not resumed.
 #[test]
 fn run_file_is_locked_against_other_writers() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -409,7 +413,7 @@ fn run_file_is_locked_against_other_writers() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// Promise: what holds for the whole run is in the file, whatever its structure.
+/// Promise: the metadata of the whole run is in the file, whatever its structure.
 #[test]
 fn run_values_are_written_to_the_file() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -432,8 +436,8 @@ fn run_values_are_written_to_the_file() {
     }
 }
 
-/// Promise: very many frames that share a chunk are written in time that grows with how many they are, brought together
-/// in it, put to what lies in the file, and taken up again.
+/// Promise: the time to write very many frames that share a chunk grows linearly with their number. This holds for
+/// frames sent together, added to a written chunk, and resumed.
 #[test]
 fn very_many_frames_share_a_chunk() {
     const FRAMES: u64 = 400_000;

@@ -1,4 +1,4 @@
-//! A disk that runs full, wherever in a commit.
+//! A disk that fills up at any point of a commit.
 
 use super::common::{self, frames};
 use super::shares::Direct;
@@ -15,11 +15,11 @@ use varve_detector::hdf5::ElementType;
 use varve_detector::writer::join::{Coordinator, Joined};
 use varve_detector::writer::{Settings, WriteError, Writer, WriterProgress};
 
-/// A file system of a few MiB, mounted for as long as this lives.
+/// A file system of a few MiB, mounted until this is dropped.
 pub(super) struct SmallStore<'a>(&'a Path);
 
 impl SmallStore<'_> {
-    /// `None` where this user may not mount.
+    /// `None` if this user may not mount.
     fn mount(at: &Path, kib: u64) -> Option<SmallStore<'_>> {
         std::fs::create_dir_all(at).expect("a mount point");
         let size = format!("size={kib}k");
@@ -27,7 +27,7 @@ impl SmallStore<'_> {
         mounted.is_ok_and(|output| output.status.success()).then_some(SmallStore(at))
     }
 
-    /// The same of ext4, in a file.
+    /// An ext4 file system in a file.
     pub(super) fn mount_image<'a>(at: &'a Path, image: &Path, mib: u64) -> Option<SmallStore<'a>> {
         std::fs::create_dir_all(at).expect("a mount point");
         std::fs::File::create(image).and_then(|file| file.set_len(mib << 20)).expect("an image");
@@ -45,7 +45,7 @@ impl Drop for SmallStore<'_> {
     }
 }
 
-/// Of this run of the test; `VARVE_SEED` repeats another one.
+/// The seed of this test run; `VARVE_SEED` repeats another one.
 fn seed() -> u64 {
     let given = std::env::var("VARVE_SEED").map(|seed| seed.parse().expect("VARVE_SEED is a number"));
     let seed = given.unwrap_or_else(|_| u64::from(std::process::id()));
@@ -53,23 +53,23 @@ fn seed() -> u64 {
     seed
 }
 
-/// Issue 5: disk full gives a clear error, and a valid file with all frames so far; wherever in a commit, a stripe or the
-/// journal it is that the disk runs full.
+/// Issue 5: a full disk gives a clear error, and a valid file with all frames so far, wherever in a commit, a stripe or
+/// the journal the disk fills up.
 #[test]
 fn a_full_disk_keeps_every_frame_so_far() {
     let seed = seed();
     let (sizes, seldom) = ([3000, 4500, 6000, 12_000], Duration::from_secs(3600));
     for (kib, commit_interval) in sizes.into_iter().flat_map(|kib| [(kib, seldom), (kib, Duration::from_millis(2))]) {
         let settings = Settings { commit_interval, stripe_bytes: 256 << 10, ..settings() };
-        // Where it runs full is another place with another seed.
+        // The seed changes the point at which the disk fills up.
         if !fills_a_disk(kib + seed % 64 * 4, settings) {
             return;
         }
     }
 }
 
-/// A frame for whose place in the file the disk has no room, though for its own bytes, keeps none from being published that was
-/// acknowledged before: here the 257th, with which the index is expected to grow.
+/// The disk has space for a frame's bytes, but not for its index entry. This does not prevent the publication of frames
+/// acknowledged before. Here it is frame 257, with which the index is expected to grow.
 #[test]
 fn frame_without_space_does_not_affect_others() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -84,7 +84,7 @@ fn frame_without_space_does_not_affect_others() {
         let payload = Payload::Plain(frames::frame(number, 8 * 8));
         writer.submit(Frame { number, taken: 0, payload }, WAIT)
     };
-    // One after the other is written, for how much room there is for the next depends on how many were entered at once.
+    // Frames are written one by one, because the remaining space depends on how many are entered at once.
     for number in frames.clone() {
         submit(number).expect("there is room");
         until(&writer, |progress| {
@@ -92,7 +92,7 @@ fn frame_without_space_does_not_affect_others() {
             progress.written == number + 1
         });
     }
-    // What is left is room for the frame and in the journal, and for nothing else.
+    // The remaining space suffices for the frame and its journal record, and for nothing else.
     let mut stuffing = std::fs::File::create(small.join("stuffing")).expect("a file");
     let full = (0..1024).find_map(|_| stuffing.write_all(&[1; 4096]).err()).expect("it is full");
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
@@ -104,13 +104,14 @@ fn frame_without_space_does_not_affect_others() {
     let error = writer.finish().expect_err("the run has failed").to_string();
     assert!(error.contains("No space left"), "{error}");
     has_all(directory.path(), &path, &description.frame, frames.clone().collect());
-    // Its own bytes had room, and so had the journal, from which it comes when there is room for all.
+    // Its own bytes and its journal record had space. Recovery takes it from the journal once there is space for
+    // everything.
     stuffing.set_len(0).expect("room");
     let recovered = varve_detector::recover::recover(&path).expect("recovered");
     assert_eq!(recovered.counts.received, frames.end + 1);
 }
 
-/// A run that finds no room at its very start leaves nothing, and starts when there is room.
+/// A run without space at its very start leaves no files, and starts when there is space.
 #[test]
 fn failed_start_leaves_no_files() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -129,7 +130,8 @@ fn failed_start_leaves_no_files() {
     Writer::create(&path, description, settings(), super::quiet()).expect("started").finish().expect("finished");
 }
 
-/// Promise: what processes that joined have written when the disk runs full is told of after that, and the file has it.
+/// Promise: frames that joined processes wrote before the disk filled up are reported after that, and the file has
+/// them.
 #[test]
 fn written_frames_are_reported_on_a_full_disk() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -154,7 +156,7 @@ fn written_frames_are_reported_on_a_full_disk() {
     });
     assert!(matches!(failed, Some(WriteError::Failed(_))), "{failed:?}");
     assert_eq!(writer.progress().written, 0, "nothing was told of before");
-    // One of them at least cannot write, and says so; both report what they have written.
+    // At least one of them cannot write, and reports it. Both report the frames they have written.
     let left =
         joined.map(|joined| (joined.progress().stored_bytes, joined.leave().err().map(|error| error.to_string())));
     let reported = |reported: &str| left.iter().flat_map(|(_, error)| error).any(|error| error.contains(reported));
@@ -174,7 +176,7 @@ fn until(writer: &Writer, done: impl Fn(&WriterProgress) -> bool) {
     }
 }
 
-/// Writes frames until a disk of so many KiB is full, and reads them; `false` where this user may not mount.
+/// Writes frames until a disk of `kib` KiB is full, and reads them; `false` if this user may not mount.
 fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     let directory = tempfile::tempdir().expect("a directory");
     let small = directory.path().join("small");
@@ -183,7 +185,7 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     let mut description = DatasetSpec::new(ElementType::U16, vec![128, 128]);
     description.filter = "raw".parse().expect("a filter's name");
     description.fill = Some(2.0.into());
-    // A frame of 32 KiB may get a commit of its own, which takes as much again and more.
+    // A frame of 32 KiB may get a commit of its own, which takes at least the same space again.
     let often = settings.commit_interval < Duration::from_secs(1);
     let least = kib / if often { 128 } else { 64 };
     let written = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -207,7 +209,7 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     true
 }
 
-/// The file opens as it is, the disk still full, with all that was written before the disk was.
+/// Checks that the file opens as it is, with the disk still full, and has all frames written before.
 fn has_all(directory: &Path, path: &Path, frame: &[u64], mut acknowledged: Vec<u64>) {
     acknowledged.sort_unstable();
     let reported = json!({"frame": frame, "fill": 2, "acknowledged": acknowledged, "exact": false});

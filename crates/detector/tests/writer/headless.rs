@@ -1,4 +1,4 @@
-//! Journals that do not say any more what run they are of, and what only the file says.
+//! Journals without a readable head, and the information that only the file has.
 
 use super::common::{self, frames};
 use super::{WAIT, quiet, settings};
@@ -19,7 +19,7 @@ fn description() -> DatasetSpec {
 }
 
 fn give(writer: &Writer, number: u64) {
-    // Before the frame, so that no commit has one without the other.
+    // Written before the frame, so that no commit has one without the other.
     writer.scalars(number, vec![(0, (number * 10) as f64)]).expect("scalars taken");
     writer.keep_scalars().expect("the journal is written");
     let frame = Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 72)) };
@@ -34,13 +34,13 @@ fn until(writer: &Writer, done: impl Fn(&varve_detector::writer::WriterProgress)
     }
 }
 
-/// What a killed run left.
+/// The files that a killed run left.
 struct Killed {
     file: Vec<u8>,
     journal: Vec<u8>,
 }
 
-/// A run that was killed after frame 5 came late, and frame 11 after the last commit.
+/// A run that was killed after frame 5 arrived late, and frame 11 after the last commit.
 fn killed(path: &Path) -> Killed {
     let writer = Writer::create(path, description(), settings(), quiet()).expect("a run started");
     (0..10).filter(|number| *number != 5).for_each(|number| give(&writer, number));
@@ -54,14 +54,14 @@ fn killed(path: &Path) -> Killed {
     until(&writer, |progress| progress.durable == 12);
     drop(writer);
     let journal = std::fs::read(journal::path_beside(path)).expect("the journal");
-    // Whatever was committed after frame 10, readers are led to what was committed with it.
+    // The superblock of the commit with frame 10 is restored, so readers see that commit, whatever was committed later.
     let mut file = std::fs::read(path).expect("the file");
     file[..48].copy_from_slice(&head);
     Killed { file, journal }
 }
 
 impl Killed {
-    /// Its file, beside such a journal.
+    /// Writes its file, and `journal` beside it.
     fn copy(&self, path: &Path, journal: &[u8]) {
         std::fs::write(path, &self.file).expect("copied");
         std::fs::write(journal::path_beside(path), journal).expect("put beside");
@@ -82,8 +82,8 @@ fn kept(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whatever became of the head of its journal, the file holds all that its last commit has, and is finished; what is lost is
-/// said; and with the whole journal put back, all of it is found again.
+/// Whatever the damage to the head of its journal, the file keeps everything of its last commit, and is finished. The
+/// loss is reported. With the complete journal put back, everything is found again.
 #[test]
 fn committed_frames_survive_journal_head_loss() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -133,7 +133,7 @@ fn committed_frames_survive_journal_head_loss() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
 }
 
-/// A journal without a head whose file cannot be kept either is refused, with what there is to do; nothing is changed then.
+/// If neither a journal without a head nor its file can be used, recovery refuses with advice and changes nothing.
 #[test]
 fn unreadable_journal_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -146,7 +146,7 @@ fn unreadable_journal_is_kept() {
         assert!(error.contains(words), "{error}");
         assert_eq!(std::fs::read(&beside).expect("left"), journal);
     };
-    // Of a later version, perhaps.
+    // Possibly of a later version.
     let mut other = killed.journal.clone();
     other[7] = b'2';
     refused(&other, "is no journal of a run");
@@ -168,8 +168,8 @@ fn unreadable_journal_is_kept() {
     assert!(!path.exists());
 }
 
-/// Of a journal whose file was taken away, or cut, nothing is used up that another file's return could bring back, and no
-/// frame is called received that is not there.
+/// If a journal's file was removed or truncated, recovery consumes nothing that the file's return could restore, and no
+/// missing frame counts as received.
 #[test]
 fn a_journal_outlives_its_file() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -197,7 +197,7 @@ fn a_journal_outlives_its_file() {
     assert_eq!(recover(&path).expect("recovered").counts.damaged, 0);
 }
 
-/// A frame that readers saw as late is late after its writer's death, whether the run is recovered or goes on.
+/// A frame that readers saw as late stays late after its writer's death, whether the run is recovered or resumed.
 #[test]
 fn late_frames_stay_late() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -211,7 +211,7 @@ fn late_frames_stay_late() {
         tell(&path, frames);
         let path = directory.path().join(format!("{name}-on.h5"));
         killed.copy(&path, journal);
-        // Twice: the journal that the first makes does not say it either.
+        // Resumed twice: the journal made by the first resumption does not record it either.
         let (writer, _) = Writer::resume(&path, settings(), quiet()).expect("taken up");
         drop(writer);
         let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");

@@ -1,4 +1,4 @@
-//! Runs are written by the whole pipeline and read back by h5py: every frame in its place, every lost one missing.
+//! The whole pipeline writes runs, and h5py reads them back: every frame is in its place, every lost one is missing.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -34,7 +34,7 @@ fn quiet() -> Arc<dyn varve_detector::writer::Listener> {
     Arc::new(())
 }
 
-/// Cuts a frame along its first side, and leaves the last row out where there are several.
+/// Cuts a frame along its first side, and leaves the last row out if there are several.
 fn strips(frame: &[u64], count: u64) -> Vec<Region> {
     let rows = frame[0].saturating_sub(1);
     if count == 1 || rows < count {
@@ -48,7 +48,7 @@ fn strips(frame: &[u64], count: u64) -> Vec<Region> {
     (0..count).map(strip).collect()
 }
 
-/// What a source brings of a frame, which it has as a whole.
+/// The part of a whole frame that a source sends.
 fn cut(frame: &[u8], sides: &[u64], region: &Region) -> Vec<u8> {
     let row = sides[1..].iter().product::<u64>() as usize * 2;
     let first = region.offset[0] as usize;

@@ -1,4 +1,4 @@
-//! Runs of random shapes, orders and losses, and long ones, as h5py and h5dump read them.
+//! Runs of random shapes, orders and losses, and long ones, read by h5py and h5dump.
 
 use super::common::{self, frames};
 use super::{WAIT, cut, names, quiet, settings, strips};
@@ -19,7 +19,7 @@ use varve_detector::writer::{Settings, WaitPolicy, Writer};
 struct RandomRun {
     description: DatasetSpec,
     frames: u64,
-    /// Of a hundred regions, how many never come.
+    /// How many of a hundred regions are lost.
     lost: u64,
     filtered: bool,
     queue_bytes: usize,
@@ -51,7 +51,7 @@ fn run() -> impl Strategy<Value = RandomRun> {
             0 => within,
             _ => several.chain(within).collect(),
         });
-        // One unlimited side more than the first gives a tree.
+        // One unlimited side besides the first gives a tree.
         let open = |(at, side): (usize, &Option<u64>)| if at == 0 && limited { *side } else { None };
         description.scan_max = extended.then(|| description.scan.iter().enumerate().map(open).collect());
         description.filter = filter.parse().expect("a filter's name");
@@ -126,7 +126,7 @@ fn write(directory: &Path, name: &str, run: &RandomRun) {
         };
         writer.submit_region(*source, Frame { number: *number, taken: 0, payload }, patience).expect("a frame taken");
     }
-    // Scalars are late, and one of their columns is new.
+    // Scalars arrive late, and one of their columns is new.
     let extra = writer.column(ScalarColumn { name: "extra".into(), kind: ScalarKind::Integer }).expect("a column");
     for number in &numbers {
         let values = scalars
@@ -200,7 +200,7 @@ fn long_runs_are_read_back_equal() {
         ("sparse", None, None, Allocate::Sparse),
         ("implicit", Some(frames), None, Allocate::Implicit),
     ] {
-        // Each commit has the places between frames, too.
+        // Each commit also covers the rows between frames.
         let frames = if name == "gaps" { frames.min(1_500) } else { frames };
         let mut description = DatasetSpec::new(ElementType::U16, vec![4, 3]);
         description.scan = vec![scan, Some(1)];

@@ -1,4 +1,4 @@
-//! A share of a run, written by a pipeline of its own and reported to the writer that commits the file.
+//! A writer share of a run, written by a pipeline of its own and reported to the writer that commits the file.
 
 use super::common::{self, frames};
 use super::{WAIT, quiet, settings, tell};
@@ -18,7 +18,7 @@ use varve_detector::recover::recover;
 use varve_detector::writer::join::{Coordinator, Joined};
 use varve_detector::writer::{Pipeline, Settings, WriteError, Writer};
 
-/// Without a network between them.
+/// A coordinator without a network.
 pub struct Direct(pub Arc<Writer>);
 
 impl Coordinator for Direct {
@@ -31,8 +31,8 @@ impl Coordinator for Direct {
     }
 }
 
-/// What processes that joined were granted and never told of takes no space: a hole within the file, and nothing at its end.
-/// Every reader reads it.
+/// Extents that were granted to joined processes and never reported take no space: they are a hole within the file, and
+/// are removed at its end. Every reader can read it.
 #[test]
 fn unfilled_extents_take_no_space() {
     const EXTENT: u64 = 8 << 20;
@@ -43,7 +43,7 @@ fn unfilled_extents_take_no_space() {
     let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
     let file = std::fs::File::options().read(true).write(true).open(&path).expect("the file");
     let holes = varve_detector::allocate::punch(&file, 1 << 20..2 << 20).expect("a store");
-    // Who is killed has written to its extent, and told nobody.
+    // A killed process has written to its extent, and reported nothing.
     let killed = |writer: &Writer| {
         let extent = writer.grant(EXTENT).expect("an extent");
         file.write_all_at(&vec![1; EXTENT as usize], extent.start).expect("written");
@@ -76,8 +76,8 @@ fn unfilled_extents_take_no_space() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 
-/// Promise: a process that joined may go on writing where it was granted extents while the file is recovered, and after it:
-/// the file stays whole, and is finished.
+/// Promise: a joined process may continue to write to its granted extents during and after the recovery of the file.
+/// The file stays valid and finished.
 #[test]
 fn recovered_file_is_safe_from_late_writers() {
     const EXTENT: u64 = 8 << 20;
@@ -95,7 +95,7 @@ fn recovered_file_is_safe_from_late_writers() {
         joined.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
     }
     joined.leave().expect("all is reported");
-    // The journal stays, as when it is killed.
+    // The journal stays, as after a kill.
     drop(writer);
     let entries = journal::read(&journal::path_beside(&path)).expect("a journal").entries;
     let reported = entries
@@ -117,8 +117,8 @@ fn recovered_file_is_safe_from_late_writers() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// Promise: a report that no writer of the run can have made is refused, and a journal that has one all the same is read past
-/// it.
+/// Promise: a report that no writer of the run can have made is refused. If a journal contains one all the same, it is
+/// skipped.
 #[test]
 fn impossible_report_is_refused_and_skipped() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -160,7 +160,7 @@ fn impossible_report_is_refused_and_skipped() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 
-/// A chunk group that went to the file before it was whole is reported twice, and its frames are counted once.
+/// A chunk group that was written while incomplete is reported twice, and its frames are counted once.
 #[test]
 fn frames_of_a_writer_share_are_counted_once() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -170,7 +170,7 @@ fn frames_of_a_writer_share_are_counted_once() {
     description.fill = Some(9.0.into());
     description.scalars = vec!["energy".into()];
     let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
-    // Without room for a second frame a chunk group is given out as it is.
+    // Without space for a second frame, a chunk group is passed on incomplete.
     let settings = Settings { queue_bytes: 1, ..settings() };
     let coordinator = Arc::new(Direct(Arc::clone(&writer)));
     let joined = Joined::join(&path, description.clone(), settings, (1, coordinator), quiet()).expect("joined");
@@ -205,7 +205,8 @@ fn frames_of_a_writer_share_are_counted_once() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// Promise: frames that share a chunk may come to several processes, the one that commits among them: all are in the file.
+/// Promise: frames that share a chunk may go to several processes, the committing one included. All of them are in the
+/// file.
 #[test]
 fn frames_of_one_chunk_come_to_several_writers() {
     const FRAMES: u64 = 50;
@@ -247,10 +248,10 @@ fn frames_of_one_chunk_come_to_several_writers() {
     }
 }
 
-/// Where the store ends for any file: what is written past it fails.
+/// The maximum file size of the store: writes past it fail.
 const FAR: u64 = (i64::MAX as u64) & !0xfff;
 
-/// Grants room for one frame, when it may, and then room that cannot be written to.
+/// Grants space for one frame when the test permits it, and then space that cannot be written to.
 struct Failing {
     may: Mutex<mpsc::Receiver<()>>,
     next: AtomicU64,
@@ -274,7 +275,7 @@ impl Coordinator for Failing {
     }
 }
 
-/// Promise: what a thread had written when it could not write what came after it is told of.
+/// Promise: a thread that could not write a frame still reports the frames it had written before.
 #[test]
 fn what_was_written_before_a_failure_is_reported() {
     const FRAME: u64 = 64 * 64 * 2;
@@ -287,7 +288,7 @@ fn what_was_written_before_a_failure_is_reported() {
     let next = writer.grant(FRAME).expect("an extent").start;
     let coordinator =
         Arc::new(Failing { may: Mutex::new(may), next: AtomicU64::new(next), reported: Mutex::default() });
-    // Extents of a frame, none of which fills a stripe.
+    // Extents of one frame, none of which fills a stripe.
     let settings = Settings {
         threads: 1,
         stripe_bytes: 1 << 20,
@@ -301,14 +302,14 @@ fn what_was_written_before_a_failure_is_reported() {
         let payload = Payload::Plain(frames::frame(number, 64 * 64));
         joined.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
     }
-    // Now that the second waits, the first is not written before it.
+    // The second frame is waiting now, so the first is not written before it arrives.
     (0..2).for_each(|_| tell.send(()).expect("it is asked for"));
     joined.leave().expect_err("the second cannot be written");
     assert_eq!(*coordinator.reported.lock().expect("not poisoned"), [0]);
 }
 
-/// Promise: two processes that joined with one number, as may be where the service was started anew in between, take nothing from each
-/// other: the frames of a chunk that both bring frames of are all in the file.
+/// Promise: two processes that joined under one number, as is possible after a restart of the service, do not conflict.
+/// All frames of a chunk that both sent frames of are in the file.
 #[test]
 fn two_joins_under_one_name_do_not_conflict() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -332,7 +333,8 @@ fn two_joins_under_one_name_do_not_conflict() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
-/// Promise: nobody joins a run whose addresses follow from the frames' numbers: it would write over frames of which it does not know.
+/// Promise: no process can join a run whose addresses follow from the frames' numbers. It would overwrite frames that
+/// it does not know of.
 #[test]
 fn run_without_index_cannot_be_joined() {
     let directory = tempfile::tempdir().expect("a directory");

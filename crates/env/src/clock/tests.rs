@@ -1,6 +1,6 @@
 use super::*;
 
-/// A time before 1970 keeps its nanoseconds positive, as `Timestamp` promises.
+/// A time before 1970 keeps its nanoseconds positive.
 #[test]
 fn times_before_1970_round_down() {
     let time = UNIX_EPOCH - Duration::new(1, 250_000_000);
@@ -9,7 +9,7 @@ fn times_before_1970_round_down() {
     assert_eq!(timestamp(UNIX_EPOCH + Duration::new(5, 7)), Timestamp { seconds: 5, nanoseconds: 7 });
 }
 
-/// The monotonic clock does not go back.
+/// The monotonic clock never goes back.
 #[test]
 fn monotonic_clock_never_goes_back() {
     let clock = RealClock::new();

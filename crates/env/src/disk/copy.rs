@@ -9,14 +9,14 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 
-/// Read at a time where the kernel does not copy by itself, and asked of it at once where it does.
+/// Size of one copy_file_range call, and of one read where the kernel cannot copy.
 const COPY_BYTES: usize = 1024 * 1024;
 
-/// Makes the file `to`, or replaces its content, as `from` is: with its holes, permission bits and time of the last change
-/// of its bytes; and fsyncs it. Its name is not durable yet. What is written to `from` meanwhile is in the copy or not.
+/// Creates the file `to` or replaces its content as a copy of `from`, with its holes, permission bits and mtime, and
+/// fsyncs it. Its name is not durable yet. Bytes that are written to `from` meanwhile may or may not be in the copy.
 ///
 /// # Errors
-/// `InvalidInput` where both are the same file, by whatever names: it is left as it is.
+/// `InvalidInput` if both are the same file, under whatever names: it stays as it is.
 pub fn copy_whole<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
     let source = File::open(from)?;
     let found = source.metadata()?;
@@ -41,7 +41,7 @@ pub fn copy_whole<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) 
     target.sync_all()
 }
 
-/// The next bytes at or after `at`, and before `end`, that are no hole. A store that knows no holes has none.
+/// The next range of data between `at` and `end`. A store without support for holes reports data only.
 fn next_data(source: &File, at: u64, end: u64) -> io::Result<Option<Range<u64>>> {
     let sought = |from| match source.seek(from) {
         Ok(place) => Ok(Some(place)),
@@ -57,16 +57,16 @@ fn next_data(source: &File, at: u64, end: u64) -> io::Result<Option<Range<u64>>>
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Some(at..end)),
         Err(error) => return Err(error),
     };
-    // `None`: it was cut meanwhile.
+    // `None`: the file was truncated meanwhile.
     let hole = sought(SeekFrom::Hole(begin))?.unwrap_or(end);
     Ok(Some(begin..hole.min(end)))
 }
 
-/// Copies a range, or as much of it as there is.
+/// Copies a range, or as much of it as exists.
 fn copy(source: &File, target: &File, range: Range<u64>) -> io::Result<()> {
     let mut at = range.start;
     let piece = |at| usize::try_from(range.end - at).unwrap_or(COPY_BYTES).min(COPY_BYTES);
-    // Within one store the kernel may copy without reading. Where it will not, the bytes are read.
+    // Within one store the kernel may copy without reading. If it refuses, the bytes are read and written.
     while at < range.end {
         match target.copy_range(source, at, at, piece(at)) {
             Ok(0) | Err(_) => break,

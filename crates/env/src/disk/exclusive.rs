@@ -1,4 +1,4 @@
-//! Creating a file only where no file of that name is, by a primitive that was proven on the store itself.
+//! Exclusive creation of files, by a primitive that was proven on the store itself.
 
 use super::Location;
 use super::journal;
@@ -7,8 +7,8 @@ use rustix::fs::{AtFlags, RenameFlags};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-/// The primitive that publishes a file under a name only if the name is free, at most one winner among any number of
-/// processes.
+/// The primitive that publishes a file under a name only if the name is free. Of any number of processes at most one
+/// succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exclusive {
     /// `renameat2(RENAME_NOREPLACE)`.
@@ -37,7 +37,7 @@ impl Exclusive {
         ))
     }
 
-    /// The files that it is tried with are empty: a store that is full has room for names, mostly.
+    /// The probe uses empty files: a full store usually still has space for names.
     pub(super) fn is_kept_by<L: Location + ?Sized>(self, directory: &L) -> io::Result<bool> {
         let (first, second, name) = (temporary(directory), temporary(directory), temporary(directory));
         let tried = write_synced(&first, b"", FILE_MODE).and_then(|()| write_synced(&second, b"", FILE_MODE));
@@ -56,8 +56,8 @@ impl Exclusive {
         works
     }
 
-    /// Gives the complete and fsynced file `temporary` the name `name`, in the same directory, unless it is taken
-    /// (`AlreadyExists`; the temporary file is still there then).
+    /// Renames the complete and fsynced file `temporary` to `name`, in the same directory. If `name` exists, it fails
+    /// with `AlreadyExists` and leaves the temporary file.
     pub(super) fn publish<L: Location + ?Sized, M: Location + ?Sized>(self, temporary: &L, name: &M) -> io::Result<()> {
         let (from, to) = (temporary.entry()?, name.entry()?);
         match self {

@@ -1,4 +1,4 @@
-//! An open file whose changes are recorded where its directory is (see [`crate::power_loss`]).
+//! An open file whose changes are recorded while its directory is recorded (see [`crate::power_loss`]).
 
 use super::Location;
 use super::journal::{self, DiskChange, DiskJournal, NodeId, SyncTarget};
@@ -12,14 +12,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A file of the store. Whoever changes bytes that are to survive changes them through here.
+/// A file of the store. All durable changes of bytes go through this type.
 #[derive(Debug)]
 pub struct File {
     file: std::fs::File,
     recorded: Option<(Arc<DiskJournal>, NodeId)>,
 }
 
-/// How a file is opened; see [`std::fs::OpenOptions`].
+/// Options for opening a file; see [`std::fs::OpenOptions`].
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
     pub(super) read: bool,
@@ -42,31 +42,33 @@ impl FileOptions {
         self
     }
 
-    /// Makes the file if there is none, empties it if there is.
+    /// Creates the file if it is missing; truncates it if it exists.
     pub fn create_empty(mut self) -> FileOptions {
         (self.create, self.truncate) = (true, true);
         self
     }
 
-    /// Makes the file if there is none.
+    /// Creates the file if it is missing.
     pub fn create(mut self) -> FileOptions {
         self.create = true;
         self
     }
 
-    /// Makes the file; one that is there is an error.
+    /// Creates the file; an existing file is an error.
     pub fn create_new(mut self) -> FileOptions {
         self.create_new = true;
         self
     }
 
-    /// The permission bits of a file that is made: below a store's directory these, else before the process's umask.
+    /// The permission bits of a file that is created: exact below a store's directory, elsewhere subject to the
+    /// process's umask.
     pub fn mode(mut self, mode: u32) -> FileOptions {
         self.mode = Some(mode);
         self
     }
 
-    /// A link by that name is an error, and is not followed. Below a store's directory none is, asked for or not.
+    /// A link as the last component is an error. Below a store's directory no link is ever followed, with or without
+    /// this option.
     pub fn no_follow(mut self) -> FileOptions {
         self.no_follow = true;
         self
@@ -137,7 +139,7 @@ impl File {
         File::options().write(true).open(path)
     }
 
-    /// One write(2): how much of `data` was written.
+    /// One write(2); returns how many bytes of `data` were written.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         self.changing(
             || self.file.write_at(data, offset),
@@ -160,7 +162,8 @@ impl File {
         Ok(())
     }
 
-    /// One write(2) to where the file ends at that moment, whoever else appends: how much of `data` was written.
+    /// One write(2) at the end of the file, atomic with regard to other appends; returns how many bytes of `data` were
+    /// written.
     pub fn append(&self, data: &[u8]) -> io::Result<usize> {
         let appended = self.changing(
             || {
@@ -168,7 +171,7 @@ impl File {
                 let data = [io::IoSlice::new(data)];
                 match rustix::io::pwritev2(&self.file, &data, u64::MAX, ReadWriteFlags::APPEND) {
                     Ok(written) => Ok((offset, written)),
-                    // A store that does not know how.
+                    // The store does not support RWF_APPEND.
                     Err(Errno::OPNOTSUPP) => Ok((offset, self.file.write_at(&data[0], offset)?)),
                     Err(error) => Err(error.into()),
                 }
@@ -203,7 +206,7 @@ impl File {
         allocated.map(|_| ())
     }
 
-    /// copy_file_range(2) from `source` into this file; how much was copied.
+    /// copy_file_range(2) from `source` into this file; returns how many bytes were copied.
     pub fn copy_range(&self, source: &File, from: u64, to: u64, length: usize) -> io::Result<usize> {
         self.changing(
             || {
@@ -230,18 +233,17 @@ impl File {
         self.synced(|| self.file.sync_all())
     }
 
-    /// As [`File::sync_all`], without times.
+    /// As [`File::sync_all`], but without timestamps.
     pub fn sync_data(&self) -> io::Result<()> {
         self.synced(|| self.file.sync_data())
     }
 
-    /// Has the kernel begin to write a range to the disk, without waiting for it. Nothing is durable by it, so nothing is
-    /// recorded.
+    /// Starts writing a range to the disk without waiting for it. This makes nothing durable, so nothing is recorded.
     pub fn begin_writing(&self, offset: u64, length: u64) -> io::Result<()> {
         let signed = |value: u64| i64::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         let (offset, length) = (signed(offset)?, signed(length)?);
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&self.file);
-        // SAFETY: the descriptor is open while `self` lives, and the call touches no memory of ours.
+        // SAFETY: the descriptor is open while `self` lives, and the call touches no memory of this process.
         match unsafe { libc::sync_file_range(descriptor, offset, length, libc::SYNC_FILE_RANGE_WRITE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -272,12 +274,12 @@ impl File {
         self.file.set_modified(time)
     }
 
-    /// A file that nothing records: a pipe, a socket.
+    /// A file whose changes are not recorded: a pipe, a socket.
     pub fn unrecorded(file: std::fs::File) -> File {
         File { file, recorded: None }
     }
 
-    /// Only for locking: what is written to it is not recorded.
+    /// Only for locking: writes to it are not recorded.
     pub fn into_lock(self) -> std::fs::File {
         self.file
     }
@@ -318,7 +320,7 @@ impl Read for &File {
     }
 }
 
-/// Writes parts one after the other, from the file's begin.
+/// Writes parts in order, from the start of the file.
 pub(super) struct SequentialWriter<'a> {
     file: &'a File,
     offset: u64,

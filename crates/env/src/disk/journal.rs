@@ -1,9 +1,9 @@
 //! The record of every change below a directory, in order, for [`crate::power_loss`].
 //!
-//! A journal is attached to a directory as a device is mounted on one: whatever is changed below it through
-//! [`super`] is done for real and recorded, under one lock, so that the order of the record is the order of the
-//! changes. An fsync below it is recorded as begun and as ended, and not asked of the device: what it makes durable is
-//! what the record says. While no journal is attached all this costs one load of a flag.
+//! A journal is attached to a directory like a mounted device. Every change below it that is made through [`super`] is
+//! executed and recorded under one lock, so that the record has the order of the changes. An fsync below it is recorded
+//! as begun and as ended, but not executed on the device: the record defines what is durable. While no journal is
+//! attached, all this costs one load of a flag.
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static ATTACHED: AtomicUsize = AtomicUsize::new(0);
 static JOURNALS: RwLock<Vec<(PathBuf, Arc<DiskJournal>)>> = RwLock::new(Vec::new());
 
-/// A file or directory, whatever its names.
+/// A file or directory, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId(pub(crate) usize);
 
-/// The directory that the journal is attached to.
+/// The directory to which the journal is attached.
 pub(crate) const ROOT: NodeId = NodeId(0);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) type DirectoryName = (NodeId, OsString);
 
 #[derive(Clone, Debug)]
 pub(crate) enum DiskChange {
-    /// `place` means `node` from now on, whatever it meant.
+    /// `place` refers to `node` from now on, whatever it referred to before.
     Enter {
         place: DirectoryName,
         node: NodeId,
@@ -44,7 +44,7 @@ pub(crate) enum DiskChange {
     Remove {
         place: DirectoryName,
     },
-    /// At once: `to` means what `from` meant, and `from` nothing.
+    /// Atomic: `to` refers to the node of `from`, and `from` no longer exists.
     Rename {
         from: DirectoryName,
         to: DirectoryName,
@@ -63,7 +63,7 @@ pub(crate) enum DiskChange {
         node: NodeId,
         length: u64,
     },
-    /// The bytes of the range that the file has are zero.
+    /// The bytes of the range within the file are zero.
     Zero {
         node: NodeId,
         offset: u64,
@@ -72,11 +72,11 @@ pub(crate) enum DiskChange {
     SyncBegin {
         target: SyncTarget,
     },
-    /// What was changed in its target before the record at `begin` is durable.
+    /// Changes of the target before the change at `begin` are durable.
     SyncEnd {
         begin: usize,
     },
-    /// A note of the test's, of its own meaning.
+    /// A mark of the test, with a meaning of its own.
     Mark(u64),
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum SyncTarget {
     Everything,
 }
 
-/// What there is, as the processes see it.
+/// The present state, as processes see it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DiskRecord {
     root: PathBuf,
@@ -100,7 +100,7 @@ pub(crate) struct DiskJournal {
     record: Mutex<DiskRecord>,
 }
 
-/// The journal that is attached above `path`.
+/// The journal attached above `path`.
 pub(crate) fn of(path: &Path) -> Option<Arc<DiskJournal>> {
     if ATTACHED.load(Ordering::Relaxed) == 0 {
         return None;
@@ -109,7 +109,7 @@ pub(crate) fn of(path: &Path) -> Option<Arc<DiskJournal>> {
     journals.iter().find(|(root, _)| path.starts_with(root)).map(|(_, journal)| journal.clone())
 }
 
-/// Runs `work`, and records it if there is a journal above `path`.
+/// Runs `work`, and records it if a journal is attached above `path`.
 pub(crate) fn changing<T>(
     path: &Path,
     work: impl FnOnce() -> io::Result<T>,
@@ -149,7 +149,7 @@ impl DiskJournal {
             record.push(DiskChange::SyncBegin { target });
             record.changes.len() - 1
         });
-        // Others change things while a device works; let them.
+        // Other threads may change files while a device is working.
         std::thread::yield_now();
         self.change(|record| record.push(DiskChange::SyncEnd { begin }));
     }
@@ -207,7 +207,7 @@ impl DiskRecord {
         self.push(DiskChange::Rename { from, to });
     }
 
-    /// A path that leads to the node now, for people.
+    /// A path that leads to the node now, for messages.
     pub(crate) fn name_of(&self, node: NodeId) -> Option<PathBuf> {
         if node == ROOT {
             return Some(PathBuf::new());
@@ -216,7 +216,7 @@ impl DiskRecord {
         Some(self.name_of(*directory)?.join(name))
     }
 
-    /// What `path` means; links are not followed.
+    /// The node at `path`; links are not followed.
     pub(crate) fn node_at(&self, path: &Path) -> Option<NodeId> {
         self.entry(path)
     }
@@ -230,7 +230,7 @@ impl DiskRecord {
     }
 
     /// # Panics
-    /// If the directory of `path` was made without being recorded: the record would be of no use from there on.
+    /// If the creation of the directory of `path` was not recorded: the record would be useless from there on.
     fn place(&self, path: &Path) -> DirectoryName {
         let name = path.file_name().unwrap_or(OsStr::new("")).to_owned();
         let directory = self.entry(super::parent(path));

@@ -1,4 +1,4 @@
-//! Where a file is: a plain path, or one below a store's directory ([`crate::store_path`]).
+//! The location of a file: a plain path, or one below a store's directory ([`crate::store_path`]).
 
 use super::FileOptions;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,34 +10,34 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A place where this module opens, makes and changes files.
+/// A location at which this module opens, creates and changes files.
 pub trait Location {
     type Owned: Location<Owned = Self::Owned>;
 
     fn owned(&self) -> Self::Owned;
-    /// The whole path, for messages and for the journal; never to open it.
+    /// The full path, for messages and for the journal; never used to open the file.
     fn shown(&self) -> &Path;
-    /// The directory that it is in.
+    /// The parent directory.
     fn around(&self) -> Self::Owned;
     /// A name in this directory.
     fn child(&self, name: &OsStr) -> Self::Owned;
-    /// For calls that change names.
+    /// The name and the open directory, for calls that change names.
     fn entry(&self) -> io::Result<Entry>;
     fn open_file(&self, options: &FileOptions) -> io::Result<File>;
-    /// For listing and syncing.
+    /// The open directory, for listing and syncing.
     fn open_directory(&self) -> io::Result<File>;
     /// lstat(2).
     fn look(&self) -> io::Result<Metadata>;
     /// Names in this directory, and whether each is a directory.
     fn list(&self) -> io::Result<Vec<(OsString, bool)>>;
     fn is_directory(&self) -> bool;
-    /// Mode of a directory that is made here, whatever the umask; `None`: as the umask has it.
+    /// Mode of a directory that is created here, regardless of the umask; `None`: the umask applies.
     fn directory_mode(&self) -> Option<u32>;
 }
 
 /// A name in an open directory.
 pub struct Entry {
-    /// `None`: the name is a path by itself.
+    /// `None`: `name` is a full path.
     pub(crate) directory: Option<Arc<OwnedFd>>,
     pub(crate) name: PathBuf,
 }

@@ -11,7 +11,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The proof picks a primitive and leaves nothing behind.
+/// The probe selects a primitive and leaves no files behind.
 #[test]
 fn exclusive_create_probe_cleans_up() {
     let directory = tempfile::tempdir().unwrap();
@@ -23,7 +23,7 @@ fn exclusive_create_probe_cleans_up() {
     }
 }
 
-/// "Of several processes exactly one succeeds", with each primitive, and the winner's content is the one read.
+/// Of several processes exactly one succeeds, with each primitive, and the content that is read is the winner's.
 #[test]
 fn exclusive_create_has_one_winner() {
     for primitive in PRIMITIVES {
@@ -56,7 +56,8 @@ fn exclusive_create_has_one_winner() {
     }
 }
 
-/// Whole after it, shorter or longer than what was there; and the file is the one that was there, for its blocks' sake.
+/// The new content is complete, shorter or longer than the old; and the file is the reserved one, so that its blocks
+/// are used.
 #[test]
 fn file_is_replaced_using_reserved_space() {
     let directory = tempfile::tempdir().unwrap();
@@ -74,7 +75,7 @@ fn file_is_replaced_using_reserved_space() {
     assert_eq!(std::fs::read(&path).unwrap(), [3; 9000]);
 }
 
-/// A copy has the holes, the bits and the time of what it was made of, and replaces what was there.
+/// A copy has the holes, permission bits and mtime of its source, and replaces the target's content.
 #[test]
 fn copy_equals_the_file() {
     const MIB: u64 = 1 << 20;
@@ -82,7 +83,7 @@ fn copy_equals_the_file() {
     let (from, to) = (directory.path().join("from"), directory.path().join("to"));
     let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 500);
     std::fs::write(&to, vec![9; 3 << 20]).unwrap();
-    // Data, and a length.
+    // Range of data, and file length.
     let files = [((0, 0), 0), ((0, 0), 5 * MIB), ((0, 100), 100), ((7 * MIB, 1_500_000), 64 * MIB)];
     for ((offset, count), length) in files {
         let file = std::fs::File::create(&from).unwrap();
@@ -99,7 +100,7 @@ fn copy_equals_the_file() {
     assert!(copy_whole(&directory.path().join("none"), &to).is_err_and(|e| e.kind() == io::ErrorKind::NotFound));
 }
 
-/// A file that is to be copied over itself, by another name or through another directory, stays as it is.
+/// A copy of a file to itself, by another name or through another directory, is refused and leaves the file unchanged.
 #[test]
 fn a_file_is_not_copied_over_itself() {
     let directory = tempfile::tempdir().unwrap();
@@ -113,7 +114,7 @@ fn a_file_is_not_copied_over_itself() {
     }
 }
 
-/// What a crash left goes at the next start; what is published stays.
+/// The next start removes leftovers of a crash; published files stay.
 #[test]
 fn only_unpublished_leftovers_are_removed() {
     let directory = tempfile::tempdir().unwrap();
@@ -125,7 +126,7 @@ fn only_unpublished_leftovers_are_removed() {
     assert_eq!(remove_leftovers(directory.path()).unwrap(), 0);
 }
 
-/// Missing directories above are made; existing ones are no error; a file in the way is.
+/// Missing parent directories are created; existing ones are no error; a file in place of one is.
 #[test]
 fn directories_are_made_to_any_depth() {
     let directory = tempfile::tempdir().unwrap();
@@ -137,7 +138,7 @@ fn directories_are_made_to_any_depth() {
     assert!(create_directories(&deep.join("file")).is_err());
 }
 
-/// Only what is below a store's root is made, and nothing where the root is missing.
+/// Only directories below a store's root are created, and none if the root is missing.
 #[test]
 fn missing_root_is_not_created() {
     let directory = tempfile::tempdir().unwrap();

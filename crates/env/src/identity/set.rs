@@ -1,4 +1,4 @@
-//! The system calls that change an identity, and the read-back.
+//! The system calls that change the identity, and the read-back.
 
 use super::decide::{self, Account, IdMap, Process};
 use super::{IdentityError, Keep, NOBODY, Owner};
@@ -13,7 +13,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-/// Rights over files whatever their permissions say. `CAP_SYS_ADMIN` is not among them: a mount needs it.
+/// Capabilities that override file permissions. `CAP_SYS_ADMIN` is not among them: a mount needs it.
 const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -24,7 +24,7 @@ const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETFCAP)
     .union(CapabilitySet::MAC_OVERRIDE);
 
-/// Room for one entry of the user database; the largest ones, with long comments, have a few hundred bytes.
+/// Buffer for one entry of the user database; the largest entries, with long comments, have a few hundred bytes.
 const ACCOUNT_BYTES: usize = 64 * 1024;
 /// `NGROUPS_MAX` of Linux.
 const GROUPS_MAX: usize = 65536;
@@ -37,16 +37,16 @@ pub fn must_take(owner: Owner) -> Result<bool, IdentityError> {
     decide::must_change(owner, &this_process()?)
 }
 
-/// The owner whose rights this process has decided to work with, whether or not it had to change anything for that.
+/// The owner whose rights this process has decided to use, whether or not it had to change its identity.
 static EXPECTED: OnceLock<Owner> = OnceLock::new();
 
-/// Notes that this process works in stores of `owner` from now on. The first owner stays.
+/// Records that this process works in stores of `owner` from now on. Later calls change nothing.
 pub fn expect(owner: Owner) {
     EXPECTED.get_or_init(|| owner);
 }
 
-/// Refuses a store's root directory, open and with the owner `uid`, that was put in the place of the expected owner's between
-/// [`Owner::of_store`] and its opening. A process that has noted no owner, such as a test, accepts any.
+/// Refuses a store's root directory, already open and owned by `uid`, that replaced the expected owner's directory
+/// between [`Owner::of_store`] and its opening. A process without a recorded owner, such as a test, accepts any.
 ///
 /// # Errors
 /// If another user owns it.
@@ -54,14 +54,15 @@ pub fn check_held(uid: u32) -> Result<(), IdentityError> {
     decide::check_held(EXPECTED.get(), uid)
 }
 
-/// Gives this process the rights of a store's `owner`, if it is root and the owner is another user. Whether it changed.
+/// Gives this process the rights of a store's `owner`, if it is root and the owner is another user. Returns whether it
+/// changed its identity.
 ///
-/// `final_program`: the process starts no program that needs rights of its own (fusermount3), so `no_new_privs` is set too.
-/// Only [`Keep::Nothing`] asks for it.
+/// `final_program`: the process starts no program that needs rights of its own (fusermount3), so `no_new_privs` is set
+/// too. Only [`Keep::Nothing`] uses it.
 ///
 /// # Errors
-/// If the owner is nobody, a second thread exists, or the kernel refuses. The process then has no complete identity and must
-/// not go on to the store. It aborts if the kernel reports an identity other than the one that was set.
+/// If the owner is nobody, a second thread exists, or the kernel refuses. The process then has an incomplete identity
+/// and must not access the store. It aborts if the kernel reports an identity other than the one that was set.
 pub fn take(owner: Owner, keep: Keep, final_program: bool) -> Result<bool, IdentityError> {
     if !must_take(owner)? {
         return Ok(false);
@@ -78,7 +79,8 @@ pub fn take(owner: Owner, keep: Keep, final_program: bool) -> Result<bool, Ident
         Keep::Nothing => become_owner(&wanted, final_program)?,
         Keep::AllButFiles => take_files(&wanted)?,
     }
-    // Whatever fs.suid_dumpable says: the memory may hold what root read before, so the owner may not trace this process.
+    // Independent of fs.suid_dumpable: the memory may hold data that root read before, so the owner must not trace this
+    // process.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused(uid, "prctl(PR_SET_DUMPABLE)"))?;
     let found = read("/proc/self/status")?;
     if let Err(difference) = wanted.check(keep, &found) {
@@ -88,13 +90,13 @@ pub fn take(owner: Owner, keep: Keep, final_program: bool) -> Result<bool, Ident
     Ok(true)
 }
 
-/// The identity that a process is to have.
+/// The identity that a process is to take.
 struct Wanted {
     uid: u32,
     gid: u32,
     /// `None`: the user namespace denies setgroups(2), so the groups stay.
     groups: Option<Vec<u32>>,
-    /// Before the change.
+    /// Effective uid and gid before the change.
     effective: (u32, u32),
 }
 
@@ -103,11 +105,11 @@ impl Wanted {
         let map = IdMap::parse(&read("/proc/self/gid_map")?);
         let account = account(owner.uid);
         let own = rustix::process::getegid().as_raw();
-        // Absent before Linux 3.19, which denies nothing.
+        // The file is missing before Linux 3.19, which denies nothing.
         let denied = read("/proc/self/setgroups").is_ok_and(|word| word.trim() == "deny");
         let gid = match decide::group_of(owner, account.as_ref(), &map) {
             Some(gid) => gid,
-            // Only a namespace maps so few groups; its own root group is one of the user who made it.
+            // Only a namespace maps so few groups; its root group is a group of the user who created it.
             None if denied => own,
             None => return Err(IdentityError::Group { uid: owner.uid, gid: owner.gid }),
         };
@@ -125,7 +127,7 @@ impl Wanted {
         set_thread_groups(&groups).map_err(refused(self.uid, "setgroups"))
     }
 
-    /// Compares with proc_pid_status(5).
+    /// Compares the identity with `/proc/self/status`, see proc_pid_status(5).
     fn check(&self, keep: Keep, status: &str) -> Result<(), String> {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -171,7 +173,7 @@ fn become_owner(wanted: &Wanted, final_program: bool) -> Result<(), IdentityErro
     set_thread_res_gid(group, group, group).map_err(refused(uid, "setresgid"))?;
     let user = Uid::from_raw(uid);
     set_thread_res_uid(user, user, user).map_err(refused(uid, "setresuid"))?;
-    // The last call took them, unless the secure bits of this process say otherwise (capabilities(7)).
+    // The last call cleared them, unless the process's securebits say otherwise (capabilities(7)).
     clear_ambient_capability_set().map_err(refused(uid, "prctl(PR_CAP_AMBIENT)"))?;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -188,7 +190,7 @@ fn take_files(wanted: &Wanted) -> Result<(), IdentityError> {
     clear_ambient_capability_set().map_err(refused(uid, "prctl(PR_CAP_AMBIENT)"))?;
     set_file_ids(uid, gid);
     for capability in OF_FILES.iter() {
-        // Without CAP_SETPCAP the bounding set stays. It only matters for programs that this process starts.
+        // Without CAP_SETPCAP the bounding set stays. It affects only programs that this process starts.
         if let Err(error) = remove_capability_from_bounding_set(capability) {
             tracing::debug!("{capability:?} stays in the bounding set: {error}");
         }
@@ -200,29 +202,29 @@ fn take_files(wanted: &Wanted) -> Result<(), IdentityError> {
     set_capabilities(None, sets).map_err(refused(uid, "capset"))
 }
 
-/// setfsuid(2) and setfsgid(2) report no error: whoever calls this looks at [`file_user`].
+/// setfsuid(2) and setfsgid(2) report no error: the caller checks [`file_user`].
 fn set_file_ids(uid: u32, gid: u32) {
-    // SAFETY: both take a number and change this thread's credentials alone.
+    // SAFETY: both take a number and change only this thread's credentials.
     unsafe {
         libc::syscall(libc::SYS_setfsgid, gid);
         libc::syscall(libc::SYS_setfsuid, uid);
     }
 }
 
-/// The user that this thread's files belong to: its file system user id.
+/// The owner of files that this thread creates: its file system uid.
 pub fn file_user() -> u32 {
-    // SAFETY: no user has this number, so the call only answers with the current one.
+    // SAFETY: no user has this id, so the call changes nothing and returns the current one.
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
-/// The group that this thread's files belong to.
+/// The group of files that this thread creates: its file system gid.
 pub fn file_group() -> u32 {
     // SAFETY: as in `file_user`.
     unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 }
 }
 
-/// Runs `work` with the file system identity of the process's effective user, in this thread alone: for paths that are root's
-/// and not the store owner's (`/dev/fuse`, a mount point, a log). The file capabilities stay away.
+/// Runs `work` with the file system identity of the process's effective user, in this thread only: for paths that
+/// belong to root and not to the store's owner (`/dev/fuse`, a mount point, a log). The file capabilities stay dropped.
 pub fn as_process_user<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(u32, u32);
     impl Drop for Restore {
@@ -257,25 +259,25 @@ fn this_process() -> Result<Process, IdentityError> {
     })
 }
 
-/// What the user database says of `uid`; `None` without an entry.
+/// The user database's entry for `uid`; `None` without an entry.
 fn account(uid: u32) -> Option<Account> {
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut buffer = vec![0u8; ACCOUNT_BYTES];
     let mut found = std::ptr::null_mut();
-    // SAFETY: all pointers are of live values, and the length is the buffer's.
+    // SAFETY: all pointers refer to live values, and the length is that of the buffer.
     let status =
         unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr().cast(), buffer.len(), &mut found) };
     if status != 0 || found.is_null() {
         return None;
     }
-    // SAFETY: the call filled it, as `found` tells, and its name points into `buffer`.
+    // SAFETY: the call initialized the entry, because `found` is not null, and its name points into `buffer`.
     let (name, primary) = unsafe {
         let entry = entry.assume_init();
         (CString::from(std::ffi::CStr::from_ptr(entry.pw_name)), entry.pw_gid)
     };
     let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_MAX];
     let mut count = GROUPS_MAX as libc::c_int;
-    // SAFETY: there is room for `count` groups.
+    // SAFETY: the buffer has space for `count` groups.
     if unsafe { libc::getgrouplist(name.as_ptr(), primary, groups.as_mut_ptr(), &mut count) } < 0 {
         return None;
     }

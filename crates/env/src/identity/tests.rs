@@ -1,4 +1,4 @@
-//! The rules of identities. The system calls need a process of their own: `crates/cli/tests/trust_environment`.
+//! Tests of the identity rules. The system calls need a process of their own: `crates/cli/tests/trust_environment`.
 
 use super::decide::{Account, IdMap, Process, group_of, must_change};
 use super::{IdentityError, NOBODY, Owner, as_process_user, file_group, file_user};

@@ -1,5 +1,5 @@
-//! Failures as `object_store` names them, with the [`io::Error`] kept in the chain of sources, so that a full or a
-//! failing disk stays recognisable however many layers up ([`io_error_within`]).
+//! Maps failures to `object_store` errors and keeps the [`io::Error`] in the chain of sources, so that a full or
+//! failing disk is recognisable at every layer ([`io_error_within`]).
 
 use super::Inner;
 use crate::volume_dir::VolumeDir;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 pub(super) const STORE: &str = "posix";
 
-/// An operation on the store's files that failed.
+/// A failed operation on the store's files.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {path}: {source}")]
 pub struct StoreIoError {
@@ -19,7 +19,7 @@ pub struct StoreIoError {
     pub source: io::Error,
 }
 
-/// The store's own directory is not there, so that what is missing in it proves nothing.
+/// The store's own directory is missing, so a missing file in it does not prove that an object does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error("the store's directory {} is not there ({source}); bring it back", root.display())]
 struct StoreUnreachable {
@@ -27,7 +27,7 @@ struct StoreUnreachable {
     source: io::Error,
 }
 
-/// It was not there a moment ago, for what was not found in it is there.
+/// The store's directory was missing shortly before: the file that was not found exists now.
 #[derive(Debug, thiserror::Error)]
 #[error("the store's directory {} was away for a moment ({source})", root.display())]
 struct WasUnreachable {
@@ -36,13 +36,14 @@ struct WasUnreachable {
 }
 
 impl Inner {
-    /// [`failed`] while an object was read, listed or removed: it is missing only if the store itself is there.
+    /// [`failed`] for an object that is read, listed or removed. It reports the object as missing only if the store
+    /// itself is present.
     pub(super) fn failed(&self, action: &'static str, location: &ObjectPath) -> impl FnOnce(io::Error) -> Error {
         move |error| failed(action, location)(self.vouched(location, error))
     }
 
-    /// [`failed`] while an object was written. Nothing that has to be there first is an object, so whatever is missing
-    /// is the store's failure, and may be tried again.
+    /// [`failed`] for an object that is written. A write depends on no other object, so a missing file is a failure of
+    /// the store, and the write may be retried.
     pub(super) fn refused(&self, action: &'static str, location: &ObjectPath) -> impl FnOnce(io::Error) -> Error {
         move |error| match is_absence(&error) {
             true if self.root.is_dir() => failed(action, location)(self.was_unreachable(error)),
@@ -51,8 +52,9 @@ impl Inner {
         }
     }
 
-    /// `error` as it is if it says that nothing is at `location` and that is so, or if it says something else. Looked
-    /// up from the store's directory on, so that it does not matter when that goes or comes back.
+    /// Returns `error` unchanged if it reports that nothing exists at `location` and this is true, or if it reports
+    /// something else. The lookup starts at the store's directory, so it does not matter when that disappears or comes
+    /// back.
     pub(super) fn vouched(&self, location: &ObjectPath, error: io::Error) -> io::Error {
         if !is_absence(&error) {
             return error;
@@ -64,19 +66,20 @@ impl Inner {
         match path.metadata() {
             Err(found) if is_absence(&found) => error,
             Err(other) => other,
-            // A directory is no object, which no code of the system's says; and a file no directory of objects.
+            // A directory is not an object; this error has no code of the operating system. A file is not a directory
+            // of objects.
             Ok(found) if found.is_dir() && error.raw_os_error().is_none() => error,
             Ok(found) if !found.is_dir() && error.kind() == io::ErrorKind::NotADirectory => error,
             Ok(_) => self.was_unreachable(error),
         }
     }
 
-    /// An error that [`is_unreachable`] knows if another directory is in the volume's place.
+    /// Fails with an error that [`is_unreachable`] recognises if another directory is in the volume's place.
     pub(super) fn in_place(&self) -> io::Result<()> {
         self.place.as_ref().map_or(Ok(()), |place| place.check()).map_err(|error| self.unreachable(error))
     }
 
-    /// The same, of what `location` lies in: a shard's directory, or the volume.
+    /// As [`Inner::in_place`], for the directory that contains `location`: a shard's directory, or the volume.
     pub(super) fn holds_in_place(&self, location: &ObjectPath) -> io::Result<()> {
         let Some(place) = &self.place else { return Ok(()) };
         let shard = location.parts().next().and_then(|name| VolumeDir::shard_named(name.as_ref()));
@@ -92,7 +95,7 @@ impl Inner {
     }
 }
 
-/// Whether it says that something is not there. A path below a file has no object either.
+/// Whether `error` reports that something does not exist. A path below a file does not name an object either.
 pub(super) fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -105,7 +108,8 @@ pub(super) fn failed(action: &'static str, location: &ObjectPath) -> impl FnOnce
         match kind {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::NotFound { path, source: error },
             io::ErrorKind::AlreadyExists => Error::AlreadyExists { path, source: error },
-            // A file that is too short stays so: SlateDB tries again what is `Generic`, seconds for each read, but not this.
+            // A file that is too short stays too short. SlateDB retries `Generic` errors for seconds at each read, but
+            // not this one.
             io::ErrorKind::UnexpectedEof => Error::NotSupported { source: error },
             io::ErrorKind::PermissionDenied => Error::PermissionDenied { path, source: error },
             _ => Error::Generic { store: STORE, source: error },
@@ -125,17 +129,17 @@ pub(super) fn not_implemented(operation: &str) -> Error {
     Error::NotImplemented { operation: operation.to_owned(), implementer: STORE.to_owned() }
 }
 
-/// The [`io::Error`] with an operating system's code that caused `error`, if one did: ENOSPC, EIO, EROFS and others.
+/// The [`io::Error`] with an operating system code that caused `error`, if any: ENOSPC, EIO, EROFS and others.
 pub fn io_error_within<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
     causes(error).find_map(|cause| cause.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some()))
 }
 
-/// Whether `error` is of a store whose directory is not in its place, or was not a moment ago.
+/// Whether `error` reports a store whose directory is not in its place, or was not shortly before.
 pub fn is_unreachable(error: &(dyn std::error::Error + 'static)) -> bool {
     causes(error).any(|cause| cause.is::<StoreUnreachable>() || cause.is::<WasUnreachable>())
 }
 
-/// An error and what caused it.
+/// An error and its causes.
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {

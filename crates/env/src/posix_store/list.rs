@@ -1,4 +1,4 @@
-//! Lists, in the order of the objects' paths. No entity tags: they would mean to read every object.
+//! Listings, in the order of the objects' paths. Without entity tags: those would require reading every object.
 
 use super::error::{failed, is_absence};
 use super::read::object_meta;
@@ -12,7 +12,7 @@ use object_store::{Extensions, ListResult, ObjectMeta, Result};
 use std::io;
 
 impl PosixStore {
-    /// Objects below `prefix` and after `offset`.
+    /// Lists objects below `prefix` and after `offset`.
     pub(super) fn list_stream(
         &self,
         prefix: Option<&ObjectPath>,
@@ -31,7 +31,7 @@ impl PosixStore {
     }
 }
 
-/// What a directory holds, as far as objects go.
+/// Kind of a directory's entry.
 enum ListedObject {
     Object,
     Directory,
@@ -61,7 +61,7 @@ impl Inner {
         for (location, child) in self.children(&prefix)? {
             match child {
                 ListedObject::Object => result.objects.extend(self.meta(location)?),
-                // Empty directories are left behind by deletes and are no prefixes of anything.
+                // Deletes leave empty directories behind, which are not prefixes of any object.
                 ListedObject::Directory if self.holds_objects(&location)? => result.common_prefixes.push(location),
                 ListedObject::Directory => {}
             }
@@ -80,8 +80,8 @@ impl Inner {
         Ok(false)
     }
 
-    /// What is directly below `location`; nothing if it does not exist or is an object, in a store that is there.
-    /// Foreign files whose names no object could have are skipped.
+    /// The entries directly below `location`; empty if it does not exist or is an object, in a store that is present.
+    /// Skips foreign files whose names are not valid for an object.
     fn children(&self, location: &ObjectPath) -> Result<Vec<(ObjectPath, ListedObject)>> {
         let directory = self.file(location)?;
         match read_children(&directory, location).map_err(|error| self.vouched(location, error)) {
@@ -90,7 +90,7 @@ impl Inner {
         }
     }
 
-    /// `None` if the object is gone meanwhile.
+    /// `None` if the object was removed meanwhile.
     fn meta(&self, location: ObjectPath) -> Result<Option<ObjectMeta>> {
         match self.file(&location)?.metadata().map_err(|error| self.vouched(&location, error)) {
             Ok(metadata) => Ok(Some(object_meta(location, &metadata))),

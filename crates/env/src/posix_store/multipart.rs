@@ -1,4 +1,5 @@
-//! Large objects in parts: written into one temporary file at their offsets, in any order, and published when complete.
+//! Multipart uploads: the parts are written into one temporary file at their offsets, in any order, and the file is
+//! published when complete.
 
 use super::error::failed;
 use super::write::{CompleteFile, e_tag_of_file};
@@ -12,14 +13,14 @@ use object_store::{Error, MultipartUpload, PutPayload, PutResult, Result, Upload
 use std::io;
 use std::sync::Arc;
 
-/// An upload under way. Dropped without completion, its temporary file is removed.
+/// An upload in progress. Dropping it before completion removes its temporary file.
 #[derive(Debug)]
 pub(super) struct Upload {
     store: PosixStore,
     location: ObjectPath,
     /// `None` once published or removed.
     temporary: Option<(Arc<File>, StorePath)>,
-    /// Where the next part begins, in bytes.
+    /// Offset of the next part, in bytes.
     offset: u64,
 }
 
@@ -80,7 +81,7 @@ impl MultipartUpload for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some((_, path)) = self.temporary.take() {
-            // Nobody is left to be told; a leftover is removed at the next start.
+            // There is no caller to report an error to; the next start removes a leftover.
             let _ = disk::remove_file(&path);
         }
     }

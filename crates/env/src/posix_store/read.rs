@@ -1,12 +1,12 @@
 //! Gets.
 //!
-//! A table block that the block cache lost is nearly always in the kernel's page cache still, and then reading it
-//! takes less time than handing the work to another thread and waking up again (2–4 µs against about 30 µs here). The
-//! same holds for the question whether a manifest has a successor, which every open table asks once a second, and
-//! whose answer is a name that the kernel knows to be absent. So files are opened on the calling thread, and small
-//! reads are first tried there in a way that cannot wait for a device (`RWF_NOWAIT`); only what is not in memory goes
-//! to a thread that may block. Where the file system does not know such reads, as most that go over a network do not,
-//! every get goes to another thread, its `open` included.
+//! A table block that was evicted from the block cache is nearly always still in the kernel's page cache. Reading it
+//! from there takes less time than handing the work to another thread and waking up again (2–4 µs against about 30 µs
+//! here). The same holds for the check whether a manifest has a successor, which every open table makes once a second:
+//! the kernel has the missing name cached. So files are opened on the calling thread, and small reads are first tried
+//! there without waiting for a device (`RWF_NOWAIT`). Only reads of data that is not in memory go to a thread that may
+//! block. On file systems without such reads, as most network file systems are, every get goes to another thread,
+//! including its `open`.
 
 use super::error::failed;
 use super::write::{e_tag_of_content, e_tag_of_file, e_tag_of_metadata};
@@ -26,9 +26,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Reads up to this are tried on the calling thread: some tens of microseconds of copying at most.
+/// Reads up to this size are tried on the calling thread: they copy for at most some tens of microseconds.
 const INLINE_BYTES_MAX: u64 = 128 * 1024;
-/// A get of more than this is streamed in pieces of this size, so that its memory is bounded.
+/// A larger get is streamed in pieces of this size, so that its memory is bounded.
 const PIECE_BYTES: u64 = 8 * 1024 * 1024;
 
 impl PosixStore {
@@ -68,7 +68,8 @@ impl PosixStore {
     }
 }
 
-/// Reads at `offset` as much as is in memory: the count of bytes, fewer than asked where the device would be needed.
+/// Reads the bytes at `offset` that are in memory and returns their count, which is smaller than the buffer if the
+/// device would be needed.
 fn read_without_waiting(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let mut done = 0;
     while done < buffer.len() {
@@ -83,7 +84,7 @@ fn read_without_waiting(file: &File, buffer: &mut [u8], offset: u64) -> Result<u
     Ok(done)
 }
 
-/// An object open for reading, with the range that was asked for.
+/// An object that is open for reading, with the requested range.
 struct OpenedObject {
     location: ObjectPath,
     file: Arc<File>,
@@ -91,7 +92,7 @@ struct OpenedObject {
     metadata: Metadata,
     range: Range<u64>,
     head: bool,
-    /// Bytes of the range that are in the buffer already.
+    /// Bytes of the range that are already in the buffer.
     read_from: usize,
 }
 
@@ -110,7 +111,7 @@ impl OpenedObject {
         })
     }
 
-    /// Checks what the caller makes conditions of, and settles the range.
+    /// Checks the caller's conditions and determines the range.
     fn prepare(mut self, options: &GetOptions) -> Result<OpenedObject> {
         self.head = options.head;
         if options.head || options.if_match.is_some() || options.if_none_match.is_some() {
@@ -119,7 +120,7 @@ impl OpenedObject {
         }
         options.check_preconditions(&self.meta)?;
         if let (Some(range), false) = (&options.range, options.head) {
-            // Of a file of ours that was cut.
+            // A range beyond the end means that a file of ours was truncated.
             let short = |source| io::Error::new(io::ErrorKind::UnexpectedEof, source);
             let range = range.as_range(self.meta.size).map_err(short);
             self.range = range.map_err(failed("read", &self.location))?;
@@ -138,7 +139,7 @@ impl OpenedObject {
         self.read_rest(vec![0; length as usize])
     }
 
-    /// Fills `buffer`, whose first bytes are read, and makes the result.
+    /// Fills `buffer`, whose first bytes are already read, and creates the result.
     fn read_rest(self, mut buffer: Vec<u8>) -> Result<GetResult> {
         let offset = self.range.start + self.read_from as u64;
         self.file.read_exact_at(&mut buffer[self.read_from..], offset).map_err(failed("read", &self.location))?;
@@ -151,7 +152,7 @@ impl OpenedObject {
             self.meta.e_tag = match self.meta.size {
                 size if size > HASHED_BYTES_MAX => Some(e_tag_of_metadata(&self.metadata)),
                 _ if whole => Some(e_tag_of_content(std::iter::once(content.as_slice()))),
-                // Not asked for, and not known without reading the rest.
+                // Not requested, and not known without reading the rest.
                 _ => None,
             };
         }
@@ -199,7 +200,7 @@ impl OpenedObject {
     }
 }
 
-/// A directory is no object.
+/// Fails for a directory, which is not an object.
 fn open_regular(path: &StorePath) -> io::Result<(File, Metadata)> {
     let file = path.open().map_err(|error| match error.kind() {
         io::ErrorKind::IsADirectory => io::Error::new(io::ErrorKind::NotFound, "it is a directory"),
@@ -209,7 +210,7 @@ fn open_regular(path: &StorePath) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// What is known of an object without reading it.
+/// The metadata of an object that is known without reading it.
 pub(super) fn object_meta(location: ObjectPath, metadata: &Metadata) -> ObjectMeta {
     let modified = metadata.modified().map(clock::timestamp).unwrap_or_default();
     ObjectMeta {

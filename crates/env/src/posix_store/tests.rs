@@ -1,5 +1,5 @@
-//! One suite over this store and over `object_store`'s own in memory, where they mean the same; then what only this
-//! store promises.
+//! One suite over this store and over `object_store`'s in-memory store, where both behave the same; then the guarantees
+//! that only this store gives.
 
 use super::*;
 use bytes::Bytes;
@@ -17,8 +17,8 @@ fn posix() -> (tempfile::TempDir, PosixStore) {
     (directory, store)
 }
 
-/// Runs `test` in every world: in memory, and on a directory with each way to create exclusively, with and without
-/// reads that do not wait.
+/// Runs `test` in every environment: in memory, and on a directory with each primitive for exclusive creation, with and
+/// without non-waiting reads.
 fn everywhere(test: impl Fn(&dyn ObjectStore)) {
     test(&InMemory::new());
     for exclusive in [Exclusive::RenameNoReplace, Exclusive::Link] {
@@ -88,7 +88,7 @@ fn objects_are_put_and_read() {
     });
 }
 
-/// Ranges are cut at the object's end; one that begins beyond it is an error.
+/// Ranges are cut off at the object's end; a range that begins beyond it is an error.
 #[test]
 fn ranges_are_read() {
     everywhere(|store| {
@@ -145,7 +145,8 @@ fn updates_compare_and_swap() {
     });
 }
 
-/// Lists give what is below a prefix of whole parts, also from an offset, and one level with its prefixes.
+/// Lists return the objects below a prefix of complete path parts, optionally from an offset, and one level with its
+/// prefixes.
 #[test]
 fn lists_are_by_prefix_offset_and_level() {
     everywhere(|store| {
@@ -174,7 +175,7 @@ fn lists_are_by_prefix_offset_and_level() {
     });
 }
 
-/// Copies and renames, over a taken name or refusing it.
+/// Copies and renames replace an existing target or refuse it.
 #[test]
 fn objects_are_copied_and_renamed() {
     everywhere(|store| {
@@ -198,7 +199,7 @@ fn objects_are_copied_and_renamed() {
     });
 }
 
-/// Parts arrive in any order; nothing is seen before the end, nor after an abort.
+/// Parts arrive in any order; nothing is visible before completion or after an abort.
 #[test]
 fn multipart_objects_appear_whole() {
     everywhere(|store| {
@@ -221,8 +222,8 @@ fn multipart_objects_appear_whole() {
     });
 }
 
-/// "A true compare-and-swap": of concurrent updates of one version one wins, so no increment is lost, between threads
-/// with a store each (as processes have) and with overwrites of another object among them.
+/// Of concurrent updates of one version exactly one succeeds, so no increment is lost. The threads use separate stores
+/// (as processes do), and overwrites of another object run in between.
 #[test]
 fn concurrent_updates_lose_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -255,7 +256,7 @@ async fn increment(store: &PosixStore) {
     }
 }
 
-/// The same between processes: this test runs itself as a child that increments, twice at once.
+/// The same between processes: this test starts itself twice at once as a child that increments.
 #[test]
 fn updates_of_two_processes_lose_nothing() {
     const CHILD: &str = "VARVE_TEST_UPDATES_OF";
@@ -289,7 +290,7 @@ fn leftovers_are_hidden_and_removed() {
     block_on(put(&store, "a/object", b"x"));
     std::fs::write(directory.path().join("a/.~tmp.0123"), b"half").unwrap();
     assert_eq!(block_on(names(&store, None)), ["a/object"]);
-    // Such a name cannot even be made except by parsing one.
+    // Such a name can be created only by parsing one.
     let reserved = ObjectPath::parse("a/.~tmp.0123").unwrap();
     assert!(matches!(block_on(store.head(&reserved)), Err(Error::NotSupported { .. })));
     assert_eq!(store.remove_leftovers().unwrap(), 1);
@@ -297,7 +298,7 @@ fn leftovers_are_hidden_and_removed() {
     assert_eq!(block_on(content(&store, "a/object")), "x");
 }
 
-/// "ENOSPC, EIO and EROFS stay recognisable", however deep the error is wrapped.
+/// ENOSPC, EIO and EROFS stay recognisable, however deeply the error is wrapped.
 #[test]
 fn system_errors_stay_recognisable() {
     for code in [libc::ENOSPC, libc::EIO, libc::EROFS] {
@@ -308,7 +309,7 @@ fn system_errors_stay_recognisable() {
     assert!(io_error_within(&io::Error::other("no code")).is_none());
 }
 
-/// A get of more than one piece is streamed whole.
+/// A get of more than one piece is streamed completely.
 #[test]
 fn large_objects_are_streamed() {
     let (_directory, store) = posix();
@@ -319,7 +320,7 @@ fn large_objects_are_streamed() {
     assert_eq!(range, large[5_000_000..5_000_100]);
 }
 
-/// A file that was cut is told at once: what is `Generic`, SlateDB tries again for seconds.
+/// A truncated file is reported immediately: SlateDB retries `Generic` errors for seconds.
 #[test]
 fn read_beyond_the_end_is_not_retried() {
     let (_directory, store) = posix();
@@ -330,7 +331,7 @@ fn read_beyond_the_end_is_not_retried() {
     });
 }
 
-/// A store that was moved away is missing, and nothing takes its name meanwhile, so that it can come back.
+/// A store that was moved away is missing, and no write recreates its directory, so that it can be moved back.
 #[test]
 fn moved_root_is_not_recreated() {
     let directory = tempfile::tempdir().unwrap();
@@ -352,7 +353,7 @@ fn moved_root_is_not_recreated() {
             store.rename(&path("0000/a"), &path(name)).await.unwrap_err();
             assert!(!directory.path().join("volume").exists(), "{name}");
         }
-        // Only the store's own directory is missing: a volume that was half removed.
+        // Only the store's own directory is missing, as in a volume that was partly removed.
         std::fs::create_dir(directory.path().join("volume")).unwrap();
         store.put(&path("0000/b"), "y".into()).await.unwrap_err();
         assert!(!root.exists());
@@ -363,8 +364,8 @@ fn moved_root_is_not_recreated() {
     });
 }
 
-/// While the store is away nothing is known of what is in it: to say that an object is missing, or that a listing is
-/// empty, would have a database made where there is one. All of it may be tried again.
+/// While the store is unreachable, no object is reported missing and no listing is empty: otherwise a new database
+/// would be created over an existing one. All these operations may be retried.
 #[test]
 fn unreachable_store_reports_no_missing_objects() {
     let directory = tempfile::tempdir().unwrap();
@@ -403,7 +404,7 @@ fn unreachable_store_reports_no_missing_objects() {
         errors.iter().for_each(is_trouble);
         std::fs::rename(&moved, directory.path().join("volume")).unwrap();
         assert!(store.is_there());
-        // What is missing in a store that is there is missing, and so is what is below an object.
+        // A missing object in a reachable store is reported missing, and so is a path below an object.
         for absent in ["absent", "0000/manifest", "0000/manifest/1/below"] {
             let error = store.get(&path(absent)).await.unwrap_err();
             assert!(matches!(error, Error::NotFound { .. }), "{error:?}");

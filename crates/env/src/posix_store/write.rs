@@ -1,4 +1,4 @@
-//! Puts, copies, renames and deletes. All of them block.
+//! Puts, copies, renames and deletes. All of them block the thread.
 
 use super::error::{failed, is_absence, precondition};
 use super::{HASHED_BYTES_MAX, Inner, LOCK_NAME};
@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use xxhash_rust::xxh3::Xxh3;
 
-/// A file that is complete, fsynced and not published yet.
+/// A file that is complete and fsynced, but not published yet.
 pub(super) struct CompleteFile {
     pub(super) path: StorePath,
     pub(super) e_tag: String,
@@ -57,7 +57,7 @@ impl Inner {
             Err(error) => Some(failed("read", location)(error)),
         };
         if let Some(refusal) = refusal {
-            // What matters is the refusal; a leftover is removed at the next start.
+            // The caller needs the refusal; the next start removes a leftover.
             let _ = disk::remove_file(&written.path);
             return Err(refusal);
         }
@@ -65,7 +65,7 @@ impl Inner {
         Ok(result(written.e_tag))
     }
 
-    /// Publishes `written` as `location`, whatever is there.
+    /// Publishes `written` as `location`, replacing any object there.
     pub(super) fn publish_over(&self, location: &ObjectPath, written: CompleteFile) -> Result<PutResult> {
         let file = self.file(location)?;
         let _publishing = self.publishing().map_err(self.refused("lock the store to write", location))?;
@@ -77,7 +77,7 @@ impl Inner {
         let file = self.file(location)?;
         let _publishing = self.publishing().map_err(self.refused("lock the store to delete", location))?;
         match disk::remove_file(&file).map_err(|error| self.vouched(location, error)) {
-            // Nobody can tell a second delete from the first one's retry.
+            // A second delete cannot be distinguished from a retry of the first.
             Err(error) if is_absence(&error) => Ok(()),
             other => other.map_err(failed("delete", location)),
         }
@@ -108,7 +108,7 @@ impl Inner {
                 if target.symlink_metadata().is_ok() {
                     return Err(self.refused("rename to", to)(io::ErrorKind::AlreadyExists.into()));
                 }
-                // By way of a temporary copy, so that a refusal leaves the source in its place.
+                // Uses a temporary copy, so that a refusal leaves the source in place.
                 disk::copy_synced(&source, &temporary).map_err(self.failed("rename", from))?;
                 disk::publish_if_absent(self.exclusive, &temporary, &target).map_err(self.refused("rename to", to))?;
                 disk::remove_file(&source).map_err(self.failed("rename", from))?;
@@ -144,12 +144,13 @@ impl Inner {
         Ok(CompleteFile { path, e_tag })
     }
 
-    /// Below the root alone: where that was moved away, another would keep it from coming back.
+    /// Creates directories below the root only. If the root was moved away, a new root would prevent it from being
+    /// moved back.
     fn make_directory(&self, directory: &StorePath) -> io::Result<()> {
         disk::create_directories_below(&self.root, directory)
     }
 
-    /// An empty file beside `file`, whose directory is made if need be.
+    /// Creates an empty file next to `file`, and its directory if missing.
     pub(super) fn create_temporary(&self, file: &StorePath) -> io::Result<(disk::File, StorePath)> {
         let directory = file.parent();
         let path = disk::temporary(&directory);
@@ -164,19 +165,19 @@ impl Inner {
         Ok((output, path))
     }
 
-    /// Held while something is published, together with other publications.
+    /// Held during a publication, shared with other publications.
     fn publishing(&self) -> io::Result<impl Drop + '_> {
         let within = self.publications.read();
         Ok(Publishing { _within: within, _across: self.lock(FlockOperation::LockShared)? })
     }
 
-    /// Held while a version is compared and replaced: nothing else is published meanwhile.
+    /// Held while a version is compared and replaced: excludes all other publications.
     fn publishing_alone(&self) -> io::Result<impl Drop + '_> {
         let within = self.publications.write();
         Ok(Publishing { _within: within, _across: self.lock(FlockOperation::LockExclusive)? })
     }
 
-    /// Each holder opens the lock file for itself: flock belongs to the open file.
+    /// Each holder opens the lock file separately, because a flock belongs to the open file.
     fn lock(&self, operation: FlockOperation) -> io::Result<Locked> {
         let file = disk::open_lock_file(&self.root.join(LOCK_NAME))?;
         Ok(Locked::take(file, operation)?)
@@ -222,7 +223,7 @@ pub(super) fn e_tag_of_file(file: impl AsFd, metadata: &Metadata) -> io::Result<
     let mut held = 0;
     while held < content.len() {
         match rustix::io::pread(&file, &mut content[held..], held as u64) {
-            // Cut since it was looked at: the tag is of what there is.
+            // Truncated since its length was read: the tag covers the remaining bytes.
             Ok(0) => break,
             Ok(count) => held += count,
             Err(rustix::io::Errno::INTR) => {}

@@ -1,4 +1,4 @@
-//! A directory and all that is below it, as values.
+//! The content of a directory tree, as values.
 
 use crate::disk::journal::{DiskRecord, NodeKind};
 use std::collections::BTreeMap;
@@ -16,15 +16,15 @@ pub(super) enum DiskItem {
     Symlink { target: PathBuf },
 }
 
-/// By path below the directory; a directory comes before what is in it. Two names of one file are two files here:
-/// nobody keeps two.
+/// Keyed by the path below the directory; a directory precedes its content. Two names of one file count as two files
+/// here: no code creates hard links that stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DiskState {
     pub(super) items: BTreeMap<PathBuf, DiskItem>,
 }
 
 impl DiskState {
-    /// What is below `root`.
+    /// Reads the tree below `root`.
     pub fn read_from(root: &Path) -> io::Result<DiskState> {
         let mut state = DiskState::default();
         state.read_below(root, root)?;
@@ -45,7 +45,7 @@ impl DiskState {
                 let content = Arc::new(std::fs::read(&path)?);
                 DiskItem::File { mode: metadata.permissions().mode() & 0o777, content }
             } else {
-                // A socket or the like is nothing that a disk keeps.
+                // Sockets and the like are not kept on a disk.
                 continue;
             };
             let below = path.strip_prefix(root).map_err(io::Error::other)?.to_owned();
@@ -54,7 +54,7 @@ impl DiskState {
         Ok(())
     }
 
-    /// Makes all of it in `root`, which is empty.
+    /// Writes the whole tree into `root`, which is empty.
     pub fn write_to(&self, root: &Path) -> io::Result<()> {
         for (below, item) in &self.items {
             let path = root.join(below);
@@ -71,7 +71,7 @@ impl DiskState {
         Ok(())
     }
 
-    /// This without the empty directories in `directory`.
+    /// This state without the empty directories in `directory`.
     pub fn without_empty(mut self, directory: &Path) -> DiskState {
         let paths: Vec<PathBuf> = self.items.keys().filter(|path| path.parent() == Some(directory)).cloned().collect();
         for path in paths {
@@ -83,14 +83,14 @@ impl DiskState {
         self
     }
 
-    /// The same for equal states: what was tried already need not be tried again.
+    /// Equal states have equal digests, so a caller can skip states that it has already tried.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
         hasher.finish()
     }
 
-    /// The paths at which two states differ, permissions aside.
+    /// The paths at which two states differ, ignoring permissions.
     pub(super) fn difference(&self, other: &DiskState) -> Vec<PathBuf> {
         let content = |item: Option<&DiskItem>| match item {
             Some(DiskItem::File { content, .. }) => Some((true, Some(content.clone()))),
@@ -101,7 +101,7 @@ impl DiskState {
         paths.filter(|path| content(self.items.get(*path)) != content(other.items.get(*path))).cloned().collect()
     }
 
-    /// Makes a record know the names.
+    /// Adds the names to a record.
     pub(super) fn enter(&self, root: &Path, record: &mut DiskRecord) {
         for (below, item) in &self.items {
             let kind = match item {

@@ -1,4 +1,4 @@
-//! From changes to what a disk may hold of them.
+//! Computes from changes the states in which they may leave a disk.
 
 use super::disk_state::{DiskItem, DiskState};
 use super::{CrashOrder, Fate, PAGE_BYTES, SECTOR_BYTES};
@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// What is on the disk for certain, and what was changed since.
+/// The durable state, and the changes since.
 pub(super) struct PowerLossReplay<'a> {
     record: &'a DiskRecord,
     files: Vec<FileData<'a>>,
     entries: BTreeMap<DirectoryName, NodeId>,
     pending_names: Vec<(usize, NameChange)>,
-    /// Where the finished fsync began that began last. With a journal it has kept all names changed before it.
+    /// Start of that finished fsync which began last. With a journal, it has kept all names that were changed before
+    /// it.
     synced_until: usize,
 }
 
@@ -25,7 +26,7 @@ struct FileData<'a> {
     pending: Vec<(usize, &'a DiskChange)>,
 }
 
-/// A change of names, with what they meant when it was made.
+/// A change of names, with the nodes that they referred to at the time.
 #[derive(Clone)]
 struct NameChange {
     from: Option<DirectoryName>,
@@ -41,7 +42,7 @@ impl<'a> PowerLossReplay<'a> {
             pending_names: Vec::new(),
             synced_until: 0,
         };
-        // In the order in which the record was made to know them.
+        // In the order in which `enter` added them to the record.
         let mut directories = BTreeMap::from([(PathBuf::new(), ROOT)]);
         for (at, (path, item)) in before.items.iter().enumerate() {
             let node = NodeId(at + 1);
@@ -84,7 +85,7 @@ impl<'a> PowerLossReplay<'a> {
         self.pending_names.push((at, change));
     }
 
-    /// What a name means to the processes: the last change of it counts.
+    /// The node that a name refers to for processes: its last change counts.
     fn meaning(&self, place: &DirectoryName) -> Option<NodeId> {
         for (_, change) in self.pending_names.iter().rev() {
             match change {
@@ -124,7 +125,7 @@ impl<'a> PowerLossReplay<'a> {
             chance.seed = seed;
         }
         let pending = std::mem::take(&mut self.pending_names);
-        // With a journal, names are lost from some moment on.
+        // With a journal, all changes of names after some point in time are lost.
         let end = pending.len();
         let cut = match fate {
             Fate::Kept => end,
@@ -184,7 +185,7 @@ impl NameChange {
 }
 
 impl FileData<'_> {
-    /// What was changed before `begin` is durable.
+    /// Makes all changes before `begin` durable.
     fn settle(&mut self, begin: usize) {
         let settled = self.pending.iter().take_while(|(at, _)| *at < begin).count();
         if settled == 0 {
@@ -214,7 +215,7 @@ impl FileData<'_> {
         let mut content = vec![0; length as usize];
         for (number, page) in content.chunks_mut(PAGE_BYTES as usize).enumerate() {
             let begin = number as u64 * PAGE_BYTES;
-            // A journaled length is written after the bytes that it covers anew.
+            // A journaled length is written after the bytes that it newly covers.
             let anew = begin + page.len() as u64 > lengths[0];
             let least = if order == CrashOrder::Journaled && anew { length_version } else { 0 };
             let mut pick = || match fate {
@@ -237,7 +238,7 @@ impl FileData<'_> {
         Arc::new(content)
     }
 
-    /// The bytes of a page after so many of the pending changes; zeros beyond the end that the file had then.
+    /// The bytes of a page after this many of the pending changes; zeros beyond the file's end at that time.
     fn page_after(&self, version: usize, begin: u64, lengths: &[u64], page: &mut [u8]) {
         page.fill(0);
         let durable = self.durable.get(begin as usize..).unwrap_or_default();
@@ -260,7 +261,7 @@ fn length_after(change: &DiskChange, length: u64) -> u64 {
     }
 }
 
-/// Does to `range`, which begins at `begin`, what the change does to the bytes there.
+/// Applies the change to `range`, which begins at `begin`.
 fn change_range(change: &DiskChange, begin: u64, range: &mut [u8]) {
     let end = begin + range.len() as u64;
     match change {
@@ -281,7 +282,7 @@ fn change_range(change: &DiskChange, begin: u64, range: &mut [u8]) {
     }
 }
 
-/// Numbers that look like chance, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct FateRandom {
     seed: u64,
     drawn: u64,

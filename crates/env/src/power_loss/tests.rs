@@ -25,7 +25,7 @@ fn named(name: &str, content: &[u8]) -> (String, Vec<u8>) {
     (name.to_owned(), content.to_vec())
 }
 
-/// What was fsynced is in every state; what was not may be there or not, page by page.
+/// Fsynced data is in every state; other data may be kept or lost, page by page.
 #[test]
 fn unsynced_pages_are_kept_lost_or_torn() {
     let directory = tempfile::tempdir().unwrap();
@@ -50,7 +50,7 @@ fn unsynced_pages_are_kept_lost_or_torn() {
     );
 }
 
-/// A file that replaces another is the old one or the new one, never torn, if it was written as [`disk::replace`] does.
+/// A file that is replaced as in [`disk::replace`] has the old or the new content, never a torn one.
 #[test]
 fn replacing_is_atomic_at_every_point() {
     let directory = tempfile::tempdir().unwrap();
@@ -71,8 +71,8 @@ fn replacing_is_atomic_at_every_point() {
     assert_eq!(last, history.lose_power(history.points(), Fate::Kept), "all was synced");
 }
 
-/// The model is as bad as a disk: a file that is renamed before it is fsynced may be found empty, and a name whose
-/// directory was not fsynced may be gone, though with a journal the file's own fsync keeps it.
+/// The model is as unreliable as a disk: a file that is renamed before it is fsynced may be found empty, and a name
+/// whose directory was not fsynced may be lost, though with a journal the file's own fsync keeps it.
 #[test]
 fn unsynced_changes_are_lost() {
     let directory = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ fn unsynced_changes_are_lost() {
     assert_eq!(states(&history, history.points(), CrashOrder::Journaled, 50), only);
 }
 
-/// Cutting and extending: every length the file had, and nothing in it that it never held.
+/// Truncating and extending: every length that the file had may result, and no content that it never had.
 #[test]
 fn recorded_lengths_are_restored() {
     let directory = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ fn recorded_lengths_are_restored() {
     }
 }
 
-/// What goes past the seam is found.
+/// Changes that bypass [`disk`] are found.
 #[test]
 fn unrecorded_changes_are_detected() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Files of this user. Those of other users need root and another user: `crates/cli/tests/trust_environment`.
+//! Tests with files of this user. Those with other users need root: `crates/cli/tests/trust_environment`.
 
 use super::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -1,4 +1,4 @@
-//! Which directory is taken, and which one is refused. Other users' directories: `crates/cli/tests/trust_environment`.
+//! The choice of the directory, and its checks. Tests with other users: `crates/cli/tests/trust_environment`.
 
 use super::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -47,7 +47,7 @@ pub(super) fn read(directory: &StorePath) -> io::Result<Vec<StoreEntry>> {
         }
         let path = directory.join(name);
         let kind = match entry.file_type() {
-            // Of file systems that do not tell.
+            // The file system does not return the type.
             FileType::Unknown => match path.symlink_metadata() {
                 Ok(found) => FileType::from_raw_mode(std::os::unix::fs::MetadataExt::mode(&found)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

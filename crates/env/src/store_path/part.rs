@@ -1,4 +1,4 @@
-//! Directories of a store that may be on another disk: behind a link, or behind a mount point.
+//! Directories of a store that may be on another disk, behind a link or a mount point.
 
 use super::StoreRoot;
 use super::resolve::{self, link_refused};
@@ -14,8 +14,9 @@ use std::path::Path;
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Opens the directory `name` of `around`, or the one that a link by that name leads to. The link must be root's or of whom
-/// the store belongs to; the directory too, and nobody else may write into it: else another user could change what is in it.
+/// Opens the directory `name` of `around`, or the target of a link by that name. The link and the directory must belong
+/// to root or to the store's owner, and no other user may have write access to the directory: otherwise another user
+/// could change its content.
 pub(super) fn open(around: &StoreRoot, name: &OsStr, shown: &Path) -> io::Result<OwnedFd> {
     let store = around.directory()?;
     match resolve::beneath(&*store, Path::new(name), PLACE | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
@@ -69,8 +70,8 @@ fn is_no_directory(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::NOTDIR | Errno::LOOP))
 }
 
-/// An error if a mount of FUSE is met on the way from `directory` to `below`. Nothing on such a mount is asked: the number of
-/// a mount is the kernel's own.
+/// Fails if the path from `directory` to `below` meets a FUSE mount. It sends no request to such a mount, because the
+/// kernel itself provides the mount's number.
 pub(super) fn refuse_fuse(directory: BorrowedFd<'_>, below: &Path) -> io::Result<()> {
     let flags = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let mut at: Option<OwnedFd> = None;
@@ -84,7 +85,7 @@ pub(super) fn refuse_fuse(directory: BorrowedFd<'_>, below: &Path) -> io::Result
                 refuse_if_fuse(&opened, name)?;
                 opened
             }
-            // What is wrong is found again by who opens it.
+            // The caller meets the same error again when it opens the path.
             Err(Errno::LOOP) => return Err(link_refused(below)),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
             opened => opened?,

@@ -11,15 +11,15 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// The kernel asks for another attempt where a lookup meets a rename or a mount.
+/// The kernel asks for a retry if a lookup races with a rename or a mount.
 const ATTEMPTS_MAX: u32 = 64;
-/// A file that others remove and make again while it is opened.
+/// Retries for a file that others remove and create while it is opened.
 const CREATIONS_MAX: u32 = 64;
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// Opens `below`, a relative path, from `directory`. A mount point on the way must not be of FUSE: its server may be
-/// another user's and never answer.
+/// Opens `below`, a relative path, from `directory`. A mount point on the way must not be a FUSE mount: its server may
+/// belong to another user and never reply.
 pub(super) fn beneath(directory: impl AsFd, below: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     let directory = directory.as_fd();
     match open(directory, below, flags, mode, BENEATH | ResolveFlags::NO_XDEV) {
@@ -52,8 +52,7 @@ pub(super) fn open(
     Err(Errno::AGAIN)
 }
 
-/// Opens a file, which must be regular. The mode of one that is made is that of the options, whatever
-/// the process's umask.
+/// Opens a file, which must be regular. A created file has the mode of the options, regardless of the process's umask.
 pub(super) fn open_regular(path: &StorePath, options: &FileOptions) -> io::Result<File> {
     let flags = options.access() | OFlags::NONBLOCK;
     let made = |result: io::Result<OwnedFd>| result.map(|opened| (opened, true));
@@ -70,7 +69,7 @@ pub(super) fn open_regular(path: &StorePath, options: &FileOptions) -> io::Resul
     if !metadata.is_file() {
         return Err(not_regular(path.path(), &metadata));
     }
-    // Some file systems take it for a wish not to wait for content that is on tape.
+    // Clears O_NONBLOCK, which some file systems take as a request not to wait for content on tape.
     rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
     if is_new {
         let mode = options.mode_or(crate::disk::FILE_MODE);
@@ -101,17 +100,17 @@ fn open_or_create(
 }
 
 impl StorePath {
-    /// `error` in words where the kernel's are not enough: a link or a special file is there.
+    /// Replaces `error` if the kernel's text does not explain it: a link or a special file is in the way.
     pub(super) fn explained(&self, error: io::Error) -> io::Error {
         let code = error.raw_os_error().map(Errno::from_raw_os_error);
         match code {
             Some(Errno::LOOP) => link_refused(self.path()),
-            // Of a FIFO without a reader, a socket, a device without a driver.
+            // The error of a FIFO without a reader, a socket, or a device without a driver.
             Some(Errno::NXIO | Errno::NODEV) => match self.look() {
                 Ok(found) if !found.is_file() => not_regular(self.path(), &found),
                 _ => error,
             },
-            // Of a link in the place of a directory.
+            // The error of a link in place of a directory.
             Some(Errno::NOTDIR) if self.look().is_ok_and(|found| found.is_symlink()) => link_refused(self.path()),
             _ => error,
         }

@@ -33,7 +33,7 @@ fn a_file_is_made_read_and_removed() {
     }
 }
 
-/// Promise: wherever on the way a link is, relative or not, inside or outside, it is not followed.
+/// Promise: a link is not followed at any component of a path, relative or absolute, inside or outside of the store.
 #[test]
 fn a_link_at_any_component_is_refused() {
     for component in ["a", "a/b", "a/b/c", "a/b/c/file"] {
@@ -63,7 +63,7 @@ fn a_link_at_any_component_is_refused() {
                 assert!(is_link_refusal(&refused), "{component}: {refused}");
             }
             if component != "a/b/c/file" {
-                // As the last one it is replaced or removed itself.
+                // A link as last component is itself replaced or removed.
                 let errors = [
                     disk::replace(&path, b"planted"),
                     disk::remove_file(&path),
@@ -142,7 +142,7 @@ fn names_above_the_root_are_refused() {
     drop(directory);
 }
 
-/// Promise: while another swaps a directory for a link all the time, nothing outside is read, changed or made.
+/// Promise: while another process keeps exchanging a directory for a link, nothing outside is read, changed or created.
 #[test]
 fn a_directory_swapped_for_a_link_leads_nowhere() {
     const ROUNDS: u32 = 3000;
@@ -194,7 +194,7 @@ fn messages_escape_the_path() {
     assert_eq!(path.display().to_string(), "/store/a\\u{1b}[2J");
 }
 
-/// As a test of a mount of FUSE needs a server, the decision is tried on mounts of other kinds: they may be crossed.
+/// A test with a FUSE mount needs a server, so this test uses mounts of other kinds: they may be crossed.
 #[test]
 fn other_mounts_inside_may_be_crossed() {
     let proc = StoreRoot::hold("/").unwrap();

@@ -14,7 +14,7 @@ fn paths_and_file_urls_are_directories() {
     }
 }
 
-/// Other schemes get an error that says whether they will ever come.
+/// Other schemes fail with an error that says whether they will be supported.
 #[test]
 fn other_urls_are_refused_with_the_reason() {
     let message = |text: &str| StoreUrl::parse(text).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Making a volume.
+//! Formatting a volume.
 
 use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, VolumeLock, volume_file};
 use crate::disk::{self, Exclusive};
@@ -12,25 +12,25 @@ use varve_types::{ShardCount, ShardId, VolumeSettings, VolumeSettingsError};
 /// Mode of the store's own directory.
 const ROOT_MODE: u32 = 0o755;
 
-/// What a format may find in its directory without refusing.
+/// Existing content that a format accepts in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatOver {
     /// Only an empty directory, or none.
     Nothing,
-    /// Files that are not a volume's, and have no name that a volume needs, but for `data`; they stay.
+    /// Files that do not belong to a volume and have no name that a volume needs, except `data`; they stay.
     OtherFiles,
-    /// A volume too, which is destroyed with all it holds.
+    /// An existing volume as well; the format destroys it.
     Volume,
 }
 
 impl VolumeDir {
-    /// Makes a volume here, durably: it exists once its volume file does, so that a crash leaves either a volume or a
-    /// directory that the next format takes for its own with [`FormatOver::OtherFiles`].
+    /// Creates a volume here, durably. It exists once its volume file does, so a crash leaves either a volume or a
+    /// directory that the next format accepts with [`FormatOver::OtherFiles`].
     pub fn format(&self, settings: &VolumeSettings, over: FormatOver) -> Result<(), VolumeFormatError> {
         self.format_with(settings, over, || Ok(()))
     }
 
-    /// [`VolumeDir::format`], with what `fill` makes in the volume's directories before the volume exists.
+    /// [`VolumeDir::format`], with files that `fill` creates in the volume's directories before the volume exists.
     pub fn format_with(
         &self,
         settings: &VolumeSettings,
@@ -63,8 +63,8 @@ impl VolumeDir {
         laid_out.map_err(failed)
     }
 
-    /// Others may look into the store's directory, and its owner alone may write there, whatever the umask was when it was
-    /// made.
+    /// Gives the store's directory a mode in which others may read and only its owner may write, regardless of the
+    /// umask at its creation.
     fn close_root(&self, had_root: bool) -> io::Result<()> {
         let found = self.at_root().metadata()?.mode() & 0o7777;
         let mode = if had_root { found & !0o022 } else { found & 0o7000 | ROOT_MODE };
@@ -98,13 +98,13 @@ impl VolumeDir {
         }
         let lock = self.lock()?;
         if file.symlink_metadata().is_ok() {
-            // Made by another meanwhile.
+            // Another process has created it meanwhile.
             return Err(VolumeFormatError::VolumeExists { directory: self.root().to_owned() });
         }
         let was_unfinished = self.is_unfinished();
         self.mark_unfinished().map_err(failed)?;
         if was_unfinished {
-            // Rows in its tables would be taken for the new volume's.
+            // Rows in its tables would be taken for rows of the new volume.
             for directory in [self.shards(), self.servers(), self.host_keys_directory()] {
                 absent_is_fine(disk::remove_tree(&directory)).map_err(failed)?;
             }
@@ -112,20 +112,20 @@ impl VolumeDir {
         Ok(lock)
     }
 
-    /// What has a name that a volume needs, and is neither a volume's nor left by a format that was killed: it would be written
-    /// over, or taken away where the format fails.
+    /// A foreign file with a name that a volume needs: it neither belongs to a volume nor was left by a killed format.
+    /// The format would overwrite it, or remove it on failure.
     fn name_taken(&self) -> Option<StorePath> {
         if self.unfinished_mark().symlink_metadata().is_ok() {
             return None;
         }
         let needed = [self.shards(), self.servers(), self.host_keys_directory(), self.key_file(), self.reserve()];
         let taken = needed.into_iter().find(|path| path.symlink_metadata().is_ok());
-        // The lock's is made first of all, and stays empty.
+        // A format creates the lock file first of all, and it stays empty.
         let is_foreign = |lock: std::fs::Metadata| !lock.is_file() || lock.len() > 0;
         taken.or_else(|| self.lock_file().symlink_metadata().is_ok_and(is_foreign).then(|| self.lock_file()))
     }
 
-    /// A format or load was killed here. Its key is the first that it made, but for its mark.
+    /// Whether a format or load was killed here. The key is the first file that it creates after its mark.
     fn is_unfinished(&self) -> bool {
         self.unfinished_mark().symlink_metadata().is_ok() && self.has_key() && self.shards().is_dir()
     }
@@ -135,14 +135,15 @@ impl VolumeDir {
         key.is_ok_and(|key| key.is_file() && key.len() == KEY_BYTES as u64)
     }
 
-    /// Whether there is what only a volume has. For a directory without a volume file and copy: those of a volume that was
-    /// whole are lost, unless a format or load was killed here, which has left its mark.
+    /// Whether the directory has files that only a volume has. In a directory without volume file and copy, this means
+    /// that both are lost, unless a killed format or load has left its mark.
     pub(super) fn has_lost_its_file(&self) -> bool {
         let of_volume = self.has_key() || self.shards_there().is_some();
         of_volume && self.unfinished_mark().symlink_metadata().is_err()
     }
 
-    /// Between the beginning of a format and the volume file. The next server removes one that was left beside that.
+    /// Exists from the beginning of a format until the volume file is written. The next server removes a mark that was
+    /// left next to the file.
     fn unfinished_mark(&self) -> StorePath {
         self.inside(format!("{}format", disk::TEMPORARY_PREFIX))
     }
@@ -152,7 +153,7 @@ impl VolumeDir {
         disk::sync_directory(&self.at_root())
     }
 
-    /// Takes away what a format has made that came to no volume. A `data` directory that was there before stays.
+    /// Removes the files of a format that failed. A `data` directory that existed before stays.
     fn clear_away(&self, had_root: bool, had_data: bool) -> io::Result<()> {
         for directory in [self.shards(), self.servers()] {
             absent_is_fine(disk::remove_tree(&directory))?;
@@ -169,7 +170,8 @@ impl VolumeDir {
         Ok(())
     }
 
-    /// The copy of the volume file and the file itself go first, so that a half destroyed volume is none.
+    /// Removes the copy of the volume file and the file itself first, so that a partly destroyed volume does not count
+    /// as one.
     fn destroy(&self) -> io::Result<()> {
         let copy = self.volume_file_copy();
         if copy.symlink_metadata().is_ok() {
@@ -178,7 +180,7 @@ impl VolumeDir {
         }
         absent_is_fine(disk::remove_file(&self.volume_file()))?;
         disk::sync_directory(&self.at_root())?;
-        // A key of the old volume is none of the new one's.
+        // A key of the old volume must not be valid for the new one.
         for directory in [self.shards(), self.servers(), self.host_keys_directory()] {
             absent_is_fine(disk::remove_tree(&directory))?;
         }
@@ -191,7 +193,7 @@ impl VolumeDir {
         disk::sync_directory(&self.at_root())
     }
 
-    /// `data` is a link, or something is mounted there: it was put there by somebody else than a format.
+    /// Whether `data` is a link or a mount point: a format creates neither.
     fn has_data_elsewhere(&self) -> bool {
         let devices = (self.data().symlink_metadata(), self.at_root().metadata());
         matches!(devices, (Ok(data), Ok(root)) if data.is_symlink() || data.dev() != root.dev())
@@ -202,7 +204,7 @@ impl VolumeDir {
         disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)
     }
 
-    /// Replaces a key that is damaged or gone.
+    /// Replaces a damaged or missing key.
     pub fn make_key(&self) -> io::Result<()> {
         let path = self.key_file();
         if path.is_dir() {
@@ -212,8 +214,9 @@ impl VolumeDir {
         self.write_key()
     }
 
-    /// Makes the directories of shards that are gone. They are empty, as a format's are not, so that nobody takes one for a
-    /// shard that was never opened. The highest comes first, so that those of a call that was killed speak for as many shards.
+    /// Creates the directories of missing shards. They are empty, unlike those of a format, so that none is taken for a
+    /// shard that was never opened. The highest comes first, so that the directories left by a killed call indicate the
+    /// same number of shards.
     pub fn make_shards(&self, gone: &[ShardId]) -> io::Result<()> {
         disk::create_directories(&self.shards())?;
         self.close_to_others()?;
@@ -243,7 +246,7 @@ impl VolumeDir {
     }
 }
 
-/// Makes `directory` and the named ones in it, with one fsync for all of them.
+/// Creates `directory` and the named directories in it, with one fsync for all of them.
 fn make_all(directory: &StorePath, names: impl Iterator<Item = String>) -> io::Result<()> {
     disk::create_directories(directory)?;
     for name in names {
@@ -264,7 +267,7 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeFormatError {
-    /// Or one that has lost its volume file.
+    /// Also for a volume that has lost its volume file.
     #[error("{} holds a Varve volume already: formatting would destroy it", directory.display())]
     VolumeExists { directory: PathBuf },
     #[error("{} is not empty: choose an empty or new directory for the volume", directory.display())]

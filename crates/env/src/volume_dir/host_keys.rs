@@ -1,10 +1,10 @@
-//! Keys of hosts: `STORE/keys/<id>.toml`, one file a key, mode 0600, of the store's owner.
+//! Keys of hosts: `STORE/keys/<id>.toml`, one file per key, mode 0600, owned by the store's owner.
 //!
-//! A host that cannot read `STORE/key`, or that is to lose its right by itself one day, is given a file of its own
+//! A host that cannot read `STORE/key`, or whose access may be revoked separately, gets a key file of its own
 //! ([`KeyFile`]) with the same content and the volume's id. A key is valid for as long as its file is in the store.
 //!
-//! Nothing is reached by a path: from the store's directory on, each step refuses links, and what is opened must be of the
-//! store's owner, or of root, and closed to others.
+//! No file is opened by its full path: from the store's directory on, each step refuses links, and each opened file
+//! must belong to the store's owner or to root, and be inaccessible to other users.
 
 use super::rights::is_nobody;
 use super::{KEY_BYTES, VolumeDir};
@@ -21,16 +21,17 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use varve_types::VolumeId;
 
-/// Keys of one volume: far above the hosts of a site, and a bound on what a list of them takes.
+/// Maximum number of keys of one volume: far above the number of hosts at a site, and a bound on the memory for their
+/// list.
 pub const HOST_KEYS_MAX: usize = 1024;
 
 const NAME_BYTES_MAX: usize = 64;
 
-/// A key's file has some 200 bytes.
+/// A key's file has about 200 bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// The kernel shows users that it cannot name here by this number (`/proc/sys/kernel/overflowuid`): it is no user, and two that
-/// have it may be two.
+/// The kernel shows users without a mapping here as this uid (`/proc/sys/kernel/overflowuid`). It is no user: two files
+/// with this uid may belong to different users.
 pub const OVERFLOW_UID: u32 = 65_534;
 
 const DIRECTORY: OFlags =
@@ -43,7 +44,7 @@ pub struct HostKey {
     pub id: u64,
     pub name: String,
     pub secret: [u8; KEY_BYTES],
-    /// In UTC, as RFC 3339 has it.
+    /// In UTC, in the format of RFC 3339.
     pub created: String,
 }
 
@@ -64,7 +65,7 @@ struct Stored {
     created: String,
 }
 
-/// What a host is given: a key, and of which volume it is.
+/// The file that a host gets: a key and the id of its volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFile {
     pub volume: VolumeId,
@@ -72,7 +73,8 @@ pub struct KeyFile {
 }
 
 impl KeyFile {
-    /// Reads a file that `varve key add` has written. It must be this user's or root's, and closed to others.
+    /// Reads a file that `varve key add` has written. It must belong to this user or to root, and be inaccessible to
+    /// other users.
     pub fn read(path: &Path) -> io::Result<KeyFile> {
         let text = open_key(CWD, path, path)
             .and_then(|(file, found)| {
@@ -93,13 +95,13 @@ impl KeyFile {
         Ok(KeyFile { volume, key })
     }
 
-    /// Writes a file that was not there, mode 0600.
+    /// Writes a new file with mode 0600; fails if it exists.
     pub fn write_new(&self, path: &Path) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(CWD, path, flags, Mode::RUSR | Mode::WUSR).map_err(at(path))?;
         let written = write_text(&file, &text_of(&self.key, Some(self.volume.to_string()))?);
         if written.is_err() {
-            // A part of a key is of no use to anybody.
+            // A partial key is useless.
             let _ = rustix::fs::unlinkat(CWD, path, AtFlags::empty());
         }
         written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -107,7 +109,7 @@ impl KeyFile {
 }
 
 impl VolumeDir {
-    /// The directory of host keys; made when the first is added.
+    /// The directory of host keys. It is created with the first key.
     pub fn host_keys_directory(&self) -> StorePath {
         self.inside("keys")
     }
@@ -125,7 +127,7 @@ impl VolumeDir {
         Ok(keys)
     }
 
-    /// The key of this number; `None`: there is none, or it was revoked.
+    /// The key with this id; `None` if it does not exist or was revoked.
     pub fn host_key(&self, id: u64) -> io::Result<Option<HostKey>> {
         match self.open_host_keys()? {
             Some(directory) => self.read_host_key(&directory, id),
@@ -133,7 +135,7 @@ impl VolumeDir {
         }
     }
 
-    /// Makes a key. An error of the kind [`io::ErrorKind::AlreadyExists`]: there is one of this name.
+    /// Creates a key. Fails with [`io::ErrorKind::AlreadyExists`] if one with this name exists.
     pub fn add_host_key(&self, name: &str) -> io::Result<HostKey> {
         check_name(name)?;
         let directory = match self.open_host_keys()? {
@@ -169,7 +171,7 @@ impl VolumeDir {
         Ok(key)
     }
 
-    /// Removes a key, by its name or number. Servers end its sessions as soon as they see that.
+    /// Removes a key, by its name or id. Servers end its sessions when they notice the removal.
     pub fn revoke_host_key(&self, name: &str) -> io::Result<HostKey> {
         let unknown = || {
             let message = format!("there is no key {name}: `varve key list` shows those that there are");
@@ -227,16 +229,16 @@ impl VolumeDir {
     }
 }
 
-/// The directory of host keys, open.
+/// The open directory of host keys.
 struct Keys {
     fd: OwnedFd,
     path: PathBuf,
-    /// The store's.
+    /// The store's owner.
     owner: u32,
 }
 
 impl Keys {
-    /// For as long as the directory is open: two processes that add or revoke keys take turns.
+    /// Held for as long as the directory is open: serialises processes that add or revoke keys.
     fn lock(&self) -> io::Result<()> {
         match rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => Err(io::Error::new(
@@ -248,9 +250,9 @@ impl Keys {
     }
 }
 
-/// Opens a file for reading that is no link. `path` is for messages.
+/// Opens a file that is not a link for reading. `path` is for messages.
 fn open_key(directory: impl rustix::fd::AsFd, name: &Path, path: &Path) -> io::Result<(File, Stat)> {
-    // A FIFO would be waited at.
+    // Without NONBLOCK, opening a FIFO would block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
         Err(Errno::LOOP) => return Err(refused(format!("{} is a link: give the file itself", path.display()))),
@@ -263,7 +265,8 @@ fn open_key(directory: impl rustix::fd::AsFd, name: &Path, path: &Path) -> io::R
     Ok((File::from(fd), found))
 }
 
-/// Refuses a key, or a directory of keys, that is not `owner`'s or root's, or that others may read or change.
+/// Refuses a key, or a directory of keys, that does not belong to `owner` or root, or that other users may read or
+/// change.
 fn check_owner(found: &Stat, owner: u32, path: &Path) -> io::Result<()> {
     let uid = found.st_uid;
     if uid != 0 && (uid != owner || is_nobody(uid)) {
@@ -291,7 +294,7 @@ fn read_text(file: File) -> io::Result<String> {
 
 fn write_text(fd: &OwnedFd, text: &str) -> io::Result<()> {
     let mut file = File::from(fd.try_clone()?);
-    // Whatever the umask took away.
+    // The umask may have removed bits.
     rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?;
     file.write_all(text.as_bytes())?;
     Ok(rustix::fs::fsync(fd)?)
@@ -304,7 +307,7 @@ fn text_of(key: &HostKey, volume: Option<String>) -> io::Result<String> {
 }
 
 fn parse(text: &str, path: &Path) -> io::Result<(Option<String>, HostKey)> {
-    // Without what stands there: it may be the secret.
+    // Without the file's text, which may contain the secret.
     let no_key = |why: &str| invalid(format!("{} is no key of a host: {why}", path.display()));
     let stored: Stored = toml::from_str(text).map_err(|error| {
         let reason = toml_text::reason("", &error);

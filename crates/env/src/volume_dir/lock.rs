@@ -1,8 +1,8 @@
-//! One server a volume, by flock. The kernel lets go of it when the process ends, however it ends.
+//! One server per volume, by flock. The kernel releases the lock when the process ends, for whatever reason.
 //!
-//! The key is locked beside the lock's own file: that one is empty and never written again, just what is removed where a scratch
-//! directory is cleared of what is old; and who then locked another by its name would be a second server. A volume without its
-//! key is served by nobody.
+//! The server locks the key as well as the lock file. The lock file is empty and never written again, so a cleanup of
+//! old files in a scratch directory may remove it, and a process that then locked a new file of that name would be a
+//! second server. A volume without its key cannot be served.
 
 use super::rights::Readers;
 use super::{ServerRecord, VolumeDir};
@@ -17,19 +17,19 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// For a holder that was killed to end, or one that only reads to be done: as long as it takes the kernel to take a large
-/// process apart, unless the store beneath hangs.
+/// How long to wait for a holder that was killed, or for one that only reads: enough for the kernel to tear down a
+/// large process, unless the store beneath hangs.
 const LET_GO_MAX: Duration = Duration::from_secs(2);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
-/// The right to serve a volume, until dropped.
+/// The right to serve a volume, until it is dropped.
 #[derive(Debug)]
 pub struct VolumeLock {
     _file: Locked,
     _key: Option<Locked>,
 }
 
-/// The right to read a volume that nobody serves, until dropped; any number of processes may have it at a time.
+/// The right to read a volume that no server uses, until it is dropped. Any number of processes may have it at a time.
 #[derive(Debug)]
 pub struct ReadLock {
     _file: Locked,
@@ -37,8 +37,8 @@ pub struct ReadLock {
 }
 
 impl VolumeDir {
-    /// Takes the lock, or says who has it. Waits for 2 s at most, and only for who is about to let go of it: a process that
-    /// was killed, and those that read.
+    /// Takes the lock, or fails with the name of its holder. Waits at most 2 s, and only for a holder that is about to
+    /// release it: a process that was killed, or processes that only read.
     pub fn lock(&self) -> Result<VolumeLock, LockError> {
         let path = self.lock_file();
         let file = match disk::open_lock_file(&path).and_then(|file| self.check_lock(&path, file)) {
@@ -47,14 +47,15 @@ impl VolumeDir {
         };
         let file = self.try_flock(file, path, FlockOperation::NonBlockingLockExclusive)?;
         let key = self.key_file();
-        // To write, which file systems of clusters ask of who keeps others away.
+        // Opened for writing, which cluster file systems require for an exclusive lock.
         let writable = key.open_file(&disk::File::options().read(true).write(true));
         let opened = writable.or_else(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => key.open(),
             _ => Err(error),
         });
         let locked = self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)?;
-        // Where the key is gone, too, nothing tells whether somebody serves but the record of one that is not known to be gone.
+        // If the key is missing too, the only evidence of a running server is the record, unless its process is known
+        // to have ended.
         if locked.is_none()
             && let Some(holder) = self.read_holder().filter(ServerRecord::is_of_this_boot)
         {
@@ -63,8 +64,8 @@ impl VolumeDir {
         Ok(VolumeLock { _file: file, _key: locked })
     }
 
-    /// Keeps servers away, or says who serves. Waits as [`VolumeDir::lock`] does, and writes nothing where the lock's file is
-    /// there, so that it can be had in a store that takes no writes.
+    /// Keeps servers off, or fails with the name of the server. Waits as [`VolumeDir::lock`] does. Writes nothing if
+    /// the lock file exists, so it also works in a read-only store.
     pub fn lock_for_reading(&self) -> Result<ReadLock, LockError> {
         let path = self.lock_file();
         let opened = match path.open() {
@@ -80,13 +81,13 @@ impl VolumeDir {
         Ok(ReadLock { _file: file, _key: self.try_flock_key(readable, FlockOperation::NonBlockingLockShared)? })
     }
 
-    /// Another's file may be locked by him for as long as he likes.
+    /// Refuses a lock file of another user, who could lock it indefinitely.
     fn check_lock(&self, path: &StorePath, file: File) -> io::Result<File> {
         self.check_own(path, &file.metadata()?, Readers::Anybody)?;
         Ok(file)
     }
 
-    /// `None` where there is none, or something else in its place: whoever needs it says so.
+    /// `None` if the file is missing or something else is in its place: callers that need it report that.
     fn try_flock_key(&self, opened: io::Result<File>, operation: FlockOperation) -> Result<Option<Locked>, LockError> {
         let path = self.key_file();
         match opened {
@@ -96,10 +97,10 @@ impl VolumeDir {
         }
     }
 
-    /// The record of who has the lock, which somebody has, if that has said it: a record whose process is gone was left by an
-    /// earlier one.
+    /// The record of the lock's present holder, if it has written one: a record whose process has ended is an earlier
+    /// holder's.
     pub fn read_holder(&self) -> Option<ServerRecord> {
-        // What cannot be read names nobody.
+        // An unreadable record names no holder.
         self.read_server_record().ok().flatten().filter(|record| !record.is_of_the_dead())
     }
 
@@ -125,13 +126,13 @@ impl VolumeDir {
         }
     }
 
-    /// Its locks are its own until it has ended.
+    /// A process keeps its locks until it has ended.
     fn is_holder_ending(&self) -> bool {
         self.read_server_record().ok().flatten().is_some_and(|record| record.is_of_one_that_ends())
     }
 }
 
-/// Whether whoever has the lock shares it, or nobody has it any more.
+/// Whether the holders of the lock share it, or it is free.
 fn is_shared(lock_file: &StorePath) -> bool {
     lock_file.open().is_ok_and(|file| Locked::take(file, FlockOperation::NonBlockingLockShared).is_ok())
 }
@@ -162,7 +163,7 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Somebody serves the volume, or changes it.
+    /// Whether another process serves or changes the volume.
     pub fn is_held(&self) -> bool {
         matches!(self, LockError::Held { .. })
     }

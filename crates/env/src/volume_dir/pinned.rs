@@ -1,6 +1,7 @@
-//! Whether a volume's directory, and those in it that hold what it knows, are where a process found them. Another one in the
-//! place of one, such as a copy or that of another volume, has files of the same names, which are nobody's to write or to remove
-//! here; and none is made in the place of one that was moved away, which it would keep from coming back.
+//! Checks that a volume's directory, and the directories in it that hold its data, are those that a process opened. A
+//! replacement, such as a copy or another volume, has files of the same names, which must be neither written nor
+//! removed. No directory is created in place of one that was moved away, because it would prevent that one from being
+//! moved back.
 
 use super::{KEY_BYTES, VolumeDir};
 use crate::disk::Location;
@@ -15,30 +16,30 @@ use std::path::Path;
 use std::sync::Arc;
 use varve_types::ShardId;
 
-/// The directories themselves, whatever their paths are by now.
+/// The directories themselves, whatever their present paths.
 #[derive(Debug)]
 pub struct PinnedDirectories {
     volume: VolumeDir,
-    /// Of shards that have been looked for.
+    /// Shards that were accessed.
     shards: RwLock<HashMap<ShardId, Arc<HeldShard>>>,
-    /// `None` where this user may not read it, who then holds another.
+    /// `None` if this user may not read the key and uses a host key.
     key: Option<[u8; KEY_BYTES]>,
 }
 
 impl PinnedDirectories {
-    /// Of a volume whose directory is held.
+    /// The pinned directories of a volume whose root directory is open.
     pub(super) fn of(volume: &VolumeDir) -> io::Result<PinnedDirectories> {
         let place = PinnedDirectories { volume: volume.clone(), shards: RwLock::default(), key: readable_key(volume)? };
-        // What is wrong with it is found out when it is needed.
+        // An error is reported when the directory is needed.
         let _ = place.check_data();
         Ok(place)
     }
 
-    /// An error of the kind [`io::ErrorKind::NotFound`] if nothing or something else is in the place of the volume.
+    /// Fails with [`io::ErrorKind::NotFound`] if the volume's place is empty or has another directory.
     pub fn check(&self) -> io::Result<()> {
         let root = &self.volume.root;
         check_root(root, || {
-            // It is looked at before it is believed: the directory that is held may be the one that is gone.
+            // Verify the key first: the pinned directory may be the one that disappeared.
             let now = VolumeDir::new(root.path());
             match readable_key(&now)? == self.key {
                 true => Ok(()),
@@ -47,13 +48,13 @@ impl PinnedDirectories {
         })
     }
 
-    /// The same, of the directory of backing files.
+    /// As [`PinnedDirectories::check`], for the directory of backing files.
     pub fn check_data(&self) -> io::Result<()> {
         self.check()?;
         check_root(&self.volume.data, || Ok(()))
     }
 
-    /// The same, of the directory of a shard.
+    /// As [`PinnedDirectories::check`], for the directory of a shard.
     pub fn check_shard(&self, shard: ShardId) -> io::Result<()> {
         self.check()?;
         check_root(&self.volume.shards, || Ok(()))?;
@@ -66,8 +67,8 @@ impl PinnedDirectories {
     }
 }
 
-/// A shard's directory, which is held open once it was seen: while it is, its inode number stays, also where a file system
-/// makes numbers up.
+/// A shard's directory, kept open after its first use: while it is open, its inode number stays the same, even on file
+/// systems that generate inode numbers.
 #[derive(Debug)]
 struct HeldShard {
     path: StorePath,
@@ -93,8 +94,8 @@ fn readable_key(volume: &VolumeDir) -> io::Result<Option<[u8; KEY_BYTES]>> {
     }
 }
 
-/// `around`: whether what it lies in is in its place, which is asked where nothing else tells that it is the one meant: it was
-/// not there before, or its file system was unmounted under it, or its server has forgotten it.
+/// `around` checks the parent directory. It is called only if nothing else identifies the directory: it did not exist
+/// before, or its file system was unmounted, or its file server has forgotten it.
 fn check_root(root: &StoreRoot, around: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let known = root.known().map(|directory| fstat(&*directory));
     if is_to_be_opened(root.path(), known, root.look_anew())? {
@@ -105,7 +106,7 @@ fn check_root(root: &StoreRoot, around: impl FnOnce() -> io::Result<()>) -> io::
     Ok(())
 }
 
-/// Compares what was `known` with what is `found`. `true`: it is there, and is to be opened.
+/// Compares the `known` directory with the one `found`. `true`: it exists and must be opened.
 fn is_to_be_opened(path: &Path, known: Option<rustix::io::Result<Stat>>, found: io::Result<Stat>) -> io::Result<bool> {
     match (known, found) {
         (Some(Ok(known)), Ok(found)) if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) => Ok(false),
@@ -143,7 +144,8 @@ mod tests {
         volume
     }
 
-    /// Promise: neither nothing nor another volume nor a copy with the same key is taken for the volume; moved back it is one.
+    /// Promise: neither a missing directory nor another volume nor a copy with the same key is taken for the volume;
+    /// after moving back it is accepted again.
     #[test]
     fn replaced_directory_is_not_the_volume() {
         let directory = tempfile::tempdir().unwrap();
@@ -164,7 +166,8 @@ mod tests {
         assert!(held.in_place().is_ok() && held.lacks(&path).unwrap());
     }
 
-    /// Promise: so it is with the directories in it, from when they were first seen. What was not there before may be made.
+    /// Promise: the same holds for the directories in it, from their first use on. Directories that did not exist
+    /// before may be created.
     #[test]
     fn replaced_subdirectories_are_not_the_volume() {
         let directory = tempfile::tempdir().unwrap();

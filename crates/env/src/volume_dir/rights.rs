@@ -1,8 +1,8 @@
-//! Whose a volume's files are, and who else may change them.
+//! Ownership and permissions of a volume's files.
 //!
-//! Whoever may write to the volume file, the key, a server record or a directory of a volume decides which server others talk
-//! to and what they read. So each of these must belong to the owner of the store's root directory, and nobody else may write
-//! there; it is checked on the open descriptor, whenever one is read.
+//! A user who can write to the volume file, the key, a server record or a directory of a volume controls which server
+//! others connect to and what they read. So each of these must belong to the owner of the store's root directory, and
+//! no other user may have write access. Each is checked on the open descriptor whenever it is read.
 
 use super::VolumeDir;
 use crate::printable::printable_path;
@@ -13,15 +13,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Of a mode: writing by the group or by others; and any right of theirs.
+/// Bits of a mode: write permission for group or others; and any permission for them.
 const OTHERS_WRITE: u32 = 0o022;
 const OTHERS_ANY: u32 = 0o077;
 
-/// What the kernel shows for users that it cannot name here, unless it was told another number.
+/// The uid that the kernel shows for users without a mapping here, unless it is configured differently.
 const NOBODY: u32 = 65534;
 
-/// Whether this uid is shown for any user that has none here, such as in a user namespace or on a file server that squashes:
-/// two files of it need not have the same owner.
+/// Whether this uid stands for all users without a mapping here, as in a user namespace or on a file server that
+/// squashes uids: two files with it need not have the same owner.
 pub fn is_nobody(uid: u32) -> bool {
     static SHOWN: OnceLock<[u32; 2]> = OnceLock::new();
     let read = |path| std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY);
@@ -29,13 +29,13 @@ pub fn is_nobody(uid: u32) -> bool {
     uid == NOBODY || shown.contains(&uid)
 }
 
-/// The user in whose name this thread opens files (`setfsuid(2)`).
+/// The file system uid of this thread (`setfsuid(2)`).
 pub(super) fn file_system_uid() -> u32 {
-    // SAFETY: an impossible user changes nothing, and the call touches no memory.
+    // SAFETY: an invalid uid changes nothing, and the call touches no memory.
     unsafe { libc::setfsuid(u32::MAX) as u32 }
 }
 
-/// Who may look into a file beside its owner.
+/// Users who may read a file besides its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readers {
     Anybody,
@@ -43,10 +43,11 @@ pub(super) enum Readers {
 }
 
 impl VolumeDir {
-    /// The user whom the store belongs to: the owner of its root directory.
+    /// The owner of the store: the owner of its root directory.
     ///
     /// # Errors
-    /// Of the kind [`io::ErrorKind::PermissionDenied`] where that is nobody in particular, or where others may write there.
+    /// [`io::ErrorKind::PermissionDenied`] if the owner is the uid of unmapped users, or if other users may write to
+    /// the directory.
     pub fn owner(&self) -> io::Result<u32> {
         let found = self.at_root().metadata()?;
         if is_nobody(found.uid()) {
@@ -61,7 +62,7 @@ impl VolumeDir {
         Ok(found.uid())
     }
 
-    /// Opens a file of the volume for reading that nobody but its owner may change.
+    /// Opens a file of the volume for reading, if only its owner may change it.
     pub(super) fn open_own(&self, path: &StorePath, readers: Readers) -> io::Result<File> {
         let file = path.open()?;
         self.check_own(path, &file.metadata()?, readers)?;
@@ -88,7 +89,7 @@ impl VolumeDir {
         Ok(())
     }
 
-    /// Refuses a volume in which others may change files.
+    /// Refuses a volume in which other users may change files.
     pub(super) fn check_rights(&self) -> io::Result<()> {
         let owner = self.owner()?;
         for directory in [self.servers(), self.shards(), self.data()] {
@@ -96,7 +97,7 @@ impl VolumeDir {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 found => found?,
             };
-            // A disk's own directory is mostly root's where it is mounted.
+            // The root directory of a mounted disk usually belongs to root.
             if found.uid() != owner && found.uid() != 0 {
                 return Err(denied(format!(
                     "the directory {directory} belongs to user {}, and the store to user {owner}: give it to that user with \

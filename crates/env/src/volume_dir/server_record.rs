@@ -1,6 +1,7 @@
-//! `servers/current.toml`: who serves the volume and where it listens. Written by the lock's holder; from its stop on
-//! `servers/stopped.toml`, or `servers/left.toml` where clients had files open then. After a crash it is stale until the next
-//! server replaces it, so a client that reaches nobody there reads again.
+//! `servers/current.toml`: the process that serves the volume, and its addresses. The lock's holder writes it. When the
+//! server stops, the file becomes `servers/stopped.toml`, or `servers/left.toml` if clients had files open. After a
+//! crash the record is stale until the next server replaces it, so a client that cannot connect to that server reads it
+//! again.
 
 use super::rights::Readers;
 use super::{VolumeDir, VolumeLock};
@@ -21,23 +22,23 @@ const SERVERS_MODE: u32 = 0o755;
 #[serde(deny_unknown_fields)]
 pub struct ServerRecord {
     pub host: String,
-    /// The kernel's boot id: a process number means nothing beyond it.
+    /// The kernel's boot id: a pid is meaningless on another boot.
     pub boot_id: String,
     pub pid: u32,
-    /// The PID namespace (pid_namespaces(7)) that this number is of, by its inode number: as in a container. None for the host's
-    /// first one, and in what earlier programs wrote.
+    /// The PID namespace (pid_namespaces(7)) of this pid, as its inode number, for example a container's. None for the
+    /// host's initial namespace and in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_namespace: Option<u64>,
-    /// The server is inside a mount and serves it alone.
+    /// The server runs inside a mount and serves only that mount.
     pub embedded: bool,
     /// The store's directory, for messages: it may have been moved since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// That directory's device and inode number. Earlier programs wrote neither of the two.
+    /// The device and inode number of that directory. Earlier versions write neither `store` nor `store_id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_id: Option<String>,
-    /// An embedded server that began while clients of the one before it might have files open: it does not hear of those, and
-    /// leaves them to the next.
+    /// An embedded server that began while clients of the previous server might have had files open: those clients do
+    /// not connect to it, and it leaves them to the next server.
     #[serde(default, skip_serializing_if = "is_false")]
     pub after_open_files: bool,
     #[serde(default, rename = "worker")]
@@ -48,7 +49,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Where one worker listens.
+/// Addresses of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerRecord {
@@ -78,8 +79,9 @@ impl ServerRecord {
         })
     }
 
-    /// Refuses a record that came here with a copy of the store: its server has the original, and whoever talks to it
-    /// changes that. What other hosts and earlier boots call their devices says nothing here.
+    /// Refuses a record that was copied together with the store: its server has the original, and clients of that
+    /// server would change the original. Device numbers of other hosts and earlier boots are not comparable with those
+    /// here.
     pub fn check_store(&self, volume: &VolumeDir) -> Result<(), OtherStore> {
         let (Some(wanted), true) = (&self.store_id, self.is_of_this_boot()) else { return Ok(()) };
         match volume.store_id() {
@@ -88,30 +90,30 @@ impl ServerRecord {
                 store: volume.root().to_owned(),
                 other: self.store.as_deref().map_or_else(|| "another directory".to_owned(), printable),
             }),
-            // What cannot be looked at is missed soon enough.
+            // If the directory cannot be examined, a later access reports that.
             _ => Ok(()),
         }
     }
 
-    /// Whether the record was written on this host since it booted: only then are its Unix sockets meaningful here.
+    /// Whether the record was written on this host since its boot: only then are its Unix sockets meaningful here.
     pub fn is_of_this_boot(&self) -> bool {
         boot_id().is_ok_and(|id| id == self.boot_id)
     }
 
-    /// Whether its process number is meaningful here.
+    /// Whether its pid is meaningful here.
     pub fn is_of_our_processes(&self) -> bool {
         self.is_of_this_boot() && self.pid_namespace == pid_namespace()
     }
 
-    /// Its process, for messages: a number of another PID namespace is another process's here.
+    /// Its process, for messages. A pid of another PID namespace refers to a different process here.
     pub fn process(&self) -> String {
         let elsewhere =
             if self.is_of_this_boot() && !self.is_of_our_processes() { " of another PID namespace" } else { "" };
         format!("process {}{elsewhere}", self.pid)
     }
 
-    /// Whether its process is surely gone: one of ours that has ended, or one that was there before the host booted. Nobody
-    /// can tell of the processes of other hosts and containers.
+    /// Whether its process has certainly ended: a process in our PID namespace that has ended, or one from before the
+    /// host booted. The state of processes on other hosts and in containers is not known.
     pub fn is_of_the_dead(&self) -> bool {
         match boot_id() {
             Ok(id) if id == self.boot_id => self.is_of_our_processes() && is_gone(self.pid),
@@ -120,31 +122,32 @@ impl ServerRecord {
         }
     }
 
-    /// Whether its process, one of ours, was killed or ends by itself, and has not ended yet.
+    /// Whether its process, in our PID namespace, was killed or is exiting, and has not ended yet.
     pub fn is_of_one_that_ends(&self) -> bool {
         self.is_of_our_processes() && is_ending(self.pid) && !is_gone(self.pid)
     }
 }
 
-/// Whether a process has ended, also if it was not waited for. Its locks are its own as long as any thread of it is ending.
+/// Whether a process has ended, even if its parent has not waited for it. It keeps its locks as long as any of its
+/// threads is still exiting.
 fn is_gone(pid: u32) -> bool {
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
     if test_kill_process(number) == Err(rustix::io::Errno::SRCH) {
         return true;
     }
-    // Other users' processes may be hidden; one that can be signalled and not looked at is there.
+    // Other users' processes may be hidden; a process that accepts a signal but hides its threads exists.
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let has_ended = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['Z', 'X']));
     threads.flatten().all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(has_ended))
 }
 
-/// Whether a process has been killed or ends by itself; also one that has ended and was not waited for.
+/// Whether a process has been killed or is exiting, or has ended without its parent waiting for it.
 fn is_ending(pid: u32) -> bool {
-    /// `PF_EXITING` in the flags of proc_pid_stat(5): the thread frees what it has.
+    /// `PF_EXITING` in the flags of proc_pid_stat(5): the thread releases its resources.
     const EXITING: u32 = 4;
-    /// SIGKILL among the signals of proc_pid_status(5), which has them in hexadecimal.
+    /// SIGKILL in the signal masks of proc_pid_status(5), which are hexadecimal.
     const KILLED: u64 = 1 << 8;
-    // A process that ends does so in all its threads, the first one too, of which these files tell.
+    // An exiting process exits in all its threads, including the first one, which these files describe.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse::<u32>().ok());
@@ -172,9 +175,9 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// None for the host's first one, and where nobody says.
+/// None for the host's initial namespace, or if it is unknown.
 fn pid_namespace() -> Option<u64> {
-    /// `PROC_PID_INIT_INO` of the kernel.
+    /// `PROC_PID_INIT_INO` in the kernel.
     const FIRST: u64 = 0xEFFF_FFFC;
     let found = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
     (found != FIRST).then_some(found)
@@ -185,14 +188,14 @@ fn boot_id() -> io::Result<String> {
 }
 
 impl VolumeDir {
-    /// Which directory of this host it is: bind mounts of it are the same one, and copies and snapshots are not.
+    /// Identifies a directory of this host: bind mounts of it have the same id; copies and snapshots have others.
     pub fn store_id(&self) -> io::Result<String> {
         let found = self.at_root().metadata()?;
-        // Texts, for TOML has no numbers of 64 bits without a sign.
+        // Strings, because TOML has no unsigned 64-bit numbers.
         Ok(format!("{:x}-{:x}", found.dev(), found.ino()))
     }
 
-    /// The record of the server, or of one that died without removing it; `None` if there is none.
+    /// The record of the server, or of one that ended without removing it; `None` if there is none.
     pub fn read_server_record(&self) -> io::Result<Option<ServerRecord>> {
         let path = self.server_file();
         let text = match self.open_own(&path, Readers::Anybody).and_then(disk::text_of) {
@@ -209,13 +212,13 @@ impl VolumeDir {
         })
     }
 
-    /// Announces the server, replacing the record of one that died.
+    /// Publishes the record of this server and replaces that of one that crashed.
     pub fn write_server_record(&self, lock: &VolumeLock, record: &ServerRecord) -> io::Result<()> {
         let text = toml::to_string(record).map_err(io::Error::other)?;
         self.make_servers()?;
         match disk::replace(&self.server_file(), text.as_bytes()) {
-            // The record of a server that was stopped or killed is of no use any more, and has the room that this one
-            // needs. It is not given up for that: others, who wait for room, would take it.
+            // The record of a server that was stopped or killed is no longer needed, and its blocks are enough for this
+            // one. They are reused and not freed first, because other writers could take them.
             Err(error) if is_for_want_of_room(&error) => {
                 self.withdraw_server_record(lock, ShutdownState::OpenFiles)?;
                 for room in [self.left_server_file(), self.stopped_server_file()] {
@@ -230,7 +233,7 @@ impl VolumeDir {
         }
     }
 
-    /// Everybody who may mount the volume reads there, and its owner alone writes.
+    /// Every user who may mount the volume reads this directory; only its owner writes there.
     pub(super) fn make_servers(&self) -> io::Result<()> {
         match disk::create_directory_with_mode(&self.servers(), SERVERS_MODE) {
             Ok(()) => disk::sync_directory(&self.at_root()),
@@ -239,8 +242,8 @@ impl VolumeDir {
         }
     }
 
-    /// Withdraws the announcement; none is no error. The file stays under another name, for the next announcement needs
-    /// room, which a store that is full then has not.
+    /// Withdraws the record; a missing record is no error. The file stays under another name, because the next record
+    /// needs its blocks if the store is full by then.
     pub fn withdraw_server_record(&self, _lock: &VolumeLock, left: ShutdownState) -> io::Result<()> {
         let name = match left {
             ShutdownState::Nothing => self.stopped_server_file(),
@@ -249,24 +252,25 @@ impl VolumeDir {
         rename_if_there(&self.server_file(), &name)
     }
 
-    /// What the last server has left, for the next one, which calls this before it announces itself. Until it does that the
-    /// answer stays the same, whatever happens.
+    /// The state that the last server left. The next server calls this before it publishes its own record; until then
+    /// the result stays the same, across crashes too.
     pub fn left_by_server(&self, _lock: &VolumeLock) -> io::Result<ShutdownState> {
         rename_if_there(&self.left_server_file(), &self.server_file())?;
         Ok(match self.read_server_record() {
             Ok(None) => ShutdownState::Nothing,
-            // Its only client has ended with it, as the lock tells; those of the server before it may not have.
+            // Its only client has ended with it, because the lock is free; clients of the server before it may still
+            // run.
             Ok(Some(record)) if record.embedded && !record.after_open_files => ShutdownState::Nothing,
             Ok(Some(_)) | Err(_) => ShutdownState::OpenFiles,
         })
     }
 }
 
-/// What clients had of a server when it ended.
+/// State of the clients of a server when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownState {
     Nothing,
-    /// Files that are open, or of which the sizes are still to be told; perhaps.
+    /// Clients may have open files, or files whose sizes are not recorded yet.
     OpenFiles,
 }
 

@@ -24,7 +24,7 @@ fn settings() -> VolumeSettings {
     }
 }
 
-/// Root's stores may be of volumes of others.
+/// Root's stores may contain volumes of other users.
 fn owner() -> u32 {
     match rustix::process::geteuid().as_raw() {
         0 => 1000,
@@ -39,7 +39,7 @@ fn formatted() -> (tempfile::TempDir, VolumeDir) {
     (directory, volume)
 }
 
-/// docs/internals/architecture.md, "a volume is a directory": every part is where it says.
+/// docs/internals/architecture.md, "a volume is a directory": every part has the documented path.
 #[test]
 fn a_formatted_volume_has_its_parts() {
     let (_directory, volume) = formatted();
@@ -57,8 +57,8 @@ fn a_formatted_volume_has_its_parts() {
     );
 }
 
-/// A volume that has lost its volume file and the copy is one still: what is missing is said, and nothing formats over it
-/// unless told twice. A format that was killed is none.
+/// A directory that has lost its volume file and the copy still counts as a volume: the error names the missing files,
+/// and no format overwrites it without confirmation. The remains of a killed format do not count as a volume.
 #[test]
 fn volume_without_file_and_copy_is_recognised() {
     for with_tables in [true, false] {
@@ -79,7 +79,7 @@ fn volume_without_file_and_copy_is_recognised() {
             assert!(matches!(volume.format(&settings(), over), Err(VolumeFormatError::VolumeExists { .. })));
         }
         assert_eq!(volume.shard_log(ShardId(3)).is_dir(), with_tables);
-        // A server of the volume would have removed such a mark.
+        // A server of the volume would have removed this mark.
         let mark = volume.root().join(".~tmp.format");
         std::fs::write(&mark, b"").unwrap();
         assert!(matches!(volume.read_settings(), Err(VolumeFileError::NoVolume { .. })));
@@ -92,8 +92,8 @@ fn volume_without_file_and_copy_is_recognised() {
     }
 }
 
-/// Promise: a server that comes knows whether clients may have files open, however its predecessor ended, and goes on to know it
-/// until it announces itself.
+/// Promise: a new server learns whether clients may have files open, however its predecessor ended, and the answer
+/// stays the same until it publishes its record.
 #[test]
 fn next_server_reads_the_shutdown_record() {
     let (_directory, volume) = formatted();
@@ -120,8 +120,8 @@ fn next_server_reads_the_shutdown_record() {
     }
 }
 
-/// A record knows its store under every name, and no copy of it. Of another host or boot, or of an older program, it is
-/// taken as it is.
+/// A record matches its store under every name, but no copy of it. A record of another host, another boot or an older
+/// version is accepted as it is.
 #[test]
 fn server_record_is_bound_to_its_store() {
     let (directory, volume) = formatted();
@@ -143,7 +143,7 @@ fn server_record_is_bound_to_its_store() {
     record.check_store(&volume).unwrap();
 }
 
-/// A newer format is refused by its version; an unknown key, a missing one and a bad value by their names.
+/// A newer format is refused by its version; unknown keys, missing keys and bad values are reported by name.
 #[test]
 fn foreign_volume_files_are_refused() {
     let (directory, volume) = formatted();
@@ -171,8 +171,8 @@ fn foreign_volume_files_are_refused() {
     assert!(none.read_settings().unwrap_err().to_string().contains("not a Varve volume"));
 }
 
-/// A volume file that is damaged or gone is known from its copy, and made again from there; what says so names the way.
-/// Nothing formats over it meanwhile.
+/// A damaged or missing volume file is read from its copy and restored from it; the error says how. No format
+/// overwrites the volume meanwhile.
 #[test]
 fn a_volume_file_has_a_copy() {
     let (_directory, volume) = formatted();
@@ -193,7 +193,7 @@ fn a_volume_file_has_a_copy() {
         volume.make_volume_file(&known).unwrap();
         assert_eq!(std::fs::read_to_string(volume.volume_file()).unwrap(), sound);
     }
-    // Both.
+    // Both files are damaged.
     for path in [volume.volume_file(), volume.volume_file_copy()] {
         std::fs::write(path, &sound[..40]).unwrap();
     }
@@ -203,8 +203,8 @@ fn a_volume_file_has_a_copy() {
     assert_eq!(volume.read_settings().unwrap(), settings());
 }
 
-/// A volume that has no copy of its volume file, because its format or an older program made none, or another one, because
-/// a raise was cut short, has the right one when it is served.
+/// A server restores the copy of the volume file if the copy is missing, because the format or an older version wrote
+/// none, or differs, because an upgrade was interrupted.
 #[test]
 fn next_server_restores_the_volume_file_copy() {
     let (_directory, volume) = formatted();
@@ -221,7 +221,7 @@ fn next_server_restores_the_volume_file_copy() {
     }
 }
 
-/// What is in it is not the program's to remove.
+/// Varve does not remove the content of such a directory.
 #[test]
 fn directory_in_place_of_the_key_is_reported() {
     let (_directory, volume) = formatted();
@@ -234,8 +234,8 @@ fn directory_in_place_of_the_key_is_reported() {
     volume.read_key().unwrap();
 }
 
-/// Two volume files that are whole and say different things: nobody opens the volume, whichever was edited. The format's
-/// version may differ, for it changes in one after the other.
+/// If both volume files are valid and contradict each other, the volume cannot be opened, whichever was edited. Only
+/// the format version may differ, because it changes in one file after the other.
 #[test]
 fn contradictory_volume_file_copy_is_refused() {
     let (_directory, volume) = formatted();
@@ -268,8 +268,8 @@ fn contradictory_volume_file_copy_is_refused() {
     assert_eq!(volume.read_settings().unwrap(), settings());
 }
 
-/// Where the copy is gone, damaged or edited alike, the directories of the shards tell. What else is there does not
-/// matter, and one that is lost is a lost shard where file and copy agree.
+/// If the copy is missing, damaged or equally edited, the shard directories decide. Other entries there do not matter,
+/// and a missing directory is a lost shard if file and copy agree.
 #[test]
 fn shard_count_must_match_shard_directories() {
     let (_directory, volume) = formatted();
@@ -292,7 +292,7 @@ fn shard_count_must_match_shard_directories() {
             damaged.map_or(Ok(()), |text| std::fs::write(&copy, text)).unwrap();
             refusal(&file, shards);
         }
-        // Fewer than they say might be lost, but not more.
+        // Shard directories may be lost, but there cannot be more than the files state.
         std::fs::write(&copy, &edited).unwrap();
         match shards {
             "shards = 1" | "shards = 2" => refusal(&file, shards),
@@ -313,8 +313,8 @@ fn shard_count_must_match_shard_directories() {
     assert_eq!(read().unwrap(), 4, "nothing is there that says otherwise");
 }
 
-/// Loses the power at every point of `work` around a change of the volume file or its copy, on a volume of one shard that
-/// `prepare` has made, and looks at what is left.
+/// Simulates a power loss at every point of `work` around a change of the volume file or its copy, on a volume of one
+/// shard that `prepare` has created, and passes the remains to `look`.
 fn at_every_point(prepare: impl Fn(&VolumeDir), work: impl Fn(&VolumeDir), look: impl Fn(&VolumeDir)) {
     let directory = tempfile::tempdir().unwrap();
     let volume = VolumeDir::new(directory.path());
@@ -322,7 +322,7 @@ fn at_every_point(prepare: impl Fn(&VolumeDir), work: impl Fn(&VolumeDir), look:
     let recording = Recording::begin(directory.path()).unwrap();
     work(&volume);
     let history = recording.history();
-    // A format makes hundreds of directories in between.
+    // A format creates hundreds of directories in between.
     let is_near = |point: &usize| history.describe(*point, 3).contains("varve.toml");
     let points: Vec<_> = (0..=history.points()).filter(|point| history.is_change(*point)).filter(is_near).collect();
     assert!((3..100).contains(&points.len()), "{points:?}");
@@ -346,15 +346,15 @@ fn make(volume: &VolumeDir, id: u8) {
     volume.format(&settings_of(id), FormatOver::Volume).unwrap();
 }
 
-/// Whenever a format over a volume is killed, there is the old volume, the new one, or none, and never a file or copy that
-/// speaks of a volume whose tables are gone.
+/// If a format over a volume is killed at any point, the directory holds the old volume, the new one, or none, and
+/// never a volume file or copy without its tables.
 #[test]
 fn killed_format_leaves_no_lone_volume_file_copy() {
     let look = |volume: &VolumeDir| match volume.read_settings() {
         Ok(found) => {
             assert!([settings_of(1), settings_of(2)].contains(&found));
             assert!(volume.shard_log(ShardId(0)).is_dir());
-            // The copy is of the same volume.
+            // The copy belongs to the same volume.
             std::fs::remove_file(volume.volume_file()).unwrap();
             match volume.read_settings_or_copy() {
                 Ok((copied, _)) => assert_eq!(copied, found),
@@ -369,7 +369,8 @@ fn killed_format_leaves_no_lone_volume_file_copy() {
     at_every_point(|volume| make(volume, 1), |volume| make(volume, 2), look);
 }
 
-/// Whenever a raise or a repair is killed, the settings are known; a copy is never of an older format than its volume.
+/// If an upgrade or a repair is killed at any point, the settings are still readable; a copy never has an older format
+/// than its volume.
 #[test]
 fn volume_file_or_copy_exists_at_every_point() {
     let older = |path: StorePath| {
@@ -398,7 +399,7 @@ fn volume_file_or_copy_exists_at_every_point() {
     at_every_point(damaged, repair, |volume| assert_eq!(volume.read_settings_or_copy().unwrap().0, settings_of(1)));
 }
 
-/// A volume of an older format is raised to this one, and keeps its settings.
+/// A volume of an older format is upgraded and keeps its settings.
 #[test]
 fn older_volume_format_is_upgraded() {
     let (_directory, volume) = formatted();
@@ -413,7 +414,7 @@ fn older_volume_format_is_upgraded() {
     assert_eq!(volume.read_settings().unwrap(), older);
 }
 
-/// formats/volume.md: these texts are read by every later program.
+/// formats/volume.md: every later version reads these texts.
 #[test]
 fn golden_files() {
     let (_directory, volume) = formatted();
@@ -452,7 +453,7 @@ fn golden_files() {
     volume.write_server_record(&lock, &ServerRecord { after_open_files: true, ..record }).unwrap();
     let golden = golden.replace("\n\n[[worker]]\nunix", "\nafter_open_files = true\n\n[[worker]]\nunix");
     assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
-    // As it was before it named the store.
+    // The record as it was before it contained the store's directory.
     let older = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = true\n";
     std::fs::write(volume.server_file(), older).unwrap();
     let read = volume.read_server_record().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! `varve.toml`: what was chosen when the volume was formatted.
+//! `varve.toml`: the settings that were chosen when the volume was formatted.
 //!
 //! ```toml
 //! format_version = 3
@@ -11,11 +11,11 @@
 //! owner_uid = 1000
 //! ```
 //!
-//! Without it nobody knows how the tables are to be read, so there is a copy of it beside them. A copy says that there
-//! is or was a volume: it is written after the first volume file, and removed before the last. Where both change, the
-//! copy comes first, so that it is never of an older format than the tables. No program changes anything but the format's
-//! version, so where they differ in anything else one of them was damaged or edited, and nobody opens the volume by
-//! either. Nor does anybody where their number of shards is not that of the shards' directories.
+//! Without the volume file the tables cannot be interpreted, so `shards` contains a copy of it. A copy proves that
+//! there is or was a volume: it is written after the first volume file and removed before the last one. If both change,
+//! the copy changes first, so that its format is never older than that of the tables. Varve changes only the format
+//! version. If the file and its copy differ in anything else, one of them was damaged or edited, and the volume cannot
+//! be opened by either. Nor can it be opened if their number of shards differs from the number of shard directories.
 
 use super::rights::{Readers, file_system_uid};
 use super::{VolumeDir, VolumeLock};
@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use varve_types::{ShardCount, VolumeSettings};
 
-/// The newest format this program reads, and the one it writes. `formats/volume.md` says what each changed.
+/// The newest format that this version reads, and the one it writes. `formats/volume.md` lists the changes of each.
 pub const FORMAT_VERSION: i64 = 3;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ struct VolumeFile {
 }
 
 impl VolumeDir {
-    /// Reads the volume file. The error of one that is damaged or gone says whether there is a copy of it.
+    /// Reads the volume file. The error for a damaged or missing file says whether there is a copy.
     pub fn read_settings(&self) -> Result<VolumeSettings, VolumeFileError> {
         match self.read_settings_or_copy()? {
             (settings, None) => Ok(settings),
@@ -53,14 +53,14 @@ impl VolumeDir {
         }
     }
 
-    /// Reads the volume file, or its copy; then what is wrong with the file comes too. Two that are whole and differ are an
-    /// error.
+    /// Reads the volume file, or else its copy, together with the error for the file. Fails if both are valid and
+    /// differ.
     pub fn read_settings_or_copy(&self) -> Result<(VolumeSettings, Option<VolumeFileError>), VolumeFileError> {
         let (path, copy) = (self.volume_file(), self.volume_file_copy());
         let reason = match self.read(&path) {
             Ok(settings) => {
                 self.check_owner(&settings)?;
-                // A copy that cannot be read is made anew, and says nothing against the file.
+                // An unreadable copy is written again and does not invalidate the file.
                 let copied = self.read(&copy).ok();
                 copied.as_ref().map_or(Ok(()), |copied| self.compare(&settings, copied))?;
                 self.compare_with_shards(path, &settings, copied.is_some())?;
@@ -93,7 +93,8 @@ impl VolumeDir {
         }
     }
 
-    /// What is wrong with the copy, if it is there: nobody needs it while the file is whole, and then it is too late.
+    /// The error for the copy, if it exists and is damaged. The copy is needed only when the file is damaged, and then
+    /// it would be too late to report this.
     pub fn damage_of_copy(&self) -> Option<VolumeFileError> {
         let path = self.volume_file_copy();
         match self.read(&path) {
@@ -105,7 +106,7 @@ impl VolumeDir {
         }
     }
 
-    /// Refuses a volume whose file and copy differ in more than the format's version.
+    /// Refuses a volume whose file and copy differ in more than the format version.
     fn compare(&self, settings: &VolumeSettings, copied: &VolumeSettings) -> Result<(), VolumeFileError> {
         let (own, other) = (table(settings), table(copied));
         let Some((field, value)) = own.iter().find(|(field, value)| other.get(*field) != Some(*value)) else {
@@ -126,9 +127,9 @@ impl VolumeDir {
         })))
     }
 
-    /// Refuses a volume whose `file` says another number of shards than the format has made directories for: names
-    /// would be looked for in wrong shards, and what is not found there be taken for lost. `confirmed`: file and copy
-    /// agree, so that directories that are missing are lost.
+    /// Refuses a volume whose `file` has another number of shards than there are shard directories: lookups would go to
+    /// wrong shards, and names that are not found there would count as lost. `confirmed`: file and copy agree, so
+    /// missing directories are lost.
     fn compare_with_shards(
         &self,
         file: StorePath,
@@ -155,8 +156,8 @@ impl VolumeDir {
         }))
     }
 
-    /// For how many shards there are directories, as far as those that there are say: their number is a power of two,
-    /// and one that is lost leaves higher ones, mostly. `None` where there are none.
+    /// The number of shards according to the existing shard directories. It is a power of two, and usually directories
+    /// with higher numbers remain if one is lost. `None` if there are no shard directories.
     pub(super) fn shards_there(&self) -> Option<u64> {
         let entries = self.shards().read_dir().ok()?.into_iter();
         let shard = |entry: StoreEntry| {
@@ -166,15 +167,15 @@ impl VolumeDir {
         };
         let mut shards: Vec<_> = entries.filter_map(shard).collect();
         shards.sort_unstable();
-        // A format makes the one, and an opening the other; something else's directory has neither.
+        // A format creates the one, and the first opening the other; an unrelated directory has neither.
         let made = |directory: &StorePath| ["log", "manifest"].iter().any(|part| directory.join(part).is_dir());
         let (highest, _) = shards.iter().rev().find(|(_, directory)| made(directory))?;
         Some((u64::from(*highest) + 1).next_power_of_two())
     }
 
-    /// Makes the volume one of [`FORMAT_VERSION`], before anything is written that programs of an older one would take
-    /// for damage: they refuse it from here on. Makes the copy of the volume file anew if it does not say the same. Does
-    /// nothing else to a volume of this format.
+    /// Raises the volume to [`FORMAT_VERSION`], before anything is written that older versions would take for damage:
+    /// they refuse the volume from here on. Rewrites the copy of the volume file if it differs. Changes nothing else in
+    /// a volume of this format.
     pub fn raise_format(&self, _lock: &VolumeLock, settings: &VolumeSettings) -> io::Result<()> {
         let (path, text) = (self.volume_file(), render(settings));
         let copied = match disk::read_text(&self.volume_file_copy()) {
@@ -185,7 +186,7 @@ impl VolumeDir {
             (Ok(table), copied)
                 if table.get("format_version").and_then(toml::Value::as_integer) == Some(FORMAT_VERSION) =>
             {
-                // The store may be full: the volume is none the worse than it was.
+                // The store may be full: the volume works as before.
                 if let Err(error) = copied {
                     tracing::warn!("{} has no copy: {error}", path.display());
                 }
@@ -195,12 +196,12 @@ impl VolumeDir {
         }
     }
 
-    /// Replaces a volume file that is damaged or gone.
+    /// Replaces a damaged or missing volume file.
     pub fn make_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
         disk::replace(&self.volume_file(), render(settings).as_bytes())
     }
 
-    /// Makes the copy anew, whatever is in its place.
+    /// Writes the copy again, replacing whatever file is in its place.
     pub fn copy_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
         disk::replace(&self.volume_file_copy(), render(settings).as_bytes())
     }
@@ -216,8 +217,9 @@ impl VolumeDir {
         }
     }
 
-    /// Refuses a volume whose owner by its file is not whose the store is: root would give to one what the other says. A file
-    /// server may give all files to one user, so this user's own may say otherwise, unless that is root.
+    /// Refuses a volume if the owner in its file is not the owner of the store: root would give one user the rights
+    /// that the other one sets. A file server may assign all files to one user, so a file with this user as owner is
+    /// accepted, unless this user is root.
     fn check_owner(&self, settings: &VolumeSettings) -> Result<(), VolumeFileError> {
         let (owner, own) = (settings.owner_uid, file_system_uid());
         match self.owner() {
@@ -228,7 +230,7 @@ impl VolumeDir {
     }
 }
 
-/// What the volume file says, but for the comment.
+/// The content of the volume file without the comment.
 fn file(settings: &VolumeSettings) -> VolumeFile {
     VolumeFile {
         format_version: FORMAT_VERSION,
@@ -254,7 +256,7 @@ pub(super) fn render(settings: &VolumeSettings) -> String {
 
 enum VolumeFileProblem {
     Missing,
-    /// The store does not say what is in it.
+    /// The file cannot be read.
     Unreadable(io::Error),
     Newer(i64),
     Invalid(String),
@@ -263,7 +265,7 @@ enum VolumeFileProblem {
 fn parse(text: &str) -> Result<VolumeSettings, VolumeFileProblem> {
     let invalid = |error: toml::de::Error| VolumeFileProblem::Invalid(printable(&toml_text::reason(text, &error)));
     let table: toml::Table = text.parse().map_err(invalid)?;
-    // The version first: a newer format may have keys that would otherwise be reported as unknown.
+    // Check the version first: a newer format may have keys that would otherwise be reported as unknown.
     match table.get("format_version").and_then(toml::Value::as_integer) {
         Some(version) if version > FORMAT_VERSION => return Err(VolumeFileProblem::Newer(version)),
         Some(version) if version >= 1 => {}
@@ -332,7 +334,7 @@ pub enum VolumeFileError {
     OtherOwner { directory: PathBuf, owner: u32, found: u32 },
 }
 
-/// A volume without its file and copy, and what is still known of what they said.
+/// A volume that lacks its file and copy, and those of its settings that are still known.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{} holds a Varve volume, and its varve.toml is gone, as is the copy {}: restore it from a copy of the store, or write it \

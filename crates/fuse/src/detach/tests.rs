@@ -2,7 +2,7 @@ use super::*;
 use crate::mounts;
 use std::os::unix::fs::symlink;
 
-/// A mount of the test machine that is not the root, and its number: it is only looked at.
+/// A mount of the test machine other than the root, and its mount ID. The tests only read it.
 fn proc_mount() -> (PathBuf, u32) {
     let table = mounts::table().expect("the table of mounts");
     let mount = mounts::at(&table, Path::new("/proc")).expect("/proc is mounted");

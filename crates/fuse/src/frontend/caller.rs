@@ -1,32 +1,32 @@
-//! In whose name a request is made.
+//! The credentials of a request's caller.
 //!
-//! A request carries the file system uid and gid of its thread, not its supplementary groups. Those are read from
-//! `/proc/<pid>/status` while the thread waits in its system call, so they are the ones that held when it called. That
-//! costs about as much as a quarter of a request, so it is spared where groups cannot matter: root needs none, and calls
-//! on an open handle, as well as stat, ask for no permission.
+//! A request carries the file system uid and gid of its thread, but not its supplementary groups. The frontend reads
+//! those from `/proc/<pid>/status` while the thread waits in its system call, so they are the groups at the time of the
+//! call. The read costs about a quarter of a request. The frontend skips it where groups cannot matter: root needs
+//! none, and calls on an open handle, as well as stat, need no permission.
 
 use fuser::Request;
 use rustix::fs::{Mode, OFlags};
 use varve_types::Credentials;
 
-/// The line `Groups:` comes near the top of `status`; with every group of [`Credentials::GROUPS_MAX`] (each at most ten
-/// digits and a blank) it ends within this many bytes.
+/// The line `Groups:` is near the top of `status`. With [`Credentials::GROUPS_MAX`] groups (each at most ten digits and
+/// a blank) it ends within this many bytes.
 const STATUS_BYTES_MAX: usize = 16 * 1024;
 
-/// For calls whose permissions are checked.
+/// Credentials for calls whose permissions are checked.
 pub(crate) fn caller(request: &Request) -> Credentials {
     let groups = if request.uid() == Credentials::ROOT_UID { Vec::new() } else { groups_of(request.pid()) };
     Credentials { groups, ..identity(request) }
 }
 
-/// For calls that need no permission: by an open handle, and stat.
+/// Credentials for calls that need no permission: calls on an open handle, and stat.
 pub(crate) fn identity(request: &Request) -> Credentials {
     Credentials { uid: request.uid(), gid: request.gid(), groups: Vec::new() }
 }
 
-/// The supplementary groups of a thread, at most [`Credentials::GROUPS_MAX`]. None where they cannot be seen: the
-/// caller lives in a namespace of processes that has no number for it here (pid 0), or /proc hides it. The caller is
-/// then judged by its uid and gid alone.
+/// The supplementary groups of a thread, at most [`Credentials::GROUPS_MAX`]. Empty where they cannot be read: the
+/// caller is in a PID namespace that this process cannot see (pid 0), or /proc hides it. The server then checks the
+/// caller's uid and gid alone.
 fn groups_of(pid: u32) -> Vec<u32> {
     if pid == 0 {
         return Vec::new();
@@ -45,7 +45,7 @@ fn groups_of(pid: u32) -> Vec<u32> {
 fn read_status(pid: u32, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     let path = format!("/proc/{pid}/status");
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    // One read shows what one page holds or the whole file, whichever /proc prefers; further reads show the rest.
+    // One read returns one page or the whole file, as /proc prefers; further reads return the rest.
     let mut filled = 0;
     while filled < buffer.len() {
         match rustix::io::read(&file, &mut buffer[filled..])? {
@@ -59,7 +59,7 @@ fn read_status(pid: u32, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     Ok(filled)
 }
 
-/// The digits after `Groups:`, once the whole line is there.
+/// The digits after `Groups:`, once the buffer has the whole line.
 fn groups_line(status: &[u8]) -> Option<&[u8]> {
     const LABEL: &[u8] = b"\nGroups:";
     let start = status.windows(LABEL.len()).position(|window| window == LABEL)? + LABEL.len();

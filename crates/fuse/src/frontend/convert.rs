@@ -1,15 +1,15 @@
-//! Attributes, times and kinds between the kernel's words and ours.
+//! Conversions of attributes, times and file types between `fuser` and Varve.
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_client::{NewNode, NodeInfo};
 use varve_types::{Attributes, Errno, FileKind, InodeId, SetTime, Timestamp};
 
-/// `st_blksize`: the size of I/O that programs such as cp(1) choose. Large, for every call has a cost of its own.
+/// `st_blksize`: the I/O size that programs such as cp(1) choose. It is large because every call has a fixed cost.
 const PREFERRED_IO_BYTES: u32 = 128 * 1024;
 
-/// The kernel begins to count when it has read the answer, and counts whole ticks: up to 10 ms each, and on a busy machine a thread
-/// may lose its processor for a few of them in the midst of that.
+/// Margin by which a timeout for the kernel is shortened. The kernel starts counting when it has read the reply, and
+/// counts whole ticks of up to 10 ms. On a busy machine a thread may be preempted for a few ticks in between.
 const KERNEL_LATE: Duration = Duration::from_millis(50);
 
 pub(crate) fn inode(number: INodeNo) -> InodeId {
@@ -37,8 +37,8 @@ pub(crate) fn file_attr(node: &NodeInfo) -> FileAttr {
     }
 }
 
-/// The attributes in an answer that has none: "there is no such name" (inode 0), or an entry `.` or `..`, of which the
-/// kernel takes only number and kind.
+/// The attributes in a reply without attributes: "no such name" (inode 0), or an entry `.` or `..`, of which the kernel
+/// uses only inode number and type.
 pub(crate) fn bare_attr(number: u64, kind: FileType) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),
@@ -59,12 +59,12 @@ pub(crate) fn bare_attr(number: u64, kind: FileType) -> FileAttr {
     }
 }
 
-/// How long the kernel is told to believe what may be believed for `ttl` from now.
+/// The timeout to give the kernel for attributes or entries that are valid for `ttl` from now.
 pub(crate) fn kernel_ttl(ttl: Duration) -> Duration {
     ttl.saturating_sub(KERNEL_LATE)
 }
 
-/// One time to live where the kernel's answer has a place for two but `fuser` fills them alike.
+/// The shorter of the two timeouts, for replies where `fuser` sets both to the same value.
 pub(crate) fn shorter_ttl(node: &NodeInfo) -> Duration {
     kernel_ttl(node.entry_ttl.min(node.attributes_ttl))
 }
@@ -81,7 +81,7 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// What mknod(2) is asked to make; the kernel sends device numbers in the 32 bits of its `new_encode_dev`.
+/// The node that mknod(2) requests. The kernel sends device numbers in the 32 bits of its `new_encode_dev`.
 pub(crate) fn new_node(mode: u32, rdev: u32) -> Result<NewNode, Errno> {
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Ok(NewNode::Regular),
@@ -100,8 +100,8 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// A time as `fuser` hands it over: seconds `s` and nanoseconds `n` of the request become `1970 + s + n`, but for
-/// negative `s` they become `1970 − |s| − n` instead of `1970 − |s| + n`. This takes them apart again.
+/// Converts a time as `fuser` passes it. From seconds `s` and nanoseconds `n` of the request, `fuser` makes `1970 + s +
+/// n`, but for negative `s` it makes `1970 − |s| − n` instead of `1970 − |s| + n`. This function restores `s` and `n`.
 pub(crate) fn requested_time(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Timestamp { seconds: clamp(after.as_secs()), nanoseconds: after.subsec_nanos() },
@@ -117,7 +117,7 @@ fn clamp(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// Saturates at what the platform's clock can say, which is what Linux's timespec can.
+/// Saturates at the range of the platform's clock, which is that of Linux's timespec.
 fn system_time(time: Timestamp) -> SystemTime {
     let whole = Duration::from_secs(time.seconds.unsigned_abs());
     let seconds = if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
@@ -133,7 +133,7 @@ mod tests {
     fn times_before_1970_keep_their_nanoseconds() {
         let half_past = Timestamp { seconds: -2, nanoseconds: 500_000_000 };
         assert_eq!(system_time(half_past), UNIX_EPOCH - Duration::from_millis(1500));
-        // What fuser 0.18 makes of the same numbers in a request.
+        // The value that fuser 0.18 makes of the same numbers in a request.
         let requested = UNIX_EPOCH - Duration::new(2, 500_000_000);
         assert_eq!(requested_time(requested), half_past);
         for seconds in [i64::MIN, -1, 0, 1, i64::MAX] {
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Promise: the kernel, which begins to count late, is done before what it was told has ended.
+    /// Promise: the kernel's timeout, which starts late, ends before the lease that it is derived from.
     #[test]
     fn kernel_ttl_is_shorter_than_the_lease() {
         assert_eq!(kernel_ttl(Duration::from_secs(1)), Duration::from_millis(950));

@@ -1,4 +1,4 @@
-//! Listings, a buffer of the kernel's at a time.
+//! Directory listings, one kernel buffer at a time.
 
 use super::convert::{bare_attr, file_attr, file_type, shorter_ttl};
 use super::{FuseFrontend, GENERATION};
@@ -61,8 +61,9 @@ impl FuseFrontend {
         if let Some(node) = &entry.node {
             return Ok(add_plus(reply, entry, node));
         }
-        // The protocol lets an entry go without attributes, but `fuser` has no way to say so. They are for the kernel, which
-        // shows them to nobody who may not search the directory.
+        // The protocol allows an entry without attributes, but `fuser` cannot express one. The lookup runs as root
+        // because its attributes are for the kernel, which does not show them to a user without search permission on
+        // the directory.
         match self.look_up(&Credentials::root(), directory, name) {
             Ok(node) => {
                 let added = add_plus(reply, entry, &node);
@@ -71,11 +72,11 @@ impl FuseFrontend {
                 }
                 Ok(added)
             }
-            // A name that went away meanwhile is passed over.
+            // A name that was removed meanwhile is skipped.
             Err(failure) if failure.errno == Errno::ENOENT => Ok(EntryAdded::Gone),
-            // What the kernel knows of a file in use must not be replaced by nothing.
+            // The kernel's cached attributes of an open file must not be replaced by empty ones.
             Err(failure) if self.fs.is_open(entry.inode) => Err(failure),
-            // The name is there, and is listed; whoever asks for more than its kind is told what is wrong.
+            // The name exists, so it is listed without attributes; a later stat returns the error.
             Err(failure) => {
                 tracing::warn!(%failure, name = %name.display(), inode = %entry.inode, "listed without attributes");
                 Ok(add_bare(reply, entry))
@@ -84,12 +85,12 @@ impl FuseFrontend {
     }
 }
 
-/// What became of an entry of a listing.
+/// The result of adding an entry to a listing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EntryAdded {
     Taken,
     NoRoom,
-    /// There is no such name any more.
+    /// The name no longer exists.
     Gone,
 }
 
@@ -99,12 +100,13 @@ impl EntryAdded {
     }
 }
 
-/// An error after some entries waits: the kernel takes the entries, asks for those that follow, and gets it then.
+/// After some entries, an error is deferred: the kernel takes the entries, requests those that follow, and gets the
+/// error then.
 fn after(entries: bool, listed: Result<()>) -> Result<()> {
     if entries { Ok(()) } else { listed }
 }
 
-/// Number and kind alone, believed by nobody: the kernel looks the name up before it uses it.
+/// Adds inode number and type alone, with a zero timeout: the kernel looks the name up before it uses it.
 fn add_bare(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>) -> EntryAdded {
     let attr = bare_attr(entry.inode.0, file_type(entry.kind));
     EntryAdded::of(reply.add(attr.ino, entry.cookie, OsStr::from_bytes(entry.name), &Duration::ZERO, &attr, GENERATION))

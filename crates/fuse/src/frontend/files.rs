@@ -12,11 +12,11 @@ use varve_client::{FileSystem, Handle, Io, OpenFlags, OpenedFile, Result, Whence
 use varve_env::disk::File;
 use varve_types::{Credentials, Errno, InodeId};
 
-/// One copy_file_range(2) copies at most so much: the answer's size has 32 bits, and a call should end before its
-/// caller wonders. Callers ask again for the rest.
+/// Largest copy of one copy_file_range(2): the reply's size field has 32 bits, and a call should end in reasonable
+/// time. Callers repeat the call for the rest.
 pub(super) const COPY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// What the kernel is told about an open file.
+/// The reply to an open request.
 pub(super) struct OpenReply {
     pub handle: FileHandle,
     pub flags: FopenFlags,
@@ -28,11 +28,11 @@ pub(super) fn handle(fh: FileHandle) -> Handle {
 }
 
 thread_local! {
-    /// What a thread reads into, kept so that a read of 1 MiB need not zero that much anew.
+    /// Read buffer of a thread, kept so that a read of 1 MiB need not zero a new buffer.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `read` with a buffer of `size` bytes, or of the largest request if the kernel asks for more than was agreed.
+/// Runs `read` with a buffer of `size` bytes, at most the largest negotiated request.
 pub(crate) fn with_buffer(size: usize, read: impl FnOnce(&mut [u8])) {
     let size = size.min(REQUEST_BYTES_MAX as usize);
     BUFFER.with_borrow_mut(|buffer| {
@@ -43,7 +43,7 @@ pub(crate) fn with_buffer(size: usize, read: impl FnOnce(&mut [u8])) {
     });
 }
 
-/// What opening needs, on whichever thread it ends.
+/// The state that an open needs, on the thread where it completes.
 pub(super) struct OpenContext {
     fs: Arc<FileSystem>,
     pub passthrough: Registrations,
@@ -54,7 +54,7 @@ impl OpenContext {
         OpenContext { fs, passthrough: Registrations::default() }
     }
 
-    /// What the kernel is told of a file that was just opened.
+    /// The reply to the kernel for a file that was just opened.
     pub fn opened(
         &self,
         inode: InodeId,
@@ -62,11 +62,11 @@ impl OpenContext {
         OpenedFile { handle, io }: OpenedFile,
         register: impl FnOnce(&File) -> io::Result<BackingId>,
     ) -> OpenReply {
-        // Closing a descriptor that cannot write has nothing to write back, so the kernel need not say so.
+        // A read-only descriptor has no dirty data, so the kernel need not send FLUSH when it is closed.
         let quiet = if flags.writable() { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
-        // The kernel opens a backing file with the flags of the moment, and would append for ever. So what such a descriptor
-        // reads and writes comes here, and only its mappings are passed through. (What it sends by sendfile(2) would come through
-        // the page cache, and is refused.)
+        // The kernel opens a backing file with the flags of this open, and would append for ever. So reads and writes
+        // of an appending descriptor come to the frontend, and only its mappings are passed through. (sendfile(2) from
+        // it would use the page cache, and is refused.)
         let appends = match flags.append && flags.writable() {
             true => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
             false => FopenFlags::empty(),
@@ -96,7 +96,7 @@ fn open_flags(io: &Io) -> FopenFlags {
 }
 
 impl FuseFrontend {
-    /// `register` gives the kernel a backing file for passthrough.
+    /// `register` registers a backing file with the kernel for passthrough.
     pub(super) fn open(
         &self,
         caller: &Credentials,
@@ -109,7 +109,7 @@ impl FuseFrontend {
         Ok(self.files.opened(inode, flags, opened, register))
     }
 
-    /// `page`: it is the kernel's page cache that reads, and not somebody past it.
+    /// `page`: the kernel reads into its page cache, rather than directly for a caller.
     pub(super) fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8], page: bool) -> Result<usize> {
         match page {
             true => block_on(self.fs.read_page(handle, offset, buffer)),
@@ -126,8 +126,8 @@ impl FuseFrontend {
         how: KernelWriteFlags,
         flags: fuser::OpenFlags,
     ) -> Result<usize> {
-        // Pages that were changed through a mapping go to their place, whatever the handle by which the kernel happens to
-        // write them was opened for.
+        // Pages written through a mapping go to their own offset, regardless of the flags of the handle that the kernel
+        // uses to write them back.
         if how.contains(KernelWriteFlags::FUSE_WRITE_CACHE) {
             return self.write_pages(handle, offset, data);
         }
@@ -137,7 +137,7 @@ impl FuseFrontend {
         block_on(self.fs.write_with(handle, offset, data, WriteFlags::from_bits(flags.0)))
     }
 
-    /// All of it or an error: the kernel takes pages of which a part was written for written, and says so to who syncs them.
+    /// Writes everything or fails: the kernel treats a partly written page as written, and reports success to fsync.
     fn write_pages(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let mut done = 0;
         while done < data.len() {
@@ -159,7 +159,7 @@ impl FuseFrontend {
         let whence = match whence {
             libc::SEEK_DATA => Whence::Data,
             libc::SEEK_HOLE => Whence::Hole,
-            // The kernel answers the others itself.
+            // The kernel handles the other values itself.
             _ => return Err(Errno::EINVAL.into()),
         };
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;

@@ -1,4 +1,4 @@
-//! Names: made, removed, renamed, linked.
+//! Creates, removes, renames and links names.
 
 use super::FuseFrontend;
 use crate::errno::{answer, answer_later, name as parse};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use varve_client::{NewNode, NodeInfo, OpenFlags, OpenedFile, RenameFlags, Result, block_on};
 use varve_types::{Credentials, Errno, InodeId, Mode};
 
-/// Permissions that a symlink shows; nobody looks at them (symlink(7)).
+/// The permissions that a symlink shows; they have no effect (symlink(7)).
 const SYMLINK_MODE: u32 = 0o777;
 
 impl FuseFrontend {
@@ -18,7 +18,7 @@ impl FuseFrontend {
         block_on(self.fs.lookup(caller, parent, &parse(name)?))
     }
 
-    /// In the name of `thread`, which may ask for the attributes next. `done` may be called later, by another thread.
+    /// Looks a name up for `thread`, which may request the attributes next. `done` may run later, on another thread.
     pub(super) fn look_up_by(
         &self,
         thread: u32,
@@ -30,13 +30,14 @@ impl FuseFrontend {
         let (fs, name) = (Arc::clone(&self.fs), parse(name));
         let looked_up = async move { fs.lookup_by(thread, &caller, parent, &name?).await };
         match self.fs.embedded() {
-            // The store is asked for what a large file takes up, for which the worker that brings the answer must not wait.
+            // A lookup may read the size of a large file from the store; the worker that delivers the reply must not
+            // block on that.
             true => done(answer("lookup", || block_on(looked_up))),
             false => answer_later(&self.fs, "lookup", looked_up, done),
         }
     }
 
-    /// `done` may be called later, by another thread.
+    /// `done` may run later, on another thread.
     pub(super) fn create(
         &self,
         caller: Credentials,
@@ -87,7 +88,7 @@ impl FuseFrontend {
         self.make_node(caller, parent, name, SYMLINK_MODE, NewNode::Symlink { target })
     }
 
-    /// `done` may be called later, by another thread.
+    /// `done` may run later, on another thread.
     pub(super) fn unlink(
         &self,
         caller: Credentials,
@@ -114,7 +115,7 @@ impl FuseFrontend {
             flags if flags.is_empty() => RenameFlags::Replace,
             KernelFlags::RENAME_NOREPLACE => RenameFlags::NoReplace,
             KernelFlags::RENAME_EXCHANGE => RenameFlags::Exchange,
-            // RENAME_WHITEOUT serves overlays, and combinations mean nothing (renameat2(2)).
+            // RENAME_WHITEOUT serves overlays, and the other combinations are invalid (renameat2(2)).
             _ => return Err(Errno::EINVAL.into()),
         };
         block_on(self.fs.rename(caller, parent, &parse(name)?, new_parent, &parse(new_name)?, flags))

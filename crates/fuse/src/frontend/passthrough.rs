@@ -1,7 +1,8 @@
 //! Backing files that the kernel reads and writes itself while an inode is open.
 //!
-//! The kernel wants one registration (`fuser::BackingId`) an inode, shared by all its passthrough opens, and keeps to
-//! passthrough until the last of them is released. So registrations are kept here by inode and counted by handle.
+//! The kernel requires one registration (`fuser::BackingId`) per inode, shared by all its passthrough opens, and keeps
+//! using passthrough until the last of them is released. So this module stores registrations by inode and counts their
+//! handles.
 
 use fuser::BackingId;
 use parking_lot::Mutex;
@@ -19,17 +20,17 @@ pub(crate) struct Registrations {
     refused: AtomicU64,
 }
 
-/// Opens that were to be passed through, since the mount began.
+/// Passthrough opens attempted since the mount started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PassthroughCount {
     pub granted: u64,
-    /// By the kernel, which may want root or a store that is not itself stacked.
+    /// Refused by the kernel, which may require root, or a store that is not itself stacked.
     pub refused: u64,
 }
 
 #[derive(Default)]
 struct PassthroughTable {
-    /// At most one an open file of the kernel.
+    /// At most one entry per file that the kernel has open.
     inodes: HashMap<InodeId, Registration>,
     handles: HashMap<Handle, InodeId>,
 }
@@ -40,8 +41,8 @@ struct Registration {
 }
 
 impl Registrations {
-    /// The registration of `inode` for one more handle, made by `register` if it is the first. The lock is held over
-    /// `register`, one ioctl(2) that touches no file, so that two opens cannot register twice.
+    /// Returns the registration of `inode` for one more handle; `register` creates it for the first handle. The lock is
+    /// held during `register`, one ioctl(2) that touches no file, so that two opens cannot register twice.
     pub fn acquire(
         &self,
         inode: InodeId,
@@ -71,7 +72,7 @@ impl Registrations {
         PassthroughCount { granted: self.granted.load(Relaxed), refused: self.refused.load(Relaxed) }
     }
 
-    /// A handle that may have been acquired is released.
+    /// Releases a handle, which may or may not have a registration.
     pub fn release(&self, handle: Handle) {
         let mut open = self.open.lock();
         let Some(inode) = open.handles.remove(&handle) else { return };

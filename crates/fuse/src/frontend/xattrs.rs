@@ -1,4 +1,4 @@
-//! Extended attributes: the files' own, and those by which the mount tells of itself ([`crate::virtual_xattrs`]).
+//! Extended attributes: those of files, and the virtual ones that describe the mount ([`crate::virtual_xattrs`]).
 
 use super::FuseFrontend;
 use crate::virtual_xattrs as own;
@@ -43,7 +43,7 @@ impl FuseFrontend {
         block_on(self.fs.set_xattr(caller, inode, name, value, mode))
     }
 
-    /// Every name followed by a NUL.
+    /// The names, each followed by a NUL.
     pub(super) fn list_xattrs(&self, caller: &Credentials, inode: InodeId) -> Result<Vec<u8>> {
         let names = block_on(self.fs.list_xattrs(caller, inode))?;
         Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())

@@ -1,4 +1,4 @@
-//! `-o` takes what mount(8), fstab(5) and fuse(8) say, and answers a typing error with the word that was meant.
+//! `-o` takes the options of mount(8), fstab(5) and fuse(8), and suggests the closest option for a misspelled one.
 
 use super::*;
 

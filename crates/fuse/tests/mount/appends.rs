@@ -1,4 +1,4 @@
-//! What is appended past the kernel's page cache, and what is read of files that are open for appending.
+//! Appends past the kernel's page cache, and reads of files that are open for appending.
 
 use crate::files::{pattern, read_write};
 use crate::fixture::{Volume, can_mount, volume};
@@ -11,10 +11,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Some requests of the kernel's.
+/// The size of several kernel requests.
 const RECORD: usize = 4 * 1024 * 1024;
 
-/// A record that O_DIRECT takes, each word of which says where it is.
+/// A record that is aligned for O_DIRECT; each of its words contains its position.
 fn with_record(work: impl FnOnce(&[u8])) {
     let layout = Layout::from_size_align(RECORD, 4096).unwrap();
     // SAFETY: a fresh allocation of non-zero size, used only as the slice below and freed at the end.
@@ -49,7 +49,7 @@ struct Iocb {
 
 const IOCB_CMD_PWRITE: u16 = 1;
 
-/// Writes as libaio does, which has the kernel send its requests at once where it can.
+/// Writes like libaio, for which the kernel sends its requests in parallel where it can.
 fn write_by_aio(file: &File, data: &[u8]) {
     let (mut context, mut event) = (0u64, [0u64; 4]);
     let mut request = Iocb {
@@ -61,7 +61,7 @@ fn write_by_aio(file: &File, data: &[u8]) {
     };
     let requests = [&raw mut request];
     let none = std::ptr::null_mut::<libc::timespec>();
-    // SAFETY: as io_setup(2) to io_destroy(2) have it; all that they are given lives until the last of them.
+    // SAFETY: the calls follow io_setup(2) to io_destroy(2); all their arguments live until the last call.
     let (submitted, done) = unsafe {
         assert_eq!(libc::syscall(libc::SYS_io_setup, 1, &raw mut context), 0);
         let submitted = libc::syscall(libc::SYS_io_submit, context, 1, requests.as_ptr());
@@ -103,8 +103,8 @@ fn records_are_appended_in_order(volume: &Volume, how: &str) {
     }
 }
 
-/// Of a record that is appended past the page cache the kernel makes several requests, and may send them at once: they come to lie
-/// in their order all the same, whichever way the file is open.
+/// The kernel splits a record that is appended past the page cache into several requests, and may send them in
+/// parallel. They are appended in order in every I/O mode.
 #[test]
 fn large_records_are_appended_in_order() {
     if !can_mount() {
@@ -121,7 +121,8 @@ fn large_records_are_appended_in_order() {
     }
 }
 
-/// An O_DIRECT write that fails takes nothing from a file of what another mount has written since this one last looked.
+/// A failed O_DIRECT write does not truncate data that another mount has written since this mount last checked the
+/// size.
 #[test]
 fn failed_append_does_not_truncate_others() {
     if !can_mount() {
@@ -139,7 +140,7 @@ fn failed_append_does_not_truncate_others() {
         theirs.write_all(&pattern(RECORD)).unwrap();
         drop(theirs);
         with_record(|record| {
-            // No store has room for a file that reaches there.
+            // No store accepts a file of this size.
             let refused = file.write_at(record, 1 << 62).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EFBIG), "{name}");
         });
@@ -150,8 +151,8 @@ fn failed_append_does_not_truncate_others() {
     volume.close();
 }
 
-/// Of a large file that the kernel reads and writes itself, sendfile(2) sends what it is at that moment. From a descriptor that is
-/// open for appending, too, it refuses, so that programs read.
+/// sendfile(2) sends the current content of a large file that the kernel reads and writes itself. From a descriptor
+/// that is also open for appending it fails, so that programs fall back to read.
 #[test]
 fn sendfile_returns_file_content() {
     let Some(volume) = volume() else { return };

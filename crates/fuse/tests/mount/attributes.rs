@@ -42,26 +42,27 @@ fn modes_and_owners_are_set() {
     volume.close();
 }
 
-/// A time that was set stays when the file is opened for writing and closed again, also where the kernel may write to a
-/// backing file without telling.
+/// A time that was set stays when the file is opened for writing and closed again, even if the kernel may write to a
+/// backing file without a request.
 #[test]
 fn mtime_survives_open_without_write() {
     let Some(volume) = volume() else { return };
     let path = volume.join("large");
     fs::write(&path, vec![7; 200_000]).unwrap();
-    // Settled before the time is set, and again after.
+    // The size is recorded before the time is set, and again after.
     std::thread::sleep(Duration::from_millis(200));
     let time = Timespec { tv_sec: 1_000_000, tv_nsec: 5 };
     utimensat(CWD, &path, &Timestamps { last_access: time, last_modification: time }, AtFlags::empty()).unwrap();
     drop(File::options().append(true).open(&path).unwrap());
     std::thread::sleep(Duration::from_millis(200));
-    // Asked of the volume: the kernel remembers what it set.
+    // Read from the volume: the kernel caches the time that it set.
     let shown = statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::MTIME).unwrap().stx_mtime;
     assert_eq!((shown.tv_sec, shown.tv_nsec), (1_000_000, 5));
     volume.close();
 }
 
-/// utimensat(2) to the nanosecond, before 1970 and after 2038, through path and descriptor; and what moves the times.
+/// utimensat(2) to the nanosecond, before 1970 and after 2038, by path and by descriptor; and the operations that
+/// change times.
 #[test]
 fn times_are_kept_to_the_nanosecond() {
     let Some(volume) = volume() else { return };
@@ -96,7 +97,7 @@ fn times_are_kept_to_the_nanosecond() {
     volume.close();
 }
 
-/// A time that no clock of `fuser` can hold is no way to stop the mount.
+/// A time outside the range of `fuser`'s clock does not stop the mount.
 #[test]
 fn the_earliest_time_is_survived() {
     let Some(volume) = volume() else { return };
@@ -111,7 +112,7 @@ fn the_earliest_time_is_survived() {
     volume.close();
 }
 
-/// Extended attributes: set, replaced, listed, removed, and their sizes asked for.
+/// Extended attributes can be set, replaced, listed, removed, and queried for their size.
 #[test]
 fn extended_attributes_are_kept() {
     let Some(volume) = volume() else { return };
@@ -157,7 +158,7 @@ fn extended_attributes_are_kept() {
     volume.close();
 }
 
-/// A write by somebody without privilege takes the set-id bits away; by root it does not (write(2), inode(7)).
+/// A write by an unprivileged user clears the set-id bits; a write by root does not (write(2), inode(7)).
 #[test]
 fn set_id_bits_are_cleared_by_writes_of_others() {
     let Some(volume) = volume() else { return };
@@ -208,7 +209,7 @@ fn permissions_follow_the_caller() {
     assert_eq!((made.uid(), made.gid()), (1111, 4321), "a set-group-id directory gives its group on");
     assert_eq!(as_user("--groups=4321", "mkdir \"$1/sub\" && ln \"$1/x\" \"$1/y\" && mv \"$1/y\" \"$1/sub/z\""), "");
     assert!(as_user("--groups=4321", "chown 0 \"$1/x\"").contains("not permitted"));
-    // The sticky bit: only owners remove.
+    // The sticky bit: only owners may remove.
     let shared = volume.join("tmp");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
@@ -218,7 +219,8 @@ fn permissions_follow_the_caller() {
     volume.close();
 }
 
-/// What `cp -a`, tar and rsync copy has the times of what it was copied from, its directories too, small and split ones.
+/// Copies by `cp -a`, tar and rsync keep the times of their sources, including those of directories, small and split
+/// ones.
 #[test]
 fn copies_keep_the_times_of_directories() {
     let Some(volume) = volume() else { return };
@@ -240,7 +242,7 @@ fn copies_keep_the_times_of_directories() {
         let copy = volume.join(how);
         shell(command, &[&from, &copy]);
         assert_eq!(shell(times, &[&copy]), expected, "{how}");
-        // A change shows, whatever was set.
+        // A change is visible, whatever time was set.
         shell("touch \"$1/small/new\"; rm \"$1/large/7\"; rmdir \"$1/small/below\"", &[&copy]);
         for part in ["small", "large"] {
             let shown = statx(CWD, copy.join(part), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
@@ -252,7 +254,8 @@ fn copies_keep_the_times_of_directories() {
     volume.close();
 }
 
-/// The set-id bits of a file that somebody without privilege has open, and writes past the page cache, fall as well.
+/// The set-id bits of a file are also cleared when an unprivileged user writes through an open descriptor past the page
+/// cache.
 #[test]
 fn set_id_bits_are_cleared_by_descriptor_writes() {
     let Some(volume) = volume() else { return };
@@ -288,8 +291,8 @@ fn set_id_bits_are_cleared_by_descriptor_writes() {
     volume.close();
 }
 
-/// chown(2) that names nobody takes no set-id bits from directories, and of files only for their owner and for root, as local file
-/// systems do.
+/// chown(2) with neither owner nor group keeps the set-id bits of directories, and clears those of files only if called
+/// by their owner or root, as local file systems do.
 #[test]
 fn chown_to_nobody_does_not_affect_others() {
     let Some(volume) = volume() else { return };
@@ -305,10 +308,10 @@ fn chown_to_nobody_does_not_affect_others() {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
         std::thread::scope(|scope| {
             let call = move || {
-                // The system calls themselves, for libc's function would change the user of the whole process.
+                // The raw system call, because libc's function would change the user of the whole process.
                 let set = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
                 assert_eq!(set, 0);
-                // What it says is the kernel's.
+                // The kernel decides the result.
                 unsafe { libc::chown(path.as_ptr(), u32::MAX, u32::MAX) };
             };
             scope.spawn(call).join().unwrap();
@@ -341,8 +344,8 @@ fn chown_to_nobody_does_not_affect_others() {
     volume.close();
 }
 
-/// Promise: in a volume of a user, who may write into its tables what he likes, root's mount runs no set-user-id program and opens no
-/// device; in root's own it does.
+/// Promise: on a volume owned by a user, who can write any content to its tables, root's mount runs no set-user-id
+/// programs and opens no devices; on root's own volume it does.
 #[test]
 fn set_uid_is_ignored_on_another_users_volume() {
     use rustix::fs::StatVfsMountFlags;

@@ -1,4 +1,5 @@
-//! Many callers at once, whose server is another's: more than the mount has threads, so that these look for answers by turns.
+//! Many concurrent callers with a separate server: more than the mount has threads, so that these take turns polling
+//! for replies.
 
 use crate::fixture::{Volume, can_mount};
 use std::fs;
@@ -9,24 +10,24 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A call that takes so long may have waited until a thread that stood by was no longer allowed to.
+/// A call that takes this long may have waited until a standby thread reached the end of its standby time.
 const STOOD_BY: Duration = Duration::from_millis(15);
 
 /// Three times as many as the mount has threads.
 const CALLERS: usize = 12;
 const ROUNDS: usize = 48;
 
-/// Longer than what ends here takes on any machine.
+/// Longer than any operation here takes on any machine.
 const LONG: Duration = Duration::from_secs(10);
 
-/// A call that takes so long may have been left alone by all threads of the mount, until what is done now and then.
+/// A call that takes this long may have been ignored by all threads of the mount until the next periodic check.
 const LEFT_ALONE: Duration = Duration::from_millis(100);
 
 fn is_absent(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-/// What one caller does in a directory that all share, and what it must see of it at each step.
+/// The steps of one caller in a shared directory, and the state that it must observe at each step.
 fn make_look_and_remove(directory: &Path, beside: &Path, caller: usize, round: usize) {
     let at = |what: &str| directory.join(format!("{what}-{caller}-{round}"));
     let (file, other, moved, large) = (at("file"), at("link"), at("moved"), at("large"));
@@ -38,12 +39,12 @@ fn make_look_and_remove(directory: &Path, beside: &Path, caller: usize, round: u
     assert!(is_absent(&file));
     assert_eq!(fs::read_to_string(&moved).unwrap(), format!("{caller} {round}"));
     if round.is_multiple_of(16) {
-        // Of which each look asks the store.
+        // Each stat of it queries the store.
         fs::write(&large, vec![caller as u8; 100_000]).unwrap();
         assert_eq!(fs::symlink_metadata(&large).unwrap().len(), 100_000);
         fs::create_dir(at("directory")).unwrap();
         assert!(fs::symlink_metadata(at("directory")).unwrap().is_dir());
-        // By the other mount, which has not seen it before.
+        // Through the other mount, which has not seen it before.
         assert_eq!(fs::read(beside.join(large.file_name().unwrap())).unwrap(), vec![caller as u8; 100_000]);
         fs::remove_dir(at("directory")).unwrap();
         fs::remove_file(&large).unwrap();
@@ -53,7 +54,7 @@ fn make_look_and_remove(directory: &Path, beside: &Path, caller: usize, round: u
     assert!(is_absent(&moved) && is_absent(&other));
 }
 
-/// Promise: whoever calls while many do gets the answer to what it has asked, by whichever thread it comes.
+/// Promise: under concurrency every caller gets the reply to its own request, whichever thread delivers it.
 #[test]
 fn concurrent_callers_get_their_own_replies() {
     if !can_mount() {
@@ -75,13 +76,13 @@ fn concurrent_callers_get_their_own_replies() {
     }
 }
 
-/// Looks at files for ever.
+/// A process that stats files for ever.
 fn looker(directory: &Path) -> Child {
     let script = "while :; do for file in \"$0\"/*; do [ -e \"$file\" ]; done; done";
     Command::new("sh").args(["-c", script]).arg(directory).spawn().expect("a shell")
 }
 
-/// How long a look at `file` takes.
+/// The duration of a stat of `file`.
 fn takes(file: &Path) -> Duration {
     let begun = Instant::now();
     assert_eq!(fs::symlink_metadata(file).unwrap().len(), 1);
@@ -95,7 +96,7 @@ fn files(volume: &Volume) -> Vec<PathBuf> {
     files
 }
 
-/// Promise: callers that are killed in the middle of their calls leave nobody waiting.
+/// Promise: callers that are killed during their calls leave no other caller waiting.
 #[test]
 fn killed_callers_block_nobody() {
     if !can_mount() {
@@ -124,15 +125,15 @@ fn killed_callers_block_nobody() {
         }
         done.store(true, Relaxed);
         let left_alone: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
-        // A busy machine may hold all of them up, once or twice.
+        // A busy machine may delay all of them once or twice.
         assert!(left_alone <= 8, "{left_alone} calls took longer than {LEFT_ALONE:?}");
     });
     beside.close();
     volume.close();
 }
 
-/// Promise: unauthenticated connections, whose requests are turned away before the volume sees them, keep no answers
-/// from those who may ask.
+/// Promise: requests of unauthenticated users, which are refused before the volume sees them, do not delay the replies
+/// to permitted users.
 #[test]
 fn unauthenticated_connections_do_not_delay_replies() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -166,13 +167,13 @@ fn unauthenticated_connections_do_not_delay_replies() {
         unauthenticated.kill().unwrap();
         unauthenticated.wait().unwrap();
     }
-    // A busy machine may hold them up.
+    // A busy machine may delay them.
     assert!(left_alone <= 40, "{left_alone} calls took longer than {STOOD_BY:?}");
     beside.close();
     volume.close();
 }
 
-/// Promise: a mount that is taken away while many call ends, and so do their calls.
+/// Promise: a mount that is detached during calls of many callers ends, and so do the calls.
 #[test]
 fn unmount_ends_calls_of_many_callers() {
     if !can_mount() {
@@ -187,7 +188,7 @@ fn unmount_ends_calls_of_many_callers() {
             scope.spawn(move || {
                 let mut calls = files.iter().cycle().skip(caller * 16);
                 while !ended.load(Relaxed) {
-                    // By their names, which mean something else once the mount is gone.
+                    // By name; the name refers to another file once the mount is gone.
                     let _ = fs::symlink_metadata(calls.next().expect("it goes round"));
                 }
             });

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A listing shows every name once, whatever the number of partitions, with and without attributes.
+/// A listing has every name once, for any number of partitions, with and without attributes.
 #[test]
 fn twenty_thousand_names_are_listed_once_each() {
     let Some(volume) = volume() else { return };
@@ -47,8 +47,8 @@ fn twenty_thousand_names_are_listed_once_each() {
     volume.close();
 }
 
-/// Subdirectories and hard links, whose attributes are elsewhere, are listed with their right number and kind; so are
-/// `.` and `..`.
+/// Subdirectories and hard links, whose attributes are in other rows, are listed with the right inode number and type;
+/// so are `.` and `..`.
 #[test]
 fn entries_with_remote_attributes_are_listed() {
     let Some(volume) = volume() else { return };
@@ -77,7 +77,7 @@ fn entries_with_remote_attributes_are_listed() {
     volume.close();
 }
 
-/// telldir/seekdir and a listing that goes on while names come and go: what stays is shown exactly once.
+/// telldir/seekdir, and a listing during concurrent changes: names that stay are listed exactly once.
 #[test]
 fn a_listing_survives_changes() {
     let Some(volume) = volume() else { return };
@@ -100,7 +100,7 @@ fn a_listing_survives_changes() {
     volume.close();
 }
 
-/// fsync of a directory, and statfs(2) of the store beneath.
+/// fsync of a directory, and statfs(2) of the underlying store.
 #[test]
 fn directories_are_synced_and_space_is_shown() {
     let Some(volume) = volume() else { return };
@@ -114,8 +114,8 @@ fn directories_are_synced_and_space_is_shown() {
     volume.close();
 }
 
-/// A directory that was removed while it is open is gone for who has it open, too: its attributes are ESTALE, it has no entries,
-/// and nothing can be made in it.
+/// A directory that was removed while it is open is gone for its open descriptors, too: changes of its attributes fail
+/// with ESTALE, it has no entries, and nothing can be created in it.
 #[test]
 fn removed_directory_is_gone_for_open_handles() {
     let Some(volume) = volume() else { return };
@@ -126,13 +126,13 @@ fn removed_directory_is_gone_for_open_handles() {
     fs::remove_dir(&path).unwrap();
     expect_gone(&open);
     drop(open);
-    // A new one of that name is another.
+    // A new directory with that name is another inode.
     fs::create_dir(&path).unwrap();
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
     volume.close();
 }
 
-/// Of an open directory that was removed: it has no links, and what is asked for in it is not there.
+/// Checks an open directory that was removed: it has no links, and lookups in it find nothing.
 fn expect_gone(open: &fs::File) {
     let shown = open.metadata().unwrap();
     assert!(shown.is_dir());
@@ -156,7 +156,7 @@ fn expect_gone(open: &fs::File) {
     assert_eq!(changed.unwrap_err().raw_os_error(), Some(libc::ESTALE));
 }
 
-/// The same of one that another mount has removed; and two that remove one tree at once both end well.
+/// The same for a directory that another mount has removed; and two concurrent removals of one tree both succeed.
 #[test]
 fn directory_removed_by_another_mount_is_gone() {
     if !can_mount() {
@@ -168,7 +168,8 @@ fn directory_removed_by_another_mount_is_gone() {
     let open = fs::File::open(&path).unwrap();
     assert_eq!(open.metadata().unwrap().nlink(), 2);
     fs::remove_dir(other.join("d")).unwrap();
-    // The removal waits until nobody believes the name. The attributes were told after it, and are believed for as long.
+    // The removal waits until no client caches the name. The attributes were fetched after it, and are cached for as
+    // long.
     let until = Instant::now() + Duration::from_secs(5);
     while open.metadata().unwrap().nlink() > 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
@@ -194,7 +195,7 @@ fn directory_removed_by_another_mount_is_gone() {
     volume.close();
 }
 
-/// `ro`: every change is refused, reading works.
+/// `ro`: every change is refused, and reads work.
 #[test]
 fn a_read_only_mount_refuses_changes() {
     if !can_mount() {
@@ -207,8 +208,8 @@ fn a_read_only_mount_refuses_changes() {
     volume.close();
 }
 
-/// Who may read a directory and not search it is told its names, also those of files that are open, and where the kernel asks for
-/// attributes with them because others look names up.
+/// A user with read but without search permission on a directory can list its names, including those of open files,
+/// even if the kernel requests attributes with them because other users look names up.
 #[test]
 fn read_permission_suffices_to_list_names() {
     if !can_mount() {
@@ -229,7 +230,7 @@ fn read_permission_suffices_to_list_names() {
     let (looked_up, go_on) = mpsc::channel();
     let reads = &directory;
     let list = move || {
-        // The system call changes this thread alone, where libc's function would change the process.
+        // The system call changes only this thread; libc's function would change the whole process.
         let set = unsafe { libc::syscall(libc::SYS_setresuid, 1111, 1111, 1111) };
         assert_eq!(set, 0);
         let opened = fs::File::open(reads).unwrap();

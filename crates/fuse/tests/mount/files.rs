@@ -1,4 +1,4 @@
-//! Bytes of files, small (in their row) and large (in backing files).
+//! Content of files, small (in their row) and large (in backing files).
 
 use crate::fixture::{Volume, can_mount, shell, volume};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
@@ -28,7 +28,7 @@ fn content_survives_reopening(volume: &Volume) {
         fs::write(&path, &wanted).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
         assert!(fs::read(&path).unwrap() == wanted, "{length} bytes");
-        // Overwriting in the middle, beyond the end, and truncating.
+        // Overwrite in the middle, write beyond the end, and truncate.
         let file = read_write(&path);
         file.write_all_at(b"middle", length as u64 / 2).unwrap();
         file.write_all_at(b"far", length as u64 + 10_000).unwrap();
@@ -71,7 +71,7 @@ fn lock_range(file: &File, lock: i32, start: i64, length: i64) -> Result<(), i32
     }
 }
 
-/// What is written is read, also after the file outgrew its row.
+/// Reads return the written content, also after the file outgrew its row.
 #[test]
 fn content_is_what_was_written() {
     let Some(volume) = volume() else { return };
@@ -101,7 +101,7 @@ fn content_is_what_was_written_without_the_page_cache() {
     volume.close();
 }
 
-/// A program that runs can neither be written nor emptied, and stays whole when it is tried.
+/// A running program can be neither written nor truncated, and the attempt does not change it.
 #[test]
 fn running_program_is_not_modified() {
     let Some(volume) = volume() else { return };
@@ -146,7 +146,7 @@ fn descriptors_of_one_file_are_coherent() {
     volume.close();
 }
 
-/// O_APPEND: records of several writers, each at the end, none lost or torn.
+/// O_APPEND: records of several writers are each at the end, none lost or torn.
 #[test]
 fn appended_records_are_atomic() {
     let Some(volume) = volume() else { return };
@@ -174,7 +174,7 @@ fn appended_records_are_atomic() {
     volume.close();
 }
 
-/// mmap(2): shared writes reach the file, and writes reach the mapping, whatever way the file is opened.
+/// mmap(2): shared writes reach the file, and writes reach the mapping, in every I/O mode.
 #[test]
 fn shared_mappings_are_coherent_with_the_file() {
     if !can_mount() {
@@ -221,7 +221,7 @@ fn mappings_are_the_file(volume: &Volume) {
     }
 }
 
-/// What is stored through a mapping goes to its place also where the file is open for appending, and what is appended to the end.
+/// Writes through a mapping go to their own offset even if the file is open for appending, and appends go to the end.
 #[test]
 fn mappings_of_appended_files_are_coherent() {
     if !can_mount() {
@@ -256,7 +256,7 @@ fn mappings_of_appended_files_are_coherent() {
     }
 }
 
-/// A program on the volume runs, and is busy while it does (ETXTBSY is the kernel's).
+/// A program on the volume runs, and is busy while it does (ETXTBSY comes from the kernel).
 #[test]
 fn programs_run_from_the_volume() {
     if !can_mount() {
@@ -291,7 +291,7 @@ fn files_are_synced() {
     volume.close();
 }
 
-/// O_DIRECT is not refused, and agrees with what others read.
+/// O_DIRECT is accepted, and agrees with cached reads.
 #[test]
 fn direct_io_agrees_with_cached_io() {
     let Some(volume) = volume() else { return };
@@ -322,7 +322,7 @@ fn direct_io_agrees_with_cached_io() {
     volume.close();
 }
 
-/// fcntl(2) and flock(2) locks exclude each other's holders.
+/// fcntl(2) and flock(2) locks exclude other holders.
 #[test]
 fn flock_excludes_other_processes() {
     let Some(volume) = volume() else { return };
@@ -333,7 +333,7 @@ fn flock_excludes_other_processes() {
     mine.unlock().unwrap();
     other.try_lock().unwrap();
     other.unlock().unwrap();
-    // Locks on ranges, each held by an open file (F_OFD_SETLK), so that one process can hold two.
+    // Locks on ranges belong to an open file (F_OFD_SETLK), so that one process can hold two.
     assert_eq!(lock_range(&mine, libc::F_WRLCK, 100, 50), Ok(()));
     assert_eq!(lock_range(&other, libc::F_RDLCK, 149, 1), Err(libc::EAGAIN));
     assert_eq!(lock_range(&other, libc::F_WRLCK, 150, 10), Ok(()));
@@ -369,7 +369,7 @@ fn copies_are_equal() {
     volume.close();
 }
 
-/// Several files at once, from several threads, through every size.
+/// Several files of all sizes at once, from several threads.
 #[test]
 fn threads_do_not_disturb_each_other() {
     let Some(volume) = volume() else { return };
@@ -398,8 +398,8 @@ fn threads_do_not_disturb_each_other() {
     volume.close();
 }
 
-/// What a program writes to a file that it has just made is seen at once by others who read or map it, also while they go
-/// on reading.
+/// Writes to a file that was just created are visible at once to other readers and mappings, also while they continue
+/// reading.
 #[test]
 fn writes_to_a_new_file_are_seen_by_readers_and_mappings() {
     const CELLS: usize = 64;
@@ -410,20 +410,20 @@ fn writes_to_a_new_file_are_seen_by_readers_and_mappings() {
     writer.write_all_at(&[0; CELLS * CELL], 0).unwrap();
     let reader = File::open(&path).unwrap();
     let map = |file: &File| {
-        // SAFETY: a mapping of a file that lives, and keeps its length, until the mapping is no longer looked at.
+        // SAFETY: a mapping of a file that lives and keeps its length until the mapping is no longer read.
         unsafe {
             let (at, length) = (std::ptr::null_mut(), CELLS * CELL);
             rustix::mm::mmap(at, length, ProtFlags::READ, MapFlags::SHARED, file, 0).unwrap().cast::<u64>() as usize
         }
     };
-    // SAFETY: nothing looks at the mapping afterwards.
+    // SAFETY: the mapping is not read afterwards.
     let unmap = |base: usize| unsafe { rustix::mm::munmap(base as *mut _, CELLS * CELL).unwrap() };
     // SAFETY: within the mapping, and aligned; the kernel may change it at any time.
     let mapped = |base: usize, cell: usize| unsafe { (base as *const u64).add(cell * CELL / 8).read_volatile() };
     let base = map(&reader);
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Others that read, and so keep bringing pages into memory.
+        // Other readers, which keep bringing pages into memory.
         for _ in 0..2 {
             scope.spawn(|| {
                 let other = File::open(&path).unwrap();
@@ -456,7 +456,7 @@ fn writes_to_a_new_file_are_seen_by_readers_and_mappings() {
     volume.close();
 }
 
-/// st_blocks of a large file are those of its backing file, open or closed, and closing it moves no time.
+/// st_blocks of a large file are those of its backing file, open or closed, and closing it changes no time.
 #[test]
 fn close_of_a_large_file_changes_no_attributes() {
     let Some(volume) = volume() else { return };
@@ -471,7 +471,7 @@ fn close_of_a_large_file_changes_no_attributes() {
     let before = shown(file.metadata().unwrap());
     file.sync_all().unwrap();
     drop(file);
-    // The last close is told to the file system after close(2) has returned.
+    // The kernel sends RELEASE after close(2) has returned.
     std::thread::sleep(std::time::Duration::from_millis(300));
     let after = fs::metadata(&path).unwrap();
     assert!(after.blocks() * 512 < 2_000_000, "{} blocks", after.blocks());
@@ -480,7 +480,7 @@ fn close_of_a_large_file_changes_no_attributes() {
     volume.close();
 }
 
-/// O_APPEND counts as it is when a write is made, for programs set and clear it (xz clears it to leave holes).
+/// O_APPEND applies as it is set at each write, because programs set and clear it (xz clears it to leave holes).
 #[test]
 fn append_mode_is_taken_from_each_write() {
     for options in ["", "nopassthrough"] {
@@ -491,7 +491,7 @@ fn append_mode_is_taken_from_each_write() {
         for length in [10u64, 100_000] {
             let path = volume.join(format!("f{length}"));
             fs::write(&path, pattern(length as usize)).unwrap();
-            // Beside one that is passed through, which is opened before or after, and sees what is appended.
+            // Together with a passthrough descriptor, which is opened before or after, and sees the appended bytes.
             let before = File::open(&path).unwrap();
             let mut file = OpenOptions::new().append(true).open(&path).unwrap();
             let after = read_write(&path);
@@ -520,7 +520,7 @@ fn append_mode_is_taken_from_each_write() {
     }
 }
 
-/// What a descriptor with O_SYNC or O_DSYNC has written is not this mount's alone when the write returns.
+/// Data that was written through a descriptor with O_SYNC or O_DSYNC is visible to other mounts when the write returns.
 #[test]
 fn synchronous_writes_are_durable_on_return() {
     if !can_mount() {

@@ -1,4 +1,4 @@
-//! What tests with real mounts share: a directory to mount at that is clean again whatever happens.
+//! Shared fixture of tests with real mounts: a mount directory that is cleaned up in every case.
 
 use crate::late::Late;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use varve_fuse::{MountOptions, MountSession, Unmounter};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
 
-/// Small enough that tests of a few hundred names already see directories of many partitions.
+/// Small enough that tests with a few hundred names have directories with many partitions.
 const SPLIT_THRESHOLD: u64 = 8;
 const INLINE_LIMIT: u32 = 16 * 1024;
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Whether this machine can mount at all. Only a missing device excuses a test.
+/// Whether this machine can mount at all. Only a missing device permits skipping a test.
 pub fn can_mount() -> bool {
     let there = Path::new("/dev/fuse").exists();
     if !there {
@@ -25,7 +25,7 @@ pub fn can_mount() -> bool {
     there
 }
 
-/// A directory that may be mounted at. Dropped, it is unmounted (lazily, should something still be open) and removed.
+/// A directory to mount at. On drop it is unmounted (lazily, if a file is still open) and removed.
 pub struct MountPoint {
     directory: Option<tempfile::TempDir>,
 }
@@ -50,7 +50,7 @@ impl Drop for MountPoint {
         let directory = self.directory.take().expect("dropped once");
         while is_mounted(directory.path()) {
             if !detach(directory.path()) {
-                // Removing the directory would remove what is mounted there.
+                // Removing the directory would remove the files mounted there.
                 eprintln!("{} stays mounted", directory.keep().display());
                 return;
             }
@@ -69,7 +69,7 @@ pub fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// Runs a shell command and answers what it printed; fails the test if it fails.
+/// Runs a shell command and returns its output; fails the test if it fails.
 pub fn shell(command: &str, arguments: &[&Path]) -> String {
     let output = Command::new("sh").arg("-ec").arg(command).arg("sh").args(arguments).output().expect("a shell");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -81,7 +81,7 @@ pub fn shell(command: &str, arguments: &[&Path]) -> String {
 /// The volume's directory in its store.
 const VOLUME: &str = "volume";
 
-/// A new volume, served from inside this process and mounted: what `varve mount` makes of a store without a server.
+/// A new volume, served by this process and mounted, as `varve mount` does for a store without a server.
 pub struct Volume {
     pub point: MountPoint,
     mounted: Option<MountSession>,
@@ -101,19 +101,19 @@ impl Volume {
         Volume::joined(list, true, |joining, _| FileSystem::connect(joining))
     }
 
-    /// Another user's volume.
+    /// A volume owned by another user.
     pub fn owned_by(uid: u32) -> Volume {
         Volume::joined_in(new_store(), None, uid, "", true, |joining, _| FileSystem::connect(joining))
     }
 
-    /// A volume in a store of so many MiB. `None`: nobody may mount that here.
+    /// A volume in a store of `mib` MiB. `None`: this process may not mount such a store.
     pub fn in_small_store(list: &str, mib: u64) -> Option<Volume> {
         let store = new_store();
         let small = SmallStore::mount(store.path(), mib)?;
         Some(Volume::joined_in(store, Some(small), own_uid(), list, true, |joining, _| FileSystem::connect(joining)))
     }
 
-    /// A volume that is mounted twice, by two that do not know of each other.
+    /// A volume that is mounted twice, by two independent clients.
     pub fn mounted_twice(list: &str) -> (Volume, Beside) {
         let volume = Volume::joined(list, false, |joining, _| FileSystem::connect(joining));
         let directory = VolumeDir::new(volume.store.path().join(VOLUME));
@@ -121,7 +121,7 @@ impl Volume {
         (volume, Beside { point, mounted })
     }
 
-    /// A volume whose changes end as the one that comes with it says.
+    /// A volume whose changes end as the returned [`Late`] determines.
     pub fn late() -> (Volume, Late) {
         let mut late = None;
         let volume = Volume::joined("", true, |joining, server| {
@@ -180,12 +180,12 @@ impl Volume {
         self.mounted.as_ref().expect("not closed").unmounter()
     }
 
-    /// Lets go of the mount without unmounting it first.
+    /// Drops the mount without unmounting it first.
     pub fn drop_mount(&mut self) {
         self.mounted = None;
     }
 
-    /// Unmounts what is mounted and stops the server, and fails the test if either does not end well.
+    /// Unmounts and stops the server, and fails the test if either fails.
     pub fn close(mut self) {
         if let Some(mounted) = self.mounted.take() {
             mounted.unmount().expect("unmounted");
@@ -202,7 +202,7 @@ fn new_store() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("varve-store-").tempdir().expect("a temporary directory")
 }
 
-/// A file system of some MiB, mounted for as long as this lives.
+/// A file system of `mib` MiB, mounted for as long as this lives.
 struct SmallStore(PathBuf);
 
 impl SmallStore {
@@ -231,7 +231,7 @@ impl Beside {
         self.point.join(name)
     }
 
-    /// Unmounts, and fails the test if that does not end well.
+    /// Unmounts, and fails the test if that fails.
     pub fn close(self) {
         self.mounted.unmount().expect("unmounted");
     }
@@ -255,7 +255,7 @@ fn mount(
     (point, mounted, file_system)
 }
 
-/// What a test of a whole volume needs; `None`, with a word why, where this machine cannot mount.
+/// A mounted volume; `None`, with a message, if this machine cannot mount.
 pub fn volume() -> Option<Volume> {
     can_mount().then(Volume::new)
 }

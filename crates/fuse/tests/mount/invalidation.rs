@@ -1,4 +1,4 @@
-//! Changes that end in an error which does not say that nothing was changed, and what the kernel shows then.
+//! Changes that fail with unknown outcome, and the state that the kernel shows afterwards.
 
 use crate::fixture::{Volume, can_mount};
 use crate::late::{ChangeTiming, Late};
@@ -10,10 +10,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The kernel believes for longer what it was not told back.
+/// Shorter than the time for which the kernel caches state that was not invalidated.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// Inode, permissions and number of links of what each name means that there may be, as stat(2) tells.
+/// Inode, permissions and link count of each existing name, as stat(2) returns them.
 type ObservedNames = BTreeMap<&'static str, (u64, u32, u64)>;
 
 const NAMES: [&str; 4] = ["a", "b", "d", "e"];
@@ -29,7 +29,7 @@ fn stat(directory: &Path) -> ObservedNames {
     NAMES.into_iter().filter_map(of).collect()
 }
 
-/// What a listing shows, by inode.
+/// The entries of a listing, with their inodes.
 fn list(directory: &Path) -> BTreeMap<String, u64> {
     use std::os::unix::fs::DirEntryExt;
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
@@ -59,7 +59,7 @@ fn prepare(directory: &Path) -> File {
     file
 }
 
-/// A change that failed, and what was there before.
+/// A failed change, and the state before it.
 struct Failed {
     what: &'static str,
     directory: PathBuf,
@@ -67,7 +67,7 @@ struct Failed {
     file: File,
 }
 
-/// The kernel believes what there is and what not; then the change is asked for, and fails.
+/// Makes the kernel cache existing and missing names; then requests the change, which fails.
 fn fail(late: &Late, directory: PathBuf, what: &'static str, change: Change, made: ChangeTiming) -> Failed {
     let file = prepare(&directory);
     let before = stat(&directory);
@@ -83,7 +83,7 @@ fn fail(late: &Late, directory: PathBuf, what: &'static str, change: Change, mad
 }
 
 impl Failed {
-    /// By now the change is made, and is soon seen.
+    /// The change is made by now, and becomes visible soon.
     fn shows(self) {
         let Failed { what, directory, before, file } = self;
         let begun = Instant::now();
@@ -118,7 +118,8 @@ impl Failed {
     }
 }
 
-/// Promise: whenever such a change is made, the mount shows what is: names, listings, attributes; and open files go on.
+/// Promise: whenever such a change is made, the mount shows the actual state: names, listings, attributes; open files
+/// stay usable.
 #[test]
 fn kernel_entries_with_unknown_outcome_are_invalidated() {
     if !can_mount() {

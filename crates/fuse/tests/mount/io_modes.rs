@@ -1,4 +1,4 @@
-//! Which way the kernel reads and writes: backing files by itself, through its page cache, or past it.
+//! The kernel's I/O modes: on backing files directly, through its page cache, or past it.
 
 use crate::files::{pattern, read_write};
 use crate::fixture::{Volume, can_mount, shell, volume};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Calls so far of an operation, as `varve stats` reads them: `{"calls":7,…,"operation":"read",…}`.
+/// Number of calls of an operation so far, as `varve stats` reads them: `{"calls":7,…,"operation":"read",…}`.
 fn calls(volume: &Volume, operation: &str) -> u64 {
     let text = varve_fuse::stats(volume.path()).unwrap();
     let upto = text.find(&format!("\"operation\":\"{operation}\"")).unwrap();
@@ -18,7 +18,7 @@ fn calls(volume: &Volume, operation: &str) -> u64 {
     text[from..].split(',').next().unwrap().parse().unwrap()
 }
 
-/// Whether the kernel has taken so many files to read and write by itself. Else it takes none here, which is said.
+/// Whether the kernel has accepted `files` files for passthrough. If it accepts none here, prints that.
 pub fn passes_through(volume: &Volume, files: usize) -> bool {
     let stats = varve_fuse::stats(volume.path()).unwrap();
     let passes = stats.contains(&format!("\"passthrough\":{{\"granted\":{files},\"refused\":0"));
@@ -29,7 +29,7 @@ pub fn passes_through(volume: &Volume, files: usize) -> bool {
     passes
 }
 
-/// The kernel reads and writes the backing files of large files itself: no request comes here.
+/// The kernel reads and writes the backing files of large files itself: the mount gets no request.
 #[test]
 fn large_files_are_passed_through() {
     let Some(volume) = volume() else { return };
@@ -59,8 +59,8 @@ fn large_files_are_passed_through() {
     volume.close();
 }
 
-/// So are new ones, from their first byte, where those before them in their directory were large, and those of a directory that is
-/// made then.
+/// New files are passed through from their first byte, too, if the previous files of their directory were large; so are
+/// those of a directory that is made then.
 #[test]
 fn new_files_among_large_ones_are_passed_through() {
     let Some(volume) = volume() else { return };
@@ -86,7 +86,8 @@ fn new_files_among_large_ones_are_passed_through() {
     fs::create_dir(volume.join("next")).unwrap();
     make("next/a", &large);
     assert_eq!(calls(&volume, "write"), before);
-    // dd(1) writes whole blocks past all page caches, and what is left through them: where that is passed through, it cannot.
+    // dd(1) writes whole blocks past all page caches, and the remainder through them; with passthrough the remainder
+    // bypasses them, too.
     let aligned = "dd if=\"$1\" of=\"$2\" bs=65536 oflag=direct status=none";
     shell(aligned, &[&volume.join("c"), &volume.join("direct")]);
     assert!(fs::read(volume.join("direct")).unwrap() == [&large[..], tail].concat());
@@ -101,8 +102,8 @@ fn new_files_among_large_ones_are_passed_through() {
     volume.close();
 }
 
-/// The kernel keeps what it has read of a file that nobody changes, though there is another mount; what that changes is read
-/// by who opens the file after it was closed there.
+/// The kernel keeps the cached pages of an unchanged file although there is another mount; a file that the other mount
+/// changed is read anew when it is opened after the close there.
 #[test]
 fn cached_pages_last_until_another_mount_writes() {
     if !can_mount() {
@@ -116,7 +117,7 @@ fn cached_pages_last_until_another_mount_writes() {
         let reads = || calls(&volume, "read");
         for round in 0..5u8 {
             assert!(fs::read(volume.join(&name)).unwrap() == wanted, "{length} bytes, round {round}");
-            // It is settled a sync interval after the other has closed it.
+            // Its size is recorded a sync interval after the other mount has closed it.
             let settled = Instant::now() + Duration::from_secs(20);
             loop {
                 let before = reads();
@@ -127,7 +128,7 @@ fn cached_pages_last_until_another_mount_writes() {
                 assert!(Instant::now() < settled, "{length} bytes are read again and again");
                 std::thread::sleep(Duration::from_millis(50));
             }
-            // As long as before, and at once.
+            // The same length as before, and without a pause.
             let at = length / 5 * usize::from(round);
             wanted[at..at + 7].copy_from_slice(b"changed");
             let writer = File::options().write(true).open(other.join(&name)).unwrap();
@@ -138,8 +139,8 @@ fn cached_pages_last_until_another_mount_writes() {
     volume.close();
 }
 
-/// Beside another mount, and where nothing is passed through, large files are read past the page cache, also the first one, of
-/// which the kernel has yet to say that it is not passed through; mappings of it are kept like what is read of small files.
+/// Beside another mount, and without passthrough, large files are read past the page cache. That includes the first
+/// one, for which the kernel has not yet refused passthrough. Pages of its mappings are kept like those of small files.
 #[test]
 fn shared_large_files_bypass_the_page_cache() {
     if !can_mount() {
@@ -156,7 +157,7 @@ fn shared_large_files_bypass_the_page_cache() {
         file.read_exact_at(&mut seen, 0).unwrap();
         assert!(seen == wanted, "round {round}");
         assert!(calls(&volume, "read") > before, "round {round}");
-        // What is written there is read here at once, though the file is open.
+        // A write there is visible here at once, although the file is open.
         wanted[500_000 + round] = round as u8;
         let theirs = File::options().write(true).open(other.join("large")).unwrap();
         theirs.write_all_at(&[round as u8], 500_000 + round as u64).unwrap();
@@ -171,11 +172,12 @@ fn shared_large_files_bypass_the_page_cache() {
     volume.close();
 }
 
-/// Named to the process that maps a file: this program, run once more. The process that serves a mount must not map its files.
+/// Environment variable with the path for the process that maps a file: this program, run once more. The process that
+/// serves a mount must not map its files.
 const MAPPED: &str = "VARVE_TEST_MAPPED";
 
-/// Who maps a file that outgrew its row while it was open, as beside another mount, keeps nobody from opening it when the one
-/// that wrote it has closed it, and may map it also then.
+/// A process that maps a file which outgrew its row while it was open, as beside another mount, does not prevent others
+/// from opening it after its writer has closed it, and may also map it then.
 #[test]
 fn a_file_that_is_mapped_is_opened_by_others() {
     if let Some(path) = std::env::var_os(MAPPED) {
@@ -209,7 +211,7 @@ fn a_file_that_is_mapped_is_opened_by_others() {
             map();
         }
         drop(writer);
-        // It is told to the mount after close(2) has returned.
+        // The kernel sends RELEASE after close(2) has returned.
         std::thread::sleep(Duration::from_millis(300));
         let reader = File::open(&path).unwrap();
         let mut seen = vec![0; 1_000_000];
@@ -225,7 +227,7 @@ fn a_file_that_is_mapped_is_opened_by_others() {
     volume.close();
 }
 
-/// Maps the file for each line that is read.
+/// Maps the file once for each line on standard input.
 fn map_when_told(path: &Path) {
     let file = File::open(path).unwrap();
     println!("opened");

@@ -1,4 +1,4 @@
-//! Real mounts, asked by system calls: what every program that uses a volume relies on.
+//! Tests of real mounts by system calls: the behaviour that every program on a volume relies on.
 
 mod appends;
 mod attributes;

@@ -1,4 +1,4 @@
-//! Names: made, found, linked, renamed, removed.
+//! Names: create, look up, link, rename, remove.
 
 use crate::fixture::volume;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -18,7 +18,7 @@ fn inode(path: impl AsRef<Path>) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()
 }
 
-/// renameat2(2): replacing, not replacing, exchanging, and what is refused.
+/// renameat2(2): replace, no-replace, exchange, and the refused cases.
 #[test]
 fn rename_flags_replace_keep_or_exchange() {
     let Some(volume) = volume() else { return };
@@ -38,7 +38,7 @@ fn rename_flags_replace_keep_or_exchange() {
     assert_eq!((inode(&b), fs::read_to_string(&b).unwrap()), (moved, "b".into()));
     assert_eq!(errno(fs::metadata(&a)), libc::ENOENT);
     with(&b, &a, RenameFlags::NOREPLACE).unwrap();
-    // Between directories, over an empty one, not over a full one, not into itself, not across kinds.
+    // Between directories, over an empty one, not over a full one, not into itself, not across types.
     fs::rename(&a, d.join("a")).unwrap();
     assert_eq!(errno(fs::rename(&d, &e)), libc::ENOTEMPTY);
     assert_eq!(errno(fs::rename(&d, d.join("inside"))), libc::EINVAL);
@@ -54,7 +54,7 @@ fn rename_flags_replace_keep_or_exchange() {
     volume.close();
 }
 
-/// link(2), st_nlink, and a file that lives on under its other name.
+/// link(2), st_nlink, and a file that remains under its other name.
 #[test]
 fn hard_links_are_one_file() {
     let Some(volume) = volume() else { return };
@@ -78,7 +78,7 @@ fn hard_links_are_one_file() {
     volume.close();
 }
 
-/// A file without a name is there until its last close.
+/// A file without a name exists until its last close.
 #[test]
 fn an_unlinked_file_lives_until_it_is_closed() {
     let Some(volume) = volume() else { return };
@@ -105,7 +105,7 @@ fn an_unlinked_file_lives_until_it_is_closed() {
     volume.close();
 }
 
-/// Directories: made, not removed while anything is in them, their links counted.
+/// Directories are created, are not removed while they have entries, and have the right link count.
 #[test]
 fn directories_are_made_and_removed() {
     let Some(volume) = volume() else { return };
@@ -155,7 +155,7 @@ fn special_files_keep_their_type() {
         rustix::fs::mknodat(CWD, volume.join("block"), rustix::fs::FileType::BlockDevice, mode, odd).unwrap();
         assert_eq!(fs::metadata(volume.join("block")).unwrap().rdev(), odd);
     }
-    // A fifo carries bytes between two processes' ends.
+    // A fifo carries bytes between two threads.
     let path = volume.join("fifo");
     let writer = std::thread::spawn(move || fs::write(path, "through").unwrap());
     assert_eq!(fs::read_to_string(volume.join("fifo")).unwrap(), "through");

@@ -1,5 +1,5 @@
-//! The request loop on a real mount, with a file system that only remembers names: the ceiling of `varve bench`, and
-//! mounting and unmounting themselves.
+//! The request loop on a real mount, with the null file system that only records names: the ceiling of `varve bench`,
+//! and mounting and unmounting themselves.
 
 use crate::fixture::{MountPoint, can_mount, is_mounted};
 use rustix::mount::UnmountFlags;
@@ -48,7 +48,7 @@ fn names_are_created_found_and_removed() {
     assert!(!is_mounted(point.path()));
 }
 
-/// `varve umount` names what holds a mount, and the mount goes on being served until it is let go.
+/// `varve umount` names the holders of a mount, and the mount is served until they release it.
 #[test]
 fn busy_mount_is_refused_with_its_users() {
     if !can_mount() {
@@ -71,7 +71,7 @@ fn busy_mount_is_refused_with_its_users() {
     mounted.join().unwrap();
 }
 
-/// Who renames a directory has moved the mounts below it, which are to go all the same when their processes are asked to.
+/// Renaming a directory moves the mounts below it; they are still unmounted when their processes are asked to.
 #[test]
 fn moved_mount_is_unmounted_at_its_new_path() {
     if !can_mount() {
@@ -101,7 +101,7 @@ fn mount_other(options: &[&str], at: &Path) {
 const ALL: [fn(&Unmounter) -> varve_fuse::Result<()>; 3] =
     [Unmounter::unmount, Unmounter::unmount_if_free, Unmounter::detach];
 
-/// What is mounted over a mount, above it or in it is another's: it is named, and has to go first.
+/// A mount over a mount, above it or in it belongs to another process: it is named, and must be unmounted first.
 #[test]
 fn covered_mount_is_unmounted_once_uncovered() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -128,7 +128,8 @@ fn covered_mount_is_unmounted_once_uncovered() {
     assert!(!is_mounted(&point));
 }
 
-/// A mount that was bound to another place goes from there, too, and stays where it was made while it is busy there.
+/// A mount that was bound to another location is unmounted there, too, and stays at its first location while it is busy
+/// there.
 #[test]
 fn a_bound_mount_is_unmounted_everywhere() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -150,7 +151,7 @@ fn a_bound_mount_is_unmounted_everywhere() {
     }
 }
 
-/// What others unmount is noticed, and what they mount there afterwards is left alone.
+/// An external unmount is noticed, and a later mount at the same path is left alone.
 #[test]
 fn external_unmount_ends_only_its_session() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -166,7 +167,7 @@ fn external_unmount_ends_only_its_session() {
     second.unmount().unwrap();
 }
 
-/// A mount that nobody joins does not outlive its owner.
+/// A mount that is not joined does not outlive its owner.
 #[test]
 fn a_dropped_mount_is_gone() {
     if !can_mount() {

@@ -1,4 +1,4 @@
-//! The mount as a whole: what it tells of itself, how it ends, and a user who is not root.
+//! The mount as a whole: its statistics, its end, and an unprivileged user.
 
 use crate::fixture::{MountPoint, Volume, can_mount, is_mounted, shell, volume};
 use std::fs::{self, Permissions};
@@ -9,7 +9,7 @@ use varve_client::Timeouts;
 use varve_fuse::unmount::{Unwritten, unmount};
 use varve_fuse::{Error, MountOptions, null};
 
-/// `varve stats` and `varve info` learn from the mount alone.
+/// `varve stats` and `varve info` get their data from the mount alone.
 #[test]
 fn mount_reports_its_process_and_statistics() {
     let Some(volume) = volume() else { return };
@@ -29,8 +29,8 @@ fn mount_reports_its_process_and_statistics() {
     volume.close();
 }
 
-/// What was written before an unmount is there after the next mount. Here the process outlives its mount, so that
-/// `varve umount` gives up waiting for it, and says so.
+/// Data written before an unmount is there after the next mount. Here the process outlives its mount, so `varve umount`
+/// stops waiting for it, and reports that.
 #[test]
 fn unmounting_from_outside_makes_everything_durable() {
     let Some(volume) = volume() else { return };
@@ -55,8 +55,8 @@ fn only_the_mount_point_is_unmounted() {
 
 /// A user who is not root mounts through fusermount3, for themselves alone, and unmounts again.
 ///
-/// The test starts itself anew as that user, in a mount namespace of its own whose `/dev/fuse` everybody may open (as it
-/// is on machines that users work on), so that nothing is left behind whatever happens.
+/// The test starts itself again as that user, in a mount namespace of its own whose `/dev/fuse` everyone may open (as
+/// on machines with users), so that nothing is left behind in any case.
 #[test]
 fn an_ordinary_user_mounts_through_fusermount3() {
     if !can_mount() {
@@ -116,7 +116,7 @@ fn as_ordinary_user() {
     }
 }
 
-/// Real programs on a mount: an archive of a tree comes back as it was, and rsync finds nothing to do.
+/// Real programs on a mount: an archive of a tree is extracted unchanged, and rsync finds nothing to do.
 #[test]
 fn trees_are_copied_completely() {
     let Some(volume) = volume() else { return };
@@ -130,7 +130,7 @@ fn trees_are_copied_completely() {
     volume.close();
 }
 
-/// A mount that was taken away while it was in use leaves alone what is mounted in its place.
+/// A mount that was detached while in use does not affect a later mount at the same path.
 #[test]
 fn unmount_affects_only_its_own_mount() {
     if !can_mount() {

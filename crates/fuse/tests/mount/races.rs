@@ -1,4 +1,4 @@
-//! Names that are replaced while others use them by path.
+//! Names that are replaced while other processes use them by path.
 
 use crate::fixture::{Volume, can_mount};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Calls of each thread that uses the name: without what keeps them from it, dozens fail.
+/// Calls of each thread that uses the name: without lookup pins, dozens fail.
 const CALLS: usize = 2_000;
 
 fn make(path: &Path) -> rustix::io::Result<()> {
@@ -23,7 +23,7 @@ fn rename_over(name: &Path, own: &Path) -> rustix::io::Result<()> {
 
 fn unlink_and_make(name: &Path, _own: &Path) -> rustix::io::Result<()> {
     match rustix::fs::unlink(name) {
-        // The other one was first.
+        // The other thread was first.
         Ok(()) | Err(Errno::NOENT) => make(name),
         failed => failed,
     }
@@ -48,8 +48,8 @@ fn use_by_path(name: &Path, call: usize) -> rustix::io::Result<()> {
     }
 }
 
-/// Others use `name` by `uses` while each of `replacers` replaces it again and again; the errors that these got, but for
-/// `tolerated`.
+/// Threads use `name` by `uses` while each of `replacers` replaces it repeatedly. Returns the errors of the uses,
+/// except `tolerated`.
 fn race<R: FnMut() -> rustix::io::Result<()> + Send>(
     name: &Path,
     replacers: impl IntoIterator<Item = R>,
@@ -82,7 +82,7 @@ fn race<R: FnMut() -> rustix::io::Result<()> + Send>(
     })
 }
 
-/// Two that replace `name` by `replace`, each by way of a name of its own beside it.
+/// Two replacers of `name` by `replace`, each with a temporary name of its own beside it.
 fn two<'a>(
     name: &'a Path,
     replace: fn(&Path, &Path) -> rustix::io::Result<()>,
@@ -93,7 +93,7 @@ fn two<'a>(
     })
 }
 
-/// A name over which others are renamed is always there, and whoever uses it by path gets one of its files.
+/// A name over which other files are renamed always exists, and a use by path gets one of those files.
 #[test]
 fn renamed_over_name_always_exists() {
     if !can_mount() {
@@ -105,7 +105,7 @@ fn renamed_over_name_always_exists() {
     volume.close();
 }
 
-/// A name that is removed and made anew is there or not, and never stale.
+/// A name that is removed and recreated exists or not, and is never stale.
 #[test]
 fn recreated_name_is_never_stale() {
     if !can_mount() {
@@ -117,7 +117,7 @@ fn recreated_name_is_never_stale() {
     volume.close();
 }
 
-/// Opens `name`, and uses what it has opened.
+/// Opens `name`, and uses the open file.
 fn open_and_use(name: &Path, call: usize) -> rustix::io::Result<()> {
     let file = rustix::fs::open(name, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::fs::fstat(&file)?;
@@ -129,14 +129,14 @@ fn open_and_use(name: &Path, call: usize) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Who has opened a file keeps it, whichever worker's name it loses meanwhile.
+/// An open file stays usable, whichever worker's rename takes its name.
 #[test]
 fn file_opened_during_replacement_stays_open() {
     if !can_mount() {
         return;
     }
     let volume = Volume::new();
-    // Of directories, each has its own home; of twenty, some are the other worker's.
+    // Each directory has its own home shard; of twenty, some belong to the other worker.
     let directories: Vec<_> = (0..20).map(|number| volume.join(format!("d{number}"))).collect();
     directories.iter().for_each(|directory| std::fs::create_dir(directory).unwrap());
     let name = directories[0].join("name");

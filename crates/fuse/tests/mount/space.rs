@@ -66,7 +66,7 @@ fn data_and_holes_are_found() {
     volume.close();
 }
 
-/// Pages of which the store took a part are not written: who syncs the mapping is told that the store is full.
+/// Partly written pages count as unwritten: msync of the mapping fails with the store full.
 #[test]
 fn msync_fails_when_the_store_is_full() {
     const MAPPED: usize = 16 << 20;
@@ -83,7 +83,7 @@ fn msync_fails_when_the_store_is_full() {
         let full = File::create(&filler).unwrap();
         let chunk = vec![1; 1 << 20];
         while (&full).write_all(&chunk).is_ok() {}
-        // Room for half of one request.
+        // Space for half of one request.
         full.set_len(full.metadata().unwrap().len() - (512 << 10)).unwrap();
         map[2 << 20..3 << 20].fill(9);
         // SAFETY: the mapping made above.
@@ -91,7 +91,7 @@ fn msync_fails_when_the_store_is_full() {
         assert!(sync().is_err(), "{list}");
         fs::remove_file(&filler).unwrap();
         map[4 << 20..5 << 20].fill(9);
-        // The kernel says what it has learned from its own writing more than once.
+        // The kernel may report an error of its own writeback more than once.
         assert!((0..3).any(|_| sync().is_ok()), "{list}");
         // SAFETY: the mapping made above, which nothing refers to any more.
         unsafe { munmap(at, MAPPED).unwrap() };

@@ -1,4 +1,4 @@
-//! A volume from a dump.
+//! Creates a volume from a dump.
 
 use super::privileges::{Changed, Dropped, Privileges};
 use super::record::{DumpCounts, DumpError, DumpRecord, RecordReader};
@@ -14,29 +14,30 @@ use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
 use varve_types::{InodeId, ShardId, VolumeSettings};
 
-/// Rows written at once.
+/// Size of a batch of rows.
 const BATCH_BYTES: usize = 1024 * 1024;
 
-/// Where the content of large files comes from.
+/// Source of the content of large files.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// It is in the store's `data` already, or is brought later.
+    /// It is already in the store's `data`, or will be added later.
     InPlace,
-    /// Copied from a `data` directory. A file whose content is not there was removed after the dump, and is left out.
+    /// Copied from a `data` directory. A file whose content is missing there was removed after the dump, and is
+    /// skipped.
     CopiedFrom(&'a Path),
 }
 
-/// What a load came to.
+/// Result of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     pub rows: u64,
     pub entries: u64,
     pub files_copied: u64,
-    /// Files that were left out, for their content was gone.
+    /// Files that were skipped because their content is missing.
     pub files_left_out: u64,
-    /// Taken from rows with [`Privileges::Drop`].
+    /// Privileges removed from rows with [`Privileges::Drop`].
     pub dropped: Dropped,
-    /// What the check at the end put right, and what it left.
+    /// Result of the repair at the end.
     pub repaired: Repaired,
 }
 
@@ -54,8 +55,8 @@ pub enum LoadError {
     Copy { path: PathBuf, source: io::Error },
 }
 
-/// Makes `volume` from the dump that `input` is. The volume exists once everything is in it and was checked: a load that
-/// ends before leaves none. Must not be called on an asynchronous runtime's thread.
+/// Creates `volume` from the dump `input`. The volume exists once it is complete and checked: an interrupted load
+/// leaves none. Must not be called on a thread of an asynchronous runtime.
 pub fn load(
     input: &mut dyn Read,
     volume: &VolumeDir,
@@ -71,7 +72,7 @@ pub fn load(
     let mut failure = None;
     let filled = volume.format_with(&settings, over, || {
         let filled = fill(&mut reader, volume, &settings, source, &mut loaded, progress);
-        // What went wrong is said in its own words.
+        // The caller returns the original error in place of this one.
         filled.map_err(|error| {
             failure = Some(error);
             io::Error::other("the dump could not be loaded")
@@ -109,7 +110,7 @@ fn fill(
                     }
                     loaded.rows += 1;
                     let decoded = codec::decode(&key, &row).map_err(|error| reader.broken(error.to_string()))?;
-                    // Others would be changes and answers that somebody has prepared.
+                    // Other kinds would be forged transactions and replies.
                     if !KINDS.contains(&decoded.0.kind()) {
                         let what = format!("a row of the kind {:?}, which no dump has", decoded.0.kind());
                         return Err(reader.broken(what).into());
@@ -142,7 +143,7 @@ fn fill(
     Ok(())
 }
 
-/// A row and its bytes as they are to be loaded; `None`: not at all.
+/// The row and its bytes as they are to be loaded; `None` if the row is skipped.
 fn allowed(
     (key, mut decoded): (Key, Row),
     bytes: Vec<u8>,
@@ -157,7 +158,7 @@ fn allowed(
     Some(((key, decoded), bytes))
 }
 
-/// Copies the content of a large file. `false`: it is gone, and so is the file.
+/// Copies the content of a large file. `false`: the content is missing, and the file is skipped.
 fn bring_data(
     volume: &VolumeDir,
     row: &Row,
@@ -175,7 +176,7 @@ fn bring_data(
         let path = path.to_owned();
         move |source| LoadError::Copy { path, source }
     };
-    // With its time, which is that of a file that is not settled.
+    // With its mtime, which is the mtime of a file whose size is stale.
     match disk::copy_whole(&from, &to) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
@@ -201,7 +202,7 @@ fn with_backing(key: &Key, row: &Row) -> Option<InodeId> {
     }
 }
 
-/// Writes rows, which come shard by shard.
+/// Writes rows, which arrive shard by shard.
 struct RowWriter<'a> {
     config: &'a TableConfig,
     open: Option<(ShardId, Table)>,

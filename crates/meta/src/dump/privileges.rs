@@ -1,24 +1,24 @@
-//! What a dump's rows would grant on this machine, and taking it away: a dump has the owners that whoever made it wrote into
-//! it, and loaded by root into a store of root's they count.
+//! Privileges that a dump's rows would grant on this machine, and their removal. The creator of a dump chose the owners
+//! in it; if root loads the dump into a store of root's, they take effect.
 
 use crate::tables::{EntryBody, Key, Row};
 use varve_types::{Attributes, FileKind, Mode};
 
-/// Whether rows may grant what only root may give.
+/// Whether rows may grant privileges that only root may give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileges {
     Keep,
     Drop,
 }
 
-/// Files whose rows were changed so.
+/// Number of files whose rows were changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Set-user-id and set-group-id bits. Those of directories grant nothing, and stay.
+    /// Set-user-id and set-group-id bits. Those of directories grant nothing, and are kept.
     pub set_ids: u64,
     /// Values of `security.capability`.
     pub capabilities: u64,
-    /// Devices that others than root might have opened.
+    /// Devices that users other than root could have opened.
     pub devices: u64,
 }
 
@@ -29,7 +29,7 @@ impl Dropped {
         *self == Dropped::default()
     }
 
-    /// The row without what it would grant; `None`: it is nothing but that.
+    /// Removes privileges from the row; `None`: the row contains nothing else.
     pub(super) fn drop_from(&mut self, key: &Key, row: &mut Row) -> Option<Changed> {
         match (key, &mut *row) {
             (Key::Xattr(_, name), _) if name.as_ref() == CAPABILITY => {
@@ -75,6 +75,6 @@ impl Dropped {
     }
 }
 
-/// Whether a row has other bytes now.
+/// Whether the bytes of a row have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Changed(pub bool);

@@ -1,4 +1,4 @@
-//! The bytes of a dump; `formats/dump.md` describes them. Little-endian throughout.
+//! The encoding of a dump, as `formats/dump.md` describes it. Little-endian throughout.
 
 use crate::snapshot::Unreadable;
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,14 @@ use varve_env::volume_dir::{LockError, VolumeFileError};
 use varve_types::{ShardCount, ShardId, VolumeId, VolumeSettings};
 use xxhash_rust::xxh3::Xxh3;
 
-/// The newest version this program reads, and the one it writes.
+/// The newest version that this program reads, and the one it writes.
 pub const VERSION: u32 = 2;
 
-/// The oldest: its rows are rows of today.
+/// The oldest version that this program reads: its rows are the same.
 const VERSION_OLDEST: u32 = 1;
 const MAGIC: &[u8; 8] = b"VARVDUMP";
 const HEADER_BYTES: usize = 16;
-/// Above the longest row (1 MiB of content) and key; what is longer is no record, and nothing is allocated for it.
+/// Above the longest row (1 MiB of content) and key. A longer body is not a record, and nothing is allocated for it.
 const BODY_BYTES_MAX: u32 = 4 * 1024 * 1024;
 
 const VOLUME: u32 = 1;
@@ -42,7 +42,7 @@ pub enum DumpError {
     Io { doing: String, source: io::Error },
 }
 
-/// What the end of a dump says that was in it.
+/// The totals at the end of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DumpCounts {
     pub rows: u64,
@@ -130,7 +130,7 @@ impl DumpRecord {
     }
 }
 
-/// Of a record's place, length, kind and body: so that none is taken for another, nor left out unseen.
+/// Covers a record's position, length, kind and body, so that an exchanged or missing record is detected.
 fn checksum(at: u64, head: &[u8], body: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&at.to_le_bytes());
@@ -168,7 +168,7 @@ impl<'a> RecordWriter<'a> {
         Ok(())
     }
 
-    /// The bytes written.
+    /// Returns the number of bytes written.
     pub fn finish(mut self) -> Result<u64, DumpError> {
         self.output.flush().map_err(write_failed)?;
         Ok(self.at)
@@ -222,7 +222,7 @@ impl<'a> RecordReader<'a> {
         DumpRecord::decode(kind, &body).ok_or_else(unknown)
     }
 
-    /// Nothing may follow the last record: another dump there would be lost without a word.
+    /// Fails if anything follows the last record: another dump there would be lost without an error.
     pub fn end(&mut self) -> Result<(), DumpError> {
         let rest = self.input.fill_buf();
         let rest = rest.map_err(|source| DumpError::Io { doing: "cannot read the dump".into(), source })?;

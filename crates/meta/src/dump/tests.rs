@@ -73,7 +73,7 @@ fn a_dump_is_loaded() {
     assert_eq!((loaded.entries, loaded.files_copied, loaded.files_left_out), (2, 1, 0));
     assert_eq!(to.read_settings().unwrap(), settings());
     let report = fsck::check(&to, &mut |_| {}).unwrap();
-    // The root's counts were wrong in the volume that was dumped; a load puts such things right.
+    // The root's counts were wrong in the dumped volume; a load corrects them.
     assert_eq!((report.findings, report.counts.entries), (Vec::new(), 2));
     assert_eq!(std::fs::read(to.backing_file(InodeId(3))).unwrap(), b"abc");
     assert!(matches!(load(FormatOver::OtherFiles), Err(LoadError::Format(_))), "a volume is not loaded over");
@@ -100,8 +100,8 @@ fn content_may_precede_or_follow_rows() {
     assert_eq!(fsck::check(&gone, &mut |_| {}).unwrap().findings, []);
 }
 
-/// The content of a large file comes with its holes. Of one that nobody had settled when it was dumped the backing file has
-/// the time and size: the load has those, as a stat would tell them.
+/// The content of a large file is loaded with its holes. If a file's size was not recorded when it was dumped, the
+/// backing file has the mtime and size: the load takes those, as a stat would report them.
 #[test]
 fn holes_and_times_of_large_files_are_kept() {
     let directory = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn holes_and_times_of_large_files_are_kept() {
     assert_eq!((node.attributes.size, node.content), (64 << 20, Content::Backing(BackingSize::Authoritative)));
 }
 
-/// A dump of these rows in shard 0, as nobody's volume has them.
+/// A dump with these rows in shard 0, as no real volume has them.
 fn forged(rows: &[(Key, Row)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = RecordWriter::begin(&mut bytes).unwrap();
@@ -235,7 +235,7 @@ fn prepared_changes_in_a_dump_are_refused() {
     assert!(refused.to_string().contains("which no dump has"), "{refused}");
 }
 
-/// Cut anywhere, or one byte changed: said, and no volume is left.
+/// A dump that is truncated anywhere, or has one byte changed, is refused, and no volume is left.
 #[test]
 fn damaged_dumps_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -271,7 +271,7 @@ fn golden_bytes() {
     writer.finish().unwrap();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, include_str!("golden.hex").trim());
-    // Version 1, which is read too, differs in its number.
+    // Version 1, which is also read, differs in its version number.
     bytes[8] = 1;
     let mut input = bytes.as_slice();
     let mut reader = record::RecordReader::begin(&mut input).unwrap();

@@ -1,11 +1,11 @@
-//! What is kept of the rows while they are read.
+//! The summary that is kept of the rows while they are read.
 
 use crate::tables::{DirectoryRow, PartitionRow};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use varve_types::{FileKind, InodeId, Name, NameHash, PartitionIndex, ShardCount, ShardId, VolumeSettings};
 
-/// Ordered, so that two checks of one volume say the same.
+/// Uses ordered collections, so that two checks of one volume give the same report.
 pub struct Census {
     pub shards: ShardCount,
     pub directories: BTreeMap<InodeId, DirectoryRecord>,
@@ -13,15 +13,15 @@ pub struct Census {
     /// Files with an inode row.
     pub inodes: BTreeMap<InodeId, InodeRecord>,
     pub orphans: BTreeSet<InodeId>,
-    /// Whose backing files are to be removed, and the shard that says so.
+    /// Inodes whose backing files are to be removed, with the shard that has the row.
     pub garbage: BTreeMap<InodeId, ShardId>,
     /// Partitions that their directories lack.
     pub missing: Vec<MissingPartition>,
-    /// Names of extended attributes that rows list and that have not been met yet.
+    /// Names of extended attributes that rows list and that were not read yet.
     pub xattrs_listed: BTreeMap<InodeId, BTreeSet<Bytes>>,
-    /// Entries outside of the partition of their shard.
+    /// Entries outside of their shard's partitions.
     pub stray: Vec<Stray>,
-    /// Of each shard: the counter from which on ids are free.
+    /// The first free inode counter of each shard.
     pub inodes_end: Vec<u64>,
     /// Ids of files whose attributes are in their entries.
     pub single_named: Vec<InodeId>,
@@ -31,9 +31,9 @@ pub struct Census {
 }
 
 pub struct DirectoryRecord {
-    /// `None`: an entry names it, and it has no row.
+    /// `None`: an entry refers to it, and it has no row.
     pub row: Option<DirectoryRow>,
-    /// Entries that name it, and where: in its parent, if one of them is there.
+    /// Number of entries that refer to it, and the directory of one of them: its parent, if one of them is there.
     pub names: u32,
     pub named_in: Option<InodeId>,
 }
@@ -48,7 +48,7 @@ pub struct Stray {
 
 pub struct PartitionRecord {
     pub row: PartitionRow,
-    /// Part of its directory: its entries count.
+    /// Whether it is part of its directory: then its entries count.
     pub live: bool,
     pub entries: u64,
     pub subdirectories: u64,
@@ -57,15 +57,15 @@ pub struct PartitionRecord {
 pub struct MissingPartition {
     pub directory: InodeId,
     pub index: PartitionIndex,
-    /// As deep as it was, as far as can be told.
+    /// Its former depth, as far as it can be determined.
     pub depth: u8,
 }
 
 pub struct InodeRecord {
-    /// `None`: a reference names it, and it has no row.
+    /// `None`: a reference to it exists, and it has no row.
     pub row: Option<InodeSummary>,
     pub references: u32,
-    /// One of the entries that name it.
+    /// One of the entries that refer to it.
     pub named: Option<(InodeId, String)>,
 }
 
@@ -79,11 +79,11 @@ pub struct InodeSummary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackedFile {
     pub inode: InodeId,
-    /// `None`: the backing file's own size counts.
+    /// `None`: the backing file's own size is authoritative.
     pub size: Option<u64>,
-    /// What it has at least, if nothing else has cut it.
+    /// Minimum size, unless something else has truncated it.
     pub at_least: u64,
-    /// `size` is to be, and may not be yet.
+    /// The file is being truncated to `size`; the truncation may not have happened yet.
     pub pending: bool,
 }
 
@@ -106,7 +106,7 @@ impl Census {
         }
     }
 
-    /// Where the partition `index` of `directory` has to be.
+    /// The shard to which the partition `index` of `directory` belongs.
     pub fn shard_of(&self, directory: InodeId, index: PartitionIndex) -> ShardId {
         index.shard(directory.shard(), self.shards)
     }
@@ -130,7 +130,7 @@ impl Census {
         self.partitions.get(&(directory, PartitionIndex::FIRST)).is_some_and(|partition| partition.live)
     }
 
-    /// Names in the live partitions of `directory`.
+    /// Number of names in the live partitions of `directory`.
     pub fn entries_of(&self, directory: InodeId) -> u64 {
         let indexes = (0..self.shards.get()).map(PartitionIndex);
         let partitions = indexes.filter_map(|index| self.partitions.get(&(directory, index)));
@@ -152,5 +152,5 @@ impl Census {
     }
 }
 
-/// A shard that never gave an id begins with this counter.
+/// First counter of a shard that has not created an inode.
 const FIRST_COUNTER: u64 = 2;

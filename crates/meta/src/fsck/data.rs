@@ -1,4 +1,4 @@
-//! Rows against backing files.
+//! Compares rows with backing files.
 
 use super::census::{BackedFile, Census};
 use super::fix::{Cut, Fix};
@@ -27,7 +27,7 @@ pub fn compare(
         return Ok(());
     }
     compare_garbage(volume, census, report)?;
-    // By directory, so that each is listed once and its files are looked at together.
+    // Sorted by directory, so that each directory is listed once and its files are checked together.
     census.backing.sort_unstable_by_key(|backing| (backing.inode.0 & 0xff, backing.inode));
     let mut rest = census.backing.as_slice();
     for number in 0..DIRECTORIES {
@@ -43,7 +43,7 @@ pub fn compare(
     Ok(())
 }
 
-/// Whether all content is away at once: not a damage of files, but of where they are.
+/// Whether all content is missing at once: this means that the directory is missing, not that files are damaged.
 fn is_gone(volume: &VolumeDir, census: &Census) -> Result<bool, FsckError> {
     if census.backing.is_empty() {
         return Ok(false);
@@ -55,7 +55,7 @@ fn is_gone(volume: &VolumeDir, census: &Census) -> Result<bool, FsckError> {
     }
 }
 
-/// Backing files that a server is to remove. A row too many must not take content with it.
+/// Backing files that a server is to remove. A surplus row must not remove content.
 fn compare_garbage(volume: &VolumeDir, census: &Census, report: &mut FsckReport) -> Result<(), FsckError> {
     for (inode, shard) in &census.garbage {
         let place = format_args!("inode {inode}");

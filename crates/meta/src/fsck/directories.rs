@@ -1,4 +1,5 @@
-//! Directories: which partitions make them up, and whether each has one name, in its parent, on a path from the root.
+//! Checks directories: the partitions of each, and that each has exactly one name, in its parent, on a path from the
+//! root.
 
 use super::census::{Census, MissingPartition};
 use super::fix::Fix;
@@ -7,9 +8,9 @@ use crate::tables::PartitionState;
 use std::collections::{HashMap, HashSet};
 use varve_types::{InodeId, PartitionIndex};
 
-/// Marks the partitions that make up each directory, from partition 0 on: a partition of depth `d` that was cut off at
-/// depth `b` has been cut at depths `b` to `d - 1`, and each cut made a partition. So what is found tiles the hash space
-/// exactly once, unless one is missing.
+/// Marks the partitions that make up each directory, from partition 0 on. A partition of depth `d` that was split off
+/// at depth `b` has split at depths `b` to `d - 1`, and each split created a partition. So the marked partitions cover
+/// the hash space exactly once, unless one is missing.
 pub fn find_partitions(census: &mut Census, report: &mut FsckReport) {
     if !census.directories.contains_key(&InodeId::ROOT) {
         report.add(FindingKind::NoRoot, "shard 0", "the root directory has no row");
@@ -37,7 +38,7 @@ pub fn find_partitions(census: &mut Census, report: &mut FsckReport) {
     note_others(census, report);
 }
 
-/// Of a directory that an rmdir has not wholly removed some partitions are gone already, and nothing is lost with them.
+/// A directory that an rmdir has only partly removed lacks some partitions, and nothing is lost with them.
 fn note_missing(census: &Census, report: &mut FsckReport) {
     let stray: HashSet<InodeId> = census.stray.iter().map(|stray| stray.directory).collect();
     for MissingPartition { directory, index, depth } in &census.missing {
@@ -53,14 +54,14 @@ fn note_missing(census: &Census, report: &mut FsckReport) {
     }
 }
 
-/// As deep as the partitions say that were cut from it.
+/// The depth that follows from the partitions that were split off from it.
 fn depth_of_missing(census: &Census, directory: InodeId, index: PartitionIndex, born_at: u8) -> u8 {
     let cut = |depth: &u8| census.partitions.contains_key(&(directory, index.upper_half(*depth)));
     (born_at..census.shards.depth_max()).filter(cut).max().map_or(born_at, |depth| depth + 1)
 }
 
-/// Partitions whose directory's row is lost, or which an rmdir has not removed yet: what is live in them is counted, so
-/// that a lost row does not make all names below it stray.
+/// Partitions whose directory's row is lost, or which an rmdir has not removed yet. Their live entries count, so that a
+/// lost row does not make all names below it stray.
 fn find_without_row(census: &mut Census) {
     let rowless: Vec<(InodeId, PartitionIndex)> = census
         .partitions
@@ -93,7 +94,7 @@ fn note_others(census: &Census, report: &mut FsckReport) {
         let place = format_args!("directory {directory} partition {}", index.0);
         if partition.live {
             if partition.row.state == PartitionState::Incoming {
-                // Its source has committed; the next server hears so when it asks.
+                // Its source has committed; the next server learns this when it asks the source.
                 report.add(FindingKind::ImportedPartition, place, "its split is committed");
                 report.fix(Fix::SetLive { directory, index });
             }
@@ -168,7 +169,8 @@ fn compare_partitions(census: &Census, report: &mut FsckReport) {
     for ((inode, index), partition) in census.partitions.iter().filter(|(_, partition)| partition.live) {
         let place = format_args!("directory {inode} partition {}", index.0);
         let row = &partition.row;
-        // What arrives is counted when it is live; it is, for its source says so, but nobody has asked yet.
+        // Entries of an incoming partition count once it is live. It is, because its source has committed, but no
+        // server has asked the source yet.
         if (row.entries, row.subdirectories) != (partition.entries, partition.subdirectories) {
             let what = format_args!(
                 "it says {} entries, {} of them directories, and has {} and {}",
@@ -202,12 +204,12 @@ fn compare_partitions(census: &Census, report: &mut FsckReport) {
     }
 }
 
-/// Follows names to the root. Each directory is walked over once; of each circle one directory is reported.
+/// Follows names up to the root. Walks over each directory once and reports one directory of each cycle.
 fn find_unreachable(census: &Census, report: &mut FsckReport) {
     let mut walked: HashMap<InodeId, InodeId> = HashMap::from([(InodeId::ROOT, InodeId::ROOT)]);
     for start in census.directories.keys() {
         let mut here = *start;
-        // Marked with the walk they are met on: who comes back to one of its own has gone in a circle.
+        // Each directory is marked with the walk that visits it: a walk that meets its own mark is in a cycle.
         while !walked.contains_key(&here) {
             walked.insert(here, *start);
             match census.directories.get(&here).and_then(|directory| directory.named_in) {

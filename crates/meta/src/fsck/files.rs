@@ -1,4 +1,4 @@
-//! Files: entries, inode rows, their ids and extended attributes.
+//! Checks files: entries, inode rows, their ids and extended attributes.
 
 use super::census::{BackedFile, Census, Stray};
 use super::fix::{FIXES_MAX, Fix};
@@ -7,10 +7,10 @@ use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow};
 use std::fmt;
 use varve_types::{FileKind, InodeId, Name, PartitionIndex, ShardId, VolumeSettings};
 
-/// Reads the entries of one shard, which come directory by directory.
+/// Checks the entries of one shard, which come directory by directory.
 pub struct EntryReader {
     shard: ShardId,
-    /// Entries that belong to no partition here, of the directory that is being read.
+    /// Number of entries outside of every partition here, for the directory that is being read.
     stray: Option<(InodeId, u64)>,
 }
 
@@ -94,7 +94,7 @@ impl EntryReader {
         }
     }
 
-    /// Reports what is still held back.
+    /// Reports the finding that is still pending.
     pub fn end(&mut self, report: &mut FsckReport) {
         if let Some((directory, count)) = self.stray.take() {
             let place = format_args!("shard {} directory {directory}", self.shard);
@@ -103,7 +103,7 @@ impl EntryReader {
     }
 }
 
-/// Checks one file's row against itself and notes where its content is. `at`: the row is in this entry.
+/// Checks one file's row for consistency and records where its content is. `at`: the entry that contains the row.
 pub fn check_node(
     inode: InodeId,
     row: &NodeRow,
@@ -125,7 +125,7 @@ pub fn check_node(
             wrong(format_args!("{} bytes of content and size {}", bytes.len(), attributes.size));
         }
         if attributes.kind == FileKind::Regular && bytes.len() > VolumeSettings::INLINE_LIMIT_MAX as usize {
-            // The volume's own limit may have been higher once.
+            // The volume's own limit may have been higher in the past.
             wrong(format_args!("{} bytes inline, above the limit of any volume", bytes.len()));
         }
     }
@@ -143,7 +143,7 @@ pub fn check_node(
                 BackingSize::Stale { at_least } => {
                     BackedFile { inode, size: None, at_least: *at_least, pending: false }
                 }
-                // Whether it was cut already nobody knows.
+                // Whether the file was already truncated is unknown.
                 BackingSize::Truncating(size) => BackedFile { inode, size: Some(*size), at_least: 0, pending: true },
             });
         }
@@ -151,7 +151,7 @@ pub fn check_node(
     }
 }
 
-/// The content is one that a file of this kind can have.
+/// Whether a file of this kind can have this content.
 pub fn fits(row: &NodeRow) -> bool {
     matches!(
         (row.attributes.kind, &row.content),
@@ -234,7 +234,7 @@ fn compare_ids(census: &mut Census, report: &mut FsckReport) {
             report.fix(Fix::Duplicate { inode: pair[0] });
         }
     }
-    // Sorted: the ids of a shard stand together, and its highest last.
+    // Sorted: the ids of a shard are adjacent, with the highest last.
     for (place, inode) in ids.iter().enumerate() {
         if ids.get(place + 1).is_none_or(|next| next.shard() != inode.shard()) {
             compare_counter(*inode, census, report);
@@ -248,7 +248,7 @@ fn compare_ids(census: &mut Census, report: &mut FsckReport) {
     census.ids = ids;
 }
 
-/// `highest`: of the ids that its shard has made.
+/// `highest`: the highest id that its shard has created.
 fn compare_counter(highest: InodeId, census: &Census, report: &mut FsckReport) {
     let place = format_args!("inode {highest}");
     let shard = highest.shard();

@@ -1,18 +1,18 @@
-//! What repairs a finding.
+//! The fixes of findings.
 
 use bytes::Bytes;
 use varve_types::{InodeId, Name, PartitionIndex, ShardId};
 
-/// Fixes kept of each stage in one round; the others wait for the next, which finds them again.
+/// Fixes kept of each stage in one round; the next round finds the others again.
 pub const FIXES_MAX: usize = 20_000;
 
-/// The order of repair: what a stage does rests on what those before it have put right, so that a stage is carried out
-/// only when nothing of an earlier one is left.
+/// The order of repair. A stage relies on the state that earlier stages have corrected, so it runs only when no fix of
+/// an earlier stage is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RepairStage {
-    /// Rows by themselves, counters, changes under way: what everything else is read from.
+    /// Single rows, counters and transactions in progress: all other checks read from these.
     Rows,
-    /// Which partitions make up each directory.
+    /// The partitions of each directory.
     Partitions,
     /// Directories and their names.
     Directories,
@@ -24,7 +24,7 @@ pub enum RepairStage {
     Counts,
 }
 
-/// The bytes that a file had at least, and those that are left of them.
+/// A file's expected minimum size, and the size that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub expected: u64,
@@ -33,21 +33,21 @@ pub struct Cut {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fix {
-    /// Makes the volume file from its copy.
+    /// Writes the volume file from its copy.
     MakeVolumeFile,
-    /// Makes the copy from the volume file.
+    /// Writes the copy from the volume file.
     MakeVolumeCopy,
-    /// Makes the volume another key.
+    /// Creates a new key for the volume.
     MakeKey,
-    /// Applies what is decided and drops the rest, as the next server would.
+    /// Applies decided transactions and drops the others, as the next server would.
     Resolve,
-    /// Keeps the bytes in a file outside of the table and removes the row.
+    /// Saves the bytes in a file outside of the table and removes the row.
     SetAside {
         shard: ShardId,
         key: Bytes,
         row: Bytes,
     },
-    /// Ends the log where its last owner's is torn, as the next server would.
+    /// Truncates the log at the torn end that its last owner left, as the next server would.
     EndLog {
         shard: ShardId,
     },
@@ -65,13 +65,13 @@ pub enum Fix {
         above: u64,
     },
     MakeRoot,
-    /// Makes or corrects a partition row: live, of this depth.
+    /// Creates or corrects a partition row: live, with this depth.
     MakePartition {
         directory: InodeId,
         index: PartitionIndex,
         depth: u8,
     },
-    /// Moves the names of a partition that overlaps others to where they belong, and removes it.
+    /// Moves the names of a partition that overlaps others to their right partitions, and removes it.
     DissolvePartition {
         directory: InodeId,
         index: PartitionIndex,
@@ -85,7 +85,7 @@ pub enum Fix {
         directory: InodeId,
         index: PartitionIndex,
     },
-    /// Removes an entry that no lookup finds, or brings it to lost+found if nothing else leads to what it names.
+    /// Removes an entry that no lookup finds, or moves it to lost+found if no other name leads to its target.
     Stray {
         shard: ShardId,
         directory: InodeId,
@@ -100,11 +100,11 @@ pub enum Fix {
     DropDirectory {
         directory: InodeId,
     },
-    /// Gives a directory its one name in lost+found; names that it has elsewhere go.
+    /// Gives a directory its only name in lost+found and removes its other names.
     AttachDirectory {
         directory: InodeId,
     },
-    /// Leaves a directory one of its names: in `keep`.
+    /// Keeps only one name of a directory: the one in `keep`.
     OneName {
         directory: InodeId,
         keep: InodeId,
@@ -116,11 +116,11 @@ pub enum Fix {
     SetMap {
         directory: InodeId,
     },
-    /// Parts files that have one id.
+    /// Gives files that share one id separate ids.
     Duplicate {
         inode: InodeId,
     },
-    /// Removes names that lead nowhere, unless there is a backing file, which gets its row again.
+    /// Removes names whose target is missing, unless there is a backing file, for which it creates a row again.
     DropReferences {
         inode: InodeId,
     },
@@ -134,12 +134,12 @@ pub enum Fix {
     DropOrphan {
         inode: InodeId,
     },
-    /// Removes the backing file of a removed file, and the row that asks for it.
+    /// Removes the backing file of a removed file, and the row that requests the removal.
     DropGarbage {
         shard: ShardId,
         inode: InodeId,
     },
-    /// Makes a file's row agree with itself.
+    /// Makes a file's row consistent.
     CorrectNode {
         inode: InodeId,
         at: Option<(InodeId, Name)>,
@@ -152,17 +152,17 @@ pub enum Fix {
         inode: InodeId,
         name: Bytes,
     },
-    /// Lists an extended attribute with its file, or removes it if there is no such file.
+    /// Adds an extended attribute to its file's list, or removes it if there is no such file.
     StrayXattr {
         inode: InodeId,
         name: Bytes,
     },
-    /// The row's size becomes the backing file's, or that one is cut as was begun.
+    /// Sets the row's size to the backing file's, or completes a pending truncation of the backing file.
     RecordSize {
         inode: InodeId,
         cut: Option<Cut>,
     },
-    /// Moves a file whose content is gone to lost+found, empty.
+    /// Moves a file whose content is missing to lost+found, empty.
     Bereaved {
         inode: InodeId,
     },

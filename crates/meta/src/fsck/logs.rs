@@ -1,4 +1,4 @@
-//! Logs that end with bytes that are not whole.
+//! Logs that end with incomplete bytes.
 
 use super::fix::Fix;
 use super::{FindingKind, FsckReport};
@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardId, VolumeSettings};
 
-/// Names told of what is lost: enough to know what to look for.
+/// Names of lost changes that are reported: enough to know what to look for.
 const NAMES_MAX: usize = 20;
 
-/// Says what the next owner of each shard will cut off its log. A log that is damaged otherwise is found where it is read.
+/// Reports the part of each shard's log that the next owner will truncate. Other damage of a log is found when it is
+/// read.
 pub fn compare(volume: &VolumeDir, settings: &VolumeSettings, report: &mut FsckReport) {
     for shard in settings.shards.all() {
         if let Ok(Some(torn)) = torn_end(shard, &volume.shard_log(shard)) {

@@ -1,5 +1,5 @@
-//! Directories of shards that are not there at all: looked for before anything is read, for what opens tables would ask the
-//! store for them again and again. A repair makes them, empty, and goes on as with shards that have lost all they held.
+//! Missing directories of shards. They are checked before anything is read, because opening a table retries a missing
+//! directory again and again. A repair creates them, empty, and continues as with shards that have lost all their data.
 
 use super::repair::Repaired;
 use super::{FindingKind, FsckError, FsckReport};
@@ -8,7 +8,7 @@ use varve_env::store_path::StorePath;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardId, VolumeSettings};
 
-/// Notes which shards have no directory. Returns whether the one around them is gone.
+/// Records the shards without a directory. Returns whether their parent directory is missing.
 pub fn compare(volume: &VolumeDir, settings: &VolumeSettings, report: &mut FsckReport) -> Result<bool, FsckError> {
     let shards = volume.shards();
     if is_gone(&shards)? {
@@ -36,7 +36,7 @@ pub fn compare(volume: &VolumeDir, settings: &VolumeSettings, report: &mut FsckR
     Ok(false)
 }
 
-/// Makes the directories of the shards that are `gone`, unless there may never have been any.
+/// Creates the directories of the shards in `gone`, unless they may never have existed.
 pub fn make(
     volume: &VolumeDir,
     settings: &VolumeSettings,
@@ -57,7 +57,7 @@ pub fn make(
     Ok(())
 }
 
-/// An error if the upper half of the shards, or more, has left no trace: the volume may be one of fewer.
+/// Fails if the upper half of the shards, or more, has left no trace: the volume may have fewer shards.
 fn refuse_doubtful(volume: &VolumeDir, settings: &VolumeSettings) -> Result<(), FsckError> {
     let value = settings.shards.get();
     match traced(volume, settings) {
@@ -71,12 +71,13 @@ fn refuse_doubtful(volume: &VolumeDir, settings: &VolumeSettings) -> Result<(), 
                 last,
             })
         }
-        // Where there is no trace of any, nothing contradicts the number, and nothing is left to be taken for something else.
+        // Without a trace of any shard, nothing contradicts the number, and no data is left that could be
+        // misinterpreted.
         _ => Ok(()),
     }
 }
 
-/// For how many shards their directories and marks speak, as far as they are there: a power of two.
+/// The number of shards according to the existing directories and marks: a power of two.
 fn traced(volume: &VolumeDir, settings: &VolumeSettings) -> Option<u64> {
     let leaves_trace = |shard: &ShardId| {
         let [_, mark] = volume.shard_marks(*shard);

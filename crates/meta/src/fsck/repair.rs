@@ -1,10 +1,10 @@
-//! Carries out what repairs a volume.
+//! Repairs a volume.
 //!
-//! Rounds of check and repair: each carries out the fixes of the earliest [`RepairStage`] that has any, on the facts of
-//! the check before it, and is checked again. Within a round, edits are made in four steps, each fsynced before the
-//! next: new rows, then new names, then removals, then what marks their end. So a crash at any moment leaves everything
-//! that was reachable reachable, and at worst a row or name too many, which the next repair finds. Backing files are
-//! removed after all rows.
+//! Alternates check and repair in rounds. Each round carries out the fixes of the earliest [`RepairStage`] that has
+//! any, based on the preceding check, and the next check follows. Within a round, edits are made in four steps, each
+//! fsynced before the next: new rows, then new names, then removals, then rows that mark their end. So after a crash at
+//! any time everything that was reachable is still reachable; at worst there is a surplus row or name, which the next
+//! repair finds. Backing files are removed after all rows.
 
 mod cuts;
 mod data;
@@ -28,19 +28,19 @@ use session::RepairSession;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::VolumeSettings;
 
-/// Rounds after which what is left is left: each stage needs a few, and each [`super::fix::FIXES_MAX`] fixes one more.
+/// Maximum number of rounds: each stage needs a few, and each [`super::fix::FIXES_MAX`] fixes one more.
 const ROUNDS_MAX: usize = 1000;
 
-/// What a repair came to.
+/// Result of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct Repaired {
-    /// What was found at first.
+    /// The findings before the repair.
     pub before: FsckReport,
-    /// What was done, at most [`FINDINGS_MAX`] of it.
+    /// The repairs made, at most [`FINDINGS_MAX`] of them.
     pub repairs: Vec<String>,
-    /// How much was done.
+    /// Number of repairs made.
     pub repairs_total: u64,
-    /// What is left.
+    /// The findings that are left.
     pub after: FsckReport,
 }
 
@@ -59,8 +59,8 @@ impl From<Unreadable> for FsckError {
     }
 }
 
-/// Checks `volume`, which no server may have, and repairs what it finds. May be stopped at any moment and begun again.
-/// Must not be called on an asynchronous runtime's thread.
+/// Checks `volume`, whose lock must be free, and repairs its findings. It may be interrupted at any time and run again.
+/// Must not be called on a thread of an asynchronous runtime.
 pub fn repair(
     volume: &VolumeDir,
     missing: MissingContent,
@@ -72,13 +72,13 @@ pub fn repair(
     repair_locked(&volume, &settings, missing, progress)
 }
 
-/// What becomes of files whose content is not in the store.
+/// Treatment of files whose content is not in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingContent {
     SetApart,
-    /// But where that of all files is away at once: it may only be somewhere else.
+    /// As `SetApart`, unless the content of all files is missing at once: then it may only be somewhere else.
     SetApartUnlessAll,
-    /// It may be brought yet.
+    /// The content may still be restored.
     Leave,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn repair_locked(
         missing_shards::make(volume, settings, &report.gone, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;
     }
-    // A check that cannot read one shard may not have come to the next damaged one.
+    // A check that cannot read one shard may have stopped before the next damaged one.
     for _ in settings.shards.all() {
         if report.damaged_shards.is_empty() {
             break;
@@ -112,7 +112,7 @@ pub(crate) fn repair_locked(
                 fixes.retain(|fix| !matches!(fix, Fix::Bereaved { .. }));
             }
             if missing == MissingContent::Leave {
-                // What was brought is what there is.
+                // Restored content counts as complete, whatever its size.
                 for fix in fixes {
                     if let Fix::RecordSize { cut, .. } = fix {
                         *cut = None;

@@ -9,7 +9,7 @@ use crate::tables::{Key, Kind, Row};
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{PartitionIndex, ShardId, VolumeSettings};
 
-/// Rows between two signs of progress.
+/// Rows between two progress reports.
 const PROGRESS_ROWS: u64 = 10_000;
 
 const STRUCTURE: [Kind; 9] = [
@@ -24,8 +24,8 @@ const STRUCTURE: [Kind; 9] = [
     Kind::Replies,
 ];
 
-/// Reads every row of the volume; writes nothing. Returns the shards that cannot be read, which are in the report too;
-/// if there are any, the census is of no use.
+/// Reads every row of the volume; writes nothing. Returns the shards that cannot be read, which are also in the report.
+/// If there are any, the census is unusable.
 pub fn read(
     volume: &VolumeDir,
     settings: &VolumeSettings,
@@ -80,7 +80,7 @@ async fn read_all(
     Ok(())
 }
 
-/// Entries and extended attributes.
+/// Reads entries and extended attributes.
 async fn read_names(
     snapshot: &mut Snapshot<'_>,
     shard: ShardId,
@@ -110,7 +110,7 @@ async fn read_names(
     Ok(())
 }
 
-/// A row that can be decoded; the others are findings.
+/// Decodes a row; rows that cannot be decoded become findings.
 fn sound(shard: ShardId, found: SnapshotRow, report: &mut FsckReport) -> Option<(Key, Row)> {
     report.counts.rows += 1;
     match found {
@@ -166,7 +166,7 @@ fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Fs
                 let place = format_args!("shard {shard} directory {directory} partition {}", index.0);
                 let what = format_args!("the row says partition {} of depth {}", row.index.0, row.depth);
                 report.add(FindingKind::WrongPartition, place, what);
-                // Made again from its directory's row.
+                // It is created again from its directory's row.
                 return report.fix(Fix::DropRow { shard, key: Key::Partition(directory, index) });
             }
             let partition = PartitionRecord { row, live: false, entries: 0, subdirectories: 0 };
@@ -196,7 +196,7 @@ fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Fs
     }
 }
 
-/// The least depth that partition `index` can have.
+/// The least possible depth of partition `index`.
 fn cut_before(index: PartitionIndex) -> u8 {
     (16 - index.0.leading_zeros()) as u8
 }

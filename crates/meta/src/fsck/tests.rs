@@ -1,4 +1,4 @@
-//! Each test makes one thing wrong in a sound volume and says what is found.
+//! Each test damages one thing in an intact volume and checks the findings.
 
 use super::*;
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
@@ -28,7 +28,7 @@ const SHARD_1: ShardId = ShardId(1);
 const DIRECTORY: InodeId = InodeId((1 << 48) | 2);
 /// `plain` in the root, with five inline bytes.
 const PLAIN: InodeId = InodeId(2);
-/// `large` in the root, with a settled backing file of three bytes.
+/// `large` in the root, with a backing file of three bytes and an authoritative size.
 const LARGE: InodeId = InodeId(3);
 /// `one` in the root and `two` in `dir`, with the xattr `user.x`.
 const LINKED: InodeId = InodeId(4);
@@ -122,7 +122,7 @@ impl Site {
             let table = Table::open(config).await.unwrap();
             let mut batch = TableBatch::default();
             edit(&mut batch);
-            // Not closed: the check finds it by the log, as after a crash.
+            // The table is not closed: the check finds the row in the log, as after a crash.
             table.write(&batch).await.unwrap();
         });
     }
@@ -131,7 +131,7 @@ impl Site {
         check(&self.volume, &mut |_| {}).unwrap()
     }
 
-    /// The kinds of findings, each with its number.
+    /// The kinds of findings, with the number of each.
     fn found(&self) -> Vec<(FindingKind, u64)> {
         self.check().totals.into_iter().collect()
     }
@@ -196,7 +196,7 @@ fn partition(entries: u64, subdirectories: u64) -> PartitionRow {
     }
 }
 
-/// A sound volume has no findings, and everything is counted.
+/// An intact volume has no findings, and everything is counted.
 #[test]
 fn intact_volume_has_no_findings() {
     let site = Site::new();
@@ -225,7 +225,7 @@ fn intact_volume_has_no_findings() {
     assert_eq!(steps.last(), Some(&CheckProgress::Data { directories: 256 }));
 }
 
-/// A volume that is served, and a directory that is no volume, are refused.
+/// A served volume is refused, and so is a directory without a volume.
 #[test]
 fn only_an_unserved_volume_is_checked() {
     let site = Site::new();
@@ -236,7 +236,7 @@ fn only_an_unserved_volume_is_checked() {
     assert!(matches!(check(&nothing, &mut |_| {}), Err(FsckError::Volume(_))));
 }
 
-/// Every file below the store, with what a write would change.
+/// Every file below the store, with its size and mtime, to detect writes.
 fn files(site: &Site) -> Vec<(std::path::PathBuf, u64, std::time::SystemTime)> {
     let (mut files, mut open) = (Vec::new(), vec![site.volume.root().to_owned()]);
     while let Some(directory) = open.pop() {
@@ -253,7 +253,7 @@ fn files(site: &Site) -> Vec<(std::path::PathBuf, u64, std::time::SystemTime)> {
     files
 }
 
-/// A check looks at what a crash has left in the log too, and changes no file.
+/// A check also reads the log that a crash has left, and changes no file.
 #[test]
 fn a_check_writes_nothing() {
     let site = Site::new();
@@ -263,17 +263,17 @@ fn a_check_writes_nothing() {
     assert_eq!(files(&site), before);
 }
 
-/// What crashes leave is told apart from damage.
+/// Leftovers of crashes are distinguished from damage.
 #[test]
 fn leftovers_are_not_damage() {
     let site = Site::new();
-    // A mkdir whose entry, and one whose rows were lost; an rmdir that was cut short leaves the first too.
+    // A mkdir whose entry was lost, and one whose rows were lost; an interrupted rmdir also leaves the former.
     site.put(SHARD_1, Key::Directory(InodeId(DIRECTORY.0 + 1)), Row::Directory(directory(ROOT)));
     site.put(SHARD_1, Key::Partition(InodeId(DIRECTORY.0 + 1), PartitionIndex::FIRST), Row::Partition(partition(0, 0)));
     let lost = entry(InodeId(DIRECTORY.0 + 2), EntryBody::Directory(attributes(FileKind::Directory, 0)));
     site.put(SHARD_1, entry_key(DIRECTORY, "lost"), lost);
     site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 1)));
-    // An aborted adoption: a partition that no source has committed, and its rows.
+    // An aborted import: a partition whose split the source has not committed, and its rows.
     let incoming =
         PartitionRow { index: PartitionIndex(1), depth: 1, state: PartitionState::Incoming, ..partition(1, 0) };
     site.put(SHARD_0, Key::Partition(DIRECTORY, PartitionIndex(1)), Row::Partition(incoming));
@@ -281,7 +281,7 @@ fn leftovers_are_not_damage() {
     // A file that was open when the server died.
     site.put(SHARD_0, Key::Orphan(InodeId(10)), Row::Orphan(OrphanRow { since: Timestamp::default() }));
     site.put(SHARD_0, Key::Inode(InodeId(10)), Row::Inode(NodeRow { ..inline(b"gone") }));
-    // A large file whose last name went in the other shard, before its backing file did.
+    // A large file whose last name was removed in the other shard, before its backing file was removed.
     site.put(SHARD_1, Key::Garbage(InodeId(13)), Row::Garbage);
     std::fs::write(site.volume.backing_file(InodeId(13)), b"removed").unwrap();
     site.put(SHARD_0, xattr_key(InodeId(11), "user.gone"), Row::Xattr(Bytes::new()));
@@ -306,7 +306,7 @@ fn leftovers_are_not_damage() {
     );
 }
 
-/// A split that was committed is looked through, though its target was not asked for since.
+/// A committed split is taken as complete, though its target has not asked the source since.
 #[test]
 fn committed_split_has_no_findings() {
     let site = Site::new();
@@ -329,7 +329,7 @@ fn committed_split_has_no_findings() {
     assert_eq!(report.counts.entries, 5);
 }
 
-/// An rmdir that was cut short when some of the directory's rows were gone, and others not.
+/// An rmdir that was interrupted when some of the directory's rows were removed, and others not.
 #[test]
 fn half_removed_directory_is_a_leftover() {
     let site = Site::new();
@@ -347,7 +347,7 @@ fn half_removed_directory_is_a_leftover() {
     assert_eq!(site.found(), [(FindingKind::DirectoryWithoutName, 1)]);
     let repaired = repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
-    // What a name leads to must be whole.
+    // A directory that a name refers to must be complete.
     half_removed();
     site.put(
         SHARD_1,
@@ -360,7 +360,7 @@ fn half_removed_directory_is_a_leftover() {
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
 }
 
-/// Rows of directories that contradict each other.
+/// Directory rows that contradict each other are found.
 #[test]
 fn damaged_directories_are_found() {
     let wrong = |damage: &dyn Fn(&Site), expected: FindingKind| {
@@ -392,7 +392,7 @@ fn damaged_directories_are_found() {
     wrong(&|site| site.delete(SHARD_0, Key::Directory(ROOT)), FindingKind::NoRoot);
 }
 
-/// Rows of files that contradict each other, and bytes that are no rows.
+/// File rows that contradict each other, and bytes that are not rows, are found.
 #[test]
 fn damaged_files_are_found() {
     let wrong = |damage: &dyn Fn(&Site), expected: FindingKind| {
@@ -422,7 +422,7 @@ fn damaged_files_are_found() {
     wrong(&cut, FindingKind::WrongSize);
 }
 
-/// Findings beyond the limit are counted, not kept.
+/// Findings above the limit are only counted.
 #[test]
 fn findings_are_bounded() {
     let mut report = FsckReport::default();
@@ -434,7 +434,7 @@ fn findings_are_bounded() {
     assert_eq!(report.findings[0].to_string(), "orphan here: there");
 }
 
-/// A volume whose `inline_limit_bytes` was lowered has rows above it.
+/// A volume whose `inline_limit_bytes` was lowered may have rows above it.
 #[test]
 fn lowered_inline_limit_is_not_damage() {
     let site = Site::new();

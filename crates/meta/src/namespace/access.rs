@@ -1,5 +1,4 @@
-//! Who may do what: the permission rules of POSIX.1-2024 4.7 with Linux's rules for root, sticky directories and set-id
-//! bits.
+//! Permission checks: the rules of POSIX.1-2024 4.7 with Linux's rules for root, sticky directories and set-id bits.
 
 use crate::tables::{DirectoryRow, PartitionRow};
 use varve_types::{Attributes, Credentials, Errno, FileKind, Mode};
@@ -8,7 +7,7 @@ pub(super) const READ: u16 = 4;
 pub(super) const WRITE: u16 = 2;
 pub(super) const EXECUTE: u16 = 1;
 
-/// What permission rules look at in a file.
+/// The attributes of a file that permission checks use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guard {
     pub(super) kind: FileKind,
@@ -36,8 +35,9 @@ impl From<&PartitionRow> for Guard {
 }
 
 impl Guard {
-    /// Whether `caller` has all of `wanted` ([`READ`], [`WRITE`], [`EXECUTE`]). The first class that the caller is in
-    /// decides, even where a later one would grant more. Root lacks only execution of a file that nobody may execute.
+    /// Whether `caller` has all of `wanted` ([`READ`], [`WRITE`], [`EXECUTE`]). The first class that includes the
+    /// caller decides, even if a later class would grant more. Root has every permission, except execution of a file
+    /// that nobody may execute.
     pub(super) fn allows(&self, caller: &Credentials, wanted: u16) -> bool {
         let bits = self.mode.bits();
         if caller.is_root() {
@@ -63,8 +63,8 @@ impl Guard {
         caller.is_root() || caller.uid == self.uid
     }
 
-    /// The mode after a write, truncate or change of owner: without set-user-id, and without set-group-id where the
-    /// group may execute or the caller is not of the group (else the bit marks something that others set; Linux's
+    /// The mode after a write, truncate or change of owner: without set-user-id, and without set-group-id if the group
+    /// may execute or the caller is not in the group (otherwise the bit has another meaning and stays; Linux's
     /// `setattr_should_drop_sgid`).
     pub(super) fn mode_without_set_id(&self, caller: &Credentials) -> Mode {
         let mut mode = self.mode.without(Mode::SET_UID);
@@ -80,23 +80,24 @@ impl Guard {
     }
 }
 
-/// The partition row of a name's parent: where it is absent, so is the directory.
+/// The partition row of a name's parent. If it is absent, the directory does not exist.
 pub(super) fn parent(partition: Option<&PartitionRow>) -> Result<&PartitionRow, Errno> {
     partition.ok_or(Errno::ENOENT)
 }
 
-/// A name in `parent` is looked up by `caller`.
+/// Checks that `caller` may look up names in `parent`.
 pub(super) fn check_search(parent: &PartitionRow, caller: &Credentials) -> Result<(), Errno> {
     Guard::from(parent).check(caller, EXECUTE)
 }
 
-/// A name is made in `parent` by `caller`.
+/// Checks that `caller` may create names in `parent`.
 pub(super) fn check_make(parent: &PartitionRow, caller: &Credentials) -> Result<(), Errno> {
     Guard::from(parent).check(caller, WRITE | EXECUTE)
 }
 
-/// A name of what `owner_uid` owns is taken away from `parent` by `caller`. In a sticky directory only the owner of the
-/// file, of the directory, and root may; `None` where the directory is not sticky and nobody looked.
+/// Checks that `caller` may remove a name from `parent` whose target belongs to `owner_uid`. In a sticky directory only
+/// the owner of the file, the owner of the directory and root may. `owner_uid` is `None` if the directory is not sticky
+/// and the owner was not read.
 pub(super) fn check_take(parent: &PartitionRow, owner_uid: Option<u32>, caller: &Credentials) -> Result<(), Errno> {
     Guard::from(parent).check(caller, WRITE | EXECUTE)?;
     let free =
@@ -104,8 +105,8 @@ pub(super) fn check_take(parent: &PartitionRow, owner_uid: Option<u32>, caller: 
     if free { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Group and mode of a file made in `parent`: a set-group-id directory passes its group on, and to directories the bit
-/// too. A file that its maker could not give set-group-id with that group does not get it from here (Linux's
+/// Group and mode of a file created in `parent`. A set-group-id directory passes on its group, and to directories also
+/// the bit. A file does not get set-group-id with that group if its creator could not set it (Linux's
 /// `mode_strip_sgid`).
 pub(super) fn inherit(parent: &PartitionRow, kind: FileKind, mode: Mode, caller: &Credentials) -> (u32, Mode) {
     if !parent.mode.has(Mode::SET_GID) {

@@ -1,4 +1,4 @@
-//! Makes anything but a directory.
+//! Creates a file of any kind except a directory.
 
 use super::names::NameSlot;
 use super::reader::RowReader;
@@ -7,7 +7,7 @@ use crate::tables::{Content, EntryBody, NodeRow};
 use bytes::Bytes;
 use varve_types::{Attributes, Errno, FileKind, InodeId, LayoutGeneration, Mode, Name};
 
-/// Bytes of a symlink's target: Linux's PATH_MAX without the closing NUL.
+/// Bytes of a symlink's target: Linux's PATH_MAX without the final NUL.
 pub const TARGET_BYTES_MAX: usize = 4095;
 
 /// Mode of every symlink, whose permission bits mean nothing.
@@ -36,8 +36,8 @@ impl NewNode {
     }
 }
 
-/// Makes `name` in `parent`, a file with the context's fresh inode id. `mode` is what is left after the caller's umask.
-/// EEXIST where the name is taken, EPERM where a device is made by other than root.
+/// Creates the file `name` in `parent` with the context's new inode id. `mode` has the caller's umask applied. EEXIST
+/// if the name exists, EPERM if a user other than root creates a device.
 #[derive(Clone, Debug)]
 pub struct Create {
     pub parent: InodeId,

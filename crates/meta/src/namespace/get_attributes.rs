@@ -1,4 +1,4 @@
-//! What stat shows.
+//! The attributes that stat(2) returns.
 
 use super::locate::LocatedRow;
 use super::reader::RowReader;
@@ -6,7 +6,7 @@ use super::{At, Context, Decision, Node, NodeContent, Refusal, Rule};
 use crate::tables::{DirectoryRow, PartitionRow};
 use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, PartitionIndex, PartitionMap, Timestamp};
 
-/// Attributes of a file or directory; nobody needs a permission on the file itself.
+/// Returns the attributes of a file or directory. It requires no permission on the file itself.
 #[derive(Clone, Debug)]
 pub struct GetAttributes {
     pub at: At,
@@ -29,7 +29,7 @@ impl Rule for GetAttributes {
     }
 }
 
-/// What `at` leads to and, of a directory, partition 0, which is at its home too.
+/// Finds the row at `at` and, for a directory, its partition 0, which is in the same home shard.
 pub(super) fn look_with_home<'a>(
     at: &'a At,
     reader: &RowReader<'a>,
@@ -42,20 +42,21 @@ pub(super) fn look_with_home<'a>(
     Some((found, home))
 }
 
-/// What a directory's home knows of it.
+/// Returns a directory's row and the state of its home shard.
 #[derive(Clone, Debug)]
 pub struct GetDirectory {
     pub directory: InodeId,
 }
 
-/// A directory as its home knows it: with what is counted in partition 0 alone, until those of the others are added.
+/// A directory as its home shard knows it: the counts are those of partition 0, until those of the other partitions are
+/// added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryNode {
     pub inode: InodeId,
     pub row: DirectoryRow,
-    /// As far as the home knows.
+    /// As far as the home shard knows.
     pub map: PartitionMap,
-    /// Of partition 0: says which others were cut from it.
+    /// Depth of partition 0, which determines the partitions that were split off it.
     pub depth: u8,
     pub counts: PartitionTotals,
 }
@@ -66,14 +67,14 @@ impl DirectoryNode {
     }
 }
 
-/// What partitions of a directory count together.
+/// The totals over partitions of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartitionTotals {
     pub entries: u64,
     pub subdirectories: u64,
-    /// Latest change of a name since an mtime was set.
+    /// Time of the latest change of a name since an mtime was set.
     pub changed: Option<Timestamp>,
-    /// Some partition cannot be read, and is not counted.
+    /// A partition cannot be read and is not included.
     pub unread: bool,
 }
 
@@ -118,16 +119,18 @@ impl Rule for GetDirectory {
     }
 }
 
-/// A directory as far as its row and one partition tell.
+/// A directory's node from its row and one partition.
 pub(super) fn directory_node(inode: InodeId, row: &DirectoryRow, partition: Option<&PartitionRow>) -> Node {
     shown(inode, row, &PartitionTotals::of(partition))
 }
 
-/// A directory as stat shows it. Its size is the number of its entries, as directories here have no bytes. Its mtime is that
-/// of the latest change of a name or, if there was none since, the one that was set; its ctime is at least the former.
+/// A directory's attributes as stat(2) shows them. The size is the number of entries, because directories here have no
+/// bytes. The mtime is the time of the latest change of a name or, if no name has changed since an mtime was set, that
+/// mtime. The ctime is at least the time of the latest change of a name.
 ///
-/// Where a partition cannot be read, these are of the others, so that paths lead through the directory to what is sound;
-/// and the number of links is 1, which says, as on file systems that do not count them, that subdirectories are not counted.
+/// If a partition cannot be read, the values are those of the other partitions, so that paths through the directory to
+/// undamaged files still work. The link count is then 1, which means, as on file systems that do not count
+/// subdirectories, that the number is unknown.
 fn shown(inode: InodeId, row: &DirectoryRow, counts: &PartitionTotals) -> Node {
     let subdirectories = u32::try_from(counts.subdirectories.saturating_add(2)).unwrap_or(u32::MAX);
     let attributes = Attributes {

@@ -1,4 +1,4 @@
-//! Gives a file a further name.
+//! Gives a file another name.
 
 use super::locate::LocatedRow;
 use super::names::NameSlot;
@@ -7,11 +7,11 @@ use super::{At, Context, Decision, Entry, Refusal, Rule, commit};
 use crate::tables::EntryBody;
 use varve_types::{Errno, InodeId, Name};
 
-/// Names a file can have, so that its count fits every `nlink_t`.
+/// Maximum names of a file, so that the link count fits every `nlink_t`.
 pub const LINKS_MAX: u32 = i32::MAX as u32;
 
-/// Makes `name` in `parent` mean the file at `source`, which gets an inode row if it has none. EEXIST where the name is
-/// taken, EPERM for directories, EMLINK beyond [`LINKS_MAX`], ENOENT for a file that lost its last name.
+/// Makes `name` in `parent` refer to the file at `source`, which gets an inode row if it has none. EEXIST if the name
+/// exists, EPERM for directories, EMLINK beyond [`LINKS_MAX`], ENOENT for a file that lost its last name.
 #[derive(Clone, Debug)]
 pub struct Link {
     pub source: At,

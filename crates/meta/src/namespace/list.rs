@@ -1,4 +1,4 @@
-//! Who may list a directory.
+//! Checks the permission to list a directory.
 
 use super::access::{self, Guard, READ};
 use super::reader::RowReader;
@@ -6,7 +6,7 @@ use super::{Context, Decision, Refusal, Rule};
 use crate::tables::PartitionRow;
 use varve_types::{InodeId, NameHash};
 
-/// Whether the caller may read the names of `directory` from the hash `from` on: EACCES if not.
+/// Checks that the caller may read the names of `directory` from the hash `from` on. EACCES if not.
 #[derive(Clone, Debug)]
 pub struct List {
     pub directory: InodeId,

@@ -1,4 +1,4 @@
-//! Where a file's row is, and how it is written back or moved from its entry to an inode row.
+//! Locates a file's row, writes it back, and moves it from its entry to an inode row.
 
 use super::access::Guard;
 use super::reader::RowReader;
@@ -6,16 +6,16 @@ use super::{At, Change, Node, Refusal};
 use crate::tables::{DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
 use varve_types::{Credentials, InodeId, Name, Timestamp};
 
-/// A file's row and its place.
+/// A file's row and its location.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Located<'a> {
     pub(super) inode: InodeId,
     pub(super) row: &'a NodeRow,
-    /// Parent and name of the entry that holds the row; `None`: it is an inode row.
+    /// Parent and name of the entry that holds the row; `None` for an inode row.
     entry: Option<(InodeId, &'a Name)>,
 }
 
-/// What [`At`] leads to.
+/// The row that [`At`] leads to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LocatedRow<'a> {
     File(Located<'a>),
@@ -46,7 +46,7 @@ impl<'a> LocatedRow<'a> {
         }
     }
 
-    /// [`LocatedRow::look`], and the inode row where the entry does not hold the row: it may have held it a moment ago.
+    /// [`LocatedRow::look`], and then the inode row if the entry no longer holds the row.
     pub(super) fn follow(at: &'a At, reader: &RowReader<'a>) -> Option<LocatedRow<'a>> {
         match (LocatedRow::look(at, reader)?, at) {
             (LocatedRow::Nothing, At::Entry { inode, .. }) => Some(match reader.inode(*inode)? {
@@ -57,7 +57,7 @@ impl<'a> LocatedRow<'a> {
         }
     }
 
-    /// The file, or `otherwise` where there is a directory.
+    /// The file, or the error `otherwise` for a directory.
     pub(super) fn file(self, otherwise: varve_types::Errno) -> Result<Located<'a>, Refusal> {
         match self {
             LocatedRow::File(file) => Ok(file),
@@ -80,7 +80,7 @@ impl Located<'_> {
         Guard::from(&self.row.attributes)
     }
 
-    /// Writes `row` where the file's row is.
+    /// Writes `row` to the location of the file's row.
     pub(super) fn put(&self, row: NodeRow) -> Change {
         match self.entry {
             Some((parent, name)) => put_entry(parent, name, self.inode, EntryBody::Node(row)),
@@ -88,7 +88,7 @@ impl Located<'_> {
         }
     }
 
-    /// Writes `row` into an inode row, to which the file's entry refers from here on.
+    /// Writes `row` to an inode row and makes the file's entry refer to it.
     pub(super) fn put_externalised(&self, row: NodeRow) -> Vec<Change> {
         let kind = row.attributes.kind;
         let mut changes = vec![put_inode(self.inode, row)];
@@ -98,7 +98,7 @@ impl Located<'_> {
         changes
     }
 
-    /// The row after `caller` changed the file's content at `now`.
+    /// The row after `caller` has changed the file's content at `now`.
     pub(super) fn written(&self, caller: &Credentials, now: Timestamp) -> NodeRow {
         let mut row = self.row.clone();
         row.attributes.mode = self.guard().mode_after_write(caller);

@@ -1,4 +1,4 @@
-//! What a name means.
+//! Looks up a name.
 
 use super::names::NameSlot;
 use super::reader::RowReader;
@@ -6,7 +6,7 @@ use super::{Context, Decision, Entry, Node, Refusal, Rule};
 use crate::tables::{EntryBody, EntryRow};
 use varve_types::{Errno, FileKind, InodeId, Name};
 
-/// Looks `name` up in `parent`, which the caller must be allowed to search. ENOENT where it means nothing.
+/// Looks up `name` in `parent`, for which the caller needs search permission. ENOENT if there is no such name.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     pub parent: InodeId,

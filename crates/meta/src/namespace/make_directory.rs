@@ -1,4 +1,4 @@
-//! Makes a directory.
+//! Creates a directory.
 
 use super::get_attributes::directory_node;
 use super::names::NameSlot;
@@ -7,9 +7,9 @@ use super::{Change, Context, Decision, Node, Refusal, Rule, access, commit};
 use crate::tables::{DirectoryRow, EntryBody, Key, PartitionRow, PartitionState, Row};
 use varve_types::{Attributes, FileKind, InodeId, Mode, Name, PartitionIndex, PartitionMap, ShardCount};
 
-/// Makes the directory `name` in `parent`: its home is the shard of the context's fresh inode id. `mode` is what is left
-/// after the caller's umask; of its upper bits only sticky counts, and set-group-id comes from the parent. EEXIST where
-/// the name is taken.
+/// Creates the directory `name` in `parent`. Its home is the shard of the context's new inode id. `mode` has the
+/// caller's umask applied; of its upper bits only sticky counts, and set-group-id comes from the parent. EEXIST if the
+/// name exists.
 #[derive(Clone, Debug)]
 pub struct MakeDirectory {
     pub parent: InodeId,
@@ -55,7 +55,8 @@ impl Rule for MakeDirectory {
     }
 }
 
-/// The directory row and the first partition's of an empty directory in `parent` that was `made` so.
+/// The directory row and the row of the first partition of an empty directory in `parent` that was created with the
+/// attributes `made`.
 pub(super) fn first_rows(parent: InodeId, made: &Attributes, shards: ShardCount) -> (DirectoryRow, PartitionRow) {
     let map = PartitionMap::whole(shards);
     let &Attributes { mode, uid, gid, atime, mtime, ctime, btime, .. } = made;

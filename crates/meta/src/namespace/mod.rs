@@ -1,8 +1,9 @@
-//! The rules of POSIX, as pure functions: one file a verb.
+//! The rules of POSIX as pure functions: one file per verb.
 //!
-//! No async, no clock, no randomness, no I/O. A verb is asked to decide ([`Verb::decide`]) and either does or says which
-//! keys it must see first ([`MissingKeys`]); it is asked again as rows arrive, until nothing is missing. The driver in
-//! `shards` fetches and commits; it never interprets a rule. The rows may lie in several shards: a verb does not know.
+//! This module has no async code, clock, randomness or I/O. The driver calls [`Verb::decide`], and the verb either
+//! decides or returns the keys that it must see first ([`MissingKeys`]). The driver in `shards` fetches the rows and
+//! calls again until no key is missing, and then commits; it never interprets a rule. The rows may be in several
+//! shards, which the verb does not know.
 
 mod access;
 mod create;
@@ -56,49 +57,51 @@ use varve_types::{
     Timestamp,
 };
 
-/// What a verb may look at: the rows that have been fetched so far.
+/// A verb's view of the rows that have been fetched so far.
 ///
-/// The driver vouches for routing: a partition row it shows is live, its range holds the hashes for which
-/// [`View::partition_of`] names it, and an entry comes from the partition that holds its name. Where it learns that it
-/// was wrong (another shard answered that its partition was cut), it fetches again and asks [`Verb::decide`] again.
+/// The driver guarantees the routing: a partition row that it shows is live, the row's range contains the hashes for
+/// which [`View::partition_of`] returns it, and an entry comes from the partition that holds its name. If the driver
+/// learns that it was wrong (another shard replied that its partition was split), it fetches again and calls
+/// [`Verb::decide`] again.
 pub trait View {
     fn row(&self, key: &Key) -> KeyState<'_>;
 
-    /// The partition of `directory` that holds `hash`, as far as is known: partition 0 of a directory never heard of.
+    /// The partition of `directory` that holds `hash`, as far as known; partition 0 for an unknown directory.
     fn partition_of(&self, directory: InodeId, hash: NameHash) -> PartitionIndex;
 }
 
-/// One key as a [`View`] knows it.
+/// The state of one key in a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState<'a> {
-    /// Not fetched: the verb may ask for it, but not decide without it.
+    /// Not fetched: the verb may request it, but must not decide without it.
     Unknown,
     Absent,
     Present(&'a Row),
 }
 
-/// Everything besides rows that a decision may depend on.
+/// The inputs of a decision besides rows.
 #[derive(Clone)]
 pub struct Context<'a> {
     pub caller: &'a Credentials,
-    /// The server's wall clock when the request was taken up.
+    /// The server's wall clock when it began the request.
     pub now: Timestamp,
-    /// A fresh id of the coordinating shard (or of the home chosen for a directory), used if the verb makes a file.
+    /// A new inode id of the coordinating shard (or of the home shard chosen for a directory), used if the verb creates
+    /// a file.
     pub fresh: InodeId,
     pub shards: ShardCount,
     pub inline_limit: u32,
-    /// Whether a session has this file registered as open. Asked only of inodes of rows that were seen.
+    /// Whether a session has this file registered as open. Called only for inodes of rows that the verb has seen.
     pub is_open: &'a dyn Fn(InodeId) -> bool,
-    /// Whether one has it open, or may have since an earlier server and has not come here yet.
+    /// Whether a session has the file open, or may have it open since a previous server and has not reconnected yet.
     pub may_be_open: &'a dyn Fn(InodeId) -> bool,
 }
 
 /// How a verb finds a file's row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
-    /// In the entry `name` of `parent`, if that still means `inode` and holds its attributes.
+    /// In the entry `name` of `parent`, if the entry still refers to `inode` and holds its attributes.
     Entry { parent: InodeId, name: Name, inode: InodeId },
-    /// In its inode row or, for a directory, its directory row.
+    /// In its inode row or, for a directory, in its directory row.
     Inode(InodeId),
 }
 
@@ -110,40 +113,43 @@ impl At {
     }
 }
 
-/// What must happen beside the tables once the change is committed and before the reply; done again after a crash by
-/// whoever finds the rows that ask for it. The effects of one inode are done one at a time, in the order of the
-/// decisions: else a cut could fall on what a later writer wrote.
+/// An action outside the tables, done after the change is committed and before the reply. After a crash, a request that
+/// finds the rows which require the effect does it again. The effects of one inode are done one at a time and in the
+/// order of the decisions; otherwise a truncate could destroy data of a later writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// No name is left and no session has it open: remove the backing file. Its rows are gone already.
+    /// The file has no name and no session has it open: remove the backing file. Its rows are already gone.
     Reap(InodeId),
-    /// Give the backing file this owner and group / mode (root's volumes).
+    /// Give the backing file this owner, group and mode (volumes of root).
     Own { inode: InodeId, uid: u32, gid: u32, mode: varve_types::Mode },
-    /// Cut or extend the backing file as the row says when its turn has come ([`FindTruncate`]); if that asks for nothing any
-    /// more, who found it has done it, and what was written since stays. Then run [`FinishTruncate`] on the row, which was at
-    /// `at` when this was decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it
-    /// does it again. If it cannot be done, or is not, run [`AbandonTruncate`]. `decided`: by this change, and not found.
+    /// Truncate or extend the backing file to the size that the row has when the effect is done ([`FindTruncate`]). If
+    /// the row no longer requires a truncate, another request that found it has done it, and data written since stays.
+    /// Then run [`FinishTruncate`] on the row, which was at `at` when the effect was decided. If the row is no longer
+    /// there, reply Busy: the row still says `Truncating`, and the next request that finds it repeats the truncate. If
+    /// the truncate fails or is not done, run [`AbandonTruncate`]. `decided`: `Some` if this change decided the
+    /// truncate, `None` if it found one pending.
     Truncate { at: At, decided: Option<PendingTruncate> },
-    /// The change, by which the size of this inode becomes stale, is on disk before the answer leaves and with it the
-    /// leave to write the backing file.
+    /// The change that makes the size of this inode stale must be on disk before the reply, which permits the client to
+    /// write the backing file.
     SizeStale(InodeId),
-    /// Give the backing file this mtime: a writer has it open, so the backing file's counts and not the row's.
+    /// Give the backing file this mtime: while a writer has it open, the backing file's mtime counts and not the row's.
     Touch { inode: InodeId, mtime: Timestamp },
 }
 
-/// Why a verb is not done.
+/// Why a verb is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The file system's answer.
+    /// The error of the file system call.
     Errno(Errno),
-    /// The row is not where [`At`] says: by entry, the name means something else now or its attributes are in an inode
-    /// row; by inode, the file is gone or has no inode row.
+    /// The row is not where [`At`] points. By entry: the name refers to another file, or the attributes are in an inode
+    /// row. By inode: the file is gone or has no inode row.
     NotHere,
-    /// The content has moved since the caller looked: this is its generation now.
+    /// The content has changed since the caller read it; this is its current generation.
     Stale(LayoutGeneration),
-    /// The content would outgrow the row: the caller has to promote the file, then ask again.
+    /// The content would exceed the inline limit: the caller must promote the file and retry.
     MustPromote,
-    /// A name means this inode, whose row is not there: the rows are those of two moments, or the volume is damaged.
+    /// A name refers to this inode, whose row is missing: the rows are from two different times, or the volume is
+    /// damaged.
     Torn(InodeId),
 }
 
@@ -153,13 +159,13 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// What a verb decided.
+/// The decision of a verb.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision<O> {
     Refuse(Refusal),
     /// Nothing changes.
     Answer(O),
-    /// `changes` may be empty, where only effects are to be done again.
+    /// `changes` may be empty if the commit only repeats effects.
     Commit {
         changes: Vec<Change>,
         effects: Vec<Effect>,
@@ -167,7 +173,7 @@ pub enum Decision<O> {
     },
 }
 
-/// A file or directory as a verb answers it.
+/// A file or directory as a verb returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub inode: InodeId,
@@ -180,7 +186,7 @@ pub struct Node {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeContent {
-    /// In the row; the bytes come with [`Open`] alone.
+    /// In the row. Only [`Open`] returns the bytes.
     Inline(Option<Bytes>),
     /// In the backing file.
     Backing(SizeState),
@@ -188,12 +194,12 @@ pub enum NodeContent {
     None,
 }
 
-/// What the row says of its backing file's size.
+/// Whether the row's size of a backing file is authoritative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeState {
-    /// The row's size and mtime are right.
+    /// The row's size and mtime are correct.
     Authoritative,
-    /// The backing file's are, and it has so many bytes.
+    /// The backing file's size and mtime count, and the file has at least this many bytes.
     Stale { at_least: u64 },
 }
 
@@ -201,7 +207,7 @@ impl From<BackingSize> for SizeState {
     fn from(size: BackingSize) -> SizeState {
         match size {
             BackingSize::Stale { at_least } => SizeState::Stale { at_least },
-            // A truncate that is under way governs, and the row has its size.
+            // A pending truncate overrides the file's size, and the row has the truncate's size.
             BackingSize::Authoritative | BackingSize::Truncating(_) => SizeState::Authoritative,
         }
     }
@@ -219,7 +225,7 @@ impl Node {
     }
 }
 
-/// What a name means.
+/// The target of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A file whose attributes are in its entry.
@@ -228,7 +234,7 @@ pub enum Entry {
     Elsewhere { inode: InodeId, kind: FileKind },
 }
 
-/// Keys that must be fetched before a verb can decide: at least one, each once, none that was shown.
+/// Keys that must be fetched before a verb can decide: at least one, each once, none of them already shown.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MissingKeys(pub Vec<Key>);
 
@@ -236,22 +242,22 @@ pub struct MissingKeys(pub Vec<Key>);
 pub trait Verb {
     type Outcome;
 
-    /// It asks for the rows of a directory to remove them.
+    /// Whether the verb reads the rows of a directory in order to remove them.
     const REMOVES_DIRECTORY: bool = false;
 
-    /// Decides on what is seen, or says what it must see besides.
+    /// Decides on the visible rows, or returns the keys that are missing.
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Self::Outcome>, MissingKeys>;
 }
 
-/// How verbs are written in this room: what a verb looks at, and then what it makes of it.
+/// How this module implements a verb: first the rows that it reads, then the rule that decides on them.
 trait Rule {
     type Outcome;
     type Rows<'a>;
 
     const REMOVES_DIRECTORY: bool = false;
 
-    /// The rows to decide on; `None` while one that was asked of `reader` is unknown. Rows that do not depend on each
-    /// other are all asked for before the first is looked at, so that they are fetched in one round.
+    /// The rows to decide on; `None` while a requested row is unknown. Rows that do not depend on each other are all
+    /// requested before the first one is examined, so that one round fetches them all.
     fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>>;
 
     fn rule(&self, rows: Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Self::Outcome>, Refusal>;

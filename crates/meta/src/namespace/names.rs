@@ -1,4 +1,4 @@
-//! What several verbs do to names: look one up with what it means, count it, and take it away.
+//! Operations on names that several verbs use: look up a name with its target, count it, and remove it.
 
 use super::access;
 use super::locate::put_inode;
@@ -27,14 +27,14 @@ impl<'a> NameSlot<'a> {
         access::parent(self.partition)
     }
 
-    /// The entry, for a caller who may search the parent.
+    /// The entry, if the caller may search the parent.
     pub(super) fn search(&self, caller: &Credentials) -> Result<Option<&'a EntryRow>, Errno> {
         access::check_search(self.parent()?, caller)?;
         Ok(self.entry)
     }
 
-    /// The parent, for a caller who may make this name, which must be free. A name that is taken is told even to who
-    /// may not write (Linux's order: `mkdir -p` on another's directory gets EEXIST).
+    /// The parent, if the caller may create this name and the name is free. EEXIST comes before the check of write
+    /// permission (Linux's order: `mkdir -p` on another user's directory gets EEXIST).
     pub(super) fn vacant(&self, caller: &Credentials) -> Result<&'a PartitionRow, Errno> {
         if self.search(caller)?.is_some() {
             return Err(Errno::EEXIST);
@@ -44,12 +44,12 @@ impl<'a> NameSlot<'a> {
         Ok(parent)
     }
 
-    /// Whether the parent is sticky, so that the owner of what the name means decides who may take it away.
+    /// Whether the parent is sticky, so that removing the name depends on the owner of its target.
     pub(super) fn is_sticky(&self) -> bool {
         self.partition.is_some_and(|partition| partition.mode.has(Mode::STICKY))
     }
 
-    /// Counts `entries` more names, of which `subdirectories` more are directories' names.
+    /// Adds `entries` to the parent's count of names, and `subdirectories` to its count of directories.
     pub(super) fn tally(&self, entries: i64, subdirectories: i64, at: Timestamp) -> Change {
         Change::Tally { directory: self.directory, name: self.name.clone(), entries, subdirectories, at }
     }
@@ -63,10 +63,10 @@ impl<'a> NameSlot<'a> {
     }
 }
 
-/// What a name means, with all rows that go when the name is its last.
+/// The target of a name, with all rows that are deleted if the name is its last.
 #[derive(Clone, Debug)]
 pub(super) enum NameTarget<'a> {
-    /// `by_inode`: `row` is its inode row.
+    /// `by_inode`: `row` is the file's inode row.
     File {
         inode: InodeId,
         row: &'a NodeRow,
@@ -111,17 +111,17 @@ impl<'a> NameTarget<'a> {
     }
 }
 
-/// What taking a name away brings about.
+/// The consequences of removing a name.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
     pub(super) changes: Vec<Change>,
     pub(super) effects: Vec<Effect>,
-    /// The inode of which this was the last name.
+    /// The inode, if this was its last name.
     pub(super) last_name_of: Option<InodeId>,
 }
 
-/// A name of the file `inode` goes; its entry is the caller's to delete or replace. The last name of an open file leaves
-/// an inode row without names and an orphan row, which the reaper finds when the last session has closed it.
+/// Removes a name of the file `inode`; the caller deletes or replaces the entry. The last name of an open file leaves
+/// an inode row without names and an orphan row. The reaper removes both after the last session has closed the file.
 pub(super) fn remove_file(inode: InodeId, row: &NodeRow, by_inode: bool, context: &Context<'_>) -> Removal {
     let mut rest = row.clone();
     rest.attributes.nlink = rest.attributes.nlink.saturating_sub(1);
@@ -146,7 +146,7 @@ pub(super) fn remove_file(inode: InodeId, row: &NodeRow, by_inode: bool, context
     Removal { changes, effects, last_name_of }
 }
 
-/// The directory `inode` goes, which must be empty.
+/// Removes the directory `inode`, which must be empty.
 pub(super) fn remove_directory(
     inode: InodeId,
     row: &DirectoryRow,

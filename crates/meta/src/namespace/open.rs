@@ -27,18 +27,19 @@ impl OpenMode {
     }
 }
 
-/// What the caller was granted of a file before, so that its permissions are not asked again: they may have changed since, or
-/// been other than the mode says, as of who made the file.
+/// Access to the file that the caller was granted before and that is not checked again. The permissions may have
+/// changed since. The creator of a file may also have more access than the file's mode allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granted {
     Nothing,
-    /// By a server that is gone. Of its owner that is believed, who may set the permissions.
+    /// A previous server granted it. That claim is accepted only from the file's owner, who could set the permissions
+    /// anyway.
     ToOwner,
     All,
 }
 
-/// Checks that the caller may open the file so, cuts it to nothing if told (which takes the right to write, whatever the
-/// mode), and answers its attributes and inline bytes. The driver registers the file as open.
+/// Checks that the caller may open the file in this mode, truncates it if requested (which requires write permission
+/// whatever the mode), and returns its attributes and inline bytes. The driver registers the file as open.
 #[derive(Clone, Debug)]
 pub struct Open {
     pub at: At,
@@ -74,7 +75,7 @@ impl Rule for Open {
                 if !granted {
                     file.guard().check(context.caller, wanted)?;
                 }
-                // open(2): O_TRUNC means nothing to what is no regular file.
+                // open(2): O_TRUNC has no effect on a file that is not regular.
                 let truncate = self.truncate && file.row.attributes.kind == FileKind::Regular;
                 Ok(if truncate { self.cut(&file, context) } else { self.answer(&file) })
             }
@@ -86,7 +87,7 @@ impl Open {
     fn answer(&self, file: &Located<'_>) -> Decision<Node> {
         let node = with_bytes(file.node(), file.row);
         match file.row.content {
-            // A truncate that was cut short by a crash is finished before anybody reads or writes.
+            // A truncate that a crash interrupted is finished before anybody reads or writes the file.
             Content::Backing(BackingSize::Truncating(_)) => Decision::Commit {
                 changes: Vec::new(),
                 effects: vec![Effect::Truncate { at: self.at.clone(), decided: None }],

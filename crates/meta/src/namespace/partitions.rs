@@ -1,23 +1,23 @@
-//! All partitions of a directory, found from the partition rows themselves: maps are hints.
+//! Finds all partitions of a directory from the partition rows themselves, because maps are only hints.
 
 use super::Change;
 use super::reader::RowReader;
 use crate::tables::{DirectoryRow, Key, PartitionRow};
 use varve_types::{InodeId, PartitionIndex};
 
-/// The partition rows of a directory, each with its index. Empty where partition 0 is absent: then there is no such
-/// directory.
+/// The partition rows of a directory, each with its index. Empty if partition 0 is absent: then the directory does not
+/// exist.
 pub(super) type PartitionRows<'a> = Vec<(PartitionIndex, &'a PartitionRow)>;
 
-/// The partitions that were cut off partition `index`, which has `depth`. One that was cut off itself at depth `b` has been
-/// cut at depths `b` to `depth - 1`, and what was cut off is `index | 1 << depth`.
+/// The partitions that were split off partition `index`, whose depth is `depth`. A partition that was itself split off
+/// at depth `b - 1` was split at the depths `b` to `depth - 1`; each split created the partition `index | 1 << depth`.
 pub fn cut_off(index: PartitionIndex, depth: u8) -> impl Iterator<Item = PartitionIndex> {
     let born_at = if index == PartitionIndex::FIRST { 0 } else { index.depth_of_cut() + 1 };
     (born_at..depth).map(move |depth| index.upper_half(depth))
 }
 
-/// Every partition of `directory`: from partition 0 all are reached by what was cut off them. `row`'s map only helps to ask
-/// for many at once.
+/// All partitions of `directory`. They are found from partition 0 by following the splits. The map in `row` only allows
+/// requesting many at once.
 pub(super) fn look<'a>(
     directory: InodeId,
     row: Option<&'a DirectoryRow>,
@@ -46,9 +46,9 @@ pub(super) fn is_empty(partitions: &PartitionRows<'_>) -> bool {
     partitions.iter().all(|(_, partition)| partition.entries == 0)
 }
 
-/// Takes away all rows of a directory but its entry.
+/// Deletes all rows of a directory except its entry.
 pub(super) fn delete(directory: InodeId, row: &DirectoryRow, partitions: &PartitionRows<'_>) -> Vec<Change> {
-    // With room for the two of its name.
+    // Capacity includes the two changes of the directory's name.
     let mut changes = Vec::with_capacity(3 + partitions.len() + row.xattrs.len());
     changes.push(Change::Delete(Key::Directory(directory)));
     changes.extend(partitions.iter().map(|(index, _)| Change::Delete(Key::Partition(directory, *index))));

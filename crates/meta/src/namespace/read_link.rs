@@ -1,4 +1,4 @@
-//! Where a symlink points.
+//! Reads a symlink.
 
 use super::locate::LocatedRow;
 use super::reader::RowReader;
@@ -7,7 +7,7 @@ use crate::tables::Content;
 use bytes::Bytes;
 use varve_types::Errno;
 
-/// The target of a symlink; EINVAL for anything else.
+/// Returns the target of a symlink; EINVAL for any other file.
 #[derive(Clone, Debug)]
 pub struct ReadLink {
     pub at: At,

@@ -1,4 +1,4 @@
-//! Typed looks at a [`View`], which remember what was not there to see.
+//! Typed reads of a [`View`] that collect the missing keys.
 
 use super::{KeyState, MissingKeys, View};
 use crate::tables::{DirectoryRow, EntryRow, Key, NodeRow, PartitionRow, Row};
@@ -6,8 +6,8 @@ use bytes::Bytes;
 use std::cell::RefCell;
 use varve_types::{InodeId, Name, NameHash, PartitionIndex};
 
-/// Looks at rows for one verb. Each look answers `None` while the row is unknown, and the key is then among
-/// [`RowReader::into_missing`]; `Some(None)` where there is no such row.
+/// Reads rows for one verb. A read returns `None` while the row is unknown, and [`RowReader::into_missing`] then
+/// includes the key. It returns `Some(None)` if the row does not exist.
 pub(super) struct RowReader<'a> {
     seen: &'a dyn View,
     missing: RefCell<Vec<Key>>,

@@ -1,14 +1,14 @@
-//! Takes an empty directory away.
+//! Removes an empty directory.
 
 use super::names::{self, NameSlot, NameTarget};
 use super::reader::RowReader;
 use super::{Context, Decision, Refusal, RemovedName, Rule, access, commit};
 use varve_types::{Errno, InodeId, Name};
 
-/// Removes the directory `name` (else ENOTDIR), which must be empty (ENOTEMPTY), from `parent`.
+/// Removes the directory `name` from `parent`. ENOTDIR if it is not a directory, ENOTEMPTY if it is not empty.
 ///
-/// All partition rows of the directory are read and deleted with it. A create in it counts itself in one of them, so
-/// that it and the removal cannot both be decided on the same rows.
+/// The verb reads and deletes all partition rows of the directory. A create in the directory counts its name in one of
+/// them, so a create and the removal cannot both be decided on the same rows.
 #[derive(Clone, Debug)]
 pub struct RemoveDirectory {
     pub parent: InodeId,

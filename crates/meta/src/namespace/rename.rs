@@ -1,7 +1,7 @@
 //! Moves a name, replaces one by another, or exchanges two: rename(2) and renameat2(2), in Linux's order of errors.
 //!
-//! A file in its entry gets a new ctime. A file with an inode row and a directory that stays in its parent keep theirs
-//! (POSIX leaves it open), so that such a rename touches the two names alone.
+//! A file whose row is in its entry gets a new ctime. A file with an inode row, and a directory that stays in its
+//! parent, keep their ctime (POSIX leaves that open), so that such a rename changes only the two names.
 
 use super::access::{self, Guard};
 use super::locate::put_inode;
@@ -11,8 +11,8 @@ use super::{Change, Context, Decision, Refusal, RemovedName, Rule};
 use crate::tables::{DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
 use varve_types::{Errno, InodeId, Name};
 
-/// Levels of directories that a check for cycles climbs before it takes the volume for damaged (ELOOP). Paths that a
-/// caller can name at once have at most 2,048.
+/// Levels of directories that the check for cycles climbs before it assumes that the volume is damaged (ELOOP). A path
+/// that a caller can pass in one call has at most 2,048.
 const DEPTH_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Rename {
     pub flags: RenameFlags,
 }
 
-/// What is moved: its entry, and further rows only where a rule looks at them.
+/// The entry that is moved, and its further rows if a rule needs them.
 #[derive(Clone, Debug)]
 pub(super) struct MovedEntry<'a> {
     entry: &'a EntryRow,
@@ -39,11 +39,11 @@ pub(super) struct MovedEntry<'a> {
     directory: Option<&'a DirectoryRow>,
 }
 
-/// What is at the new name.
+/// The target at the new name.
 #[derive(Clone, Debug)]
 enum Replaced<'a> {
     Nothing,
-    /// The same file, or a name that is refused or exchanged: nothing is removed.
+    /// The new name refers to the same file, or the call is refused because the name exists: nothing is removed.
     Kept,
     Removed(NameTarget<'a>),
     Exchanged(MovedEntry<'a>),
@@ -54,14 +54,14 @@ pub(super) struct Rows<'a> {
     new: NameSlot<'a>,
     source: Option<MovedEntry<'a>>,
     replaced: Replaced<'a>,
-    /// The source is the new parent or above it.
+    /// The source is the new parent or one of its ancestors.
     into_itself: Result<bool, Errno>,
-    /// What the new name means is the old parent or above it.
+    /// The target is the old parent or one of its ancestors.
     onto_ancestor: Result<bool, Errno>,
 }
 
 impl<'a> MovedEntry<'a> {
-    /// `across`: to another parent, which a directory's row records.
+    /// `across`: the entry moves to another parent, which a directory's row records.
     fn look(slot: &NameSlot<'a>, entry: &'a EntryRow, across: bool, reader: &RowReader<'a>) -> Option<MovedEntry<'a>> {
         let mut moved = MovedEntry { entry, node: None, directory: None };
         match &entry.body {
@@ -81,7 +81,7 @@ impl<'a> MovedEntry<'a> {
         self.node.map(|row| row.attributes.uid).or(self.directory.map(|row| row.uid))
     }
 
-    /// A directory that changes its parent is itself written to: its `..` changes.
+    /// A directory that changes its parent needs write permission on itself, because its `..` changes.
     fn check_reparent(&self, context: &Context<'_>) -> Result<(), Refusal> {
         if !self.is_directory() {
             return Ok(());
@@ -90,7 +90,7 @@ impl<'a> MovedEntry<'a> {
         Ok(Guard::from(row).check(context.caller, access::WRITE)?)
     }
 
-    /// Puts it at `slot`; `across`: from another parent.
+    /// Puts the entry at `slot`; `across`: it comes from another parent.
     fn put_at(&self, slot: &NameSlot<'_>, across: bool, context: &Context<'_>) -> Vec<Change> {
         let inode = self.entry.inode;
         let mut changes = Vec::new();
@@ -99,7 +99,7 @@ impl<'a> MovedEntry<'a> {
                 let mut row = row.clone();
                 row.attributes.ctime = context.now;
                 if (context.may_be_open)(inode) {
-                    // Descriptors know the file by its old name; from here on they find it by its inode.
+                    // Open descriptors locate the file by its old name; from here on they find it by its inode.
                     let kind = row.attributes.kind;
                     changes.push(put_inode(inode, row));
                     EntryBody::Reference(kind)
@@ -220,7 +220,7 @@ impl Rule for Rename {
     }
 }
 
-/// A directory replaces directories only, and nothing else replaces a directory.
+/// Only a directory replaces a directory, and a directory replaces nothing else.
 fn check_kinds(source: &MovedEntry<'_>, target: &NameTarget<'_>) -> Result<(), Errno> {
     match (source.is_directory(), target) {
         (true, NameTarget::File { .. }) => Err(Errno::ENOTDIR),
@@ -229,7 +229,7 @@ fn check_kinds(source: &MovedEntry<'_>, target: &NameTarget<'_>) -> Result<(), E
     }
 }
 
-/// The source to the new name. `removal`: of what was there, which is of the same kind.
+/// Moves the source to the new name. `removal`: the removal of the target, which is of the same kind.
 fn move_over(
     old: &NameSlot<'_>,
     new: &NameSlot<'_>,
@@ -266,7 +266,7 @@ fn exchange(
     super::commit(changes, RemovedName::default())
 }
 
-/// Whether `upper` is `directory` or above it.
+/// Whether `upper` is `directory` or one of its ancestors.
 fn is_above(upper: InodeId, directory: InodeId, reader: &RowReader<'_>) -> Option<Result<bool, Errno>> {
     let mut at = directory;
     for _ in 0..DEPTH_MAX {
@@ -278,7 +278,7 @@ fn is_above(upper: InodeId, directory: InodeId, reader: &RowReader<'_>) -> Optio
         }
         match reader.directory(at)? {
             Some(row) => at = row.parent,
-            // Removed meanwhile: its partition is gone too, and that is what the caller is told.
+            // The directory was removed meanwhile. Its partition is gone too, and the caller gets that error.
             None => return Some(Ok(false)),
         }
     }

@@ -1,4 +1,4 @@
-//! Gives a directory back the rows that were lost with power.
+//! Recreates the rows of a directory that were lost in a power failure.
 
 use super::get_attributes::directory_node;
 use super::make_directory::first_rows;
@@ -8,12 +8,13 @@ use super::{Change, Context, Decision, Node, Refusal, Rule, commit};
 use crate::tables::{DirectoryRow, EntryBody, Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, Name, PartitionIndex};
 
-/// Makes the directory that `name` in `parent` means anew, empty and as it was made, if it has no directory row.
+/// Recreates the directory that `name` in `parent` refers to, empty and with its original attributes, if it has no
+/// directory row.
 ///
-/// A directory's rows are written before its entry, but to another log: where power was lost before either was fsynced,
-/// the entry alone may be left. All that was ever in the directory went with its rows, for its first partition was in the
-/// same log. A directory that has its row is answered as it is, so that asking is always safe; ENOENT where the name
-/// means nothing, ENOTDIR where it means no directory.
+/// A directory's rows are written before its entry, but to another log. If power fails before either log is fsynced,
+/// the entry alone may survive. Everything that was ever in the directory is lost with its rows, because its first
+/// partition was in the same log. A directory that has its row is returned unchanged, so the call is always safe.
+/// ENOENT if the name does not exist, ENOTDIR if it does not refer to a directory.
 #[derive(Clone, Debug)]
 pub struct ReviveDirectory {
     pub parent: InodeId,

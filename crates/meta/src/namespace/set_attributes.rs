@@ -11,17 +11,18 @@ use crate::tables::{BackingSize, Content, DirectoryRow, Key, NodeRow, PartitionR
 use bytes::Bytes;
 use varve_types::{Errno, FileKind, InodeId, Mode, SetAttributes, SetTime, Timestamp};
 
-/// Bytes a file can have: what `off_t` holds.
+/// Maximum bytes of a file: the maximum of `off_t`.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Changes attributes, all or none. What `set` does not name stays, but for the set-id bits, which a change of owner or
-/// of size clears, and ctime.
+/// Changes attributes, all or none. Attributes that `set` does not name stay unchanged, except for ctime and the set-id
+/// bits, which a change of owner or of size clears.
 ///
-/// A size above the inline limit is refused as [`Refusal::MustPromote`] while the content is in the row: the caller
-/// writes the content to the backing file, promotes, and asks again. So a row never promises bytes that only an effect
-/// would write.
+/// A size above the inline limit is refused with [`Refusal::MustPromote`] while the content is in the row: the caller
+/// writes the content to the backing file, promotes the file and retries. So a row never promises bytes that only an
+/// effect would write.
 ///
-/// A directory's mode and owner are copied into all its partition rows, in the same change. So is that an mtime was set.
+/// A directory's mode and owner are copied into all its partition rows in the same change. So is the fact that an mtime
+/// was set.
 #[derive(Clone, Debug)]
 pub struct ChangeAttributes {
     pub at: At,
@@ -105,14 +106,14 @@ impl ChangeAttributes {
         Ok(())
     }
 
-    /// What the backing file, if there is one, has to follow.
+    /// The effects that update the backing file, if there is one.
     fn beside(&self, file: &Located<'_>, row: &NodeRow) -> Vec<Effect> {
         let Content::Backing(_) = row.content else {
             return Vec::new();
         };
         let mut effects: Vec<Effect> = own_if_changed(file, row).into_iter().collect();
-        // Also where the row's time counts: it is the backing file's that counts from the next open for writing on, even
-        // if nothing is written then.
+        // Needed even while the row's mtime counts: the backing file's mtime counts from the next open for writing on,
+        // even if nothing is written then.
         if self.set.mtime.is_some() {
             effects.push(Effect::Touch { inode: file.inode, mtime: row.attributes.mtime });
         }
@@ -142,8 +143,8 @@ impl ChangeAttributes {
         let copy = |partition: &PartitionRow| {
             let mut copy = partition.clone();
             (copy.mode, copy.uid, copy.gid) = (row.mode, row.uid, row.gid);
-            // What changed before hides the time that was set no longer, and what changes from now on does, whatever the
-            // time. So the partition says, and not a comparison of times: clocks are set back, too.
+            // A name change before this call no longer hides the mtime that was set; a later one does, whatever its
+            // time. The partition row records that, instead of a comparison of times, because clocks can be set back.
             if self.set.mtime.is_some() {
                 copy.mtime = Timestamp::NEVER;
             }
@@ -182,11 +183,11 @@ impl Ownership {
     }
 }
 
-/// Whether the caller may change all of `set`, and to what mode and owner it leads.
+/// Checks that the caller may change all of `set`, and returns the resulting mode and owner.
 fn check(guard: Guard, set: &SetAttributes, is_open: bool, context: &Context<'_>) -> Result<Ownership, Errno> {
     let caller = context.caller;
     if set.size.is_some() {
-        // ftruncate(2) through a descriptor needs no permission any more; whose file it is could grant it anyway.
+        // ftruncate(2) through a descriptor needs no permission; the owner of the file could grant it anyway.
         let through_descriptor = is_open && guard.owned_by(caller);
         if !through_descriptor {
             guard.check(caller, WRITE)?;
@@ -201,11 +202,11 @@ fn check(guard: Guard, set: &SetAttributes, is_open: bool, context: &Context<'_>
                 && (mode == guard.mode.without(Mode::SET_UID | Mode::SET_GID)
                     || mode == guard.mode.without(Mode::SET_UID)
                     || mode == guard.mode.without(Mode::SET_GID));
-            // Kernels clear the bits by a chmod in the name of whoever writes.
+            // When a user writes a file, kernels clear the bits with a chmod in that user's name.
             if !guard.owned_by(caller) && !clears_set_id_only {
                 return Err(Errno::EPERM);
             }
-            // chmod(2): one who is not of the group cannot give a file its rights.
+            // chmod(2): a caller outside the group cannot set set-group-id.
             if caller.is_root() || caller.in_group(gid) { mode } else { mode.without(Mode::SET_GID) }
         }
         None => implied_mode(guard, set, context),
@@ -213,7 +214,7 @@ fn check(guard: Guard, set: &SetAttributes, is_open: bool, context: &Context<'_>
     Ok(Ownership { mode, uid, gid })
 }
 
-/// The mode where none is set: a new owner (set by root too, as Linux does) and a new size end set-id.
+/// The mode if `set` has none: a new owner (set by root too, as in Linux) and a new size clear the set-id bits.
 fn implied_mode(guard: Guard, set: &SetAttributes, context: &Context<'_>) -> Mode {
     let chown = set.uid.is_some() || set.gid.is_some();
     match guard.kind {
@@ -224,7 +225,7 @@ fn implied_mode(guard: Guard, set: &SetAttributes, context: &Context<'_>) -> Mod
     }
 }
 
-/// chown(2): root gives files away; an owner may pass a file to a group that they are in.
+/// chown(2): root may change any owner; an owner may change the group to one of their own groups.
 fn check_owner(guard: Guard, set: &SetAttributes, context: &Context<'_>) -> Result<(), Errno> {
     let caller = context.caller;
     if caller.is_root() {
@@ -236,8 +237,8 @@ fn check_owner(guard: Guard, set: &SetAttributes, context: &Context<'_>) -> Resu
     if uid_allowed && gid_allowed { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// utimensat(2): the owner may set any time, a writer may set both to now. An mtime of now beside a new size is that
-/// size's own.
+/// utimensat(2): the owner may set any time, a writer may set both times to now. An mtime of now with a new size
+/// belongs to the change of size.
 fn check_times(guard: Guard, set: &SetAttributes, context: &Context<'_>) -> Result<(), Errno> {
     let owned = guard.owned_by(context.caller);
     match (set.atime, set.mtime) {

@@ -1,15 +1,15 @@
-//! Where a file's content and size are: promotion to a backing file, and who knows that file's size.
+//! Where a file's content is, and which size is authoritative: promotion to a backing file, and the size of that file.
 //!
 //! ```text
-//!            Promote                  SettleSize                 set size, O_TRUNC
-//! Inline ──────────────▶ Stale ◀────────────▶ Settled ──────────────────────▶ Truncating(size)
-//!                            ▲       UnsettleSize                                        │
-//!                            └── FinishTruncate (Settled if not open), AbandonTruncate ◀─┘
+//!           Promote             RecordSize                    set size, O_TRUNC
+//! Inline ──────────────▶ Stale ◀────────────▶ Authoritative ──────────────────────▶ Truncating(size)
+//!                          ▲   MarkSizeStale                                                 │
+//!                          └── FinishTruncate (Authoritative if not open), AbandonTruncate ◀─┘
 //! ```
 //!
-//! While it is stale, the row says how many bytes the backing file has at least. `RaiseSize` raises that when so many
-//! are on disk, `MarkSizeStale` lowers it before the writer cuts the file: whatever is lost with power, a file that is
-//! shorter was cut by something else.
+//! While the size is stale, the row has a minimum size of the backing file. `RaiseSize` raises the minimum when that
+//! many bytes are on disk, and `MarkSizeStale` lowers it before the writer truncates the file. So whatever is lost in a
+//! power failure, a shorter file was truncated by something else.
 //!
 //! As in [`super::WriteInline`], the right to write was checked when the file was opened.
 
@@ -19,8 +19,8 @@ use super::{At, Context, Decision, Effect, KeyState, Node, Refusal, Rule, SizeSt
 use crate::tables::{BackingSize, Content, EntryBody, Key, NodeRow, Row};
 use varve_types::{Errno, LayoutGeneration, Timestamp};
 
-/// The backing file, of `size` bytes and fsynced, holds the content from here on. Stale unless the content is in the row
-/// and of this `generation`, which rises.
+/// Moves the content to the backing file, which has `size` bytes and is fsynced. Refused as stale unless the content is
+/// in the row and of this `generation`, which is then incremented.
 #[derive(Clone, Debug)]
 pub struct Promote {
     pub at: At,
@@ -56,7 +56,7 @@ impl Rule for Promote {
     }
 }
 
-/// A backing file of one generation: what the verbs about its size look at.
+/// A backing file of one generation, the subject of the verbs about its size.
 #[derive(Clone, Debug)]
 pub struct BackingFile {
     pub at: At,
@@ -67,7 +67,7 @@ pub struct BackingFile {
 trait SizeRule {
     fn file(&self) -> &BackingFile;
 
-    /// `size`: what the row says of it.
+    /// `size`: the row's state of the file's size.
     fn size_rule(&self, file: Located<'_>, size: BackingSize, context: &Context<'_>)
     -> Result<Decision<Node>, Refusal>;
 }
@@ -90,8 +90,8 @@ impl<V: SizeRule> Rule for V {
     }
 }
 
-/// A writer begins: the backing file's size and mtime count from here on. It may cut the file to `at_least` bytes, and not
-/// further before it asks again.
+/// A writer starts: the backing file's size and mtime count from here on. The writer may truncate the file to
+/// `at_least` bytes, and must ask again before it truncates the file further.
 #[derive(Clone, Debug)]
 pub struct MarkSizeStale {
     pub file: BackingFile,
@@ -119,7 +119,7 @@ impl SizeRule for MarkSizeStale {
                 row.content = Content::Backing(BackingSize::Stale { at_least: known.min(self.at_least) });
                 effects.push(Effect::SizeStale(file.inode));
             }
-            // A truncate that was cut short governs: it is done again before the reply, and leaves the size stale.
+            // An interrupted truncate has priority: it is repeated before the reply, and leaves the size stale.
             BackingSize::Truncating(_) => {
                 effects.push(Effect::Truncate { at: self.file.at.clone(), decided: None });
             }
@@ -132,10 +132,11 @@ impl SizeRule for MarkSizeStale {
     }
 }
 
-/// The writer is done until it unsettles again: the size and mtime that the backing file has, and has on disk. So a settled
-/// row never says what a loss of power could take from the file.
+/// The writer has finished until the next [`MarkSizeStale`]: records the size and mtime that the backing file has, also
+/// on disk. So a row with an authoritative size never states a size that the file could lose in a power failure.
 ///
-/// A size below what the row knows is not taken: something else has cut the file, and the row goes on to say so.
+/// A size below the row's minimum is not recorded: something else has truncated the file, and the row keeps showing
+/// that.
 #[derive(Clone, Debug)]
 pub struct RecordSize {
     pub file: BackingFile,
@@ -151,9 +152,9 @@ impl SizeRule for RecordSize {
     fn size_rule(&self, file: Located<'_>, size: BackingSize, _: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         match size {
             BackingSize::Stale { at_least } if self.size < at_least => Ok(Decision::Answer(file.node())),
-            // Settled already: this is a retry, or tells an older size than who settled it.
+            // The size is already recorded: this call is a retry, or it has an older size than the recorded one.
             BackingSize::Authoritative => Ok(Decision::Answer(file.node())),
-            // The size was measured before the cut, which governs and is done again.
+            // The size was measured before the truncate, which has priority and is repeated.
             BackingSize::Truncating(_) => {
                 let effects = vec![Effect::Truncate { at: self.file.at.clone(), decided: None }];
                 Ok(Decision::Commit { changes: Vec::new(), effects, outcome: file.node() })
@@ -162,7 +163,7 @@ impl SizeRule for RecordSize {
                 let mut row = file.row.clone();
                 row.attributes.size = self.size;
                 row.attributes.mtime = self.mtime;
-                // As who had it open saw it: written when its content was last written, not now.
+                // As sessions that had the file open saw it: the content was last written at that mtime, not now.
                 row.attributes.ctime = row.attributes.ctime.max(self.mtime);
                 row.content = Content::Backing(BackingSize::Authoritative);
                 let node = Node::of(file.inode, &row, file.by_inode());
@@ -172,7 +173,7 @@ impl SizeRule for RecordSize {
     }
 }
 
-/// The backing file, whose size nobody else changes, has so many bytes on disk.
+/// Raises the minimum size: the backing file, whose size no other session changes, has this many bytes on disk.
 #[derive(Clone, Debug)]
 pub struct RaiseSize {
     pub file: BackingFile,
@@ -192,17 +193,18 @@ impl SizeRule for RaiseSize {
                 let node = Node::of(file.inode, &row, file.by_inode());
                 Ok(commit(vec![file.put(row)], node))
             }
-            // The row says as much or more, or it is being cut and does not say it any more.
+            // The row already states at least that size, or a truncate is pending and the row states no minimum.
             _ => Ok(Decision::Answer(file.node())),
         }
     }
 }
 
-/// A truncate that a row asks for.
+/// A truncate that a row requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingTruncate {
     pub size: u64,
-    /// The times of the row, which tell it from another one to the same size. What does not cut the file may change the ctime.
+    /// The times of the row distinguish this truncate from another one to the same size. A change that does not
+    /// truncate the file may change the ctime.
     pub ctime: Timestamp,
     pub mtime: Timestamp,
 }
@@ -221,7 +223,7 @@ impl PendingTruncate {
     }
 }
 
-/// Which truncate, if any, is to be done: that of the last decision, unless somebody has done it since.
+/// Returns the pending truncate, if any: that of the last decision, unless it has been done since.
 #[derive(Clone, Debug)]
 pub struct FindTruncate {
     pub at: At,
@@ -240,9 +242,10 @@ impl Rule for FindTruncate {
     }
 }
 
-/// [`Effect::Truncate`], as it was `begun`, has been done. A session that has the file open may be writing it, and a size that
-/// is taken from the backing file is never wrong. The outcome is whether nothing is left to be done: where another truncate
-/// has been decided since, somebody may have written in between, and the file is to be cut once more.
+/// Records that [`Effect::Truncate`], as it was `begun`, has been done. The size becomes stale if a session has the
+/// file open and may be writing it: a size read from the backing file is never wrong. The outcome says whether nothing
+/// is left to do. If another truncate has been decided since, a writer may have written in between, and the file must
+/// be truncated once more.
 #[derive(Clone, Debug)]
 pub struct FinishTruncate {
     pub at: At,
@@ -267,15 +270,17 @@ impl Rule for FinishTruncate {
         let open = (context.may_be_open)(file.inode);
         let size_stale = BackingSize::Stale { at_least: self.begun.size };
         row.content = Content::Backing(if open { size_stale } else { BackingSize::Authoritative });
-        // On disk the row says until then that the file is to be cut, which who has it open may write by then.
+        // Until this change is on disk, the row on disk requires a truncate, which must not destroy what a session with
+        // the file open writes from now on.
         let effects = if open { vec![Effect::SizeStale(file.inode)] } else { Vec::new() };
         Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome: true })
     }
 }
 
-/// [`Effect::Truncate`], as it was `begun`, was not done, or perhaps not: the store refused it (EFBIG, ENOSPC) or failed. The
-/// backing file's size is the file's again, of which nothing is known. Else the row would ask for ever for what cannot be done,
-/// or for what must not be done any more. Somebody may have moved the row from its entry meanwhile, and it is followed.
+/// Records that [`Effect::Truncate`], as it was `begun`, was not done, or possibly not: the store refused it (EFBIG,
+/// ENOSPC) or failed. The backing file's size counts again, and no minimum of it is known. Otherwise the row would
+/// forever require a truncate that cannot be done or must no longer be done. The row may have moved from its entry to
+/// an inode row since; the verb follows it.
 #[derive(Clone, Debug)]
 pub struct AbandonTruncate {
     pub at: At,
@@ -297,19 +302,20 @@ impl Rule for AbandonTruncate {
         }
         let mut row = file.row.clone();
         row.content = Content::Backing(BackingSize::Stale { at_least: 0 });
-        // That it was to be cut need not be on disk, and the next one to write it finds it stale.
+        // The change must reach the disk: the pending truncate may not be there yet, and the next writer finds the size
+        // stale already and does not wait for the disk.
         let effects = vec![Effect::SizeStale(file.inode)];
         Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome: () })
     }
 }
 
-/// Whether the row says that nobody may be writing the file's backing file: there is none, or its size is settled.
+/// Whether the row guarantees that nobody writes the file's backing file: there is none, or its size is authoritative.
 pub fn nobody_writes(seen: &dyn View, at: &At) -> bool {
     let content = row_at(seen, at).map(|row| &row.content);
     matches!(content, Some(Content::Inline(_) | Content::Backing(BackingSize::Authoritative)))
 }
 
-/// What the row says of the size of its backing file.
+/// The row's size state of its backing file.
 pub fn size_state(seen: &dyn View, at: &At) -> Option<SizeState> {
     match row_at(seen, at)?.content {
         Content::Backing(size) => Some(size.into()),
@@ -336,7 +342,7 @@ fn is_backing(row: &NodeRow) -> bool {
     matches!(row.content, Content::Backing(_))
 }
 
-/// The effect that a backing file needs where its row's mode or owner changes.
+/// The effect that updates the backing file after a change of the row's mode or owner.
 pub(super) fn own_if_changed(file: &Located<'_>, row: &NodeRow) -> Option<Effect> {
     let (was, is) = (&file.row.attributes, &row.attributes);
     let changed = (was.mode, was.uid, was.gid) != (is.mode, is.uid, is.gid);

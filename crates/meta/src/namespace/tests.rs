@@ -1,4 +1,4 @@
-//! The rules of POSIX by table (a file a verb) and by property against a reference file system.
+//! Tests of the POSIX rules: tables of cases (one file per verb), and random sequences against a reference file system.
 
 mod names;
 mod nodes;

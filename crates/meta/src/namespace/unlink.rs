@@ -1,23 +1,23 @@
-//! Takes a name of a file away.
+//! Removes a name of a file.
 
 use super::names::{self, NameSlot, NameTarget};
 use super::reader::RowReader;
 use super::{Context, Decision, Refusal, Rule, access};
 use varve_types::{Errno, InodeId, Name, Timestamp};
 
-/// Removes `name`, which means anything but a directory (EISDIR), from `parent`.
+/// Removes `name` from `parent`. EISDIR if it is a directory.
 #[derive(Clone, Debug)]
 pub struct Unlink {
     pub parent: InodeId,
     pub name: Name,
 }
 
-/// What went with a name.
+/// The result of removing a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovedName {
-    /// The inode whose last name it was.
+    /// The inode, if this was its last name.
     pub last_name_of: Option<InodeId>,
-    /// The directory's new mtime and ctime, unless they are later already.
+    /// The directory's new mtime and ctime, unless it already has later ones.
     pub at: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! Replaces the content kept in the row.
+//! Replaces the content that is stored in the row.
 
 use super::locate::LocatedRow;
 use super::reader::RowReader;
@@ -7,12 +7,12 @@ use crate::tables::Content;
 use bytes::Bytes;
 use varve_types::{Errno, LayoutGeneration, Timestamp};
 
-/// The file's whole content from now on, at most the inline limit (EFBIG). Stale where the content was replaced or has moved
-/// since `generation`, which rises: of two callers, each has to put its bytes onto the other's. `mtime`: when the caller
-/// wrote; else now.
+/// Replaces the whole content of the file; at most the inline limit (EFBIG). Refused as stale if the content was
+/// replaced or has moved since `generation`, which is then incremented: of two concurrent callers, the second must
+/// merge its bytes with the content of the first. `mtime`: when the caller wrote; `None` means now.
 ///
-/// The right to write was checked when the file was opened, and outlives a chmod: the driver asks that the session has
-/// the file open.
+/// The right to write was checked when the file was opened, and a later chmod does not revoke it: the driver checks
+/// that the session has the file open.
 #[derive(Clone, Debug)]
 pub struct WriteInline {
     pub at: At,

@@ -1,7 +1,7 @@
 //! Extended attributes: getxattr(2), setxattr(2), listxattr(2), removexattr(2) and the namespaces of xattr(7).
 //!
-//! A file's first attribute moves it into an inode row; the names are listed there (or in the directory row), and each
-//! value is a row of its own.
+//! A file's first attribute moves the file's row from its entry to an inode row. The names are listed there (or in the
+//! directory row), and each value has a row of its own.
 
 use super::access::{Guard, READ, WRITE};
 use super::locate::{Located, LocatedRow};
@@ -15,7 +15,7 @@ use varve_types::{Errno, FileKind, InodeId, Mode, Timestamp};
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of a value (Linux's XATTR_SIZE_MAX).
 pub const VALUE_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of all names of a file with a NUL after each: what listxattr(2) can return (Linux's XATTR_LIST_MAX).
+/// Bytes of all names of a file, each with a NUL: the maximum that listxattr(2) returns (Linux's XATTR_LIST_MAX).
 pub const LIST_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +25,15 @@ pub enum XattrMode {
     Replace,
 }
 
-/// A value; ENODATA where there is none.
+/// Returns a value; ENODATA if there is none.
 #[derive(Clone, Debug)]
 pub struct GetXattr {
     pub at: At,
     pub name: Bytes,
 }
 
-/// Sets a value. With [`XattrMode::Create`] EEXIST where there is one, with [`XattrMode::Replace`] ENODATA where there
-/// is none; E2BIG for a value, ENOSPC for a list of names that is too long.
+/// Sets a value. [`XattrMode::Create`] fails with EEXIST if there is a value, [`XattrMode::Replace`] with ENODATA if
+/// there is none. E2BIG if the value is too long, ENOSPC if the list of names would be too long.
 #[derive(Clone, Debug)]
 pub struct SetXattr {
     pub at: At,
@@ -42,13 +42,13 @@ pub struct SetXattr {
     pub mode: XattrMode,
 }
 
-/// The names, sorted; root alone sees those of `trusted.`.
+/// Returns the names, sorted. Only root sees names in `trusted.`.
 #[derive(Clone, Debug)]
 pub struct ListXattrs {
     pub at: At,
 }
 
-/// Takes an attribute away; ENODATA where there is none.
+/// Removes an attribute; ENODATA if there is none.
 #[derive(Clone, Debug)]
 pub struct RemoveXattr {
     pub at: At,
@@ -152,7 +152,7 @@ enum Namespace {
 }
 
 impl Namespace {
-    /// EOPNOTSUPP for namespaces that are not kept here (`system.`, and with it POSIX ACLs), EINVAL for a namespace
+    /// EOPNOTSUPP for a namespace that is not supported (`system.`, and with it POSIX ACLs), EINVAL for a namespace
     /// without a name.
     fn of(name: &[u8]) -> Result<Namespace, Errno> {
         let known: [(&[u8], Namespace); 3] =
@@ -163,7 +163,7 @@ impl Namespace {
     }
 }
 
-/// setxattr(2): ERANGE for a name that is empty or too long.
+/// setxattr(2): ERANGE if the name is empty or too long.
 fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name.len() {
         1..=NAME_BYTES_MAX if name.contains(&0) => Err(Errno::EINVAL),
@@ -172,7 +172,7 @@ fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// What has attributes.
+/// A file or directory, whose row lists its attributes.
 #[derive(Clone, Copy)]
 enum XattrHolder<'a> {
     File(Located<'a>),
@@ -213,8 +213,8 @@ impl<'a> XattrHolder<'a> {
         }
     }
 
-    /// xattr(7): `user.` follows the file's permissions and exists on files and directories only; `trusted.` is root's;
-    /// `security.` is for all to read.
+    /// xattr(7): `user.` follows the file's permissions and exists only on regular files and directories. Only root
+    /// reads `trusted.`. Everybody reads `security.`.
     fn check_read(&self, namespace: Namespace, context: &Context<'_>) -> Result<(), Errno> {
         let guard = self.guard();
         match namespace {
@@ -225,7 +225,8 @@ impl<'a> XattrHolder<'a> {
         }
     }
 
-    /// In a sticky directory, where many write, the directory's own `user.` attributes are its owner's.
+    /// xattr(7): only the owner of a sticky directory, in which many users may write, changes its own `user.`
+    /// attributes.
     fn check_write(&self, namespace: Namespace, context: &Context<'_>) -> Result<(), Errno> {
         let guard = self.guard();
         match namespace {

@@ -1,16 +1,16 @@
-//! The threads on which tables are looked after, for all shards of a server.
+//! The background threads that maintain the tables of all shards of a server.
 
 use std::io;
 use tokio::runtime::{Builder, Runtime};
 use varve_env::clock::{Clock, Instant};
 use varve_env::priority::give_way;
 
-/// Threads that flush tables: as many as may wait for the store without holding each other up; they compete with the
-/// workers for processors, so not more. As many again merge tables.
+/// Threads that flush tables: enough that one waiting for the store does not delay the other, and no more, because they
+/// compete with the workers for processors. As many again merge tables.
 const THREADS: usize = 2;
 
-/// Where tables are flushed and collected; and where they are merged, by threads that give way to all others, for nobody
-/// waits for a merge.
+/// `tables` flushes and collects tables. `merges` merges them on threads of lower priority, because nothing waits for a
+/// merge.
 pub(super) struct BackgroundRuntimes {
     pub tables: Runtime,
     pub merges: Runtime,
@@ -29,13 +29,13 @@ impl BackgroundRuntimes {
         })
     }
 
-    /// Waits until `end` for what blocks there.
+    /// Waits until `end` for blocking work on these threads.
     pub fn stop(self, clock: &dyn Clock, end: Instant) {
         self.merges.shutdown_timeout(end.since(clock.monotonic()));
         self.tables.shutdown_timeout(end.since(clock.monotonic()));
     }
 
-    /// Leaves what blocks there to itself.
+    /// Does not wait for blocking work on these threads.
     pub fn abandon(self) {
         self.merges.shutdown_background();
         self.tables.shutdown_background();

@@ -1,4 +1,4 @@
-//! Connections of a worker whose client is known, counted by principal.
+//! Authenticated connections of a worker, counted by principal.
 
 use super::limits::{Counts, Principal};
 use super::sessions::NotAdmitted;
@@ -9,14 +9,14 @@ use std::rc::Rc;
 #[derive(Default)]
 pub struct Clients(RefCell<Counts>);
 
-/// A connection in the counts; dropped when it closes.
+/// Counts a connection until dropped, when the connection closes.
 pub struct ClientStay {
     worker: Rc<Worker>,
     principals: Vec<Principal>,
 }
 
 impl Clients {
-    /// Counts one more connection for `principals` at `worker`, if there is room for it.
+    /// Counts one more connection for `principals` at `worker`, if the limits allow it.
     pub fn enter(worker: &Rc<Worker>, principals: impl Iterator<Item = Principal>) -> Result<ClientStay, NotAdmitted> {
         let limits = &worker.shared.limits;
         let principals: Vec<Principal> = principals.collect();

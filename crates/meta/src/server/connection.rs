@@ -1,9 +1,9 @@
-//! One connection: frames in, requests under way, frames out.
+//! One connection: it reads frames, runs requests concurrently and writes frames.
 //!
-//! Requests of a connection run side by side and are answered in the order in which they end. What has been begun is
-//! run to its end whatever becomes of the connection: a change over several shards must not be dropped half way, and
-//! its answer is recorded for the retry. All answers that are ready and have not gone straight to the peer's
-//! shared-memory slot go out in one write.
+//! Requests of a connection run concurrently, and their replies are sent in the order in which they complete. A request
+//! that has begun runs to its end whatever becomes of the connection: a change over several shards must not be dropped
+//! half way, and its reply is recorded for a retry. All replies that are ready and have not gone directly to the peer's
+//! shared-memory slot are sent in one write.
 
 use super::dispatch::{self, DispatchReply};
 use super::handshake::{self, HandshakeError};
@@ -26,21 +26,21 @@ use varve_env::stages::{self, Stage};
 use varve_proto::Request;
 use varve_proto::frame::{self, FrameError};
 
-/// Requests of one connection that may be under way. A blocking client has one, a pipelining one rarely needs more
-/// than covers a group commit; beyond it the peer waits in its own socket buffer or shared-memory slot.
+/// Maximum requests in progress of one connection. A blocking client has one; a pipelining client rarely needs more
+/// than one group commit covers. Beyond the limit the peer's data waits in its socket buffer or its shared-memory slot.
 pub(super) const REQUESTS_IN_FLIGHT_MAX: usize = 64;
 
-/// Places of requests that a connection keeps for the next ones: a blocking client needs one.
+/// Allocations of completed requests that a connection keeps for reuse. A blocking client needs one.
 const SPARE_MAX: usize = 2;
 
-/// Answers that the peer has not taken yet, in bytes, above which none of its requests is read: the largest listing
-/// fits several times.
+/// Maximum bytes of unsent replies, above which no further request of the connection is read. The largest listing fits
+/// several times.
 const OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A typical request with a small file's content; larger ones make the buffer grow.
+/// Capacity for a typical request with a small file's content. Larger requests make the buffer grow.
 const INPUT_BYTES: usize = 16 * 1024;
 
-/// Buffers that grew beyond this are given back once empty.
+/// An empty buffer whose capacity exceeds this is freed.
 pub(super) const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum ConnectionError {
     Io(#[from] std::io::Error),
 }
 
-/// Serves a connection from its first byte to its last. An error is what the peer did wrong or what failed.
+/// Serves a connection from its first byte to its last. The error states the peer's violation or the failure.
 pub async fn serve<R, W>(
     mut reader: R,
     mut writer: W,
@@ -104,7 +104,7 @@ where
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + stall, stall);
     let mut stopping = pin!(worker.stopping());
     let mut revoked = pin!(revoked);
-    // Set when nothing more is read: what is under way ends, what is answered is written, unless the peer is gone.
+    // Set when nothing more is read: requests in progress end and replies are written, unless the peer is gone.
     let mut end: Option<Result<(), ConnectionError>> = None;
     let mut read_at = None;
     let mut memory_held = MemoryCharge::of(&worker, 0);
@@ -123,7 +123,7 @@ where
                 progress.bytes += length as u64;
                 waits = Some((*request, length));
             }
-            // As a read of nothing is.
+            // Equivalent to a read of zero bytes.
             Some(DeferredWork::Bytes(bytes)) if bytes.is_empty() => end = end.or(Some(Ok(()))),
             Some(DeferredWork::Bytes(bytes)) => {
                 progress.bytes += bytes.len() as u64;
@@ -136,7 +136,7 @@ where
             if let Some((request, length)) = waits.take() {
                 let answer = answer(Rc::clone(&worker), Rc::clone(&caller), request, length);
                 let mut answering = InFlightRequest::new(answer, &mut spare);
-                // What need not wait for anything never joins those that do.
+                // A request that need not wait never joins those that wait.
                 match (&mut answering).now_or_never() {
                     Some(answered) => take_answer(answered, &mut output, &mut spare),
                     None => in_flight.push(answering),
@@ -172,7 +172,7 @@ where
         let reads = end.is_none() && has_room(in_flight.len(), &output);
         let straight = reads && output.is_empty();
         request_queue.wait(straight, straight && in_flight.is_empty() && input.is_empty());
-        // In this order: an answer that is ready joins those to be written, and they go before more is read.
+        // The order matters: a ready reply joins the replies to be written, and they are written before more is read.
         tokio::select! {
             biased;
             Some(answered) = in_flight.next(), if !in_flight.is_empty() => {
@@ -214,13 +214,13 @@ where
     }
 }
 
-/// Answers a request that waits, and is `length` bytes long.
+/// Answers a request that waits; `length` is its length in bytes.
 async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request, length: usize) -> DispatchReply {
     let _share = MemoryCharge::of(&worker, length);
     dispatch::answer(worker, caller, request).await
 }
 
-/// A request under way. It has a place of its own in memory, some kilobytes, which serves the next one when it is done.
+/// A request in progress. Its boxed future has some kilobytes; the next request reuses the allocation.
 struct InFlightRequest<F>(Option<Pin<Box<F>>>);
 
 impl<F: Future> InFlightRequest<F> {
@@ -257,9 +257,9 @@ fn take_answer<F>(
     }
 }
 
-/// The next whole request of `input`, if there is one, and how many bytes it took.
+/// The next complete request in `input`, if there is one, and its length in bytes.
 fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<(Request, usize)>, ConnectionError> {
-    // Asked several times a request, and mostly with nothing there.
+    // Called several times per request, mostly with empty input.
     if input.is_empty() {
         return Ok(None);
     }
@@ -273,13 +273,13 @@ fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<(Reque
     Ok(Some((request, len)))
 }
 
-/// Frames that wait for the peer.
+/// Frames that wait to be written to the peer.
 #[derive(Default)]
 struct SendBuffer {
     frames: Vec<u8>,
     written: usize,
     abandoned: bool,
-    /// Since when something waits.
+    /// Since when the buffer has been non-empty.
     since: Option<Instant>,
 }
 
@@ -316,14 +316,14 @@ impl SendBuffer {
         }
     }
 
-    /// The peer is gone: nothing more is written.
+    /// The peer is gone: discards the frames and writes nothing more.
     fn abandon(&mut self, end: Result<(), ConnectionError>) -> Option<Result<(), ConnectionError>> {
         *self = SendBuffer { abandoned: true, ..SendBuffer::default() };
         Some(end)
     }
 }
 
-/// Whether bytes have moved since the last tick.
+/// Detects whether bytes have moved since the last tick.
 #[derive(Default)]
 struct TransferProgress {
     bytes: u64,

@@ -1,5 +1,5 @@
-//! From a request to its answer: wire call → verb → shard → wire reply. What a call means is decided elsewhere; here it
-//! is checked, translated and routed.
+//! The path of a request to its reply: call of the protocol → verb → shard → reply of the protocol. This module checks,
+//! translates and routes a call; the verbs define what it does.
 
 mod backing;
 mod directories;
@@ -27,17 +27,17 @@ use varve_env::stages::{self, Stage};
 use varve_proto::{Call, CallFailure, CallId, OpenMode, Reply, Request, Response, ShardStatus, WireCredentials};
 use varve_types::{Credentials, Errno, InodeId, ShardId};
 
-/// What goes back.
+/// The reply to a request.
 pub enum DispatchReply {
     Response(Response),
-    /// A response that was encoded when the change was decided, now or when the call first came.
+    /// A response that was encoded when the change was decided, in this attempt or when the call first came.
     Recorded {
         id: CallId,
         body: bytes::Bytes,
     },
 }
 
-/// Runs a request to its end. Those that [`begin`] has not answered come here.
+/// Runs a request to its end, for requests that [`begin`] has not answered.
 pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) -> DispatchReply {
     let _passage = stages::enter(Stage::Served);
     let timed = worker.metrics.begin(&request.call);
@@ -46,7 +46,7 @@ pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) 
     conclude(&worker, timed, shard, id, answered)
 }
 
-/// What a call came to, as it is sent and counted.
+/// Builds the reply to a call, logs a server error and counts the call.
 fn conclude(
     worker: &Worker,
     timed: Timed,
@@ -84,13 +84,15 @@ fn conclude(
 
 async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -> Result<CompletedCall, CallFailure> {
     let id = ShardId(request.shard);
-    // First, for they are told once: whatever becomes of the call that brings them, they are used when it is answered.
+    // Apply the releases first, because a client sends them once: they must take effect whatever becomes of the call
+    // that carries them.
     for inode in request.released.drain(..) {
         worker.release(id, caller.session, InodeId(inode));
     }
     let syncs = matches!(request.call, Call::Sync);
     let shard = match worker.shard(id) {
-        // Who finds that it has failed waits for it to be open again, as all do who come later: nothing is decided yet.
+        // A call that finds the shard failed waits until it is open again, like all later calls: nothing is decided
+        // yet.
         Some(failed) if failed.has_failed() => {
             worker.reopen(&failed);
             None
@@ -100,7 +102,7 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
     let shard = match shard {
         Some(shard) => shard,
         None if !worker.owns(id) => return Err(CallFailure::NotOwner),
-        // In a box of its own, so that the calls that need not wait stay small.
+        // The future is boxed so that the future of a call that need not wait stays small.
         None => {
             let needless = syncs && has_nothing_in(worker, caller, id);
             let to = if needless { OpenPurpose::Change } else { wanted_to(&request.call) };
@@ -123,14 +125,14 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
         return Box::pin(sync::concluded(worker, caller, id, answered)).await;
     }
     if answered.is_err() && shard.is_read_only() && worker.shard(id).is_some() {
-        // It was opened meanwhile, and what was read at rest is let go of.
+        // The shard was opened meanwhile, and its read-only recovery view is closed.
         return Err(CallFailure::Busy);
     }
     answered
 }
 
-/// Whether a call can be answered by a shard that changes nothing. A sync cannot: nobody knows what is unsynced in a shard
-/// that has no owner.
+/// The purpose for which the shard must be open. A shard without an owner can answer calls that only read, but not a
+/// sync: nobody knows what is unsynced in it.
 fn wanted_to(call: &Call) -> OpenPurpose {
     match call {
         Call::Sync => OpenPurpose::Sync,
@@ -141,10 +143,10 @@ fn wanted_to(call: &Call) -> OpenPurpose {
     }
 }
 
-/// What the caller of a call is told of whose shard perhaps failed under it; the shard is opened again then. Whether a
-/// `changed` call was made nobody knows before that: it is to be sent again, once, and is answered as it was recorded with
-/// the change, or decided anew, for what the opening has not found will never be there. A store that takes no writes
-/// is told of at once.
+/// Chooses the reply to a call whose shard may have failed during it, and reopens a failed shard. Whether a `changed`
+/// call took effect is unknown until then. The client gets Busy once and sends the call again; it then gets the
+/// recorded reply, or the call is decided anew, because a change that the opening did not find is lost for good. An
+/// error of a store that takes no writes is returned immediately.
 fn after_failure(
     worker: &Rc<Worker>,
     shard: &Rc<Shard>,
@@ -163,8 +165,9 @@ fn after_failure(
     }
 }
 
-/// Whether nothing that the caller was acknowledged can be unsynced in a shard that cannot be opened: an observer changes
-/// nothing, and the one client of a mount's own server has never had another. Their syncs are about the other shards.
+/// Whether no change acknowledged to the caller can be unsynced in a shard that cannot be opened. An observer changes
+/// nothing. The only client of a mount's own server has never had another server. The sync of such a caller concerns
+/// the other shards.
 fn has_nothing_in(worker: &Worker, caller: &Admitted, shard: ShardId) -> bool {
     caller.observer || (worker.shared.embedded && worker.never_had(shard))
 }
@@ -182,8 +185,8 @@ async fn respond_at(
     if !changes(&call) {
         return handler.perform(call).await;
     }
-    // The first try of the same call may still be under way, its connection lost. Only when it has ended is its answer
-    // one that may leave.
+    // The first attempt of the same call may still be in progress after its connection was lost. Its reply is valid
+    // only when that attempt has ended.
     let Some(_entered) = worker.in_flight.enter(id) else {
         return Err(CallFailure::Busy);
     };
@@ -197,7 +200,7 @@ async fn respond_at(
     handler.perform(call).await
 }
 
-/// What no call may do, whatever it is about. Returns in whose name it is made.
+/// Checks the rules that apply to every call. Returns the credentials that the call is made with.
 fn check(caller: &Admitted, credentials: WireCredentials, call: &Call) -> Result<Credentials, CallFailure> {
     if caller.observer && changes(call) {
         return Err(errno(Errno::EROFS));
@@ -208,8 +211,8 @@ fn check(caller: &Admitted, credentials: WireCredentials, call: &Call) -> Result
     Ok(caller.forced.clone().unwrap_or_else(|| credentials.into()))
 }
 
-/// What makes the volume larger needs room beneath. Asked only of a call that was not made before, for what was made stays
-/// made.
+/// Refuses a call that makes the volume larger while the store is short of space. Not applied to a retry of a call that
+/// was already done.
 fn check_room(worker: &Worker, call: &Call) -> Result<(), CallFailure> {
     match grows(call) && worker.shared.reserve.is_short() {
         true => Err(errno(Errno::ENOSPC)),
@@ -217,7 +220,8 @@ fn check_room(worker: &Worker, call: &Call) -> Result<(), CallFailure> {
     }
 }
 
-/// Whether a call changes the volume: refused to observers, and answered once however often it is sent.
+/// Whether a call changes the volume: such a call is refused to observers, and is executed once however often it is
+/// sent.
 fn changes(call: &Call) -> bool {
     match call {
         Call::Open { mode, truncate, .. } => *truncate || *mode != OpenMode::Read,
@@ -255,7 +259,7 @@ fn changes(call: &Call) -> bool {
     }
 }
 
-/// Whether a call adds to the volume: refused while the store has no room but what is kept for removals.
+/// Whether a call adds to the volume: such a call is refused while only the reserve for removals is left in the store.
 fn grows(call: &Call) -> bool {
     match call {
         Call::WriteInline { data, .. } => !data.is_empty(),
@@ -283,7 +287,7 @@ impl RequestHandler<'_> {
         }
     }
 
-    /// Each verb in a box of its own: together they would be a future of 44 KB, which is moved for every call.
+    /// Each verb has a boxed future: otherwise the combined future has 44 KB and is moved for every call.
     async fn perform(&self, call: Call) -> Result<CompletedCall, CallFailure> {
         match call {
             Call::Lookup { parent, name } => Box::pin(self.lookup(parent, &name)).await,

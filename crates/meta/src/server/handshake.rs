@@ -1,5 +1,5 @@
-//! The server's side of the handshake (`varve_proto::handshake`): who comes, whether they hold a key, whether they
-//! are admitted.
+//! The server's side of the handshake (`varve_proto::handshake`): it identifies the peer, verifies that the peer holds
+//! a key, and decides whether to admit it.
 
 use super::clients::{ClientStay, Clients};
 use super::keys::KeyStay;
@@ -16,7 +16,8 @@ use varve_proto::handshake::exchange::{Binding, ExchangeError, Responder};
 use varve_proto::handshake::{Answer, Greeting, HELLO_BYTES_MAX, Hello, Nonce, Offer, VolumeKey, Welcome};
 use varve_types::{SessionId, VolumeId};
 
-/// For the last word to a peer whose handshake has failed: it fits into the buffer of any socket that is read.
+/// Deadline for the last reply to a peer whose handshake has failed. The reply fits into the buffer of any socket that
+/// is being read.
 const TELL_DEADLINE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -39,14 +40,14 @@ pub enum HandshakeError {
     Io(#[from] std::io::Error),
 }
 
-/// What an admitted connection takes up for as long as it is there.
+/// The resources of an admitted connection; released on drop.
 pub struct Stays {
     pub key: KeyStay,
     _session: SessionGuard,
     _client: ClientStay,
 }
 
-/// Admits the peer or tells it why not.
+/// Admits the peer, or sends it the reason for the refusal.
 pub async fn admit<R, W>(
     reader: &mut R,
     writer: &mut W,
@@ -85,7 +86,7 @@ where
     let ended = tokio::time::timeout(deadline, dialogue).await.unwrap_or(Err(HandshakeError::Deadline(deadline)));
     if let Err(error @ (HandshakeError::Garbage(_) | HandshakeError::Ended(1..) | HandshakeError::Deadline(_))) = &ended
     {
-        // A peer that is wrong by mistake would know; one that does not listen is not waited for.
+        // A peer that made a mistake can read the reason. The server does not wait for a peer that does not read.
         let answer = Answer::Refused { reason: error.to_string() };
         let _ = tokio::time::timeout(TELL_DEADLINE, send(writer, &answer)).await;
     }
@@ -96,14 +97,15 @@ pub(super) fn greeting(worker: &Worker, nonce: Nonce) -> Greeting {
     Greeting { version: varve_proto::VERSION, volume: worker.shared.settings.id.0, nonce }
 }
 
-/// A client that holds a key, and what it has offered under it.
+/// A client that has proved its key, and the offer that it made under that key.
 struct Proved {
     responder: Responder,
     offer: Offer,
     key: VolumeKey,
 }
 
-/// Whether the client holds the key that it names; the inner error is a reason that the peer can be told in the clear.
+/// Verifies that the client holds the key that it names. The inner error is a reason that may be sent to the peer
+/// unencrypted.
 async fn prove<W: ShareMemory>(
     worker: &Worker,
     hello: &Hello,
@@ -120,7 +122,7 @@ async fn prove<W: ShareMemory>(
     }
     let key = match shared.keys.find(hello.key).await {
         Ok(Some(key)) => key,
-        // The same answer, after the same work, as for a wrong key: nobody learns which numbers there are.
+        // The reply and the work are the same as for a wrong key, so that nobody can learn which key ids exist.
         Ok(None) => VolumeKey(random::bytes()),
         Err(error) => return Ok(Err(format!("the server cannot look for the key {}: {error}", hello.key))),
     };
@@ -144,7 +146,7 @@ async fn prove<W: ShareMemory>(
     })
 }
 
-/// Whether a client that holds a key is admitted.
+/// Decides whether to admit a client that has proved its key.
 fn judge(worker: &Rc<Worker>, hello: &Hello, proved: &Proved, peer: Peer) -> Result<(Admitted, Stays), NotAdmitted> {
     let shared = &worker.shared;
     if !proved.offer.credential.is_empty() {
@@ -208,7 +210,7 @@ async fn send_encoded<W: AsyncWrite + Unpin>(writer: &mut W, message: &[u8]) -> 
     Ok(())
 }
 
-/// The peer's Hello; the inner error is a reason that the peer can be told.
+/// Receives the peer's Hello. The inner error is a reason that may be sent to the peer.
 async fn receive_hello<R>(reader: &mut R) -> Result<Result<Hello, String>, HandshakeError>
 where
     R: AsyncRead + Unpin,
@@ -222,7 +224,7 @@ where
     let mut body = vec![0; len];
     read_all(reader, &mut body, HEADER_BYTES).await?;
     let decoded = frame::decode::<Hello>(&header, &body);
-    // The version comes first in every version's Hello, so it can be read even where the rest has changed.
+    // The version is the first field of the Hello in every version, so it can be read even if the rest has changed.
     let version = match &decoded {
         Ok(hello) => Some(hello.version),
         Err(FrameError::Malformed(..)) => postcard::take_from_bytes::<u16>(&body).ok().map(|(version, _)| version),
@@ -238,7 +240,7 @@ where
     }
 }
 
-/// `before`: bytes of the message that were read already.
+/// `before`: bytes of the message that were read earlier.
 async fn read_all<R>(reader: &mut R, buffer: &mut [u8], before: usize) -> Result<(), HandshakeError>
 where
     R: AsyncRead + Unpin,

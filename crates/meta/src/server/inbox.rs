@@ -1,4 +1,4 @@
-//! Messages to a worker, and the other shards as a worker's shards reach them.
+//! The message inbox of a worker, and the calls between shards of different workers.
 
 use super::local_session::{self, LocalCall};
 use super::opening::OpenPurpose;
@@ -10,40 +10,40 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use varve_types::{InodeId, SessionId, ShardId};
 
-/// Messages that wait for a worker. Its loop only spawns what they ask for, so the queue is short even under load; a
-/// sender that finds it full waits.
+/// Maximum messages that wait for a worker. The receive loop only spawns tasks, so the queue is short even under load.
+/// A sender that finds it full waits.
 pub const INBOX_MAX: usize = 1024;
 
-/// How long a call waits for its worker to take it and for its shard to be open: opening a shard replays its log.
+/// How long a call waits until its worker takes it and its shard is open: opening a shard replays its log.
 const DELIVERY_DEADLINE: Duration = Duration::from_secs(60);
 
 pub enum WorkerMessage {
-    /// What a shard of another worker asks of one of this worker's.
+    /// A call from another worker's shard to one of this worker's shards.
     Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<PeerReply> },
-    /// The session is gone, and what it alone had open is closed.
+    /// The session has ended. `closed`: the files that only this session had open.
     EndSession { session: SessionId, closed: Arc<[InodeId]> },
     /// A request of a client in this process.
     LocalCall(LocalCall),
-    /// A client in this process is about to ask for something.
+    /// A client in this process is about to send a request.
     Rouse,
 }
 
-/// What the server tells all its workers to be at. Each follows from the one before, or from any earlier one.
+/// A command of the server to all its workers. Each may follow any earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerCommand {
     /// Listen, open the shards, and wait for the other workers.
     Open,
     Accept,
-    /// Accept and read no more; finish what is under way.
+    /// Accept and read no more; finish the requests in progress.
     Drain,
     /// Close the shards and end.
     Close,
 }
 
-/// The other shards of the volume, from one worker.
+/// The other shards of the volume, as seen from one worker.
 pub struct WorkerPeers {
     pub inboxes: Vec<mpsc::Sender<WorkerMessage>>,
-    /// The worker itself: calls to its own shards go there directly.
+    /// The worker itself; calls to its own shards do not go through an inbox.
     pub worker: Weak<Worker>,
 }
 
@@ -84,7 +84,7 @@ impl Peers for WorkerPeers {
     }
 }
 
-/// Takes a worker's messages for as long as it lives.
+/// Receives the worker's messages for as long as it lives.
 pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage>) {
     let mut next = None;
     loop {
@@ -102,7 +102,7 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
                 worker.busy_poll.came();
                 let asked = Rc::clone(&worker);
                 worker.spawn(async move {
-                    // An asker that has gone away needs no answer.
+                    // The caller may be gone; then the reply is dropped.
                     let _ = reply.send(answer(&asked, shard, call).await);
                 });
             }
@@ -110,7 +110,7 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
     }
 }
 
-/// Follows the server's commands for as long as the worker lives.
+/// Executes the server's commands for as long as the worker lives.
 pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<ServerCommand>) {
     loop {
         let reported = *command.borrow_and_update();
@@ -120,14 +120,14 @@ pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<ServerCommand
             ServerCommand::Drain => worker.drain(),
             ServerCommand::Close => worker.close(),
         }
-        // The server lives as long as its workers.
+        // The server outlives its workers, so a closed channel is a stop.
         if command.changed().await.is_err() {
             return worker.close();
         }
     }
 }
 
-/// Runs what another shard asks of one of this worker's.
+/// Executes a call of another shard at one of this worker's shards.
 async fn answer(worker: &Rc<Worker>, shard: ShardId, call: PeerCall) -> PeerReply {
     let to = if call.only_reads() { OpenPurpose::Read } else { OpenPurpose::Change };
     reopen_if_failed(worker, shard);
@@ -142,7 +142,7 @@ async fn answer(worker: &Rc<Worker>, shard: ShardId, call: PeerCall) -> PeerRepl
     }
 }
 
-/// It may be that nobody asks for the shard but others.
+/// Only other shards may be calling this shard, so a failure must be noticed here too.
 fn reopen_if_failed(worker: &Rc<Worker>, shard: ShardId) {
     if let Some(failed) = worker.shard(shard).filter(|shard| shard.has_failed()) {
         worker.reopen(&failed);

@@ -1,5 +1,5 @@
-//! The keys that clients may hold: the volume's own, and those of hosts, which are read from the store when a client names
-//! one, and looked for again for as long as it is connected.
+//! The keys that clients may hold: the volume's own key and the keys of hosts. A host's key is read from the store when
+//! a client names it, and is checked again for as long as the client is connected.
 
 use super::sessions::Sessions;
 use super::worker::Worker;
@@ -15,7 +15,7 @@ use varve_proto::handshake::{KeyId, VolumeKey};
 pub struct Keys {
     volume: VolumeDir,
     own: VolumeKey,
-    /// Of hosts, in use.
+    /// Keys of hosts that connected clients hold.
     used: Mutex<HashMap<KeyId, Used>>,
 }
 
@@ -30,13 +30,13 @@ impl Keys {
         Keys { volume, own, used: Mutex::default() }
     }
 
-    /// The key of this number, if it is valid. An error: the store does not tell.
+    /// The key with this id, if it is valid. An error if the store cannot be read.
     pub async fn find(&self, id: KeyId) -> io::Result<Option<VolumeKey>> {
         if id == KeyId::VOLUME {
             return Ok(Some(self.own.clone()));
         }
         let volume = self.volume.clone();
-        // Of a store that hangs, no more than this handshake is to wait.
+        // If the store hangs, only this handshake waits.
         let found = tokio::task::spawn_blocking(move || volume.host_key(id.0)).await.map_err(io::Error::other)?;
         Ok(found?.map(|found| VolumeKey(found.secret)))
     }
@@ -54,8 +54,7 @@ impl Keys {
         KeyStay { keys: Arc::clone(self), id, revoked }
     }
 
-    /// Looks for all keys in use, and ends the connections and sessions of those that are not there any more, or not as
-    /// they were.
+    /// Checks all keys in use, and ends the connections and sessions of keys that are missing or changed.
     pub async fn check(&self, sessions: &Sessions) {
         let used: Vec<_> = self.used.lock().iter().map(|(id, used)| (*id, used.key.clone())).collect();
         for (id, key) in used {
@@ -78,7 +77,7 @@ impl Keys {
     }
 }
 
-/// Ends what clients have of keys that were revoked, until the server stops.
+/// Ends the connections and sessions of revoked keys, until the server stops.
 pub async fn tend(worker: Rc<Worker>) {
     let mut stopping = std::pin::pin!(worker.stopping());
     loop {
@@ -90,7 +89,7 @@ pub async fn tend(worker: Rc<Worker>) {
     }
 }
 
-/// A connection of a client with its key; dropped when it closes.
+/// Counts a connection for its client's key until dropped, when the connection closes.
 pub struct KeyStay {
     keys: Arc<Keys>,
     id: KeyId,
@@ -98,13 +97,13 @@ pub struct KeyStay {
 }
 
 impl KeyStay {
-    /// Ready when the key was revoked; the volume's own never is.
+    /// Ready when the key is revoked. The volume's own key never is.
     pub fn revoked(&self) -> impl Future<Output = ()> + 'static {
         let revoked = self.revoked.clone();
         async move {
             let Some(mut revoked) = revoked else { return std::future::pending().await };
             if revoked.wait_for(|revoked| *revoked).await.is_err() {
-                // Nobody can revoke it any more.
+                // The key can no longer be revoked.
                 std::future::pending().await
             }
         }

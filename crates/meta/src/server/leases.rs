@@ -1,14 +1,14 @@
-//! For how long a client may believe the name or the attributes of a directory without asking.
+//! Leases: how long a client may use a cached name or the cached attributes of a directory.
 //!
-//! A client walks paths from memory while it holds a lease on each directory of the path. What would belie such a
-//! memory (rename, rmdir, chmod, chown of a directory) is held back until the leases of *other* sessions have ended;
-//! the session that asks knows what it does. Leases are short and nobody recalls them, so a change waits at most
-//! [`LEASE`], and they are kept in memory only: a server that has just started waits one lease term instead of
-//! remembering what its predecessor granted.
+//! A client resolves paths from its cache while it holds a lease on each directory of the path. A change that would
+//! invalidate such a cache (rename, rmdir, chmod, chown of a directory) is delayed until the leases of *other* sessions
+//! have ended; the session that makes the change knows about it. Leases are short and are never recalled, so a change
+//! waits at most [`LEASE`]. They exist in memory only: a server that has just started waits one lease term instead of
+//! persisting what its predecessor granted.
 //!
-//! Invariant: no lease is granted on what was read before a change that had begun by the time of the grant. A reader
-//! takes a [`LeaseTicket`] before it reads; a change raises the stripe's version when it begins and keeps its keys held
-//! until it has ended; a grant is refused where the version has moved or the key is held.
+//! Invariant: no lease is granted on data that was read before a change that had begun by the time of the grant. A
+//! reader takes a [`LeaseTicket`] before it reads. A change raises the stripe's version when it begins, and holds its
+//! keys until it has ended. A grant is refused if the version has changed or the key is held.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -18,40 +18,41 @@ use varve_env::clock::{Clock, Instant};
 use varve_env::key_hash::KeyHashing;
 use varve_types::{InodeId, NameHash, SessionId};
 
-/// How long a lease lasts, counted by the client from when it sent the request. Long enough that walking a hot path
-/// costs one lookup a second, short enough that the renaming of a directory elsewhere is a hiccup and not a hang.
+/// Duration of a lease, which the client counts from the time when it sent the request. Long enough that walking a hot
+/// path costs one lookup per second, short enough that a rename of a directory by another client causes a short delay
+/// and not a hang.
 pub const LEASE: Duration = Duration::from_secs(1);
 
-/// Enough that two workers seldom meet at one lock.
+/// Enough stripes that two workers seldom contend for one lock.
 const STRIPES: usize = 64;
 
-/// Bounds the table to some tens of MiB; where a stripe is full of leases that still run, no more are granted.
+/// Limits the table to some tens of MiB. If a stripe is full of leases that have not expired, no more are granted.
 const LEASES_PER_STRIPE_MAX: usize = 4096;
 
-/// Sessions that may hold one lease at a time; a further one asks again each time.
+/// Sessions that may hold one lease at a time. A further session gets no lease and looks up again each time.
 const HOLDERS_MAX: usize = 64;
 
-/// What a lease is about.
+/// The subject of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseKey {
     directory: InodeId,
-    /// 0, which no name hashes to, for the directory itself.
+    /// The name hash, or 0 for the directory itself; no name hashes to 0.
     hash: u64,
 }
 
 impl LeaseKey {
-    /// That a name in `parent` means a certain directory.
+    /// The lease on the directory that a name in `parent` refers to.
     pub fn name(parent: InodeId, hash: NameHash) -> LeaseKey {
         LeaseKey { directory: parent, hash: hash.0 }
     }
 
-    /// A directory's own attributes.
+    /// The lease on a directory's own attributes.
     pub fn attributes(directory: InodeId) -> LeaseKey {
         LeaseKey { directory, hash: 0 }
     }
 }
 
-/// Taken before a read whose answer may be leased.
+/// Taken before a read whose result may be leased.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTicket {
     version: u64,
@@ -60,7 +61,7 @@ pub struct LeaseTicket {
 #[derive(Default)]
 struct Lease {
     holders: Vec<(SessionId, Instant)>,
-    /// Changes that have begun and not ended.
+    /// Number of changes that have begun and not ended.
     held: u32,
 }
 
@@ -73,23 +74,24 @@ struct Stripe {
 pub struct Leases {
     clock: Arc<dyn Clock>,
     stripes: Vec<Mutex<Stripe>>,
-    /// Leases of the server before this one may run until then.
+    /// Leases granted by the previous server may last until this time.
     inherited_until: Instant,
 }
 
 impl Leases {
-    /// `owned_since`: when the volume's lock was taken; nobody else has granted leases after it.
+    /// `owned_since`: when this server took the volume's lock. No other server has granted leases since then.
     pub fn new(clock: Arc<dyn Clock>, owned_since: Instant) -> Leases {
         let stripes = (0..STRIPES).map(|_| Mutex::default()).collect();
         Leases { clock, stripes, inherited_until: owned_since.after(LEASE) }
     }
 
-    /// To be called before reading what may be leased.
+    /// Must be called before reading data that may be leased.
     pub fn ticket(&self, key: LeaseKey) -> LeaseTicket {
         LeaseTicket { version: self.stripe(key).lock().version }
     }
 
-    /// Leases `key` to `session`. Returns how long it lasts: zero where it may not be believed at all.
+    /// Leases `key` to `session`. Returns the duration of the lease; zero means that the client must not cache the
+    /// data.
     pub fn grant(&self, key: LeaseKey, session: SessionId, ticket: LeaseTicket) -> Duration {
         let now = self.clock.monotonic();
         let mut stripe = self.stripe(key).lock();
@@ -117,12 +119,12 @@ impl Leases {
         LEASE
     }
 
-    /// Waits until no session but `session` holds a lease on any of `keys`, and keeps them from being leased until the
-    /// answer is dropped. Waits at most [`LEASE`].
+    /// Waits until no session but `session` holds a lease on any of `keys`, and prevents new leases on them until the
+    /// returned barrier is dropped. Waits at most [`LEASE`].
     pub async fn barrier(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> LeaseBarrier {
         let (barrier, until) = self.begin_barrier(keys, session);
         loop {
-            // Nothing is granted on a held key, so `until` cannot move away.
+            // No lease is granted on a held key, so `until` cannot increase.
             let left = until.since(self.clock.monotonic());
             if left.is_zero() {
                 return barrier;
@@ -131,13 +133,13 @@ impl Leases {
         }
     }
 
-    /// The same where nobody need be waited for.
+    /// [`Leases::barrier`] if no wait is needed, else `None`.
     pub fn try_barrier(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> Option<LeaseBarrier> {
         let (barrier, until) = self.begin_barrier(keys, session);
         (until <= self.clock.monotonic()).then_some(barrier)
     }
 
-    /// Keeps `keys` from being leased; and until when leases of others run.
+    /// Prevents new leases on `keys`. Returns the time when the last lease of another session ends.
     fn begin_barrier(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> (LeaseBarrier, Instant) {
         let barrier = LeaseBarrier { leases: Arc::clone(self), keys: keys.to_vec() };
         let mut until = self.inherited_until;
@@ -153,12 +155,12 @@ impl Leases {
     }
 
     fn stripe(&self, key: LeaseKey) -> &Mutex<Stripe> {
-        // Inode counters and name hashes both vary in their low bits.
+        // Inode numbers and name hashes both vary in their low bits.
         &self.stripes[(key.directory.0 ^ (key.directory.0 >> 48) ^ key.hash) as usize % STRIPES]
     }
 }
 
-/// Keys that may not be leased while this lives.
+/// Prevents leases on its keys while it lives.
 pub struct LeaseBarrier {
     leases: Arc<Leases>,
     keys: Vec<LeaseKey>,
@@ -169,7 +171,7 @@ impl Drop for LeaseBarrier {
         for &key in &self.keys {
             let mut stripe = self.leases.stripe(key).lock();
             let stripe = &mut *stripe;
-            // What was read while this lived may be from before the change.
+            // Data that was read during the change may be from before it.
             stripe.version += 1;
             if let Some(lease) = stripe.leases.get_mut(&key) {
                 lease.held -= 1;

@@ -1,8 +1,8 @@
-//! How much of a server one peer may take, and how long it may take over it.
+//! How much of a server one peer may use, and how long it may take.
 //!
-//! A *principal* stands for peers that the server cannot tell apart: the processes of one user on this host, the holders of
-//! one host's key, the clients at one network address. Each limit exists for all peers together and, smaller, for one
-//! principal. A principal at its limit gets an error; all others still find room.
+//! A *principal* stands for peers that the server cannot distinguish: the processes of one user on this host, the
+//! holders of one host's key, the clients at one network address. Each limit exists for all peers together and,
+//! smaller, for one principal. A principal at its limit gets an error, while others can still connect.
 
 use super::sessions::Peer;
 use std::collections::HashMap;
@@ -11,28 +11,28 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 use varve_proto::handshake::KeyId;
 
-/// All limits of peers. Tests make them smaller.
+/// The limits for peers. Tests lower them.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// A handshake is two short messages; a peer that has not said its own by then is not a client.
+    /// Deadline of a handshake, which has two short messages: a peer that has not sent its own by then is not a client.
     pub handshake: Duration,
-    /// A peer that neither sends the rest of a frame or record nor takes an answer for so long is gone.
+    /// A connection is closed if the peer neither completes a frame or record nor reads a reply for this long.
     pub stall: Duration,
-    /// Unauthenticated connections of one worker: the threads of some hosts whose server has come back, all at once. Each costs a
-    /// descriptor and some KiB.
+    /// Maximum unauthenticated connections of one worker: enough for the threads of some hosts that all reconnect at
+    /// once when the server is back. Each costs a descriptor and some KiB.
     pub unauthenticated: usize,
     pub strangers_of_one: usize,
-    /// Authenticated connections of one worker. A client has one a thread to each worker; a thousand is many hosts, and each
-    /// costs a descriptor and some 20 KiB, a shared-memory slot 36 KiB of shared memory, and records over TCP up to 150
-    /// KiB.
+    /// Maximum authenticated connections of one worker. A client has one connection per thread to each worker, so a
+    /// thousand connections are many hosts. Each costs a descriptor and some 20 KiB, a shared-memory slot costs 36 KiB
+    /// of shared memory, and records over TCP cost up to 150 KiB.
     pub connections: usize,
     pub connections_of_one: usize,
-    /// Sessions of the server, those in their grace included: far above the mounts of one host, and it bounds the memory that
-    /// clients which come and go can take.
+    /// Maximum sessions of the server, including those within their grace period: far above the mounts of one host. It
+    /// bounds the memory that clients can use by connecting and disconnecting.
     pub sessions: usize,
     pub sessions_of_one: usize,
-    /// How often the keys of connected hosts are looked for in the store: a revoked key ends its connections within this time,
-    /// and its sessions within 5 s more.
+    /// How often the server rereads the keys of connected hosts from the store. A revoked key ends its connections
+    /// within this time, and its sessions within 5 s more.
     pub keys_checked_every: Duration,
 }
 
@@ -52,7 +52,7 @@ impl Default for Limits {
     }
 }
 
-/// Peers that the server cannot tell apart.
+/// A set of peers that the server cannot distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Principal {
     /// The processes of a user on this host.
@@ -73,11 +73,12 @@ impl std::fmt::Display for Principal {
     }
 }
 
-/// Where a TCP peer comes from, as far as it cannot choose that at will.
+/// The origin of a TCP peer, as far as the peer cannot choose it freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     Loopback,
-    /// An IPv4 address, or the first 64 bits of an IPv6 address, of which a host may have as many as it likes.
+    /// An IPv4 address, or the first 64 bits of an IPv6 address, because a host may use any number of addresses in its
+    /// /64.
     Network(IpAddr),
 }
 
@@ -102,7 +103,8 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// The principals of a peer that holds `key`. The volume's own key is none: all hosts that can read the store have it.
+/// The principals of a peer that holds `key`. The volume's own key is no principal: all hosts that can read the store
+/// have it.
 pub fn principals_of(peer: Peer, key: KeyId) -> impl Iterator<Item = Principal> {
     let own = (key != KeyId::VOLUME).then_some(Principal::Key(key));
     [Some(peer.principal()), own].into_iter().flatten()
@@ -141,7 +143,7 @@ impl<S: Copy + Eq + Hash> Counts<S> {
 mod tests {
     use super::*;
 
-    /// Promise: addresses that one host can choose among at will are one source.
+    /// Promise: addresses that one host can choose freely are one source.
     #[test]
     fn a_host_is_one_source() {
         let source = |address: &str| Source::of(address.parse().unwrap());
@@ -164,7 +166,7 @@ mod tests {
         assert!(limits.sessions_of_one < limits.sessions);
     }
 
-    /// Promise: counts come back to nothing.
+    /// Promise: a count that returns to zero is removed.
     #[test]
     fn counts_forget_what_is_gone() {
         let mut counts = Counts::default();

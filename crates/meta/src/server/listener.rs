@@ -1,4 +1,4 @@
-//! The sockets that a worker listens on, and their accept loops.
+//! The listening sockets of a worker and their accept loops.
 
 use super::connection::{self, ConnectionError};
 use super::handshake::HandshakeError;
@@ -21,26 +21,26 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use varve_proto::handshake::{Answer, WorkerAddress};
 
-/// Connections that wait to be accepted; what Linux allows by itself.
+/// Length of the queue of connections that wait to be accepted: the default of Linux.
 pub const BACKLOG: u32 = 4096;
 
-/// After a failed accept (descriptors are used up, most often), so that the loop does not spin.
+/// Pause after a failed accept (usually because no descriptors are left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A TCP peer that says nothing is asked after a minute whether it still lives, and is given up half a minute later.
+/// Keepalive: the kernel probes a silent TCP peer after one minute, and gives the connection up half a minute later.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// A Unix socket that is removed when the worker stops listening.
+/// A Unix socket whose file is removed when the worker stops listening.
 pub struct UnixSocket {
     pub listener: UnixListener,
     path: PathBuf,
 }
 
 impl UnixSocket {
-    /// Listens on `path`. Whatever had the name is a dead server's: the caller holds the volume's lock, and the
-    /// directory is its own.
+    /// Listens on `path`. An existing file of that name belongs to a dead server: the caller holds the volume's lock
+    /// and owns the directory.
     pub fn bind(path: PathBuf, mode: u32) -> io::Result<UnixSocket> {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -48,7 +48,8 @@ impl UnixSocket {
         }
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // The name gets the mode of the socket, less the umask: nobody else connects in between, whatever that is.
+        // The file gets the mode of the socket, less the umask: no other user can connect in between, whatever the
+        // umask.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
@@ -65,7 +66,7 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Whether the Unix socket at `path` is certain to have been left by a process that is gone. Does not wait.
+/// Whether the process that made the Unix socket at `path` is certainly gone. Does not wait.
 pub fn nobody_listens(path: &Path) -> bool {
     let (family, flags) = (AddressFamily::UNIX, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
     let Ok(address) = SocketAddrUnix::new(path) else { return false };
@@ -73,7 +74,7 @@ pub fn nobody_listens(path: &Path) -> bool {
     matches!(rustix::net::connect(&socket, &address), Err(rustix::io::Errno::CONNREFUSED))
 }
 
-/// Listens where the worker is told to: on a Unix socket of this path and mode, and on a TCP address.
+/// Listens on a Unix socket with this path and mode, and on a TCP address.
 pub fn listen(unix: Option<&(PathBuf, u32)>, tcp: Option<SocketAddr>) -> io::Result<Listeners> {
     let unix = unix.map(|(path, mode)| UnixSocket::bind(path.clone(), *mode)).transpose()?;
     let tcp = tcp.map(bind_tcp).transpose()?;
@@ -82,14 +83,14 @@ pub fn listen(unix: Option<&(PathBuf, u32)>, tcp: Option<SocketAddr>) -> io::Res
 
 fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A server that comes back must not wait for its predecessor's connections to be forgotten.
+    // A restarted server must not wait until the connections of its predecessor have left TIME_WAIT.
     socket.set_reuseaddr(true)?;
     let reported = |error: io::Error| io::Error::new(error.kind(), format!("on {address}: {error}"));
     socket.bind(address).map_err(reported)?;
     socket.listen(BACKLOG).map_err(reported)
 }
 
-/// What a worker listens on.
+/// The listening sockets of a worker.
 #[derive(Default)]
 pub struct Listeners {
     pub unix: Option<UnixSocket>,
@@ -97,7 +98,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Where clients reach them.
+    /// The address that clients connect to.
     pub fn address(&self) -> io::Result<WorkerAddress> {
         let unix = self.unix.as_ref().map(|socket| socket.path.to_string_lossy().into_owned());
         let tcp = self.tcp.as_ref().map(TcpListener::local_addr).transpose()?.map(advertised);
@@ -126,7 +127,7 @@ impl Listeners {
     }
 }
 
-/// A listener on all addresses is advertised by the host's name.
+/// The address to publish: the host's name if the listener is bound to all addresses.
 fn advertised(address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         format!("{}:{}", rustix::system::uname().nodename().to_string_lossy(), address.port())
@@ -164,7 +165,7 @@ fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
     }
 }
 
-/// The principal of `peer` has as many unauthenticated connections as it may.
+/// The reply for a principal that has reached its limit of unauthenticated connections.
 fn crowded(worker: &Worker, peer: Peer, max: usize) -> Answer {
     let principal = peer.principal();
     let reason = format!(

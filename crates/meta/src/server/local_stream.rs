@@ -1,10 +1,10 @@
-//! A connection over a Unix socket, watched for what comes and not for room to send; and through a shared-memory slot,
-//! if its client has taken one.
+//! A connection over a Unix socket, and through a shared-memory slot if its client has taken one. The worker watches
+//! the socket for input only, not for buffer space.
 //!
-//! A Unix socket tells its watchers that there is room again whenever the peer has taken bytes, whether anybody waits for
-//! room or not. A stream of tokio's watches for both, so each answer that is read would wake its worker once more, for
-//! nothing. Room is watched for only while an answer does not fit, on a second descriptor of the socket, for the kernel
-//! keeps one watch a descriptor.
+//! A Unix socket notifies its watchers of buffer space whenever the peer has read bytes, even if nobody waits for
+//! space. Tokio's own stream watches for both, so each reply that the peer reads would wake the worker once more for
+//! nothing. The worker watches for space only while a reply does not fit, on a second descriptor of the socket, because
+//! the kernel keeps one watch per descriptor.
 
 use super::shm_slots::ShmSlot;
 use bytes::{BufMut, BytesMut};
@@ -32,9 +32,9 @@ pub struct LocalStreamReader<'a>(&'a LocalStream);
 
 pub struct LocalStreamWriter<'a> {
     stream: &'a LocalStream,
-    /// While an answer does not fit.
+    /// `Some` while a reply does not fit into the socket buffer.
     room: Option<AsyncFd<OwnedFd>>,
-    /// A part of an answer has gone by the socket, and the rest has to follow it.
+    /// Part of a reply has been sent through the socket, and the rest must follow it there.
     midway: bool,
 }
 
@@ -50,35 +50,37 @@ impl LocalStream {
 }
 
 fn watch(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an owned descriptor is open and the same for as long as it is owned, here by what is returned.
+    // SAFETY: an owned descriptor stays open and unchanged while it is owned, here by the returned value.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
-/// The reading side of a connection, of which the kernel can be asked whether something has come, whatever the runtime knows.
+/// The reading side of a connection, which can poll the kernel for input, independently of the runtime's readiness
+/// state.
 pub trait AtHand {
-    /// Takes what has come; `None` if that is nothing, or the end, or an error, which reading tells.
+    /// Takes the input that has arrived. `None` if there is none, or at the end or on an error, which a read reports.
     fn at_hand(&self, input: &mut BytesMut) -> Option<usize>;
 
-    /// Where the client may lay its requests down.
+    /// The shared-memory slot in which the client may post requests.
     fn shm_slot(&self) -> Option<&Rc<ShmSlot>> {
         None
     }
 
-    /// A part of something has come that is of no use without the rest.
+    /// An incomplete message has arrived.
     fn midway(&self) -> bool {
         false
     }
 }
 
-/// The writing side of a connection, which can share memory with the peer if that is on the same host.
+/// The writing side of a connection, which can share memory with a peer on the same host.
 pub trait ShareMemory {
-    /// Sends a whole message, and with it a shared-memory slot. `false`: there can be none, and nothing was sent.
+    /// Sends a complete message together with a shared-memory slot. `false`: there can be no slot, and nothing was
+    /// sent.
     fn send_with_shm_slot(&mut self, message: &[u8]) -> io::Result<bool>;
 
-    /// What the handshake is bound to.
+    /// The channel that the handshake is bound to.
     fn channel(&self) -> Channel;
 
-    /// The handshake is done. Over TCP all bytes from here on, in both directions, go in `records`.
+    /// Called at the end of the handshake. Over TCP, all bytes in both directions are in `records` from here on.
     fn protect(&mut self, records: Records);
 }
 
@@ -99,14 +101,14 @@ impl ShareMemory for LocalStreamWriter<'_> {
         let socket = self.stream.socket.get_ref();
         let sent = match rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut ancillary, flags) {
             Ok(sent) => sent,
-            // Such as too many descriptors on their way: nothing was sent, and the message goes without.
+            // An example is too many descriptors in flight: nothing was sent, and the message is sent without a slot.
             Err(error) => {
                 tracing::debug!("a connection has no shared-memory slot: {error}");
                 return Ok(false);
             }
         };
         if sent < message.len() {
-            // The first answer on a connection always fits, unless the peer does not want it to.
+            // The first reply on a connection always fits, unless the peer prevents it.
             return Err(io::ErrorKind::WriteZero.into());
         }
         self.stream.shm_slot.get_or_init(|| Rc::new(shm_slot));
@@ -117,7 +119,7 @@ impl ShareMemory for LocalStreamWriter<'_> {
         Channel::Local
     }
 
-    /// Nobody else is in between: the kernel has named the peer's user.
+    /// Nothing to do: no third party can interfere, and the kernel has named the peer's user.
     fn protect(&mut self, _: Records) {}
 }
 
@@ -137,10 +139,10 @@ impl AtHand for LocalStreamReader<'_> {
 pub(super) fn receive(socket: impl AsFd, input: &mut BytesMut) -> Option<usize> {
     input.reserve(1);
     let room = input.chunk_mut();
-    // SAFETY: what is uninitialised stays so, but for the bytes that recv(2) has written.
+    // SAFETY: uninitialised bytes stay uninitialised, except for those that recv(2) writes.
     let room = unsafe { room.as_uninit_slice_mut() };
     let (_, received) = rustix::net::recv(socket, room, RecvFlags::DONTWAIT).ok()?;
-    // SAFETY: recv(2) has written so many.
+    // SAFETY: recv(2) has written `received` bytes.
     unsafe { input.advance_mut(received) };
     (received > 0).then_some(received)
 }
@@ -149,9 +151,9 @@ impl AsyncRead for LocalStreamReader<'_> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let socket = &self.0.socket;
         if let Some(shm_slot) = self.shm_slot() {
-            // SAFETY: what is uninitialised stays so, but for the bytes that are written.
+            // SAFETY: uninitialised bytes stay uninitialised, except for those that are written.
             if let Poll::Ready(count) = shm_slot.poll_take(context, unsafe { buffer.unfilled_mut() }) {
-                // SAFETY: so many were written.
+                // SAFETY: `count` bytes were written.
                 unsafe { buffer.assume_init(count) };
                 buffer.advance(count);
                 return Poll::Ready(Ok(()));
@@ -160,15 +162,16 @@ impl AsyncRead for LocalStreamReader<'_> {
         loop {
             let mut ready = ready!(socket.poll_read_ready(context))?;
             let room = buffer.remaining();
-            // SAFETY: what is uninitialised stays so, but for the bytes that recv(2) has written.
+            // SAFETY: uninitialised bytes stay uninitialised, except for those that recv(2) writes.
             let unfilled = unsafe { buffer.unfilled_mut() };
             match rustix::net::recv(socket.get_ref(), unfilled, RecvFlags::DONTWAIT) {
                 Ok((_, received)) => {
-                    // Less than there was room for: nothing is left, and the next bytes are told of anew.
+                    // Fewer bytes than the buffer had space for: the socket is empty, and the kernel notifies again of
+                    // the next bytes.
                     if received > 0 && received < room {
                         ready.clear_ready();
                     }
-                    // SAFETY: recv(2) has written so many.
+                    // SAFETY: recv(2) has written `received` bytes.
                     unsafe { buffer.assume_init(received) };
                     buffer.advance(received);
                     return Poll::Ready(Ok(()));
@@ -226,7 +229,7 @@ mod tests {
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Promise: answers that do not fit wait for room, and all of them arrive.
+    /// Promise: replies that do not fit wait for buffer space, and all of them arrive.
     #[tokio::test]
     async fn unsent_bytes_wait_for_buffer_space() {
         const BYTES: usize = 8 << 20;

@@ -1,21 +1,24 @@
-//! What a server's memory is divided into.
+//! How a server divides its memory limit.
 
 use crate::shards::table::MEMTABLE_BYTES_DEFAULT;
 
-/// The shares of one limit. What is counted in them is what grows with the volume and its use; five sixteenths are left
-/// for what is not counted: what a row takes in a memtable beyond its bytes in the log (several times as much: versions,
-/// pointers, allocations), the program itself, buffers of merges and of input, and log that is not fsynced yet.
+/// The parts of one memory limit. They count the memory that grows with the volume and its use. Five sixteenths are
+/// left for uncounted memory: the overhead of a row in a memtable beyond its bytes in the log (several times as much:
+/// versions, pointers, allocations), the program itself, buffers of merges and of input, and log that is not fsynced
+/// yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryShares {
     /// Cached rows, all shards together.
     pub rows: usize,
-    /// Blocks, indexes and filters of tables, all together. Less than rows: what is asked for again is best kept as a row.
+    /// Blocks, indexes and filters of tables, all together. Smaller than `rows`, because repeatedly used data is best
+    /// cached as rows.
     pub blocks: u64,
     /// Hashes of the names in directories in use, all shards together. Without them a create reads tables.
     pub names: usize,
     /// Bytes of log in memtables, all together.
     pub memtables: u64,
-    /// Requests under way and answers that wait for their clients, all connections together. Beyond it each has one.
+    /// Requests in progress and replies that wait for their clients, all connections together. Above it each connection
+    /// has one request.
     pub messages: usize,
     /// Bytes of log that each shard may always hold in its memtable.
     pub memtable_of_each: u64,
@@ -23,10 +26,10 @@ pub struct MemoryShares {
 
 impl MemoryShares {
     pub const BYTES_DEFAULT: u64 = 1536 * 1024 * 1024;
-    /// Smaller shares would be taken up by the work of dropping and reading again.
+    /// With less, the server would spend its time on dropping and rereading data.
     pub const BYTES_MIN: u64 = 128 * 1024 * 1024;
 
-    /// `bytes` divided for a server with so many shards.
+    /// Divides `bytes` for a server with this number of shards.
     pub fn divide(bytes: u64, shards: usize) -> MemoryShares {
         let shards = shards.max(1) as u64;
         let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);

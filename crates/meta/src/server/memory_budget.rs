@@ -1,6 +1,6 @@
-//! What a worker holds of messages, all its connections together: requests under way, and answers that nobody has taken yet.
-//! Each connection has limits of its own, but a thousand of them at theirs would be gigabytes. So above one limit of all, a
-//! connection has one request at a time.
+//! The memory budget for a worker's messages over all its connections: requests in progress and replies that clients
+//! have not read yet. Each connection has limits of its own, but a thousand connections at their limits would hold
+//! gigabytes. So above one limit for all, each connection has one request at a time.
 
 use super::worker::Worker;
 use std::cell::Cell;
@@ -16,13 +16,13 @@ impl MemoryBudget {
         MemoryBudget { bytes: Cell::new(0), bytes_max }
     }
 
-    /// Whether a connection that has something under way or waiting takes no more.
+    /// Whether a connection with a request in progress or a waiting reply must not take another request.
     pub fn is_much(&self) -> bool {
         self.bytes.get() >= self.bytes_max
     }
 }
 
-/// What one request or connection holds; given back when it is dropped.
+/// The bytes that one request or connection holds; released on drop.
 pub struct MemoryCharge {
     worker: Rc<Worker>,
     bytes: usize,

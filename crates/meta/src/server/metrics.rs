@@ -1,5 +1,5 @@
-//! Counters and times of calls, through the `metrics` facade: whoever installs a recorder before the server starts
-//! sees them, and without one they cost nothing.
+//! Counters and times of calls, through the `metrics` facade. A recorder that is installed before the server starts
+//! receives them; without a recorder they cost nothing.
 //!
 //! | Name | Labels | |
 //! |---|---|---|
@@ -42,7 +42,7 @@ call_kinds! {
     ReleaseSnapshot = "release_snapshot",
 }
 
-/// The handles of one call kind, made once: looking them up by name costs more than many a call.
+/// The handles of one call kind, created once: looking them up by name costs more than many calls.
 struct CallMetrics {
     done: metrics::Counter,
     refused: metrics::Counter,
@@ -50,11 +50,11 @@ struct CallMetrics {
     seconds: metrics::Histogram,
 }
 
-/// A call that is being measured.
+/// A call that is being timed.
 pub type Timed = Option<(CallKind, Instant)>;
 
 pub struct Metrics {
-    /// Indexed by call kind; empty where nothing is measured.
+    /// Indexed by call kind; empty if nothing is measured.
     calls: Vec<CallMetrics>,
     connections: metrics::Gauge,
     clock: Arc<dyn Clock>,
@@ -83,12 +83,12 @@ impl Metrics {
         self.connections.set(count as f64);
     }
 
-    /// Starts the clock of one call; `None` where nothing is measured.
+    /// Starts timing one call; `None` if nothing is measured.
     pub fn begin(&self, call: &Call) -> Timed {
         (!self.calls.is_empty()).then(|| (CallKind::of(call), self.clock.monotonic()))
     }
 
-    /// Counts what [`Metrics::begin`] began.
+    /// Counts and times the call that [`Metrics::begin`] started.
     pub fn end(&self, timed: Timed, outcome: Outcome) {
         let Some((kind, begin)) = timed else { return };
         let call = &self.calls[kind as usize];
@@ -104,9 +104,9 @@ impl Metrics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// The file system said no, or told the client to ask elsewhere or again.
+    /// The file system refused the call, or the client must retry or use another shard.
     Refused,
-    /// The server could not do its work.
+    /// The server could not execute the call.
     Failed,
 }
 

@@ -1,14 +1,16 @@
-//! From a worker's shards being closed to all of them being open, and back.
+//! Opens a worker's shards when it starts, opens failed shards again, and closes all shards when it stops.
 //!
-//! A worker listens before its shards are open, for what a crash left in their logs may take seconds to replay. A call
-//! for a shard that is not open yet waits for it, and has it opened next; so the first answers come after the replay of
-//! one or two logs and not of all.
+//! A worker listens before its shards are open, because replaying the logs after a crash may take seconds. A call for a
+//! shard that is not open yet waits for it and moves it to the front of the queue. So the first replies come after the
+//! replay of one or two logs, not of all.
 //!
-//! A shard that cannot be opened takes no other with it: calls for it are answered with the reason, and it is tried again
-//! when somebody asks for it. Only where none at all can be opened or read the server ends, for it would serve nothing.
+//! A shard that cannot be opened does not affect the others: calls for it fail with the reason, and the worker retries
+//! it later, a damaged shard only when a call needs it. The server ends only if it can neither open nor read any shard,
+//! because it would serve nothing.
 //!
-//! Opening writes. Where the store takes no writes, what the last owner left is opened *at rest* meanwhile: calls that
-//! only read are answered from there. Nobody owns the shard then, so it stays as it is until this server opens it.
+//! Opening a shard writes to the store. While the store takes no writes, the worker opens a read-only recovery view of
+//! the last owner's rows and serves calls that only read from there. Nobody owns the shard then, so its rows stay as
+//! they are until this server opens it.
 
 mod closing;
 mod loss;
@@ -28,65 +30,67 @@ use std::time::Duration;
 use varve_proto::CallFailure;
 use varve_types::{Epoch, Errno, InodeId, ShardId};
 
-/// Shards that one worker opens at a time: while one waits for the store, another uses the processor. With more, one that
-/// is asked for would share the processors with those that nobody waits for.
+/// Shards that one worker opens concurrently: while one waits for the store, another uses the processor. With more, a
+/// shard that a call waits for would share the processors with shards that nobody waits for.
 const OPENING_MAX: usize = 2;
 
-/// How long a call waits for its shard to be open before it is answered Busy, whereupon the client asks again until its own
-/// deadline. Clients count on it (`client/calls.rs`).
+/// How long a call waits for its shard to be open before the worker replies Busy; the client then retries until its own
+/// deadline. Clients rely on this (`client/calls.rs`).
 const WANTED_MAX: Duration = Duration::from_secs(5);
 
-/// How long a sync waits for a shard: an attempt that the store refuses takes some seconds, one may be under way, and the
-/// next comes a pause later.
+/// How long a sync waits for a shard: an attempt that the store refuses takes some seconds, one may be in progress, and
+/// the next one starts after a pause.
 const SYNC_MAX: Duration = Duration::from_secs(10);
 
-/// What a shard is wanted for.
+/// Why a caller needs a shard to be open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OpenPurpose {
     Read,
     Change,
-    /// What failed a moment ago may go now, and who syncs would rather wait for that than be told of trouble that is over and
-    /// cost nothing: the next attempt to open the shard, which comes sooner for it, is the answer.
+    /// A recent failure may be over by now. The caller of a sync would rather wait than get an error for trouble that
+    /// is over and lost nothing. So the sync is answered by the next attempt to open the shard, and hastens that
+    /// attempt.
     Sync,
-    /// The same, of a server that is about to end: also where something may be lost, for the next attempt tells.
+    /// Like `Sync`, for a server that is about to end. It waits even if changes may be lost, because the next attempt
+    /// shows whether they are.
     End,
 }
 
-/// The shards that are not open.
+/// The shards of a worker that are not open.
 #[derive(Default)]
 pub struct ShardOpening {
-    /// Those to be opened for the first time, in the order in which they will be.
+    /// Shards to be opened for the first time, in this order.
     waiting: RefCell<VecDeque<ShardId>>,
     under_way: Cell<usize>,
-    /// Those that could not be, and why.
+    /// Shards that could not be opened, and why.
     refused: RefCell<HashMap<ShardId, OpenFailure>>,
-    /// Those that were open and failed, with what, until the next attempt to open them has ended.
+    /// Shards that were open and failed, with the cause, until the next attempt to open them has ended.
     failed: RefCell<HashMap<ShardId, Cause>>,
-    /// Those that are read at rest until they can be opened.
+    /// Read-only recovery views of shards, until the shards can be opened.
     read_only: RefCell<HashMap<ShardId, Rc<Shard>>>,
-    /// Those that were refused and asked for since; those whose next attempt somebody waits for.
+    /// `asked`: shards that were refused and requested since. `hurried`: shards whose next attempt a caller waits for.
     asked: RefCell<HashSet<ShardId>>,
     hurried: RefCell<HashSet<ShardId>>,
     attempts: RefCell<HashMap<ShardId, Attempts>>,
-    /// Those that failed with something acknowledged, of which nobody knows whether it is still there.
+    /// Shards that failed with acknowledged changes that may or may not have survived.
     owing: RefCell<HashMap<ShardId, Owing>>,
-    /// Those that are open again without it: syncs are told.
+    /// Shards that are open again without some acknowledged changes: syncs report the loss.
     lost: RefCell<HashMap<ShardId, LostChanges>>,
-    /// Those that this server has had open.
+    /// Shards that this server has had open.
     had: RefCell<HashSet<ShardId>>,
-    /// The worker ends: no attempt is begun any more.
+    /// The worker ends and starts no more attempts.
     given_up: Cell<bool>,
 }
 
 impl ShardOpening {
-    /// `shards`, but first the one with the root, through which every path leads.
+    /// `shards` in order, but first the shard of the root, through which every path leads.
     pub fn of(shards: impl Iterator<Item = ShardId>) -> ShardOpening {
         let opening = ShardOpening { waiting: RefCell::new(shards.collect()), ..ShardOpening::default() };
         opening.prefer(InodeId::ROOT.shard());
         opening
     }
 
-    /// The shard is asked for: it comes next, if it has not begun.
+    /// A caller requests the shard: it is opened next, unless its opening has begun.
     fn prefer(&self, shard: ShardId) {
         let mut waiting = self.waiting.borrow_mut();
         if let Some(place) = waiting.iter().position(|waits| *waits == shard) {
@@ -103,7 +107,7 @@ impl ShardOpening {
         self.attempts.borrow().get(&shard).copied().unwrap_or_default()
     }
 
-    /// Whether a sync is told of the trouble: time does not heal it, or it may have cost what the sync is about.
+    /// Whether a sync reports the trouble: time does not heal it, or it may have lost changes that the sync covers.
     fn is_reported(&self, shard: ShardId) -> bool {
         self.is_damaged(shard) || self.may_have_lost(shard)
     }
@@ -116,13 +120,13 @@ impl ShardOpening {
         self.refused.borrow().contains_key(&shard)
     }
 
-    /// Why the shard is not open, if it failed or could not be.
+    /// Why the shard is not open, if it failed or could not be opened.
     fn cause(&self, shard: ShardId) -> Option<Cause> {
         let failed = self.failed.borrow().get(&shard).cloned();
         failed.or_else(|| self.refused.borrow().get(&shard).map(|refused| refused.cause.clone()))
     }
 
-    /// Whether the next attempt is the answer to who wants the shard, and not the last one.
+    /// Whether the caller waits for the next attempt instead of getting the result of the last one.
     fn asks_next(&self, shard: ShardId, to: OpenPurpose) -> bool {
         match to {
             OpenPurpose::Read | OpenPurpose::Change => false,
@@ -142,7 +146,7 @@ impl ShardOpening {
 }
 
 impl Worker {
-    /// Opens all shards. What cannot be opened is tried again later; an error if the server could open none.
+    /// Opens all shards, and retries those that cannot be opened later. An error if the server could open none.
     pub(super) async fn open_shards(self: &Rc<Self>) -> Result<(), String> {
         let lane = || async {
             while let Some(shard) = self.opening.next() {
@@ -181,10 +185,10 @@ impl Worker {
                 let damaged = is_damage(&error);
                 let next = if damaged { "; stop the server and run `varve fsck` on the volume" } else { "" };
                 let reason = format!("shard {id} cannot be opened: {error}{next}");
-                // What is damaged is asked for, and not waited for.
+                // A call for a damaged shard triggers the next attempt, but does not wait for it.
                 let unreachable = !damaged && (is_unreachable(&error) || !self.tables.table.store.is_there());
                 let refused = OpenFailure { cause: Cause { errno: error.errno(), reason }, damaged, unreachable };
-                // Before anybody is told, so that nobody who only reads is refused.
+                // Before the refusal is recorded, so that no read-only call is refused.
                 if !damaged {
                     self.serve_read_only(id, None, refused.cause.errno).await;
                 }
@@ -197,8 +201,9 @@ impl Worker {
         opened
     }
 
-    /// Opens the shard to be read until it can be opened, unless it is. Nobody may own it: where it failed because somebody
-    /// has taken it over, there is a later epoch than the one that was `owned`. Changes are refused with `errno`.
+    /// Opens the read-only recovery view of the shard, unless it is open. The shard must have no owner: if it failed
+    /// because another server took it over, its epoch is later than the `owned` one, and the view is closed again.
+    /// Changes fail with `errno`.
     async fn serve_read_only(&self, id: ShardId, owned: Option<Epoch>, errno: Errno) {
         if self.read_only(id).is_some() {
             return;
@@ -214,25 +219,27 @@ impl Worker {
         }
     }
 
-    /// The shard as its last owner left it, if it is not open but can be read.
+    /// The read-only recovery view of the shard, if the shard is not open but can be read.
     pub fn read_only(&self, id: ShardId) -> Option<Rc<Shard>> {
         self.opening.read_only.borrow().get(&id).cloned()
     }
 
-    /// The shard has an owner again. Reads under way at rest fail, and are asked again of the owner.
+    /// The shard has an owner again. Reads in progress on the read-only view fail, and the clients repeat them at the
+    /// owner.
     fn end_read_only(&self, id: ShardId) {
         if let Some(shard) = self.opening.read_only.borrow_mut().remove(&id) {
             tokio::task::spawn_local(async move { shard.close_read_only().await });
         }
     }
 
-    /// Whether this server can have acknowledged nothing that is in the shard.
+    /// Whether this server has never had the shard open, and so has acknowledged no change in it.
     pub fn never_had(&self, shard: ShardId) -> bool {
         !self.opening.had.borrow().contains(&shard)
     }
 
-    /// Waits until the shard is open, and has it opened next; for ever if it is another worker's. An error if the last
-    /// attempt failed, or, for a sync, the next one. To be read it may be at rest.
+    /// Waits until the shard is open, and has it opened next; waits forever if the shard belongs to another worker. An
+    /// error if the last attempt failed or, for a sync, the next one. For [`OpenPurpose::Read`] the read-only recovery
+    /// view is enough.
     pub async fn opened(&self, shard: ShardId, to: OpenPurpose) -> Result<Rc<Shard>, Cause> {
         self.opening.prefer(shard);
         let next = self.opening.attempts_of(shard).begun + 1;
@@ -255,7 +262,7 @@ impl Worker {
                 return Err(cause.clone());
             }
             if let Some(OpenFailure { cause, unreachable, .. }) = self.opening.refused.borrow().get(&shard) {
-                // The trouble is over, and the next attempt is about to find that.
+                // The store is back, and the next attempt is about to find that.
                 let waits = *unreachable && self.tables.table.store.is_there();
                 let asked = if waits { &self.opening.hurried } else { &self.opening.asked };
                 if asked.borrow_mut().insert(shard) {
@@ -269,15 +276,16 @@ impl Worker {
         }
     }
 
-    /// The shard, which is this worker's, when it is open; or why the last attempt to open it failed. While an attempt goes on, or
-    /// the trouble is over and the next is about to find that, Busy after a while.
+    /// Returns the shard, which belongs to this worker, when it is open, or the error of the last attempt to open it.
+    /// Replies Busy after a while if an attempt is still in progress, or if the store is back and the next attempt has
+    /// not ended.
     pub async fn wanted(&self, shard: ShardId, to: OpenPurpose) -> Result<Rc<Shard>, CallFailure> {
         let wait_max = if to == OpenPurpose::Sync { SYNC_MAX } else { WANTED_MAX };
         tokio::select! {
             opened = self.opened(shard, to) => opened.map_err(translate::failed),
             () = self.stopping() => Err(CallFailure::Busy),
             () = tokio::time::sleep(wait_max) => {
-                // Opening it may take longer than that: who syncs asks again until its own deadline.
+                // Opening the shard may take longer than that: the caller of a sync retries until its own deadline.
                 let reported = to == OpenPurpose::Sync && (self.opening.is_reported(shard) || self.opening.was_refused(shard));
                 let cause = self.opening.cause(shard).filter(|_| reported);
                 Err(cause.map_or(CallFailure::Busy, translate::failed))
@@ -301,24 +309,24 @@ impl Worker {
     }
 }
 
-/// Attempts to open a shard, one after the other.
+/// Attempts to open a shard; they do not overlap.
 #[derive(Clone, Copy, Default)]
 struct Attempts {
     begun: u64,
     ended: u64,
 }
 
-/// Why a shard was not opened.
+/// Why a shard could not be opened.
 #[derive(Clone)]
 struct OpenFailure {
     cause: Cause,
     /// Time alone does not heal it.
     damaged: bool,
-    /// The store was not there.
+    /// The store was unreachable.
     unreachable: bool,
 }
 
-/// A store that is full or read-only does not heal in a moment.
+/// Whether the store is full or read-only, which does not pass within moments.
 pub fn takes_no_writes(errno: Errno) -> bool {
     matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)
 }

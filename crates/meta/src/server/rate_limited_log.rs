@@ -1,5 +1,6 @@
-//! What goes wrong again and again, in the log: while a shard cannot be used, thousands of calls a second may fail for the
-//! same reason, and who sends garbage comes back as often, which must not fill the disk that the log is on.
+//! A rate limit for repeated errors in the log. While a shard cannot be used, thousands of calls per second may fail
+//! for the same reason, and a peer that sends garbage may reconnect as often. Their log lines must not fill the log's
+//! disk.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,16 +8,16 @@ use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_types::ShardId;
 
-/// About each thing one failure in so long is told, and how many were not.
+/// Interval in which one failure per subject is logged; the others are counted.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What failed.
+/// The subject of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum About {
     Shard(ShardId),
-    /// Connections that are closed for what came over them.
+    /// Connections that are closed because of the peer's input.
     Connections,
-    /// Connections for which there is no room, or is not any more.
+    /// Connections that are refused or evicted because a limit is reached.
     Crowd,
 }
 
@@ -29,7 +30,8 @@ struct LastReport {
 }
 
 impl RateLimitedLog {
-    /// How many failures of this were not told before this one; `None`: nor is this one.
+    /// How many failures of this subject were suppressed since the last logged one; `None` if this one is suppressed
+    /// too.
     pub fn due(&self, about: About, now: Instant) -> Option<u64> {
         let mut reported = self.0.borrow_mut();
         match reported.get_mut(&about) {
@@ -50,7 +52,7 @@ impl RateLimitedLog {
 mod tests {
     use super::*;
 
-    /// Promise: about each thing one failure in a while is told, with the number of those that were not.
+    /// Promise: one failure per subject and interval is logged, with the number of suppressed ones.
     #[test]
     fn repeated_errors_are_logged_once_per_interval() {
         let error_log = RateLimitedLog::default();

@@ -1,7 +1,8 @@
-//! A connection over TCP: the handshake in the clear, and records of its exchange from then on (`varve_proto::record`).
+//! A TCP connection: the handshake is unencrypted, and all later bytes are in records of its key exchange
+//! (`varve_proto::record`).
 //!
-//! A peer that has proved its key may still be slow or wrong. A connection buffers at most one incomplete record, the bytes
-//! of the complete ones before it, and [`SEALED_AT_ONCE`] bytes of answers.
+//! An authenticated peer may still be slow or faulty. A connection buffers at most one incomplete record, the bytes of
+//! the complete records before it, and [`SEALED_AT_ONCE`] bytes of replies.
 
 use super::local_stream::{AtHand, ShareMemory, receive};
 use bytes::BytesMut;
@@ -16,13 +17,14 @@ use tokio::net::TcpStream;
 use varve_proto::handshake::Channel;
 use varve_proto::record::{RecordError, Records};
 
-/// Asked of the kernel at a time: a record of the usual size, and the next one's beginning.
+/// Bytes requested from the kernel at a time: a record of the usual size and the beginning of the next one.
 const RECEIVED_AT_ONCE: usize = 32 * 1024;
 
-/// Bytes of answers that are sealed before they are written: few calls for large answers, and a bound on what waits twice.
+/// Bytes of replies that are sealed before they are written: few calls for large replies, and a limit on the bytes that
+/// are buffered twice.
 const SEALED_AT_ONCE: usize = 128 * 1024;
 
-/// Buffers that grew beyond this are given back once empty.
+/// An empty buffer whose capacity exceeds this is freed.
 const BUFFER_BYTES_KEPT: usize = 32 * 1024;
 
 pub struct RemoteStream {
@@ -32,11 +34,11 @@ pub struct RemoteStream {
 
 #[derive(Default)]
 struct State {
-    /// From the end of the handshake on.
+    /// `Some` from the end of the handshake on.
     records: Option<Records>,
-    /// Records that are not all there.
+    /// Bytes of incomplete records.
     received: Vec<u8>,
-    /// Bytes of records, up to `given` taken already.
+    /// Decrypted bytes of records; the first `given` bytes have been taken.
     plain: Vec<u8>,
     given: usize,
     /// Why nothing more can be read.
@@ -48,9 +50,9 @@ pub struct Reader<'a>(&'a RemoteStream);
 pub struct Writer<'a> {
     stream: &'a RemoteStream,
     sealed: Vec<u8>,
-    /// How many bytes of `sealed` have gone.
+    /// How many bytes of `sealed` have been written.
     sent: usize,
-    /// How many bytes of the caller's are in `sealed`.
+    /// How many of the caller's bytes `sealed` holds.
     covers: usize,
 }
 
@@ -78,7 +80,7 @@ impl State {
         }
     }
 
-    /// Opens what has come. An error stays, and is what is read when all before it was.
+    /// Opens the received records. An error is permanent; a read returns it after all earlier bytes.
     fn open(&mut self) {
         let Some(records) = &mut self.records else { return };
         if self.failed.is_none()
@@ -92,7 +94,7 @@ impl State {
         }
     }
 
-    /// One look at the socket, which does not wait. How many bytes came; 0 at its end.
+    /// Reads from the socket once, without waiting. Returns the number of bytes; 0 at its end.
     fn receive(&mut self, socket: &TcpStream) -> io::Result<usize> {
         self.received.reserve(RECEIVED_AT_ONCE);
         let (_, count) = rustix::net::recv(socket, spare_capacity(&mut self.received), RecvFlags::DONTWAIT)?;
@@ -137,7 +139,7 @@ impl AsyncRead for Reader<'_> {
             ready!(socket.poll_read_ready(context))?;
             let handshake = state.records.is_none();
             let received = socket.try_io(Interest::READABLE, || match handshake {
-                // No more than was asked for: what follows the handshake may be a record.
+                // Read no more than the caller asked for: a record may follow the handshake.
                 true => {
                     let room = buffer.initialize_unfilled();
                     let (_, count) = rustix::net::recv(socket, room, RecvFlags::DONTWAIT)?;
@@ -179,7 +181,7 @@ impl ShareMemory for Writer<'_> {
 }
 
 impl Writer<'_> {
-    /// Seals as much of `bytes` as may wait. Not before what was sealed has gone.
+    /// Seals as many of `bytes` as may be buffered. The previous sealed bytes must have been written.
     fn seal(&mut self, bytes: &[u8]) -> io::Result<()> {
         let piece = &bytes[..bytes.len().min(SEALED_AT_ONCE)];
         self.sealed.clear();
@@ -194,8 +196,8 @@ impl Writer<'_> {
 }
 
 impl AsyncWrite for Writer<'_> {
-    /// Ready when a piece of `bytes` has gone as a whole. Until then the caller comes again with the same bytes, for they are sealed
-    /// already, and perhaps some more behind them.
+    /// Ready when a piece of `bytes` was written completely. Until then the caller must pass the same bytes again,
+    /// because they are already sealed; it may append more.
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.covers == 0 {
             self.seal(bytes)?;

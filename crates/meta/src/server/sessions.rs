@@ -1,8 +1,8 @@
-//! Who may talk to this server, and for how long what they hold open is kept.
+//! Sessions: which clients the server admits, and how long it keeps their open files.
 //!
-//! A session is a client process's stay; it has many connections, to several workers. It ends when it has had no
-//! connection for [`SESSION_GRACE`]: until then its open files stay open, so that a client which lost its connections
-//! (or whose host slept) comes back to what it had.
+//! A session belongs to one client process and has many connections, to several workers. It ends when it has had no
+//! connection for [`SESSION_GRACE`]. Until then its open files stay open, so that a client that lost its connections
+//! (or whose host slept) finds them again.
 
 use super::limits::{Counts, Limits, Principal, Source, principals_of};
 use parking_lot::Mutex;
@@ -18,17 +18,17 @@ use varve_types::{Credentials, SessionId};
 /// How long a session without connections is kept.
 pub const SESSION_GRACE: Duration = Duration::from_secs(60);
 
-/// The other end of a connection, as the kernel knows it.
+/// The peer of a connection, as identified by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Of the same host, by a Unix socket.
+    /// A process on the same host, connected through a Unix socket.
     Local { uid: u32, gid: u32, pid: Option<i32> },
-    /// By TCP: known only by its proof of a key.
+    /// A TCP client, identified only by the key that it proves.
     Remote { source: Source },
 }
 
 impl Peer {
-    /// Whose limits it counts for, whatever key it holds.
+    /// The principal whose limits the peer counts against, whatever key it holds.
     pub fn principal(self) -> Principal {
         match self {
             Peer::Local { uid, .. } => Principal::User(uid),
@@ -47,15 +47,15 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// Whom a server admits.
+/// Which clients the server admits.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
-    /// The user whose volume it is; root's volumes serve everyone.
+    /// The user who owns the volume. A volume of root serves every user.
     pub owner_uid: u32,
     /// The user the server runs as.
     pub server_uid: u32,
     pub server_pid: i32,
-    /// Inside a mount: one session of this very process works, all others only observe.
+    /// The server runs inside a mount: one session of this process may change the volume, all others only observe.
     pub embedded: bool,
 }
 
@@ -64,12 +64,12 @@ pub struct Admission {
 pub struct Admitted {
     pub session: SessionId,
     pub observer: bool,
-    /// Whose name every call is made in, whatever it says; `None` where the peer is believed.
+    /// The credentials that replace those in every call; `None` if the peer is trusted.
     pub forced: Option<Credentials>,
 }
 
 impl Admitted {
-    /// Whether a request is of this session.
+    /// Whether a request names this session.
     pub fn is_named_by(&self, request: &Request) -> bool {
         request.id.session == self.session.0
     }
@@ -78,17 +78,17 @@ impl Admitted {
 /// Why a client that holds a key is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// Nor will it be.
+    /// A permanent refusal.
     Refused(String),
-    /// There is no room for it now.
+    /// A limit is reached; the client may succeed later.
     Crowded(String),
 }
 
-/// Whose a session is: only they join it.
+/// The owner of a session. Only the same holder may join the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Holder {
     key: KeyId,
-    /// On this host.
+    /// `Some` for a user on this host.
     uid: Option<u32>,
 }
 
@@ -96,7 +96,7 @@ impl Holder {
     fn of(peer: Peer, key: KeyId) -> Holder {
         match peer {
             Peer::Local { uid, .. } => Holder { key, uid: Some(uid) },
-            // A host may come from several addresses.
+            // The address is not part of the holder: a host may connect from several addresses.
             Peer::Remote { .. } => Holder { key, uid: None },
         }
     }
@@ -104,13 +104,13 @@ impl Holder {
 
 struct ServerSession {
     holder: Holder,
-    /// Whose limits it counts for.
+    /// The principals whose limits the session counts against.
     principals: Vec<Principal>,
     connections: u32,
     works: bool,
-    /// Its key was revoked: there is no grace.
+    /// The session's key was revoked: it has no grace period.
     revoked: bool,
-    /// When the last connection went.
+    /// When the last connection closed.
     gone: Option<Instant>,
 }
 
@@ -124,7 +124,7 @@ pub struct Sessions {
 #[derive(Default)]
 struct Table {
     sessions: HashMap<SessionId, ServerSession>,
-    /// Sessions of each principal.
+    /// Number of sessions of each principal.
     counts: Counts,
 }
 
@@ -140,7 +140,8 @@ impl Sessions {
         Sessions { admission, clock, limits, table: Mutex::default() }
     }
 
-    /// Admits one more connection of `session`, which has proved that it holds `key`; the error is the reason for the peer.
+    /// Admits one more connection of `session`, which has proved that it holds `key`. The error is the reason to send
+    /// to the peer.
     pub fn admit(
         self: &Arc<Sessions>,
         session: SessionId,
@@ -172,7 +173,7 @@ impl Sessions {
         Ok((Admitted { session, observer: !works, forced }, guard))
     }
 
-    /// An embedded server works for one session of its own process.
+    /// Enforces that an embedded server works for one session of its own process.
     fn check_alone(&self, table: &Table, session: SessionId, peer: Peer, works: bool) -> Result<(), NotAdmitted> {
         if self.admission.embedded && works {
             let own = matches!(peer, Peer::Local { pid: Some(pid), .. } if pid == self.admission.server_pid);
@@ -188,7 +189,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// A new session, without a connection yet.
+    /// Creates a session without connections.
     fn make(
         &self,
         table: &mut Table,
@@ -214,19 +215,19 @@ impl Sessions {
         Ok(())
     }
 
-    /// The key of a host was revoked: its sessions end as soon as their connections have.
+    /// Marks the sessions of a revoked key: they end as soon as their connections have ended.
     pub fn revoke(&self, key: KeyId) {
         let mut table = self.table.lock();
         table.sessions.values_mut().filter(|state| state.holder.key == key).for_each(|state| state.revoked = true);
     }
 
-    /// Whether a peer may come at all, whatever key it holds; the error is the reason for it.
+    /// Whether the peer may connect at all, whatever key it holds. The error is the reason to send to the peer.
     pub fn check_peer(&self, peer: Peer) -> Result<(), String> {
         self.credentials_of(peer).map(drop)
     }
 
-    /// Who a peer's calls must be made for. The server's own user is believed (a mount speaks for its users), and so is
-    /// a host that comes by TCP, having proved that it holds a key.
+    /// The credentials that the peer's calls must be made with. The server's own user is trusted (a mount acts for its
+    /// users), and so is a TCP client that has proved a key.
     fn credentials_of(&self, peer: Peer) -> Result<Option<Credentials>, String> {
         let Peer::Local { uid, gid, .. } = peer else {
             return Ok(None);
@@ -250,8 +251,9 @@ impl Sessions {
         Ok(Some(Credentials { uid, gid, groups: Vec::new() }))
     }
 
-    /// Ends a session whose grace is over, if there is one: answers it, and what `end` made of it. Meanwhile nobody is admitted: who
-    /// comes back after that begins anew, and keeps what it opens from then on.
+    /// Ends a session whose grace period is over, if there is one, and returns it with the result of `end`. No session
+    /// is admitted while `end` runs: a client that returns later starts a new session and keeps the files that it opens
+    /// from then on.
     pub fn end_one<T>(&self, end: impl FnOnce(SessionId) -> T) -> Option<(SessionId, T)> {
         let now = self.clock.monotonic();
         let mut table = self.table.lock();
@@ -262,18 +264,18 @@ impl Sessions {
         Some((session, end(session)))
     }
 
-    /// Those that change something.
+    /// Sessions that may change the volume.
     pub fn working(&self) -> HashSet<SessionId> {
         self.table.lock().sessions.iter().filter(|(_, state)| state.works).map(|(id, _)| *id).collect()
     }
 
-    /// Sessions with a connection or in their grace.
+    /// Number of sessions with a connection or within their grace period.
     pub fn count(&self) -> usize {
         self.table.lock().sessions.len()
     }
 }
 
-/// One connection of a session; dropped when it closes.
+/// Counts one connection of a session until dropped, when the connection closes.
 pub struct SessionGuard {
     sessions: Arc<Sessions>,
     session: SessionId,

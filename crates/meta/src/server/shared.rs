@@ -1,4 +1,4 @@
-//! What all workers of a server look at. Nothing here is touched by an ordinary call but the leases and the clock.
+//! The state that all workers of a server share. An ordinary call uses none of it except the leases and the clock.
 
 use super::keys::Keys;
 use super::leases::Leases;
@@ -19,28 +19,28 @@ pub struct ServerShared {
     pub keys: Arc<Keys>,
     pub limits: Limits,
     pub clock: Arc<dyn Clock>,
-    /// Tells it from every other server.
+    /// A random number that distinguishes this server from every other one.
     pub number: u64,
     pub sessions: Arc<Sessions>,
     pub leases: Arc<Leases>,
     pub open_files: OpenFiles,
-    /// By then all sessions of an earlier server have told what they have open.
+    /// By this time, all sessions of an earlier server have reported which files they have open.
     pub sessions_known_from: Instant,
-    /// Room kept back in the store for removals.
+    /// The space that is reserved in the store for removals.
     pub reserve: Arc<Reserve>,
     pub workers: usize,
     pub embedded: bool,
-    /// What the server before has left.
+    /// The state that the previous server left.
     pub found: ShutdownState,
-    /// Shards whose first opening has ended, and whether one is or was open.
+    /// Number of shards whose first opening has ended, and whether any shard has been open.
     pub tried: AtomicUsize,
     pub any_opened: AtomicBool,
-    /// Set once all workers listen, before any of them accepts.
+    /// Set once all workers listen, before any of them accepts connections.
     pub addresses: OnceLock<Vec<WorkerAddress>>,
 }
 
 impl ServerShared {
-    /// Counts the first opening of a shard. Returns whether it was the last one of the server.
+    /// Counts the first opening of a shard. Returns whether it was the server's last one.
     pub fn count_opening(&self, opened: bool) -> bool {
         self.any_opened.fetch_or(opened, SeqCst);
         self.tried.fetch_add(1, SeqCst) + 1 == usize::from(self.settings.shards.get())

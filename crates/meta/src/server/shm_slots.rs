@@ -1,5 +1,5 @@
-//! The shared-memory slots of a worker's connections (`varve_env::shm_slot`), and those of them that it looks into
-//! during a busy-poll loop.
+//! The shared-memory slots of a worker's connections (`varve_env::shm_slot`), and the subset that the worker polls in
+//! its busy-poll loop.
 
 use super::request_queue::{PostedOutcome, RequestQueue};
 use bytes::{BufMut, BytesMut};
@@ -11,58 +11,60 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use varve_env::shm_slot::ServerSide;
 
-/// Looking into more takes longer than asking the kernel about all; the others are reached by their sockets.
+/// Maximum slots that a worker polls. Polling more takes longer than one kernel call for all; the other clients use
+/// their sockets.
 const POLLED_SLOTS_MAX: usize = 32;
 
-/// After so many looks those in which nothing was found meanwhile are not looked into any more.
+/// After this many polls, slots without a request since the last check are no longer polled.
 const SPINS_WITHOUT_A_REQUEST: u32 = 100_000;
 
-/// A connection that takes so many requests one after the other lets others run.
+/// A connection that takes this many requests in a row yields to others.
 const TAKEN_AT_A_TIME: u32 = 32;
 
-/// One connection's.
+/// The slot of one connection.
 pub struct ShmSlot {
     asked: ServerSide,
-    /// The connection, which waits for a request.
+    /// Waker of the connection that waits for a request.
     taker: RefCell<Option<Waker>>,
-    /// A request was taken since this was asked last.
+    /// A request was taken since the last check.
     used: Cell<bool>,
-    /// Requests taken since the connection waited.
+    /// Requests taken since the connection last waited.
     in_a_row: Cell<u32>,
 }
 
 impl ShmSlot {
-    /// With the descriptor to be passed to the client.
+    /// Creates a slot, and the descriptor to pass to the client.
     pub fn make() -> io::Result<(ShmSlot, OwnedFd)> {
         let (asked, shared) = ServerSide::make()?;
         let shm_slot = ShmSlot { asked, taker: RefCell::default(), used: Cell::new(false), in_a_row: Cell::new(0) };
         Ok((shm_slot, shared))
     }
 
-    /// Whether the client posts its requests here.
+    /// Whether the client posts its requests in this slot.
     pub fn is_polled(&self) -> bool {
         self.asked.spins()
     }
 
-    /// The connection waits for what is posted.
+    /// Whether the connection waits for a posted request.
     pub fn is_waited_at(&self) -> bool {
         self.taker.borrow().is_some()
     }
 
-    /// How many bytes of a request came to `input`, if there is one.
+    /// Appends a posted request to `input`, if there is one, and returns its number of bytes.
     pub fn take(&self, input: &mut BytesMut) -> Option<usize> {
         if !self.asked.is_posted() {
             return None;
         }
         input.reserve(1);
-        // SAFETY: what is uninitialised stays so, but for the bytes that are written.
+        // SAFETY: uninitialised bytes stay uninitialised, except for those that are written.
         let count = self.taken(unsafe { input.chunk_mut().as_uninit_slice_mut() });
-        // SAFETY: so many were written.
+        // SAFETY: `count` bytes were written.
         unsafe { input.advance_mut(count) };
         (count > 0).then_some(count)
     }
 
-    /// Moves what there is of a request to `room`, which is not empty; until there is one, the connection waits.
+    /// Moves the available bytes of a request to `room`, which is not empty. The connection waits until there is a
+    /// request.
     pub fn poll_take(&self, context: &mut Context<'_>, room: &mut [MaybeUninit<u8>]) -> Poll<usize> {
         if self.asked.is_posted() {
             let in_a_row = self.in_a_row.get() + 1;
@@ -86,12 +88,12 @@ impl ShmSlot {
         self.asked.take(room)
     }
 
-    /// Lays down whole answers; `false`: they have to go by the socket.
+    /// Posts complete replies; `false` if they must be sent through the socket.
     pub fn answer(&self, answers: &[u8]) -> bool {
         self.asked.answer(answers)
     }
 
-    /// `false`: nobody waits for what is here.
+    /// Wakes the waiting connection; `false` if no connection waits.
     fn rouse(&self) -> bool {
         let taker = self.taker.take();
         let waits = taker.is_some();
@@ -106,16 +108,16 @@ impl ShmSlot {
     }
 }
 
-/// The request queues into whose shared-memory slots a worker looks.
+/// The request queues whose shared-memory slots a worker polls.
 #[derive(Default)]
 pub struct LookedInto {
     request_queues: RefCell<Vec<(Rc<RequestQueue>, Rc<ShmSlot>)>>,
     spins: Cell<u32>,
-    /// Room for one request.
+    /// Buffer for one request.
     input: RefCell<BytesMut>,
 }
 
-/// Shared-memory slots in which something is posted that somebody can take: a bit for each of those looked into.
+/// Polled slots with a posted request that can be taken: one bit per slot.
 #[derive(Clone, Copy)]
 pub struct PostedSlots(u32);
 
@@ -127,7 +129,7 @@ impl PostedSlots {
     }
 }
 
-/// How many requests were begun, and how many connections woken for theirs.
+/// How many requests were begun, and how many connections were woken for theirs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolledRequests {
     pub begun: usize,
@@ -135,8 +137,7 @@ pub struct PolledRequests {
 }
 
 impl LookedInto {
-    /// From now on until [`LookedInto::sleep`] the worker looks into this one's shared-memory slot too, if there is
-    /// one.
+    /// Polls the shared-memory slot of this queue, if it has one, until [`LookedInto::sleep`].
     pub fn add(&self, request_queue: &Rc<RequestQueue>) {
         let Some(shm_slot) = request_queue.shm_slot().filter(|shm_slot| !shm_slot.is_polled()) else { return };
         let mut request_queues = self.request_queues.borrow_mut();
@@ -150,7 +151,7 @@ impl LookedInto {
         self.request_queues.borrow().is_empty()
     }
 
-    /// Where clients have posted something.
+    /// Polls all slots for posted requests.
     pub fn spin(&self) -> PostedSlots {
         std::hint::spin_loop();
         let spins = self.spins.get() + 1;
@@ -170,14 +171,14 @@ impl LookedInto {
         PostedSlots(posted.enumerate().map(|(at, posted)| u32::from(posted) << at).sum())
     }
 
-    /// Has what is `posted` begun, or wakes the connection to take it where that cannot be or `own` is true of the
-    /// request queue.
+    /// Begins the `posted` requests. Wakes the connection instead if the request cannot be begun here, or if `own` is
+    /// true of its request queue.
     pub fn begin(&self, posted: PostedSlots, own: impl Fn(&Rc<RequestQueue>) -> bool) -> PolledRequests {
         let (mut left, mut came) = (posted.0, PolledRequests::default());
         while left != 0 {
             let at = left.trailing_zeros() as usize;
             left &= left - 1;
-            // What is begun may do anything but change which request queues there are.
+            // A begun request may have any effect except changing the list of request queues.
             let Some((request_queue, shm_slot)) = self.request_queues.borrow().get(at).cloned() else { break };
             let taken = if own(&request_queue) {
                 PostedOutcome::Not
@@ -193,7 +194,7 @@ impl LookedInto {
         came
     }
 
-    /// The worker is about to sleep: clients that ask now send what they ask by their sockets.
+    /// The worker is about to sleep: from now on clients send their requests through their sockets.
     pub fn sleep(&self) {
         self.request_queues.borrow_mut().drain(..).for_each(|(_, shm_slot)| shm_slot.sleep());
     }

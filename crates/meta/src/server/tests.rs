@@ -1,4 +1,4 @@
-//! A real server on a temporary volume, talked to by a client that knows nothing but the protocol.
+//! Tests of a real server on a temporary volume, with a client that uses only the protocol.
 
 mod client;
 mod failing;
@@ -24,10 +24,10 @@ use varve_proto::handshake::{Answer, KeyId, Purpose, Welcome};
 use varve_proto::{Call, CallFailure, Reply};
 use varve_types::{ShardCount, VolumeId};
 
-/// On a machine with much other work: the shards are opened, synced and closed, each with a few fsyncs.
+/// Long enough for a busy machine: a stop opens, syncs and closes the shards, each with a few fsyncs.
 const STOP: Duration = Duration::from_secs(120);
 
-/// A volume, its server and where that listens.
+/// A volume, the configuration of its server and its key.
 struct Site {
     directory: tempfile::TempDir,
     config: ServerConfig,
@@ -41,7 +41,7 @@ impl Site {
         Site::in_directory(directory, volume, shards)
     }
 
-    /// Of a volume that fsyncs before every answer.
+    /// A volume that fsyncs before every reply.
     fn syncing_at_once(shards: u16) -> Site {
         let directory = tempfile::tempdir().unwrap();
         let volume = directory.path().join("volume");
@@ -76,17 +76,17 @@ impl Site {
     }
 }
 
-/// Something that is mounted for as long as this lives.
+/// A mount that lasts as long as this lives.
 struct MountGuard(PathBuf);
 
 impl MountGuard {
-    /// `None` where this user may not mount.
+    /// `None` if this user may not mount.
     fn mount(what: &[&str], at: &Path) -> Option<MountGuard> {
         let mounted = Command::new("mount").args(what).arg(at).output();
         mounted.is_ok_and(|output| output.status.success()).then(|| MountGuard(at.to_owned()))
     }
 
-    /// From here on it takes no writes, and the file system beneath does.
+    /// From here on the mount refuses writes, while the file system below still takes them.
     fn turn_read_only(&self) {
         let turned = Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&self.0).status();
         assert!(turned.is_ok_and(|status| status.success()), "{} takes writes", self.0.display());
@@ -104,7 +104,7 @@ fn socket(server: &Server, worker: usize) -> String {
     server.addresses()[worker].unix.clone().expect("the server listens on Unix sockets")
 }
 
-/// The next bytes of a connection that the server is about to close: none.
+/// Asserts that the server closes the connection and sends nothing more.
 fn assert_closed(mut stream: UnixStream) {
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut rest = Vec::new();
@@ -122,7 +122,7 @@ fn assert_serves(server: &Server, site: &Site) {
     );
 }
 
-/// A client that knows the key is welcomed with the server's own proof and what it must know to find shards.
+/// A client that holds the key gets a Welcome with the server's own proof and the addresses of the shards.
 #[test]
 fn a_client_with_the_key_is_welcomed() {
     let site = Site::new(4);
@@ -152,7 +152,7 @@ fn tcp_clients_are_served() {
     assert_eq!(client.call(0, Call::Sync), Err(CallFailure::NotOwner), "shard 0 is worker 0's");
 }
 
-/// Who does not know the key is refused and told so.
+/// A client without the key is refused, and gets the reason.
 #[test]
 fn a_wrong_key_is_refused() {
     let site = Site::new(1);
@@ -164,7 +164,7 @@ fn a_wrong_key_is_refused() {
     assert_serves(&server, &site);
 }
 
-/// Another version is refused by naming both.
+/// A client with another protocol version is refused, and the reason names both versions.
 #[test]
 fn another_version_is_refused() {
     let site = Site::new(1);
@@ -176,14 +176,15 @@ fn another_version_is_refused() {
     let Answer::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
     assert!(reason.contains(&format!("version {}", varve_proto::VERSION)) && reason.contains("version 99"), "{reason}");
 
-    // A Hello whose later fields have changed still tells its version.
+    // The version can be read from a Hello whose later fields have changed.
     let (mut stream, _) = connect(&socket(&server, 0));
     client::send(&mut stream, &(98u16, "fields of a later time".to_owned()));
     let Answer::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
     assert!(reason.contains("version 98"), "{reason}");
 }
 
-/// Garbage, an oversized frame, a broken checksum and half a frame each end their own connection and nothing else.
+/// Garbage, an oversized frame, a broken checksum and an incomplete frame each end their own connection and affect
+/// nothing else.
 #[test]
 fn malformed_bytes_end_the_connection_alone() {
     let site = Site::new(1);
@@ -212,7 +213,7 @@ fn malformed_bytes_end_the_connection_alone() {
     assert_serves(&server, &site);
 }
 
-/// A call in another session's name ends the connection: a session's recorded answers are its own.
+/// A call in another session's name ends the connection: a session's recorded replies are its own.
 #[test]
 fn a_foreign_session_ends_the_connection() {
     let site = Site::new(1);
@@ -222,7 +223,7 @@ fn a_foreign_session_ends_the_connection() {
     assert_closed(stream);
 }
 
-/// Requests that come in one piece are all answered, those that wait too.
+/// Requests that arrive in one read are all answered, including those that wait.
 #[test]
 fn requests_are_pipelined() {
     let site = Site::new(1);
@@ -249,7 +250,8 @@ fn create(name: String) -> Call {
     Call::Create { parent: 1, name: name.into(), node: varve_proto::NewNode::Regular, mode: 0o644, open: false }
 }
 
-/// A call that is sent again is made once: it is told to wait while the first try is under way, and gets the first answer.
+/// A call that is sent again is executed once: it gets Busy while the first attempt is in progress, and then the first
+/// reply.
 #[test]
 fn retried_change_is_applied_once() {
     let site = Site::new(1);
@@ -272,7 +274,7 @@ fn retried_change_is_applied_once() {
     assert_eq!(another, Err(CallFailure::Errno(varve_types::Errno::EEXIST.number())));
 }
 
-/// A volume has one server; the second is told who has it, and finds it free after the first has stopped.
+/// A volume has one server. A second one gets an error that names the first, and can start after the first has stopped.
 #[test]
 fn a_second_server_is_refused() {
     let site = Site::new(1);
@@ -285,14 +287,14 @@ fn a_second_server_is_refused() {
     assert_serves(&site.start(), &site);
 }
 
-/// A server that is stopped while clients keep it busy answers what it has begun, or nothing, and stops in time.
+/// A server that is stopped under load answers the requests in progress, or closes the connection, and stops in time.
 #[test]
 fn a_stop_under_load_ends_in_time() {
     let site = Site::new(4);
     let server = site.start();
     let answered = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
-        // All are connected before the first call: one that came after the stop would find no socket.
+        // All clients connect before the first call: one that came after the stop would find no socket.
         let clients: Vec<_> = (1..=4).map(|session| TestClient::of(&server, &site, session, Purpose::Work)).collect();
         for mut client in clients {
             let answered = &answered;
@@ -313,7 +315,7 @@ fn a_stop_under_load_ends_in_time() {
     assert!(server.stop(STOP).is_ok(), "a second stop does nothing");
 }
 
-/// A client that takes no answers does not keep the server from stopping.
+/// A client that reads no replies does not keep the server from stopping.
 #[test]
 fn client_that_does_not_read_cannot_delay_a_stop() {
     let site = Site::new(1);
@@ -329,7 +331,7 @@ fn client_that_does_not_read_cannot_delay_a_stop() {
     server.stop(Duration::from_secs(2)).unwrap();
 }
 
-/// Configurations that cannot be are refused with the reason.
+/// Invalid configurations are refused with the reason.
 #[test]
 fn impossible_configurations_are_refused() {
     let site = Site::new(1);

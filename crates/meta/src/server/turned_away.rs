@@ -1,4 +1,4 @@
-//! Connections that are told at once why they are not wanted, and closed.
+//! Connections that the server refuses with a reason and closes.
 
 use super::handshake::{encoded, greeting};
 use super::worker::Worker;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use varve_proto::handshake::Answer;
 
-/// Such connections of one worker at a time; beyond it they are closed without a word.
+/// Maximum of such connections of one worker at a time; further ones are closed without a reply.
 const TURNED_AWAY_MAX: usize = 64;
 
-/// A peer that wants to know has read it by then.
+/// Time for a peer to read the reply.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Bytes of a Hello that is on its way, and of anything else: unread, they would make TCP take the answer back.
+/// Bytes read from the peer, such as a Hello in flight: if they stayed unread, TCP could discard the reply.
 const DRAINED_MAX: usize = 4096;
 
-/// Tells the peer of `stream` the `answer`, in the clear and in the background.
+/// Sends `answer` to the peer of `stream`, unencrypted and in the background.
 pub fn turn_away<S>(worker: &Rc<Worker>, mut stream: S, answer: Answer)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -43,7 +43,7 @@ where
             }
             io::Result::Ok(())
         };
-        // A peer that does not listen has no need to know.
+        // The peer need not read the reply.
         let _ = tokio::time::timeout(DEADLINE, tell).await;
         counted.turned_away.set(counted.turned_away.get() - 1);
     });

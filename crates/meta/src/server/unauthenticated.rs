@@ -1,9 +1,10 @@
-//! Connections on which nobody has proved yet who comes.
+//! Connections whose peer is not authenticated yet.
 //!
-//! A client does that within milliseconds; who does not may be anyone, in any number. So they have room of their own, and
-//! cannot take that of clients. When it is full, the oldest unauthenticated connection goes as soon as it has had the
-//! time that a slow machine may need, and those who come meanwhile wait in the kernel's queue. One [`Principal`] may
-//! have fewer: at its limit the oldest of its own goes in the same way, and until that one has had its time the next is turned away.
+//! A client authenticates within milliseconds. A peer that does not may be anyone, in any number. So unauthenticated
+//! connections have a limit of their own and cannot take the places of clients. When the limit is reached, the oldest
+//! unauthenticated connection is closed as soon as it has had the time that a slow machine may need; until then new
+//! connections wait in the kernel's queue. One [`Principal`] has a smaller limit: when it is reached, the principal's
+//! oldest connection is closed in the same way, and new ones are refused until that connection has had its time.
 
 use super::limits::Principal;
 use super::worker::Worker;
@@ -14,8 +15,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use varve_env::clock::Instant;
 
-/// What an unauthenticated connection has to say who it is, however many wait. With this, a queue of
-/// [`super::listener::BACKLOG`] is worked off in two seconds, and clients wait ten for a greeting.
+/// Minimum time that an unauthenticated connection gets to authenticate, however many wait. With this value, a queue of
+/// [`super::listener::BACKLOG`] is processed in two seconds, while clients wait ten seconds for a greeting.
 const STAY_MIN: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
@@ -30,7 +31,7 @@ struct PendingConnection {
     number: u64,
     principal: Principal,
     at: Instant,
-    /// It was told to go.
+    /// The connection was asked to close.
     leaves: Cell<bool>,
     evicted: Rc<Notify>,
 }
@@ -42,7 +43,7 @@ impl PendingConnection {
     }
 }
 
-/// An unauthenticated connection's stay: until it is known, goes or is sent away.
+/// Counts an unauthenticated connection until it is authenticated, closed or evicted.
 pub struct PendingGuard {
     worker: Rc<Worker>,
     number: u64,
@@ -54,7 +55,7 @@ impl UnauthenticatedConnections {
         self.here.borrow().len()
     }
 
-    /// Waits until there is room for one more, and makes it if need be.
+    /// Waits until there is a free place, and evicts a connection if necessary.
     pub async fn room(&self, max: usize, now: impl Fn() -> Instant) {
         loop {
             let changed = self.changed.notified();
@@ -77,7 +78,8 @@ impl UnauthenticatedConnections {
         }
     }
 
-    /// `Err`: as many of `principal` are here as may be, none of them for long.
+    /// Counts a new connection of `principal`. `Err` with the limit if the principal has reached it and none of its
+    /// connections can be evicted yet.
     pub fn enter(worker: &Rc<Worker>, principal: Principal) -> Result<PendingGuard, usize> {
         let unauthenticated = &worker.unauthenticated;
         let at = worker.shared.clock.monotonic();
@@ -112,7 +114,7 @@ impl UnauthenticatedConnections {
 }
 
 impl PendingGuard {
-    /// Ready when others need the room.
+    /// Ready when the connection is evicted.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
@@ -121,7 +123,7 @@ impl PendingGuard {
 impl Drop for PendingGuard {
     fn drop(&mut self) {
         let unauthenticated = &self.worker.unauthenticated;
-        // They are in the order of their numbers.
+        // The queue is sorted by number.
         let mut here = unauthenticated.here.borrow_mut();
         if let Ok(place) = here.binary_search_by_key(&self.number, |pending_connection| pending_connection.number) {
             here.remove(place);

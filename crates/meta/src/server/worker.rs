@@ -1,9 +1,9 @@
-//! A worker: a thread with a runtime of its own, which owns the shards `s` with `s mod workers` equal to its index.
+//! A worker: a thread with its own runtime, which owns the shards `s` for which `s mod workers` equals its index.
 //!
-//! Everything in here is single-threaded. What comes from outside are connections and messages of other workers; both
-//! become tasks of the worker's local set. A task that panics has broken an invariant: the worker posts the failure and
-//! its thread ends without closing its tables, as if it had been killed, for what was appended is safe and what is in
-//! memory may not be.
+//! All code of a worker is single-threaded. Its input is connections and messages from other workers; both become tasks
+//! of the worker's local set. A task that panics has broken an invariant: the worker posts the failure, and its thread
+//! ends without closing its tables, as if it had been killed. The appended changes are safe; the state in memory may
+//! not be.
 
 use super::busy_poll::BusyPoll;
 use super::clients::Clients;
@@ -34,13 +34,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use varve_env::key_hash::KeyHashing;
 use varve_types::{InodeId, SessionId, ShardId};
 
-/// How often the first worker looks for sessions whose grace is over.
+/// How often the first worker checks for sessions whose grace period is over.
 const SESSIONS_LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
 
-/// The pause between two rounds through all shards for memory to be given back. In so short a time little is taken.
+/// Pause between two rounds through all shards that free memory. Shards allocate little in so short a time.
 const GIVEN_BACK_EVERY: Duration = Duration::from_millis(20);
 
-/// What one worker needs to begin.
+/// The configuration of one worker.
 pub struct WorkerConfig {
     pub index: usize,
     pub shared: Arc<ServerShared>,
@@ -56,10 +56,10 @@ pub struct WorkerConfig {
     pub memory_held_max: usize,
 }
 
-/// What the shards of a worker are opened with.
+/// The configuration that a worker opens its shards with.
 #[derive(Clone)]
 pub struct TableLimits {
-    /// That of every shard, but for its number.
+    /// The configuration of every shard's table, except for the shard number.
     pub table: TableConfig,
     pub cache: Arc<CacheBudget>,
     pub names: Arc<CacheBudget>,
@@ -83,11 +83,11 @@ pub struct Worker {
     listeners: RefCell<Option<Listeners>>,
     connections: Cell<usize>,
     pub unauthenticated: UnauthenticatedConnections,
-    /// Connections whose client is known, by share.
+    /// Authenticated connections, counted by principal.
     pub clients: Clients,
-    /// Connections that are being told that they are not wanted.
+    /// Connections that are being refused.
     pub turned_away: Cell<usize>,
-    /// A shard was opened or could not be, a connection has ended, or the worker has come to its end.
+    /// Notified when a shard was opened or could not be, when a connection has ended, and when the worker ends.
     pub(super) changed: Notify,
     stop: watch::Sender<bool>,
     end: RefCell<Option<Result<(), String>>>,
@@ -99,17 +99,17 @@ impl Worker {
         self.shards.borrow().get(&shard).cloned()
     }
 
-    /// Of all tables of the server.
+    /// Consistent snapshots over all tables of the server.
     pub fn snapshots(&self) -> Arc<crate::shards::table::ConsistentSnapshots> {
         self.tables.table.cache.snapshots()
     }
 
-    /// Whether the shard is this worker's, open or not.
+    /// Whether the shard belongs to this worker, open or not.
     pub fn owns(&self, shard: ShardId) -> bool {
         shard.0 < self.shared.settings.shards.get() && self.shared.owner(shard) == self.index
     }
 
-    /// Ready when the worker accepts and reads no more.
+    /// Ready when the worker stops accepting and reading.
     pub fn stopping(&self) -> impl Future<Output = ()> + 'static {
         let mut stop = self.stop.subscribe();
         async move {
@@ -122,7 +122,7 @@ impl Worker {
         self.connections.get()
     }
 
-    /// Connections whose client is known.
+    /// Number of authenticated connections.
     pub fn clients(&self) -> usize {
         self.connections().saturating_sub(self.unauthenticated.count())
     }
@@ -146,7 +146,7 @@ impl Worker {
         });
     }
 
-    // What the server tells it.
+    // Commands of the server.
 
     pub fn accept(self: &Rc<Self>) {
         if let Some(listeners) = self.listeners.take() {
@@ -175,7 +175,7 @@ impl Worker {
         });
     }
 
-    /// While the shards that are asked for it are open.
+    /// Must run while the shards that the removals need are still open.
     async fn end_removals(&self) {
         let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
         futures::future::join_all(shards.iter().map(Shard::end_removals)).await;
@@ -190,7 +190,7 @@ impl Worker {
         });
     }
 
-    /// `closed`: what the ended session alone had open.
+    /// `closed`: the files that only the ended session had open.
     pub fn end_session(self: &Rc<Self>, session: SessionId, closed: &[InodeId]) {
         self.opening.forget(session);
         self.unknown_outcomes.end_session(session);
@@ -200,14 +200,15 @@ impl Worker {
         }
     }
 
-    /// `session` has closed `inode` for the last time, as it tells `shard`, which need not be open, nor be this worker's.
+    /// `session` has closed `inode` for the last time and reports that to `shard`, which may be closed or belong to
+    /// another worker.
     pub fn release(self: &Rc<Self>, shard: ShardId, session: SessionId, inode: InodeId) {
         if let Some(shard) = self.shard(shard).filter(|shard| !shard.has_failed()) {
             return shard.release(session, inode);
         }
         let free = self.shared.open_files.release(session, inode);
         let home = inode.shard();
-        // An orphan of a shard that is not open is left to its opening.
+        // If the home shard is not open, its opening removes the orphan.
         if !free || (self.owns(home) && self.shard(home).is_none()) {
             return;
         }
@@ -220,7 +221,7 @@ impl Worker {
         });
     }
 
-    /// The first end is the one that counts.
+    /// Only the first end counts.
     fn end(&self, end: Result<(), String>) {
         self.end.borrow_mut().get_or_insert(end);
         self.changed.notify_waiters();
@@ -237,7 +238,7 @@ impl Worker {
     }
 }
 
-/// One connection in the count.
+/// Counts one connection while it lives.
 struct ConnectionCount(Rc<Worker>);
 
 impl ConnectionCount {
@@ -263,7 +264,7 @@ fn broken(worker: usize, panic: Box<dyn Any + Send>) -> String {
     format!("worker {worker} broke an invariant and has ended: {text}")
 }
 
-/// The life of a worker's thread.
+/// The body of a worker's thread.
 pub fn run(config: WorkerConfig) {
     let (index, board) = (config.index, Arc::clone(&config.board));
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
@@ -302,7 +303,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         stop: watch::Sender::new(false),
         end: RefCell::default(),
     });
-    // Messages are taken from the start: what a shard finds in its log, it may have to ask of another worker's.
+    // Receive messages from the start: the log replay of a shard may have to call a shard of another worker.
     let (_, nobody) = mpsc::channel(1);
     worker.spawn(inbox::receive(Rc::clone(&worker), std::mem::replace(&mut config.inbox, nobody)));
     let watchful = Rc::clone(&worker);
@@ -328,7 +329,7 @@ fn own_shards(config: &WorkerConfig) -> impl Iterator<Item = ShardId> {
     config.shared.settings.shards.all().filter(|shard| config.shared.owner(*shard) == config.index)
 }
 
-/// Listens, and opens the shards.
+/// Starts listening, then opens the shards.
 async fn open(worker: &Rc<Worker>, config: &WorkerConfig) -> Result<(), String> {
     let cannot = |error: std::io::Error| format!("worker {} cannot listen: {error}", worker.index);
     let listeners = listener::listen(config.unix.as_ref(), config.tcp).map_err(cannot)?;
@@ -345,7 +346,7 @@ async fn open(worker: &Rc<Worker>, config: &WorkerConfig) -> Result<(), String> 
     Ok(())
 }
 
-/// Has shards give back memory when those in use, here or in other workers, need more than there is.
+/// Makes shards free memory when all shards together, those of other workers included, exceed the cache budgets.
 async fn give_back_memory(worker: Rc<Worker>) {
     loop {
         tokio::select! {
@@ -360,7 +361,7 @@ async fn give_back_memory(worker: Rc<Worker>) {
     }
 }
 
-/// Tells all workers which sessions have ended, until the server stops.
+/// Ends sessions whose grace period is over at all workers, until the server stops.
 async fn end_sessions(worker: Rc<Worker>) {
     let mut stopping = std::pin::pin!(worker.stopping());
     loop {
@@ -378,7 +379,7 @@ async fn end_sessions(worker: Rc<Worker>) {
                 closed.len()
             );
             for inbox in &worker.inboxes {
-                // An inbox that is closed belongs to a worker that has ended, and its shards with it.
+                // A closed inbox belongs to a worker that has ended, along with its shards.
                 let _ = inbox.send(WorkerMessage::EndSession { session, closed: Arc::clone(&closed) }).await;
             }
         }

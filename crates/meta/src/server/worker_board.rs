@@ -1,4 +1,5 @@
-//! How far the workers are: they post, the server's own thread waits, with a deadline.
+//! The progress of the workers: each worker posts its stage, and the server's own thread waits for a stage with a
+//! deadline.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use varve_proto::handshake::WorkerAddress;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkerStage {
     Opening,
-    /// Sockets listen, and shards are being opened.
+    /// The sockets listen, and the shards are being opened.
     Ready,
-    /// Nothing is accepted any more, and what was under way has been answered.
+    /// The worker accepts nothing more and has answered all requests in progress.
     Drained,
-    /// The worker's thread is ending: its shards are closed, or it has failed.
+    /// The worker's thread is ending: it has closed its shards, or it has failed.
     Ended,
 }
 
@@ -31,7 +32,7 @@ pub struct WorkerBoard {
     changed: Condvar,
 }
 
-/// Why a wait for the workers ended without them.
+/// Why a wait for the workers failed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unreached {
     Failed(String),
@@ -61,7 +62,7 @@ impl WorkerBoard {
         self.changed.notify_all();
     }
 
-    /// The first failure is the one that is told.
+    /// Records a failure; only the first one is reported.
     pub fn fail(&self, reason: String) {
         self.posts.lock().failure.get_or_insert(reason);
         self.changed.notify_all();
@@ -80,7 +81,7 @@ impl WorkerBoard {
         self.posts.lock().addresses.clone()
     }
 
-    /// Waits until all workers have come to `stage`, unless one has failed.
+    /// Waits until all workers have reached `stage`, unless one has failed.
     pub fn wait_for(&self, stage: WorkerStage, deadline: Option<Instant>) -> Result<(), Unreached> {
         self.wait(deadline, |posts| match &posts.failure {
             Some(reason) => Some(Err(Unreached::Failed(reason.clone()))),
@@ -89,13 +90,13 @@ impl WorkerBoard {
         .unwrap_or_else(|posts| Err(Unreached::Deadline { workers: posts.behind(stage) }))
     }
 
-    /// Waits until all workers have ended, well or not. Returns how many have not by the deadline.
+    /// Waits until all workers have ended, with success or not. Returns how many have not ended by the deadline.
     pub fn wait_for_ends(&self, deadline: Instant) -> usize {
         self.wait(Some(deadline), |posts| (posts.behind(WorkerStage::Ended) == 0).then_some(0))
             .unwrap_or_else(|posts| posts.behind(WorkerStage::Ended))
     }
 
-    /// Waits until the server was stopped or has failed; `None`: neither by the deadline.
+    /// Waits until the server was stopped or has failed; `None` if neither happened by the deadline.
     pub fn wait_for_stop(&self, deadline: Option<Instant>) -> Option<Result<(), String>> {
         self.wait(deadline, |posts| match &posts.failure {
             Some(reason) => Some(Err(reason.clone())),
@@ -104,7 +105,7 @@ impl WorkerBoard {
         .ok()
     }
 
-    /// Waits for `look` to see something; past the deadline, what there is then.
+    /// Waits until `look` returns something. An error with the current posts after the deadline.
     fn wait<T>(
         &self,
         deadline: Option<Instant>,

@@ -1,5 +1,5 @@
-//! What a decided change does to the shard: to its resident rows, to what it knows of partitions and orphans, and to the
-//! open batch, all at once, so that the next decision sees it whole.
+//! Applies a decided change to the shard: to its resident rows, to its partitions and orphans, and to the open batch,
+//! in one step, so that the next decision sees the whole change.
 
 use super::names::{NameSet, PartitionNames};
 use super::partitions::Partition;
@@ -86,14 +86,14 @@ impl Shard {
         state.partitions.mark_dirty(directory, number);
     }
 
-    /// Keeps the answer to a change for whoever sends it again.
+    /// Stores the reply to a change for retries of that change.
     pub(super) fn remember(&self, state: &mut ShardState, record: ReplyRecord) {
         if let Some(record) = state.replies.remember(record, state.open.number) {
             state.open.write_reply(record);
         }
     }
 
-    /// The answer to what was `asked` for, if that was a client's change, is not given any more: it is decided anew.
+    /// Forgets the reply to the client's change `asked`, if there is one: a retry is decided anew.
     pub(super) fn take_back(&self, asked: Option<SessionChange>) {
         let state = &mut *self.state.borrow_mut();
         if let Some(key) = asked.and_then(|asked| state.replies.take_back(asked)) {

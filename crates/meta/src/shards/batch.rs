@@ -1,4 +1,4 @@
-//! The open batch of a shard: what was decided since the last one was sent to the table.
+//! The open batch of a shard: changes decided since the last batch was sent to the table.
 
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
@@ -7,10 +7,10 @@ use super::table::TableBatch;
 use crate::tables::{Key, ReplyRecord, Row, codec};
 use std::rc::Rc;
 
-/// What is to be done when a batch is appended, or could not be.
+/// Called when a batch is appended, or when the append failed.
 pub type Waiter = Box<dyn FnOnce(&Rc<Shard>, Result<(), ShardRefusal>)>;
 
-/// What an idle shard keeps for its next batch: room for waiters, and for bytes of rows.
+/// Capacity that an idle shard keeps for its next batch, for waiters and for bytes of rows.
 const WAITERS_KEPT_MAX: usize = 64;
 const BYTES_KEPT_MAX: usize = 32 * 1024;
 
@@ -31,7 +31,7 @@ impl CommitBatch {
         std::mem::replace(self, next)
     }
 
-    /// The memory of a batch that was sent, and of waiters that were told, serves this one, if it has none yet.
+    /// Reuses the memory of a sent batch and of its waiters for this batch, if this batch has none yet.
     pub fn reuse(&mut self, rows: TableBatch, waiters: Vec<Waiter>) {
         if self.rows.is_empty() {
             self.rows = rows.cleared(BYTES_KEPT_MAX);
@@ -46,7 +46,7 @@ impl CommitBatch {
         self.rows.write(|out| codec::append_key(key, out), row);
     }
 
-    /// The answer to a change of this batch.
+    /// Adds the reply to a change of this batch.
     pub fn write_reply(&mut self, record: &ReplyRecord) {
         let key = Key::Reply(record.session, record.slot);
         let row = |out: &mut Vec<u8>| codec::append_replies(std::slice::from_ref(record), out);

@@ -1,21 +1,21 @@
-//! A hash table of numbers that asks memory once. Of millions, neither what says where a number may be nor the number is in
-//! the processor's cache, so here they are one: a bucket is a line of the cache, and a number lies in the bucket that its
-//! hash says (its *home*), or in the first one after that which was not full.
+//! A hash table of numbers with one memory access per lookup. With millions of numbers, neither an index entry nor the
+//! number is in the processor's cache, so this table combines them: a bucket is a cache line, and a number lies in the
+//! bucket that its hash selects (its *home*), or in the first later one that was not full.
 //!
-//! Invariant: of a number that is not at home, every bucket from its home to the one before its own is full. So a search
-//! ends at the first one that is not.
+//! Invariant: for a number that is not in its home bucket, every bucket from its home to the one before its own is
+//! full. So a search ends at the first bucket that is not full.
 
 use std::sync::OnceLock;
 
 const SLOTS: usize = 8;
 
-/// In a bucket, on average: with more, too many are not at home.
+/// Average limit per bucket: with more, too many numbers are not in their home.
 const FILLED_MAX: usize = 6;
 
-/// What a number takes, in a table of which between three eighths and three quarters are filled.
+/// Memory per number, in a table that is between three eighths and three quarters full.
 pub const NUMBER_BYTES: usize = 16;
 
-/// Zero is an empty slot.
+/// Zero marks an empty slot.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Bucket([u64; SLOTS]);
@@ -26,9 +26,9 @@ impl Bucket {
     }
 }
 
-/// Of numbers that are not zero. `HASH`: which bits of a number are its hash.
+/// A set of non-zero numbers. `HASH`: mask of the bits of a number that are its hash.
 pub struct Buckets<const HASH: u64> {
-    /// As many as a power of two, or none.
+    /// The length is a power of two, or zero.
     buckets: Vec<Bucket>,
     len: usize,
     factor: u64,
@@ -40,7 +40,7 @@ impl<const HASH: u64> Default for Buckets<HASH> {
     }
 }
 
-/// Of the process: users choose names, and so hashes, but not which of them meet in a bucket.
+/// Random per process: users choose names, and so hashes, but cannot choose which of them meet in a bucket.
 fn factor() -> u64 {
     static FACTOR: OnceLock<u64> = OnceLock::new();
     *FACTOR.get_or_init(|| varve_env::random::number() | 1)
@@ -56,7 +56,7 @@ impl<const HASH: u64> Buckets<HASH> {
         self.len
     }
 
-    /// How many it can hold before it grows.
+    /// The number of entries that fit before the table grows.
     pub fn capacity(&self) -> usize {
         FILLED_MAX * self.buckets.len()
     }
@@ -65,13 +65,13 @@ impl<const HASH: u64> Buckets<HASH> {
         self.buckets.iter().flat_map(|bucket| bucket.0).filter(|number| *number != 0)
     }
 
-    /// Of the numbers with this `hash`, and some others, the one that `is` what is sought.
+    /// Returns the number for which `is` returns true, among those with this `hash` and some others.
     pub fn find(&self, hash: u64, is: impl Fn(u64) -> bool) -> Option<u64> {
         let (bucket, slot) = self.seek(hash, is)?;
         Some(self.buckets[bucket].0[slot])
     }
 
-    /// `number` is not there yet.
+    /// Inserts `number`, which must not be present.
     pub fn insert(&mut self, number: u64) {
         debug_assert_ne!(number, 0, "zero is an empty slot");
         if self.len >= self.capacity() {
@@ -97,8 +97,8 @@ impl<const HASH: u64> Buckets<HASH> {
         *self = kept;
     }
 
-    /// Fills a slot that became empty in a bucket that was full with a number that has passed that bucket; and so on with
-    /// the slot where that one was.
+    /// Fills a slot freed in a full bucket with a number that was displaced past that bucket, and repeats this with the
+    /// slot that this number leaves.
     fn call_back(&mut self, mut bucket: usize, mut slot: usize) {
         let mut next = bucket;
         loop {
@@ -123,7 +123,7 @@ impl<const HASH: u64> Buckets<HASH> {
         *self = grown;
     }
 
-    /// There is room for `number`.
+    /// Stores `number`; a slot must be free.
     fn put(&mut self, number: u64) {
         let mut bucket = self.home(number);
         loop {
@@ -153,8 +153,8 @@ impl<const HASH: u64> Buckets<HASH> {
         }
     }
 
-    /// From the upper bits of the product, for they depend on all bits of the hash. So a table that grows is read and
-    /// written in order.
+    /// Uses the upper bits of the product, because they depend on all bits of the hash. A growing table is therefore
+    /// read and written in order.
     fn home(&self, number: u64) -> usize {
         let product = (number & HASH).wrapping_mul(self.factor);
         ((u128::from(product) * self.buckets.len() as u128) >> 64) as usize
@@ -164,7 +164,7 @@ impl<const HASH: u64> Buckets<HASH> {
         (bucket + 1) & (self.buckets.len() - 1)
     }
 
-    /// How many buckets it is from one to another; after the last comes the first.
+    /// The number of buckets from one to another, wrapping from the last to the first.
     fn between(&self, from: usize, to: usize) -> usize {
         to.wrapping_sub(from) & (self.buckets.len() - 1)
     }

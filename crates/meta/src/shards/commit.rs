@@ -1,5 +1,5 @@
-//! Group commit: what many requests decided is sent to the table as one batch, while the next one fills; by one task a shard, or on
-//! somebody's time ([`super::committer`]).
+//! Group commit: the decisions of many requests are sent to the table as one batch while the next one fills, by one
+//! task per shard or inline by a caller ([`super::committer`]).
 
 use super::batch::{CommitBatch, Waiter};
 use super::refusal::{Cause, ShardRefusal};
@@ -15,13 +15,13 @@ use tokio::sync::oneshot;
 use varve_env::stages::{self, Stage};
 use varve_types::Errno;
 
-/// How long a request waits for its batch at most. Beyond it the store hangs.
+/// How long a request waits for its batch at most. After that the store counts as hung.
 pub(super) const APPEND_MAX: Duration = Duration::from_secs(30);
 
-/// Rows fetched before the cache is held to its budget, should no batch come in between.
+/// Rows fetched before the cache is checked against its budget, if no batch comes in between.
 const FETCHED_MAX: usize = 256;
 
-/// Answers of ended sessions deleted a batch, so that they never make a batch long.
+/// Replies of ended sessions deleted per batch, so that they never make a batch long.
 const OBSOLETE_A_BATCH: usize = 4;
 
 impl Shard {
@@ -72,10 +72,10 @@ impl Shard {
         }
     }
 
-    /// Writes a batch. While the store hangs, whoever waits is told so once in [`APPEND_MAX`], and the batch goes on.
+    /// Writes a batch. While the store hangs, waiting requests fail once per [`APPEND_MAX`], and the write continues.
     async fn write(self: &Rc<Self>, batch: &TableBatch) -> Result<(), TableError> {
         let mut write = pin!(self.table.write(batch));
-        // Most need wait for nothing, and no clock.
+        // Most writes need no wait and no timer.
         if let Some(result) = write.as_mut().now_or_never() {
             return result;
         }
@@ -133,7 +133,7 @@ impl Shard {
         });
     }
 
-    /// Rows fetched by those who change nothing count too.
+    /// Rows fetched by requests that change nothing count too.
     pub(super) fn shrink_after_fetch(&self, state: &mut ShardState) {
         state.fetched += 1;
         if state.fetched >= FETCHED_MAX {
@@ -148,7 +148,7 @@ impl Shard {
         let pinned = |key: &Key| partitions.hold(key) || locks.contains_key(key);
         let may_go = |key: &Key| match key {
             Key::Entry(..) => partitions.know_absent(key),
-            // A directory's id is never given again: hardly anybody asks for it any more, and the table knows.
+            // A directory's id is never reused: requests for it are rare, and the table has the answer.
             Key::Partition(..) | Key::Directory(_) => true,
             _ => false,
         };
@@ -156,7 +156,7 @@ impl Shard {
         state.resident.shrink(state.appended, pinned);
     }
 
-    /// Gives back its part of the memory that all shards together hold too much.
+    /// Gives back this shard's part of the excess memory of all shards together.
     pub async fn give_back(&self) {
         let (bytes_max, steps) = {
             let mut state = self.state.borrow_mut();
@@ -192,7 +192,7 @@ impl Shard {
                 return Err(ShardRefusal::Failed(cause));
             }
             let (sender, receiver) = oneshot::channel();
-            // One that gave up waiting has been answered already.
+            // A request that gave up waiting has failed already.
             state.wait_for(batch, Box::new(move |_, appended| drop(sender.send(appended))));
             receiver
         };
@@ -201,17 +201,18 @@ impl Shard {
         receiver.await.unwrap_or_else(|_| Err(ShardRefusal::Failed(format!("shard {} was closed", self.id).into())))
     }
 
-    /// Has `waiter` told when `batch`, which holds what was decided just now, is appended. Somebody has it sent.
+    /// Calls `waiter` when `batch`, which holds a change decided just now, is appended. The caller must trigger the
+    /// commit.
     pub fn when_appended(&self, batch: BatchNumber, waiter: Waiter) {
         self.state.borrow_mut().wait_for(batch, waiter);
     }
 
-    /// Has the task send the open batch.
+    /// Makes the task send the open batch.
     pub fn commit_soon(&self) {
         self.work.notify_one();
     }
 
-    /// Sends the open batch on the caller's time, if that need wait for nothing: nothing more comes to it soon.
+    /// Sends the open batch inline if that needs no wait. Use it when nothing more comes to the batch soon.
     pub fn try_commit(&self) {
         self.work.do_now();
     }
@@ -222,8 +223,8 @@ impl Shard {
         self.sync().await
     }
 
-    /// Returns when everything that was acknowledged before is fsynced. A shard whose log has ended has failed, for it may be
-    /// that nobody writes any more who would find out; one whose store only hangs has not.
+    /// Returns when everything acknowledged before is fsynced. A shard whose log has ended is marked as failed here,
+    /// because there may be no further write that would find out. A shard whose store only hangs is not.
     pub async fn sync(&self) -> Result<(), ShardRefusal> {
         let Err(error) = self.table.sync().await else { return Ok(()) };
         let cause = Cause { errno: error.errno(), reason: format!("shard {} cannot fsync its log: {error}", self.id) };
@@ -235,8 +236,8 @@ impl Shard {
         Err(ShardRefusal::Failed(cause))
     }
 
-    /// Whether it must be opened again. Whose table has ended although nobody wrote, as over a store that was away, is
-    /// found by who reads.
+    /// Whether the shard must be opened again. Reads call this to find a table that ended without a write, for example
+    /// because its store was unreachable.
     pub fn has_failed(&self) -> bool {
         let mut state = self.state.borrow_mut();
         if state.failed.is_none() && self.table.has_ended() {
@@ -249,23 +250,23 @@ impl Shard {
         state.failed.is_some()
     }
 
-    /// The last batch that it acknowledged.
+    /// The last batch that the table acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.table.last_sequence()
     }
 
-    /// The last batch that it was opened with.
+    /// The last batch found at open.
     pub fn found(&self) -> u64 {
         self.table.found_sequence()
     }
 
-    /// Whether something that it acknowledged may be lost although it is opened again.
+    /// Whether acknowledged changes may be lost even if the shard is opened again.
     pub fn may_have_lost(&self) -> bool {
         self.table.unsaved_bytes() > 0
     }
 
-    /// Waits while an undecided change locks what is asked for; returns whether one did. Fails at once, with the cause, where
-    /// it is known that its outcome will not come soon.
+    /// Waits while an undecided change locks the requested rows; returns whether one did. Fails immediately, with the
+    /// cause, if the change's outcome is known not to come soon.
     pub(super) async fn wait_while_locked(
         &self,
         locked: impl Fn(&ShardState) -> Option<TransactionId>,
@@ -284,7 +285,7 @@ impl Shard {
         Ok(true)
     }
 
-    /// Waits until `ready` holds of the state; `Busy` after a while.
+    /// Waits until `ready` returns true for the state; `Busy` after a while.
     pub(super) async fn wait_until(&self, ready: impl Fn(&ShardState) -> bool) -> Result<(), ShardRefusal> {
         let wait = async {
             loop {
@@ -308,7 +309,7 @@ impl Shard {
 }
 
 impl ShardState {
-    /// `batch` is not appended yet.
+    /// Adds a waiter for `batch`, which is not appended yet.
     fn wait_for(&mut self, batch: BatchNumber, waiter: Waiter) {
         if batch == self.open.number {
             self.open.waiters.push(waiter);

@@ -1,5 +1,5 @@
-//! Who sends a shard's batches: a task; or whoever knows that nothing more comes to the open batch soon, on its own time, which
-//! saves the way by the runtime. What has to wait is waited for by the task, whoever began it.
+//! Runs a shard's commits: in a task, or inline by a caller that knows that nothing more comes to the open batch soon,
+//! which saves the way through the runtime. The task finishes any commit that has to wait, whichever side began it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -7,24 +7,24 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-/// What the committer is asked by.
+/// Wakes or runs the committer.
 #[derive(Default)]
 pub(super) struct CommitWork {
     wanted: Cell<bool>,
-    /// Of the task, while it waits for work.
+    /// The task's waker while it waits for work.
     idle: RefCell<Option<Waker>>,
     committer: RefCell<Weak<Committer>>,
 }
 
 struct Committer {
-    /// Of the task.
+    /// The task's waker.
     waker: RefCell<Option<Waker>>,
-    /// `None` while it is run, and when it has ended.
+    /// `None` while it runs, and when it has ended.
     sending: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
 }
 
 impl CommitWork {
-    /// The task that runs `sending`, which waits for work by [`CommitWork::notified`].
+    /// Returns the task that runs `sending`, which waits for work by [`CommitWork::notified`].
     pub fn task(&self, sending: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static {
         let sending: Pin<Box<dyn Future<Output = ()>>> = Box::pin(sending);
         let committer = Rc::new(Committer { waker: RefCell::default(), sending: RefCell::new(Some(sending)) });
@@ -38,7 +38,7 @@ impl CommitWork {
         }
     }
 
-    /// There is something to do: the task does it.
+    /// Signals work and leaves it to the task.
     pub fn notify_one(&self) {
         self.wanted.set(true);
         if let Some(task) = self.idle.take() {
@@ -46,19 +46,19 @@ impl CommitWork {
         }
     }
 
-    /// There is something to do, and it is done now, as far as that need wait for nothing.
+    /// Signals work and does it now, as far as that needs no waiting.
     pub fn do_now(&self) {
         self.wanted.set(true);
         let committer = self.committer.borrow().upgrade();
         let Some(committer) = committer else { return };
-        // Without one the task has not begun yet, and begins with what is to be done.
+        // Without a waker the task has not begun yet, and it begins with this work.
         let Some(waker) = committer.waker.borrow().clone() else { return };
         if committer.run(&mut Context::from_waker(&waker)).is_ready() {
             waker.wake();
         }
     }
 
-    /// Ready when there is something to do.
+    /// Ready when there is work.
     pub async fn notified(&self) {
         poll_fn(|context| {
             if self.wanted.take() {
@@ -72,7 +72,7 @@ impl CommitWork {
 }
 
 impl Committer {
-    /// Nothing where it is being run: who runs it looks for more to do before it waits.
+    /// Does nothing if it is already running: the running side checks for more work before it waits.
     fn run(&self, context: &mut Context<'_>) -> Poll<()> {
         let sending = self.sending.borrow_mut().take();
         let Some(mut sending) = sending else { return Poll::Ready(()) };
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use tokio::sync::Notify;
 
-    /// What does one thing after the other, in the midst of each of which it may have to wait.
+    /// Performs one step after another, each of which may have to wait.
     struct Bench {
         work: CommitWork,
         left: Cell<u32>,
@@ -129,7 +129,7 @@ mod tests {
                 }
                 self.done.borrow_mut().push(left);
                 if left == 7 {
-                    // As a waiter does that has more to send.
+                    // Like a waiter that has more to send.
                     self.left.set(8);
                     self.work.do_now();
                 }
@@ -146,8 +146,8 @@ mod tests {
         runtime.block_on(async { test(Bench::open()).await });
     }
 
-    /// Promise: what is to be done now is done when the call returns, and what comes up in it too; what the task is told, it
-    /// does.
+    /// Promise: work to be done inline is done when the call returns, with the work that it causes; the task does the
+    /// work that it is notified of.
     #[test]
     fn commit_runs_inline_or_in_the_task() {
         at_bench(|bench| async move {
@@ -170,7 +170,8 @@ mod tests {
         });
     }
 
-    /// Promise: what has to wait, whoever began it, the task finishes, and then does what came meanwhile; and it ends.
+    /// Promise: the task finishes a commit that has to wait, whichever side began it, then does the work that came
+    /// meanwhile; and it ends.
     #[test]
     fn blocking_commit_moves_to_the_task() {
         at_bench(|bench| async move {

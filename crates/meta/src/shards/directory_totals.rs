@@ -1,10 +1,11 @@
-//! A directory as a whole: what all its partitions count together, asked of their shards by its home.
+//! Totals of a directory over all its partitions. The directory's home collects them from the partitions' shards.
 //!
-//! A partition's row says which others were cut off it, so those are found from partition 0 down, and each is asked after
-//! the row that it was cut off was read. Where that row has been cut, the other half is live already, for the cut is what
-//! makes it so; where it has not yet, it counts what will go. So each name is counted once, whatever is split meanwhile.
+//! A partition's row lists the partitions split off from it. The home therefore starts at partition 0 and asks each
+//! partition after it has read the row of the partition that it was split off from. If that row shows the split, the
+//! other half is live already, because the split commits by that row. If it does not, its counts still include the half
+//! that will go. So each name is counted once, even when partitions split in the meantime.
 //!
-//! A partition that cannot be read takes no other with it: paths lead through the directory all the same.
+//! An unreadable partition does not make the others unreadable: paths still lead through the directory.
 
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
@@ -15,11 +16,11 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use std::rc::Rc;
 use varve_types::{Credentials, Errno, InodeId, PartitionIndex};
 
-/// Partitions of one directory that are asked at once: the workers of a server are fewer, and a store that has to be read
-/// for each gains little from more.
+/// Limit on partitions of one directory asked in parallel. A server has fewer workers, and a store that must be read
+/// for each partition gains little from more.
 pub(super) const ASKED_AT_ONCE: usize = 16;
 
-/// What a shard says of its part of a directory.
+/// A shard's reply about its part of a directory.
 enum DirectoryPart {
     Row(PartitionRow),
     Unread(PartitionIndex),
@@ -27,7 +28,7 @@ enum DirectoryPart {
 }
 
 impl Shard {
-    /// `directory`, whose home this is, with the counts of all its partitions that can be read.
+    /// The directory `directory`, whose home is this shard, with the counts of all its readable partitions.
     pub async fn directory_totals(
         self: &Rc<Self>,
         caller: &Credentials,
@@ -51,10 +52,10 @@ impl Shard {
                 }
                 DirectoryPart::Unread(index) => {
                     whole.counts.unread = true;
-                    // What was cut off it is known from the map alone then.
+                    // In this case only the map lists the partitions split off from it.
                     open.extend(whole.map.iter().filter(|part| part.cut_from() == index && *part != index));
                 }
-                // Of a directory that is being removed.
+                // The directory is being removed.
                 DirectoryPart::Absent => {}
             }
         }
@@ -73,7 +74,7 @@ impl Shard {
             }),
             PeerReply::Absent => Ok(DirectoryPart::Absent),
             PeerReply::Busy => Err(ShardRefusal::Busy),
-            // What damage has taken. A store that is full, or hangs, is no reason to tell less than there is.
+            // Damage lost this part. A full or hung store fails the call instead: its rows still exist.
             PeerReply::Failed(cause) if cause.errno == Errno::EIO => {
                 tracing::debug!("directory {directory} is told without its part in shard {shard}: {}", cause.reason);
                 Ok(DirectoryPart::Unread(index))

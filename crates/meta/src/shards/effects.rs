@@ -1,7 +1,7 @@
-//! What a decision asks for beside the tables: changes of backing files, and the end of files without a name.
+//! Effects of a decision outside the tables: changes of backing files, and the removal of files without a name.
 //!
-//! What a crash leaves undone is found again: a truncate by its row, an orphan by its row, a backing file that is to go
-//! (`garbage.rs`) by its row.
+//! Everything that a crash leaves undone is found again by its row: a truncate, an orphan, and a backing file to be
+//! removed (`garbage.rs`).
 
 use super::refusal::{Cause, ShardRefusal, errno_of_store};
 use super::replies::SessionChange;
@@ -19,16 +19,17 @@ use varve_env::store_path::StorePath;
 use varve_env::volume_dir::BACKING_MODE_BITS;
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
 
-/// How long after a start sessions that were there before are waited for: clients that have files open find a restarted server
-/// within seconds, also where nobody calls, and register them again.
+/// How long a started server waits for sessions of the server before it. A client with open files finds a restarted
+/// server within seconds, even without calls, and registers its files again.
 pub const SESSIONS_RETURN: Duration = Duration::from_secs(30);
 
-/// Orphans that are ended at once after a start. Who removed a large tree may have left a million.
+/// Limit on orphans reaped in parallel after a start. A client that removed a large tree may leave a million.
 pub(super) const REAPED_AT_ONCE: usize = 256;
 
 impl Shard {
-    /// Does what a committed decision asks for, before its answer leaves; once more for a retry, whose first answer may have
-    /// left a server that died before. What was `asked` for and cannot be done, or done later, is as if it had not been.
+    /// Carries out the effects of a committed decision before its reply is sent. A retry runs this again, because its
+    /// first reply may have been sent by a server that died before the effects. If an effect fails, this gives up that
+    /// effect and the ones after it for good, and forgets the reply to the change `asked`.
     pub async fn perform(
         self: &Rc<Self>,
         effects: Vec<Effect>,
@@ -46,7 +47,7 @@ impl Shard {
 
     async fn perform_one(self: &Rc<Self>, effect: Effect, asked: Option<SessionChange>) -> Result<(), ShardRefusal> {
         match effect {
-            // Its row has told of it.
+            // The garbage row records it.
             Effect::Reap(_) => {}
             Effect::Own { inode, uid, gid, mode } => {
                 if self.settings.owner_uid == Credentials::ROOT_UID {
@@ -68,21 +69,22 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns when the row of `inode`, if it has just become stale, says so on disk. Else power lost after the first
-    /// write to the backing file could leave a settled row and a file of another size.
+    /// Returns when the row of `inode`, if it has just become stale, is stale on disk too. Otherwise a power failure
+    /// after the first write to the backing file could leave a row with an authoritative size and a file of another
+    /// size.
     pub async fn mark_size_stale_on_disk(self: &Rc<Self>, inode: InodeId) -> Result<(), ShardRefusal> {
         let Some(batch) = self.state.borrow().size_stale.get(&inode).copied() else { return Ok(()) };
-        // It may not even be appended yet.
+        // The batch may not be appended yet.
         self.durable(batch).await?;
         let mut state = self.state.borrow_mut();
-        // Else it was made so once more meanwhile, and cut further, which is not on disk.
+        // Otherwise the row became stale again in the meantime, in a later batch that is not on disk.
         if state.size_stale.get(&inode) == Some(&batch) {
             state.size_stale.remove(&inode);
         }
         Ok(())
     }
 
-    /// Runs `work` on the path of a backing file, on a thread where it may wait for the store.
+    /// Runs `work` on the path of a backing file, on a thread that may block on the store.
     pub(super) async fn on_backing_file(
         &self,
         inode: InodeId,
@@ -92,7 +94,7 @@ impl Shard {
         let shown = path.clone();
         let volume = self.volume.clone();
         let work = move || {
-            // As an error of the store, and none that says that there is no such file.
+            // Report a store error, not an error that means that the file does not exist.
             volume.data_in_place().map_err(io::Error::other)?;
             work(path)
         };
@@ -113,13 +115,13 @@ impl Shard {
 
     /// `session` has closed `inode` for the last time.
     pub fn release(self: &Rc<Self>, session: SessionId, inode: InodeId) {
-        // At rest an orphan is left to the next owner.
+        // In a read-only view the orphan is left to the next owner.
         if self.open_files.release(session, inode) && !self.is_read_only() {
             self.reap_if_orphan(inode);
         }
     }
 
-    /// Nobody has `inode` open any more: if it has no name either, it ends. The inode may be another shard's.
+    /// No session has `inode` open any more: if it has no name either, it is removed. Another shard may own the inode.
     pub(super) fn reap_if_orphan(self: &Rc<Self>, inode: InodeId) {
         if inode.shard() != self.id {
             return self.reap_elsewhere(inode);
@@ -137,8 +139,8 @@ impl Shard {
         }
     }
 
-    /// Whether an inode of this shard is an orphan, or an undecided change makes it one. Most that are closed are not, and
-    /// the table is not to be asked for each.
+    /// Whether an inode of this shard is an orphan, or an undecided change makes it one. Most closed files are not
+    /// orphans, and this check avoids a table read for each.
     fn may_be_orphan(&self, inode: InodeId) -> bool {
         let state = self.state.borrow();
         state.orphans.contains(&inode) || state.locks.contains_key(&Key::Orphan(inode))
@@ -154,7 +156,7 @@ impl Shard {
         });
     }
 
-    /// Ends an inode of this shard if it is an orphan and nobody has it open.
+    /// Removes an inode of this shard if it is an orphan and no session has it open.
     pub(super) async fn reap_orphan(self: &Rc<Self>, inode: InodeId) -> Result<(), ShardRefusal> {
         if !self.may_be_orphan(inode) {
             return Ok(());
@@ -164,7 +166,7 @@ impl Shard {
             self.fetch_here(&orphan).await?;
             self.fetch_here(&node).await?;
             let mut state = self.state.borrow_mut();
-            // One may be dropped while the other is awaited, or both be locked since.
+            // One row may be dropped while the other is fetched, or a transaction may have locked both.
             if [&orphan, &node].into_iter().any(|key| self.seen_here(&state, key).0 == KeyState::Unknown) {
                 continue;
             }
@@ -190,8 +192,8 @@ impl Shard {
     }
 }
 
-/// Ends orphans that earlier epochs left, or that were made before all sessions were known, and that no session has claimed;
-/// of a shard that is there by then.
+/// Removes orphans that earlier epochs left, or that were made before all sessions were known, if no session has
+/// claimed them. Stops if the shard is gone.
 pub(super) async fn reap_leftovers(shard: Weak<Shard>) {
     tokio::time::sleep(SESSIONS_RETURN).await;
     let orphans = |shard: Rc<Shard>| shard.state.borrow().orphans.iter().copied().collect::<Vec<_>>();

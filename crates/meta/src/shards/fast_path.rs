@@ -1,6 +1,6 @@
-//! Verbs that need wait for nothing but the log: what they must see is resident, nobody else is changing it, and what they
-//! change is this shard's, or the rows of one directory in a shard that this one's worker serves too. Most do, and are decided
-//! by a plain call; all others are run ([`Shard::run`]).
+//! Fast path for verbs that wait only for the log: the rows they read are resident and unlocked, and the rows they
+//! change are this shard's, or the rows of one directory in a shard of the same worker. Most verbs qualify, and a plain
+//! call decides them. All others run through [`Shard::run`].
 
 use super::foreign::Foreign;
 use super::refusal::ShardRefusal;
@@ -11,17 +11,18 @@ use crate::tables::{Change, Key};
 use std::rc::Rc;
 use varve_types::InodeId;
 
-/// What became of a verb.
+/// The result of a verb on the fast path.
 pub enum FastPathRun<O> {
-    /// It changed nothing, and what it saw is appended.
+    /// It changed nothing, and everything it saw is appended.
     Seen(Result<O, ShardRefusal>),
-    /// It changed something, which may be shown when `batch` is appended and then `effects` are done.
+    /// It changed something. The outcome may be sent once `batch` is appended and then `effects` are done.
     Changed { outcome: O, batch: BatchNumber, effects: Vec<Effect> },
-    /// Its fresh directory's rows are on their way to the log of their home. When they are there it is run on.
+    /// The rows of its fresh directory are on their way to the log of their home. The verb continues when they are
+    /// appended.
     Placed(Placed),
 }
 
-/// Rows of a fresh directory at its home, which is another shard than that of its name.
+/// Rows of a fresh directory at its home, which is not the shard that holds its name.
 pub struct Placed {
     home: Rc<Shard>,
     batch: BatchNumber,
@@ -30,14 +31,14 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// The home, and its batch that holds the rows.
+    /// The home shard and the batch there that holds the rows.
     pub fn awaits(&self) -> (Rc<Shard>, BatchNumber) {
         (Rc::clone(&self.home), self.batch)
     }
 }
 
 impl Shard {
-    /// Runs a verb without waiting; `None`: that cannot be, and nothing has been done.
+    /// Runs a verb without waiting. `None`: the fast path is not possible, and nothing has been done.
     pub fn try_run<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
@@ -58,7 +59,8 @@ impl Shard {
         }
     }
 
-    /// Runs a verb on whose rows are placed, and appended; `None`: that cannot be, and nothing has been done.
+    /// Continues a verb whose rows are placed and appended. `None`: the fast path is not possible, and nothing has been
+    /// done.
     pub fn try_run_placed<V: Verb>(
         &self,
         verb: &V,
@@ -73,7 +75,7 @@ impl Shard {
         self.ran(decided, newest)
     }
 
-    /// Runs a verb on as [`Shard::run`] does, whose rows are placed, and were `appended` or could not be.
+    /// Continues a verb with placed rows as [`Shard::run`] does. `appended` says whether the rows could be appended.
     pub async fn run_placed<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
@@ -115,8 +117,8 @@ impl Shard {
         (newest <= self.state.borrow().appended).then_some(FastPathRun::Seen(seen))
     }
 
-    /// Whether what is addressed is decided on here, and not in the midst of a change over several shards or of a split,
-    /// which would most likely have the decision taken a second time.
+    /// Whether this shard decides on the address, with no cross-shard change or split in progress, which would most
+    /// likely force a second decision.
     fn is_undisturbed(&self, address: RequestAddress) -> bool {
         match address {
             RequestAddress::Name(directory, hash) => (self.state.borrow().partitions.get(directory))

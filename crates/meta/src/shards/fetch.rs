@@ -1,4 +1,4 @@
-//! Making rows resident, and getting those of other shards.
+//! Makes rows of this shard resident and fetches those of other shards.
 
 use super::foreign::Foreign;
 use super::names::{NameSet, PartitionNames};
@@ -17,18 +17,18 @@ use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
-/// The names of a partition with at most so many entries are read before it is served: that takes some milliseconds. Those of a
-/// larger one are gathered while it is served, as long as creates read the table to learn that a name is free. Unit
-/// tests have few names, and gather them too.
+/// The names of a partition with at most this many entries are read before it serves requests, which takes some
+/// milliseconds. The names of a larger partition are read while it serves requests; until then, creates read the table
+/// to check that a name is free. The value is small in unit tests, so that they cover both.
 const NAMES_AT_ONCE: u64 = if cfg!(test) { 16 } else { 8 * 1024 };
 
-/// Names read before others of the worker have their turn, for which at a million names 0.7 ms were measured; and how long those
-/// have it while names are gathered: a create takes several turns.
+/// Names read before other tasks of the worker get their turn, measured at 0.7 ms for a partition of a million names,
+/// and the length of their turn while names are read: a create takes several turns.
 const NAMES_A_TURN: usize = if cfg!(test) { 16 } else { 256 };
 const TURN_OF_OTHERS: Duration = Duration::from_millis(1);
 
 impl Shard {
-    /// Refuses what is routed to the wrong shard.
+    /// Refuses requests that were routed to the wrong shard.
     pub(super) async fn check_address(self: &Rc<Self>, address: RequestAddress) -> Result<(), ShardRefusal> {
         match address {
             RequestAddress::Name(directory, hash) => self.check_name_is_here(directory, hash).await,
@@ -37,8 +37,8 @@ impl Shard {
         }
     }
 
-    /// Loads the partition that should hold `hash` here. `Moved` if it is another shard's, `ENOENT` if there is no such
-    /// directory.
+    /// Loads the partition that should hold `hash` here. `Moved` if another shard holds it, `ENOENT` if there is no
+    /// such directory.
     async fn check_name_is_here(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), ShardRefusal> {
         if self.state.borrow().partitions.get(directory).is_some_and(|partition| partition.serves(hash)) {
             return Ok(());
@@ -49,8 +49,8 @@ impl Shard {
     async fn find_name(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), ShardRefusal> {
         if !self.is_loaded(directory) {
             self.load_partition(directory).await?;
-            // A change over several shards that is decided, and not carried out here yet, may be making it: who was
-            // answered that a directory is made anew (`namespace::ReviveDirectory`) asks at once for what is in it.
+            // A cross-shard change that is decided but not yet carried out here may be creating the partition: a client
+            // whose call recreated a directory (`namespace::ReviveDirectory`) asks for its entries immediately.
             let key = Key::Partition(directory, self.index_here(directory));
             let locked = |state: &ShardState| state.locks.get(&key).copied();
             if !self.is_loaded(directory) && self.wait_while_locked(locked).await? {
@@ -99,7 +99,7 @@ impl Shard {
         self.partition_here(&state, directory).is_some()
     }
 
-    /// Gets rows that a verb must see; for the removal of a directory, with its rows held where that can be.
+    /// Gets rows that a verb must see. For the removal of a directory, its rows are prepared for removal if possible.
     pub(super) async fn fetch(
         self: &Rc<Self>,
         keys: Vec<Key>,
@@ -134,7 +134,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Makes a row of this shard resident, after whatever hides it has ended.
+    /// Makes a row of this shard resident, after any change or split that hides it has ended.
     pub(super) async fn fetch_here(self: &Rc<Self>, key: &Key) -> Result<(), ShardRefusal> {
         self.wait_while_locked(|state| state.locks.get(key).copied()).await?;
         match key {
@@ -152,7 +152,7 @@ impl Shard {
         }
     }
 
-    /// Reads a row from the table into memory, unless it is there; with those that will be asked for next
+    /// Reads a row from the table into memory, unless it is there, together with the rows that a listing reads next
     /// ([`super::readahead`]).
     pub(super) async fn read_row(&self, key: &Key) -> Result<(), ShardRefusal> {
         if !self.state.borrow_mut().resident.begin_fetch(key) {
@@ -187,7 +187,7 @@ impl Shard {
         decoded.map_err(|error| ShardRefusal::Failed(damaged(error).into()))
     }
 
-    /// The row as it was decided last, whether or not that is in the table yet.
+    /// The row as last decided, whether or not it is in the table yet.
     pub(super) async fn decided_row(&self, key: &Key) -> Result<Option<Row>, ShardRefusal> {
         let seen = match self.state.borrow().resident.seen(key).0 {
             KeyState::Present(row) => Some(Some(row.clone())),
@@ -208,7 +208,7 @@ impl Shard {
         })
     }
 
-    /// Loads the partition of `directory` that is here, with its names, if there is one.
+    /// Loads the partition of `directory` in this shard, with its names, if there is one.
     pub(super) async fn load_partition(self: &Rc<Self>, directory: InodeId) -> Result<(), ShardRefusal> {
         let key = Key::Partition(directory, self.index_here(directory));
         let mine = {
@@ -269,7 +269,7 @@ impl Shard {
         };
         let mut state = self.state.borrow_mut();
         if self.is_too_large(directory, &row) {
-            // It grew above the threshold just before it came here, or its owner ended before it was split.
+            // It grew above the threshold just before it arrived here, or its owner ended before the split.
             state.split_wanted.push(directory);
             self.work.notify_one();
         }
@@ -280,13 +280,14 @@ impl Shard {
         partition.pending_tallies = state.transactions.to_pin.count(directory);
         state.partitions.insert(directory, partition);
         self.learn_map(&mut state, directory, &row.map);
-        // Nobody can have changed the row meanwhile: it was not loaded, and only one request loads it.
+        // The row cannot have changed in the meantime: it was not loaded, and only one request loads it.
         let changed_in = state.resident.seen(key).1.max(settled_in);
         state.resident.set(key.clone(), Some(Box::new(Row::Partition(row))), changed_in);
         Ok(())
     }
 
-    /// The names of a partition that is not served yet; of a large one, none so far: see [`Shard::gather_names`].
+    /// The names of a partition that serves no requests yet. For a large one the set is empty: see
+    /// [`Shard::gather_names`].
     async fn load_names(&self, directory: InodeId, row: &PartitionRow) -> Result<PartitionNames, ShardRefusal> {
         if row.entries > NAMES_AT_ONCE {
             let mut state = self.state.borrow_mut();
@@ -308,12 +309,12 @@ impl Shard {
         }
     }
 
-    /// Reads the names of a partition that is served meanwhile. What is changed from here on is noted in the partition, and
-    /// what was before is in the table when the reading of it begins; so each name is counted at least once.
+    /// Reads the names of a partition while it serves requests. The partition records changes from here on, and earlier
+    /// changes are in the table when the read begins, so each name is counted at least once.
     async fn gather_names(self: Rc<Self>, directory: InodeId, row: PartitionRow, reading: u64) {
         let gathered = self.gather_names_in_turns(directory, &row, reading).await;
         let mut state = self.state.borrow_mut();
-        // Whoever unloaded or removed it meanwhile has no use for them.
+        // If the partition was unloaded or removed in the meantime, its names are not needed.
         let Some(partition) = state.partitions.get_mut(directory) else { return };
         let Some(so_far) = partition.names.gathered(reading) else { return };
         partition.names = match gathered {
@@ -329,7 +330,7 @@ impl Shard {
         };
     }
 
-    /// Whether all were read.
+    /// Returns whether all names were read.
     async fn gather_names_in_turns(
         &self,
         directory: InodeId,
@@ -349,7 +350,7 @@ impl Shard {
             {
                 let mut state = self.state.borrow_mut();
                 let Some(partition) = state.partitions.get_mut(directory) else { return Ok(false) };
-                // What a split has taken away meanwhile is another shard's.
+                // Names that a split has moved in the meantime belong to another shard.
                 read.retain(|hash| partition.serves(*hash));
                 let Some(so_far) = partition.names.gathered(reading) else { return Ok(false) };
                 read.into_iter().for_each(|hash| so_far.insert(hash));
@@ -366,7 +367,7 @@ impl Shard {
         self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))
     }
 
-    /// The hashes of the next names of a turn; none at the end.
+    /// The hashes of the names in the next turn; empty at the end.
     async fn read_names(&self, cursor: &mut Cursor) -> Result<Vec<NameHash>, ShardRefusal> {
         let mut read = Vec::with_capacity(NAMES_A_TURN);
         while read.len() < NAMES_A_TURN {
@@ -382,8 +383,9 @@ impl Shard {
         Ok(read)
     }
 
-    /// A split's target found its partition not live: the source knows whether it is. The row is read when it has said so, for the
-    /// one that was there before may be an earlier attempt's; what this one wrote was durable before the source committed.
+    /// Called by a split's target that found its partition not live: asks the source whether it is. The row is read
+    /// after the source has replied, because an earlier row may be an earlier attempt's; this attempt's row was durable
+    /// before the source committed.
     async fn finish_import(
         self: &Rc<Self>,
         directory: InodeId,
@@ -403,7 +405,8 @@ impl Shard {
         Ok((row, batch))
     }
 
-    /// Asks the shard that partition `index` was cut from. `Ok`: it is this shard's; `Busy`: the source is working on it.
+    /// Asks the shard from which partition `index` was split off. `Ok`: the partition is this shard's. `Busy`: the
+    /// source is working on it.
     async fn ask_source(self: &Rc<Self>, directory: InodeId, index: PartitionIndex) -> Result<(), ShardRefusal> {
         let source = index.cut_from().shard(directory.shard(), self.settings.shards);
         match self.peers.call(source, PeerCall::SplitOutcome { directory, index }).await {
@@ -414,12 +417,12 @@ impl Shard {
         }
     }
 
-    /// Answers another shard's `Fetch`.
+    /// Handles `Fetch` from another shard.
     pub(super) async fn rows_for_peer(self: &Rc<Self>, keys: Vec<Key>) -> PeerReply {
         let mut newest = BatchNumber(0);
         let mut rows = Vec::with_capacity(keys.len());
         for key in &keys {
-            // Rows may be dropped while a later one is awaited; so each is taken when it is there.
+            // A row may be dropped while a later one is fetched, so each is copied as soon as it is resident.
             loop {
                 if let Err(refusal) = self.fetch_here(key).await {
                     return peer_reply(refusal);

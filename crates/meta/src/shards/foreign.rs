@@ -1,4 +1,4 @@
-//! Rows of other shards that one run of a verb rests on: fetched, or seen where they are.
+//! Rows of other shards that one run of a verb depends on: fetched copies, or rows read in place.
 
 use super::peers::ForeignRow;
 use super::shard::ShardState;
@@ -14,14 +14,14 @@ pub(super) struct Foreign<'n> {
     near: Option<Near<'n>>,
 }
 
-/// Rows that a shard of the same worker holds for the run.
+/// Rows that a shard of the same worker has prepared for this run.
 struct Near<'n> {
     state: &'n ShardState,
     keys: &'n [Key],
 }
 
 impl<'n> Foreign<'n> {
-    /// The rows of `keys`, which are held in `state`.
+    /// The rows of `keys`, which are prepared in `state`.
     pub fn prepared_near(state: &'n ShardState, keys: &'n [Key]) -> Foreign<'n> {
         Foreign { near: Some(Near { state, keys }), ..Foreign::default() }
     }
@@ -47,12 +47,13 @@ impl<'n> Foreign<'n> {
         self.rows.insert(key, row);
     }
 
-    /// Those that were fetched. Near ones are held, so that nobody need check them again.
+    /// The fetched rows. Rows of a near shard are locked, so they need no second check.
     pub fn fetched(&self) -> impl Iterator<Item = (&Key, &ForeignRow)> {
         self.rows.iter()
     }
 
-    /// The directory was cut further than was known: what was fetched of its names may lie elsewhere.
+    /// The directory was split further than this shard knew: names and partition rows fetched before may be in another
+    /// shard.
     pub fn forget_names(&mut self, directory: InodeId) {
         self.rows.retain(|key, _| !matches!(key, Key::Entry(id, _) | Key::Partition(id, _) if *id == directory));
     }

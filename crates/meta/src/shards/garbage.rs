@@ -1,9 +1,9 @@
-//! Backing files that lost their files.
+//! Removes backing files whose files are gone.
 //!
-//! The change that takes a large file's rows away puts a garbage row in the shard that made it, in the same batch. The
-//! backing file is removed only after that batch is fsynced: else a machine that fails could come back with a name whose
-//! data are gone. The row goes when the removal of the backing file is on disk, so whoever opens the shard next goes on
-//! where a crash cut this short. Ids are never given twice, so a late removal meets no other file.
+//! The change that removes a large file's rows adds a garbage row, in the same batch, to the shard that made the
+//! change. The backing file is removed only after that batch is fsynced: otherwise a machine failure could bring back a
+//! name whose data are gone. The row is deleted when the removal of the backing file is on disk, so the shard's next
+//! owner continues after a crash. Ids are never reused, so a late removal hits no other file.
 
 use super::refusal::ShardRefusal;
 use super::shard::Shard;
@@ -22,27 +22,28 @@ use varve_types::InodeId;
 /// How often backing files are removed.
 const COLLECT_EVERY: Duration = Duration::from_secs(1);
 
-/// Backing files removed in one go, for one fsync of the log and one of each directory; a close may be waiting between.
+/// Backing files removed in one round, with one fsync of the log and one of each directory. A close may wait for a
+/// round.
 const ROUND_MAX: usize = 1024;
 
-/// How long nothing is removed after the store has refused it.
+/// How long nothing is removed after the store refused a removal.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// What a shard that closes spends on removing; what is left then is removed when it is opened again.
+/// Time limit for removals when a shard closes; the rest is removed after the next open.
 const AT_CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Backing files that have garbage rows in this shard.
 #[derive(Default)]
 pub(super) struct Garbage {
     waiting: Vec<InodeId>,
-    /// After a refusal of the store: not before.
+    /// After a refusal of the store, no removal before this time.
     not_before: Option<Instant>,
-    /// A round is under way.
+    /// A round is in progress.
     at_work: bool,
 }
 
 impl Garbage {
-    /// The row of `inode` is in the open batch, or earlier.
+    /// Adds `inode`, whose row is in the open batch or an earlier one.
     pub fn add(&mut self, inode: InodeId) {
         self.waiting.push(inode);
     }
@@ -66,7 +67,7 @@ impl Garbage {
     }
 }
 
-/// The rows that a decision with these effects leaves.
+/// The garbage rows for a decision with these effects.
 pub(super) fn rows_for(effects: &[Effect]) -> impl Iterator<Item = Change> {
     effects.iter().filter_map(|effect| match effect {
         Effect::Reap(inode) => Some(row_for(*inode)),
@@ -79,31 +80,31 @@ pub(super) fn row_for(inode: InodeId) -> Change {
 }
 
 impl Shard {
-    /// Removes backing files that lost their files. Runs until the shard closes.
+    /// Removes backing files until the shard closes.
     pub(super) async fn collect_garbage(self: Rc<Self>) {
         loop {
             tokio::time::sleep(COLLECT_EVERY).await;
             if self.stopping() {
                 return;
             }
-            // An idle shard gives back what others need.
+            // An idle shard gives back memory that others need.
             self.shrink(&mut self.state.borrow_mut());
             while self.collect_round().await {}
         }
     }
 
-    /// What can be removed before the shard closes; in vain where the store does not let it.
+    /// Removes as much as possible before the shard closes, unless the store refuses.
     pub(super) async fn collect_last_garbage(&self) {
         let collect = async {
             self.wait_until(|state| !state.garbage.at_work).await?;
             while self.collect_round().await {}
             Ok::<(), ShardRefusal>(())
         };
-        // Too slow, busy or failed: what is left is left behind.
+        // Too slow, busy or failed: the rest stays behind.
         let _ = tokio::time::timeout(AT_CLOSE_MAX, collect).await;
     }
 
-    /// `false`: there is no more to do at present.
+    /// Runs one round. `false`: nothing more to do at present.
     async fn collect_round(&self) -> bool {
         let (inodes, batch) = {
             let mut state = self.state.borrow_mut();
@@ -151,7 +152,7 @@ impl Shard {
     }
 }
 
-/// The inodes whose backing files are gone, on disk too, and what kept others.
+/// Returns the inodes whose backing files are gone, on disk too, and the reason why others are not.
 fn remove(volume: &VolumeDir, files: &[(InodeId, StorePath)]) -> (HashSet<InodeId>, Option<String>) {
     let mut refused = None;
     let mut refuse = |path: &StorePath, error: io::Error| {
@@ -187,7 +188,7 @@ fn remove(volume: &VolumeDir, files: &[(InodeId, StorePath)]) -> (HashSet<InodeI
     (gone, refused)
 }
 
-/// Whether `error` says that there is no such file, and not that the whole store is away.
+/// Whether `error` means that the file does not exist, and not that the whole store is unreachable.
 fn is_gone(volume: &VolumeDir, path: &StorePath, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound && volume.lacks(path).is_ok_and(|lacks| lacks)
 }

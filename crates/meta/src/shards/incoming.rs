@@ -1,8 +1,8 @@
-//! A partition that arrives here by a split: the target's side of [`super::split`].
+//! A partition that arrives in this shard by a split: the target's side of [`super::split`].
 //!
-//! What arrives is written and kept in memory, for it is what was in use at the source a moment ago. Until the partition is
-//! live nobody decides on its rows; what an attempt that was given up left of them is dropped, here and in the table, before
-//! the next one brings any.
+//! Arriving rows are written and kept in memory, because they were just in use at the source. No request decides on
+//! them until the partition is live. Rows left by an abandoned attempt are dropped, here and in the table, before the
+//! next attempt sends any.
 
 use super::names::NameSet;
 use super::peers::{PeerReply, SplitAttempt};
@@ -12,15 +12,15 @@ use crate::tables::{Change, EntryBody, Key, ReplyRecord, Row};
 use std::rc::Rc;
 use varve_types::{HashRange, InodeId};
 
-/// Arrivals that a target knows of. Above it all are forgotten, and begun anew by their sources.
+/// Limit on incoming partitions of a target. Above it all are dropped, and their sources begin again.
 const INCOMING_MAX: usize = 10_000;
 
-/// A split to here: the attempt whose rows are taken.
+/// A split to this shard: the attempt whose rows are accepted.
 pub(super) struct IncomingPartition {
     attempt: SplitAttempt,
-    /// All rows are there.
+    /// All rows have arrived.
     ended: bool,
-    /// Of the rows that have come.
+    /// The names of the rows that have arrived.
     names: NameSet,
     entries: u64,
     subdirectories: u64,
@@ -35,7 +35,7 @@ impl IncomingPartition {
         self.attempt == attempt && !self.ended
     }
 
-    /// `before`: the row that the change takes the place of, if there is one.
+    /// Updates the names and counts. `before`: the row that the change replaces, if there is one.
     fn note(&mut self, change: &Change, before: Option<&Row>) {
         let (key, after) = match change {
             Change::Put(key, row) => (key, Some(&**row)),
@@ -61,8 +61,8 @@ fn is_directory(row: &Row) -> bool {
 }
 
 impl Shard {
-    /// Step 1. Refused once the partition is live, and while a later attempt is under way: a source that has ended and
-    /// does not know it must not touch what its successor has moved.
+    /// Step 1. Refuses if the partition is live or a later attempt is in progress: a source that has ended without
+    /// knowing it must not touch rows that its successor has moved.
     pub(super) async fn import_begin(
         self: &Rc<Self>,
         directory: InodeId,
@@ -73,7 +73,7 @@ impl Shard {
                 let live = format!("the partition of directory {directory} in shard {} is live", self.id);
                 return Err(ShardRefusal::Failed(live.into()));
             }
-            // The source is working on it, and this is the source.
+            // The source, which made this call, is working on the partition.
             Err(ShardRefusal::Busy) => {}
             Err(refusal) => return Err(refusal),
         }
@@ -89,9 +89,10 @@ impl Shard {
             incoming_partitions.insert(directory, IncomingPartition::new(attempt));
             state.open.number
         };
-        // What an attempt brought that was given up over a store that hung may still be on its way to where it is looked for.
+        // Rows of an attempt abandoned on a hung store may still be on their way to the table, where they must be
+        // deleted.
         self.appended_with_work(batch).await?;
-        // A later attempt may have begun since, and have brought its own.
+        // A later attempt may have begun since and have sent its own rows.
         let may = |state: &ShardState| match state.incoming_partitions.get(&directory) {
             Some(incoming_partition) if incoming_partition.takes(attempt) => Ok(()),
             _ => Err(self.of_another_attempt(directory)),
@@ -99,7 +100,7 @@ impl Shard {
         self.delete_entries(directory, HashRange::ALL, may).await
     }
 
-    /// The arrival that takes the rows of this attempt at this moment.
+    /// The incoming partition that accepts rows of this attempt now.
     fn incoming_partition<'s>(
         &self,
         state: &'s mut ShardState,
@@ -151,7 +152,7 @@ impl Shard {
         self.appended_with_work(batch).await
     }
 
-    /// The row that a change of a row takes the place of. Almost none does while the half is copied for the first time.
+    /// The row that a change of a row replaces. During the first copy of the half there is almost never one.
     async fn arrived_before(
         &self,
         directory: InodeId,
@@ -186,7 +187,7 @@ impl Shard {
             (row.entries, row.subdirectories) = (incoming_partition.entries, incoming_partition.subdirectories);
             let imported = PeerReply::Imported { entries: row.entries, subdirectories: row.subdirectories };
             let key = Key::Partition(directory, row.index);
-            // Not loaded: whoever asks for a name of it loads it, and so asks the source.
+            // Not loaded: the first request for a name of the partition loads it, and thereby asks the source.
             state.open.write(&key, Some(&Row::Partition(row)));
             state.resident.forget(|resident| *resident != key);
             (state.open.number, imported)

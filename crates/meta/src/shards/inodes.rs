@@ -1,5 +1,5 @@
-//! Where new inode ids come from. An id is never made twice: a block of counters is recorded and fsynced before any of it
-//! is used, and what a dead epoch left unused is never used.
+//! Allocates inode ids. An id is never allocated twice: a block of counters is recorded and fsynced before any of them
+//! is used, and ids that a dead epoch left unused stay unused.
 
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
@@ -11,15 +11,16 @@ use std::rc::Rc;
 use varve_env::key_hash::KeyHashing;
 use varve_types::{Errno, InodeId, ShardId};
 
-/// Ids recorded as used at a time. One fsync for so many creates; as many are lost at most when a server dies, of 2^48.
+/// Ids recorded as used in one step. One fsync covers that many creates; a server crash loses at most that many ids, of
+/// 2^48.
 const BLOCK: u64 = 65_536;
 
-/// Ids of another shard fetched at a time, for directories whose home it will be.
+/// Ids fetched from another shard in one step, for directories whose home it will be.
 const BORROWED: u64 = 64;
 
 #[derive(Default)]
 pub(super) struct InodeBlock {
-    /// Counters that may be given out.
+    /// Counters that may be allocated.
     free: Range<u64>,
     /// Recorded end of the blocks taken so far.
     end: u64,
@@ -29,14 +30,14 @@ pub(super) struct InodeBlock {
 }
 
 impl InodeBlock {
-    /// `end` as recorded by earlier epochs.
+    /// `end`: the value recorded by earlier epochs.
     pub fn after(end: u64) -> InodeBlock {
         InodeBlock { free: end..end, end, ..InodeBlock::default() }
     }
 }
 
 impl Shard {
-    /// An id of this shard that was never given before.
+    /// A new id of this shard.
     pub(super) async fn fresh_inode(self: &Rc<Self>) -> Result<InodeId, ShardRefusal> {
         match self.inode_at_hand() {
             Some(inode) => Ok(inode),
@@ -44,13 +45,13 @@ impl Shard {
         }
     }
 
-    /// The same, if no block must be taken for it.
+    /// A new id of this shard, if the current block has one left.
     pub(super) fn inode_at_hand(&self) -> Option<InodeId> {
         let counter = self.state.borrow_mut().inodes.free.next()?;
         Some(InodeId::new(self.id, counter))
     }
 
-    /// The first of `count` counters that were never given before.
+    /// The first of `count` new counters.
     pub(super) async fn fresh_counters(self: &Rc<Self>, count: u64) -> Result<u64, ShardRefusal> {
         assert!(count <= BLOCK, "{count} ids asked for at once, of blocks of {BLOCK}");
         loop {
@@ -87,7 +88,7 @@ impl Shard {
             let mut state = self.state.borrow_mut();
             state.inodes.taking = false;
             if recorded.is_ok() {
-                // What is left of the old block is adjacent to the new one.
+                // The rest of the old block is adjacent to the new one.
                 state.inodes.free.end = end;
                 state.inodes.end = end;
             }
@@ -97,7 +98,7 @@ impl Shard {
         }
     }
 
-    /// An id of `home` that was never given before, if there is one at hand.
+    /// A new id of `home`, if one is available without a call.
     pub(super) fn inode_of_at_hand(&self, home: ShardId) -> Option<InodeId> {
         if home == self.id {
             return self.inode_at_hand();
@@ -106,7 +107,7 @@ impl Shard {
         Some(InodeId::new(home, counter))
     }
 
-    /// An id of `home` that was never given before.
+    /// A new id of `home`.
     pub(super) async fn fresh_inode_of(self: &Rc<Self>, home: ShardId) -> Result<InodeId, ShardRefusal> {
         if home == self.id {
             return self.fresh_inode().await;
@@ -117,7 +118,8 @@ impl Shard {
             }
             match self.peers.call(home, PeerCall::FreshInodes(BORROWED)).await {
                 PeerReply::InodesFrom(first) => {
-                    // Two requests may borrow at once; the ids of the block that is replaced are lost, not given twice.
+                    // Two requests may borrow at the same time; the ids of the replaced block are lost, not allocated
+                    // twice.
                     self.state.borrow_mut().inodes.borrowed.insert(home, first..first + BORROWED);
                 }
                 PeerReply::Busy => return Err(ShardRefusal::Busy),

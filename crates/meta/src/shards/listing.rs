@@ -1,7 +1,7 @@
-//! Listing a directory: one partition at a time, in order of hash.
+//! Lists a directory: one partition at a time, in order of hash.
 //!
-//! A position is a hash, so it stays right whatever splits: whoever holds that hash's range goes on from it. Entries of
-//! equal hash are never parted, so a page ends between two hashes.
+//! A position is a hash, so it stays valid across splits: the shard that serves the hash's range continues from it. A
+//! page ends between two hashes, so entries of equal hash are always in one page.
 
 use super::refusal::ShardRefusal;
 use super::shard::{RequestAddress, Shard, ShardState};
@@ -11,19 +11,20 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionMap};
 
-/// Bytes of rows read for one page, whatever was asked for: rows with inline content are long, their answers short.
+/// Limit on bytes of rows read for one page, whatever size was requested: rows with inline content are long, their
+/// replies short.
 const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 pub struct Page {
     pub entries: Vec<(Name, EntryRow)>,
-    /// Where to go on; `None` at the end of the directory.
+    /// Where the next page begins; `None` at the end of the directory.
     pub next: Option<NameHash>,
     pub map: PartitionMap,
 }
 
 impl Shard {
-    /// Entries of `directory` with hashes from `from` on that are in this shard's partition, about `bytes_max` bytes of
-    /// names and attributes. Shows everything that was acknowledged before.
+    /// Lists the entries of `directory` in this shard's partition whose hashes are `from` or above, about `bytes_max`
+    /// bytes of names and attributes. The page includes everything acknowledged before the call.
     pub async fn list(
         self: &Rc<Self>,
         directory: InodeId,
@@ -31,8 +32,8 @@ impl Shard {
         bytes_max: usize,
     ) -> Result<Page, ShardRefusal> {
         self.check_address(RequestAddress::Name(directory, from)).await?;
-        // A several-shard change is acknowledged when it is decided, and its names change a little later. Others that come meanwhile
-        // are not waited for: there may always be one.
+        // A cross-shard change is acknowledged when it is decided, and its names change a little later. This call waits
+        // for the changes found now, but not for later ones, because there may always be another.
         let by = |(key, by): (&Key, &TransactionId)| is_name_of(key, directory).then_some(*by);
         let found: HashSet<TransactionId> = self.state.borrow().locks.iter().filter_map(by).collect();
         let left = |state: &ShardState| state.locks.iter().filter_map(by).find(|by| found.contains(by));
@@ -50,7 +51,7 @@ impl Shard {
         }
         let bytes = codec::entries_of(directory, HashRange { first: from, last: range.last });
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
-        // A split that was committed meanwhile has perhaps removed rows before the scan began.
+        // A split committed in the meantime may have removed rows before the scan began.
         let uncut = |row: &PartitionRow| row.index.range(row.depth) == range;
         if !self.partition_here(&self.state.borrow(), directory).is_some_and(uncut) {
             return Err(ShardRefusal::Busy);
@@ -81,5 +82,5 @@ fn is_name_of(key: &Key, directory: InodeId) -> bool {
     matches!(key, Key::Entry(of, _) if *of == directory)
 }
 
-/// What an entry takes on the wire besides its name: inode, attributes with four times. A round figure.
+/// Size of an entry on the wire besides its name: the inode and the attributes with four times, rounded.
 const CHILD_BYTES: usize = 80;

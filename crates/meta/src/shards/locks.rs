@@ -1,4 +1,4 @@
-//! Keys that an undecided change over several shards has locked: nobody else sees or changes them.
+//! Keys locked by an undecided cross-shard transaction: no other request sees or changes them.
 
 use super::shard::ShardState;
 use crate::tables::{Change, Key, TransactionId};
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use varve_env::key_hash::KeyHashing;
 use varve_types::InodeId;
 
-/// The directory whose partition a change is about.
+/// The directory whose partition `change` affects.
 pub(super) fn directory_of(change: &Change) -> Option<InodeId> {
     match change {
         Change::Put(Key::Entry(directory, _) | Key::Partition(directory, _), _)
@@ -16,7 +16,7 @@ pub(super) fn directory_of(change: &Change) -> Option<InodeId> {
     }
 }
 
-/// Locks the keys of `changes`, and keeps their partitions loaded and in one piece.
+/// Locks the keys of `changes` and keeps their partitions loaded and unsplit.
 pub(super) fn lock(state: &mut ShardState, transaction: TransactionId, changes: &[Change]) {
     lock_keys(state, transaction, changes);
     for directory in changes.iter().filter_map(directory_of) {
@@ -41,7 +41,7 @@ pub(super) fn unlock(state: &mut ShardState, transaction: TransactionId, changes
 
 fn unlock_keys(state: &mut ShardState, transaction: TransactionId, changes: &[Change]) {
     for change in changes {
-        // One look for what is nearly always this one's.
+        // One lookup: the lock nearly always belongs to this transaction.
         if let Change::Put(key, _) | Change::Delete(key) = change
             && let Some((key, holder)) = state.locks.remove_entry(key)
             && holder != transaction
@@ -59,9 +59,9 @@ fn unpin(state: &mut ShardState, changes: &[Change]) {
     }
 }
 
-/// Directories whose partitions undecided changes of an earlier epoch are about, each with how many. They are found before any
-/// partition is loaded, and one that is loaded after that is kept as [`lock`] keeps it: whoever removed it would take it from
-/// under a change that is committed.
+/// Directories whose partitions are affected by undecided changes of an earlier epoch, with the number of changes for
+/// each. They are collected before any partition is loaded. A partition that is loaded later is pinned as [`lock`] pins
+/// it: removing it would break a change that is committed.
 #[derive(Default)]
 pub(super) struct ToPin(HashMap<InodeId, u32, KeyHashing>);
 

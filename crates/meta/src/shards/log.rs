@@ -1,21 +1,21 @@
-//! A shard's log: append-only files of what was acknowledged and is not in its tables yet (`formats/log.md`).
+//! A shard's log: append-only files of acknowledged batches that are not in its tables yet (`formats/log.md`).
 //!
-//! It stands behind SlateDB's `WalWriter`. What holds at every moment:
+//! It implements SlateDB's `WalWriter`. These statements always hold:
 //!
-//! - A batch is in the file, by one `write`, before its append returns: it survives the death of the process. The tables
-//!   have it a little later, with others as one batch; only then may its group count as flushed.
-//! - Batches between two flushes are a *group*. Its id is one above the last one's, across epochs; it is never empty,
-//!   and never grows once it is closed, because SlateDB records ids as points to replay from.
-//! - Everything from the synced position on is also in memory, so that after a failed write or fsync, which may have
-//!   dropped pages, it can be written again, into a new file that takes up at the synced position.
-//! - The records of an epoch form one stream of bytes, of which each file holds a part; a record's position in the
-//!   stream is written in it, so that bytes in a wrong place are never taken for a record.
-//! - Each group's header says how far the stream was synced before it, and the epoch's mark how far it is now. Damage at
-//!   or above the highest of these is what a power cut leaves of unsynced bytes, and ends the log; damage below it would
-//!   lose acknowledged work: refused.
-//! - An epoch is sealed by its successor, who first publishes a fence, which the old owner looks for after each fsync
-//!   and before it reports it, and then reads how long the log is. Nobody replays past a seal, nor any unsealed epoch
-//!   except the highest one.
+//! - A batch is in the file, by one `write`, before its append returns: it survives the death of the process. The
+//!   tables get it a little later, together with others as one batch; only then may its group count as flushed.
+//! - Batches between two flushes are a *group*. Its id is one above the last one's, across epochs. A group is never
+//!   empty, and never grows once it is closed, because SlateDB records ids as points to replay from.
+//! - All bytes from the synced position on are also in memory. A failed write or fsync may have dropped pages; the log
+//!   then writes these bytes again, into a new file that continues at the synced position.
+//! - The records of an epoch form one stream of bytes, and each file holds a part of it. A record contains its position
+//!   in the stream, so that bytes in a wrong place are never taken for a record.
+//! - Each group's header contains the synced position before the group, and the epoch's mark contains the current one.
+//!   Damage at or above the highest of these is what a power failure leaves of unsynced bytes, and ends the log. Damage
+//!   below it would lose acknowledged work, so the log is refused.
+//! - The successor of an epoch seals it. It first publishes a fence and then reads the length of the log. The old owner
+//!   looks for the fence after each fsync and before it reports the fsync. No owner replays past a seal, or replays any
+//!   unsealed epoch except the highest one.
 
 mod blocks;
 mod budget;
@@ -58,33 +58,33 @@ use varve_env::store_path::StorePath;
 use varve_env::volume_dir::PinnedDirectories;
 use varve_types::ShardId;
 
-/// What a shard's log is opened with.
+/// Configuration of a shard's log.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     pub shard: ShardId,
     /// The directory of the log's files; it must exist.
     pub directory: StorePath,
     pub exclusive: Exclusive,
-    /// How long an appended batch may wait for its fsync; zero: until somebody asks for it.
+    /// How long an appended batch may wait for its fsync; zero: until a caller requests it.
     pub sync_interval: Duration,
-    /// Bytes of log after which the memtable is asked to be flushed into a table if all memtables together hold too
-    /// much, and those after which it is in any case.
+    /// Bytes of log after which the log requests a flush of the memtable into a table: the first value applies if all
+    /// memtables together exceed their budget, the second always.
     pub memtable_bytes_share: u64,
     pub memtable_bytes_max: u64,
     pub memtables: Arc<MemtableBudget>,
-    /// Given up when the store has no room for an append.
+    /// Freed when the store has no room for an append.
     pub reserve: Option<Arc<Reserve>>,
-    /// No file is begun while the volume is not there.
+    /// The log begins no file while the volume is not present.
     pub place: Option<Arc<PinnedDirectories>>,
-    /// Where syncs are driven and where they block.
+    /// Runs the sync task and its blocking fsyncs.
     pub background: tokio::runtime::Handle,
 }
 
-/// A file is left for a new one once it is this long, so that what is in the tables can be reclaimed.
+/// The log switches to a new file at this length, so that files whose content is in tables can be reclaimed.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Unsynced bytes after which a sync is started ahead of its time: they are held in memory.
+/// Unsynced bytes after which a sync starts early: they are kept in memory.
 pub const UNSYNCED_BYTES_EARLY: u64 = 4 * 1024 * 1024;
-/// Unsynced bytes at which appends wait for a sync: a store that fsyncs more slowly than it takes writes must not
+/// Unsynced bytes at which appends wait for a sync, so that a store whose fsyncs are slower than its writes does not
 /// fill the memory.
 pub const UNSYNCED_BYTES_MAX: u64 = 32 * 1024 * 1024;
 

@@ -1,13 +1,13 @@
-//! One fenced table after another: what is stored, fetched, decided and committed.
+//! Shards: each shard keeps its rows in one fenced table and runs verbs in three steps, fetch, decide, commit.
 //!
-//! [`shard`] is where to begin: it runs a verb, which [`fast_path`] does without waiting where it can. [`routing`] says
-//! which shard holds a row, [`fetch`] makes rows resident, [`readahead`] those that will be asked for next, [`apply`]
-//! changes them, [`commit`] appends batches when the [`committer`] is told to, [`transaction`] carries changes over
-//! several shards, in each of which [`participant`] does its part under [`locks`], and [`removal`] those that only take
-//! a directory away; [`split`] moves half a partition, [`effects`] changes backing files, [`truncates`] cuts them,
-//! [`garbage`] removes them, [`directory_totals`] sees a directory over all its shards, [`open`] begins and ends. The
-//! bytes of batches and of the log lie in [`blocks`]. Only this room knows SlateDB, and of it only [`table`] and
-//! [`log`].
+//! Start reading at [`shard`], which runs a verb; [`fast_path`] runs it without waiting where possible. [`routing`]
+//! says which shard holds a row. [`fetch`] makes rows resident, and [`readahead`] those that a listing reads next.
+//! [`apply`] changes rows, [`commit`] appends batches, and the [`committer`] schedules that. [`transaction`]
+//! coordinates changes over several shards, each of which acts as a [`participant`] under [`locks`]; [`removal`]
+//! handles those that only remove a directory. [`split`] moves half a partition. [`effects`] changes backing files,
+//! [`truncates`] truncates them and [`garbage`] removes them. [`directory_totals`] sums the counts of a directory over
+//! all its shards. [`open`] opens and closes a shard. `log::blocks` holds the bytes of batches and of the log. Only
+//! this module uses SlateDB, and within it only [`table`] and [`log`].
 
 mod apply;
 mod batch;

@@ -1,18 +1,18 @@
-//! The hashes of the names in a loaded partition, so that a create never reads the table to learn that a name is free.
+//! The hashes of the names in a loaded partition, so that a create never reads the table to check that a name is free.
 //!
-//! Two names may share a hash, so hashes are counted: one whose count is zero belongs to no name; one whose count is
-//! not says only that the table must be asked.
+//! Two names may share a hash, so hashes are counted. A hash whose count is zero belongs to no name. For any other
+//! hash, the table must be read.
 
 use super::buckets::{Buckets, NUMBER_BYTES};
 use std::collections::HashMap;
 use varve_env::key_hash::KeyHashing;
 use varve_types::{HashRange, NameHash};
 
-/// What one takes.
+/// Memory per name.
 pub const NAME_BYTES: usize = NUMBER_BYTES;
 
-/// A set that grows is moved as a whole, and its worker does nothing else meanwhile; so one of this many is cut into
-/// [`SETS`], which grow one by one.
+/// A growing set is moved as a whole, and its worker does nothing else meanwhile. So a set of this size is cut into
+/// [`SETS`] sets, which grow one by one.
 const SET_MAX: usize = 32 * 1024;
 const SETS: usize = 64;
 
@@ -21,9 +21,9 @@ type Hashes = Buckets<{ u64::MAX }>;
 
 #[derive(Default)]
 pub(super) struct NameSet {
-    /// Each hash once, in the set that its lowest bits say. There are one, or [`SETS`], or none yet.
+    /// Each hash once, in the set that its lowest bits select. There is no set, one, or [`SETS`].
     sets: Vec<Hashes>,
-    /// How many names more have a hash.
+    /// The number of further names with a hash.
     more: HashMap<u64, u16, KeyHashing>,
 }
 
@@ -50,7 +50,7 @@ impl NameSet {
         }
         let (at, hash) = (self.place(hash), hash.0);
         match self.more.get_mut(&hash) {
-            // Nobody knows how many they are any more: it stays.
+            // The counter is saturated, so the real count is unknown: the hash stays.
             Some(&mut u16::MAX) => {}
             Some(1) => {
                 self.more.remove(&hash);
@@ -68,14 +68,14 @@ impl NameSet {
         has(&self.sets[at], hash)
     }
 
-    /// How many names have a hash in `range`.
+    /// The number of names with a hash in `range`.
     pub fn count(&self, range: HashRange) -> usize {
         let within = |hash: &u64| range.contains(NameHash(*hash));
         let once = self.sets.iter().flat_map(Hashes::iter).filter(within).count();
         once + self.more.iter().filter(|(hash, _)| within(hash)).map(|(_, more)| usize::from(*more)).sum::<usize>()
     }
 
-    /// How many hashes there are.
+    /// The number of hashes.
     pub fn len(&self) -> usize {
         self.sets.iter().map(Hashes::len).sum()
     }
@@ -96,7 +96,8 @@ impl NameSet {
         let whole = std::mem::take(&mut self.sets);
         let mut lens = [0; SETS];
         whole.iter().flat_map(Hashes::iter).for_each(|hash| lens[hash as usize & (SETS - 1)] += 1);
-        // They come in the order of their homes: in a set without room for all, the first buckets would hold them.
+        // The hashes come in the order of their homes: in a set without capacity for all, the first buckets would hold
+        // them.
         let room = |len: &usize| Hashes::with_capacity(2 * len.max(&(SET_MAX / SETS)));
         self.sets = lens.iter().map(room).collect();
         for hash in whole.iter().flat_map(Hashes::iter) {
@@ -110,16 +111,16 @@ fn has(set: &Hashes, hash: u64) -> bool {
     set.find(hash, |is| is == hash).is_some()
 }
 
-/// What is known of the names in a loaded partition.
+/// Knowledge of the names in a loaded partition.
 pub(super) enum PartitionNames {
     Known(NameSet),
-    /// They are being read from the table while requests go on: all that were read, and all that have changed since, for
-    /// of those it cannot be told whether they are read yet. `number` tells this reading from an earlier one.
+    /// A task reads the names from the table while requests continue. The set holds all names read, and all names
+    /// changed since, because a changed name may be read or not. `number` identifies this read.
     Gathered {
         number: u64,
         so_far: NameSet,
     },
-    /// They would take too much, or could not be read.
+    /// The names would take too much memory, or could not be read.
     Unknown,
 }
 
@@ -142,14 +143,14 @@ impl PartitionNames {
     pub fn remove(&mut self, hash: NameHash) {
         match self {
             PartitionNames::Known(names) => names.remove(hash),
-            // It may be that it is not read yet, and then never will be; or that another name has this hash. One too many
-            // only makes the table be asked.
+            // The name may not be read yet, and then it never will be; or another name has this hash. One name too many
+            // only causes a read of the table.
             PartitionNames::Gathered { so_far, .. } => so_far.insert(hash),
             PartitionNames::Unknown => {}
         }
     }
 
-    /// How many names have a hash in `range`, if that is known.
+    /// The number of names with a hash in `range`, if known.
     pub fn count(&self, range: HashRange) -> Option<usize> {
         match self {
             PartitionNames::Known(names) => Some(names.count(range)),
@@ -157,7 +158,7 @@ impl PartitionNames {
         }
     }
 
-    /// How many hashes are in memory.
+    /// The number of hashes in memory.
     pub fn len(&self) -> usize {
         match self {
             PartitionNames::Known(names) | PartitionNames::Gathered { so_far: names, .. } => names.len(),
@@ -176,7 +177,7 @@ impl PartitionNames {
         matches!(self, PartitionNames::Gathered { .. })
     }
 
-    /// What the reading with this number has so far, if it is still wanted.
+    /// The set of the read with this number so far, if it is still needed.
     pub fn gathered(&mut self, reading: u64) -> Option<&mut NameSet> {
         match self {
             PartitionNames::Gathered { number, so_far } if *number == reading => Some(so_far),

@@ -1,4 +1,4 @@
-//! Opening and closing a shard: from a table to something that decides, and back.
+//! Opening and closing a shard: from a table to a running shard, and back.
 
 use super::batch::CommitBatch;
 use super::committer::CommitWork;
@@ -33,7 +33,7 @@ pub enum ShardError {
 }
 
 impl ShardError {
-    /// What callers are told.
+    /// The errno that callers get.
     pub fn errno(&self) -> Errno {
         match self {
             ShardError::Table(error) => error.errno(),
@@ -43,12 +43,13 @@ impl ShardError {
     }
 }
 
-/// Inode counters below this are never given: 0 is no inode, 1 is the root.
+/// Inode counters below this are never allocated: 0 is no inode, 1 is the root.
 const FIRST_INODE_COUNTER: u64 = 2;
 
 impl Shard {
-    /// Opens the table, claiming its next epoch, and takes up what the last owner left. Must run on a `LocalSet`. Serves
-    /// from its return on; undecided changes of the last epoch stay locked until their coordinators are asked.
+    /// Opens the table, claims its next epoch, and restores the state of the last owner. Must run on a `LocalSet`. The
+    /// shard serves requests as soon as this returns. Undecided changes of the last epoch stay locked until their
+    /// coordinators have been asked.
     pub async fn open(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
         let table = Table::open(config.table.clone()).await?;
         let shard = Shard::on(ShardRows::Own(table), config);
@@ -58,9 +59,9 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Opens what the last owner left, to be read alone: claims nothing and writes nothing, so that it can be done where
-    /// [`Shard::open`] cannot. What a change that nobody knows the outcome of has locked stays hidden; who asks for it, or
-    /// wants to change anything, is refused with `errno`. For as long as this is used, nobody may own the shard.
+    /// Opens a read-only recovery view of the last owner's state. It claims nothing and writes nothing, so it works
+    /// where [`Shard::open`] does not. Rows locked by a change of unknown outcome stay hidden; reads of these rows and
+    /// all changes fail with `errno`. While this view is in use, no process may own the shard.
     pub async fn open_read_only(config: ShardConfig, errno: Errno) -> Result<Rc<Shard>, ShardError> {
         let reader = TableReader::open(&config.table).await?;
         let shard = Shard::on(ShardRows::ReadOnly(Box::new(reader), errno), config);
@@ -145,7 +146,7 @@ impl Shard {
         Ok(())
     }
 
-    /// All rows of a kind of which there are few.
+    /// All rows of a kind that has few rows.
     async fn rows_of(&self, kind: Kind) -> Result<Vec<(Key, Row)>, ShardError> {
         let range = codec::keys_of(kind);
         let mut cursor = self.table.scan(range.start.into(), range.end.into()).await?;
@@ -156,7 +157,7 @@ impl Shard {
         Ok(rows)
     }
 
-    /// Writes what is decided, fsyncs, and closes the table. Requests that come later fail.
+    /// Writes all decided changes, fsyncs, and closes the table. Later requests fail.
     pub async fn close(self: Rc<Self>) -> Result<(), ShardError> {
         self.collect_last_garbage().await;
         let batch = self.state.borrow().open.number;
@@ -171,18 +172,18 @@ impl Shard {
         }
         self.work.notify_one();
         self.changed.notify_waiters();
-        // A table that failed is closed too, or its tasks would outlive it.
+        // A failed table is closed too, or its tasks would outlive it.
         let closed = self.table.close().await;
         written?;
         Ok(closed?)
     }
 
-    /// Of this ownership; at rest, of the last one.
+    /// The epoch of this ownership; in a read-only view, of the last one.
     pub fn epoch(&self) -> Epoch {
         self.table.epoch()
     }
 
-    /// Lets go of a shard that was open to be read; reads that are under way fail.
+    /// Closes a shard that was opened read-only. Reads in progress fail.
     pub async fn close_read_only(&self) {
         if let Err(error) = self.table.close().await {
             tracing::debug!("shard {} was not closed well after it was read at rest: {error}", self.id);
@@ -193,18 +194,19 @@ impl Shard {
         self.state.borrow_mut().replies.end_session(session);
     }
 
-    /// The inodes that were open in the ended session alone; each shard ends those that are its own orphans.
+    /// Takes the inodes that only the ended session had open. Each shard removes those that are its own orphans.
     pub fn end_orphans(self: &Rc<Self>, closed: &[InodeId]) {
         closed.iter().filter(|inode| inode.shard() == self.id).for_each(|inode| self.reap_if_orphan(*inode));
     }
 
-    /// The answer already given to a change, for a retry.
+    /// The reply already given to a change, for a retry.
     pub fn find_reply(&self, session: SessionId, slot: u32, number: u64) -> Option<Replied> {
         self.state.borrow().replies.find(session, slot, number)
     }
 
-    /// What is to be said once more, when it may leave: the first try ends before its change is in the log where the store hangs.
-    /// Of a change over several shards, as this may be one while any is decided and not carried out, before it is on disk.
+    /// The reply for a retry, once it may be sent: if the store hangs, the first attempt ends before its change is in
+    /// the log. While any decided cross-shard change is not carried out, this reply may be to one, so it waits until
+    /// its batch is on disk.
     pub async fn reply_again(&self, replied: Replied) -> Result<bytes::Bytes, ShardRefusal> {
         let may_be_of_several = self.state.borrow().transactions.any_decided();
         match may_be_of_several {
@@ -214,7 +216,7 @@ impl Shard {
         Ok(replied.body)
     }
 
-    /// What `varve status` shows of a shard.
+    /// The shard's figures in `varve status`.
     pub fn status(&self) -> ShardFigures {
         let state = self.state.borrow();
         ShardFigures {

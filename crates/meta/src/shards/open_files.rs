@@ -1,5 +1,5 @@
-//! Which files are open, in which sessions, and which sessions have changed sizes of backing files. One table for all
-//! shards of a server, because a file's rows may change shards (by a split, or by getting an inode row) while it stays
+//! The open files of each session, and the sessions that have changed sizes of backing files. All shards of a server
+//! share one table, because a file's rows may change shards (by a split, or by getting an inode row) while it stays
 //! open.
 
 use std::collections::{HashMap, HashSet};
@@ -16,15 +16,16 @@ struct RegisteredFiles {
 
 #[derive(Clone, Copy, Default)]
 struct SessionOpens {
-    /// By this server; else the session says that one before it has.
+    /// This server granted the open. Otherwise the session reports that an earlier server granted it.
     granted: bool,
     writes: bool,
 }
 
-/// Sessions that may have changed a backing file since its size was last settled.
+/// Sessions that may have changed a backing file since its size was last recorded.
 ///
-/// A session measures a file when it has closed it and synced its own bytes, and what it measured is right only if nobody
-/// else changed the file since. So a size is taken from the last such session alone, measured after all others were done.
+/// A session measures a file after it has closed it and synced its own bytes. The measured size is right only if no
+/// other session changed the file since. So the server takes a size only from the last such session, measured after all
+/// others were done.
 #[derive(Default)]
 struct SizeTracker {
     writers: HashMap<InodeId, Writers>,
@@ -34,29 +35,29 @@ struct SizeTracker {
 #[derive(Default)]
 struct Writers {
     measured: HashMap<SessionId, MeasureOutcome>,
-    /// These are all there are.
+    /// `measured` lists all writers.
     known: bool,
 }
 
-/// Whether a session that begins to change a backing file may find others at it of which this server has not heard:
-/// they were granted it by its predecessor.
+/// Whether other sessions, unknown to this server, may be changing a backing file that a session begins to change: an
+/// earlier server may have granted it to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherWriters {
     Perhaps,
     Known,
 }
 
-/// What a writer's next measure is worth.
+/// Validity of a writer's next measured size.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MeasureOutcome {
     Right,
-    /// Unless it comes with this call again, whose answer was lost.
+    /// Valid, unless the session repeats this call, whose reply was lost.
     RightAfter(MeasuredBy),
-    /// Another session changed the file, or had still to sync its bytes, and the measure may be older.
+    /// Another session changed the file, or had not yet synced its bytes, so the measured size may be outdated.
     Again,
 }
 
-/// The call by which a session tells what it has measured: its slot and number there, which a call that is made again has too.
+/// The call by which a session reports a measured size: its slot and its number there. A repeated call has the same.
 pub type MeasuredBy = (u32, u64);
 
 /// Cheap to clone; shared by the workers.
@@ -64,12 +65,13 @@ pub type MeasuredBy = (u32, u64);
 pub struct OpenFiles(Arc<Mutex<RegisteredFiles>>);
 
 impl OpenFiles {
-    /// `writes`: perhaps.
+    /// `writes`: the session may write.
     pub fn open(&self, session: SessionId, inode: InodeId, writes: bool) {
         self.note(session, inode, SessionOpens { granted: true, writes });
     }
 
-    /// The session says that it has opened the file before, and is not let read or write it by that: it stays as long as it is open.
+    /// Records that the session reports the file as opened before. This keeps the file while it is open, but does not
+    /// permit the session to read or write it.
     pub fn keep(&self, session: SessionId, inode: InodeId) {
         self.note(session, inode, SessionOpens::default());
     }
@@ -97,7 +99,7 @@ impl OpenFiles {
         opened.is_some_and(|opened| opened.writes || (opened.granted && !writes))
     }
 
-    /// The session has closed the file for the last time. `true` if nobody has it open now.
+    /// Records that the session has closed the file for the last time. Returns `true` if no session has it open now.
     pub fn release(&self, session: SessionId, inode: InodeId) -> bool {
         let mut registered = self.lock();
         if let Some(inodes) = registered.sessions.get_mut(&session) {
@@ -112,7 +114,7 @@ impl OpenFiles {
         free
     }
 
-    /// The session is gone: the inodes that nobody has open any more.
+    /// Removes an ended session. Returns the inodes that no session has open any more.
     pub fn end_session(&self, session: SessionId) -> Vec<InodeId> {
         let inodes = {
             let mut registered = self.lock();
@@ -122,7 +124,7 @@ impl OpenFiles {
         inodes.into_iter().filter(|inode| self.release(session, *inode)).collect()
     }
 
-    /// The session may change the size of the backing file of `inode` from now on.
+    /// Records that the session may change the size of the backing file of `inode` from now on.
     pub fn changes_size(&self, session: SessionId, inode: InodeId, others: OtherWriters) {
         self.lock().sizes.changes(session, inode, others);
     }
@@ -132,7 +134,7 @@ impl OpenFiles {
         self.lock().sizes.writers.get(&inode).is_some_and(|writers| writers.known)
     }
 
-    /// The size of a backing file was changed by the server: what sessions measured before is not right any more.
+    /// Records that the server changed the size of a backing file: sizes measured before are no longer valid.
     pub fn size_changed(&self, inode: InodeId) {
         self.lock().sizes.measure_again(inode, None);
     }
@@ -141,8 +143,8 @@ impl OpenFiles {
         self.lock().sizes.has_changed(session, inode)
     }
 
-    /// Whether the size that `session` has just told, having closed and synced the file, is its size. If not, another
-    /// session will tell it, or this one after a further measure.
+    /// Whether the size just reported by `session`, which has closed and synced the file, is the file's size. If not,
+    /// another session will report the size, or this one after another measurement.
     pub fn records_size(&self, session: SessionId, inode: InodeId, by: MeasuredBy) -> bool {
         let mut registered = self.lock();
         let holders = registered.files.get(&inode);
@@ -150,7 +152,8 @@ impl OpenFiles {
         registered.sizes.records_size(session, inode, by, written)
     }
 
-    /// The session has closed and synced the file, and nothing is made of its size, for the row knows better.
+    /// Records that the session has closed and synced the file, and that its measured size is not used because the row
+    /// has a better one.
     pub fn done(&self, session: SessionId, inode: InodeId) {
         let mut registered = self.lock();
         if registered.sizes.has_changed(session, inode) {
@@ -159,8 +162,8 @@ impl OpenFiles {
         }
     }
 
-    /// Whether the bytes that `session`, which goes on to write the file, has just measured and synced are there to stay:
-    /// nobody else may have cut the file since. If not, they may be when it measures again.
+    /// Whether the bytes that `session` has just measured and synced are stable, while it continues to write the file:
+    /// no other session may have truncated the file since. If not, they may be at the next measurement.
     pub fn measures_alone(&self, session: SessionId, inode: InodeId) -> bool {
         let mut registered = self.lock();
         let holders = registered.files.get(&inode);
@@ -169,7 +172,7 @@ impl OpenFiles {
         registered.sizes.measures_alone(session, inode, here) && !elsewhere
     }
 
-    /// Whether some session writes the file, or has still to settle it.
+    /// Whether a session writes the file or has yet to record its size.
     pub fn is_written(&self, inode: InodeId) -> bool {
         let registered = self.lock();
         let holders = registered.files.get(&inode);
@@ -185,7 +188,7 @@ impl OpenFiles {
         self.len() == 0
     }
 
-    /// No session has a file open, or has to tell what size one has come to.
+    /// Whether no session has a file open or has yet to report a size.
     pub fn is_quiet(&self) -> bool {
         let registered = self.lock();
         registered.files.is_empty() && registered.sizes.writers.is_empty()
@@ -221,7 +224,8 @@ impl SizeTracker {
     fn records_size(&mut self, session: SessionId, inode: InodeId, by: MeasuredBy, written: bool) -> bool {
         let Some(writers) = self.writers.get_mut(&inode) else { return !written };
         if writers.measured.keys().any(|other| *other != session) {
-            // What it wrote is on disk, and whoever is the last measures after that. Who was done before disturbs nobody.
+            // Its bytes are on disk, and the last session measures after that. A session that was done before changes
+            // nothing.
             if writers.measured.contains_key(&session) {
                 self.done(session, inode);
                 self.measure_again(inode, None);
@@ -238,14 +242,15 @@ impl SizeTracker {
         }
         let known = writers.known;
         self.done(session, inode);
-        // Who has it open and is not among the writers where all are known has written nothing, and comes to be one first.
+        // If all writers are known, a session that has the file open but is not a writer has written nothing, and it
+        // registers as a writer first.
         known || !written
     }
 
     /// `writes`: the session has the file open for writing.
     fn measures_alone(&mut self, session: SessionId, inode: InodeId, writes: bool) -> bool {
         let Some(writers) = self.writers.get_mut(&inode) else {
-            // A predecessor of this server let it write: from now on it is known who else comes.
+            // An earlier server permitted the write. From now on this server knows of other writers.
             if writes {
                 self.changes(session, inode, OtherWriters::Perhaps);
             }
@@ -262,7 +267,7 @@ impl SizeTracker {
         }
     }
 
-    /// What the session changed is synced, or it is gone.
+    /// The session has synced its changes, or it is gone.
     fn done(&mut self, session: SessionId, inode: InodeId) {
         if let Some(inodes) = self.sessions.get_mut(&session) {
             inodes.remove(&inode);

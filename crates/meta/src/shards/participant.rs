@@ -1,5 +1,5 @@
-//! The participant's side of changes over several shards (`transaction.rs`): it checks an intent, locks what it will change, and
-//! applies or drops it when it is told to, or asks.
+//! Cross-shard transactions, the participant's side (the coordinator's is in `transaction.rs`): checks an intent, locks
+//! the keys it will change, and applies or drops it when the coordinator says so. Without news it asks the coordinator.
 
 use super::fetch::peer_reply;
 use super::locks::{directory_of, lock, lock_keys, unlock};
@@ -15,21 +15,21 @@ use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_types::{InodeId, Timestamp};
 
-/// A prepared participant that has heard nothing for so long asks the coordinator.
+/// A prepared participant asks the coordinator after this time without news.
 pub(super) const ASK_AFTER: Duration = Duration::from_secs(10);
 
 /// An intent of this shard.
 pub(super) struct Prepared {
     pub intent: IntentRow,
-    /// Of an earlier epoch: it keeps its partitions loaded and in one piece as soon as they are loaded.
+    /// From an earlier epoch: its partitions stay loaded and unsplit once they are loaded.
     pub found_at_open: bool,
     pub kept: IntentKept,
     pub since: Instant,
-    /// What its coordinator's shard failed with when it was last asked for the outcome.
+    /// The error of the coordinator's shard when it was last asked for the outcome.
     pub unanswered: Option<Cause>,
 }
 
-/// Where an intent is until it is decided.
+/// Where an intent is kept until it is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IntentKept {
     Stored,
@@ -53,13 +53,15 @@ impl Shard {
             Ok(()) => self.sync().await,
             Err(refusal) => Err(refusal),
         };
-        // Whatever that came to, it is locked: where the store hangs, and who called it off was not heard either, nobody else asks.
+        // The intent is locked whatever the fsync returned. If the store hangs and the abort did not arrive either,
+        // only this task asks for the outcome.
         tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
         durable.map_or_else(peer_reply, |()| PeerReply::Vote(true))
     }
 
-    /// Checks an intent and locks what it will change; `None` if it changes nothing here. Nobody may have one of `unopened` open,
-    /// and from the lock on nobody opens one whose row is changed here: who opens it reads the row first.
+    /// Checks an intent and locks the keys it will change; `None` if it changes nothing here. No session may have one
+    /// of `unopened` open. From the lock on, no session opens one whose row is changed here, because an open reads the
+    /// row first.
     pub(super) async fn place_intent(
         self: &Rc<Self>,
         transaction: TransactionId,
@@ -73,14 +75,14 @@ impl Shard {
             return Err(PeerReply::Vote(false));
         }
         if intent.changes.is_empty() {
-            // Nothing to lock: what it rests on was so while the coordinator's own part was locked.
+            // Nothing to lock: the rows read were unchanged while the coordinator's own part was locked.
             return Ok(None);
         }
         self.keep_intent(&mut state, transaction, intent, kept);
         Ok(Some(state.open.number))
     }
 
-    /// Locks what a checked intent will change.
+    /// Locks the keys that a checked intent will change.
     pub(super) fn keep_intent(
         &self,
         state: &mut ShardState,
@@ -100,8 +102,8 @@ impl Shard {
             .insert(transaction, Prepared { intent, found_at_open: false, kept, since, unanswered: None });
     }
 
-    /// A partition row that is put has the counts, and unless its time is set the mtime, that it has here: what was tallied since
-    /// it was read is no reason to decide again ([`digest`]), and none comes to it before the intent ends.
+    /// Gives a partition row in `change` the current counts and, unless its time is set, the current mtime. Tallies
+    /// since the row was read are no reason to decide again ([`digest`]), and none is added before the intent ends.
     fn keep_counts(&self, state: &ShardState, change: &mut Change) {
         let Change::Put(key, row) = change else { return };
         let Row::Partition(put) = &mut **row else { return };
@@ -112,8 +114,8 @@ impl Shard {
         }
     }
 
-    /// Makes resident what an intent rests on and changes, if none of it is hidden by another change or by a split: whoever hides
-    /// it may itself be waiting for what this change has locked elsewhere.
+    /// Makes the rows that an intent reads and changes resident, unless another change or a split hides one of them:
+    /// that change may itself be waiting for rows that this change has locked elsewhere.
     async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), PeerReply> {
         let changed = intent.changes.iter().filter_map(|change| match change {
             Change::Put(key, _) | Change::Delete(key) => Some(key),
@@ -125,7 +127,7 @@ impl Shard {
             return Err(PeerReply::Vote(false));
         }
         for key in keys() {
-            // It may have come to be, while the ones before were read.
+            // The row may have been hidden while the rows before it were read.
             if hidden(key) {
                 return Err(PeerReply::Vote(false));
             }
@@ -150,7 +152,7 @@ impl Shard {
                 Change::Put(key, _) => self.seen_here(state, key).0 != KeyState::Unknown,
                 Change::Delete(key) => match self.seen_here(state, key).0 {
                     KeyState::Unknown => false,
-                    // Only an empty one may go.
+                    // Only an empty partition may be deleted.
                     KeyState::Present(Row::Partition(row)) => row.entries == 0,
                     KeyState::Present(_) | KeyState::Absent => true,
                 },
@@ -163,7 +165,7 @@ impl Shard {
         state.failed.is_none() && intent.reads.iter().all(as_read) && intent.changes.iter().all(free)
     }
 
-    /// Applies or drops an intent. Appended and fsynced when it returns `Done`.
+    /// Applies or drops an intent. The result is appended and fsynced when this returns `Done`.
     pub(super) async fn resolve(self: &Rc<Self>, transaction: TransactionId, commit: bool) -> PeerReply {
         let found = match self.state.borrow().transactions.prepared.get(&transaction) {
             Some(Prepared { intent, found_at_open: true, .. }) => Some(intent.clone()),
@@ -180,8 +182,8 @@ impl Shard {
             _ => Vec::new(),
         };
         let Some((batch, kept)) = self.end_intent(transaction, commit) else {
-            // Who was told before may have applied it a moment ago, and told that it is done the coordinator forgets that it is
-            // decided. That a change is aborted everybody assumes who finds nothing.
+            // An earlier call may have just applied it. After `Done`, the coordinator deletes the decision, so a commit
+            // must be durable first. An abort needs no record: no decision means aborted.
             let batch = self.state.borrow().open.number;
             return if commit { self.done_when_durable(batch).await } else { PeerReply::Done };
         };
@@ -194,7 +196,7 @@ impl Shard {
         self.done_when_durable(batch).await
     }
 
-    /// Applies or drops an intent, in memory and in the open batch. `None`: there is none.
+    /// Applies or drops an intent, in memory and in the open batch. `None`: there is no such intent.
     pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<(BatchNumber, IntentKept)> {
         let mut state = self.state.borrow_mut();
         let Prepared { intent, found_at_open, kept, .. } = state.transactions.prepared.remove(&transaction)?;
@@ -217,7 +219,7 @@ impl Shard {
             match self.peers.call(transaction.coordinator, PeerCall::Outcome(transaction)).await {
                 PeerReply::Committed(commit) => match self.resolve(transaction, commit).await {
                     PeerReply::Done => continue,
-                    // At once, where rows that it changes are damaged.
+                    // Happens immediately if rows that it changes are damaged.
                     other => tracing::warn!("transaction {transaction:?} cannot be ended here: {other:?}"),
                 },
                 other => {
@@ -233,12 +235,12 @@ impl Shard {
         }
     }
 
-    /// Hides what `intent`, found at rest, changes.
+    /// Hides the rows that `intent`, found in a read-only view, changes.
     pub(super) fn lock_for(&self, transaction: TransactionId, intent: &IntentRow) {
         lock_keys(&mut self.state.borrow_mut(), transaction, &intent.changes);
     }
 
-    /// Makes resident what an intent of an earlier epoch changes. Its keys are locked, by itself.
+    /// Makes the rows resident that an intent of an earlier epoch changes. The intent itself has locked their keys.
     async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), ShardRefusal> {
         for directory in intent.changes.iter().filter_map(directory_of) {
             self.load_partition(directory).await?;
@@ -252,8 +254,8 @@ impl Shard {
     }
 }
 
-/// Inodes that `changes` leave without a name because somebody has them open. Whoever that was may have closed them since the
-/// change was decided, and then found no orphan.
+/// Inodes that `changes` leave without a name because a session has them open. That session may have closed them since
+/// the change was decided, before there was an orphan row.
 pub(super) fn orphans_of(changes: &[Change]) -> Vec<InodeId> {
     let orphan = |change: &Change| match change {
         Change::Put(Key::Orphan(inode), _) => Some(*inode),

@@ -1,4 +1,4 @@
-//! The partitions of a shard that are in memory: their names, and what is happening to them. Their rows are resident.
+//! The partitions of a shard that are in memory: their names and their current operations. Their rows are resident.
 
 use super::names::{NAME_BYTES, PartitionNames};
 use super::readahead::ReadOrder;
@@ -11,26 +11,26 @@ use varve_types::{HashRange, InodeId, Name, NameHash, PartitionIndex};
 
 pub(super) struct Partition {
     pub index: PartitionIndex,
-    /// The hashes that it serves, as its row says: every request asks for them. `None`: it is not live.
+    /// The range of hashes that it serves, as in its row; every request reads it. `None`: the partition is not live.
     range: Option<HashRange>,
     pub names: PartitionNames,
     pub changed_in: BatchNumber,
     /// The row changed since it was last put into a batch; see [`Partitions::mark_dirty`].
     row_dirty: bool,
-    /// Tallies in intents that are not decided yet.
+    /// Tallies in undecided intents.
     pub pending_tallies: u32,
     pub split: Option<Split>,
     pub order: ReadOrder,
     pub used: bool,
 }
 
-/// A split under way, at its source.
+/// A split in progress, at its source.
 pub(super) struct Split {
-    /// The half that goes.
+    /// The half that moves.
     pub range: HashRange,
-    /// Up to which hash of that half rows are copied, or are being copied now.
+    /// The last hash of that half whose row is copied or being copied now.
     pub copied_to: Option<NameHash>,
-    /// Entries up to there that have changed since.
+    /// Entries up to `copied_to` that changed since they were copied.
     pub changed: BTreeSet<Name>,
     /// The last rows are being copied: decisions on names of that half wait.
     pub held: bool,
@@ -41,7 +41,7 @@ impl Split {
         Split { range, copied_to: None, changed: BTreeSet::new(), held: false }
     }
 
-    /// The entry has changed. One that is yet to be copied will be as it is then.
+    /// Records a change of an entry. An entry not yet copied is copied later in its current state.
     pub fn note(&mut self, name: &Name) {
         let hash = name.hash();
         if self.range.contains(hash) && self.copied_to.is_some_and(|last| hash <= last) {
@@ -65,12 +65,12 @@ impl Partition {
         }
     }
 
-    /// Its row is this from now on.
+    /// Updates the range from the partition's new row.
     pub fn follow(&mut self, row: &PartitionRow) {
         self.range = range_of(row);
     }
 
-    /// Whether names of this hash are decided on here.
+    /// Whether names with this hash are decided on here.
     pub fn serves(&self, hash: NameHash) -> bool {
         self.range.is_some_and(|range| range.contains(hash))
     }
@@ -90,19 +90,20 @@ fn range_of(row: &PartitionRow) -> Option<HashRange> {
 
 pub(super) struct Partitions {
     loaded: HashMap<InodeId, Partition, KeyHashing>,
-    /// Directories whose partition is marked dirty, and some that are not loaded any more.
+    /// Directories whose partition is marked dirty, including some that are no longer loaded.
     dirty: Vec<InodeId>,
     /// Batches until names are counted again.
     uncounted: u32,
-    /// The bytes of names that the budget was last told of.
+    /// The bytes of names last reported to the budget.
     reported: usize,
     budget: Arc<CacheBudget>,
 }
 
-/// Names are counted once in so many batches: counting visits every loaded partition.
+/// Interval between counts of names, in batches: a count visits every loaded partition.
 const COUNTED_EVERY: u32 = 256;
 
-/// Names of less are kept while their partition is used: there may be very many such, and little is gained by one.
+/// Names below this size are kept while their partition is used: there may be very many such partitions, and dropping
+/// one frees little.
 const FORGOTTEN_BYTES_MIN: usize = 1024 * 1024;
 
 impl Partitions {
@@ -134,7 +135,7 @@ impl Partitions {
         self.loaded.values().map(|partition| partition.names.len()).sum()
     }
 
-    /// The row of `directory`'s partition has changed in `batch`, and is to be put into it.
+    /// Records that the row of `directory`'s partition changed in `batch` and must be written to it.
     pub fn mark_dirty(&mut self, directory: InodeId, batch: BatchNumber) {
         if let Some(partition) = self.loaded.get_mut(&directory) {
             partition.changed_in = batch;
@@ -149,7 +150,7 @@ impl Partitions {
         !self.dirty.is_empty()
     }
 
-    /// Has `write` put the rows of the partitions that are dirty into `batch`; they are clean from here on.
+    /// Calls `write` for each dirty partition, which puts its row into `batch`. The partitions are clean afterwards.
     pub fn clean(&mut self, batch: BatchNumber, mut write: impl FnMut(InodeId, PartitionIndex)) {
         for directory in self.dirty.drain(..) {
             let Some(partition) = self.loaded.get_mut(&directory) else { continue };
@@ -160,7 +161,8 @@ impl Partitions {
         }
     }
 
-    /// Whether the row of `key` must stay resident: a partition's while it is loaded, an entry's while it may be read ahead.
+    /// Whether the row of `key` must stay resident: a partition's while it is loaded, an entry's while a readahead may
+    /// read it.
     pub fn hold(&self, key: &Key) -> bool {
         match key {
             Key::Partition(directory, _) => self.loaded.contains_key(directory),
@@ -171,7 +173,7 @@ impl Partitions {
         }
     }
 
-    /// Whether the names of its partition say that the entry of `key` is absent, without its row.
+    /// Whether the names of its partition show, without its row, that the entry of `key` is absent.
     pub fn know_absent(&self, key: &Key) -> bool {
         match key {
             Key::Entry(directory, name) => {
@@ -181,12 +183,12 @@ impl Partitions {
         }
     }
 
-    /// Whether the names of a partition with so many entries may be kept, if all others make room.
+    /// Whether the budget allows the names of a partition with this many entries, if all other names are dropped.
     pub fn has_room_for(&self, entries: u64) -> bool {
         usize::try_from(entries).is_ok_and(|entries| entries.saturating_mul(NAME_BYTES) <= self.budget.bytes_max())
     }
 
-    /// Does what the budget wants at once, which it asks once in [`COUNTED_EVERY`] calls.
+    /// Shrinks as far as the budget requires immediately. It checks the budget once in [`COUNTED_EVERY`] calls.
     pub fn shrink(&mut self, appended: BatchNumber) {
         if self.uncounted > 0 {
             self.uncounted -= 1;
@@ -197,7 +199,7 @@ impl Partitions {
         self.shrink_to(self.budget.allows(bytes), bytes, appended);
     }
 
-    /// Gives back its part of what all shards together hold too much.
+    /// Gives back this shard's part of the excess of all shards together.
     pub fn give_back(&mut self, appended: BatchNumber) {
         if self.budget.is_exceeded() {
             let bytes = self.count();
@@ -211,9 +213,9 @@ impl Partitions {
         bytes
     }
 
-    /// Unloads partitions that were not used since the last call, until their names are within the budget; where that does
-    /// not do, forgets the names of large ones in use, the largest first. A partition with unappended changes, undecided tallies
-    /// or a split stays, and so do names that are being gathered, until they are.
+    /// Unloads partitions not used since the last call until the names of all partitions are within the budget. If that
+    /// is not enough, drops the names of large partitions in use, the largest first. A partition with unappended
+    /// changes, undecided tallies or a split stays, and names that are being read stay until the read ends.
     fn shrink_to(&mut self, bytes_max: usize, mut bytes: usize, appended: BatchNumber) {
         if bytes <= bytes_max {
             return;

@@ -1,6 +1,6 @@
-//! What shards ask of each other. Inside one server these are messages between workers; between servers they will be
-//! calls on the wire, which is why nothing in them is shared memory. A shard whose worker serves the other one too may go
-//! to it directly, where neither has to wait (`at_once.rs`).
+//! Calls between shards. Inside one server these are messages between workers; between servers they will be calls on
+//! the wire, so they contain no shared memory. A shard may access another shard of the same worker directly, where
+//! neither has to wait (`fast_path.rs`).
 
 use super::refusal::{Cause, ShardRefusal};
 use super::shard::Shard;
@@ -11,49 +11,50 @@ use std::pin::Pin;
 use std::rc::Rc;
 use varve_types::{Epoch, InodeId, PartitionIndex, PartitionMap, ShardId};
 
-/// An attempt at a split: the epoch of its source, and its number there. Of two the later is the greater.
+/// An attempt at a split: the epoch of its source, and its number in that epoch. A later attempt compares greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SplitAttempt {
     pub epoch: Epoch,
     pub number: u64,
 }
 
-/// A row of another shard, as it was when it was asked for.
+/// A row of another shard, as it was when it was fetched.
 pub type ForeignRow = Option<Row>;
 
 #[derive(Clone, Debug)]
 pub enum PeerCall {
-    /// Rows of this shard; waits for those that an undecided change has locked.
+    /// Rows of this shard; waits for rows that an undecided change has locked.
     Fetch(Vec<Key>),
-    /// As `Fetch`, of rows of a directory that is to be removed: held, if that can be (`Held`), as by `Hold`.
+    /// Like `Fetch`, for rows of a directory to be removed. If possible, the rows are also prepared for removal, as by
+    /// `Hold`; the reply is then `Held`.
     FetchToRemove(TransactionId, Vec<Key>),
-    /// The partition map of a directory whose home this is.
+    /// The partition map of a directory whose home is this shard.
     Map(InodeId),
-    /// So many inode ids, never given before or again.
+    /// Allocates this many inode ids, which are never allocated again.
     FreshInodes(u64),
-    /// Rows of an inode that nobody knows yet, or that no name reaches any more: applied in order, appended before
-    /// the answer, without a vote.
+    /// Rows of an inode that no other request knows yet or that no name reaches any more: applied in order and appended
+    /// before the reply, without a vote.
     Apply(Vec<Change>),
-    /// First phase of a several-shard change: check, write the intent, fsync, lock. Refused where somebody has one of the inodes
-    /// open.
+    /// First phase of a cross-shard change: check, write the intent, fsync, lock. Refused if a session has one of the
+    /// inodes open.
     Prepare(TransactionId, IntentRow, Vec<InodeId>),
-    /// As `Prepare`, in memory alone: only rows of a removed directory are to go.
+    /// Like `Prepare`, but only in memory: the intent only deletes rows of a removed directory.
     Hold(TransactionId, IntentRow),
-    /// The removals that these were held for are durable: the rows go. Appended before the answer.
+    /// The removals for which these were prepared are durable: delete the rows. Appended before the reply.
     Remove(Vec<TransactionId>),
-    /// Second phase: apply the intent or drop it; fsynced before the answer. Done twice it does nothing.
+    /// Second phase: apply or drop the intent; fsynced before the reply. Idempotent.
     Resolve {
         transaction: TransactionId,
         commit: bool,
     },
-    /// Whether the change is committed; one that is undecided is aborted by the question.
+    /// Whether the change is committed. The call aborts an undecided change.
     Outcome(TransactionId),
-    /// A split is about to make this partition: the home's map must know of it before it is live.
+    /// A split is about to create this partition: the home's map must list it before it is live.
     LearnMap {
         directory: InodeId,
         map: PartitionMap,
     },
-    /// Split, to the target: drop what an aborted adoption left, be ready for the rows of this attempt and no other.
+    /// Split, to the target: drop the rows of an aborted import, and accept rows of this attempt and no other.
     ImportBegin {
         directory: InodeId,
         attempt: SplitAttempt,
@@ -64,33 +65,33 @@ pub enum PeerCall {
         changes: Vec<Change>,
         replies: Vec<ReplyRecord>,
     },
-    /// All rows are sent: fsync, answer how many there are.
+    /// All rows are sent: fsync, and reply with their counts.
     ImportEnd {
         directory: InodeId,
         attempt: SplitAttempt,
         partition: Row,
     },
-    /// The source has committed: be live.
+    /// The source has committed: make the partition live.
     ImportLive {
         directory: InodeId,
         index: PartitionIndex,
     },
-    /// To the source, from one who misses partition `index`: was it split off? If not, split it off now.
+    /// To the source, from a shard that lacks partition `index`: was it split off? If not, split it off now.
     SplitOutcome {
         directory: InodeId,
         index: PartitionIndex,
     },
-    /// Nobody has this inode open any more: if it has no name, it ends.
+    /// No session has this inode open any more: if it has no name, it is removed.
     Reap(InodeId),
     /// Serialises renames of directories across parents; held until `UnlockRenames`.
     LockRenames(u64),
     UnlockRenames(u64),
-    /// Whether it is held as this one: the shard may have been opened again since.
+    /// Whether this holder still has the lock: the shard may have been opened again since.
     HoldsRenames(u64),
 }
 
 impl PeerCall {
-    /// Whether it can be answered without changing anything.
+    /// Whether the call can be served without any change.
     pub fn only_reads(&self) -> bool {
         matches!(self, PeerCall::Fetch(_) | PeerCall::Map(_) | PeerCall::SplitOutcome { .. })
     }
@@ -100,10 +101,10 @@ impl PeerCall {
 pub enum PeerReply {
     Done,
     Rows(Vec<ForeignRow>),
-    /// To `FetchToRemove`: nobody else sees or changes them until it is decided.
+    /// Reply to `FetchToRemove`: no other request sees or changes the rows until the removal is decided.
     Held(Vec<ForeignRow>),
     Map(PartitionMap),
-    /// The partition that held these keys was cut.
+    /// The partition that held these keys was split.
     Moved(InodeId, PartitionMap),
     InodesFrom(u64),
     Vote(bool),
@@ -113,15 +114,15 @@ pub enum PeerReply {
         subdirectories: u64,
     },
     Split(SplitState),
-    /// Try again after a moment.
+    /// Retry after a moment.
     Busy,
-    /// The directory (or what else was asked for) does not exist.
+    /// The requested directory or other object does not exist.
     Absent,
     Failed(Cause),
 }
 
 impl PeerReply {
-    /// What it means to who asked for something else, while `doing` that.
+    /// Turns an unexpected reply, received while `doing`, into a refusal.
     pub fn unexpected(self, doing: impl fmt::Display) -> ShardRefusal {
         ShardRefusal::Failed(match self {
             PeerReply::Failed(cause) => cause.met(doing),
@@ -132,21 +133,21 @@ impl PeerReply {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitState {
-    /// The partition asked for is the target's: it may be live.
+    /// The requested partition is the target's: it may go live.
     Committed,
-    /// It is still the source's, which is working on it.
+    /// The partition is still the source's, which is working on the split.
     Pending,
 }
 
 pub type PeerFuture<'a> = Pin<Box<dyn Future<Output = PeerReply> + 'a>>;
 
-/// The other shards of the volume. A call that cannot be delivered within its deadline answers `Failed`.
+/// The other shards of the volume. A call that cannot be delivered within its deadline returns `Failed`.
 pub trait Peers {
     fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_>;
 
-    /// Whether the asking shard's own worker serves this one too.
+    /// Whether the calling shard's own worker serves that shard too.
     fn is_near(&self, shard: ShardId) -> bool;
 
-    /// The shard itself, if it is near and open.
+    /// The shard itself, if the same worker serves it and it is open.
     fn near(&self, shard: ShardId) -> Option<Rc<Shard>>;
 }

@@ -1,44 +1,44 @@
-//! Reading ahead. Who takes the names of a directory in the order of a listing asks for one row after the other as they
-//! stand in the table; so the next ones are read with the one that is asked for, more each time that it goes on.
+//! Readahead of rows. A client that takes the names of a directory in listing order requests one row after another in
+//! table order. So a read of one row also reads the next ones, more each time the sequence continues.
 //!
-//! A scan costs as much as a few reads of single rows, so one is made only where three names that were read one after the
-//! other were neighbours, or nearly: two may be by chance. Nobody waits for what is read ahead: whatever keeps it from being
-//! read, the row that was asked for is read alone.
+//! A scan costs as much as a few reads of single rows, so it runs only after three consecutively read names were
+//! adjacent, or nearly: two may be by chance. No request waits for readahead: if it fails, the requested row is read
+//! alone.
 
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
 use crate::tables::{Key, Row, codec};
 use varve_types::{HashRange, InodeId, NameHash};
 
-/// Rows read ahead at first, and at most. A row is read so in a few microseconds, during which its worker does nothing else.
+/// Rows read ahead at first, and at most. One row takes a few microseconds, during which its worker does nothing else.
 const ROWS_FIRST: usize = 16;
 const ROWS_MAX: usize = 256;
-/// Their bytes: rows with inline content are long.
+/// Limit on their bytes: rows with inline content are long.
 const BYTES_MAX: usize = 128 * 1024;
 
-/// The next name is taken for a neighbour within so many times the distance that names have on average. Of all distances
-/// one in three thousand is longer.
+/// A name counts as adjacent within this many times the average distance between names. One distance in three thousand
+/// is longer.
 const NEAR: u64 = 8;
 
-/// How a partition's names were read from the table lately.
+/// How a partition's names were recently read from the table.
 #[derive(Default)]
 pub(super) struct ReadOrder {
-    /// The last one that was asked for, or read ahead.
+    /// The last name requested or read ahead.
     last: Option<NameHash>,
-    /// How many of the last ones were each near the one before.
+    /// The number of recent names that were each near the one before.
     near: u32,
-    /// The reading ahead that goes on: its number, and where it begins.
+    /// The readahead in progress: its number, and where it begins.
     under_way: Option<(u64, NameHash)>,
 }
 
 impl ReadOrder {
-    /// Whether a row with this hash may be among those that are being read ahead: what is decided of it meanwhile must stay
-    /// resident, or what is read would hide it.
+    /// Whether a row with this hash may be among the rows being read ahead. A decision on it in the meantime must stay
+    /// resident, or the row read would hide it.
     pub fn is_being_read(&self, hash: NameHash) -> bool {
         self.under_way.is_some_and(|(_, from)| hash >= from)
     }
 
-    /// How many rows are to be read ahead with `hash`, of a partition with so many entries.
+    /// The number of rows to read ahead with `hash`, in a partition with this many entries.
     fn follow(&mut self, hash: NameHash, range: HashRange, entries: u64) -> usize {
         let distance = (range.last.0 - range.first.0) / entries.max(1);
         let near = |last: NameHash| last <= hash && hash.0 - last.0 <= distance.saturating_mul(NEAR);
@@ -51,7 +51,7 @@ impl ReadOrder {
     }
 }
 
-/// A reading ahead under way.
+/// A readahead in progress.
 pub(super) struct Readahead {
     directory: InodeId,
     range: HashRange,
@@ -60,7 +60,7 @@ pub(super) struct Readahead {
 }
 
 impl Shard {
-    /// Whether rows after `key`, which is read now, are to be read with it.
+    /// Returns a readahead if rows after `key`, which is read now, should be read with it.
     pub(super) fn begin_readahead(&self, state: &mut ShardState, key: &Key) -> Option<Readahead> {
         let Key::Entry(directory, name) = key else { return None };
         let row = self.partition_here(state, *directory)?;
@@ -79,7 +79,7 @@ impl Shard {
         Some(Readahead { directory: *directory, range, rows, number })
     }
 
-    /// The row of `key`, like [`Shard::read_table`], and makes those after it resident.
+    /// Returns the row of `key`, like [`Shard::read_table`], and makes the rows after it resident.
     pub(super) async fn run_readahead(&self, key: &Key, readahead: Readahead) -> Result<Option<Row>, ShardRefusal> {
         let mut others = Vec::new();
         let asked = self.scan_readahead(key, &readahead, &mut others).await;
@@ -90,7 +90,7 @@ impl Shard {
         }
     }
 
-    /// The row of `key`, if it could be read, and those after it as far as they can be.
+    /// Returns the row of `key`, if it could be read, and collects as many rows after it as could be read.
     async fn scan_readahead(
         &self,
         key: &Key,
@@ -122,7 +122,8 @@ impl Shard {
     }
 
     fn end_readahead(&self, state: &mut ShardState, readahead: &Readahead, others: Vec<(Key, Row)>) {
-        // A partition of this directory that was loaded since knows nothing of this reading, nor of what it missed.
+        // A partition of this directory loaded since then knows nothing of this readahead, nor of changes that it
+        // missed.
         let partition = state.partitions.get_mut(readahead.directory);
         let of_this = |order: &ReadOrder| order.under_way.is_some_and(|(number, _)| number == readahead.number);
         let Some(partition) = partition.filter(|partition| of_this(&partition.order)) else { return };
@@ -131,7 +132,7 @@ impl Shard {
         for (key, row) in others {
             let Key::Entry(_, name) = &key else { continue };
             partition.order.last = Some(name.hash());
-            // Names that a split has taken away meanwhile are another shard's.
+            // Names that a split has moved in the meantime belong to another shard.
             if partition.serves(name.hash()) {
                 state.resident.take_readahead(key, row);
             }

@@ -1,20 +1,20 @@
-//! Why a shard did not do what a request asked.
+//! Why a shard refused or failed a request.
 
 use crate::namespace;
 use std::fmt;
 use std::io;
 use varve_types::{Errno, InodeId, PartitionMap};
 
-/// Few kinds: a new one only where the caller would act differently.
+/// Few kinds: a new one is added only if the caller acts differently on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardRefusal {
-    /// The rules say no.
+    /// The namespace rules refuse it.
     #[error("refused: {0:?}")]
     Rule(namespace::Refusal),
-    /// The partition that holds this name is another's; the map is newer than the caller's.
+    /// Another shard holds the partition of this name; the map is newer than the caller's.
     #[error("partition of directory {directory} is elsewhere")]
     Moved { directory: InodeId, map: PartitionMap },
-    /// Another change is under way on the same rows.
+    /// Another change is in progress on the same rows.
     #[error("another change is under way on the same rows; ask again")]
     Busy,
     /// The shard's store failed.
@@ -22,7 +22,7 @@ pub enum ShardRefusal {
     Failed(Cause),
 }
 
-/// What made a shard fail: the errno that callers get, and, for the log, what happened.
+/// Why a shard failed: the errno for callers, and the reason for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     pub errno: Errno,
@@ -30,7 +30,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// The same cause, met while doing something else.
+    /// The same cause, with `doing` as context.
     pub fn met(self, doing: impl fmt::Display) -> Cause {
         Cause { errno: self.errno, reason: format!("{doing}: {}", self.reason) }
     }
@@ -42,15 +42,15 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What is not the store's refusal is EIO.
+/// Errors that do not come from the store are EIO.
 impl<T: Into<String>> From<T> for Cause {
     fn from(reason: T) -> Cause {
         Cause { errno: Errno::EIO, reason: reason.into() }
     }
 }
 
-/// What callers are told of an error of the store's. Only what is as true of the volume as of the store goes through: a
-/// file that is missing in the store, say, is damage and not ENOENT.
+/// The errno that callers get for a store error. Only errors that describe the volume as well as the store pass
+/// through: a file missing in the store, for example, is damage and not ENOENT.
 pub fn errno_of_store(error: &io::Error) -> Errno {
     match error.kind() {
         io::ErrorKind::StorageFull => Errno::ENOSPC,

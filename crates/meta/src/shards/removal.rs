@@ -1,15 +1,18 @@
-//! A directory is removed whose rows are in other shards: no phases and no fsync, only an order.
+//! Removes a directory whose rows are in other shards. It needs no two-phase commit and no fsync before the reply, only
+//! an order:
 //!
-//! 1. Each shard that has rows of it checks that they are as they were read and that they are of an empty directory, and
-//!    holds them: nobody sees or changes them. One that has them all, which is the rule, does so when it is asked for them.
-//! 2. The shard of its entry writes what it changes and the answer, and answers when that is appended.
+//! 1. Each shard with rows of the directory checks that they are unchanged and that the directory is empty, and
+//!    prepares the removal: no other request sees or changes the rows. A shard that has all of them, which is the usual
+//!    case, does so when it is asked for the rows.
+//! 2. The shard of the directory's entry writes its changes and the reply, and replies when they are appended.
 //! 3. That shard fsyncs, once for many removals.
-//! 4. The others delete what they hold.
+//! 4. The other shards delete the prepared rows.
 //!
-//! A hold is in memory alone. What a crash between 2 and 4 leaves is rows that no name leads to, under an id that is never
-//! given again; fsck calls them leftovers. They are not deleted before the removal is durable: else a loss of power could
-//! bring the directory back without what was set on it since it was made. A shard that is opened again knows of no hold
-//! and would take creates, so a hold counts for [`PREPARED_VALID`], and no shard is opened again sooner than that.
+//! A prepared removal exists only in memory. A crash between 2 and 4 leaves rows that no name reaches, under an id that
+//! is never allocated again; fsck calls them leftovers. The rows are not deleted before the removal is durable:
+//! otherwise a power failure could bring the directory back without the attributes set on it since it was made. A shard
+//! that is opened again has lost its prepared removals and would accept creates, so a prepared removal is valid for
+//! [`PREPARED_VALID`], and no shard is opened again sooner than that.
 
 use super::fast_path::FastPathRun;
 use super::foreign::Foreign;
@@ -28,25 +31,25 @@ use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_types::{InodeId, PartitionIndex, ShardId};
 
-/// How long after it was asked for a hold may be relied on.
+/// How long after the request a prepared removal is valid.
 pub const PREPARED_VALID: Duration = Duration::from_millis(250);
 
-/// How long removals are gathered before they are fsynced and the rows deleted.
+/// How long removals are collected before they are fsynced and the rows deleted.
 const GATHERED_FOR: Duration = Duration::from_millis(50);
 
-/// Removals that wait for that; beyond it more are answered Busy.
+/// Limit on removals that wait for that; above it new ones fail with `Busy`.
 const REMOVALS_MAX: usize = 20_000;
 
-/// Removals of this shard's entries whose rows elsewhere are still held.
+/// Removals of this shard's entries whose rows elsewhere are still prepared.
 #[derive(Default)]
 pub(super) struct Removals {
-    /// Each with a shard that holds rows for it.
+    /// Each with a shard that has prepared rows for it.
     waiting: Vec<(TransactionId, ShardId)>,
-    /// A task will carry out what waits.
+    /// A task is scheduled to carry out the waiting removals.
     awaited: bool,
-    /// Tasks that are at it.
+    /// Tasks carrying out removals.
     at_work: u32,
-    /// A task looks after the holds of this shard.
+    /// A task watches the prepared removals of this shard.
     watched: bool,
 }
 
@@ -56,14 +59,14 @@ impl Removals {
     }
 }
 
-/// Whether all that other shards change is that rows of a removed directory go.
+/// Whether the changes of other shards only delete rows of a removed directory.
 pub(super) fn only_removes(parts: &BTreeMap<ShardId, IntentRow>) -> bool {
     let goes =
         |change: &Change| matches!(change, Change::Delete(Key::Directory(_) | Key::Partition(..) | Key::Xattr(..)));
     parts.values().all(|part| part.changes.iter().all(goes))
 }
 
-/// Rows of a directory that its home holds, when they are asked for, until the removal is decided.
+/// Rows of a directory that its home has prepared for removal on request, until the removal is decided.
 pub(super) struct PreparedRemoval {
     pub transaction: TransactionId,
     pub shard: ShardId,
@@ -76,14 +79,14 @@ impl PreparedRemoval {
         self.keys.contains(key)
     }
 
-    /// Whether `changes` are those of these rows and of no others.
+    /// Whether `changes` delete exactly these rows.
     pub fn is_all_of(&self, changes: &[Change]) -> bool {
         let is_held = |change: &Change| matches!(change, Change::Delete(key) if self.holds(key));
         changes.len() == self.keys.len() && changes.iter().all(is_held)
     }
 }
 
-/// Whether these are all rows of a directory: it was never cut, and has no xattrs.
+/// Whether these are all rows of one directory: it was never split and has no xattrs.
 fn are_all_of_one_directory<'r>(keys: &[Key], rows: impl IntoIterator<Item = &'r Row>) -> bool {
     let (mut home, mut partition) = (None, None);
     for (key, row) in keys.iter().zip(rows) {
@@ -101,7 +104,7 @@ fn are_all_of_one_directory<'r>(keys: &[Key], rows: impl IntoIterator<Item = &'r
 }
 
 impl Shard {
-    /// Asks `shard` for rows of a directory that is to be removed, and notes in `held` if it holds them.
+    /// Asks `shard` for rows of a directory to be removed. Sets `held` if the shard has prepared the removal.
     pub(super) async fn fetch_to_remove(
         &self,
         shard: ShardId,
@@ -117,7 +120,7 @@ impl Shard {
                 *held = Some(hold);
                 PeerReply::Rows(rows)
             }
-            // Where no answer has come, it may hold them.
+            // Without a reply, the shard may have prepared them.
             PeerReply::Failed(_) => {
                 self.let_go(hold).await;
                 reply
@@ -129,13 +132,13 @@ impl Shard {
         }
     }
 
-    /// What was held is not removed, or not now.
+    /// Cancels a prepared removal that is not carried out, or not now.
     pub(super) async fn let_go(&self, held: PreparedRemoval) {
         self.state.borrow_mut().transactions.forget_undecided(held.transaction);
         self.call_off(held.transaction, [held.shard]).await;
     }
 
-    /// Steps 1 and 2, of a change that is locked here.
+    /// Steps 1 and 2, for a change that is locked here.
     pub(super) async fn remove_in_order(
         self: &Rc<Self>,
         begun: BegunTransaction,
@@ -190,7 +193,7 @@ impl Shard {
         Ok(batch)
     }
 
-    /// A removal is decided, in the batch that it returns: its rows elsewhere are to go.
+    /// Records a removal decided in the returned batch: its rows elsewhere are to be deleted.
     fn note_removal(
         self: &Rc<Self>,
         state: &mut ShardState,
@@ -205,7 +208,7 @@ impl Shard {
         state.open.number
     }
 
-    /// Has a task carry out what waits, unless one is about to.
+    /// Starts a task that carries out the waiting removals, unless one is scheduled.
     fn carry_out_soon(self: &Rc<Self>, state: &mut ShardState, after: Duration) {
         if std::mem::replace(&mut state.removals.awaited, true) {
             return;
@@ -217,8 +220,8 @@ impl Shard {
         });
     }
 
-    /// Steps 1 and 2 without waiting, where all rows of the directory, which are `keys`, are in a shard that is near; `None`:
-    /// that cannot be, and nothing has been done.
+    /// Runs steps 1 and 2 without waiting, where a shard of the same worker holds all rows of the directory, named by
+    /// `keys`. `None`: the fast path is not possible, and nothing has been done.
     pub(super) fn try_remove<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
@@ -266,11 +269,11 @@ impl Shard {
         Some(FastPathRun::Changed { outcome, batch, effects })
     }
 
-    /// Steps 3 and 4 of all removals; returns when they are done. Where the fsync fails this shard is opened again, and
-    /// where a holder does not answer it was: both leave rows behind, as a crash does.
+    /// Runs steps 3 and 4 of all removals and returns when they are done. If the fsync fails, this shard is opened
+    /// again; if a holder does not reply, that shard was opened again. Both leave rows behind, as a crash does.
     pub async fn end_removals(self: &Rc<Self>) {
         self.carry_out_removals().await;
-        // Busy or failed: what is left is left behind.
+        // Busy or failed: the remaining rows stay behind.
         let _ = self.wait_until(|state| state.removals.at_work == 0).await;
     }
 
@@ -281,12 +284,13 @@ impl Shard {
             state.removals.at_work += 1;
             (std::mem::take(&mut state.removals.waiting), state.open.number)
         };
-        // The last of them may have been decided a moment ago.
+        // The last removal may have been decided just now.
         if !waiting.is_empty() {
             if self.appended(batch).await.is_ok() && self.sync().await.is_ok() {
                 self.remove_elsewhere(&waiting).await;
             } else if !self.stopping() {
-                // As where the store hangs: they are decided, and what they removed is held until they are durable.
+                // The store may hang, for example: the removals are decided, and their rows stay prepared until the
+                // removals are durable.
                 let mut state = self.state.borrow_mut();
                 state.removals.waiting.extend(waiting);
                 self.carry_out_soon(&mut state, ASK_AGAIN);
@@ -312,7 +316,7 @@ impl Shard {
 
     // The holder's side.
 
-    /// Answers `FetchToRemove`.
+    /// Handles `FetchToRemove`.
     pub(super) async fn rows_to_remove(self: &Rc<Self>, transaction: TransactionId, keys: Vec<Key>) -> PeerReply {
         let rows = match self.rows_for_peer(keys.clone()).await {
             PeerReply::Rows(rows) => rows,
@@ -325,12 +329,12 @@ impl Shard {
         let reads = keys.iter().zip(&rows).map(read).collect();
         match self.hold(transaction, self.removal_of(&keys, reads)).await {
             PeerReply::Vote(true) => PeerReply::Held(rows),
-            // It has a name in it, or is being changed: whoever decides sees.
+            // The directory has an entry, or another change is in progress: the deciding shard sees that.
             _ => PeerReply::Rows(rows),
         }
     }
 
-    /// The same without waiting; `None`: that cannot be, or they are not all rows of one empty directory.
+    /// The same without waiting. `None`: this is not possible, or the keys are not all rows of one empty directory.
     fn try_prepare_removal(self: &Rc<Self>, held: &PreparedRemoval) -> Option<()> {
         if !self.takes_changes() {
             return None;
@@ -353,7 +357,7 @@ impl Shard {
         Some(())
     }
 
-    /// A row of this shard that may be shown to others now.
+    /// A row of this shard that may be shown to other shards now.
     fn appended_row<'s>(&self, state: &'s ShardState, key: &Key) -> Option<&'s Row> {
         match self.seen_here(state, key) {
             (KeyState::Present(row), changed_in) if changed_in <= state.appended => Some(row),
@@ -361,7 +365,7 @@ impl Shard {
         }
     }
 
-    /// The intent to delete rows of this shard. It is not stored, so nobody reads who takes part.
+    /// The intent to delete rows of this shard. It is not stored, so its list of participants is never read.
     fn removal_of(&self, keys: &[Key], reads: Vec<ReadRecord>) -> IntentRow {
         let changes = keys.iter().cloned().map(Change::Delete).collect();
         IntentRow { participants: Vec::new(), reads, changes, reply: None }
@@ -388,7 +392,7 @@ impl Shard {
         self.appended(batch).await.map_or_else(super::fetch::peer_reply, |()| PeerReply::Done)
     }
 
-    /// Has one task look for holds of which nothing is heard, as long as there are any.
+    /// Starts one task that checks on prepared removals without news, as long as there are any.
     fn watch_prepared(self: &Rc<Self>) {
         if std::mem::replace(&mut self.state.borrow_mut().removals.watched, true) {
             return;

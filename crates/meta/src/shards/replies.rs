@@ -1,7 +1,7 @@
-//! Answers given to changes, so that a retry gets the first one.
+//! Replies to changes, kept so that a retry gets the first reply.
 //!
-//! A slot of a session has one call under way at a time, so its latest answer is enough: one row a slot, written in the
-//! batch of its change and found again at the next open. The rows of sessions that have ended go with later batches.
+//! A slot of a session has one call in progress at a time, so its latest reply is enough: one row per slot, written in
+//! the batch of its change and read again at the next open. Later batches delete the rows of ended sessions.
 
 use super::resident::BatchNumber;
 use crate::tables::{Key, ReplyRecord};
@@ -13,11 +13,11 @@ use varve_env::clock::Instant;
 use varve_env::key_hash::KeyHashing;
 use varve_types::{HashRange, InodeId, SessionId};
 
-/// How long answers that an earlier epoch gave are kept if their slot is not used again: twice the longest deadline after
+/// How long replies of an earlier epoch are kept if their slot is not used again: twice the longest deadline after
 /// which a client gives up a call.
 pub(super) const KEPT: Duration = Duration::from_secs(120);
 
-/// Slots remembered a shard. At 200 bytes an answer this is 20 MB; past it the oldest slots are forgotten.
+/// Limit on slots remembered per shard. At 200 bytes per reply this is 20 MB; above it the oldest slots are forgotten.
 const SLOTS_MAX: usize = 100_000;
 
 type SlotKey = (SessionId, u32);
@@ -26,13 +26,13 @@ type SlotKey = (SessionId, u32);
 pub(super) struct Replies {
     latest: HashMap<SlotKey, Latest, KeyHashing>,
     order: VecDeque<SlotKey>,
-    /// Rows that an earlier epoch left.
+    /// Rows left by an earlier epoch.
     restored: VecDeque<Restored>,
-    /// Slots that were forgotten and whose rows are still to be deleted.
+    /// Forgotten slots whose rows are still to be deleted.
     forgotten: VecDeque<SlotKey>,
 }
 
-/// The change that a session asked for in one of its slots.
+/// A change that a session requested in one of its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionChange {
     pub session: SessionId,
@@ -42,11 +42,11 @@ pub struct SessionChange {
 
 struct Latest {
     record: ReplyRecord,
-    /// That of its change.
+    /// The batch of its change.
     batch: BatchNumber,
 }
 
-/// An answer already given to a change, which may not be given again before the change is in the log.
+/// A reply already given to a change. It must not be sent again before the change is in the log.
 pub struct Replied {
     pub(super) body: Bytes,
     pub(super) batch: BatchNumber,
@@ -54,13 +54,13 @@ pub struct Replied {
 
 struct Restored {
     key: Key,
-    /// The latest call whose answer it holds.
+    /// The latest call whose reply the row holds.
     number: u64,
     found: Instant,
 }
 
 impl Replies {
-    /// Of a change that is in `batch`. `None`: a later answer of the same slot is known.
+    /// Remembers the reply to a change in `batch`. `None`: a later reply of the same slot is known.
     pub fn remember(&mut self, record: ReplyRecord, batch: BatchNumber) -> Option<&ReplyRecord> {
         let slot = (record.session, record.slot);
         if self.latest.len() >= SLOTS_MAX
@@ -84,13 +84,13 @@ impl Replies {
         }
     }
 
-    /// The answer already given to this call.
+    /// The reply already given to this call.
     pub fn find(&self, session: SessionId, slot: u32, number: u64) -> Option<Replied> {
         let Latest { record, batch } = self.latest.get(&(session, slot))?;
         (record.number == number).then(|| Replied { body: record.reply.clone(), batch: *batch })
     }
 
-    /// Forgets the answer to a change that is not made after all; the row to be deleted.
+    /// Forgets the reply to a change that is cancelled. Returns the key of the row to delete.
     pub fn take_back(&mut self, asked: SessionChange) -> Option<Key> {
         let slot = (asked.session, asked.slot);
         self.latest.get(&slot).filter(|latest| latest.record.number == asked.number)?;
@@ -111,7 +111,7 @@ impl Replies {
         });
     }
 
-    /// Takes in a row found at open.
+    /// Adds a row found at open.
     pub fn restore(&mut self, key: Key, records: Vec<ReplyRecord>, now: Instant) {
         let number = records.iter().map(|record| record.number).max().unwrap_or(0);
         self.restored.push_back(Restored { key, number, found: now });
@@ -120,10 +120,10 @@ impl Replies {
         }
     }
 
-    /// A stored row that is of no use any more.
+    /// A stored row that is no longer needed.
     pub fn obsolete(&mut self, now: impl Fn() -> Instant) -> Option<Key> {
         while let Some((session, slot)) = self.forgotten.pop_front() {
-            // A call that was under way when its session ended may have used it again.
+            // A call in progress when its session ended may have used the slot again.
             if !self.latest.contains_key(&(session, slot)) {
                 return Some(Key::Reply(session, slot));
             }
@@ -144,7 +144,7 @@ impl Replies {
         None
     }
 
-    /// Answers about names of `directory` in `range`, which a split takes along.
+    /// Replies about names of `directory` in `range`, which a split moves along.
     pub fn about(&self, directory: InodeId, range: HashRange) -> Vec<ReplyRecord> {
         let concerns = |about: &Option<(InodeId, varve_types::NameHash)>| {
             about.is_some_and(|(id, hash)| id == directory && range.contains(hash))

@@ -1,8 +1,8 @@
-//! Rows in memory: the cache that verbs decide on.
+//! Rows in memory: the row cache that verbs decide on.
 //!
-//! Invariants: a row with a change that is not appended yet is never dropped, and neither is a key that is being fetched
-//! (a fetch that returns late must find what was decided meanwhile, not overwrite it). Bytes are bounded by a budget that
-//! all shards of the server share and that only rows of these two kinds may exceed.
+//! Invariants: a row with a change that is not appended yet is never dropped, and neither is a key that is being
+//! fetched (a fetch that returns late must find the rows decided in the meantime and must not overwrite them). A budget
+//! shared by all shards of the server limits the bytes; only rows of these two kinds may exceed it.
 
 mod budget;
 mod slot_map;
@@ -17,37 +17,38 @@ use std::sync::Arc;
 use varve_env::key_hash::KeyHashing;
 use varve_types::{HashRange, InodeId, Name};
 
-/// Numbers the batches of a shard's epoch, from 1; a row says in which batch it last changed.
+/// Numbers the batches of a shard's epoch, from 1. Each row records the batch of its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BatchNumber(pub(super) u64);
 
 struct CachedRow {
-    /// `None`: known to be absent. Apart, for a good many places are empty, and absent rows are many where much is removed.
+    /// `None`: known to be absent. Boxed, because many slots are empty and, where much is removed, many rows are
+    /// absent.
     row: Option<Box<Row>>,
     bytes: u32,
     changed_in: BatchNumber,
-    /// Second chance: set on use, cleared when the hand passes.
+    /// For the clock algorithm (second chance): set on use, cleared when the hand passes.
     used: std::cell::Cell<bool>,
 }
 
 pub(super) struct Resident {
     slots: SlotMap<CachedRow>,
-    /// The place that is visited next.
+    /// The slot that the clock hand visits next.
     hand: usize,
-    /// Places of rows that became absent in batches that were not appended yet, when last looked at.
+    /// Slots of rows that became absent in batches that were not yet appended at the last check.
     absent: Vec<usize>,
     fetching: HashSet<Key, KeyHashing>,
     bytes: usize,
-    /// The bytes that the budget was last told of.
+    /// The bytes last reported to the budget.
     reported: usize,
     budget: Arc<CacheBudget>,
 }
 
-/// What a slot costs besides its row: its place, of which a good part is empty, what finds it, and the name. A round figure
-/// from their sizes.
+/// Memory of a slot besides its row: the slot itself, partly empty, its index entry and the name. Rounded from their
+/// sizes.
 const SLOT_BYTES: usize = 192;
 
-/// Places that one call to shrink visits at most, so that no request waits long behind it. Each batch adds fewer.
+/// Limit on slots that one call to shrink visits, so that no request waits long behind it. Each batch adds fewer.
 const VISITS_MAX: usize = 2048;
 
 impl Resident {
@@ -67,7 +68,7 @@ impl Resident {
         self.slots.len()
     }
 
-    /// The names of a directory's entries that are in memory, in no order.
+    /// The names of a directory's resident entries, in no order.
     pub fn entries_of(&self, directory: InodeId, range: HashRange) -> impl Iterator<Item = &Name> {
         self.slots
             .iter()
@@ -82,7 +83,7 @@ impl Resident {
         self.bytes
     }
 
-    /// The row, and the batch in which it last changed.
+    /// The row, and the batch of its last change.
     pub fn seen(&self, key: &Key) -> (KeyState<'_>, BatchNumber) {
         match self.slots.find(key).and_then(|place| self.slots.at(place)) {
             None => (KeyState::Unknown, BatchNumber(0)),
@@ -93,7 +94,7 @@ impl Resident {
         }
     }
 
-    /// For changing a row in place; the caller says in which batch.
+    /// Returns the row for a change in place in `batch`.
     pub fn row_mut(&mut self, key: &Key, batch: BatchNumber) -> Option<&mut Row> {
         let place = self.slots.find(key)?;
         let slot = self.slots.at_mut(place)?;
@@ -101,7 +102,7 @@ impl Resident {
         slot.row.as_deref_mut()
     }
 
-    /// Marks `key` as being read from the table; `false` if it already is, or is resident.
+    /// Marks `key` as being read from the table; `false` if a read is in progress or the row is resident.
     pub fn begin_fetch(&mut self, key: &Key) -> bool {
         !self.knows(key) && self.fetching.insert(key.clone())
     }
@@ -110,7 +111,7 @@ impl Resident {
         self.fetching.contains(key)
     }
 
-    /// Takes in what the table said, unless a decision has set the row meanwhile.
+    /// Adds the row read from the table, unless a decision has set the row in the meantime.
     pub fn end_fetch(&mut self, key: &Key, row: Option<Row>) {
         self.fetching.remove(key);
         if !self.knows(key) {
@@ -118,7 +119,7 @@ impl Resident {
         }
     }
 
-    /// Takes in a row that may be asked for, unless more is known of it.
+    /// Adds a row read ahead, unless the row is resident or being fetched.
     pub fn take_readahead(&mut self, key: Key, row: Row) {
         if !self.knows(&key) && !self.fetching.contains(&key) {
             self.set(key, Some(Box::new(row)), BatchNumber(0));
@@ -129,10 +130,10 @@ impl Resident {
         self.fetching.remove(key);
     }
 
-    /// Sets what a decision made of the row, in `batch`; whether there was one in memory.
+    /// Sets the row as decided in `batch`. Returns whether there was a row in memory.
     pub fn set(&mut self, key: Key, row: Option<Box<Row>>, batch: BatchNumber) -> bool {
         let bytes = u32::try_from(SLOT_BYTES + row.as_deref().map_or(0, row_bytes)).unwrap_or(u32::MAX);
-        // A loaded partition knows without it that a name is absent.
+        // A loaded partition knows without the row that a name is absent.
         let used = std::cell::Cell::new(row.is_some());
         let slot = CachedRow { row, bytes, changed_in: batch, used };
         let is_absent = slot.row.is_none();
@@ -163,11 +164,11 @@ impl Resident {
         }
     }
 
-    /// Drops rows that became absent in batches that are appended, of those that `may_go`.
+    /// Drops rows that became absent in appended batches, if `may_go` allows it.
     pub fn forget_absent(&mut self, appended: BatchNumber, may_go: impl Fn(&Key) -> bool) {
         let mut absent = std::mem::take(&mut self.absent);
         absent.retain(|place| {
-            // Another row may be in the place by now.
+            // Another row may be in the slot by now.
             let Some((key, CachedRow { row: None, changed_in, .. })) = self.slots.at(*place) else { return false };
             let is_appended = *changed_in <= appended;
             if is_appended && !self.fetching.contains(key) && may_go(key) {
@@ -178,21 +179,21 @@ impl Resident {
         self.absent = absent;
     }
 
-    /// Drops what was not used lately, as far as the budget wants it at once. `pinned`: keys that must stay.
+    /// Drops rows not used lately, as far as the budget requires it immediately. `pinned`: keys that must stay.
     pub fn shrink(&mut self, appended: BatchNumber, pinned: impl Fn(&Key) -> bool) {
         self.report_bytes();
         let bytes_max = self.budget.allows(self.bytes);
         self.shrink_to(bytes_max, appended, pinned);
     }
 
-    /// To how many bytes it is to shrink, as all are, and in how many steps, each of which visits [`VISITS_MAX`] places: one
-    /// visit marks a row, and the next one drops it.
+    /// Returns the size in bytes to shrink to when all caches shrink, and the number of steps. Each step visits
+    /// [`VISITS_MAX`] slots: one visit marks a row, and the next one drops it.
     pub fn begin_give_back(&mut self) -> (usize, usize) {
         self.report_bytes();
         (self.budget.leaves(self.bytes), 2 * self.slots.end() / VISITS_MAX + 1)
     }
 
-    /// One step; whether one more is needed.
+    /// Runs one step. Returns whether another is needed.
     pub fn shrink_to(&mut self, bytes_max: usize, appended: BatchNumber, pinned: impl Fn(&Key) -> bool) -> bool {
         let mut visits = VISITS_MAX.min(2 * self.slots.end());
         while self.bytes > bytes_max && visits > 0 {
@@ -213,16 +214,17 @@ impl Resident {
         self.bytes > bytes_max
     }
 
-    /// Gives up the places of what was dropped, once most are empty: they are not counted, and are some of a row's memory.
+    /// Frees the slots of dropped rows once most are empty: the budget does not count them, and they are part of a
+    /// row's memory.
     pub fn give_up_places(&mut self) {
         if self.slots.is_sparse() {
-            // What was to be looked at again is found by the hand.
+            // The hand finds the rows that were to be checked again.
             self.absent = Vec::new();
             self.slots.shrink();
         }
     }
 
-    /// Has another budget from here on.
+    /// Switches to another budget.
     #[cfg(test)]
     pub fn measure_by(&mut self, budget: Arc<CacheBudget>) {
         self.budget.change(self.reported, 0);

@@ -1,11 +1,12 @@
-//! Which shard holds a row, as far as this one knows: by a partition that it serves, else by the directory's map, which is a hint.
+//! Finds the shard that holds a row, as far as this shard knows: from a partition that it serves, else from the
+//! directory's map, which is a hint.
 
 use super::shard::{Shard, ShardState};
 use crate::namespace::KeyState;
 use crate::tables::{Change, Key, PartitionRow, PartitionState, Row};
 use varve_types::{InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
-/// Maps kept of directories that were split; one is 8 bytes at 64 shards.
+/// Limit on cached maps of split directories; one takes 8 bytes at 64 shards.
 const MAPS_MAX: usize = 100_000;
 
 impl Shard {
@@ -18,7 +19,7 @@ impl Shard {
         state.maps.get(&directory).map_or(PartitionIndex::FIRST, |map| map.partition_of(hash))
     }
 
-    /// The shard that holds `key`, as far as is known.
+    /// The shard that holds `key`, as far as this shard knows.
     pub(super) fn place(&self, state: &ShardState, key: &Key) -> ShardId {
         let shards = self.settings.shards;
         match key {
@@ -46,7 +47,7 @@ impl Shard {
         self.place_of_change(state, change) == self.id
     }
 
-    /// The index that a partition of `directory` has or would have in this shard.
+    /// The index that a partition of `directory` has, or would have, in this shard.
     pub(super) fn index_here(&self, directory: InodeId) -> PartitionIndex {
         PartitionIndex::at(self.id, directory.shard(), self.settings.shards)
     }

@@ -1,4 +1,5 @@
-//! Where a shard's rows are: in a table of its own, or, while the store takes no writes, as the last owner left them.
+//! The source of a shard's rows: its own table or, while the store takes no writes, a read-only view of the last
+//! owner's table.
 
 use super::table::{Cursor, Table, TableBatch, TableError, TableReader};
 use bytes::Bytes;
@@ -6,7 +7,7 @@ use varve_types::{Epoch, Errno, ShardId};
 
 pub(super) enum ShardRows {
     Own(Table),
-    /// With what callers are told who want to write: why there is no owner.
+    /// Read-only, with the errno for callers that want to write: the reason why the shard has no owner.
     ReadOnly(Box<TableReader>, Errno),
 }
 
@@ -39,7 +40,7 @@ impl ShardRows {
         }
     }
 
-    /// Whether its log takes nothing more: only opening it again helps.
+    /// Whether the log takes no more writes. Only opening the shard again helps.
     pub fn has_ended(&self) -> bool {
         matches!(self, ShardRows::Own(table) if table.has_ended())
     }
@@ -51,7 +52,7 @@ impl ShardRows {
         }
     }
 
-    /// Of the owner, or of the last one.
+    /// The epoch of the owner; in a read-only view, of the last owner.
     pub fn epoch(&self) -> Epoch {
         match self {
             ShardRows::Own(table) => table.epoch(),
@@ -59,7 +60,7 @@ impl ShardRows {
         }
     }
 
-    /// Of the last batch that was written, or that the table was opened with.
+    /// Sequence number of the last batch written, or of the last one found at open.
     pub fn last_sequence(&self) -> u64 {
         match self {
             ShardRows::Own(table) => table.last_sequence(),
@@ -67,7 +68,7 @@ impl ShardRows {
         }
     }
 
-    /// Of the last batch that the table was opened with.
+    /// Sequence number of the last batch found at open.
     pub fn found_sequence(&self) -> u64 {
         match self {
             ShardRows::Own(table) => table.found_sequence(),
@@ -75,7 +76,7 @@ impl ShardRows {
         }
     }
 
-    /// Bytes of log of which it is not known whether they are on disk.
+    /// Bytes of log that are not known to be on disk.
     pub fn unsaved_bytes(&self) -> u64 {
         match self {
             ShardRows::Own(table) => table.unsaved_bytes(),
@@ -91,7 +92,7 @@ impl ShardRows {
     }
 }
 
-/// What is said of changes to a shard that is at rest.
+/// The error text for changes to a read-only shard.
 pub(super) fn no_changes(shard: ShardId) -> String {
     format!("shard {shard} can only be read until its store takes writes again")
 }

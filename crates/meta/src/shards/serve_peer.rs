@@ -1,4 +1,4 @@
-//! What this shard does for others.
+//! Serves calls from other shards.
 
 use super::fetch::peer_reply;
 use super::peers::{PeerCall, PeerReply};
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use varve_types::InodeId;
 
 impl Shard {
-    /// What is large has a box of its own: together they would be a future of 8 KB, which is moved for every call.
+    /// Handles one call. Large branches are boxed: together they would make a future of 8 KB, moved for every call.
     pub async fn peer_call(self: &Rc<Self>, call: PeerCall) -> PeerReply {
         if let Some(cause) = self.failed() {
             return PeerReply::Failed(cause);
@@ -75,13 +75,13 @@ impl Shard {
         }
     }
 
-    /// Applies rows that nobody else can know of; appended when it answers.
+    /// Applies rows that no other request can know of. Replies when they are appended.
     async fn apply_for_peer(self: &Rc<Self>, changes: Vec<Change>) -> PeerReply {
         let batch = self.take_rows(changes);
         self.appended(batch).await.map_or_else(peer_reply, |()| PeerReply::Done)
     }
 
-    /// The same; they are shown when the batch is appended.
+    /// Applies such rows. They may be shown once the returned batch is appended.
     pub(super) fn take_rows(&self, changes: Vec<Change>) -> BatchNumber {
         let mut state = self.state.borrow_mut();
         changes.into_iter().for_each(|change| self.apply(&mut state, change));
@@ -91,7 +91,7 @@ impl Shard {
         batch
     }
 
-    /// Places the rows of a fresh inode at its home, before its entry is decided on here.
+    /// Stores the rows of a fresh inode at its home, before this shard decides on its entry.
     pub(super) async fn place_fresh(&self, fresh: InodeId, changes: Vec<Change>) -> Result<(), super::ShardRefusal> {
         match self.peers.call(fresh.shard(), PeerCall::Apply(changes)).await {
             PeerReply::Done => Ok(()),
@@ -100,9 +100,9 @@ impl Shard {
         }
     }
 
-    /// Removes what [`Shard::place_fresh`] placed, for the entry was refused, and for certain: one that is only late would
-    /// name a directory without rows. What stays if this fails is debris that no name reaches and no other inode can
-    /// collide with; fsck removes it.
+    /// Removes the rows that [`Shard::place_fresh`] stored. Called only after a definite refusal of the entry: an entry
+    /// that is only late would name a directory without rows. If the removal fails, the rows stay as debris that no
+    /// name reaches and that cannot collide with another inode; fsck removes it.
     pub(super) async fn withdraw(&self, fresh: InodeId, placed: Vec<Key>) {
         let deletes = placed.into_iter().map(Change::Delete);
         match self.peers.call(fresh.shard(), PeerCall::Apply(deletes.collect())).await {

@@ -1,12 +1,12 @@
-//! One shard at work: fetch → decide → commit.
+//! Runs verbs on one shard: fetch → decide → commit.
 //!
 //! Invariants:
-//! - A verb decides only on rows that are resident at that moment, and runs from its last look to its last change without
-//!   waiting. So one shard needs no locks among its own requests.
-//! - What a decision changed is visible to the next decision at once, and to clients when its batch is appended to the log:
-//!   an answer leaves only after the batches that hold what it saw or did.
-//! - An entry is decided on only while its partition is loaded here and its range holds the name.
-//! - A key that an undecided several-shard change has locked is shown to nobody else.
+//! - A verb decides only on rows that are resident when it decides, and does not wait between its last read and its
+//!   last change. So one shard needs no locks among its own requests.
+//! - The next decision sees the changes of a decision immediately. Clients see them when their batch is appended to the
+//!   log: a reply is sent only after the batches that hold the changes it saw or made.
+//! - A shard decides on an entry only while its partition is loaded here and the partition's range holds the name.
+//! - A key locked by an undecided cross-shard change is hidden from all other requests.
 
 use super::batch::{CommitBatch, Waiter};
 use super::committer::CommitWork;
@@ -48,11 +48,11 @@ pub struct ShardConfig {
     pub peers: Rc<dyn Peers>,
     pub clock: Arc<dyn Clock>,
     pub open_files: OpenFiles,
-    /// By then all sessions of an earlier server have told what they have open.
+    /// By then, all sessions of an earlier server have reported their open files.
     pub sessions_known_from: Instant,
-    /// What cached rows may take, all shards together.
+    /// Budget for cached rows of all shards together.
     pub cache: Arc<CacheBudget>,
-    /// What the names of loaded partitions may take, all shards together.
+    /// Budget for the names of loaded partitions of all shards together.
     pub names: Arc<CacheBudget>,
 }
 
@@ -64,27 +64,27 @@ pub struct Shard {
     pub(super) peers: Rc<dyn Peers>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
-    /// `None`: it has passed.
+    /// `None`: the time has passed.
     pub(super) sessions_known_from: Cell<Option<Instant>>,
     pub(super) state: RefCell<ShardState>,
-    /// Something that requests wait for (a lock, a load, a split) has ended: look again.
+    /// Wakes requests when a lock, a load or a split that they wait for has ended, so that they check again.
     pub(super) changed: Notify,
-    /// The open batch has something in it.
+    /// Wakes the committer: the open batch is not empty.
     pub(super) work: CommitWork,
 }
 
 pub(super) struct ShardState {
     pub resident: Resident,
-    /// Rows fetched since the cache was last held to its budget.
+    /// Rows fetched since the cache was last checked against its budget.
     pub fetched: usize,
-    /// Readings ahead that were begun, to tell one from another.
+    /// Number of readaheads begun, which identifies each one.
     pub reads_ahead: u64,
-    /// Readings of a partition's names that were begun beside its requests, to tell one from another.
+    /// Number of background reads of a partition's names, which identifies each one.
     pub readings: u64,
     pub partitions: Partitions,
     pub loading: HashSet<InodeId, KeyHashing>,
     pub locks: HashMap<Key, TransactionId, KeyHashing>,
-    /// Maps of directories that were split, as far as they were heard of. Hints.
+    /// Known maps of directories that were split. Hints.
     pub maps: HashMap<InodeId, PartitionMap, KeyHashing>,
     pub open: CommitBatch,
     pub in_flight: Vec<Waiter>,
@@ -93,46 +93,47 @@ pub(super) struct ShardState {
     pub inodes: InodeBlock,
     pub transactions: Transactions,
     pub removals: Removals,
-    /// Inodes of this shard without a name: those that have an orphan row.
+    /// Inodes of this shard without a name: those with an orphan row.
     pub orphans: HashSet<InodeId>,
-    /// Backing files that lost their files.
+    /// Backing files to be removed.
     pub garbage: Garbage,
-    /// Turns of truncates, a file each.
+    /// Queues of truncates, one per file.
     pub truncating: HashMap<InodeId, Rc<TruncateQueue>>,
-    /// Inodes whose rows say *stale*, and not yet for certain on disk; the last batch that made them so.
+    /// Inodes whose rows became *stale* and may not be stale on disk yet, with the last batch that made them so.
     pub size_stale: HashMap<InodeId, BatchNumber>,
-    /// Directories whose partition here has grown above the threshold.
+    /// Directories whose partition here has grown above the split threshold.
     pub split_wanted: Vec<InodeId>,
-    /// Attempts at splits from here, in this epoch.
+    /// Attempts at splits from this shard in this epoch.
     pub splits_begun: u64,
-    /// Splits to here.
+    /// Partitions arriving by splits to this shard.
     pub incoming_partitions: HashMap<InodeId, IncomingPartition>,
-    /// The table refused a write: this shard answers nothing any more and must be opened again.
+    /// The table refused a write: this shard serves nothing any more and must be opened again.
     pub failed: Option<Cause>,
     pub closing: bool,
 }
 
-/// How long a request waits for a lock, a load or a split before it answers `Busy`; clients ask again until their own
+/// How long a request waits for a lock, a load or a split before it fails with `Busy`. Clients retry until their own
 /// deadline.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Rounds of fetching before a request answers `Busy`, if there is time for them: more than the longest chain of keys that name each
-/// other (the directories that one is in, in a cycle check), so that only rows dropped as fast as they are fetched come here.
+/// Limit on rounds of fetching before a request fails with `Busy`, if its deadline does not come first. It is above the
+/// longest chain of keys that name each other (a directory's ancestors, in a cycle check), so that only a request whose
+/// rows are dropped as fast as they are fetched reaches it.
 const ROUNDS_MAX: usize = 70_000;
 
-/// Where a new inode's id is to come from.
+/// The source of a new inode's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Makes {
     Nothing,
     /// A file: an id of this shard.
     File,
-    /// A directory: an id of its home to be.
+    /// A directory: an id of its future home.
     Directory {
         home: ShardId,
     },
 }
 
-/// What a request was routed by.
+/// The address by which a request was routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestAddress {
     /// A name of a directory.
@@ -141,12 +142,12 @@ pub enum RequestAddress {
     Inode(InodeId),
 }
 
-/// In whose name, for what, and how a verb runs.
+/// The caller, the address and the other parameters of one run of a verb.
 pub struct Execution<'a, O> {
     pub caller: &'a Credentials,
     pub address: RequestAddress,
     pub makes: Makes,
-    /// For changes of clients: what to remember for a retry.
+    /// For changes of clients: how to record the reply for a retry.
     pub record: Option<ReplyRecorder<'a, O>>,
 }
 
@@ -160,7 +161,7 @@ impl<O> Execution<'_, O> {
     }
 }
 
-/// The identity of a change and how its answer looks on the wire.
+/// The identity of a change, and how its reply is encoded on the wire.
 pub struct ReplyRecorder<'a, O> {
     pub session: SessionId,
     pub slot: u32,
@@ -168,12 +169,12 @@ pub struct ReplyRecorder<'a, O> {
     pub encode: &'a dyn Fn(&O) -> Bytes,
 }
 
-/// A verb's view: this shard's resident rows and what was fetched of others'.
+/// A verb's view: this shard's resident rows and the rows fetched from other shards.
 pub(super) struct ShardView<'a> {
     pub shard: &'a Shard,
     pub state: &'a ShardState,
     pub foreign: &'a Foreign<'a>,
-    /// The latest batch that holds a change of a row that was shown.
+    /// The latest batch that holds a change of a row shown.
     pub newest: Cell<BatchNumber>,
 }
 
@@ -197,12 +198,12 @@ impl Shard {
         self.id
     }
 
-    /// Whether it only reads what the last owner left.
+    /// Whether this is a read-only view of the last owner's state.
     pub fn is_read_only(&self) -> bool {
         matches!(self.table, ShardRows::ReadOnly(..))
     }
 
-    /// What is said of changes to a shard that is at rest.
+    /// The cause to report for changes to a read-only shard.
     pub(super) fn takes_no_changes(&self) -> Option<Cause> {
         match &self.table {
             ShardRows::Own(_) => None,
@@ -214,13 +215,14 @@ impl Shard {
         self.state.borrow().failed.is_none() && !self.is_read_only()
     }
 
-    /// Why this shard must be opened again, if it must.
+    /// Why this shard must be opened again, or `None`.
     pub fn failed(&self) -> Option<Cause> {
         self.state.borrow().failed.clone()
     }
 
-    /// Runs one verb to its end. What few requests need waits in boxes of its own, so that the others' stay small: a
-    /// request is moved into its place when it comes. `Ok` and `Err` leave when what they rest on is appended.
+    /// Runs one verb to its end. Rarely needed futures are boxed to keep the others small, because a request's future
+    /// is moved into its slot when it arrives. `Ok` and `Err` are returned once the batches they depend on are
+    /// appended.
     pub async fn run<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
@@ -234,7 +236,7 @@ impl Shard {
         self.run_on(verb, &run, TxnContext::of(fresh)).await
     }
 
-    /// Runs a verb to its end from where it is on its way.
+    /// Runs a verb to its end, continuing from the state in `txn`.
     pub(super) async fn run_on<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
@@ -242,7 +244,7 @@ impl Shard {
         mut txn: TxnContext,
     ) -> Result<V::Outcome, ShardRefusal> {
         let result = self.run_with(verb, run, &mut txn).await;
-        // Decided, the name may come to the log yet, whatever has been answered.
+        // Once decided, the name may still reach the log, whatever was replied.
         if result.is_err()
             && !txn.named
             && let Some(placed) = txn.placed
@@ -278,7 +280,8 @@ impl Shard {
         }
     }
 
-    /// One round of fetch, decide, commit; `None`: the rows of a fresh inode are placed at their home, decide again.
+    /// One round of fetch, decide, commit. `None`: decide again, because the rows of a fresh inode were stored at their
+    /// home or the rename lock was taken.
     async fn attempt<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
@@ -305,7 +308,8 @@ impl Shard {
         };
         let (outcome, effects) = match decided {
             DecisionOutcome::Missing(_) => return Err(ShardRefusal::Busy),
-            // A name may be replaced between two readings. Read again, it names another inode, unless that one is lost.
+            // A name may be replaced between two reads. A second read finds another inode, unless the first one is
+            // lost.
             DecisionOutcome::Refused(namespace::Refusal::Torn(inode))
                 if !foreign.is_empty() && txn.torn != Some(inode) =>
             {
@@ -323,7 +327,7 @@ impl Shard {
             DecisionOutcome::Done { outcome, effects, batch } => {
                 txn.named = true;
                 if let Err(refusal) = self.appended(batch).await {
-                    // The rest is made yet, if the store only hangs; what was to be done beside it is not.
+                    // If the store only hangs, the change is still written later; its effects are not carried out.
                     self.give_up_all(effects, run.asked(), &refusal);
                     return Err(refusal);
                 }
@@ -348,9 +352,10 @@ impl Shard {
                 let sorted = Sorted { unopened, ..self.sort(own, elsewhere, &foreign, held) };
                 let committed = self.commit_over_shards(sorted, &mut txn.held, reply, &mut txn.rename_lock);
                 let committed = Box::pin(committed).await;
-                // Perhaps because it was opened meanwhile. What is taken to be open and is not is an orphan for a moment.
+                // A session may have opened the file in the meantime. If the file is taken to be open and is not, it is
+                // an orphan for a moment.
                 txn.as_if_open |= matches!(committed, Err(ShardRefusal::Busy));
-                // Else it may be decided.
+                // After any other error the change may be decided.
                 txn.named |= !matches!(committed, Err(ShardRefusal::Busy));
                 committed?;
                 (outcome, effects)
@@ -362,7 +367,7 @@ impl Shard {
         Ok(Some(outcome))
     }
 
-    /// Whether no session of an earlier server may have files open that this one has not heard of.
+    /// Whether all open files of sessions of an earlier server are known.
     pub(super) fn knows_sessions(&self) -> bool {
         if self.sessions_known_from.get().is_some_and(|from| self.clock.monotonic() >= from) {
             self.sessions_known_from.set(None);
@@ -370,7 +375,8 @@ impl Shard {
         self.sessions_known_from.get().is_none()
     }
 
-    /// Decides, and applies what changes this shard alone: whoever waits for that batch has it sent.
+    /// Decides, and applies changes that affect this shard alone. The caller that waits for the batch also triggers its
+    /// commit.
     pub(super) fn decide<V: Verb>(
         &self,
         verb: &V,
@@ -461,7 +467,7 @@ impl Shard {
         Ok((DecisionOutcome::Done { outcome, effects, batch }, newest))
     }
 
-    // What may be shown, and changed.
+    // Rules for showing and changing rows.
 
     /// A row of this shard as it may be shown.
     pub(super) fn seen_here<'s>(&self, state: &'s ShardState, key: &Key) -> (KeyState<'s>, BatchNumber) {
@@ -488,7 +494,7 @@ impl Shard {
         }
     }
 
-    /// Whether an undecided several-shard change or the last steps of a split hide a row of this shard.
+    /// Whether an undecided cross-shard change or the final phase of a split hides a row of this shard.
     pub(super) fn is_hidden(&self, state: &ShardState, key: &Key) -> bool {
         let held = match key {
             Key::Entry(directory, name) => state.partitions.get(*directory).is_some_and(|p| p.holds_name(name)),
@@ -497,7 +503,7 @@ impl Shard {
         held || state.locks.contains_key(key)
     }
 
-    /// Whether `change` collides with an undecided several-shard change, or with the last steps of a split.
+    /// Whether `change` conflicts with an undecided cross-shard change or with the final phase of a split.
     pub(super) fn must_wait(&self, state: &ShardState, change: &Change) -> bool {
         match change {
             Change::Put(key, _) | Change::Delete(key) => {
@@ -518,7 +524,7 @@ impl Shard {
     }
 }
 
-/// Whether `change` is of a directory's or inode's own rows, with that id.
+/// Whether `change` affects only the own rows of the directory or inode `inode`.
 fn is_about(change: &Change, inode: InodeId) -> bool {
     match change {
         Change::Put(key, _) | Change::Delete(key) => {
@@ -539,20 +545,20 @@ fn moves_directory(state: &ShardState, foreign: &Foreign<'_>, change: &Change) -
     matches!(before, KeyState::Present(Row::Directory(before)) if before.parent != row.parent)
 }
 
-/// What one run of a verb has taken and placed on its way.
+/// State of one run of a verb: what it has locked and stored so far.
 pub(super) struct TxnContext {
-    /// The id for what the verb makes, if it makes something.
+    /// The id for the inode that the verb creates, if it creates one.
     pub fresh: InodeId,
-    /// Rows of `fresh` that stand at its home already.
+    /// Rows of `fresh` already stored at its home.
     pub placed: Option<Vec<Key>>,
-    /// A name for it may be decided: then those rows stay.
+    /// A name for `fresh` may be decided: then its rows stay.
     pub named: bool,
     pub rename_lock: Option<u64>,
-    /// Rows of a directory that another shard holds until its removal is decided.
+    /// Rows of a directory that another shard keeps locked until its removal is decided.
     pub held: Option<PreparedRemoval>,
-    /// Inodes are taken to be open.
+    /// All inodes are taken to be open.
     pub as_if_open: bool,
-    /// What was missing when rows of other shards did not fit each other.
+    /// The missing inode when rows of other shards contradicted each other.
     pub torn: Option<InodeId>,
 }
 
@@ -562,9 +568,9 @@ impl TxnContext {
     }
 }
 
-/// What became of a decision in its own shard.
+/// The outcome of a decision in its own shard.
 pub(super) enum DecisionOutcome<O> {
-    /// Nothing is: these are to be fetched first.
+    /// No decision: these keys must be fetched first.
     Missing(Vec<Key>),
     Refused(namespace::Refusal),
     Answered(O),
@@ -573,9 +579,9 @@ pub(super) enum DecisionOutcome<O> {
         effects: Vec<Effect>,
         batch: BatchNumber,
     },
-    /// The rows of a fresh inode must stand at its home before its entry stands here.
+    /// The rows of a fresh inode must be stored at its home before its entry is stored here.
     FreshElsewhere(Vec<Change>),
-    /// A directory gets another parent, which one request in the volume may do at a time.
+    /// A directory gets another parent. Only one request in the volume may do that at a time.
     NeedsRenameLock,
     Several {
         own: Vec<Change>,
@@ -583,7 +589,7 @@ pub(super) enum DecisionOutcome<O> {
         effects: Vec<Effect>,
         outcome: O,
         reply: Option<crate::tables::ReplyRecord>,
-        /// Inodes that it takes to be open nowhere.
+        /// Inodes that the decision takes to be open nowhere.
         unopened: Vec<InodeId>,
     },
 }

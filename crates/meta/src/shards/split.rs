@@ -1,19 +1,20 @@
-//! Splitting a partition: its upper half moves to the shard that the map computes for it.
+//! Splits a partition: moves its upper half to the shard that the map computes for it.
 //!
-//! Order of what is made durable, so that a crash at any point leaves the old or the new state:
+//! Order of what becomes durable, so that a crash at any point leaves either the old or the new state:
 //!
-//! 1. The target drops what an aborted adoption left, and takes rows of this attempt alone from here on.
-//! 2. The upper half is copied in the background, a slice of its hashes after the other, while changes to it go on; what
-//!    has changed where the copy has been is noted, and copied again, until that is little.
-//! 3. The home's map learns that the new partition may exist. (Maps only gain: one that says too much sends a request to
-//!    a shard that asks the source, which then splits. Such requests wait from here on.)
-//! 4. Changes of that half wait, once no intent is left in this partition; the last ones are copied, with the answers
-//!    given to retries.
+//! 1. The target drops the rows that an aborted import left, and from then on accepts only rows of this attempt.
+//! 2. The source copies the upper half in the background, one slice of hashes after another, while changes continue. It
+//!    records changes to slices already copied and copies them again, until few are left.
+//! 3. The home's map learns that the new partition may exist. (Maps only grow. A map that lists too much sends a
+//!    request to a shard that asks the source, which then splits. Such requests wait from here on.)
+//! 4. Changes to the upper half wait, once no intent is left in this partition. The source copies the last changes,
+//!    with the replies kept for retries.
 //! 5. The target writes the partition row, not live, and fsyncs.
-//! 6. The source writes its row with the new depth, and fsyncs: this is the commit. Requests for the upper half are
-//!    answered `MovedNames` from here on.
-//! 7. The target asks the source, hears that it is committed, and is live.
-//! 8. The source deletes the rows that moved; should it die before, its next owner does when it loads the partition.
+//! 6. The source writes its row with the new depth, and fsyncs: this is the commit. From here on the source refuses
+//!    requests for the upper half with `Moved`.
+//! 7. The target asks the source, learns that the split is committed, and makes its partition live.
+//! 8. The source deletes the moved rows. If it dies before that, its next owner deletes them when it loads the
+//!    partition.
 //!
 //! A split starts only from a partition row, never from a map.
 
@@ -29,53 +30,56 @@ use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, PartitionMap, ShardId, VolumeSettings};
 
-/// Rows copied or deleted in one step. With inline content of 64 KiB a step is bounded by `STEP_BYTES` first.
+/// Rows copied or deleted in one step. `STEP_BYTES` is reached first if the rows have inline content of 64 KiB.
 const STEP_ROWS: usize = 256;
 const STEP_BYTES: usize = 1024 * 1024;
 
-/// How many times the threshold a partition holds before its upper half goes to another shard of the same worker. Nothing
-/// is served faster by that, and each shard has a log of its own to be written to; but a table of a shard should not grow
-/// without end. At the usual threshold this is 16 million, which is how many names a server of the usual size keeps in memory.
+/// How many times the threshold a partition holds before its upper half moves to another shard of the same worker. Such
+/// a split makes nothing faster, and each shard has its own log to be written; but a shard's table must not grow
+/// without limit. At the usual threshold this is 16 million, the number of names that a server of the usual size keeps
+/// in memory.
 const NEAR_TIMES: u64 = 2_000;
 
-/// The same where the volume's threshold is below the usual one: who lowers it wants directories in parts.
+/// The same factor where the volume's threshold is below the usual one: an administrator who lowers it wants
+/// directories split.
 const NEAR_TIMES_LOWERED: u64 = 8;
 
-/// So few changes are left for the moment in which the half is held.
+/// When at most this many changes are left, the half is blocked and the last ones are copied.
 const LEFT_MAX: usize = 16;
 
-/// Rows of one slice, as far as hashes are spread evenly, and the changes to be noted before they are copied again. Both
-/// are in memory. In unit tests, whose directories are small, many of both come.
+/// Rows of one slice, if hashes are spread evenly, and the limit on recorded changes before they are copied again. Both
+/// are in memory. The values are small in unit tests, so that small directories have many of both.
 const SLICE_ROWS: u64 = if cfg!(test) { 100 } else { 16 * 1024 };
 const CHANGED_MAX: usize = if cfg!(test) { 20 } else { 16 * 1024 };
 
-/// How often what was changed is copied before the half is held anyway: where changes come as fast as they are copied.
+/// Limit on rounds of copying changes before the half is blocked anyway, if changes arrive as fast as they are copied.
 const CATCH_UPS_MAX: usize = 16;
 
-/// Attempts at a split before it is left to the next name above the threshold: with the pause, half a minute.
+/// Attempts at a split before the shard gives up until the next name above the threshold: with the pause, half a
+/// minute.
 const TRIES_MAX: usize = 300;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
-/// How often the home of the directory is asked to note that there may be one more partition.
+/// How often the home of the directory is asked to record that there may be one more partition.
 const HOME_ASKED_MAX: usize = 50;
 
-/// The half is looked for among the rows in memory if there are so many times as many of them as entries in the partition at
-/// most: beyond it a scan of the table costs less.
+/// The half is collected from the rows in memory if there are at most this many times as many of them as entries in the
+/// partition. Above that, a scan of the table costs less.
 const LOOKED_THROUGH_TIMES: u64 = 8;
 
-/// Names that are kept until their rows are deleted here. For more the table is scanned once more.
+/// Limit on names kept until their rows are deleted here. Above it the table is scanned once more.
 const MOVED_KEPT_MAX: usize = 64 * 1024;
 
-/// What goes where in an attempt at a split.
+/// The directory, range and target of one attempt at a split.
 struct PartitionImport {
     directory: InodeId,
-    /// The half that goes.
+    /// The half that moves.
     range: HashRange,
     target: ShardId,
     attempt: SplitAttempt,
 }
 
-/// The names whose rows went, to be deleted here; `None`: too many to be kept.
+/// The names of moved rows, to be deleted here; `None`: too many to keep.
 struct MovedNames(Option<Vec<Name>>);
 
 impl MovedNames {
@@ -95,7 +99,7 @@ impl PartitionImport {
     }
 }
 
-/// `range` in about so many slices of the same length, in their order.
+/// Cuts `range` into about `count` slices of equal length, in order.
 pub(super) fn slices(range: HashRange, count: u64) -> Vec<HashRange> {
     let step = (range.last.0 - range.first.0) / count.max(1);
     let mut slices = Vec::new();
@@ -117,8 +121,8 @@ pub(super) fn near_threshold(threshold: u64) -> u64 {
 }
 
 impl Shard {
-    /// Splits the partition of `directory` here until it is not too large any more, at least once. One split a partition at
-    /// a time; one that fails leaves the old state and is tried again after a pause.
+    /// Splits the partition of `directory` here, at least once, until it is no longer too large. A partition has one
+    /// split at a time. A failed split leaves the old state and is retried after a pause.
     pub(super) async fn split(self: Rc<Self>, directory: InodeId) {
         for _ in 0..TRIES_MAX {
             if self.stopping() {
@@ -154,7 +158,7 @@ impl Shard {
         }
     }
 
-    /// Whether the partition of `directory` here is to be split.
+    /// Whether the partition of `directory` here should be split.
     pub(super) fn is_too_large(&self, directory: InodeId, row: &PartitionRow) -> bool {
         let threshold = self.settings.split_threshold;
         if row.entries <= threshold || row.depth >= self.settings.shards.depth_max() {
@@ -202,7 +206,8 @@ impl Shard {
         moved.add(self.copy_changed(&import).await?);
         self.send_replies(&import).await?;
 
-        // As it is by now: a change of its mode or owner may have been under way when the split began, and none has begun since.
+        // The row as it is now: a change of its mode or owner may have been in progress when the split began, and none
+        // has begun since.
         let Some(now) = self.partition_here(&self.state.borrow(), directory).cloned() else {
             return Err(Errno::ENOENT.into());
         };
@@ -225,7 +230,7 @@ impl Shard {
         }
     }
 
-    /// Step 3. The home may be busy with that directory for a moment; so much was copied that it is asked again.
+    /// Step 3. The home may be busy with the directory for a moment; so much is copied already that it is asked again.
     async fn notify_home(&self, directory: InodeId, map: &PartitionMap) -> Result<(), ShardRefusal> {
         for _ in 0..HOME_ASKED_MAX {
             match self.ask(directory.shard(), PeerCall::LearnMap { directory, map: map.clone() }).await {
@@ -236,8 +241,8 @@ impl Shard {
         Err(ShardRefusal::Busy)
     }
 
-    /// Refused once this shard has ended: its next owner may have begun the same split, or ended it, and the target
-    /// would take the rows of this one for the other's.
+    /// Refuses once this shard has ended: its next owner may have begun or ended the same split, and the target would
+    /// take the rows of this attempt for the other's.
     async fn ask(&self, shard: ShardId, call: PeerCall) -> Result<PeerReply, ShardRefusal> {
         if self.stopping() {
             return Err(ShardRefusal::Failed(format!("shard {} has ended", self.id).into()));
@@ -262,7 +267,7 @@ impl Shard {
         }
     }
 
-    /// The names of the half, if the rows of all are in memory. What is decided of them from here on is noted.
+    /// Returns the names of the half if all their rows are in memory. From here on, changes to them are recorded.
     fn resident_half(&self, directory: InodeId, range: HashRange) -> Option<Vec<Name>> {
         let mut state = self.state.borrow_mut();
         let entries = self.partition_here(&state, directory)?.entries;
@@ -286,7 +291,7 @@ impl Shard {
         let (mut changes, mut size) = (Vec::new(), 0);
         for name in &names {
             let key = Key::Entry(import.directory, name.clone());
-            // What was removed meanwhile was noted.
+            // A removal in the meantime was recorded.
             let Some(row) = self.decided_row(&key).await? else { continue };
             size += row.content_bytes();
             changes.push(Change::put(key, row));
@@ -373,13 +378,13 @@ impl Shard {
         self.appended_with_work(batch).await
     }
 
-    /// How many names of the half have changed since they were copied.
+    /// The number of names of the half that changed since they were copied.
     fn changed(&self, directory: InodeId) -> usize {
         let state = self.state.borrow();
         state.partitions.get(directory).and_then(|p| p.split.as_ref()).map_or(0, |split| split.changed.len())
     }
 
-    /// Copies what has changed until that is little.
+    /// Copies changes until few are left.
     async fn catch_up(self: &Rc<Self>, import: &PartitionImport, moved: &mut MovedNames) -> Result<(), ShardRefusal> {
         for _ in 0..CATCH_UPS_MAX {
             if self.changed(import.directory) <= LEFT_MAX {
@@ -390,7 +395,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The changes since the copy began, or since this was done last, as the rows are now; the names that have changed.
+    /// Copies the current rows of names that changed since the copy began, or since the last call. Returns these names.
     async fn copy_changed(self: &Rc<Self>, import: &PartitionImport) -> Result<BTreeSet<Name>, ShardRefusal> {
         let PartitionImport { directory, target, .. } = *import;
         let names = match self.state.borrow_mut().partitions.get_mut(directory).and_then(|p| p.split.as_mut()) {
@@ -417,7 +422,7 @@ impl Shard {
         Ok(names)
     }
 
-    /// The answers to what was asked of names of the half, for who asks again.
+    /// Sends the replies to changes of names of the half, for retries.
     async fn send_replies(&self, import: &PartitionImport) -> Result<(), ShardRefusal> {
         let replies = self.state.borrow_mut().replies.about(import.directory, import.range);
         self.ask(import.target, import.rows(Vec::new(), replies)).await.map(drop)
@@ -454,7 +459,7 @@ impl Shard {
         self.sync().await
     }
 
-    /// Step 8: deletes, in the background, the rows of these names of `directory`, which has `range` here.
+    /// Step 8: deletes, in the background, the rows of these names of `directory`. The partition here has `range`.
     fn purge_names(self: &Rc<Self>, directory: InodeId, range: HashRange, names: Vec<Name>) {
         let shard = self.clone();
         tokio::task::spawn_local(async move {
@@ -483,7 +488,7 @@ impl Shard {
         );
     }
 
-    /// The same, whatever their names: rows of `directory` here whose hashes are outside `range`.
+    /// Step 8 for all names: deletes rows of `directory` here whose hashes are outside `range`.
     pub(super) fn purge_moved_rows(self: &Rc<Self>, directory: InodeId, range: HashRange) {
         if range == HashRange::ALL {
             return;
@@ -502,7 +507,8 @@ impl Shard {
         });
     }
 
-    /// Deletes entry rows that belong to no partition of this shard, as long as `may` at the moment of each deletion.
+    /// Deletes entry rows that belong to no partition of this shard, as long as `may` allows it at the time of each
+    /// deletion.
     pub(super) async fn delete_entries(
         &self,
         directory: InodeId,
@@ -540,7 +546,7 @@ impl Shard {
 
     // The other sides.
 
-    /// At the home: the map gains before the partition can be live.
+    /// At the home: adds to the map before the partition can be live.
     pub(super) async fn learn_map_at_home(self: &Rc<Self>, directory: InodeId, map: PartitionMap) -> PeerReply {
         let key = Key::Directory(directory);
         if let Err(refusal) = self.fetch_here(&key).await {
@@ -573,7 +579,7 @@ impl Shard {
         durable.map_or_else(super::fetch::peer_reply, |()| PeerReply::Done)
     }
 
-    /// At the source: has partition `index` been split off? If not, it is now being.
+    /// At the source: reports whether partition `index` has been split off. If not, this starts the split.
     pub(super) async fn split_outcome(self: &Rc<Self>, directory: InodeId, index: PartitionIndex) -> PeerReply {
         if let Err(refusal) = self.load_partition(directory).await {
             return super::fetch::peer_reply(refusal);
@@ -581,7 +587,7 @@ impl Shard {
         let depth = self.partition_here(&self.state.borrow(), directory).map(|row| row.depth);
         match depth {
             None => PeerReply::Absent,
-            // Partition `index` was cut off at the depth of its highest bit.
+            // Partition `index` was split off at the depth of its highest bit.
             Some(depth) if index.depth_of_cut() < depth && self.is_read_only() => {
                 PeerReply::Split(SplitState::Committed)
             }

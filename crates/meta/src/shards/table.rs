@@ -1,8 +1,9 @@
-//! One shard's table: the only thing the rest of this crate sees of SlateDB.
+//! One shard's table: the only interface to SlateDB for the rest of this crate.
 //!
-//! A table lives in two places. Writes to its log and all reads run on the worker that opened it; passing rows on to
-//! SlateDB ([`pending`]), flushing memtables, writing manifests, collection and the log's fsyncs run on the `background`
-//! runtime, which must be a multi-threaded one; merges have threads of their own ([`Merges`]).
+//! The work of a table is split between runtimes. Writes to its log and all reads run on the worker that opened it. The
+//! transfer of rows to SlateDB ([`pending`]), memtable flushes, manifest writes, garbage collection and the log's
+//! fsyncs run on the `background` runtime, which must be a multi-threaded one. Merges have threads of their own
+//! ([`Merges`]).
 
 mod checked_store;
 mod collection;
@@ -40,27 +41,27 @@ use std::time::Duration;
 use varve_env::posix_store::PosixStore;
 use varve_types::{Epoch, ShardId};
 
-/// Bytes that a scan reads ahead: a few blocks, for most scans end soon.
+/// Readahead of a scan in bytes: a few blocks, because most scans end soon.
 const SCAN_AHEAD_BYTES: usize = 64 * 1024;
 
-/// How long a sync waits for the store: as long as a request waits for its batch. The fsync itself cannot be called back
-/// and goes on.
+/// How long a sync waits for the store: as long as a request waits for its batch. The fsync itself cannot be cancelled
+/// and continues.
 const SYNC_MAX: Duration = Duration::from_secs(30);
 
-/// How long a table that could not be flushed is given to close: nothing of it is needed any more.
+/// Time limit for the close of a table that could not be flushed: nothing of it is needed any more.
 const CLOSE_LEFT_MAX: Duration = Duration::from_secs(1);
 
-/// How often a table that closes looks whether it has come to wait for merges.
+/// How often a closing table checks whether it waits for merges.
 const FULL_LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
 
-/// What a close did with the rows in memory.
+/// The result of a close for the rows in memory.
 enum Flushed {
     All,
-    /// To the log, which has them synced.
+    /// The rows stay in the log, which is synced.
     Left,
 }
 
-/// An open table. One writer; reads see every write that has returned.
+/// An open table. It has one writer. Reads see every write that has returned.
 pub struct Table {
     shard: ShardId,
     db: Db,
@@ -76,12 +77,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// Takes the shard over: claims the epoch after the stored one, ends the log of the last owner and replays what of
-    /// it is not in the tables. A shard that was never opened begins empty; see [`presence`].
+    /// Takes the shard over: claims the epoch after the stored one, ends the log of the last owner and replays the part
+    /// of it that is not in the tables. A shard that was never opened begins empty; see [`presence`].
     pub async fn open(config: TableConfig) -> Result<Table, TableError> {
         let (shard, sync_interval) = (config.shard, config.sync_interval);
         let background = config.background.clone();
-        // Built in the background, so that SlateDB's tasks run there.
+        // Built on the background runtime, so that SlateDB's tasks run there.
         let built = background.spawn(async move { build(&config).await.map(|built| (built, config)) }).await;
         let ((db, log, epoch), config) = match built {
             Ok(result) => result?,
@@ -107,12 +108,12 @@ impl Table {
         })
     }
 
-    /// Counts the ownerships of this shard; this is the current one.
+    /// The current ownership of this shard. Each ownership has a higher epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The row as it is now. Refused once the log has ended: another owner may have changed it.
+    /// The current row. Fails once the log has ended: another owner may have changed the row.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError> {
         if let Some(failure) = self.log.failure() {
             return Err(TableError::from_log(self.shard, failure));
@@ -123,8 +124,8 @@ impl Table {
         self.db.get_with_options(key, &ReadOptions::default()).await.map_err(|error| self.failed("read", error))
     }
 
-    /// The rows whose keys are in `from..end`, as they are now: later writes do not show. Nothing if the range is
-    /// empty. To be read within minutes: compaction keeps replaced files that long for cursors.
+    /// The current rows whose keys are in `from..end`: later writes do not show. Empty if the range is empty. Must be
+    /// read within minutes: compaction keeps replaced files that long for cursors.
     pub async fn scan(&self, from: Bytes, end: Bytes) -> Result<Cursor, TableError> {
         if from >= end {
             return Ok(Cursor::empty(self.shard));
@@ -135,9 +136,9 @@ impl Table {
         Ok(Cursor::new(self.shard, rows))
     }
 
-    /// Writes all of `batch` or none of it. When it has returned the batch is in the log and survives the death of
-    /// the process; with a sync interval of zero it is fsynced too. After an error nobody knows whether it was
-    /// written: the table must be opened again, which answers that.
+    /// Writes all of `batch` or none of it. On return, the batch is in the log and survives the death of the process;
+    /// with a sync interval of zero it is fsynced too. After an error the outcome is unknown: the table must be opened
+    /// again, which resolves it.
     pub async fn write(&self, batch: &TableBatch) -> Result<(), TableError> {
         if batch.is_empty() {
             return Ok(());
@@ -152,9 +153,9 @@ impl Table {
         Ok(())
     }
 
-    /// Returns when everything written before is fsynced. Callers at the same time share one fsync; if nothing is
-    /// unsynced there is none. A store that hangs is an error after [`SYNC_MAX`]; whether the rows were fsynced is then
-    /// not known, and the next sync answers it.
+    /// Returns when everything written before is fsynced. Concurrent callers share one fsync; if nothing is unsynced
+    /// there is none. If the store hangs, this fails after [`SYNC_MAX`]. The outcome of the fsync is then unknown, and
+    /// the next sync resolves it.
     pub async fn sync(&self) -> Result<(), TableError> {
         match tokio::time::timeout(SYNC_MAX, self.log.sync()).await {
             Ok(synced) => synced.map_err(|error| TableError::from_log(self.shard, error)),
@@ -162,39 +163,38 @@ impl Table {
         }
     }
 
-    /// Whether the log has ended, by a failure or because the table was closed: it takes nothing more.
+    /// Whether the log has ended, by a failure or by a close: it accepts no more writes.
     pub fn has_ended(&self) -> bool {
         self.log.failure().is_some()
     }
 
-    /// Bytes of log that would be lost with the machine.
+    /// Bytes of log that a machine failure would lose.
     pub fn unsynced_bytes(&self) -> u64 {
         self.log.unsynced_bytes()
     }
 
-    /// Batches have rising numbers over all epochs: that of the last one written.
+    /// The number of the last batch written. Numbers rise over all epochs.
     pub fn last_sequence(&self) -> u64 {
         self.pending.sequence()
     }
 
-    /// That of the last one which was there when the table was opened.
+    /// The number of the last batch found at open.
     pub fn found_sequence(&self) -> u64 {
         self.found
     }
 
-    /// Bytes of log of which it is not known whether they are on disk.
+    /// Bytes of log that are not known to be on disk.
     pub fn unsaved_bytes(&self) -> u64 {
         self.log.unsaved_bytes()
     }
 
-    /// Moves everything that is in memory into tables, so that the log can be reclaimed and the next opening replays
-    /// nothing.
+    /// Moves everything in memory into tables, so that the log can be reclaimed and the next open replays nothing.
     pub async fn flush(&self) -> Result<(), TableError> {
         upkeep::flush(&self.pending).await
     }
 
-    /// Flushes and lets go; every later call answers `Closed`. A table that is dropped without it is opened again by
-    /// way of its log.
+    /// Flushes and closes; every later call fails with `Closed`. A table dropped without a close is recovered from its
+    /// log at the next open.
     pub async fn close(&self) -> Result<(), TableError> {
         self.upkeep.stop().await;
         let flushed = match self.log.is_replayable() {
@@ -204,7 +204,7 @@ impl Table {
         // Flushed above, with the log synced first, so that nothing of the log remains to be replayed.
         let closing = self.db.close_with_options(CloseOptions::default().with_flush_type(None));
         if matches!(flushed, Ok(Flushed::Left)) {
-            // What is at a table that the store refuses goes on trying, and ends with the runtime; all is in the log.
+            // A table write that the store refuses is retried until the runtime ends; all rows are in the log.
             if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LEFT_MAX, closing).await {
                 tracing::debug!(shard = self.shard.0, %error, "a table was not closed well on a store that refuses tables");
             }
@@ -215,11 +215,11 @@ impl Table {
         closed.map_err(|error| self.failed("close", error))
     }
 
-    /// Moves into tables what is in memory. Where the store refuses them, which SlateDB would try for ever, that is left to
-    /// the next opening, which reads it from the log; an error if the log cannot be synced either.
+    /// Moves the rows in memory into tables. SlateDB would retry for ever on a store that refuses tables; then this
+    /// leaves the rows to the next open, which reads them from the log. Fails if the log cannot be synced either.
     async fn flush_or_leave(&self) -> Result<Flushed, TableError> {
         let refused = self.store.refuses_a_write();
-        // Nobody merges any more, and so one that has to wait for that waits for ever.
+        // Merges have stopped, so a flush that has to wait for one waits for ever.
         let full = async {
             while self.db.manifest().l0().len() < TABLES_MAX {
                 tokio::time::sleep(FULL_LOOKED_AT_EVERY).await;
@@ -248,7 +248,7 @@ impl Table {
         }
     }
 
-    /// Of all tables that share its cache.
+    /// The snapshots of all tables that share its cache.
     #[cfg(test)]
     pub fn snapshots(&self) -> Arc<ConsistentSnapshots> {
         Arc::clone(&self.snapshots)
@@ -292,24 +292,24 @@ async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError
     Ok((db, log, Epoch(epoch + 1)))
 }
 
-/// Changes that are made together or not at all. A later change of a key replaces an earlier one.
+/// Changes that are made atomically. A later change of a key replaces an earlier one.
 #[derive(Default)]
 pub struct TableBatch {
     rows: BatchRows,
 }
 
 impl TableBatch {
-    /// The row of `key` is `row` from now on.
+    /// Sets the row of `key` to `row`.
     pub fn put(&mut self, key: impl AsRef<[u8]>, row: impl AsRef<[u8]>) {
         self.rows.put(|out| out.extend_from_slice(key.as_ref()), |out| out.extend_from_slice(row.as_ref()));
     }
 
-    /// The row of `key` is deleted.
+    /// Deletes the row of `key`.
     pub fn delete(&mut self, key: impl AsRef<[u8]>) {
         self.rows.delete(|out| out.extend_from_slice(key.as_ref()));
     }
 
-    /// The row that `key` and `row` append, or its deletion.
+    /// Sets the row that `key` and `row` append, or deletes it.
     pub fn write(&mut self, key: impl FnOnce(&mut Vec<u8>), row: Option<impl FnOnce(&mut Vec<u8>)>) {
         match row {
             Some(row) => self.rows.put(key, row),
@@ -321,7 +321,7 @@ impl TableBatch {
         self.rows.count() == 0
     }
 
-    /// An empty batch in the memory of this one, if that is not more than `bytes_max`.
+    /// Returns an empty batch that reuses this one's memory, if that is at most `bytes_max`.
     pub fn cleared(self, bytes_max: usize) -> TableBatch {
         TableBatch { rows: self.rows.cleared(bytes_max) }
     }

@@ -1,4 +1,4 @@
-//! Several real shards on real tables, on one thread: verbs, several-shard changes, splits, and what a new epoch finds.
+//! Several real shards on real tables, on one thread: verbs, cross-shard changes, splits, and recovery in a new epoch.
 
 pub mod cluster;
 mod directory_totals;

@@ -1,20 +1,20 @@
-//! Changes over several shards, as their coordinator carries them out: two phases, presumed abort. The participant's side is in
+//! Cross-shard transactions, the coordinator's side: two-phase commit with presumed abort. The participant's side is in
 //! `participant.rs`.
 //!
-//! (Changes of which other shards only remove rows of a directory go another way: `removal.rs`.)
+//! (Changes for which other shards only remove rows of a directory use another protocol: `removal.rs`.)
 //!
-//! The coordinator is the shard that the request was sent to. Order of what is made durable:
+//! The coordinator is the shard that received the request. Order of what becomes durable:
 //!
-//! 1. Each participant checks that the rows the decision rests on are as they were read and that nobody has opened what it takes
-//!    to be open nowhere, writes an intent, fsyncs, and votes. From then on the keys it will change are locked: nobody sees or
-//!    changes them.
-//! 2. The coordinator writes its decision together with its own changes and the answer, and fsyncs. Then it answers.
-//! 3. Each participant applies its intent and drops it, in one batch, and fsyncs.
-//! 4. The coordinator forgets the decision.
+//! 1. Each participant checks that the rows the decision depends on are unchanged and that no session has opened an
+//!    inode that the decision takes to be open nowhere. It writes an intent, fsyncs, and votes. From then on the keys
+//!    it will change are locked: no other request sees or changes them.
+//! 2. The coordinator writes its decision together with its own changes and the reply, and fsyncs. Then it replies.
+//! 3. Each participant applies its intent and deletes it, in one batch, and fsyncs.
+//! 4. The coordinator deletes the decision.
 //!
-//! A participant that waits too long, or is opened again, asks. No decision means aborted; to ask about an undecided change
-//! aborts it. An epoch that ends leaves nothing undecided: its successor knows only decisions. A conflict is never waited
-//! for but answered Busy, so opposite changes cannot deadlock.
+//! A participant that has waited too long, or was opened again, asks the coordinator. No decision means aborted; a
+//! question about an undecided change aborts it. The end of an epoch leaves nothing undecided: the next epoch knows
+//! only decisions. A conflict never waits but fails with `Busy`, so opposite changes cannot deadlock.
 
 use super::foreign::Foreign;
 use super::locks::{ToPin, lock, lock_keys, unlock};
@@ -35,22 +35,22 @@ use varve_env::key_hash::KeyHashing;
 use varve_types::{Epoch, InodeId, ShardId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Pause between attempts to reach a shard about a decision. Without limit in number: a decision must be carried out,
-/// and the shard either answers or this server stops.
+/// Pause between attempts to reach a shard about a decision. The number of attempts has no limit: a decision must be
+/// carried out, and the shard either replies or this server stops.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 pub(super) struct Transactions {
     counter: u64,
-    /// Coordinated here and not decided.
+    /// Coordinated here, not decided.
     undecided: HashSet<TransactionId, KeyHashing>,
     /// Coordinated here, committed, and not applied everywhere.
     decided: HashSet<TransactionId, KeyHashing>,
     /// Intents of this shard.
     pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
-    /// What those of an earlier epoch are about.
+    /// Directories affected by intents of an earlier epoch.
     pub to_pin: ToPin,
-    /// Who may rename directories across parents, in the volume (kept by the root's home).
+    /// The holder of the right to rename directories across parents in the volume (kept by the root's home).
     pub rename_lock: Option<u64>,
 }
 
@@ -59,12 +59,12 @@ impl Transactions {
         self.undecided.len() + self.decided.len() + self.prepared.len()
     }
 
-    /// Whether something that was decided here is not carried out everywhere.
+    /// Whether a decision made here is not carried out everywhere.
     pub fn any_decided(&self) -> bool {
         !self.decided.is_empty()
     }
 
-    /// A removal is decided; asked for its outcome, this shard says so until its rows are gone elsewhere.
+    /// Records a decided removal. This shard reports it as committed until its rows are gone elsewhere.
     pub fn note_decided(&mut self, transaction: TransactionId) {
         self.decided.insert(transaction);
     }
@@ -77,7 +77,7 @@ impl Transactions {
         self.decided.remove(&transaction);
     }
 
-    /// Intents in memory alone, with the moment of each.
+    /// Intents kept only in memory, with the time of each.
     pub fn held(&self) -> impl Iterator<Item = (TransactionId, Instant)> {
         let in_memory = |prepared: &&Prepared| prepared.kept == IntentKept::InMemory;
         self.prepared
@@ -86,18 +86,18 @@ impl Transactions {
             .map(|(id, prepared)| (*id, prepared.since))
     }
 
-    /// Why the coordinator of an intent of this shard does not say what became of it, if it was asked.
+    /// Why the coordinator of an intent of this shard did not report the outcome, if it was asked.
     pub fn unanswered(&self, transaction: TransactionId) -> Option<Cause> {
         self.prepared.get(&transaction)?.unanswered.clone()
     }
 
-    /// An id for what is decided before anybody can ask for its outcome.
+    /// An id for a change that is decided before any shard can ask for its outcome.
     pub fn next_id(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
         self.counter += 1;
         TransactionId { coordinator, epoch, counter: self.counter }
     }
 
-    /// An id for what is not decided yet.
+    /// An id for an undecided change.
     pub fn begin(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
         let transaction = self.next_id(coordinator, epoch);
         self.undecided.insert(transaction);
@@ -105,8 +105,8 @@ impl Transactions {
     }
 }
 
-/// What of a row a several-shard decision rests on. Of a partition row, not its counts and times: tallies commute, and
-/// else every create would collide with every rename into its directory.
+/// The digest of a row, as far as a cross-shard decision depends on it. The counts and times of a partition row are
+/// left out: tallies commute, and otherwise every create would conflict with every rename into its directory.
 pub(super) fn digest(row: Option<&Row>) -> Option<u64> {
     let bytes = match row? {
         Row::Partition(partition) => codec::encode_row(&Row::Partition(PartitionRow {
@@ -121,8 +121,8 @@ pub(super) fn digest(row: Option<&Row>) -> Option<u64> {
 }
 
 impl Shard {
-    /// Commits a decision that rests on or changes rows of other shards. `Busy`: a row was changed or locked meanwhile;
-    /// decide again.
+    /// Commits a decision that depends on or changes rows of other shards. `Busy`: a row was changed or locked in the
+    /// meantime; decide again.
     pub(super) async fn commit_over_shards(
         self: &Rc<Self>,
         sorted: Sorted,
@@ -139,16 +139,16 @@ impl Shard {
             self.call_off(held.transaction, [held.shard]).await;
         }
         let carried_out = self.commit_in_two_phases(begun, reply, rename_lock).await?;
-        // Who takes the lock next must find it applied everywhere.
+        // The next holder of the lock must find the change applied everywhere.
         if rename_lock.is_some() && !carried_out.await.unwrap_or(false) {
-            // It is committed: who asks again, of this shard's next owner, is told so.
+            // The change is committed: the next owner of this shard reports that to a retry.
             let ended = format!("shard {} has ended before a committed change was applied everywhere", self.id);
             return Err(ShardRefusal::Failed(self.failed().unwrap_or_else(|| ended.into())));
         }
         Ok(())
     }
 
-    /// The task it returns carries the decision out, as [`Shard::carry_out`] says.
+    /// Returns the task that carries the decision out (see [`Shard::carry_out`]).
     async fn commit_in_two_phases(
         self: &Rc<Self>,
         begun: BegunTransaction,
@@ -193,9 +193,9 @@ impl Shard {
         Ok(tokio::task::spawn_local(self.clone().carry_out(transaction, participants)))
     }
 
-    /// Whether the lock on renames that was taken, if one was, is held yet: it is in the memory of the root's shard alone, which may
-    /// have been opened again. Who takes it after this finds locked what the votes have locked; who had it before may have moved
-    /// what this change rests on.
+    /// Checks that the rename lock, if it was taken, is still held: only the memory of the root's shard records it, and
+    /// that shard may have been opened again. A later holder finds the keys locked that the votes locked; an earlier
+    /// holder may have moved a directory that this change depends on.
     async fn check_rename_lock(&self, rename_lock: &mut Option<u64>) -> Result<(), ShardRefusal> {
         let Some(holder) = *rename_lock else { return Ok(()) };
         match self.peers.call(InodeId::ROOT.shard(), PeerCall::HoldsRenames(holder)).await {
@@ -209,13 +209,14 @@ impl Shard {
         }
     }
 
-    /// Has others drop what they keep for a change that is not committed.
+    /// Makes other shards drop what they keep for a change that is not committed.
     pub(super) async fn call_off(&self, transaction: TransactionId, shards: impl IntoIterator<Item = ShardId>) {
         let ask = |shard| self.peers.call(shard, PeerCall::Resolve { transaction, commit: false });
         join_all(shards.into_iter().map(ask)).await;
     }
 
-    /// Locks this shard's part. What is held for the change already gives it its id. `Busy`: this shard's part has to wait.
+    /// Locks this shard's part. A prepared removal already has an id, which the change takes over. `Busy`: this shard's
+    /// part has to wait.
     fn begin(&self, sorted: Sorted, held: Option<&PreparedRemoval>) -> Result<BegunTransaction, ShardRefusal> {
         let mut state = self.state.borrow_mut();
         if sorted.own.iter().any(|change| self.must_wait(&state, change)) {
@@ -229,7 +230,7 @@ impl Shard {
         Ok(BegunTransaction { transaction, sorted })
     }
 
-    /// Sorts by shards what a decision changes elsewhere, and what it has seen there.
+    /// Sorts by shard the changes of a decision elsewhere and the rows it read there.
     pub(super) fn sort(
         &self,
         own: Vec<Change>,
@@ -252,7 +253,7 @@ impl Shard {
             let record = ReadRecord { key: key.clone(), digest: digest(row.as_ref()) };
             parts.entry(self.place(&state, key)).or_insert_with(empty).reads.push(record);
         }
-        // A row that was another shard's when it was fetched, and is this one's now.
+        // A row may have been another shard's when it was fetched and be this shard's now.
         parts.remove(&self.id);
         let mut participants: Vec<_> = parts.keys().copied().collect();
         if !own.is_empty() {
@@ -263,7 +264,7 @@ impl Shard {
         Sorted { own, parts, holder: None, unopened: Vec::new() }
     }
 
-    /// Commits in memory and in the open batch: the decision, this shard's changes and the answer.
+    /// Commits in memory and in the open batch: the decision, this shard's changes and the reply.
     fn decide_commit(
         &self,
         transaction: TransactionId,
@@ -282,7 +283,7 @@ impl Shard {
         Ok(batch)
     }
 
-    /// This shard's part of a change that is being committed; `Busy` if it was aborted meanwhile.
+    /// Applies this shard's part of a change that is being committed; `Busy` if it was aborted in the meantime.
     pub(super) fn apply_own(
         &self,
         state: &mut ShardState,
@@ -312,8 +313,8 @@ impl Shard {
         self.changed.notify_waiters();
     }
 
-    /// Has every participant apply a committed change, then forgets it. `false`: this shard has ended before all answered, and
-    /// leaves the rest, with the decision, to its next owner.
+    /// Makes every participant apply a committed change, then deletes the decision. `false`: this shard ended before
+    /// all participants replied, and leaves the rest, with the decision, to its next owner.
     pub(super) async fn carry_out(self: Rc<Self>, transaction: TransactionId, participants: Vec<ShardId>) -> bool {
         let this = &self;
         let applied = join_all(participants.into_iter().map(|shard| async move {
@@ -338,8 +339,9 @@ impl Shard {
         true
     }
 
-    /// Has a decision carried out that was not durable when its caller was told that the store hangs: `batch`, which holds it,
-    /// goes on. Nobody is told of it before it is durable; and where this shard has ended, its next owner finds it or does not.
+    /// Carries out a decision that was not durable when its caller got the error that the store hangs. `batch`, which
+    /// holds the decision, is still being written. No participant learns of it before it is durable. If this shard
+    /// ends, its next owner either finds the decision or does not.
     async fn carry_out_late(
         self: Rc<Self>,
         batch: BatchNumber,
@@ -359,13 +361,13 @@ impl Shard {
         self.carry_out(transaction, participants).await;
     }
 
-    /// The shard was closed or has failed: another may own it by now.
+    /// Whether the shard was closed or has failed: another owner may have it by now.
     pub(super) fn stopping(&self) -> bool {
         let state = self.state.borrow();
         state.closing || state.failed.is_some()
     }
 
-    /// Answers whether a change coordinated here is committed; aborts it if it is undecided.
+    /// Reports whether a change coordinated here is committed; aborts it if it is undecided.
     pub(super) async fn outcome(self: &Rc<Self>, transaction: TransactionId) -> PeerReply {
         let decided = {
             let mut state = self.state.borrow_mut();
@@ -382,7 +384,7 @@ impl Shard {
         PeerReply::Committed(decided)
     }
 
-    /// Takes up what an earlier epoch left, found in the table at open.
+    /// Restores an intent or a decision of an earlier epoch, found in the table at open.
     pub(super) fn restore_transaction(self: &Rc<Self>, key: Key, row: Row) {
         let mut state = self.state.borrow_mut();
         match (key, row) {
@@ -403,19 +405,19 @@ impl Shard {
     }
 }
 
-/// A several-shard change with its coordinator's part locked.
+/// A cross-shard change with its coordinator's part locked.
 pub(super) struct BegunTransaction {
     pub transaction: TransactionId,
     pub sorted: Sorted,
 }
 
-/// A decision by shards.
+/// A decision sorted by shard.
 pub(super) struct Sorted {
-    /// What the coordinator changes.
+    /// The coordinator's changes.
     pub own: Vec<Change>,
-    /// What each other shard is to check and change.
+    /// For each other shard, the rows to check and the changes.
     pub parts: BTreeMap<ShardId, IntentRow>,
-    /// The shard that holds its part already, and every row of others that the decision rests on.
+    /// The shard that has already prepared its part, and every row of other shards that the decision depends on.
     pub holder: Option<ShardId>,
     /// Inodes that the decision takes to be open nowhere.
     pub unopened: Vec<InodeId>,

@@ -1,5 +1,6 @@
-//! Cuts of backing files that rows ask for: one of a file at a time. Whoever decided one is answered when it is made, or given
-//! up: what somebody was told has failed is not made later, over what others have written and synced since.
+//! Truncates of backing files that rows require, one per file at a time. The caller that decided a truncate gets its
+//! reply when the truncate is done or given up. A truncate reported as failed is not made later, when it would
+//! overwrite data that others have written and synced since.
 
 use super::refusal::ShardRefusal;
 use super::replies::SessionChange;
@@ -13,20 +14,20 @@ use varve_env::disk::File;
 use varve_env::store_path::StorePath;
 use varve_types::{Credentials, InodeId};
 
-/// Times that a file is cut anew because another truncate of it was decided meanwhile; then the caller asks again.
+/// Limit on repeated truncates of a file because another one was decided in the meantime; above it the caller retries.
 const TRUNCATES_MAX: usize = 16;
 
-/// Truncates of one file, which take turns.
+/// The queue of truncates of one file.
 #[derive(Default)]
 pub(super) struct TruncateQueue {
     turn: tokio::sync::Mutex<()>,
-    /// Why the last one was given up, if it was: whoever decided it may not be the one who tried it, and it may have taken the
-    /// place of another.
+    /// Why the last truncate was given up, if it was. The request that decided it may not be the one that tried it, and
+    /// it may have replaced another.
     given_up: RefCell<Option<ShardRefusal>>,
 }
 
 impl TruncateQueue {
-    /// What became of a truncate that the row does not ask for any more.
+    /// The result of a truncate that the row no longer requires.
     fn ended(&self, decided: Option<PendingTruncate>) -> Result<(), ShardRefusal> {
         match &*self.given_up.borrow() {
             Some(refusal) if decided.is_some() => Err(refusal.clone()),
@@ -36,9 +37,9 @@ impl TruncateQueue {
 }
 
 impl Shard {
-    /// Does the truncate that the row asks for. One of a file at a time, and none that is not asked for any more: whoever finds
-    /// the row while it is `Truncating` comes here, and a late cut would fall on what a writer wrote since. `decided`: by the
-    /// change itself that was `asked` for.
+    /// Makes the truncate that the row requires. A file has one truncate at a time, and only one that the row still
+    /// requires: every request that finds the row `Truncating` comes here, and a late truncate would destroy data
+    /// written since. `decided`: the truncate that the change `asked` itself decided.
     pub(super) async fn truncate(
         self: &Rc<Self>,
         at: At,
@@ -58,7 +59,7 @@ impl Shard {
     }
 
     fn leave_turns(&self, inode: InodeId, turns: &Rc<TruncateQueue>) {
-        // This request, the map and nobody else: no truncate of the file waits, nor is one being given up.
+        // Only this request and the map hold it: no truncate of the file waits or is being given up.
         if Rc::strong_count(turns) == 2 {
             self.state.borrow_mut().truncating.remove(&inode);
         }
@@ -89,13 +90,13 @@ impl Shard {
                     return Ok(());
                 }
                 Ok(false) => {}
-                // It is asked again, and goes on where the row is by then.
+                // The client retries and continues from the row's state at that time.
                 Err(ShardRefusal::Busy) => return Err(ShardRefusal::Busy),
                 Err(refusal) => {
                     if let Some(begun) = begun
                         && let Some(on_disk) = self.give_up(turns, at, begun, asked, &refusal)
                     {
-                        // Nobody waits for ever for a store that hangs.
+                        // Limit the wait, because the store may hang.
                         let _ = tokio::time::timeout(WAIT_MAX, on_disk).await;
                     }
                     return Err(refusal);
@@ -105,13 +106,13 @@ impl Shard {
         Err(ShardRefusal::Busy)
     }
 
-    /// The row says `Truncating` and is appended; it is fsynced before the file is cut, so that a failure of the machine
-    /// leaves a row that says what the file is to be. `false`: another truncate was decided meanwhile.
+    /// Truncates the file. The row is `Truncating` and appended; it is fsynced before the truncate, so that a crash
+    /// leaves a row with the intended size. `false`: another truncate was decided in the meantime.
     async fn cut(self: &Rc<Self>, at: &At, begun: PendingTruncate) -> Result<bool, ShardRefusal> {
         self.sync().await?;
         let size = begun.size;
-        // The length is on disk before the row says that it counts: else power lost in between would leave a settled row
-        // and a file of another size.
+        // The length is on disk before the row records it: otherwise a power failure in between would leave a row with
+        // an authoritative size and a file of another size.
         let cut = move |path: StorePath| {
             let file = File::open_to_write(&path)?;
             file.set_len(size)?;
@@ -123,7 +124,7 @@ impl Shard {
         self.run_on_row(&FinishTruncate { at: at.clone(), begun }, at).await.map_err(moved)
     }
 
-    /// Gives up the truncates that these effects of a change ask for and that the change itself has decided: they are not done.
+    /// Gives up the truncates among these effects that the change itself decided. They are not made.
     pub(super) fn give_up_all(
         self: &Rc<Self>,
         effects: impl IntoIterator<Item = Effect>,
@@ -139,9 +140,9 @@ impl Shard {
         }
     }
 
-    /// Has it that nobody makes the truncate `begun` later, of which who `asked` is told that it failed. What he was to be
-    /// answered is not true then: asked again, it is decided anew. Decided at once, if nothing is in the way; what it returns
-    /// goes on until that is on disk.
+    /// Makes sure that the truncate `begun` is not made later, because the caller of `asked` gets an error. Its stored
+    /// reply is no longer true, so a retry is decided anew. The abandonment is decided immediately if nothing is in the
+    /// way. The returned task runs until it is on disk.
     fn give_up(
         self: &Rc<Self>,
         turns: &Rc<TruncateQueue>,
@@ -151,16 +152,16 @@ impl Shard {
         refusal: &ShardRefusal,
     ) -> Option<tokio::task::JoinHandle<()>> {
         turns.given_up.replace(Some(refusal.clone()));
-        // Not in a later batch than that it is given up.
+        // In a batch no later than the one that abandons the truncate.
         self.take_back(asked);
         let (shard, turns, verb) = (Rc::clone(self), Rc::clone(turns), AbandonTruncate { at: at.clone(), begun });
         let mut abandon = Box::pin(async move {
-            // Of this shard, whatever the verb looks at: the row may be another's by now.
+            // An address of this shard, whatever row the verb reads: another shard may hold the row by now.
             let address = RequestAddress::Inode(InodeId::new(shard.id, 0));
             while let Err(refusal) = shard.run_inside(&verb, address).await {
                 match refusal {
                     ShardRefusal::Busy if !shard.stopping() => tokio::time::sleep(ASK_AGAIN).await,
-                    // In the log or not, it is decided; or there is no such file any more, or no shard.
+                    // It is decided, in the log or not; or the file or the shard no longer exists.
                     _ => break,
                 }
             }
@@ -188,7 +189,7 @@ impl Shard {
     }
 }
 
-/// The row has moved since, and still says what is to be done.
+/// The row has moved since and still requires the truncate.
 fn moved(refusal: ShardRefusal) -> ShardRefusal {
     match refusal {
         ShardRefusal::Rule(_) | ShardRefusal::Moved { .. } => ShardRefusal::Busy,

@@ -1,11 +1,11 @@
-//! Changes over several shards that were under way.
+//! Transactions over several shards that were in progress.
 
 use super::{Puts, Snapshot, SnapshotRow, Unreadable};
 use crate::tables::{Change, Key, Kind, PartitionRow, Row, TransactionId, codec};
 use std::collections::{HashMap, HashSet};
 use varve_types::{InodeId, PartitionIndex, ShardCount, ShardId, Timestamp};
 
-/// What decided intents make of the rows of one shard.
+/// The changes that decided intents make to the rows of one shard.
 #[derive(Default)]
 pub struct DecidedChanges {
     pub(crate) rows: Puts,
@@ -13,7 +13,7 @@ pub struct DecidedChanges {
     pub(crate) tallies: HashMap<Vec<u8>, PartitionTally>,
 }
 
-/// What is to be added to a partition's counts.
+/// The increments of a partition's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartitionTally {
     entries: i64,
@@ -29,10 +29,10 @@ impl PartitionTally {
     }
 }
 
-/// A change that was under way.
+/// A transaction that was in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unresolved {
-    /// Where the row is.
+    /// The shard that holds the row.
     pub shard: ShardId,
     pub transaction: TransactionId,
     pub what: UnresolvedKind,
@@ -44,7 +44,7 @@ pub enum UnresolvedKind {
     Intent { committed: bool, changes: usize },
 }
 
-/// Reads decisions, then intents. Rows that cannot be decoded are left to whoever reads that kind himself.
+/// Reads decisions, then intents. Skips rows that cannot be decoded: the reader of that kind reports them.
 pub(super) async fn read(
     snapshot: &mut Snapshot<'_>,
     decided: &mut Vec<DecidedChanges>,

@@ -1,4 +1,4 @@
-//! The tables of a volume that nobody serves, read as they lie in the store.
+//! Reads the tables of a volume that no server uses, directly from the store.
 
 use super::{RowSource, Unreadable};
 use crate::shards::table::{Cursor, MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
@@ -14,11 +14,11 @@ use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardCount, ShardId, VolumeSettings};
 
-/// Tables opened at a time: mostly waiting for the store.
+/// Tables opened concurrently: opening mostly waits for the store.
 const OPENING_MAX: usize = 8;
-/// Rows are read once and in order, so little is worth keeping.
+/// Rows are read once and in order, so a large cache is useless.
 const CACHE_BYTES: u64 = 32 * 1024 * 1024;
-/// Rows handed on at a time: a page of rows with inline content of 64 KiB is some MiB.
+/// Maximum number of rows in a page: a page of rows with inline content of 64 KiB has some MiB.
 const PAGE_ROWS: usize = 256;
 const PAGE_BYTES: usize = 1024 * 1024;
 
@@ -27,7 +27,7 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("varve-tables").enable_all().build()
 }
 
-/// How the tables of `volume` are opened when no server has them; the shard is to be filled in.
+/// Configuration for opening the tables of `volume` when no server has them; the caller sets the shard.
 pub fn table_config(
     volume: &VolumeDir,
     settings: &VolumeSettings,
@@ -46,7 +46,7 @@ pub fn table_config(
     }
 }
 
-/// A store for reading alone. How it would create files was not tried out, for that would write.
+/// A read-only store. Its primitive for exclusive creation is not probed, because that would write.
 pub fn store_for_reading(volume: &VolumeDir) -> PosixStore {
     PosixStore::with_exclusive(volume.shards(), Exclusive::RenameNoReplace)
 }
@@ -59,7 +59,8 @@ pub struct OfflineSnapshot {
 }
 
 impl OfflineSnapshot {
-    /// Opens every table; writes nothing. The caller holds the volume's lock. If some cannot be opened, says so of each.
+    /// Opens every table; writes nothing. The caller holds the volume's lock. Returns an error for each table that
+    /// cannot be opened.
     pub async fn open(config: &TableConfig, shards: ShardCount) -> Result<OfflineSnapshot, Vec<Unreadable>> {
         let open = |shard| {
             let config = TableConfig { shard, ..config.clone() };
@@ -77,7 +78,7 @@ impl OfflineSnapshot {
         if unreadable.is_empty() {
             return Ok(source);
         }
-        // Each was only read; what cannot be closed well ends with the runtime.
+        // The tables were only read; a table that fails to close ends with the runtime.
         if let Err(error) = source.close().await {
             tracing::debug!(%error, "a table that was only read did not close well");
         }

@@ -1,8 +1,8 @@
-//! Bytes of keys and rows, as `formats/tables.md` describes them.
+//! Encoding of keys and rows, as `formats/tables.md` describes it.
 //!
-//! Keys are made by hand, because their order matters: one byte for the [`Kind`], then ids in big-endian order. Rows
-//! are one version byte, then postcard of the types in `stored`. What a row is, its key says. Decoding takes any bytes:
-//! whatever is no key or row is a [`DecodeError`], never a panic.
+//! Keys are encoded by hand, because their order matters: one byte for the [`Kind`], then ids in big-endian order. Rows
+//! are one version byte, then postcard of the types in `stored`. The key determines the type of the row. Decoding
+//! accepts any bytes: bytes that are not a valid key or row give a [`DecodeError`], never a panic.
 
 use super::stored::{
     StoredCounter, StoredDecision, StoredDirectory, StoredEntry, StoredIntent, StoredNode, StoredOrphan,
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use varve_types::{Epoch, HashRange, InodeId, Name, NameHash, PartitionIndex, SessionId, ShardId};
 
-/// The first byte of every row; raised when the bytes behind it change their meaning.
+/// The first byte of every row; incremented when the following bytes change their meaning.
 pub const ROW_VERSION: u8 = 1;
 
 /// Longest name of an extended attribute (Linux's XATTR_NAME_MAX).
@@ -63,14 +63,14 @@ impl Kind {
     }
 }
 
-/// The bytes of `key`.
+/// Encodes `key`.
 pub fn encode_key(key: &Key) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     append_key(key, &mut out);
     out
 }
 
-/// Appends the bytes of `key` to `out`.
+/// Appends the encoding of `key` to `out`.
 pub fn append_key(key: &Key, out: &mut Vec<u8>) {
     out.push(key.kind().tag());
     match key {
@@ -104,7 +104,7 @@ pub fn append_key(key: &Key, out: &mut Vec<u8>) {
     }
 }
 
-/// The key that `bytes` are.
+/// Decodes a key.
 pub fn decode_key(bytes: &[u8]) -> Result<Key, DecodeError> {
     parse_key(bytes).ok_or(DecodeError::Key(bytes.len()))
 }
@@ -162,12 +162,12 @@ fn take_transaction(bytes: &[u8]) -> Option<(TransactionId, &[u8])> {
     Some((TransactionId { coordinator: ShardId(coordinator), epoch: Epoch(epoch), counter }, rest))
 }
 
-/// Keys of one kind: every key of that kind in a shard, and nothing else.
+/// The range of all keys of one kind in a shard.
 pub fn keys_of(kind: Kind) -> Range<Vec<u8>> {
     vec![kind.tag()]..vec![kind.tag() + 1]
 }
 
-/// Keys of the entries of `directory` whose hashes are in `range`.
+/// The range of keys of the entries of `directory` with hashes in `range`.
 pub fn entries_of(directory: InodeId, range: HashRange) -> Range<Vec<u8>> {
     let at = |hash: u64| {
         let mut key = prefix(Kind::Entry, directory);
@@ -178,7 +178,7 @@ pub fn entries_of(directory: InodeId, range: HashRange) -> Range<Vec<u8>> {
     at(range.first.0)..at(range.last.0 + 1)
 }
 
-/// Keys of the extended attributes of `inode`.
+/// The range of keys of the extended attributes of `inode`.
 pub fn xattrs_of(inode: InodeId) -> Range<Vec<u8>> {
     let end = match inode.0.checked_add(1) {
         Some(next) => prefix(Kind::Xattr, InodeId(next)),
@@ -194,14 +194,14 @@ fn prefix(kind: Kind, inode: InodeId) -> Vec<u8> {
     key
 }
 
-/// The bytes of `row`.
+/// Encodes `row`.
 pub fn encode_row(row: &Row) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     append_row(row, &mut out);
     out
 }
 
-/// Appends the bytes of `row` to `out`.
+/// Appends the encoding of `row` to `out`.
 pub fn append_row(row: &Row, out: &mut Vec<u8>) {
     out.push(ROW_VERSION);
     match row {
@@ -219,13 +219,13 @@ pub fn append_row(row: &Row, out: &mut Vec<u8>) {
     }
 }
 
-/// [`append_row`] of answers that are in no row yet.
+/// [`append_row`] for replies that are not in a row yet.
 pub fn append_replies(records: &[ReplyRecord], out: &mut Vec<u8>) {
     out.push(ROW_VERSION);
     append(&WrittenReplies(records), out);
 }
 
-/// The row of a key of `kind` that `bytes` are.
+/// Decodes the row of a key of `kind`.
 pub fn decode_row(kind: Kind, bytes: &[u8]) -> Result<Row, DecodeError> {
     let malformed = |why: &str| DecodeError::Row(bytes.len(), why.to_owned());
     let body = match bytes.split_first() {
@@ -252,7 +252,7 @@ pub fn decode_row(kind: Kind, bytes: &[u8]) -> Result<Row, DecodeError> {
     row.map_err(|why| malformed(&why))
 }
 
-/// The row at `key` that `bytes` are.
+/// Decodes a key and its row.
 pub fn decode(key: &[u8], row: &[u8]) -> Result<(Key, Row), DecodeError> {
     let key = decode_key(key)?;
     let row = decode_row(key.kind(), row)?;

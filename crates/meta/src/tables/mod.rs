@@ -1,4 +1,4 @@
-//! What is stored: keys and rows. The bytes are in [`codec`]; `formats/tables.md` describes them.
+//! The stored data: keys and rows. [`codec`] encodes them; `formats/tables.md` describes the bytes.
 
 pub mod codec;
 #[cfg(test)]
@@ -11,34 +11,34 @@ use varve_types::{
     SessionId, ShardId, Timestamp,
 };
 
-/// The address of a row, unique in the volume. Its bytes sort so that the entries of a directory are one contiguous
+/// The address of a row, unique in the volume. Its encoding sorts so that the entries of a directory are one contiguous
 /// range, ordered by hash.
 ///
-/// Every key of a directory or file but `Entry` and `Garbage` says where its row lies: `Partition(directory, index)` at
-/// `index.shard(directory.shard(), …)`, those of an inode at `inode.shard()`. An entry lies where the partition that
-/// holds its name's hash does.
+/// Every key of a directory or file except `Entry` and `Garbage` determines the shard of its row:
+/// `Partition(directory, index)` is at `index.shard(directory.shard(), …)`, the rows of an inode are at
+/// `inode.shard()`. An entry is in the shard of the partition that holds its name's hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
     Partition(InodeId, PartitionIndex),
     Entry(InodeId, Name),
     Directory(InodeId),
     Inode(InodeId),
-    /// Names of xattrs are 1 to 255 bytes and may hold any byte but NUL.
+    /// Names of xattrs have 1 to 255 bytes and may contain any byte but NUL.
     Xattr(InodeId, Bytes),
     Orphan(InodeId),
-    /// A backing file that lost its file. Kept by the shard that took the last name away, whichever that is.
+    /// A backing file whose file was removed. The row is in the shard that removed the last name, whichever that is.
     Garbage(InodeId),
     Intent(TransactionId),
     /// The coordinator's decision.
     Decision(TransactionId),
-    /// The answer given to the latest change of a session's slot.
+    /// The reply to the latest change of a session's slot.
     Reply(SessionId, u32),
-    /// Answers given to the changes of one batch, as earlier builds kept them.
+    /// Replies to the changes of one batch, in the format of earlier builds.
     Replies(u64),
     Counter,
 }
 
-/// What a key addresses, and so what its row is: the first byte of the key.
+/// The kind of a key, which also determines the type of its row: the first byte of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Partition,
@@ -72,7 +72,7 @@ impl Key {
     }
 }
 
-/// A change over several shards: the coordinator's shard and epoch, and a count within them.
+/// Identifies a transaction over several shards: the coordinator's shard and epoch, and a counter within them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransactionId {
     pub coordinator: ShardId,
@@ -89,8 +89,8 @@ pub enum Row {
     /// A value of at most 64 KiB.
     Xattr(Bytes),
     Orphan(OrphanRow),
-    /// The backing file is to be removed. Written with the change that took the file's rows away, deleted when the
-    /// backing file is gone for good.
+    /// The backing file is to be removed. Written with the change that removes the file's rows, deleted when the
+    /// backing file is durably removed.
     Garbage,
     Intent(IntentRow),
     Decision(DecisionRow),
@@ -99,7 +99,7 @@ pub enum Row {
 }
 
 impl Row {
-    /// Bytes of content or of a value in the row.
+    /// Bytes of inline content, symlink target or xattr value in the row.
     pub fn content_bytes(&self) -> usize {
         let node = |node: &NodeRow| match &node.content {
             Content::Inline(data) | Content::Symlink(data) => data.len(),
@@ -129,14 +129,14 @@ impl Row {
     }
 }
 
-/// One row changed, or one tally of a partition.
+/// The change of one row, or one tally of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Apart, for a row is some times as long as all else.
+    /// Boxed, because a row is several times as large as the other variants.
     Put(Key, Box<Row>),
     Delete(Key),
-    /// Adds to the counts of the partition of `directory` that holds `name` and sets its mtime (never back). Kept apart
-    /// from `Put`, so that creates in one directory by several-shard changes need not exclude each other.
+    /// Adds to the counts of the partition of `directory` that holds `name` and sets its mtime (never back). Separate
+    /// from `Put`, so that transactions that create names in one directory need not exclude each other.
     Tally {
         directory: InodeId,
         name: Name,
@@ -151,7 +151,7 @@ impl Change {
         Change::Put(key, Box::new(row))
     }
 
-    /// The key of a row that is put.
+    /// The key of a `Put`.
     pub fn put_key(&self) -> Option<&Key> {
         match self {
             Change::Put(key, _) => Some(key),
@@ -160,30 +160,31 @@ impl Change {
     }
 }
 
-/// A shard's part of a directory.
+/// One partition of a directory, stored in its shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionRow {
     pub index: PartitionIndex,
     /// How often the hash space was halved to get this range.
     pub depth: u8,
     pub state: PartitionState,
-    /// Copies of the directory's own, changed together with them, for access checks here.
+    /// Copies of the directory's own values, for access checks here. They change together with those.
     pub mode: Mode,
     pub uid: u32,
     pub gid: u32,
     /// Entries of this partition, subdirectories included.
     pub entries: u64,
     pub subdirectories: u64,
-    /// Latest change of names in this partition since the directory's mtime was set: [`Timestamp::NEVER`] if there was none.
+    /// Latest change of names in this partition since the directory's mtime was set; [`Timestamp::NEVER`] if there was
+    /// none.
     pub mtime: Timestamp,
-    /// Partitions that this one knows of. A hint, like a client's.
+    /// Partitions that this one knows of. A hint, like a client's map.
     pub map: PartitionMap,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionState {
     Live,
-    /// A split's target before the source has committed: not served; recovery asks the source.
+    /// A split's target before the source has committed: not served. Recovery asks the source.
     Incoming,
 }
 
@@ -195,15 +196,16 @@ pub struct EntryRow {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryBody {
-    /// The only name of a file without xattrs: everything is here.
+    /// The only name of a file without xattrs: the entry contains the whole row.
     Node(NodeRow),
-    /// A directory, with the attributes it was made with: should its directory row be lost, it is an empty directory.
+    /// A directory, with its attributes at creation. If its directory row is lost, it becomes an empty directory with
+    /// these.
     Directory(Attributes),
     /// A name of a file that has an inode row.
     Reference(FileKind),
 }
 
-/// A file: attributes and where its content is.
+/// A file: its attributes and the location of its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRow {
     pub attributes: Attributes,
@@ -225,32 +227,32 @@ pub enum Content {
     None,
 }
 
-/// Where the size of a backing file is to be read.
+/// The authoritative source of a backing file's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackingSize {
-    /// The row's size and mtime are right.
+    /// The row's size and mtime are valid.
     Authoritative,
-    /// A writer has it open, or died with it open: the backing file's are. So many bytes it has, and has on disk: nobody
-    /// cuts it further before this says so on disk.
+    /// A writer has the file open, or crashed with it open: the backing file's size and mtime are valid. The file has
+    /// at least this many bytes on disk. Nothing truncates it further before this row has a smaller `at_least` on disk.
     Stale { at_least: u64 },
-    /// A truncate to this size is under way; it governs, and is done again by whoever finds it.
+    /// A truncation to this size is in progress. This size is valid, and a reader of this row repeats the truncation.
     Truncating(u64),
 }
 
-/// A directory's own row, at its home. Its counts and mtime are its partitions' (merged at stat).
+/// A directory's own row, at its home. Counts and mtime are in its partitions and merged at stat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryRow {
-    /// The directory it is in; the root is its own parent.
+    /// The parent directory; the root is its own parent.
     pub parent: InodeId,
     pub mode: Mode,
     pub uid: u32,
     pub gid: u32,
     pub atime: Timestamp,
-    /// Set by utimensat; shown unless names have changed since, as a partition says.
+    /// Set by utimensat; valid unless a partition has a later change of names.
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub btime: Timestamp,
-    /// A hint: partition rows are the truth.
+    /// A hint: partition rows are authoritative.
     pub map: PartitionMap,
     /// Names of the extended attributes, sorted; their values are `Xattr` rows.
     pub xattrs: Vec<Bytes>,
@@ -262,22 +264,22 @@ pub struct OrphanRow {
     pub since: Timestamp,
 }
 
-/// A participant's part of a several-shard change, fsynced before it votes. Its keys and those it rests on stay locked
-/// until the coordinator has decided.
+/// A participant's part of a transaction over several shards, fsynced before it votes. Its keys and the keys in `reads`
+/// stay locked until the coordinator has decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentRow {
-    /// All participants, the coordinator included if it has a part.
+    /// All participants, including the coordinator if it has a part.
     pub participants: Vec<ShardId>,
-    /// What this shard changes, in order.
+    /// The changes in this shard, in order.
     pub changes: Vec<Change>,
-    /// What the decision rests on in this shard: the rows were checked against these digests when the intent was
+    /// The rows in this shard that the decision depends on: they were checked against these digests when the intent was
     /// written.
     pub reads: Vec<ReadRecord>,
-    /// The answer to give to a retry, in the part of the shard that the call was sent to.
+    /// The reply for a retry, in the part of the shard that the call was sent to.
     pub reply: Option<ReplyRecord>,
 }
 
-/// A row that a several-shard change rests on.
+/// A row that a transaction over several shards depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRecord {
     pub key: Key,
@@ -285,41 +287,42 @@ pub struct ReadRecord {
     pub digest: Option<u64>,
 }
 
-/// The coordinator's record that a several-shard change is committed, kept until every participant has applied its
-/// part. Where there is none, the change is aborted.
+/// The coordinator's record that a transaction over several shards is committed, kept until every participant has
+/// applied its part. Without this row, the transaction is aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionRow {
     /// Participants that may not have applied their part yet.
     pub participants: Vec<ShardId>,
 }
 
-/// The answer given to one change, so that a retry gets it again.
+/// The reply to one change, so that a retry gets it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplyRecord {
     pub session: SessionId,
     pub slot: u32,
     pub number: u64,
-    /// Directory and name hash that the call was about: a split moves the record with them.
+    /// Directory and name hash of the call: a split moves the record together with them.
     pub about: Option<(InodeId, NameHash)>,
-    /// The response as it goes on the wire.
+    /// The encoded response.
     pub reply: Bytes,
 }
 
 /// Counters of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterRow {
-    /// Inode counters below this are used or leased to an epoch, and are never given again.
+    /// Inode counters below this are used or leased to an epoch, and are never reused.
     pub inodes_end: u64,
 }
 
-/// How far the counter of a shard can be beyond any older version of it that is left, and beyond the ids that are in use.
-/// Each block of 65,536 ids is a record of at least 100 bytes in the shard's log, beside those of what they were given to,
-/// and all of that which is not in tables is in a server's memory: it is flushed long before there are the 2^22 records
-/// of these. A shard has 2^48 ids, so they can be left out a thousand times.
+/// How far the counter of a shard can be ahead of any remaining older version of it, and of the ids in use. Each block
+/// of 65,536 ids is a record of at least 100 bytes in the shard's log, in addition to the records of the objects with
+/// these ids. All records that are not in tables are in a server's memory, which is flushed long before it holds the
+/// 2^22 block records that this limit corresponds to. A shard has 2^48 ids, so this many can be skipped a thousand
+/// times.
 const IDS_LOST_MAX: u64 = 1 << 38;
 
 impl CounterRow {
-    /// Ids begin beyond all that can have been given by a shard of which it is only known that it had given those below
+    /// A counter beyond all ids that a shard can have assigned if it is only known to have assigned those below
     /// `known`.
     pub fn beyond(known: u64) -> CounterRow {
         CounterRow { inodes_end: known.saturating_add(IDS_LOST_MAX).min(InodeId::COUNTER_MAX) }

@@ -1,5 +1,5 @@
-//! The rows as they are stored: types made for the table, so that nouns can change without changing bytes. Fields are
-//! never reordered; a change raises [`super::codec::ROW_VERSION`].
+//! The stored representation of rows: separate types, so that the types in memory can change without changing bytes.
+//! Fields are never reordered; a change raises [`super::codec::ROW_VERSION`].
 
 mod nouns;
 mod transactions;
@@ -17,7 +17,7 @@ use varve_types::{InodeId, LayoutGeneration, PartitionIndex};
 #[derive(Serialize, Deserialize)]
 enum StoredState {
     Live,
-    /// Never written; its number is not given again.
+    /// Never written; its number is not reused.
     Sealed,
     Incoming,
 }
@@ -94,7 +94,7 @@ enum StoredContent<'a> {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum StoredBackingSize {
     Authoritative,
-    /// Of which nothing is known.
+    /// Of unknown minimum size.
     Stale,
     Truncating(u64),
     StaleAtLeast(u64),

@@ -5,9 +5,10 @@
 //! server → client   e, ee         payload: Welcome
 //! ```
 //!
-//! Both payloads are sealed under the pre-shared key, the second one and all records also under the fresh secret `ee`: a key
-//! that is stolen later opens nothing that was recorded before. The prologue ([`Binding`]) holds the server's nonce, so the
-//! first message already proves that the client holds the key now, and the second that the server does.
+//! Both payloads are encrypted under the pre-shared key, the second one and all records also under the fresh secret
+//! `ee`, so a key that is stolen later decrypts no earlier recording. The prologue ([`Binding`]) holds the server's
+//! nonce, so the first message already proves that the client holds the key now, and the second proves that the server
+//! does.
 
 use super::{Channel, KeyId, Nonce, Offer, Purpose, VolumeKey, Welcome};
 use crate::record::Records;
@@ -17,18 +18,19 @@ use snow::{Builder, HandshakeState};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
-/// First in the prologue: no other protocol that uses the same pattern and key can be confused with this one.
+/// First in the prologue: separates this protocol from any other that uses the same pattern and key.
 const PROTOCOL: &[u8] = b"varve metadata";
 
-/// Bytes that a message of the exchange has beyond its payload: an ephemeral public key and a tag.
+/// Bytes that a message of the exchange adds to its payload: an ephemeral public key and a tag.
 pub const MESSAGE_OVERHEAD: usize = 32 + 16;
 
-/// The largest message of the exchange, by Noise.
+/// The largest message of the exchange, as Noise defines it.
 pub const MESSAGE_BYTES_MAX: usize = 65_535;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
-    /// The two sides hold different keys, or differ in something that they said in the clear. Neither can tell which.
+    /// The two sides hold different keys, or differ in a value that was sent in the clear. Neither side can distinguish
+    /// the two cases.
     #[error("the other side does not hold the same key, or was told other things than this side said")]
     Unauthentic,
     #[error("a handshake message of {0} bytes is outside of {MESSAGE_OVERHEAD} to {MESSAGE_BYTES_MAX}")]
@@ -39,8 +41,8 @@ pub enum ExchangeError {
     Failed(String),
 }
 
-/// What both sides must agree on. It is the exchange's prologue and not sent by it: if it differs in anything, the exchange
-/// fails.
+/// The values on which both sides must agree. They form the prologue of the exchange and are not sent by it: if any
+/// value differs, the exchange fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     pub volume: [u8; 16],
@@ -49,12 +51,12 @@ pub struct Binding {
     pub session: u64,
     pub worker: u16,
     pub channel: Channel,
-    /// The server's, of this connection.
+    /// The server's nonce for this connection.
     pub nonce: Nonce,
 }
 
 impl Binding {
-    /// Every field has a fixed length, so that no two bindings have the same bytes.
+    /// Every field has a fixed length, so no two bindings have the same bytes.
     fn prologue(&self) -> Vec<u8> {
         let mut bytes = PROTOCOL.to_vec();
         bytes.extend_from_slice(&crate::VERSION.to_le_bytes());
@@ -75,11 +77,11 @@ impl Binding {
     }
 }
 
-/// The client's side, which has sent its message.
+/// The client's side after it has sent its message.
 pub struct Initiator(HandshakeState);
 
 impl Initiator {
-    /// Begins an exchange. Returns the message for [`super::Hello::sealed`].
+    /// Begins an exchange and returns the message for [`super::Hello::sealed`].
     pub fn begin(key: &VolumeKey, binding: &Binding, offer: &Offer) -> Result<(Initiator, Vec<u8>), ExchangeError> {
         let prologue = binding.prologue();
         let mut state = builder(key, &prologue)?.build_initiator().map_err(failed)?;
@@ -87,7 +89,7 @@ impl Initiator {
         Ok((Initiator(state), message))
     }
 
-    /// Takes the server's message. On success the server has proved that it holds the key, and the records can begin.
+    /// Reads the server's message. On success the server has proved that it holds the key, and the records can begin.
     pub fn finish(self, message: &[u8]) -> Result<(Welcome, Records), ExchangeError> {
         let Initiator(mut state) = self;
         let welcome = read(&mut state, message)?;
@@ -95,7 +97,7 @@ impl Initiator {
     }
 }
 
-/// The server's side, which has taken the client's message: the client has proved that it holds the key.
+/// The server's side after it has read the client's message: the client has proved that it holds the key.
 pub struct Responder(HandshakeState);
 
 impl Responder {

@@ -26,7 +26,7 @@ fn sealed(records: &mut Records, plain: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Promise: bytes of any length come out as they went in, however they arrive, over the change of a key too.
+/// Promise: a stream of any length is decrypted unchanged, however it is split on arrival, also across a change of key.
 #[test]
 fn a_stream_comes_out_as_it_went_in() {
     let (mut client, mut server) = ends();
@@ -42,7 +42,8 @@ fn a_stream_comes_out_as_it_went_in() {
     }
 }
 
-/// Promise: each direction has its next key after so many records, and both sides know when.
+/// Promise: each direction changes its key after a fixed number of records, and both sides change it at the same
+/// record.
 #[test]
 fn keys_change_after_so_many_records() {
     let (mut client, mut server) = ends();
@@ -54,12 +55,13 @@ fn keys_change_after_so_many_records() {
         assert_eq!(server.open(&out, &mut plain).unwrap(), out.len());
         assert_eq!(plain, record.to_le_bytes());
     }
-    // The other direction has its first key.
+    // The other direction still has its first key.
     let answer = sealed(&mut server, b"answer");
     assert!(client.open(&answer, &mut plain).is_ok());
 }
 
-/// Promise: records that are exchanged, repeated, left out, changed or sent back do not open, and nothing opens after them.
+/// Promise: records that are reordered, repeated, left out, changed or sent back fail to decrypt, and so does
+/// everything after them.
 #[test]
 fn only_the_next_record_opens() {
     type Attack = fn(&mut Records, &mut Records) -> Vec<u8>;
@@ -96,7 +98,7 @@ fn only_the_next_record_opens() {
     }
 }
 
-/// Promise: a part of a record is waited for; a length that no record has ends the connection.
+/// Promise: an incomplete record is kept until the rest arrives; a length that no record has ends the connection.
 #[test]
 fn parts_are_waited_for() {
     let (mut client, mut server) = ends();

@@ -10,7 +10,7 @@ pub fn linear_ticks(max: f64, count: usize) -> Vec<f64> {
     (0..=last).map(|i| i as f64 * step).collect()
 }
 
-/// A logarithmic scale of at least one decade around what it shows.
+/// A logarithmic scale of at least one decade around the values shown.
 pub struct Logarithmic {
     low: f64,
     high: f64,
@@ -32,7 +32,7 @@ impl Logarithmic {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// Powers of ten; also 2 and 5 times them where there are few decades.
+    /// Powers of ten; with few decades also 2 and 5 times these.
     pub fn ticks(&self) -> Vec<f64> {
         let factors: &[f64] = if self.high - self.low < 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let decades = self.low.floor() as i32..=self.high.ceil() as i32;

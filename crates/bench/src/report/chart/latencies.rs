@@ -10,7 +10,7 @@ const LEFT: f64 = 112.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 4.0;
 const ROW: f64 = 19.0;
-/// Above each number of clients, for its name.
+/// Height above each number of clients, for its label.
 const HEADING: f64 = 22.0;
 const BOTTOM: f64 = 26.0;
 
@@ -90,7 +90,7 @@ fn row(report: &BenchReport, scale: &Logarithmic, result: &PhaseResult, n: usize
     );
 }
 
-/// The end of a long place says more than its beginning.
+/// Keeps the end of a long target name, which distinguishes it better than the beginning.
 fn shortened(label: &str) -> String {
     const MAX: usize = 14;
     let len = label.chars().count();

@@ -1,5 +1,5 @@
-//! Rates of one phase: a group of bars for each number of clients, a bar a target; whiskers from the slowest turn to
-//! the fastest; what bounds a target is a line above its bar.
+//! Rates of one phase: a group of bars for each number of clients, and a bar for each target. Whiskers reach from the
+//! slowest turn to the fastest. A line above a bar is the ceiling of its target.
 
 use super::axis::linear_ticks;
 use super::{WIDTH, colour, escape};
@@ -11,12 +11,12 @@ const LEFT: f64 = 50.0;
 const RIGHT: f64 = 4.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 30.0;
-/// Widest a bar may be: few targets should not become blocks.
+/// Maximum width of a bar: few targets should not become blocks.
 const BAR_MAX: f64 = 46.0;
-/// Narrower bars have no room for their figures, which the table below has too.
+/// Narrower bars have no space for their figures. The table below shows them too.
 const LABELLED: f64 = 24.0;
 const FIGURE_HEIGHT: f64 = 11.0;
-/// A ceiling further above the highest bar than this would flatten all bars; it is written above the group instead.
+/// A ceiling further above the highest bar than this would flatten all bars, so its value is written above the group.
 const CEILING_IN_SIGHT: f64 = 2.5;
 
 pub fn rates(report: &BenchReport, phase: &str) -> String {
@@ -36,7 +36,7 @@ pub fn rates(report: &BenchReport, phase: &str) -> String {
     for bar in &bars {
         bar.body(report, &plot, &mut svg);
     }
-    // Above all bars, so that no line crosses a figure.
+    // Drawn above all bars, so that no line crosses a figure.
     for bar in &bars {
         bar.limits(&plot, in_sight, &mut svg);
         bar.figure(&plot, in_sight, &mut svg);
@@ -98,7 +98,7 @@ impl Plot {
     }
 }
 
-/// All ticks of an axis in the unit of its highest, so that they can be read together.
+/// The label of a tick. All ticks of an axis use the unit of the highest one, so that they can be read together.
 fn tick_label(tick: f64, max: f64) -> String {
     let (unit, name) = match max {
         m if m >= 1e6 => (1e6, " M"),
@@ -112,7 +112,7 @@ fn tick_label(tick: f64, max: f64) -> String {
     format!("{}{name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// One target with one number of clients, and what bounds it.
+/// One target with one number of clients, and its ceilings.
 struct Bar<'a> {
     result: &'a PhaseResult,
     ceilings: Vec<&'a CeilingResult>,
@@ -206,7 +206,7 @@ impl<'a> Bar<'a> {
         let mut limits: Vec<f64> = self.ceilings.iter().map(|ceiling| ceiling.ops_per_s).collect();
         limits.sort_by(f64::total_cmp);
         for limit in limits.into_iter().filter(|limit| *limit <= in_sight).map(|limit| plot.y(limit)) {
-            // A line that would go through the figure lifts it.
+            // The figure moves up if a line would cross it.
             if (y - FIGURE_HEIGHT..y + 4.0).contains(&limit) {
                 y = limit - 5.0;
             }

@@ -1,4 +1,4 @@
-//! The cases, by the names that later readers rely on.
+//! The cases, by names that later readers rely on.
 
 use super::pipeline::{self, Load, PipelineMeasurement};
 use super::{DetectorConfig, Material, h5py, memory, writers};
@@ -13,21 +13,20 @@ pub enum PipelineCase {
     Raw,
     Scalars(usize),
     H5py,
-    /// Four processes; into one file, or each into its own.
+    /// Four processes that write into one file, or each into its own.
     Writers {
         one: bool,
     },
     Rate(u32),
 }
 
-/// Compressed frames go by so much faster that a run of as many would be over at once.
+/// Compressed frames pass so much faster that a run with the same number would end at once.
 const PRECOMPRESSED_TIMES: u64 = 3;
-/// The scalars of the case that has some.
+/// The number of scalars of the case with scalars.
 pub const SCALARS: usize = 30;
 
 impl PipelineCase {
-    /// Those that go as fast as they can, as they are run in each turn: neighbours that are compared run one after the
-    /// other.
+    /// The cases without a rate, in the order of a turn. Cases that are compared with each other are adjacent.
     pub const FAST: [PipelineCase; 7] = [
         PipelineCase::Precompressed,
         PipelineCase::Raw,
@@ -43,7 +42,7 @@ impl PipelineCase {
         if self == PipelineCase::Precompressed { material.chunk_bytes() } else { material.frame_bytes() }
     }
 
-    /// `None`: it cannot be measured here.
+    /// Returns `None` if the case cannot be measured here.
     pub(super) fn run(
         self,
         config: &DetectorConfig,

@@ -1,6 +1,6 @@
 # One h5py process that takes the detector stream as the service does: reads frames from TCP, compresses each with the
 # bitshuffle+LZ4 of hdf5plugin in this one thread, and writes it as one chunk, past HDF5's own filter pipeline.
-# usage: h5py.py FILE FRAMES ROWS COLUMNS TYPE. Says its port, then, at the end, what it measured, as JSON.
+# usage: h5py.py FILE FRAMES ROWS COLUMNS TYPE. Prints its port, and at the end its results as JSON.
 import ctypes
 import json
 import socket

@@ -1,4 +1,4 @@
-//! The neighbour: one h5py process that is fed by the same stream (`h5py.py`).
+//! The reference: one h5py process that is fed by the same stream (`h5py.py`).
 
 use super::Material;
 use super::pipeline::{Load, Numbers, PipelineMeasurement, SendTimes, connect, hello, send_frames};
@@ -23,7 +23,7 @@ struct H5pyReport {
     latencies_ns: Vec<u64>,
 }
 
-/// Whether this Python has what the process needs.
+/// Whether this Python has the modules that the process needs.
 pub fn works(python: &Path) -> bool {
     let asked = Command::new(python)
         .args(["-c", "import h5py, hdf5plugin"])
@@ -48,7 +48,7 @@ pub fn run(python: &PathBuf, material: &Material, directory: &Path, load: &Load)
         .map_err(Error::io(format!("cannot start {}", python.display())))?;
     let fed = feed(&mut process, material, load);
     if fed.is_err() {
-        // It waits for frames that will not come; that it is gone already is as good.
+        // The process waits for frames that will not come. It may also have ended already.
         let _ = process.kill();
     }
     let status = process.wait().map_err(Error::io("the h5py process"))?;

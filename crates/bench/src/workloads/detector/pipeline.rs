@@ -1,5 +1,5 @@
-//! The whole way: a simulated detector sends over loopback, the service receives, compresses, writes and tells, all in this
-//! process; or the same stream goes to somebody else.
+//! The whole pipeline: a simulated detector sends over loopback, and the service receives, compresses, writes and
+//! acknowledges, all in this process. Alternatively another receiver takes the same stream.
 
 use super::Material;
 use super::stages::{cpu_seconds, processors};
@@ -22,34 +22,34 @@ use varve_detector::stream::{
 };
 use varve_detector::writer::Settings;
 
-/// What clients use unless told otherwise.
+/// The clients' default.
 pub const CHECKSUM: BodyChecksum = BodyChecksum::Xxh3;
 pub const RUN: &str = "bench";
-/// Nothing in these runs takes so long, but a store that hangs.
+/// Only a hanging store takes this long in these runs.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// A detector keeps a frame that cannot be sent for so long.
+/// A detector keeps a frame that cannot be sent for this long.
 const MEMORY: Duration = Duration::from_secs(1);
-/// Rows of scalars that go in one message: a control system gathers some, too.
+/// Rows of scalars per message: a control system batches some too.
 const ROWS: u64 = 16;
 
-/// What is sent.
+/// The data to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// As chunks that were made before, otherwise plain and simulated as they go.
+    /// Sends chunks that were made before the run. Otherwise frames are plain and simulated during the run.
     pub precompressed: bool,
     pub frames: u64,
-    /// Of these frames, every `step`th from `first` on: others send the rest.
+    /// Sends every `step`th of these frames, starting at `first`; other senders send the rest.
     pub first: u64,
     pub step: u64,
-    /// Frames a second; `None`: as fast as they are taken.
+    /// Frames a second; `None`: as fast as the service takes them.
     pub rate: Option<f64>,
-    /// Of each frame.
+    /// Scalars per frame.
     pub scalars: usize,
-    /// Each with a sender of its own.
+    /// Connections, each with a sender of its own.
     pub connections: u16,
 }
 
-/// The frames of a load, for whoever can send the next one.
+/// The frame numbers of a load. Senders take the next one from it.
 pub struct Numbers {
     first: u64,
     step: u64,
@@ -62,23 +62,23 @@ impl Numbers {
         Numbers { first: load.first, step: load.step, frames: load.frames, taken: AtomicU64::new(0) }
     }
 
-    /// Whoever asks sends it; `None`: all are taken.
+    /// The next number; the caller sends that frame. `None`: all are taken.
     fn next(&self) -> Option<u64> {
         let number = self.first + self.taken.fetch_add(1, Relaxed) * self.step;
         (number < self.frames).then_some(number)
     }
 }
 
-/// What a run gave.
+/// The results of a run.
 #[derive(Clone)]
 pub struct PipelineMeasurement {
     pub frames: u64,
     pub dropped: u64,
     pub seconds: f64,
     pub cpu_s: f64,
-    /// Share of the processors' time that others took meanwhile.
+    /// Share of the processors' time that others took during the run.
     pub others: f64,
-    /// From the moment a frame is sent, or at a rate is due, until it is acknowledged as written.
+    /// From the time a frame is sent, or at a rate is due, until the service acknowledges it as written.
     pub latencies: Latencies,
 }
 
@@ -130,7 +130,7 @@ pub fn hello(role: StreamRole, client: u8) -> StreamHello {
     }
 }
 
-/// Sends one of `numbers` after the other, as `load` says, on a connection that has been greeted.
+/// Sends one of `numbers` after the other, according to `load`, on a connection that has completed the handshake.
 pub fn send_frames(
     to: &mut TcpStream,
     material: &Material,
@@ -184,7 +184,7 @@ pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Runs `load` through a service of its own, which knows of no run before, into a file of `directory`, which is removed.
+/// Runs `load` through a new service, which knows no earlier run, into a file of `directory`. The file is removed.
 pub fn run(material: &Material, directory: &Path, load: &Load) -> Result<PipelineMeasurement> {
     let root = directory.join("service");
     std::fs::create_dir(&root).map_err(Error::io("cannot make the service's directory"))?;
@@ -211,7 +211,7 @@ pub fn config(directory: &Path) -> Config {
     }
 }
 
-/// The run that takes `load`.
+/// The request for a run that takes `load`.
 pub fn start_request(material: &Material, load: &Load) -> StartRequest {
     let model = material.simulator.model();
     let mut description = DatasetSpec::new(model.element, vec![model.height, model.width]);
@@ -256,13 +256,13 @@ fn joined(ended: std::thread::Result<io::Result<()>>) -> Result<()> {
         .map_err(|error| failed("connection")(error.to_string()))
 }
 
-/// A connection for frames that has been welcomed.
+/// A connection for frames that the service has accepted.
 pub struct BenchConnection {
     frames: TcpStream,
     answers: Incoming,
 }
 
-/// What the service has said of a run.
+/// The service's replies about a run.
 pub struct ServiceReplies {
     pub latencies: Latencies,
     pub received: u64,
@@ -270,7 +270,7 @@ pub struct ServiceReplies {
 }
 
 impl ServiceReplies {
-    /// Nothing may be lost without being counted.
+    /// Checks that every lost frame was counted.
     pub fn check(&self, frames: u64) -> Result<()> {
         let ServiceReplies { received, dropped, .. } = self;
         if received + dropped == frames {
@@ -281,7 +281,7 @@ impl ServiceReplies {
 }
 
 impl BenchConnection {
-    /// All connections of one client. What becomes of its frames is told on the first alone.
+    /// Opens all connections of one client. The service sends frame notices on the first one only.
     fn open_all(address: SocketAddr, connections: u16) -> Result<Vec<BenchConnection>> {
         let hello = StreamHello { connections, ..hello(StreamRole::Frames, 1) };
         let levels = |connection| if connection == 0 { hello.levels } else { 0 };
@@ -294,7 +294,7 @@ impl BenchConnection {
     pub fn open(address: SocketAddr, hello: StreamHello) -> Result<BenchConnection> {
         let fail = |error: io::Error| failed("connection")(error.to_string());
         let mut frames = connect(address).map_err(fail)?;
-        // Processes that were started for this ask for the token that they have published.
+        // Processes started for this run require the token that they have published.
         let token = varve_detector::token::for_peer(&hello.token, address);
         let token = token.map_err(|error| failed("token")(error.to_string()))?;
         let hello = StreamHello { token, ..hello };
@@ -307,7 +307,8 @@ impl BenchConnection {
         }
     }
 
-    /// Sends one of `numbers` after the other, as `load` says, and hears what becomes of it until the run is finished.
+    /// Sends one of `numbers` after the other, according to `load`, and receives the frame notices until the run is
+    /// finished.
     pub fn feed(
         mut self,
         material: &Material,
@@ -326,7 +327,7 @@ impl BenchConnection {
     }
 }
 
-/// [`BenchConnection::feed`] on all connections of a client; what was said on the first.
+/// Runs [`BenchConnection::feed`] on all connections of a client; returns the replies of the first.
 fn feed_all(ways: Vec<BenchConnection>, material: &Material, load: &Load, sent: &SendTimes) -> Result<ServiceReplies> {
     let numbers = &Numbers::of(load);
     std::thread::scope(|scope| {
@@ -339,7 +340,7 @@ fn feed_all(ways: Vec<BenchConnection>, material: &Material, load: &Load, sent: 
     })
 }
 
-/// Reads what the service says until the run is finished; its counts of received and dropped frames.
+/// Reads the service's messages until the run is finished; returns its counts of received and dropped frames.
 fn listen(answers: &mut Incoming, sent: &SendTimes) -> Result<ServiceReplies> {
     let mut latencies = Latencies::default();
     loop {
@@ -362,10 +363,10 @@ fn listen(answers: &mut Incoming, sent: &SendTimes) -> Result<ServiceReplies> {
     }
 }
 
-/// Rows on a connection of their own, as the frames they belong to are sent.
+/// Sends rows of scalars on a separate connection, in step with the frames they belong to.
 fn send_scalars(address: SocketAddr, load: &Load, sent: &SendTimes) -> io::Result<()> {
     let mut to = connect(address)?;
-    // Who brings no frames asks for no levels of them.
+    // A client that sends no frames requests no levels of them.
     send_to_service(&mut to, &ToService::Hello(StreamHello { levels: 0, ..hello(StreamRole::Scalars, 2) }), &[], 0)?;
     let names: Vec<String> = (0..load.scalars).map(|number| format!("scalar_{number}")).collect();
     for first in (0..load.frames).step_by(ROWS as usize) {

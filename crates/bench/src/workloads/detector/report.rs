@@ -1,4 +1,4 @@
-//! What the benchmark of the detector service gives, as data, which is also its JSON, and as text.
+//! The results of the detector service benchmark, as data, which is also the JSON, and as text.
 
 use super::case::{PipelineCase, SCALARS};
 use super::pipeline::PipelineMeasurement;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Its JSON is a promise to later commands and other programs: `schema_version`, `command`, `results` and `ceilings` keep
+/// Its JSON is stable for later commands and other programs: `schema_version`, `command`, `results` and `ceilings` keep
 /// their form, other keys are only ever added.
 #[derive(Debug, Serialize)]
 pub struct DetectorReport {
@@ -34,17 +34,18 @@ pub struct DetectorReport {
 #[derive(Debug, Serialize)]
 pub struct CaseResult {
     pub case: String,
-    /// Of one run.
+    /// Frames of one run.
     pub frames: u64,
     /// The median of all turns.
     pub frames_per_s: f64,
     pub bytes_per_s: f64,
-    /// Of all turns together.
+    /// Dropped frames of all turns together.
     pub dropped: u64,
-    /// From a frame's sending, at a rate from when it is due, until it is acknowledged as written.
+    /// From the sending of a frame, or at a rate from its due time, until the service acknowledges it as written.
     pub latency_ms: LatencyMs,
     pub cpu_ms_per_frame: f64,
-    /// Share of the processors' time that others, and the hypervisor, took meanwhile: what a limit does not know of.
+    /// Share of the processors' time that other processes and the hypervisor took during the run. The limits do not
+    /// include it.
     pub others: f64,
     /// Frames a second of each turn.
     pub samples: Vec<f64>,
@@ -63,28 +64,28 @@ pub struct LatencyMs {
 pub struct Ceiling {
     pub name: &'static str,
     pub bytes_per_s: f64,
-    /// Of a stage.
+    /// Present for a stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_s_per_byte: Option<f64>,
 }
 
-/// One case by another, or by its limit, turn by turn.
+/// One case divided by another, or by its limit, turn by turn.
 #[derive(Debug, Serialize)]
 pub struct CaseRatio {
     pub name: &'static str,
     pub median: f64,
     pub min: f64,
     pub max: f64,
-    /// What is promised at least.
+    /// The promised minimum.
     pub bar: f64,
-    /// Whether the interval's lower end reaches the bar; the median, where there is no interval.
+    /// Whether the interval's lower end reaches the bar; without an interval, whether the median does.
     pub holds: bool,
-    /// Where the median lies, if there were turns enough to tell.
+    /// The interval of the median, if there were enough turns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
 }
 
-/// What ran one after the other.
+/// Results that were measured one after the other.
 #[derive(Debug)]
 pub struct BenchTurn {
     stages: Stages,
@@ -137,7 +138,7 @@ impl BenchTurn {
 /// Name, bar, and the two rates of one turn.
 type Compared = (&'static str, f64, fn(&BenchTurn) -> Option<(f64, f64)>);
 
-/// What is promised, each by a bar.
+/// The promised ratios, each with its bar.
 const COMPARED: [Compared; 5] = [
     ("precompressed/limit", 0.85, |turn| Some((turn.rate(PipelineCase::Precompressed)?, turn.limit_precompressed))),
     ("raw-bslz4/limit", 0.85, |turn| Some((turn.rate(PipelineCase::Raw)?, turn.limit_raw))),
@@ -150,7 +151,7 @@ const COMPARED: [Compared; 5] = [
     }),
 ];
 
-/// Below it lies what the kernel's own threads take, and the coarseness of its ticks.
+/// Lower values are the kernel's own threads and the coarseness of its ticks.
 const OTHERS_WORTH_SAYING: f64 = 0.03;
 
 fn median(samples: &[f64]) -> f64 {
@@ -211,7 +212,7 @@ impl DetectorReport {
         });
         let fast: Vec<CaseResult> = fast.collect();
         self.results.splice(0..0, fast);
-        // Rates alone have no turns, and so no stages.
+        // A run with rates only has no turns, and so no stages.
         if !self.turns.is_empty() {
             self.ceilings = ceilings(&self.turns);
         }

@@ -1,4 +1,4 @@
-//! Each stage of the pipeline alone, on all processors: what it takes of a processor for a byte.
+//! Each stage of the pipeline alone, on all processors: its processor time per byte.
 
 use super::Material;
 use crate::{Error, Result, interrupt};
@@ -14,23 +14,23 @@ use varve_detector::frame::ElementType;
 use varve_detector::stream::link::{Incoming, send_to_service};
 use varve_detector::stream::{FrameHead, ToService};
 
-/// What a writer gathers before it writes.
+/// The bytes that a writer gathers before it writes.
 const STRIPE_BYTES: usize = 4 << 20;
-/// A stage is measured for so long at least: many ticks of the clock that CPU time is counted by.
+/// Minimum duration of a stage's measurement: many ticks of the clock that counts CPU time.
 const SPAN: Duration = Duration::from_millis(700);
-/// Loopback answers at once or never.
+/// Loopback replies at once or never.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// One stage alone.
 #[derive(Clone, Copy, Debug)]
 pub struct StageRun {
-    /// With all processors.
+    /// The rate with all processors.
     pub bytes_per_s: f64,
     pub cpu_s_per_byte: f64,
 }
 
-/// Bytes are those that the stage moves: uncompressed ones of `simulate`, `receive_frames` and `compress`, else
-/// compressed ones.
+/// Bytes are those that the stage moves: uncompressed ones for `simulate`, `receive_frames` and `compress`, compressed
+/// ones otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct Stages {
     pub simulate: StageRun,
@@ -61,8 +61,8 @@ impl Stages {
         })
     }
 
-    /// As they were while the cases ran that two measurements enclose: processors are not as fast in one second as in the
-    /// next where others have a share of the host.
+    /// The stages between two measurements, while the cases ran. The speed of processors varies from second to second
+    /// if others have a share of the host.
     pub fn between(before: Stages, after: Stages) -> Stages {
         Stages {
             simulate: StageRun::between(before.simulate, after.simulate),
@@ -73,14 +73,14 @@ impl Stages {
         }
     }
 
-    /// Uncompressed bytes a second that the pipeline may reach at most with raw frames.
+    /// The upper limit of the pipeline with raw frames, in uncompressed bytes a second.
     pub fn limit_raw(&self, ratio: f64) -> f64 {
         let each = [self.simulate, self.receive_frames, self.compress].map(|stage| stage.cpu_s_per_byte);
         processors() as f64 / (each.iter().sum::<f64>() + self.pwrite.cpu_s_per_byte / ratio)
     }
 
-    /// Compressed bytes a second that it may reach with frames that arrive so. The simulator makes them beforehand, and
-    /// takes nothing for them then.
+    /// The upper limit of the pipeline with precompressed frames, in compressed bytes a second. The simulator makes
+    /// these frames before the run and costs nothing during it.
     pub fn limit_precompressed(&self) -> f64 {
         processors() as f64 / (self.receive_chunks.cpu_s_per_byte + self.pwrite.cpu_s_per_byte)
     }
@@ -88,10 +88,10 @@ impl Stages {
 
 type Work<'w> = Box<dyn FnMut() -> Result<u64> + Send + 'w>;
 
-/// Runs `work` again and again on `threads` threads; `work` answers how many bytes it has moved.
+/// Repeats `work` on `threads` threads; `work` returns the number of bytes it has moved.
 fn stage<'w>(threads: usize, work: impl Fn(usize) -> Result<Work<'w>>) -> Result<StageRun> {
     let mut works = (0..threads).map(work).collect::<Result<Vec<_>>>()?;
-    // What is done for the first time touches memory for the first time.
+    // The first pass touches memory for the first time, so it is not measured.
     for work in &mut works {
         work()?;
     }
@@ -118,7 +118,7 @@ fn stage<'w>(threads: usize, work: impl Fn(usize) -> Result<Work<'w>>) -> Result
     Ok(StageCost::since(begun, cpu, bytes.into_inner()).stage())
 }
 
-/// What moving so many bytes took.
+/// The cost of moving a number of bytes.
 #[derive(Default)]
 struct StageCost {
     bytes: u64,
@@ -144,7 +144,7 @@ impl StageCost {
 }
 
 impl StageRun {
-    /// In the middle of two measurements.
+    /// The mean of two measurements.
     fn between(before: StageRun, after: StageRun) -> StageRun {
         StageRun {
             bytes_per_s: (before.bytes_per_s + after.bytes_per_s) / 2.0,
@@ -185,8 +185,8 @@ fn compress(material: &Material) -> Result<StageRun> {
     })
 }
 
-/// Chunks gathered as a writer gathers them, as many bytes as a run has, into new files again and again. Each thread has a
-/// file of its own: in one, they would spin for its lock, which is no cost of writing.
+/// Writes chunks, gathered as a writer gathers them, into new files again and again, as many bytes as a run has. Each
+/// thread has a file of its own: in one file the threads would spin for its lock, which is no cost of writing.
 fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<StageRun> {
     let stripe: Vec<u8> = material.chunks.iter().flatten().copied().cycle().take(STRIPE_BYTES).collect();
     let total = frames as f64 * material.chunk_bytes();
@@ -227,7 +227,7 @@ fn write_files(directory: &Path, stripe: &[u8], share: u64) -> Result<StageCost>
     Ok(spent)
 }
 
-/// Messages over loopback TCP, sent and received by one thread each.
+/// Sends messages over loopback TCP from one thread and receives them on another.
 fn receive(bodies: &[Vec<u8>], material: &Material) -> Result<StageRun> {
     let fail = || Error::io("loopback");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(fail())?;

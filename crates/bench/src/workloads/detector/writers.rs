@@ -1,5 +1,5 @@
-//! Four processes that take frames, compress and write them: into one file, which this process commits, or each into a
-//! file of its own.
+//! Four processes that receive frames, compress and write them: into one file, which this process commits, or each into
+//! a file of its own.
 
 use super::Material;
 use super::pipeline::{
@@ -20,7 +20,7 @@ use varve_detector::stream::{StreamHello, StreamRole};
 
 pub const WRITERS: u64 = 4;
 
-/// Of one file, or of four.
+/// Runs the case with one file, or with four.
 pub fn run(
     program: &Path,
     one: bool,
@@ -52,7 +52,7 @@ fn one_file(program: &Path, material: &Material, root: &Path, load: &Load) -> Re
     });
     service.stop();
     let (mut measured, reported) = fed?;
-    // Each is told of the whole run.
+    // Each process reports on the whole run.
     reported.iter().try_for_each(|reported| reported.check(load.frames))?;
     measured.frames = reported[0].received;
     measured.dropped = reported[0].dropped;
@@ -81,13 +81,13 @@ fn four_files(program: &Path, material: &Material, root: &Path, load: &Load) -> 
     Ok(measured)
 }
 
-/// What a process says once it can be reached.
+/// The line that a process prints once it can be reached.
 #[derive(Deserialize)]
 struct WriterReady {
     listen: SocketAddr,
 }
 
-/// The four, ended whatever happens.
+/// The four processes, ended in all cases.
 struct Processes(Vec<(Child, SocketAddr)>);
 
 impl Processes {
@@ -98,7 +98,7 @@ impl Processes {
             let mut child = Command::new(program)
                 .args(["--json"])
                 .args(arguments(writer))
-                // One writes for each, as many processes as share the processors.
+                // One writing thread for each: the processes share the processors.
                 .args(["--threads", "1"])
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
@@ -106,7 +106,7 @@ impl Processes {
                 .map_err(fail())?;
             let mut said = BufReader::new(child.stdout.take().expect("piped above"));
             let mut line = String::new();
-            // Known from here on, so that it is ended.
+            // Added at once, so that it is ended in all cases.
             processes.0.push((child, SocketAddr::from(([127, 0, 0, 1], 0))));
             said.read_line(&mut line).map_err(fail())?;
             if line.is_empty() {
@@ -118,7 +118,8 @@ impl Processes {
         Ok(processes)
     }
 
-    /// Feeds each its part, from the moment when all are ready until all are done. The frames are not counted yet.
+    /// Feeds each process its part, from the time when all are ready until all are done. The frames are not counted
+    /// yet.
     fn feed(
         self,
         material: &Material,
@@ -156,14 +157,14 @@ impl Processes {
         Ok((measured, reported))
     }
 
-    /// Of these processes and this one.
+    /// CPU seconds of these processes and this one.
     fn cpu_seconds(&self) -> Result<f64> {
-        /// Of every Linux but on the oldest of processors.
+        /// The value on every Linux except on the oldest processors.
         const TICKS_PER_S: f64 = 100.0;
         self.0.iter().try_fold(cpu_seconds(), |sum, (child, _)| {
             let path = format!("/proc/{}/stat", child.id());
             let stat = std::fs::read_to_string(&path).map_err(Error::io(path))?;
-            // Past the name, which may hold anything: the 12th and 13th number are user's and system's ticks.
+            // Skips the name, which may contain anything. The 12th and 13th numbers are the ticks of user and system.
             let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
             let ticks: f64 =
                 fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
@@ -175,7 +176,7 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         for (child, _) in &mut self.0 {
-            // Its run is over, and it may have gone on its own.
+            // Its run is over, and it may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }

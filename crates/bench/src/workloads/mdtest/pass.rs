@@ -1,4 +1,4 @@
-//! One pass: all phases of a plan at one target, by client threads that each have a connection of their own.
+//! One pass: all phases of a plan at one target, by client threads with a connection each.
 
 use super::plan::{Phase, Plan, push_decimal};
 use crate::measure::{Gate, Latencies};
@@ -9,11 +9,11 @@ use crate::{Error, Result, interrupt};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// What one phase of a pass gave.
+/// The result of one phase of a pass.
 pub struct PhaseOutcome {
     pub phase: Phase,
     pub operations: u64,
-    /// From the first client's beginning to the last client's end, as mdtest counts.
+    /// From the first client's start to the last client's end, as mdtest counts.
     pub elapsed: Duration,
     pub latencies: Latencies,
 }
@@ -31,7 +31,7 @@ struct ClientPhase {
     latencies: Latencies,
 }
 
-/// What the threads of a pass share.
+/// State that the threads of a pass share.
 struct PassShared<'a> {
     target: &'a dyn BenchTarget,
     directory: &'a str,
@@ -79,7 +79,7 @@ pub(super) fn run(
         clients.push(result?);
     }
     if clients.iter().any(|phases| phases.len() < plan.phases.len()) {
-        // A client that gave up without an error of its own was told to; its teller's error was returned above.
+        // A client that stopped without an error of its own followed another's; that client's error was returned above.
         return Err(Error::Interrupted);
     }
     Ok(merge(plan, clients))
@@ -180,14 +180,14 @@ struct ClientWork {
     bytes: u64,
 }
 
-/// As large as coreutils reads with.
+/// The read size of coreutils.
 const READ_BYTES: usize = 128 * 1024;
 
 impl ClientWork {
     fn new(plan: &Plan, phase: Phase, owner: usize) -> ClientWork {
         let name = plan.prefix(phase, owner);
         let content = match phase {
-            // Not all zero: a store must not be able to leave it out.
+            // Not all zero: a store must not be able to omit it.
             Phase::Create => (0..plan.write_bytes).map(|i| (i % 251) as u8 + 1).collect(),
             _ => Vec::new(),
         };

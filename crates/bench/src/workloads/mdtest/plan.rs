@@ -1,9 +1,9 @@
-//! What each client does in each phase: pure arithmetic from the settings and a seed.
+//! The work of each client in each phase: pure arithmetic from the settings and a seed.
 
 use serde::{Deserialize, Serialize};
 use varve_env::random::Seeded;
 
-/// One phase; all clients begin it together and the next begins when all have ended it.
+/// One phase. All clients begin it together; the next one begins when all have ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -28,7 +28,7 @@ impl Phase {
         }
     }
 
-    /// How mdtest's summary calls the phase of that name (`write` and `reread` are a stream's).
+    /// The title of the phase in mdtest's summary (`write` and `reread` belong to streams).
     pub fn title(name: &str) -> &str {
         match name {
             "create" => "File creation",
@@ -43,8 +43,9 @@ impl Phase {
         }
     }
 
-    /// Whose files a client works on: mdtest's `-N` with a stride of one client, so that nobody stats, reads or
-    /// deletes what is still in a cache of its own, and nobody deletes what it has just read.
+    /// The distance to the owner of the files a client works on: mdtest's `-N` with a stride of one client. No client
+    /// stats, reads or deletes files that are still in its own cache, and no client deletes the files that it has just
+    /// read.
     fn shift(self) -> usize {
         match self {
             Phase::Create | Phase::Mkdir => 0,
@@ -76,22 +77,22 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How many of the files are `rank`'s: as even as can be, the first ranks have one more.
+    /// The number of files of `rank`: as even as possible, the first ranks have one more.
     pub fn share(&self, rank: usize) -> u64 {
         let (each, more) = (self.files / self.clients as u64, self.files % self.clients as u64);
         each + u64::from((rank as u64) < more)
     }
 
-    /// Whose files `rank` works on in `phase`.
+    /// The owner of the files that `rank` works on in `phase`.
     pub fn owner(&self, phase: Phase, rank: usize) -> usize {
         match (phase.shift(), self.clients) {
             (0, _) | (_, 1) => rank,
-            // From 1 to clients - 1: never back to its own files.
+            // From 1 to clients - 1: a client never returns to its own files.
             (shift, clients) => (rank + 1 + (shift - 1) % (clients - 1)) % clients,
         }
     }
 
-    /// Directories below the pass's own, one or one a client.
+    /// Directories below the pass's own: one, or one per client.
     pub fn directories(&self) -> Vec<String> {
         if self.unique_dirs {
             (0..self.clients).map(|rank| self.directory(rank)).collect()
@@ -104,7 +105,7 @@ impl Plan {
         if self.unique_dirs { format!("unique.{owner}") } else { "shared".to_owned() }
     }
 
-    /// The names of an owner's files (or directories) up to their number.
+    /// The name of an owner's files (or directories) without the number.
     pub fn prefix(&self, phase: Phase, owner: usize) -> String {
         match phase {
             Phase::Mkdir | Phase::Rmdir => format!("dir.{}.{owner}.", self.stem),
@@ -112,7 +113,7 @@ impl Plan {
         }
     }
 
-    /// The numbers of the files in the order in which `rank` comes to them in `phase`: each exactly once.
+    /// The numbers of the files in the order in which `rank` handles them in `phase`, each exactly once.
     pub fn order(&self, phase: Phase, rank: usize) -> FileOrder {
         let owner = self.owner(phase, rank);
         let share = self.share(owner);
@@ -155,7 +156,7 @@ impl FileOrder {
     }
 }
 
-/// Appends `number` in decimal. `write!` would cost as much as a cached stat's tenth.
+/// Appends `number` in decimal. `write!` would cost as much as a tenth of a cached stat.
 pub fn push_decimal(text: &mut String, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();

@@ -1,6 +1,7 @@
-//! Where an operation's time goes: each phase alone, with the sums that one process keeps of its stages
-//! ([`varve_env::stages`]). So client and server must live in one process: this one, whose stages [`OwnStages`] has,
-//! or another, which a mount must be served by, for no process may wait for itself in the kernel.
+//! The time of an operation by stage. It runs each phase alone and uses the sums that one process keeps of its stages
+//! ([`varve_env::stages`]). Client and server must therefore live in one process. That is this process, whose stages
+//! [`OwnStages`] has, or another one. A mount must be served by another one, because a process must not wait for itself
+//! in the kernel.
 
 use super::{Phase, Plan, pass};
 use crate::interrupt::Interrupt;
@@ -13,17 +14,17 @@ use std::io;
 use std::time::{Duration, Instant};
 use varve_env::stages::{self, Stage, StageTime};
 
-/// What comes behind the last answer (releases, forgets) has come by then.
+/// Long enough for the work after the last reply (releases, forgets).
 const AFTERMATH: Duration = Duration::from_millis(50);
 
-/// What fails when they do.
+/// The name of the counters in errors.
 const COUNTERS: &str = "the counters of stages";
 
-/// Passages counted to tell what counting costs.
+/// Number of stage entries used to measure the cost of counting.
 const PASSAGES: u32 = 1_000_000;
 
-/// One operation through one frontend, on average, in microseconds. What the stages have is added up over all threads,
-/// so with several clients they say how much work there is rather than how long somebody waits.
+/// One operation through one frontend, on average, in microseconds. The stage times are summed over all threads, so
+/// with several clients they show the amount of work and not the waiting time of a caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperationProfile {
     pub operation: String,
@@ -31,10 +32,10 @@ pub struct OperationProfile {
     pub latency_us: f64,
     /// The kernel's requests to the mount.
     pub requests: f64,
-    /// Requests of the client to the server.
+    /// Requests from the client to the server.
     pub calls: f64,
-    /// In the order in which an operation passes them; together the latency, but for what is done when the caller has
-    /// its answer.
+    /// The stages in the order in which an operation passes them. Together they are the latency, except for work that
+    /// happens after the caller has its reply.
     pub stages: Vec<StageProfile>,
 }
 
@@ -44,18 +45,18 @@ pub struct StageProfile {
     pub us: f64,
 }
 
-/// What one stage costs those who pass it, in nanoseconds.
+/// The cost of counting one stage, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CounterCost {
     pub off_ns: f64,
     pub on_ns: f64,
 }
 
-/// Counts what the stages of a process take.
+/// Counts the times of a process's stages.
 pub trait Meter {
-    /// From now on, from nothing.
+    /// Starts counting from zero.
     fn begin(&mut self) -> io::Result<()>;
-    /// No longer.
+    /// Stops counting.
     fn end(&mut self) -> io::Result<Sums>;
 }
 
@@ -75,7 +76,7 @@ impl Meter for OwnStages {
     }
 }
 
-/// What was spent in a stage by all threads together.
+/// Time and passes of a stage, summed over all threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct StageSum {
     time: Duration,
@@ -96,7 +97,7 @@ pub struct Sums {
     reply: StageSum,
 }
 
-/// Measures create, stat and delete of `files` files in one directory of `target`, each phase alone; `meter` counts the
+/// Measures create, stat and delete of `files` files in one directory of `target`, each phase alone. `meter` counts the
 /// stages of the process behind it.
 pub fn profile(
     target: &dyn BenchTarget,
@@ -184,7 +185,7 @@ impl Sums {
         }
     }
 
-    /// Each stage's own time: its sum less those of the stages within it.
+    /// Each stage's own time: its sum minus the sums of the stages within it.
     fn of(&self, outcome: &pass::PhaseOutcome, clients: usize) -> OperationProfile {
         let operations = outcome.operations.max(1) as f64;
         let us = |time: Duration| time.as_secs_f64() * 1e6 / operations;
@@ -193,7 +194,7 @@ impl Sums {
         let server = self.queue.time + self.served.time + self.reply.time;
         let mut stages = Vec::new();
         let mut add = |stage: &str, us: f64| stages.push(StageProfile { stage: stage.to_owned(), us });
-        // The library's own caller is its frontend.
+        // The library has no other frontend than its caller.
         if self.frontend.times > 0 {
             add("kernel", own(elapsed, self.frontend.time));
             add("door", own(self.frontend.time, self.client.time));
@@ -217,7 +218,7 @@ impl Sums {
     }
 }
 
-/// Measures the counters themselves.
+/// Measures the cost of the counters themselves.
 pub fn counter_cost() -> CounterCost {
     let passage = || {
         let begun = Instant::now();
@@ -234,7 +235,7 @@ pub fn counter_cost() -> CounterCost {
     CounterCost { off_ns, on_ns }
 }
 
-/// The profiles of several frontends side by side: a table an operation, stages as rows.
+/// The profiles of several frontends side by side: a table per operation, with stages as rows.
 pub fn table(frontends: &[(String, Vec<OperationProfile>)]) -> String {
     const STAGES: [&str; 9] = ["kernel", "door", "client", "wire", "queue", "fetch", "decide", "log", "reply"];
     let Some((_, first)) = frontends.first() else { return String::new() };

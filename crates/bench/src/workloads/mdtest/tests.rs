@@ -1,4 +1,5 @@
-//! Promises of mdtest: every file is worked on exactly once, by another client; whole runs report and leave nothing.
+//! Promises of mdtest: every file is handled exactly once, by a client other than its owner; complete runs report and
+//! leave nothing.
 
 use super::*;
 use crate::ceilings::EMPTY_DIRECTORY;
@@ -100,7 +101,7 @@ fn run_with_content_reads_and_run_with_directories_makes_them() {
     assert_eq!(entries(dir.path()), 0);
 }
 
-/// Promise: what is measured in a directory that was filled before has an empty one of the same target beside it.
+/// Promise: beside a prefilled directory, an empty directory of the same target is measured.
 #[test]
 fn a_filled_directory_is_measured_beside_an_empty_one() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -120,7 +121,8 @@ impl BenchReport {
 
 #[test]
 fn failed_run_names_the_phase_and_cleans_up() {
-    // The second target's directory is gone before it is opened: the first target's workplace must go too.
+    // The second target's directory is gone before the run opens it. The first target's working directory must be
+    // removed too.
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
     let error = run(&quick(&[dir.path(), &missing])).unwrap_err();

@@ -9,13 +9,13 @@ use crate::target::{self, BenchTarget, DirectoryTarget, TargetClient, Via};
 use crate::workloads::Workplace;
 use crate::{Error, Result, interrupt};
 
-/// What a contender is in the report.
+/// The role of a contender in the report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ContenderRole {
     Target(Via),
     /// The name of a ceiling that runs the same phases.
     Ceiling(&'static str),
-    /// The same target, beside the directory that was filled before: a directory that nothing else is in.
+    /// The same target with an empty directory, beside the prefilled one.
     Empty(Via),
 }
 
@@ -23,9 +23,9 @@ pub enum ContenderRole {
 pub struct PhaseSeries {
     pub clients: usize,
     pub phase: Phase,
-    /// Operations a second, a sample a turn.
+    /// Operations a second, one sample per turn.
     pub per_second: Vec<f64>,
-    /// The shortest pass, in seconds: what lasts too short is not worth much.
+    /// The shortest pass, in seconds. Very short passes give unreliable figures.
     pub shortest_s: f64,
     pub latencies: Latencies,
 }
@@ -37,7 +37,7 @@ pub struct CeilingSeries {
     pub per_second: Vec<f64>,
 }
 
-/// All that was measured.
+/// All results of the measurement.
 pub struct MdtestMeasurement {
     pub contenders: Vec<(ContenderRole, Vec<PhaseSeries>)>,
     pub ceilings: Vec<CeilingSeries>,
@@ -49,7 +49,7 @@ struct Contender {
     /// Makes and removes directories; measures nothing.
     control: Box<dyn TargetClient>,
     workplace: Workplace,
-    /// Its passes are in the directory that was filled before.
+    /// Whether its passes run in the prefilled directory.
     prefilled: bool,
     passes: u64,
     series: Vec<PhaseSeries>,
@@ -67,7 +67,7 @@ impl<'a> TurnRunner<'a> {
         let mut turns = TurnRunner { config, contenders: Vec::new(), ceilings: Vec::new(), null: None };
         match turns.open_all() {
             Ok(()) => Ok(turns),
-            // Those that were opened before the one that failed have made their workplaces already.
+            // Contenders opened before the failed one have made their working directories already.
             Err(error) => turns.clean(Err(error)),
         }
     }
@@ -159,7 +159,7 @@ impl<'a> TurnRunner<'a> {
         }
     }
 
-    /// Removes everything that was made and hands over what was measured.
+    /// Removes all files of the run and returns the measurement.
     pub(super) fn close(mut self, progress: &ProgressDisplay, outcome: Result<()>) -> Result<MdtestMeasurement> {
         progress.show_line("removing what was made".to_owned());
         let ceilings = std::mem::take(&mut self.ceilings);
@@ -171,12 +171,12 @@ impl<'a> TurnRunner<'a> {
         Ok(MdtestMeasurement { contenders, ceilings })
     }
 
-    /// Keeps `outcome` unless something stays behind.
+    /// Keeps `outcome` unless something is left behind.
     fn clean<T>(self, mut outcome: Result<T>) -> Result<T> {
         for Contender { target, mut control, workplace, .. } in self.contenders {
             outcome = workplace.remove(&*target, &mut *control, outcome);
         }
-        // Only now that no client holds a descriptor in it.
+        // Unmounted last: no client holds a descriptor in it any more.
         let unmounted = self.null.map_or(Ok(()), MountedNull::unmount);
         outcome.and_then(|value| unmounted.map(|()| value))
     }
@@ -202,7 +202,7 @@ impl Contender {
         })
     }
 
-    /// In a new directory, which is removed afterwards, or in the one that was filled before.
+    /// Runs a pass in a new directory, which is removed afterwards, or in the prefilled one.
     fn pass(&mut self, plan: &Plan, progress: &ProgressDisplay) -> Result<Vec<PhaseOutcome>> {
         if self.prefilled {
             let directory = format!("{}/{PREFILLED}", self.workplace.directory);

@@ -1,4 +1,4 @@
-//! Promises of streams: what is written is read, rates and ratios are reported, nothing is left.
+//! Promises of streams: reads return the written data, rates and ratios are reported, nothing is left behind.
 
 use super::*;
 

@@ -1,9 +1,10 @@
-//! Mounts of the benchmark's own, each served by a process apart. A process that waits in the kernel for a mount which
-//! it serves itself cannot be killed: it waits for itself for ever, and everybody who looks at the mount with it.
+//! The benchmark's own mounts, each served by a separate process. A process that waits in the kernel for a mount which
+//! it serves itself cannot be killed: it waits for itself for ever, and so does every other user of the mount.
 //!
-//! That process is this program once more, in a group of its own, so that what breaks the benchmark off leaves it the
-//! mount until the end. It never touches what it serves. On its stdout it says [`READY`], or why it cannot; then it
-//! obeys the lines on its stdin, until that ends: with the benchmark, however that ends. Then it unmounts.
+//! The separate process is this program again, in a process group of its own, so that a signal which interrupts the
+//! benchmark leaves the mount in place until the end. The process never accesses the mount that it serves. On its
+//! stdout it writes [`READY`] or the reason for its failure. Then it executes the commands on its stdin until end of
+//! file, which comes when the benchmark ends, in whatever way. Then it unmounts.
 
 use super::profile::ProfileSite;
 use crate::problem::{Exit, Problem, Result};
@@ -28,16 +29,16 @@ const BEGIN: &str = "begin";
 const BEGUN: &str = "begun";
 const END: &str = "end";
 
-/// How long a process that has unmounted, and closed a volume of the benchmark's, may take to end.
+/// Time for the process to end after it has unmounted and has closed the benchmark's volume.
 const END_MAX: Duration = Duration::from_secs(60);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
-/// How long it may be silent when it was asked something, or makes a volume and mounts it. A start of a server on a slow
-/// disk takes some seconds; beyond this nobody should wait.
+/// Maximum wait for an answer to a command, and for making and mounting a volume. On a slow disk the start of a server
+/// takes some seconds. A longer wait is pointless.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
-/// Lines of a problem that are read on.
+/// Maximum number of further lines to read of an error.
 const LINES_MAX: usize = 100;
 
-/// A mount for a benchmark, which starts this by itself
+/// Serve a mount for a benchmark, which starts this by itself
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -46,13 +47,13 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The null file system, which the kernel may believe for so many nanoseconds
+    /// A null file system; the kernel may cache its answers for this many nanoseconds
     Null { directory: PathBuf, directories: u64, files: u64, absent: u64 },
-    /// A fresh volume, which this makes
+    /// A new volume, made by this command
     Volume {
         store: PathBuf,
         directory: PathBuf,
-        /// The server is the mount's own
+        /// The mount's own process is the server
         #[arg(long)]
         embedded: bool,
     },
@@ -80,9 +81,9 @@ pub fn run(arguments: &Arguments) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The benchmark is told too, whose problem it is.
+/// Also sends the error to the benchmark, which reports it.
 fn reported(problem: Problem) -> Problem {
-    // Where that has ended nobody asks any more.
+    // If the benchmark has ended, nobody reads it.
     let _ = say(&problem.to_string());
     problem
 }
@@ -91,7 +92,7 @@ fn say(line: &str) -> io::Result<()> {
     Stdout.write_all(format!("{line}\n").as_bytes())
 }
 
-/// Counts stages when it is told to, until its stdin ends.
+/// Executes the commands on stdin, which start and stop the counting of stages, until stdin ends.
 fn obey() -> Result<()> {
     let failed = |error: io::Error| Problem::new("cannot answer the benchmark").caused_by(&error);
     say(READY).map_err(failed)?;
@@ -102,7 +103,7 @@ fn obey() -> Result<()> {
             other => Err(io::Error::other(format!("{other} is no order"))),
         };
         let answered = answer.and_then(|answer| say(&answer));
-        // Nobody hears it: the benchmark was killed, and the mount goes as when it ends.
+        // The benchmark was killed. The mount ends as it does when stdin ends.
         if answered.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
             return Ok(());
         }
@@ -141,7 +142,7 @@ impl Companion {
         let mut companion = Companion { directory: directory.to_owned(), child, orders, answers };
         let mut word = companion.answers.next()?;
         if word != READY {
-            // It says why it cannot, and ends.
+            // The process writes the reason and ends.
             for _ in 0..LINES_MAX {
                 let Ok(line) = companion.answers.next() else { break };
                 word = format!("{word}\n{line}");
@@ -157,7 +158,7 @@ impl Companion {
         self.answers.next()
     }
 
-    /// Has it unmount, and returns when it has ended.
+    /// Makes the process unmount, and returns when it has ended.
     pub fn end(mut self) -> io::Result<()> {
         let status = self.wait()?;
         match status.success() {
@@ -182,7 +183,7 @@ impl Companion {
     }
 }
 
-/// Lines, each of which comes soon or never.
+/// Lines, each with a deadline.
 struct TimedLines<R> {
     input: BufReader<R>,
     max: Duration,
@@ -231,7 +232,7 @@ impl Drop for Companion {
         if self.wait().is_ok_and(|status| status.success()) {
             return;
         }
-        // Of one that died, or could not unmount, the mount is there still, and nobody answers for it.
+        // A process that died or could not unmount leaves a mount that nobody serves.
         if let Err(error) = unmount(&self.directory, LOOKED_AT_EVERY, Unwritten::GiveUp, &|_| {}) {
             tracing::debug!("{} was not left mounted: {error}", self.directory.display());
         }
@@ -262,7 +263,7 @@ impl NullFuseMount for Companion {
 mod tests {
     use super::*;
 
-    /// A process that serves a mount and hangs does not keep the benchmark waiting for ever.
+    /// A mount's process that hangs does not block the benchmark for ever.
     #[test]
     fn companion_replies_within_deadline_or_fails() {
         let (reader, mut writer) = io::pipe().unwrap();

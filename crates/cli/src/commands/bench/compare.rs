@@ -1,4 +1,4 @@
-//! `varve bench compare`: the ratios of kept reports beside recorded ones.
+//! `varve bench compare`: compares the ratios of saved reports with recorded ones.
 
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use varve_bench::report::{BenchReport, ComparedRatio, Ratios, Recorded, render_all};
 use varve_env::disk;
 
-/// Compare kept reports with recorded ratios; ends with 3 if one fell by more than a tenth
+/// Compare saved reports with recorded ratios; exit code 3 if one fell by more than a tenth
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Reports as --save keeps them; the name of each file names its ratios
+    /// Reports made by --save; the name of each file names its ratios
     #[arg(value_name = "REPORT", required = true)]
     reports: Vec<PathBuf>,
-    /// The recorded ratios: those of this machine, or of another where it has none, which is said
+    /// The recorded ratios; if this machine has none, those of another machine are used, with a note
     #[arg(long, value_name = "FILE")]
     recorded: Option<PathBuf>,
-    /// Record these ratios here, for later runs, beside what --recorded, or else the file itself, has of other machines
+    /// Record these ratios here for later runs; ratios of other machines, from --recorded or else from this file, stay
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Write one HTML page of all reports
@@ -28,12 +28,12 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct ComparisonOutput {
-    /// Whose the ratios are, and whose those that they are compared with.
+    /// The machine of the ratios. `recorded_of` is the machine of the recorded ones.
     machine: String,
     recorded_of: Option<String>,
     ratios: Vec<ComparedRatio>,
     fallen: usize,
-    /// Recorded of these reports, and in none of them now.
+    /// Ratios that are recorded for these reports but missing now.
     lost: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let recorded = arguments.recorded.as_deref().map(read).transpose()?;
     let comparison = compare(&reports, &ratios, &recorded.clone().unwrap_or_default());
     if let Some(path) = &arguments.record {
-        // What the file has of other machines stays there.
+        // Ratios of other machines stay in the file.
         let mut recorded = match recorded {
             None if path.exists() => read(path)?,
             recorded => recorded.unwrap_or_default(),

@@ -13,36 +13,36 @@ use varve_env::private_file::check_directory;
 /// Measure the detector service: frames a second, drops, latencies, and what each stage takes
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the files go [default: /dev/shm, so that the service is measured and not a disk]
+    /// Directory for the files [default: /dev/shm, so that the figures do not depend on a disk]
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Detector of the cases without a rate
     #[arg(long, default_value = "2048x1024xu16")]
     model: DetectorModel,
-    /// How far bitshuffle+LZ4 compresses its frames
+    /// Compression ratio of its frames with bitshuffle+LZ4
     #[arg(long, value_name = "R", default_value_t = 4.0)]
     compress_ratio: f64,
-    /// Frames of a run without a rate; three times as many where they come compressed, for such a run is soon over
+    /// Frames of a run without a rate; precompressed runs, which are much faster, have three times as many
     #[arg(long, default_value_t = 800)]
     frames: u64,
-    /// Connections on which the detector's frames come in a run without a rate, but to the h5py process, which takes one,
-    /// and to several writers, which take one each [default: as many as processors]
+    /// Connections for the frames of a run without a rate; the h5py process and each of several writers always use one
+    /// [default: one per processor]
     #[arg(long, value_name = "N")]
     connections: Option<u16>,
-    /// What to measure instead of all: precompressed, raw-bslz4, h5py, scalars-0, scalars-30, writers-4-one-file,
+    /// Cases to measure instead of all: precompressed, raw-bslz4, h5py, scalars-0, scalars-30, writers-4-one-file,
     /// writers-4-four-files, rate-HZ
     #[arg(long, value_name = "CASE", value_delimiter = ',', conflicts_with = "rates")]
     cases: Vec<PipelineCase>,
-    /// Rates at which a Pilatus 6M is simulated, in frames a second; `none`: not at all
+    /// Rates at which to simulate a Pilatus 6M, in frames a second; `none` skips these runs
     #[arg(long, value_name = "HZ", value_delimiter = ',', default_values_t = RATES.map(|rate| rate.to_string()))]
     rates: Vec<String>,
     /// Seconds of a run at a rate
     #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
     rate_seconds: f64,
-    /// How often everything without a rate is measured, in turns; 10 or more give intervals of the ratios
+    /// Turns of everything without a rate; 10 or more give intervals of the ratios
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     repeat: u32,
-    /// Python with h5py and hdf5plugin, for the process that is measured beside [default: venv/bin/python, python3]
+    /// Python with h5py and hdf5plugin, for the process measured for comparison [default: venv/bin/python, python3]
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
     /// Keep the report as JSON, as --json prints it
@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The working directory's Python environment, unless another user could have put a program there.
+/// The working directory's Python environment, unless another user could have placed a program there.
 fn own_environment() -> Option<PathBuf> {
     let is_own = |directory: &str| check_directory(Path::new(directory)).is_ok();
     [".", "venv", "venv/bin"].into_iter().all(is_own).then(|| "venv/bin/python".into())

@@ -13,7 +13,7 @@ use varve_bench::workloads::mdtest::{self, MdtestConfig};
 /// Create, stat and delete files in one directory, as mdtest does
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// What to measure: library:STORE, mount:DIR or path:DIR; several alternate in one run
+    /// Targets: library:STORE, mount:DIR or path:DIR; several alternate in one run
     #[arg(long, value_name = "VIA", value_parser = clap::value_parser!(Via), required = true)]
     via: Vec<Via>,
     /// Files of all clients together
@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Numbers of clients to measure with, one after the other
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_values_t = [1, 2, 8])]
     clients: Vec<usize>,
-    /// How often each is measured
+    /// How often to measure each target
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     repeat: u32,
     /// A directory for each client instead of one for all
@@ -31,13 +31,13 @@ pub struct Arguments {
     /// Make and remove directories instead of files
     #[arg(long)]
     directories: bool,
-    /// Write so much into each file, and read it back
+    /// Write this much into each file, and read it back
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(0))]
     write: Bytes,
-    /// Files that are in the directory before anything is measured; an empty one is measured in the same turns
+    /// Files that are in the directory before the measurement; an empty directory is measured in the same turns
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     prefill: u64,
-    /// Measure from the first turn on, without one to warm up
+    /// Skip the warm-up turn
     #[arg(long)]
     no_warm_up: bool,
     /// Seed of the random orders
@@ -49,7 +49,7 @@ pub struct Arguments {
     /// With --ceilings: threads of the bare transport's server [default: one a processor]
     #[arg(long, value_name = "COUNT", requires = "ceilings")]
     workers: Option<usize>,
-    /// With --ceilings: how long the kernel may believe the null file system [default: as the first mount has it]
+    /// With --ceilings: cache timeout of the null file system [default: that of the first mount]
     #[arg(long, value_name = "DURATION", requires = "ceilings")]
     null_timeout: Option<Span>,
     /// With --ceilings: the directory for the store's own rates [default: the first library's store]

@@ -1,6 +1,6 @@
-//! `varve bench profile`: where the time of create, stat and delete goes, stage by stage. Around volumes of their own,
-//! the library and its server live in this process, and each mount and its server in another ([`super::companion`]), so
-//! that one set of counters sees all stages.
+//! `varve bench profile`: the time of create, stat and delete by stage. It makes its own volumes. For the library,
+//! client and server both live in this process. Each mount lives with its server in another process
+//! ([`super::companion`]). So one set of counters sees all stages.
 
 use super::companion::Companion;
 use super::explain;
@@ -26,13 +26,14 @@ use varve_types::{ShardCount, VolumeId, VolumeSettings};
 /// Show where the time of create, stat and delete goes, stage by stage
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Directory in which volumes are made for this, and removed, as are those of runs that were killed [default: the system's for temporary files]
+    /// Directory for the temporary volumes; leftovers of killed runs are removed from it too [default: the system's for
+    /// temporary files]
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Files of all clients together
     #[arg(long, value_name = "COUNT", default_value_t = 5_000)]
     files: u64,
-    /// Clients at once; with one, the stages add up to the latency
+    /// Number of clients; with one, the stages add up to the latency
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     clients: usize,
 }
@@ -58,7 +59,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let failed = || Problem::new(format!("cannot make volumes in {}", beneath.display()));
     let beneath = beneath.canonicalize().map_err(|error| failed().caused_by(&error))?;
     identity::take(&beneath, identity::Work::Bench, failed)?;
-    // Root's volumes and mounts must not be led elsewhere; others know with whom they share a directory that they name.
+    // Another user must not redirect root's volumes and mounts. Users who name a directory know with whom they share
+    // it.
     if arguments.directory.is_none() || rustix::process::geteuid().is_root() {
         check_directory(&beneath).map_err(|error| {
             failed().caused_by(&error).next("Name another directory, or set TMPDIR to one of this user's.")
@@ -146,7 +148,7 @@ impl ProfileSite {
         Ok(ProfileSite { volume, server: Arc::new(server), embedded })
     }
 
-    /// Mounts it and touches nothing there, for this process serves it.
+    /// Mounts the volume. This process serves it and therefore does not access it.
     pub fn mount(&self, directory: &Path) -> Result<MountSession> {
         let failed = || format!("cannot mount at {}", directory.display());
         let options = MountOptions::new(self.volume.root().display().to_string());

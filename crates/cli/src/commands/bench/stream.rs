@@ -11,22 +11,22 @@ use varve_bench::workloads::stream::{self, StreamConfig};
 /// Write and read large files, one a client
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// What to measure: mount:DIR or path:DIR; several alternate in one run
+    /// Targets: mount:DIR or path:DIR; several alternate in one run
     #[arg(long, value_name = "VIA", value_parser = clap::value_parser!(Via), required = true)]
     via: Vec<Via>,
-    /// What each client writes and reads
+    /// Bytes that each client writes and reads
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(1 << 30))]
     bytes: Bytes,
-    /// What one write(2) or read(2) has
+    /// Bytes of one write(2) or read(2)
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(1 << 20))]
     block: Bytes,
     /// Numbers of clients to measure with, one after the other
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_values_t = [1, 2])]
     clients: Vec<usize>,
-    /// How often each is measured
+    /// How often to measure each target
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     repeat: u32,
-    /// Read what the kernel still has in memory, too
+    /// Do not drop the kernel's caches before reading
     #[arg(long)]
     keep_caches: bool,
     #[command(flatten)]

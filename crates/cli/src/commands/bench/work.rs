@@ -1,8 +1,8 @@
-//! The directory in which a benchmark has its volumes. One that is killed leaves it, with all that is in it, so the next
-//! one takes away what those left that are dead.
+//! The directory that holds a benchmark's volumes. A benchmark that is killed leaves its directory with all contents,
+//! so the next one removes the directories of dead benchmarks.
 //!
-//! A process number says little where directories are shared between containers. So whoever uses a directory, the
-//! benchmark and each process that it starts, has a lock on it, which goes with the last of them.
+//! A process number proves nothing if containers share a directory. Therefore the benchmark and each process
+//! that it starts hold a lock on the directory. The lock ends with the last of them.
 
 use crate::problem::{Problem, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -18,9 +18,9 @@ use varve_env::private_file::make_directory;
 use varve_fuse::unmount::{Unwritten, unmount};
 
 const NAME: &str = "varve-profile.";
-/// Where volumes are mounted in it.
+/// The mount point of volumes within it.
 const MOUNT_POINT: &str = "mnt";
-/// Nobody serves a mount of the dead.
+/// A mount of a dead process has no server, so a long wait is pointless.
 const UNMOUNT_MAX: Duration = Duration::from_secs(1);
 
 pub struct WorkDirectory {
@@ -29,7 +29,7 @@ pub struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// Makes one in `beneath`, where what the dead have left is removed first.
+    /// Makes a directory in `beneath`, and first removes those of dead benchmarks there.
     pub fn make(beneath: &Path) -> Result<WorkDirectory> {
         remove_leftovers(beneath);
         let path = beneath.join(format!("{NAME}{}", std::process::id()));
@@ -53,7 +53,7 @@ impl WorkDirectory {
     }
 }
 
-/// The lock is the open file's, which those that are started from now on have too.
+/// The lock belongs to the open file. Processes started from now on inherit it.
 fn lock(directory: &Path) -> io::Result<File> {
     let file = File::open(directory)?;
     fcntl_setfd(&file, FdFlags::empty())?;
@@ -63,7 +63,7 @@ fn lock(directory: &Path) -> io::Result<File> {
 
 fn remove_leftovers(beneath: &Path) {
     let own = rustix::process::geteuid().as_raw();
-    // What cannot be read has nothing to be removed, or the benchmark fails there and says so.
+    // If this directory cannot be read, there is nothing to remove, or the benchmark itself fails there and reports it.
     for entry in std::fs::read_dir(beneath).into_iter().flatten().flatten() {
         let path = entry.path();
         let dead = entry.file_name().to_str().and_then(number).is_some_and(is_dead);
@@ -78,13 +78,13 @@ fn remove_leftovers(beneath: &Path) {
     }
 }
 
-/// The number of the process that a directory of this name is of.
+/// The number of the process that made a directory of this name.
 fn number(name: &str) -> Option<i32> {
     let digits = name.strip_prefix(NAME)?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-/// What is called after this process is of one that had its number before.
+/// A directory with this process's own number belongs to an earlier process with that number.
 fn is_dead(number: i32) -> bool {
     let Some(process) = Pid::from_raw(number) else { return false };
     process == rustix::process::getpid() || test_kill_process(process) == Err(Errno::SRCH)
@@ -102,7 +102,7 @@ fn remove_leftover(directory: &Path) -> io::Result<()> {
     std::fs::remove_dir_all(directory)
 }
 
-/// Of a mount whose process is dead nothing can be told, not even what it is.
+/// A mount whose process is dead answers nothing, not even its type.
 fn is_mounted(directory: &Path, mount_point: &Path) -> bool {
     match (directory.symlink_metadata(), mount_point.symlink_metadata()) {
         (Ok(around), Ok(within)) => around.dev() != within.dev(),
@@ -148,7 +148,7 @@ mod tests {
         assert!(!beneath.join(&own).exists());
     }
 
-    /// The mount's process outlives a benchmark that is killed, for a moment.
+    /// The mount's process briefly outlives a benchmark that is killed.
     #[test]
     fn directory_in_use_by_a_child_is_kept() {
         let directory = tempfile::tempdir().unwrap();

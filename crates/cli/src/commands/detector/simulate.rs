@@ -1,4 +1,4 @@
-//! `varve detector simulate`: a simulated detector's run, or one that was written before, to wherever frames go.
+//! `varve detector simulate`: sends the frames of a simulated detector, or of an existing series, to a destination.
 
 mod cbf;
 mod file;
@@ -23,7 +23,7 @@ use varve_detector::replay::FrameReplay;
 use varve_detector::simulator::{DetectorModel, Simulator};
 use varve_detector::writer::Finished;
 
-/// Play a simulated detector, or a series that exists, into a file, a service, or CBF files
+/// Play a simulated detector, or an existing series, into a file, a service, or CBF files
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -31,25 +31,25 @@ pub struct Arguments {
     /// pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE (1024x512xu16)
     #[arg(long, default_value = "pilatus6m", conflicts_with = "replay")]
     model: DetectorModel,
-    /// Play the frames of an HDF5 file, or of the CBF files of a directory, again and again if need be
+    /// Play the frames of an HDF5 file, or of the CBF files of a directory, repeated as needed
     #[arg(long, value_name = "FILE|DIR")]
     replay: Option<PathBuf>,
-    /// Where in the HDF5 file the frames are [default: the usual places]
+    /// Dataset of the frames in the HDF5 file [default: the usual places]
     #[arg(long, value_name = "PATH", requires = "replay")]
     dataset: Option<String>,
-    /// Frames a second; one that cannot be given away in time is dropped and counted [default: as fast as they are taken]
+    /// Frames a second; a frame that cannot be delivered in time is dropped and counted [default: as fast as possible]
     #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = validators::rate)]
     rate: Option<f64>,
-    /// Frames of the run [default: 250, or all that are replayed]
+    /// Frames of the run [default: 250, or the whole series with --replay]
     #[arg(long)]
     frames: Option<u64>,
-    /// How far bitshuffle+LZ4 is to compress the frames
+    /// Compression ratio of the frames with bitshuffle+LZ4
     #[arg(long, value_name = "R", default_value_t = 6.0, conflicts_with = "replay")]
     compress_ratio: f64,
-    /// Share of the frames that the detector loses, from 0 to 1
+    /// Fraction of the frames that the detector loses, from 0 to 1
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     drop: f64,
-    /// The same seed gives the same frames
+    /// Seed; the same seed gives the same frames
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Chunk, filter, writers and alignment as `varve --json record advise` proposed them
@@ -58,11 +58,11 @@ pub struct Arguments {
     /// raw, gzip[:1-9], lz4, zstd[:1-22], bslz4, bszstd[:1-22]; shuffle+ before gzip, lz4 or zstd
     #[arg(long, default_value = "bslz4")]
     filter: Filter,
-    /// Groups and datasets of the file: raw, nexus, or an XML file as areaDetector's HDF5 writer takes it
+    /// Groups and datasets of the file: raw, nexus, or an XML file in the format of areaDetector's HDF5 writer
     #[arg(long, value_name = "raw|nexus|FILE", default_value = "nexus")]
     layout: PathBuf,
-    /// What holds for the whole run, as TOML or, in a file called so, JSON: a table `values` by name, a table `nxmx`
-    /// for the structure nexus
+    /// Metadata of the whole run, as TOML or, in a .json file, JSON: a table `values` by name, a table `nxmx` for the
+    /// structure nexus
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
     /// Threads that compress and write [default: one a processor]
@@ -72,29 +72,30 @@ pub struct Arguments {
     service: stream::ServiceArguments,
 }
 
-/// Where the frames go.
+/// The destination of the frames.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Destination {
-    /// HDF5 file to make; it must not exist. SIGINT and SIGTERM end it with the frames so far, and the exit code is 130
+    /// HDF5 file to make; it must not exist. SIGINT and SIGTERM end it with the frames so far; the exit code is then
+    /// 130
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// tcp://HOST:PORT: to the service that listens there (`varve record serve`); zmq+tcp://HOST:PORT: as a DECTRIS
-    /// detector sends them (stream2), to the client that connects there
+    /// tcp://HOST:PORT: the service that listens there (`varve record serve`); zmq+tcp://HOST:PORT: a client that
+    /// connects there, which receives stream2 as from a DECTRIS detector
     #[arg(long, value_name = "URL")]
     to: Option<String>,
-    /// Directory for one CBF file a frame; it is made if need be
+    /// Directory for one CBF file per frame; it is made if missing
     #[arg(long, value_name = "DIR")]
     cbf: Option<PathBuf>,
 }
 
-/// Frames, from wherever they come.
+/// A source of frames.
 enum FrameSource {
     Simulated(Box<Simulator>),
     Replayed(FrameReplay),
 }
 
-/// What a sink must know of the run.
+/// Facts about the run for a sink.
 struct SeriesInfo {
     element: ElementType,
     /// Sides of a frame, the slowest first.
@@ -103,17 +104,17 @@ struct SeriesInfo {
     rate: Option<f64>,
 }
 
-/// Somewhere that frames go.
+/// A destination of frames.
 trait FrameSink {
-    /// Whether the frame was given away before, by a simulator that was killed.
+    /// Whether an earlier simulator, which was killed, has delivered the frame already.
     fn has(&self, _number: u64) -> bool {
         false
     }
 
-    /// Takes a frame out of `frame`, or drops it: `false`.
+    /// Takes the frame out of `frame`. Returns `false` if it drops the frame.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool>;
 
-    /// All frames have been taken, or, if not `complete`, no more will come; what is known of them then.
+    /// Ends the series and returns its final counts. If not `complete`, frames at its end are missing.
     fn finish(self: Box<Self>, complete: bool) -> Result<Option<Finished>>;
 }
 
@@ -123,25 +124,25 @@ struct Simulated {
     out: String,
     /// Frames taken.
     frames: u64,
-    /// Frames that an earlier simulator had given away.
+    /// Frames that an earlier simulator had delivered.
     already: u64,
     /// Frames that were not taken in time.
     dropped: u64,
-    /// A signal, or a frame that cannot be replayed, ended it before its last frame.
+    /// Whether a signal, or a frame that cannot be replayed, ended it before its last frame.
     broken_off: bool,
-    /// Of the run, from its first frame until everything was durable or sent.
+    /// Duration of the run, from its first frame until everything was durable or sent.
     seconds: f64,
     frames_per_s: f64,
-    /// Uncompressed.
+    /// Uncompressed bytes.
     bytes_per_s: f64,
     #[serde(flatten)]
     file: Option<InFile>,
 }
 
-/// What the file tells besides.
+/// Further counts of the file.
 #[derive(Serialize)]
 struct InFile {
-    /// Late ones and duplicates with them.
+    /// Includes late frames and duplicates.
     received: u64,
     missing: u64,
     damaged: u64,
@@ -167,7 +168,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         return Err(Problem::usage("--frames 0: a run has at least one frame")
             .next("Leave it out for 250 frames, or all that are replayed."));
     }
-    // Others than the file know what to make of a simulator that is gone.
+    // The service and the other destinations handle a simulator that disappears.
     let stop = if arguments.to.out.is_some() { StopFlag::on_signals()? } else { Arc::default() };
     let (source, series) = open(arguments)?;
     let (mut sink, out): (Box<dyn FrameSink>, String) = match &arguments.to {
@@ -236,11 +237,11 @@ struct Played {
     already: u64,
     dropped: u64,
     broken_off: bool,
-    /// What is replayed cannot be read on, which broke it off.
+    /// The replayed series could not be read further, which ended the run.
     unreadable: Option<Problem>,
 }
 
-/// What is said of the run before its first frame.
+/// The dataset spec of the run, sent before its first frame.
 fn description(arguments: &Arguments, series: &SeriesInfo) -> Result<DatasetSpec> {
     let mut description = DatasetSpec::new(series.element, series.frame.clone());
     description.scan = vec![Some(series.frames)];
@@ -255,7 +256,8 @@ fn description(arguments: &Arguments, series: &SeriesInfo) -> Result<DatasetSpec
     Ok(description)
 }
 
-/// Frames taken and dropped. A detector with a rate does not wait: it keeps what it took for a second, and no longer.
+/// Plays the frames; returns the frames taken and dropped. A detector with a rate does not wait: it keeps a frame for
+/// one second at most.
 fn play(
     arguments: &Arguments,
     (source, series): (&FrameSource, &SeriesInfo),
@@ -276,7 +278,7 @@ fn play(
         }
         let mut due = Duration::ZERO;
         if let Some(rate) = series.rate {
-            // Those that are there already took no time.
+            // Frames delivered earlier took no time.
             due = Duration::from_secs_f64((number - played.already) as f64 / rate);
         }
         if stop.wait(due.saturating_sub(start.elapsed())) {

@@ -1,5 +1,5 @@
-//! A mount in the background: this program once more, in a session of its own, which says on its stdout whether the
-//! mount answers. The first process waits for that word; it never forks, so no thread can be lost.
+//! A mount in the background: this program again, in a session of its own. It reports on its stdout whether the mount
+//! answers. The first process waits for that report. It never forks, so no thread can be lost.
 
 use super::{Arguments, FstabOptions, log};
 use crate::definition::Global;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use varve_env::identity::as_process_user;
 
-/// What the child says when the mount answers; anything else is why it does not.
+/// The child's report when the mount answers; any other text is the reason why it does not.
 const READY: &str = "ready\n";
 
 /// Starts the background process and waits until its mount answers.
@@ -40,7 +40,7 @@ pub fn launch(options: &FstabOptions, arguments: &Arguments, global: &Global, lo
     }
     command.arg("--").arg(&options.store).arg(&options.directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-    // The program may be where only the user who started this one can reach it.
+    // The program may lie where only the starting user can reach it.
     let mut child = as_process_user(|| command.spawn()).map_err(failed)?;
     let mut word = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut word).map_err(failed)?;
@@ -61,7 +61,7 @@ pub struct ParentProcess {
     stdout: std::io::Stdout,
 }
 
-/// Leaves the terminal, the session and the working directory of who started this process.
+/// Leaves the terminal, the session and the working directory of the starting process.
 pub fn begin() -> Result<ParentProcess> {
     rustix::process::setsid()
         .and_then(|_| rustix::process::chdir("/"))
@@ -80,7 +80,7 @@ impl ParentProcess {
         }
     }
 
-    /// Says it, then closes stdout, for which the other side waits.
+    /// Writes `word`, then closes stdout, for which the parent waits.
     fn say(mut self, word: &str) -> Result<()> {
         let failed = |error: std::io::Error| Problem::new("cannot answer who started this mount").caused_by(&error);
         self.stdout.write_all(word.as_bytes()).and_then(|()| self.stdout.flush()).map_err(failed)?;

@@ -1,6 +1,7 @@
-//! Where the background process writes what it has to say: the file asked for, or one in the user's place for logs.
+//! The log file of the background process: the requested file, or one in the user's directory for logs.
 //!
-//! Without a home the log does not go to a directory that users share: there another user could plant a link of its name.
+//! Without a home directory, the log does not go to a directory that users share, because another user could plant a
+//! link of its name there.
 
 use crate::problem::{Problem, Result};
 use std::fs::File;
@@ -13,7 +14,7 @@ use varve_types::VolumeSettings;
 const NEXT: &str = "Choose another with --log-file FILE.";
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// The log's path; its directory is there when this returns.
+/// The log's path. When this returns, its directory exists.
 pub fn path(asked_for: Option<&Path>, settings: &VolumeSettings) -> Result<PathBuf> {
     let failed = || Problem::new("cannot make a log file").next(NEXT);
     let path = match asked_for {
@@ -26,7 +27,7 @@ pub fn path(asked_for: Option<&Path>, settings: &VolumeSettings) -> Result<PathB
             let problem = Problem::new(format!("cannot make the log's directory {}", directory.display()));
             problem.caused_by(&error).next(NEXT)
         })?;
-        // Of a place that was chosen by name the file alone is looked at.
+        // For a path that the user chose, only the file is checked.
         match asked_for {
             Some(_) => Ok(()),
             None => check_directory(directory).map_err(|error| failed().caused_by(&error).next(NEXT)),
@@ -35,7 +36,7 @@ pub fn path(asked_for: Option<&Path>, settings: &VolumeSettings) -> Result<PathB
     Ok(path)
 }
 
-/// The user's place for logs.
+/// The user's directory for logs.
 fn directory() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/var/log/varve");

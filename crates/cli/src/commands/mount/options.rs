@@ -1,4 +1,4 @@
-//! What `-o` and the flags of a mount say, taken together.
+//! The options of a mount, from `-o` and the flags together.
 
 use super::Arguments;
 use crate::client::ClientFlags;
@@ -11,21 +11,21 @@ use varve_meta::server::{ServerConfig, WORKERS_MAX};
 
 #[derive(Clone, Debug)]
 pub struct FstabOptions {
-    /// Absolute: a background process has another working directory.
+    /// Absolute, because a background process has another working directory.
     pub store: PathBuf,
     pub directory: PathBuf,
     pub fuse: MountOptions,
     pub deadline: Span,
-    /// Whether the mount serves the volume itself; `None`: if nobody else does.
+    /// Whether the mount serves the volume itself; `None`: only if no other server does.
     pub embedded: Option<bool>,
-    /// How it comes to a server of another process.
+    /// How to connect to a server in another process.
     pub client: ClientFlags,
     workers: Option<u16>,
     memory: Option<Bytes>,
 }
 
 impl FstabOptions {
-    /// Options of `-o` go before flags of the same meaning, for they were given for this mount.
+    /// Options of `-o` override flags of the same meaning, because they were given for this mount.
     pub fn parse(arguments: &Arguments) -> Result<FstabOptions> {
         let absolute = |path: &std::path::Path| {
             std::path::absolute(path)
@@ -51,11 +51,11 @@ impl FstabOptions {
         Ok(options)
     }
 
-    /// A mount over its own store, or over what leads to it, would wait for itself; and one inside the store would show
-    /// up among the volume's files.
+    /// Refuses overlapping directories. A mount over its own store, or over a parent of it, would wait for itself. A
+    /// mount inside the store would appear among the volume's files.
     fn check_apart(&self) -> Result<()> {
         let (Ok(store), Ok(directory)) = (self.store.canonicalize(), self.directory.canonicalize()) else {
-            // What is missing is told by whoever needs it first.
+            // The first operation that needs a missing path reports it.
             return Ok(());
         };
         if !directory.starts_with(&store) && !store.starts_with(&directory) {
@@ -72,8 +72,8 @@ impl FstabOptions {
         Err(problem.because(why).next("Choose a directory apart from the store, or move the store."))
     }
 
-    /// What is ours is taken out; the rest is the frontend's business. A comma within a value is escaped as `\,`, and
-    /// pieces parted there are put together again as they were.
+    /// Consumes Varve's own options and passes the rest to the frontend. `\,` escapes a comma within a value; pieces
+    /// that were split there are joined again unchanged.
     fn add(&mut self, list: &str) -> std::result::Result<(), String> {
         let mut rest = Vec::new();
         for option in list.split(',') {

@@ -1,7 +1,7 @@
-//! What a mount does when it is asked to stop: it unmounts, and while it is busy waits until it is not.
+//! Stops a mount on request: unmounts it, and while the mount is busy waits until it is free.
 //!
-//! Other file systems in user space go out of sight at the first signal, which pulls the rug from under whoever works
-//! there. Here that takes a second signal: who sends it has read, or knows without, that something is still open.
+//! Other user-space file systems detach at the first signal, which breaks the programs that work there. Here detaching
+//! takes a second signal: its sender has read, or knows, that something is still open.
 
 use crate::signals::StopReason;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use std::time::Duration;
 use varve_client::FileSystem;
 use varve_fuse::{Error, Unmounter};
 
-/// How often a busy mount is tried again: the kernel tells nobody when it is free. So long people wait gladly.
+/// How often to retry a busy mount, because the kernel sends no notification when it becomes free. Users accept a delay
+/// of this length.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub struct Stopping {
@@ -23,13 +24,13 @@ pub struct Stopping {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopState {
-    /// Nobody has asked, or the kernel refused at first for another reason than that it is busy.
+    /// No request yet, or the kernel refused the first unmount for a reason other than busy.
     Mounted,
-    /// It is unmounted when it is free.
+    /// It will be unmounted when it is free.
     Waiting,
-    /// It is taken out of sight when no other mount would be, or is in the way.
+    /// It will be detached when no other mount is in the way or would be detached with it.
     Covered,
-    /// There is nothing left to be done.
+    /// Nothing is left to do.
     Gone,
 }
 
@@ -38,7 +39,7 @@ impl Stopping {
         Stopping { unmounter, file_system, syncs: Syncs::default(), state: StopState::Mounted }
     }
 
-    /// Answers when to be asked again.
+    /// Handles a request. Returns the time after which it must run again.
     pub fn heed(&mut self, asked: StopReason) -> Option<Duration> {
         let before = self.state;
         let done = match (before, asked) {
@@ -59,7 +60,7 @@ impl Stopping {
         };
         self.tell(before, asked, done.err());
         if asked == StopReason::Now && (self.state != StopState::Gone || before != StopState::Mounted) {
-            // Whoever ends a busy mount's process will do so for good next: let nothing be lost by it.
+            // SIGKILL may follow for a busy mount's process, so sync first: nothing may be lost by it.
             self.syncs.begin(&self.file_system);
         }
         matches!(self.state, StopState::Waiting | StopState::Covered).then_some(PAUSE)
@@ -83,22 +84,22 @@ impl Stopping {
                  SIGTERM or SIGINT again."
             ),
             (StopReason::Now, _, Some(error)) => tracing::warn!("asked to stop: {error}"),
-            // It was told already.
+            // Already logged.
             _ => {}
         }
     }
 }
 
-/// Syncs in a thread of their own, one after the other: with a server that is away each takes as long as the mount waits for
-/// it, and the next signal is to be seen meanwhile.
+/// Runs syncs on a thread of their own, one after the other. With an unreachable server each sync takes as long as the
+/// mount's timeout, and the next signal must be handled in the meantime.
 #[derive(Default)]
 struct Syncs {
-    /// Asked for since the thread began the first of these.
+    /// Number of requests since the thread began the first of these.
     asked: Arc<AtomicU32>,
 }
 
 impl Syncs {
-    /// Has what was acknowledged until now synced soon.
+    /// Starts a sync of everything acknowledged so far.
     fn begin(&self, file_system: &Arc<FileSystem>) {
         if self.asked.fetch_add(1, AcqRel) > 0 {
             return;
@@ -108,7 +109,7 @@ impl Syncs {
             loop {
                 let before = asked.load(Acquire);
                 if let Err(error) = varve_client::block_on(file_system.sync())
-                    // Which syncs, and tells what fails.
+                    // Shutdown syncs by itself and reports errors.
                     && !file_system.is_shut_down()
                 {
                     tracing::error!("asked to stop, but cannot sync: {error}");

@@ -1,4 +1,4 @@
-//! `varve record advise`: what to ask of a run, measured where it will be written.
+//! `varve record advise`: proposes settings for a run, measured in the directory where it will be written.
 
 use crate::output::{Output, SCHEMA_VERSION, columns};
 use crate::problem::{Exit, Problem, Result};
@@ -10,18 +10,18 @@ use std::time::Duration;
 use varve_detector::advise::{Advice, AdviceRequest, advise};
 use varve_detector::simulator::DetectorModel;
 
-/// As its JSON calls it.
+/// The command's name in its JSON.
 const COMMAND: &str = "record advise";
 
 const TIME_MIN: Duration = Duration::from_millis(100);
 
 /// Probe a directory, and propose chunk, alignment, writers and filter for a detector's frames
 ///
-/// The answer as JSON (`varve --json record advise … > advice.json`) is what `record start --advice` and
-/// `detector simulate --advice` take; it is kept in the file of the run.
+/// `record start --advice` and `detector simulate --advice` accept the JSON output (`varve --json record advise … >
+/// advice.json`). The file of the run stores it.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the runs will be written; nothing stays there
+    /// Directory for the runs; the probes leave nothing there
     directory: PathBuf,
     /// pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE (1024x512xu16)
     #[arg(long)]
@@ -29,10 +29,11 @@ pub struct Arguments {
     /// Frames a second
     #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = super::validators::rate)]
     rate: f64,
-    /// How far bitshuffle+LZ4 compresses the detector's frames
+    /// Compression ratio of the detector's frames with bitshuffle+LZ4
     #[arg(long, value_name = "R", default_value_t = 6.0)]
     compress_ratio: f64,
-    /// For all probes together, 100ms at least; making the frames that are probed with comes before, and each probe writes one
+    /// Time for all probes together, at least 100ms; the time to make the test frames is not included, and each probe
+    /// writes at least one
     #[arg(long, value_name = "TIME", default_value = "10s")]
     time: Span,
     /// Threads that may compress and write [default: one a processor]
@@ -79,7 +80,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Reads what this command printed as JSON.
+/// Reads the JSON output of this command.
 pub fn read(path: &Path) -> Result<Advice> {
     let cannot = |what: &str| Problem::usage(format!("cannot {what} the advice {}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
@@ -97,7 +98,7 @@ pub fn read(path: &Path) -> Result<Advice> {
     serde_json::from_str(&text).map_err(understood)
 }
 
-/// What is printed around an advice; not around the one that a run's file holds.
+/// The fields printed around an advice. A run's file holds the advice without them.
 #[derive(Deserialize)]
 struct AdviceEnvelope {
     command: Option<String>,

@@ -1,4 +1,4 @@
-//! `varve record start|stop|abort|status|watch`: what asks the service over HTTP.
+//! `varve record start|stop|abort|status|watch`: requests to the service over HTTP.
 
 use super::protection::Asking;
 use super::validators::HttpPlace;
@@ -17,13 +17,13 @@ use varve_detector::frame::ElementType;
 use varve_detector::service::StartRequest;
 use varve_env::toml_text;
 
-/// A store that is slow may take its time to make or end a file.
+/// Making or ending a file on a slow store takes a while.
 const CHANGE_WAIT: Duration = Duration::from_secs(600);
 const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
 pub struct ServiceAddress {
-    /// Where the service answers; http://HOST:PORT and https://HOST:PORT will do, too
+    /// HTTP address of the service: HOST:PORT, http://HOST:PORT or https://HOST:PORT
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421", value_parser = validators::http)]
     http: HttpPlace,
     #[command(flatten)]
@@ -42,15 +42,15 @@ impl ServiceAddress {
     }
 }
 
-/// Start a run, to which detectors then bring frames
+/// Start a run that accepts frames from detectors
 #[derive(Debug, Args)]
 pub struct StartArguments {
-    /// Name of the run: 1 to 64 letters, digits, `.`, `_`, `-`, the first no `.`
+    /// Name of the run: 1 to 64 letters, digits, `.`, `_`, `-`; it does not start with `.`
     #[arg(value_parser = validators::run_name)]
     name: String,
     /// HDF5 file to make, beneath the service's directory
     file: PathBuf,
-    /// The run's description in JSON or TOML, instead of the flags that follow
+    /// The run's dataset spec in JSON or TOML, instead of the flags that follow
     #[arg(long, value_name = "FILE", conflicts_with_all = ["frame", "element", "scan", "chunk", "filter"])]
     description: Option<PathBuf>,
     /// Chunk, filter, writers and alignment as `varve --json record advise` proposed them; its frame too, unless given
@@ -74,30 +74,31 @@ pub struct StartArguments {
     /// Groups and datasets of the file: raw, nexus, or an XML layout file
     #[arg(long, value_name = "NAME|FILE")]
     layout: Option<PathBuf>,
-    /// What holds for the whole run, in JSON or TOML
+    /// Metadata of the whole run, in JSON or TOML
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
-    /// Name of a scalar that each frame has; may be given often
+    /// Name of a scalar that each frame has; may be repeated
     #[arg(long, value_name = "NAME")]
     scalar: Vec<String>,
-    /// Clients that each bring a part of the frames
+    /// Clients that each send a part of the frames
     #[arg(long, default_value_t = 1, conflicts_with = "region")]
     sources: u16,
-    /// Region of every frame that one source brings, the first for source 0; given for each source. What lies between
-    /// regions, and what does not come, reads as the fill value
+    /// Region of every frame that one source sends, the first for source 0; repeated for each source. Bytes outside the
+    /// regions, and missing bytes, read as the fill value
     #[arg(long, value_name = "Y,X:HxW")]
     region: Vec<String>,
-    /// Go on when all sources are complete, until the run is stopped
+    /// Continue when all sources are complete, until the run is stopped
     #[arg(long)]
     keep: bool,
-    /// Seconds to wait for clients that have gone, before the run is finished; 30 more after the service was started again
+    /// Seconds to wait for clients that disconnected, before the run is finished; 30 more after a restart of the
+    /// service
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     absence: f64,
     #[command(flatten)]
     service: ServiceAddress,
 }
 
-/// One run, and where its service is
+/// One run, and its service
 #[derive(Debug, Args)]
 pub struct RunArguments {
     /// Name of the run
@@ -144,7 +145,7 @@ fn closed(flag: &str, text: &str) -> Result<Vec<u64>> {
     sides.ok_or_else(|| Problem::usage(format!("{flag} {text} has no end")))
 }
 
-/// Where a region lies in a frame, and its sides.
+/// The offset of a region in a frame, and its sides.
 fn region(text: &str) -> Result<Region> {
     let numbers = |text: &str, by: char| text.split(by).map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>();
     let parts = text.split_once(':').and_then(|(offset, shape)| numbers(offset, ',').zip(numbers(shape, 'x')));
@@ -220,7 +221,7 @@ pub fn start(arguments: &StartArguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// `stop` or `abort`.
+/// Ends a run; `verb` is `stop` or `abort`.
 pub fn end(verb: &str, arguments: &RunArguments, output: &Output) -> Result<Exit> {
     let path = format!("/runs/{}/{verb}", arguments.name);
     let ended = arguments.service.control()?.post(&path, None, CHANGE_WAIT);
@@ -229,7 +230,7 @@ pub fn end(verb: &str, arguments: &RunArguments, output: &Output) -> Result<Exit
     Ok(exit(&status))
 }
 
-/// A run that failed or lost frames is told from one that did not.
+/// The exit code distinguishes a run that failed or lost frames.
 fn exit(status: &Value) -> Exit {
     match status["state"].as_str() {
         Some("failed" | "waiting") => Exit::Failed,
@@ -254,7 +255,7 @@ pub fn status(arguments: &StatusArguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Follow a run: a line whenever frames have become durable, until it ends
+/// Follows a run: prints a line whenever frames have become durable, until it ends.
 pub fn watch(arguments: &RunArguments, output: &Output) -> Result<Exit> {
     const WAIT_S: u64 = 20;
     let control = arguments.service.control()?;

@@ -1,4 +1,5 @@
-//! `varve record join`: a process that takes frames for its share of a run, and writes them into the run's one file.
+//! `varve record join`: a process that receives frames for its writer share of a run, and writes them into the run's
+//! one file.
 
 use super::protection::{self, Listening};
 use super::validators;
@@ -16,32 +17,32 @@ use varve_detector::service::{Config, EndKind, Joining, RunEnd, Service, Service
 use varve_detector::stream::FinishedHead;
 use varve_detector::writer::Settings;
 
-/// Take frames for a share of a run, on this host or another, and write them into the run's one file
+/// Receive frames for a writer share of a run, on this host or another, and write them into the run's one file
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the service that keeps the run takes frames (its --listen)
+    /// Frame address of the service that owns the run (its --listen)
     #[arg(value_name = "HOST:PORT")]
     service: String,
     /// Name of the run
     #[arg(value_parser = validators::run_name)]
     run: String,
-    /// The service's directory, as this host sees it
+    /// The service's directory, as mounted on this host
     #[arg(long)]
     directory: PathBuf,
-    /// Which of the run's sources this share is. The share's own clients count theirs from 0 again
+    /// Source number of this writer share in the run. Its own clients number theirs from 0 again
     #[arg(long, default_value_t = 0)]
     source: u16,
-    /// Clients that bring this share
+    /// Clients that send the frames of this writer share
     #[arg(long, default_value_t = 1)]
     sources: u16,
-    /// Where they bring it (port 0: any)
+    /// Address to receive them at (port 0: any)
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     #[command(flatten)]
     listening: Listening,
     #[command(flatten)]
     trust: protection::Trust,
-    /// Frames that wait in memory take at most so many bytes
+    /// Maximum bytes of frames waiting in memory
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = validators::queue)]
     queue: Bytes,
     /// Threads that compress and write [default: one a processor]
@@ -50,7 +51,7 @@ pub struct Arguments {
     /// How long frames may wait until they are synced and reported
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = Span::of_some_length)]
     report_interval: Span,
-    /// How long to try when the service is not there
+    /// How long to retry if the service is unreachable
     #[arg(long, value_name = "TIME", default_value = "60s")]
     retry: Span,
 }
@@ -94,7 +95,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let coordinator = WriterShareOptions {
         address: arguments.service.clone(),
         run: arguments.run.clone(),
-        // One that was made is of this share alone; the service's is looked for.
+        // A token made here is for this writer share only; the service's token is looked up.
         token: if arguments.listening.has_token_file() { token } else { String::new() },
         tls: arguments.trust.tls()?,
         source: arguments.source,
@@ -102,7 +103,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     };
     let (stop, stopped) = mpsc::channel();
     signals::listen()?.on_stop(move || {
-        // Who does not listen any more is stopping already.
+        // If nobody listens any more, the process is stopping already.
         let _ = stop.send(());
     })?;
     let failed = |error: ServiceError| Problem::new("this share cannot be taken").caused_by(&error);

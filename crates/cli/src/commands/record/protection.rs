@@ -1,4 +1,4 @@
-//! Who may talk to the detector service: tokens and TLS, as flags of both sides.
+//! Access control of the detector service: tokens and TLS, as flags of both sides.
 
 use crate::problem::{Problem, Result};
 use clap::Args;
@@ -9,20 +9,21 @@ use varve_detector::service::Protection;
 use varve_detector::tls::{ClientTls, ServerTls};
 use varve_detector::token;
 
-/// Of a process that listens.
+/// Flags of a process that listens.
 #[derive(Debug, Args)]
 pub struct Listening {
-    /// Clients must give the token in this file, which this user or root owns and nobody else may read; needed to listen
-    /// beyond this host [default: one is made, which programs of the same user find on this host]
+    /// File with the token that clients must give; it belongs to this user or root, and nobody else may read it.
+    /// Required to listen beyond this host [default: a new token, which programs of the same user find on this host]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Take TLS connections alone, with the certificate and its chain in this PEM file
+    /// Accept TLS connections only, with the certificate and its chain in this PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// PEM file with the certificate's private key
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Listen beyond this host without TLS: everyone on the way reads the token and the frames, and may change them
+    /// Listen beyond this host without TLS: anyone on the network path can read the token and the frames, and change
+    /// them
     #[arg(long, conflicts_with = "tls_cert")]
     insecure: bool,
 }
@@ -32,7 +33,7 @@ impl Listening {
         self.token_file.is_some()
     }
 
-    /// The token to ask for, and what protects the listeners, which are flags with their addresses.
+    /// The token to require, and the protection of the listeners, which are given as flags with their addresses.
     pub fn protect(&self, listeners: &[(&str, SocketAddr)]) -> Result<(String, Protection)> {
         let beyond = |(_, address): &&(&str, SocketAddr)| !address.ip().to_canonical().is_loopback();
         if let Some((flag, address)) = listeners.iter().find(beyond) {
@@ -48,7 +49,7 @@ impl Listening {
                     .next("Give --token-file with a file from `openssl rand -hex 32`, and its content to clients."));
             }
             if self.tls_cert.is_none() {
-                // A failure to warn stops nothing: the administrator gave --insecure.
+                // A failed warning stops nothing: the administrator gave --insecure.
                 let _ = writeln!(
                     std::io::stderr(),
                     "varve: warning: {flag} {address} is open to other hosts without TLS: everyone on the way reads the token \
@@ -69,7 +70,7 @@ impl Listening {
     }
 }
 
-/// Of a process that connects.
+/// Flags of a process that connects.
 #[derive(Debug, Args)]
 pub struct Trust {
     /// The service listens with TLS, and its certificate was signed by one in this PEM file
@@ -84,11 +85,11 @@ impl Trust {
     }
 }
 
-/// Of a client.
+/// Flags of a client.
 #[derive(Debug, Args)]
 pub struct Asking {
-    /// File with the service's token, which this user or root owns and nobody else may read [default: the one that a service
-    /// of this user has made on this host]
+    /// File with the service's token; it belongs to this user or root, and nobody else may read it [default: the token
+    /// that a service of this user made on this host]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `varve record recover FILE`: a valid file with every acknowledged frame, after a crash of its writer.
+//! `varve record recover FILE`: makes a valid file with every acknowledged frame, after a crash of its writer.
 
 use crate::output::{Output, columns as columns_of};
 use crate::problem::{Exit, Problem, Result};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use varve_detector::journal::Damage;
 use varve_detector::recover::{Headless, RecoverError, Recovered, recover};
 
-/// Make a run's file whole after its writer died; the journal beside it is used up, or kept if it is damaged
+/// Recover a run's file after its writer died; the journal beside it is removed, or kept if it is damaged
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The run's HDF5 file
@@ -19,7 +19,7 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct RecoverOutput {
     file: PathBuf,
-    /// Its run had not ended in order.
+    /// Whether its run had not ended in order.
     recovered: bool,
     #[serde(flatten)]
     found: Option<Recovered>,
@@ -38,7 +38,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             });
         }
     };
-    // Whoever waits for a damaged frame must know, and that a journal was damaged, even if nothing is lost with it.
+    // The exit code reports damaged frames, and a damaged journal even if nothing is lost with it.
     let lost = found.as_ref().is_some_and(|found| found.counts.damaged > 0 || found.damaged_journal.is_some());
     let reported = RecoverOutput { file, recovered: found.is_some(), found };
     output.result("record recover", &reported, lines)?;

@@ -1,4 +1,4 @@
-//! `varve record report FILE`: how long the frames of a run took from stage to stage, from the times in its file.
+//! `varve record report FILE`: the latency of a run's frames between stages, from the timestamps in its file.
 
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
@@ -8,10 +8,10 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use varve_detector::report::{RunReport, report};
 
-/// Say how long a run's frames took from stage to stage, and which stage was the slowest
+/// Show the latency of a run's frames between stages, and which stage was the slowest
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The run's HDF5 file; it may be still written
+    /// The run's HDF5 file; it may still be in use by its writer
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }

@@ -16,48 +16,48 @@ use std::sync::mpsc;
 use varve_detector::service::{Config, Service, ServiceError, Unfinished};
 use varve_detector::writer::Settings;
 
-/// Take frames of detectors over TCP and write them to HDF5 files, until SIGTERM or SIGINT
+/// Receive frames of detectors over TCP and write them to HDF5 files, until SIGTERM or SIGINT
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Files are written beneath this directory alone
+    /// Directory of the files; nothing is written outside it
     directory: PathBuf,
-    /// Where detectors bring their frames (port 0: any)
+    /// Address to receive frames at (port 0: any)
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
-    /// Where runs are started, stopped and watched
+    /// Address of the HTTP service that starts, stops and shows runs
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7421", value_parser = validators::http_listen)]
     http: SocketAddr,
     #[command(flatten)]
     listening: Listening,
-    /// Name of this host that requests over HTTP may use, beside localhost and the address of --http; may be given often
+    /// Name of this host that HTTP requests may use, beside localhost and the address of --http; may be repeated
     #[arg(long, value_name = "NAME", value_parser = validators::host)]
     allow_host: Vec<String>,
-    /// Runs may ask for filter plug-ins whose libraries lie in this directory; without it for none, as a library runs code in
-    /// this service
+    /// Directory of the filter plug-ins that runs may use; without it none is allowed, because a plug-in's library runs
+    /// code in this service
     #[arg(long, value_name = "DIRECTORY")]
     plugins: Option<PathBuf>,
-    /// Frames of one run that wait in memory take at most so many bytes, from 1MiB on
+    /// Maximum bytes of frames of one run waiting in memory, at least 1MiB
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = validators::queue)]
     queue: Bytes,
     /// Threads of each run that compress and write [default: one a processor]
     #[arg(long, value_parser = validators::threads)]
     threads: Option<usize>,
-    /// What the store takes best in one write: its stripe
+    /// Write size that suits the store best: its stripe
     #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = validators::stripe)]
     stripe: Bytes,
-    /// How long frames may wait until they are synced and readers find them
+    /// How long frames may wait until they are synced and visible to readers
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = Span::of_some_length)]
     commit_interval: Span,
-    /// Runs at once
+    /// Maximum number of runs at once
     #[arg(long, default_value_t = 8, value_parser = validators::some)]
     runs_max: usize,
-    /// Connections at once
+    /// Maximum number of connections at once
     #[arg(long, default_value_t = 256, value_parser = validators::some)]
     connections_max: usize,
-    /// A connection on which nothing comes for so long is given up
+    /// Close a connection that has been idle for this long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = Span::of_some_length)]
     idle: Span,
-    /// Take the series of the DECTRIS detector that sends stream2 there, a run each; several times for several detectors
+    /// Receive the series of the DECTRIS detector that sends stream2 there, one run each; may be repeated
     #[arg(long, value_name = "tcp://HOST:PORT", value_parser = validators::stream2)]
     stream2: Vec<String>,
 }
@@ -68,9 +68,9 @@ struct RecordServeReady {
     pid: u32,
     listen: SocketAddr,
     http: SocketAddr,
-    /// Both take TLS alone.
+    /// Whether both listeners accept TLS only.
     tls: bool,
-    /// Where programs of this user find the token that was made; `None`: it was given.
+    /// The file where programs of this user find the token that was made; `None`: the token was given.
     token_file: Option<PathBuf>,
 }
 
@@ -101,10 +101,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         idle: arguments.idle.0,
     };
     let failed = |error: ServiceError| Problem::new("the detector service cannot start").caused_by(&error);
-    // Before anything is taken, so that a signal finds someone who listens.
+    // Set up before the service accepts anything, so that no signal is missed.
     let (stop, stopped) = mpsc::channel();
     signals::listen()?.on_stop(move || {
-        // Who does not listen any more is stopping already.
+        // If nobody listens any more, the process is stopping already.
         let _ = stop.send(());
     })?;
     let mut service = Service::start(config).map_err(failed)?;
@@ -122,16 +122,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         token_file: service.published().next().map(Path::to_owned),
     };
     output.announce("record serve", &serving, text)?;
-    // An error means that nobody can ask any more: that is a reason to stop too.
+    // An error means that no signal can arrive any more, which is a reason to stop too.
     let _ = stopped.recv();
     for left in service.stop() {
-        // Who does not read any more is told nothing; the journal and the record are there all the same.
+        // If stderr is closed, nobody reads this; the journal and the record exist all the same.
         let _ = write!(std::io::stderr(), "{}", escaping::lines(&unfinished(&left, &arguments.directory)));
     }
     Ok(Exit::Done)
 }
 
-/// What is said of a run that goes on when the service is started again.
+/// The message about a run that continues when the service is started again.
 fn unfinished(left: &Unfinished, directory: &Path) -> String {
     let Unfinished { run, file, durable, trouble } = left;
     let file = file.display();

@@ -1,17 +1,17 @@
-//! What flags of the detector's commands may say: each refused at once where it cannot be meant, with what is allowed.
+//! Validators for flags of the detector's commands. Each rejects meaningless values and names the allowed ones.
 
 use crate::quantity::Bytes;
 use std::net::SocketAddr;
 use varve_detector::stream::hello::check_run_name;
 
-/// Frames wait there; with less, hardly one of any detector would.
+/// The queue's minimum; a smaller one would hold hardly a frame of any detector.
 const QUEUE_LEAST: Bytes = Bytes(1 << 20);
-/// Pages of the processor and of most stores are no smaller.
+/// The stripe's minimum: pages of the processor and of most stores are no smaller.
 const STRIPE_LEAST: Bytes = Bytes(4 << 10);
-/// Far more than any machine has processors for.
+/// Far more than any machine has processors.
 const THREADS_MAX: usize = 1024;
 
-/// A name that a run can have.
+/// A valid name of a run.
 pub fn run_name(text: &str) -> Result<String, String> {
     check_run_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -23,12 +23,13 @@ pub fn threads(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("give 1 to {THREADS_MAX}, or leave it out: one a processor"))
 }
 
-/// Of runs or connections.
+/// A number of runs or connections.
 pub fn some(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "give a number from 1 on".to_owned())
 }
 
-/// Frames a second. A year a frame, or a thousand million a second, is nobody's wish.
+/// Frames a second. The limits exclude values that nobody can mean, such as a frame a year or a thousand million a
+/// second.
 pub fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (1e-6..=1e9).contains(rate));
     rate.ok_or_else(|| "give frames a second, from 0.000001 to 1000000000".to_owned())
@@ -53,7 +54,7 @@ pub fn stripe(text: &str) -> Result<Bytes, String> {
 fn place(text: &str) -> Option<&str> {
     let (host, port) = text.rsplit_once(':')?;
     let inside = host.strip_prefix('[').map_or(Some(host), |host| host.strip_suffix(']'))?;
-    // Colons belong to addresses in brackets.
+    // Colons are allowed only in bracketed addresses.
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') || c == ':' && host != inside;
     let fits = !inside.is_empty() && inside.chars().all(is_name) && port.parse::<u16>().is_ok_and(|port| port > 0);
     fits.then_some(text)
@@ -63,16 +64,16 @@ fn without_scheme(text: &str) -> &str {
     text.strip_prefix("http://").map_or(text, |text| text.strip_suffix('/').unwrap_or(text))
 }
 
-/// Where a service answers over HTTP.
+/// The HTTP address of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPlace {
     /// HOST:PORT.
     pub address: String,
-    /// It was given as `https://`.
+    /// Whether it was given as `https://`.
     pub tls: bool,
 }
 
-/// As `varve record serve` prints it, or as HOST:PORT.
+/// An address as `varve record serve` prints it, or as HOST:PORT.
 pub fn http(text: &str) -> Result<HttpPlace, String> {
     let wrong = || {
         format!(
@@ -96,7 +97,7 @@ pub fn host(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Where to answer.
+/// An address to listen at.
 pub fn http_listen(text: &str) -> Result<SocketAddr, String> {
     let wrong = |_| {
         format!("`{text}` is no address to listen at; give ADDRESS:PORT or http://ADDRESS:PORT, as in 127.0.0.1:7421")
@@ -104,7 +105,7 @@ pub fn http_listen(text: &str) -> Result<SocketAddr, String> {
     without_scheme(text).parse().map_err(wrong)
 }
 
-/// Where a detector sends stream2, as HOST:PORT.
+/// The address at which a detector sends stream2, as HOST:PORT.
 pub fn stream2(text: &str) -> Result<String, String> {
     let wrong = || format!("`{text}` is no place of a stream; give tcp://HOST:PORT, as in tcp://10.0.0.5:31001");
     place(text.strip_prefix("tcp://").unwrap_or(text)).map(str::to_owned).ok_or_else(wrong)

@@ -8,7 +8,7 @@ fn counting() -> impl FnMut() -> u64 {
     }
 }
 
-/// Promise: the cookie after a name is its hash, and going on from it begins with the next hash.
+/// Promise: the cookie after a name is its hash, and the listing continues from it with the next hash.
 #[test]
 fn hash_serves_as_cookie() {
     let mut cookies = Cookies::default();
@@ -18,7 +18,7 @@ fn hash_serves_as_cookie() {
     assert_eq!(cookies.position(NameHash::LAST.0), ListingPosition::From(1 << 63));
 }
 
-/// Promise: a listing that is cut between names of one hash goes on exactly there, also after a rewind.
+/// Promise: a listing that is interrupted between names of one hash continues exactly there, also after a rewind.
 #[test]
 fn listing_resumes_within_equal_hashes() {
     let mut cookies = Cookies::default();
@@ -35,7 +35,7 @@ fn listing_resumes_within_equal_hashes() {
     assert_eq!(position.hash(), 500);
 }
 
-/// Promise: a name whose hash happens to be a drawn number does not take that number's meaning.
+/// Promise: a name whose hash equals a drawn number does not change the meaning of that number.
 #[test]
 fn allocated_cookies_stay_valid() {
     let mut cookies = Cookies::default();

@@ -4,7 +4,7 @@ fn buffer(text: &[u8]) -> InlineBuffer {
     InlineBuffer::clean(text.to_vec())
 }
 
-/// Promise: reads stop at the end, and beyond it read nothing.
+/// Promise: reads stop at the end of the content, and return nothing beyond it.
 #[test]
 fn reads_stop_at_the_end() {
     let buffer = buffer(b"hello");
@@ -29,8 +29,8 @@ fn holes_read_as_zero() {
     assert_eq!(buffer.bytes(), b"\0\0\0");
 }
 
-/// Promise: what was written here survives another writer's content beneath, and takes nothing of it along but what was
-/// written or cut here.
+/// Promise: local changes survive on top of another writer's content, and alter only the bytes that were written or cut
+/// locally.
 #[test]
 fn own_writes_merge_onto_newer_content() {
     let merged = |change: fn(&mut InlineBuffer), theirs: &str| {
@@ -43,7 +43,7 @@ fn own_writes_merge_onto_newer_content() {
     let cases: &[(Change, &str, &str)] = &[
         (|_| {}, "theirs", "theirs"),
         (|mine| mine.write(2, b"xy"), "ABCDEFGHIJ", "ABxyEFGHIJ"),
-        // What lies between two writes is theirs, and so is what they put to the end.
+        // Bytes between two local writes, and bytes that the other writer appended, are the other writer's.
         (
             |mine| {
                 mine.write(1, b"x");
@@ -52,7 +52,7 @@ fn own_writes_merge_onto_newer_content() {
             "ABCDEFGHIJKL",
             "AxCDEFGHyJKL",
         ),
-        // Cuts first, then bytes; what was written and then cut is gone.
+        // Truncations are applied first, then writes; bytes that were written and then cut are gone.
         (
             |mine| {
                 mine.write(4, b"vwxyz");
@@ -67,7 +67,7 @@ fn own_writes_merge_onto_newer_content() {
         (|mine| mine.write(12, b"z"), "AB", "AB__________z"),
         (|mine| mine.write(12, b"z"), "ABCDEFGHIJKLMN", "ABCDEFGHIJKLzN"),
         (|mine| mine.zero(3..5), "ABCDEFGHIJ", "ABC__FGHIJ"),
-        // What was appended goes to where the end is now, as often as that moves.
+        // Appended bytes go to the present end, however often that moves.
         (
             |mine| {
                 mine.append(b"x");
@@ -93,7 +93,7 @@ fn own_writes_merge_onto_newer_content() {
             "ABCDEFGHIJKL",
             "yBCDEFGHIJKLx",
         ),
-        // Where something else was done there, bytes stay where they were put.
+        // After another operation at their offset, appended bytes stay where they were put.
         (
             |mine| {
                 mine.append(b"xx");
@@ -102,7 +102,7 @@ fn own_writes_merge_onto_newer_content() {
             "ABCDEFGHIJKLMN",
             "ABCDEFGHIJxyMN",
         ),
-        // A length that was set is the length, whether it cut or extended here, or there.
+        // An explicit length is final, whether it truncated or extended the content here or there.
         (|mine| mine.resize(12), "ABCDEFGHIJKLMN", "ABCDEFGHIJKL"),
         (
             |mine| {
@@ -120,7 +120,7 @@ fn own_writes_merge_onto_newer_content() {
             "ABCDEFGHIJKLMN",
             "ABCDEFGHIJKL",
         ),
-        // Who only reaches further takes nothing away.
+        // An extension removes nothing.
         (|mine| mine.reach(12), "ABCDEFGHIJKLMN", "ABCDEFGHIJKLMN"),
         (|mine| mine.reach(12), "ABC", "ABC_________"),
         (
@@ -137,8 +137,8 @@ fn own_writes_merge_onto_newer_content() {
     }
 }
 
-/// Promise: what the row was sent without an answer goes onto content of others with what was done since; where the row has it,
-/// only that is left to be written.
+/// Promise: content that was sent without a reply is applied to other clients' content together with later changes. If
+/// the row has it, only the later changes remain to be written.
 #[test]
 fn sent_and_later_writes_are_distinguished() {
     let sent = |change: fn(&mut InlineBuffer)| {
@@ -171,7 +171,7 @@ fn sent_and_later_writes_are_distinguished() {
     assert_eq!(cut.onto(b"0123aX".to_vec()).bytes(), b"01");
 }
 
-/// Promise: of what was appended, what is in its place is not put there again.
+/// Promise: appended bytes that are already at their final offset are not appended again.
 #[test]
 fn placed_append_is_not_repeated() {
     let mut mine = buffer(b"0123456789");
@@ -182,7 +182,7 @@ fn placed_append_is_not_repeated() {
     assert_eq!(mine.changes().unwrap().appended, b"cd");
 }
 
-/// Promise: whatever is written in whatever order, all of it is what goes onto another content.
+/// Promise: random writes in any order are applied completely to other content.
 #[test]
 fn random_writes_stay_separate_and_complete() {
     let mut random = varve_env::random::Seeded::new(7);

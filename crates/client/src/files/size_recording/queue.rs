@@ -1,24 +1,24 @@
-//! Which closed files wait to be settled, since when, and whose turn it is. Pure.
+//! The queue of closed files whose sizes are to be recorded: since when they wait, and which are due. It does no I/O.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_types::{Credentials, InodeId};
 
-/// Files that are settled after one sync of the store's file system.
+/// Files whose sizes are recorded after one syncfs of the store's file system.
 const ROUND_MAX: usize = 1024;
 
-/// While the file is written, here or by other clients, it is asked for again and again; the first and the longest pause.
+/// First and longest pause between attempts while the file is being written, here or by other clients.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// Before a file is tried again that could not be settled: its store may be back by then.
+/// Wait before a failed file is tried again: its store may be reachable by then.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// Closed files whose sizes are not settled yet.
+/// Closed files whose sizes are not recorded yet.
 pub(crate) struct SizeQueue {
     files: HashMap<InodeId, ClosedFile>,
-    /// Those that could not be settled, by their closes: the oldest first.
+    /// Files that failed, by the number of their close: the oldest first.
     failed: BTreeMap<u64, InodeId>,
     waiting_max: usize,
     /// Closes and rounds so far.
@@ -29,10 +29,10 @@ pub(crate) struct SizeQueue {
 #[derive(Clone)]
 pub struct ClosedFile {
     due: Instant,
-    /// Which close it was: a later one is to be synced anew.
+    /// The number of this close: after a later one the file must be synced again.
     close: u64,
     asked: u32,
-    /// When the server knows who else writes it, where it did not when it was asked last.
+    /// The time when the server knows which other clients write it, if it did not know at the last request.
     known_from: Option<Instant>,
     /// The round in which it was tried last.
     tried: u64,
@@ -40,27 +40,27 @@ pub struct ClosedFile {
     pub writer: Credentials,
 }
 
-/// A file whose turn it is.
+/// A file that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
     pub inode: InodeId,
     close: u64,
 }
 
-/// Whose turn it is in a round.
+/// Selects the files that are due in a round.
 #[derive(Clone, Copy)]
 pub enum RoundTurn {
     All,
     /// Those that are due by then.
     By(Instant),
-    /// Those that were closed by then and are due or could not be settled.
+    /// Those that were closed by then and are due or have failed.
     Late {
         closes: u64,
         now: Instant,
     },
 }
 
-/// Each file is tried once in it.
+/// A round, in which each file is tried once.
 #[derive(Clone, Copy)]
 pub struct Round(u64);
 
@@ -68,20 +68,20 @@ pub struct Round(u64);
 pub enum EnqueueOutcome {
     Anew,
     Again,
-    /// And the oldest that could not be settled waits no more.
+    /// Queued; the oldest failed file was evicted.
     InPlaceOf(InodeId),
     Full,
 }
 
-/// What became of one.
+/// The result of one attempt.
 pub enum Outcome {
-    /// Settled, or not to be settled by this close.
+    /// Recorded, or not to be recorded for this close.
     Done,
     /// The server waits for other clients.
     Later,
-    /// The server knows after so long which other clients there are.
+    /// The server knows after this time which other clients there are.
     NotYet(Duration),
-    /// It may go when the trouble is over.
+    /// May succeed when the trouble is over.
     Failed,
 }
 
@@ -102,7 +102,7 @@ impl SizeQueue {
             self.failed.remove(&close);
         }
         self.closes += 1;
-        // A file that is closed again and again is settled as early as one that is closed once.
+        // A file that is closed repeatedly is recorded as early as one that is closed once.
         let due = waiting.map_or(due, |(before, _)| before.min(due));
         let writer = writer.clone();
         let closed = ClosedFile { due, close: self.closes, asked: 0, known_from: None, tried: 0, generation, writer };
@@ -114,23 +114,24 @@ impl SizeQueue {
         self.files.len()
     }
 
-    /// Those that could not be settled so far.
+    /// Number of files that failed so far.
     pub fn failed(&self) -> usize {
         self.failed.len()
     }
 
-    /// Those of which the server did not know who else writes them when it was asked, and when it knows that of all.
+    /// Number of files whose other writers the server did not know at the last request, and the time when it knows them
+    /// all.
     pub fn unknown(&self) -> Option<(usize, Instant)> {
         let unknown = || self.files.values().filter_map(|closed| closed.known_from);
         Some((unknown().count(), unknown().max()?))
     }
 
-    /// Closes so far, for [`RoundTurn::Late`].
+    /// Number of closes so far, for [`RoundTurn::Late`].
     pub fn closes(&self) -> u64 {
         self.closes
     }
 
-    /// All of them are due.
+    /// Makes all files due.
     pub fn hurry(&mut self, now: Instant) {
         self.files.values_mut().for_each(|closed| closed.due = closed.due.min(now));
     }
@@ -140,7 +141,7 @@ impl SizeQueue {
         Round(self.rounds)
     }
 
-    /// Some of those whose turn it is, and first who has waited for it longest, so that none that fails keeps it from
+    /// Some of the files that are due, those first that have waited longest, so that a failing file does not delay
     /// others.
     pub fn due(&self, turn: RoundTurn, round: Round) -> Vec<Due> {
         let is_due = |closed: &ClosedFile| match turn {
@@ -160,7 +161,7 @@ impl SizeQueue {
         self.files.get(&due.inode).filter(|closed| closed.close == due.close)
     }
 
-    /// Takes the file from the queue, which is `true`, or puts it off. Nothing if it was closed again meanwhile.
+    /// Removes the file from the queue (`true`), or postpones it. Does nothing if it was closed again meanwhile.
     pub fn end(&mut self, due: Due, outcome: &Outcome, round: Round, now: Instant, pause: Duration) -> bool {
         let Some(closed) = self.files.get_mut(&due.inode).filter(|closed| closed.close == due.close) else {
             return false;
@@ -216,7 +217,7 @@ mod tests {
         due.iter().map(|due| due.inode.0).collect()
     }
 
-    /// One round: each that is due ends with what `outcome` says of it.
+    /// Runs one round: each due file ends with the `outcome` for it.
     fn round(queue: &mut SizeQueue, turn: RoundTurn, now: Instant, outcome: impl Fn(u64) -> Outcome) -> Vec<u64> {
         let round = queue.begin_round();
         let mut tried = Vec::new();
@@ -232,7 +233,8 @@ mod tests {
         }
     }
 
-    /// Promise: what could not be settled is kept, and tried again, once in each round, until it is.
+    /// Promise: a file whose size could not be recorded stays queued, and is tried again, once per round, until it
+    /// succeeds.
     #[test]
     fn failed_size_recording_is_retried() {
         let mut queue = queue(10, 3);
@@ -245,14 +247,14 @@ mod tests {
             assert_eq!((queue.len(), queue.failed()), (1, 1));
             assert_eq!(round(&mut queue, by(time + 1).0, by(time + 1).1, |_| Outcome::Done), [], "not at once");
         }
-        // Who syncs does not wait until it is due again.
+        // A sync does not wait until it is due again.
         let late = RoundTurn::Late { closes: queue.closes(), now: at(23) };
         queue.add(InodeId(9), at(0), 0, &Credentials::root());
         assert_eq!(round(&mut queue, late, at(23), |_| Outcome::Done), [2], "what was closed since may wait");
         assert_eq!((queue.len(), queue.failed()), (1, 0));
     }
 
-    /// Promise: the queue is bounded. When it is full, the oldest of those that could not be settled gives way.
+    /// Promise: the queue is bounded. When it is full, the oldest failed file is evicted.
     #[test]
     fn oldest_failed_entry_is_evicted() {
         let mut queue = queue(3, 3);
@@ -265,8 +267,8 @@ mod tests {
         assert_eq!((queue.len(), queue.failed()), (3, 0));
     }
 
-    /// Promise: who fails does not keep its turn from others, and the one that waits for other clients is never given up: the server
-    /// may rely on it to tell the size in the end.
+    /// Promise: a failing file does not delay others, and a file that waits for other clients is never given up: the
+    /// server may rely on it to report the size in the end.
     #[test]
     fn retries_rotate_through_files() {
         let mut queue = queue(10, 3);
@@ -285,7 +287,8 @@ mod tests {
         assert_eq!((queue.len(), queue.failed()), (3, 0));
     }
 
-    /// Promise: what the server cannot know yet is kept however often it is asked, and nobody gives up over it.
+    /// Promise: a size that the server cannot determine yet stays queued however often it is requested, and is never
+    /// given up.
     #[test]
     fn undetermined_size_stays_queued() {
         let mut queue = queue(10, 2);

@@ -1,4 +1,4 @@
-//! Where a worker is reached, and whether what listens there may be the volume's server.
+//! Connects to a worker, and checks whether the listening process may be the volume's server.
 
 use super::{CONNECT_TIMEOUT, TCP_SILENCE};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -9,14 +9,14 @@ use std::os::unix::net::UnixStream;
 use varve_env::volume_dir::OVERFLOW_UID;
 use varve_proto::handshake::WorkerAddress;
 
-/// How this client comes to a server.
+/// How this client reaches a server.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct Reach {
     /// The server is on this host, by its boot id.
     pub local: bool,
-    /// The user has asked for TCP.
+    /// The user requested TCP.
     pub tcp: bool,
-    /// Whose the store is: besides root the only one whose process may serve it.
+    /// The owner of the store: besides root, the only user whose process may serve it.
     pub owner: u32,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Dialled {
     Tcp(TcpStream),
 }
 
-/// Connects to a worker: on its own host by its Unix socket alone, unless TCP is asked for; from another host by TCP.
+/// Connects to a worker: on the same host only by its Unix socket, unless TCP is requested; from another host by TCP.
 pub(super) fn dial(address: &WorkerAddress, reach: Reach) -> io::Result<Dialled> {
     let Reach { local, tcp, owner } = reach;
     match (&address.unix, &address.tcp) {
@@ -75,25 +75,25 @@ fn dial_unix(path: &str, owner: u32) -> io::Result<UnixStream> {
     }
 }
 
-/// The user who has called listen(2) on the other end. Not by rustix, whose credentials always have a process: that of
-/// another PID namespace has the number 0 here.
+/// The user who called listen(2) on the other end. rustix cannot be used, because its credentials always have a
+/// process, and a process in another PID namespace has the number 0 here.
 fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut found = libc::ucred { pid: 0, uid: OVERFLOW_UID, gid: OVERFLOW_UID };
     let mut bytes = std::mem::size_of::<libc::ucred>() as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: the kernel writes at most `bytes` bytes to `found`, any of which make a sound value.
+    // SAFETY: the kernel writes at most `bytes` bytes to `found`, for which every bit pattern is valid.
     let failed =
         unsafe { libc::getsockopt(stream.as_raw_fd(), level, name, std::ptr::from_mut(&mut found).cast(), &mut bytes) };
     if failed == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether a process of user `peer` may be the server of a store of `owner`, for a client that is `own`. Nothing is sent to any
-/// other, and nothing that it sends is believed, descriptors least of all.
+/// Whether a process of user `peer` may serve a store of `owner`, for a client of user `own`. The client sends nothing
+/// to any other process, and trusts nothing from it, least of all descriptors.
 pub(super) fn may_serve(peer: u32, owner: u32, own: u32) -> bool {
     peer == 0 || (peer != OVERFLOW_UID && (peer == owner || peer == own))
 }
 
-/// Connects with a deadline: a server whose queue of connections is full would else hold the caller for ever.
+/// Connects with a timeout: a server whose connection queue is full would otherwise block the caller for ever.
 fn open_unix(path: &str) -> io::Result<UnixStream> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))?;
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Promise: no address is fallen back to that was not asked for, and each refusal says what to do.
+    /// Promise: the client falls back to no address that was not requested, and each refusal says what to do.
     #[test]
     fn no_other_way_is_taken_unasked() {
         let directory = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ use varve_proto::handshake::{
 use varve_proto::record::Records;
 use varve_types::{SessionId, VolumeId};
 
-/// Who this client is and what it expects of a server.
+/// The identity of this client, and what it expects of a server.
 #[derive(Clone)]
 pub(in crate::transport) struct Identity {
     pub volume: VolumeId,
@@ -26,7 +26,7 @@ pub(in crate::transport) struct Identity {
 }
 
 impl ServerConnection {
-    /// Proves who both sides are. On success the connection is ready for requests to `worker`.
+    /// Authenticates both sides. On success the connection is ready for requests to `worker`.
     pub fn shake_hands(&mut self, identity: &Identity, worker: usize, clock: &dyn Clock) -> Result<Welcome, FindError> {
         let broken = |error: io::Error| FindError::Absent(broken_handshake(&error));
         let deadline = clock.monotonic().after(HANDSHAKE_TIMEOUT);
@@ -40,7 +40,7 @@ impl ServerConnection {
             key: identity.key_id,
             purpose: identity.purpose,
             session: identity.session.0,
-            // A server has a few hundred at most.
+            // A server has a few hundred workers at most.
             worker: worker as u16,
             channel: if shm_slot { Channel::Local } else { Channel::Network },
             nonce: greeting.nonce,
@@ -72,7 +72,7 @@ impl ServerConnection {
         clock: &dyn Clock,
     ) -> io::Result<Answer> {
         match self.write(hello) {
-            // A server that has no room says so at once and closes, and what it has said is there.
+            // A server at its connection limit replies at once and closes the connection; its reply can still be read.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                 return self.receive_by(deadline, clock);
             }
@@ -85,7 +85,7 @@ impl ServerConnection {
         self.receive_by(deadline, clock)
     }
 
-    /// One message, all of which has come by the deadline.
+    /// Receives one complete message before the deadline.
     fn receive_by<M: serde::de::DeserializeOwned>(&mut self, deadline: Instant, clock: &dyn Clock) -> io::Result<M> {
         loop {
             if let Some(message) = self.received()? {
@@ -102,8 +102,8 @@ impl ServerConnection {
         }
     }
 
-    /// Reads the beginning of what there is, and takes the shared-memory slot that comes with it, if one does. The
-    /// peer's user was checked when the connection was made: nobody else's descriptors come this far.
+    /// Reads the first available bytes, and takes the shared-memory slot that comes with them, if there is one. The
+    /// peer's user was checked at connect, so descriptors of other users do not reach this point.
     fn read_with_shm_slot(&mut self) -> io::Result<()> {
         let SocketStream::Unix(stream) = &self.stream else { return Ok(()) };
         let mut bytes = [0; 512];
@@ -118,7 +118,7 @@ impl ServerConnection {
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 for shared in descriptors {
-                    // Without it all goes by the socket.
+                    // Without the slot all messages go through the socket.
                     match ClientSide::open(&shared) {
                         Ok(shm_slot) => self.shm_slot = Some(shm_slot),
                         Err(error) => tracing::debug!("the server's shared-memory slot cannot be used: {error}"),
@@ -139,7 +139,7 @@ fn check_greeting(greeting: &Greeting, identity: &Identity) -> Result<(), FindEr
         )));
     }
     if greeting.volume != identity.volume.0 {
-        // The socket of an earlier volume's server: the record will be replaced or removed.
+        // The socket belongs to the server of an earlier volume: the server record will be replaced or removed.
         return Err(FindError::Absent(format!(
             "the server serves volume {}, not {}",
             VolumeId(greeting.volume),
@@ -149,7 +149,7 @@ fn check_greeting(greeting: &Greeting, identity: &Identity) -> Result<(), FindEr
     Ok(())
 }
 
-/// What the server has said, under the key or without it.
+/// Decodes the server's answer, sealed or in the clear.
 fn opened(initiator: Initiator, answer: Answer) -> Result<(Welcome, Records), FindError> {
     match answer {
         Answer::Sealed(sealed) => initiator.finish(&sealed).map_err(unproved),
@@ -169,7 +169,7 @@ fn unproved(error: ExchangeError) -> FindError {
     })
 }
 
-/// What a handshake that was not done means for people.
+/// A user-readable text for an incomplete handshake.
 fn broken_handshake(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {

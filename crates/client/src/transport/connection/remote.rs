@@ -1,4 +1,4 @@
-//! The client's end of a TCP connection: the handshake in the clear, and records of its exchange from then on.
+//! The client's end of a TCP connection: the handshake in the clear, and sealed records from then on.
 
 use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
@@ -6,17 +6,17 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 use varve_proto::record::Records;
 
-/// Asked of the kernel at a time.
+/// Bytes requested from the kernel by one recv(2).
 const RECEIVED_AT_ONCE: usize = 64 * 1024;
 
-/// Buffers that grew beyond this are given back after the call.
+/// Buffers that grew beyond this are freed after the call.
 const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
 pub(super) struct RemoteStream {
     pub socket: TcpStream,
-    /// From the end of the handshake on.
+    /// Set at the end of the handshake.
     records: Option<Records>,
-    /// Records that are not all there.
+    /// Bytes of incomplete records.
     received: Vec<u8>,
     sealed: Vec<u8>,
 }
@@ -39,8 +39,8 @@ impl RemoteStream {
         written
     }
 
-    /// Appends what has come to `input`, in the handshake at most `wanted` bytes. How many bytes the socket had; 0 at its end.
-    /// [`io::ErrorKind::Interrupted`]: some, which are only a part of a record.
+    /// Appends available bytes to `input`, during the handshake at most `wanted`. Returns the number of bytes read from
+    /// the socket; 0 at its end. [`io::ErrorKind::Interrupted`]: the bytes read are only part of a record.
     pub fn read(&mut self, input: &mut Vec<u8>, wanted: usize, flags: RecvFlags) -> io::Result<usize> {
         let Some(records) = &mut self.records else {
             return super::receive_at_most(&self.socket, input, wanted, flags);

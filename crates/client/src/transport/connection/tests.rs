@@ -3,7 +3,7 @@ use std::mem::MaybeUninit;
 use varve_env::shm_slot::ServerSide;
 use varve_env::spin::SPIN_TIME;
 
-/// A connection to a server that is this test.
+/// A connection whose server is this test.
 fn connected() -> (ServerConnection, ServerSide, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     let (asked, shared) = ServerSide::make().unwrap();
@@ -28,8 +28,8 @@ fn is_asked(asked: &ServerSide) {
     assert!(asked.take(&mut request) > 0, "the request came by the socket");
 }
 
-/// Promise: of an answer in memory that is no whole message, or more than one, the caller hears at once, for there is nothing
-/// more to come; both where answers are brought and where the caller waits.
+/// Promise: if a reply in shared memory is no complete message, or more than one, the caller gets an error at once,
+/// because nothing more will arrive; both with polling and with a waiting caller.
 #[test]
 fn reply_in_shared_memory_is_one_message() {
     let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! The transpose with AVX2: 32 elements at a time, so that half as many rows are written to as with SSE2.
+//! The transpose with AVX2. It handles 32 elements at a time, so that half as many rows are written as with SSE2.
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_epi8, _mm256_and_si256, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_packus_epi16,
@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 
 const LANES: usize = 32;
 
-/// As [`super::wide`].
+/// Same as [`super::wide`].
 #[target_feature(enable = "avx2")]
 pub fn wide(block: &[u8], element: usize, out: &mut [u8]) -> usize {
     match element {
@@ -25,18 +25,18 @@ pub fn wide(block: &[u8], element: usize, out: &mut [u8]) -> usize {
     block.len() / element / LANES * LANES
 }
 
-/// Even and odd bytes of two vectors.
+/// Separates the even and odd bytes of two vectors.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn split(low: __m256i, high: __m256i) -> [__m256i; 2] {
     let mask = _mm256_set1_epi16(0x00ff);
     let even = _mm256_packus_epi16(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
     let odd = _mm256_packus_epi16(_mm256_srli_epi16(low, 8), _mm256_srli_epi16(high, 8));
-    // Packing takes turns between the halves of both.
+    // The pack instructions interleave the halves of both inputs; the permutation restores their order.
     [_mm256_permute4x64_epi64(even, 0b11_01_10_00), _mm256_permute4x64_epi64(odd, 0b11_01_10_00)]
 }
 
-/// For each 32 elements: byte planes, whose bits are gathered highest first.
+/// For each 32 elements, stores the bits of their byte planes, highest bit first.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn planes<const ELEMENT: usize>(
@@ -50,13 +50,13 @@ fn planes<const ELEMENT: usize>(
     for vector in 0..vectors {
         let elements = std::array::from_fn(|number| {
             let at = (vector * ELEMENT + number) * LANES;
-            // SAFETY: asserted above: 32 bytes from there on lie in the block.
+            // SAFETY: the assertion above guarantees that 32 bytes from there lie in the block.
             unsafe { _mm256_loadu_si256(block.as_ptr().add(at).cast()) }
         });
         for (byte, mut plane) in gather(elements).into_iter().enumerate() {
             for bit in (0..8).rev() {
                 let bits = _mm256_movemask_epi8(plane) as u32;
-                // SAFETY: asserted above: the four bytes at `4 vector` lie in row `8 byte + bit`.
+                // SAFETY: the assertion above guarantees that the four bytes at `4 vector` lie in row `8 byte + bit`.
                 unsafe {
                     out.as_mut_ptr()
                         .add((byte * 8 + bit) * row + vector * 4)

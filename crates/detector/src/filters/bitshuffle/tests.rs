@@ -1,6 +1,6 @@
 use super::*;
 
-/// Without vector instructions.
+/// Reference implementation without vector instructions.
 fn plainly(block: &[u8], element: usize) -> Vec<u8> {
     let row = block.len() / element / 8;
     let mut out = vec![0; block.len()];
@@ -26,7 +26,7 @@ fn all_vector_widths_transpose_alike_and_invert() {
             let done = narrow(&block, element, &mut out);
             let row = count / 8;
             for at in 0..out.len() {
-                // What lies past the elements that are done is left.
+                // Elements beyond the processed ones stay unchanged.
                 let wanted = if at % row < done / 8 { expected[at] } else { 0 };
                 assert_eq!(out[at], wanted, "byte {at} of {count} elements of {element}");
             }

@@ -1,21 +1,21 @@
-//! The records of a dataset whose chunks have numbers. Only stretches that have a record are in memory: a number may be
-//! far above all others where the inner sides of a scan can still grow.
+//! Records of a dataset whose chunks are numbered. Only stretches with at least one record are in memory, because a
+//! number may be far above all others where the inner sides of a scan can still grow.
 
 use super::ChunkRecord;
 use std::collections::BTreeMap;
 
-/// Numbers of a stretch.
+/// Chunk numbers per stretch.
 const STRETCH: u64 = 1 << 10;
 
 #[derive(Clone, Debug, Default)]
 pub struct Array {
-    /// By their number over [`STRETCH`], each as long as its last record says.
+    /// Stretches by chunk number divided by [`STRETCH`]. Each vector ends with its last record.
     stretches: BTreeMap<u64, Vec<ChunkRecord>>,
     length: u64,
 }
 
 impl Array {
-    /// One past the last number that was set.
+    /// One past the highest number set.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -24,10 +24,10 @@ impl Array {
         of(self.stretches.get(&(number / STRETCH)), number)
     }
 
-    /// Sets one record and answers what was there.
+    /// Sets one record and returns the previous one.
     ///
     /// # Panics
-    /// If no number is above `number`.
+    /// If `number` is [`u64::MAX`].
     pub fn set(&mut self, number: u64, record: ChunkRecord) -> ChunkRecord {
         self.length = self.length.max(number.checked_add(1).expect("a number below the last that there is"));
         let (stretch, at) = (self.stretches.entry(number / STRETCH).or_default(), (number % STRETCH) as usize);
@@ -37,7 +37,7 @@ impl Array {
         std::mem::replace(&mut stretch[at], record)
     }
 
-    /// `count` records from number `first` on.
+    /// Returns `count` records from number `first` on.
     pub fn run(&self, first: u64, count: u64) -> impl Iterator<Item = ChunkRecord> {
         let (mut at, mut stretch) = (None, None);
         (first..first + count).map(move |number| {
@@ -49,7 +49,7 @@ impl Array {
         })
     }
 
-    /// Whether any of `count` records from number `first` on is there.
+    /// Whether any of `count` records from number `first` on is present.
     pub fn any(&self, first: u64, count: u64) -> bool {
         let end = first + count;
         let stretches = self.stretches.range(first / STRETCH..end.div_ceil(STRETCH));

@@ -1,29 +1,29 @@
-//! The version 2 B-tree (specification III.A.2) with records of type 10 (unfiltered chunks) and 11 (filtered chunks),
-//! built whole from sorted records.
+//! The version 2 B-tree (specification III.A.2) with records of type 10 (unfiltered chunks) and 11 (filtered chunks).
+//! The whole tree is built from sorted records.
 
 use super::{ChunkMap, ChunkRecord, Element};
 use crate::hdf5::bytes::Block;
 use crate::hdf5::{FileImage, UNDEFINED};
 
-/// What the HDF5 library uses too.
+/// The HDF5 library's values.
 pub const NODE_BYTES: usize = 2048;
 pub const SPLIT_PERCENT: u8 = 100;
 pub const MERGE_PERCENT: u8 = 40;
-/// Signature, version, type and checksum of a node.
+/// Bytes of a node's signature, version, type and checksum.
 const NODE_AROUND: usize = 10;
 
 type Record<'a> = (&'a [u64], &'a ChunkRecord);
 
-/// What a node at one level holds at most, level 0 being the leaves.
+/// Capacity of a node at one level; level 0 are the leaves.
 struct BtreeLevel {
     records_max: u64,
-    /// In the whole subtree.
+    /// Capacity of the whole subtree.
     total_max: u64,
-    /// Width of a subtree's number of records; 0 for leaves, whose own number says it.
+    /// Width of a subtree's total record count; 0 for leaves, whose own count is the total.
     total_width: usize,
 }
 
-/// A subtree that has been written.
+/// A written subtree.
 struct Subtree {
     address: u64,
     records: u64,
@@ -65,7 +65,7 @@ fn width(limit: u64) -> usize {
     limit.max(1).ilog2() as usize / 8 + 1
 }
 
-/// As many levels as `count` records need.
+/// The levels that a tree of `count` records needs.
 fn levels(record_bytes: usize, count: u64) -> Vec<BtreeLevel> {
     let leaf_max = ((NODE_BYTES - NODE_AROUND) / record_bytes) as u64;
     let mut levels = vec![BtreeLevel { records_max: leaf_max, total_max: leaf_max, total_width: 0 }];
@@ -99,13 +99,13 @@ impl BtreeWriter<'_> {
             self.internal(&mut block, records, level)
         };
         assert!(own <= self.levels[level].records_max, "a node holds what fits");
-        // Every node takes the same space; the checksum follows what is used of it.
+        // All nodes have the same size; the checksum follows the used part.
         let mut bytes = block.sealed();
         bytes.resize(NODE_BYTES, 0);
         Subtree { address: self.image.append(&bytes), records: own, total: records.len() as u64 }
     }
 
-    /// Spreads `records` evenly: a child, a record of this node, a child, …
+    /// Spreads `records` evenly over children and separators: a child, a record of this node, a child, …
     fn internal(&mut self, block: &mut Block, records: &[Record<'_>], level: usize) -> u64 {
         let count = records.len() as u64;
         let children_count = (count + 1).div_ceil(self.levels[level - 1].total_max + 1).max(2);

@@ -1,5 +1,6 @@
-//! The extensible array (specification VII.D): a header, an index block with the first elements, data blocks whose size
-//! doubles, and super blocks that name the larger of them. Data blocks above 1,024 elements are cut into pages.
+//! The extensible array (specification VII.D): a header, an index block with the first elements, data blocks of
+//! doubling size, and super blocks that point to the larger data blocks. Data blocks above 1,024 elements are divided
+//! into pages.
 
 use super::array::Array;
 use super::fixed_array::elements;
@@ -17,19 +18,20 @@ const CHECKSUM: usize = 4;
 /// Width of an offset in the array.
 const OFFSET_WIDTH: usize = BITS_MAX as usize / 8;
 
-/// As the layout message gives them; what the HDF5 library uses too.
+/// Parameters in the order of the layout message; the values are the HDF5 library's.
 pub const PARAMETERS: [u8; 5] =
     [BITS_MAX, INDEX_ELEMENTS as u8, POINTERS_MIN as u8, BLOCK_ELEMENTS_MIN as u8, PAGE_BITS];
 
-/// The elements that one super block is about, whether it exists as a block or its data blocks hang at the index block.
+/// The elements of one super block. The first few have no block of their own: the index block points to their data
+/// blocks.
 struct Range {
-    /// Of the first element, not counting those in the index block.
+    /// Number of the first element, not counting those in the index block.
     start: u64,
     blocks: u64,
     block_elements: u64,
 }
 
-/// Super blocks whose data blocks the index block names itself.
+/// Number of super blocks whose data blocks the index block points to directly.
 const DIRECT: usize = 2 * POINTERS_MIN.ilog2() as usize;
 
 fn ranges() -> Vec<Range> {
@@ -45,7 +47,7 @@ fn ranges() -> Vec<Range> {
         .collect()
 }
 
-/// What the header counts.
+/// Statistics of the header.
 #[derive(Default)]
 struct Statistics {
     super_blocks: u64,
@@ -89,7 +91,7 @@ impl ExtensibleArrayWriter<'_> {
         block
     }
 
-    /// Whether an element from `start` on (without those in the index block) is set.
+    /// Whether any of `count` elements from `start` on is set; elements of the index block do not count.
     fn any(&self, start: u64, count: u64) -> bool {
         self.records.any(INDEX_ELEMENTS + start, count)
     }
@@ -118,7 +120,7 @@ impl ExtensibleArrayWriter<'_> {
 
     fn super_block(&mut self, range: &Range) -> u64 {
         let pages = if range.block_elements > PAGE_ELEMENTS { range.block_elements / PAGE_ELEMENTS } else { 0 };
-        // Bits are counted through all data blocks, but each data block adds whole bytes.
+        // Bits are numbered through all data blocks, although each data block adds whole bytes.
         let mut initialised = vec![0_u8; (range.blocks * pages.div_ceil(8)) as usize];
         let mut addresses = Block::new();
         for data_block in 0..range.blocks {
@@ -141,7 +143,7 @@ impl ExtensibleArrayWriter<'_> {
         self.image.append(&bytes)
     }
 
-    /// Address and pages present of one data block; `None` if no chunk of it exists.
+    /// Writes one data block and returns its address and the pages present; `None` if it has no chunk.
     fn data_block(&mut self, range: &Range, number: u64) -> Option<(u64, Vec<u64>)> {
         let start = range.start + number * range.block_elements;
         if !self.any(start, range.block_elements) {

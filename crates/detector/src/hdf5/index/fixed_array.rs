@@ -1,12 +1,13 @@
-//! The fixed array (specification VII.C): a header, and one data block with an element for every chunk the dataset can
-//! have, cut into pages above 1,024 elements. A page without a chunk is not written and its bit says so.
+//! The fixed array (specification VII.C): a header and one data block with an element for every possible chunk of the
+//! dataset. Above 1,024 elements the data block is divided into pages. A page without a chunk is not written, and its
+//! bit is clear.
 
 use super::array::Array;
 use super::{ChunkMap, Element};
 use crate::hdf5::bytes::Block;
 use crate::hdf5::{FileImage, UNDEFINED};
 
-/// What the HDF5 library uses too.
+/// The HDF5 library's value.
 pub const PAGE_BITS: u8 = 10;
 const PAGE_ELEMENTS: u64 = 1 << PAGE_BITS;
 const CHECKSUM: usize = 4;
@@ -54,7 +55,7 @@ fn data_block(image: &mut FileImage, element: &Element, records: &Array, count: 
     address
 }
 
-/// `count` elements from number `first` on.
+/// Appends `count` elements from number `first` on.
 pub(super) fn elements(block: &mut Block, element: &Element, records: &Array, first: u64, count: u64) {
     records.run(first, count).for_each(|record| element.put(block, &record));
 }

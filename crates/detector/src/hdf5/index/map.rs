@@ -1,10 +1,10 @@
-//! The shape of a chunked dataset, and the chunks it has.
+//! The shape of a chunked dataset and the locations of its chunks.
 
 use super::array::Array;
 use super::{ChunkRecord, IndexKind};
 use std::collections::BTreeMap;
 
-/// Shape of a dataset in elements, of its chunks, and what follows from them.
+/// Shape of a dataset and of its chunks in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     dims: Vec<u64>,
@@ -44,12 +44,12 @@ impl Grid {
         self.element_bytes
     }
 
-    /// Bytes of a chunk before its filters.
+    /// Size of an unfiltered chunk.
     pub fn chunk_bytes(&self) -> u64 {
         self.chunk.iter().product::<u64>() * self.element_bytes
     }
 
-    /// Makes the dataset at least so large.
+    /// Grows the dataset to at least this shape.
     pub fn grow(&mut self, dims: &[u64]) {
         for ((dim, new), max) in self.dims.iter_mut().zip(dims).zip(&self.max) {
             assert!(max.is_none_or(|max| *new <= max), "a shape grows within its limits");
@@ -57,7 +57,7 @@ impl Grid {
         }
     }
 
-    /// The index that readers expect of such a shape.
+    /// The kind of index that readers expect for this shape.
     pub fn index_kind(&self) -> IndexKind {
         match self.max.iter().filter(|max| max.is_none()).count() {
             0 => IndexKind::FixedArray,
@@ -66,16 +66,16 @@ impl Grid {
         }
     }
 
-    /// Chunks along each dimension at its maximum; `None` where it has none.
+    /// Number of chunks along each dimension at its maximum; `None` where it is unlimited.
     pub fn chunks_max(&self) -> Vec<Option<u64>> {
         self.max.iter().zip(&self.chunk).map(|(max, chunk)| max.map(|max| max.div_ceil(*chunk))).collect()
     }
 
-    /// The number of the chunk at `coordinates` (in chunks) in an array index: row-major over the largest shape, the
-    /// one unlimited dimension, wherever it stands, being the slowest. [`u64::MAX`] of one that has no number.
+    /// Number of the chunk at `coordinates` (in chunks) in an array index. The order is row-major over the maximum
+    /// shape; the one unlimited dimension, at any position, is the slowest. [`u64::MAX`] if the number is too large.
     ///
     /// # Panics
-    /// If there are several unlimited dimensions.
+    /// If several dimensions are unlimited.
     pub fn linear(&self, coordinates: &[u64]) -> u64 {
         let chunks = self.chunks_max();
         let unlimited = chunks.iter().position(Option::is_none);
@@ -90,7 +90,7 @@ impl Grid {
     }
 }
 
-/// The chunks that a dataset has.
+/// The chunks of a dataset.
 #[derive(Clone, Debug)]
 pub struct ChunkMap {
     grid: Grid,
@@ -123,7 +123,7 @@ impl ChunkMap {
         self.grid.grow(dims);
     }
 
-    /// Chunks present.
+    /// Number of chunks present.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -136,7 +136,7 @@ impl ChunkMap {
         record.filter(|record| !record.is_absent())
     }
 
-    /// Sets one chunk and answers what was there.
+    /// Sets one chunk and returns the previous one.
     pub fn set(&mut self, coordinates: &[u64], record: ChunkRecord) -> Option<ChunkRecord> {
         let old = match &mut self.records {
             ChunkRecords::Array(records) => records.set(self.grid.linear(coordinates), record),
@@ -154,7 +154,7 @@ impl ChunkMap {
         }
     }
 
-    /// Present records by coordinates, in their order.
+    /// Present records, ordered by coordinates.
     pub(super) fn tree(&self) -> Vec<(&[u64], &ChunkRecord)> {
         match &self.records {
             ChunkRecords::Array(_) => panic!("chunks with one unlimited dimension at most are kept by number"),

@@ -1,9 +1,9 @@
 use super::*;
 
-/// Promise: what the store has lost is known for that, and everything else that it says is no loss.
+/// Promise: errors that mean lost data are recognised, and all other errors are not taken for data loss.
 #[test]
 fn only_media_errors_count_as_lost_frames() {
-    // Nothing lies at the first page of a process: the kernel answers EIO, as for a bad block.
+    // Nothing is mapped at the first page of a process: the kernel returns EIO, as for a bad block.
     let memory = File::open("/proc/self/mem").expect("this process");
     assert_eq!(memory.read_at(&mut [0; 16], 0).expect_err("nothing").raw_os_error(), Some(5));
     assert_eq!(read_stored(&memory, 0..16).expect("an answer"), None);

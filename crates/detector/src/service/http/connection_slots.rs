@@ -1,5 +1,6 @@
-//! Who may ask over HTTP. Connections of which no whole request has come yet have room of their own, in which the oldest
-//! makes way for the newest: who sends half a request, or nothing, keeps nobody else waiting.
+//! Limits for HTTP connections. Connections that have not sent a complete request have slots of their own. When these
+//! are full, the newest connection evicts the oldest, so that a client with an incomplete request or none blocks nobody
+//! else.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -7,11 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Connections without a whole request: those who connect at once, and what of their bodies may be held, stay bounded.
+/// Limit for connections without a complete request; it bounds the number of connections and the memory for their
+/// bodies.
 const UNASKED_MAX: usize = 128;
-/// A request is sent as soon as its connection stands, so this is long for who means it.
+/// Time that a connection has for its request before it can be evicted. Clients usually send a request right after
+/// connecting.
 const UNASKED_LEAST: Duration = Duration::from_millis(250);
-/// Requests that are being answered; some wait for the store, or for frames.
+/// Limit for requests in progress; some wait for the store or for frames.
 pub const ANSWERING_MAX: usize = 64;
 
 pub struct ConnectionSlots {
@@ -23,7 +26,7 @@ pub struct ConnectionSlots {
 #[derive(Default)]
 struct IdleConnections {
     next: u64,
-    /// In the order in which they came.
+    /// In the order of their arrival.
     waiting: BTreeMap<u64, (Instant, Arc<Notify>)>,
 }
 
@@ -35,15 +38,15 @@ impl IdleConnections {
     }
 }
 
-/// The place of a connection, until dropped.
+/// The slot of a connection, until dropped.
 pub struct ConnectionSlot {
     places: Arc<ConnectionSlots>,
     evict: Arc<Notify>,
-    /// Among those without a whole request; `None` while one is being answered.
+    /// Number among the connections without a complete request; `None` while a request is in progress.
     number: Mutex<Option<u64>>,
 }
 
-/// While a request is being answered.
+/// A request in progress, until dropped.
 pub struct RequestInProgress<'p> {
     place: &'p ConnectionSlot,
     _permit: OwnedSemaphorePermit,
@@ -55,7 +58,8 @@ impl ConnectionSlots {
         Arc::new(ConnectionSlots { unasked: Mutex::default(), left: Notify::new(), answering })
     }
 
-    /// The place of a new connection, for which the one that has sent no whole request for longest goes, if need be.
+    /// Returns a slot for a new connection. If necessary, it evicts the connection that has waited longest without a
+    /// complete request.
     pub async fn enter(self: &Arc<Self>) -> ConnectionSlot {
         let evict = Arc::new(Notify::new());
         loop {
@@ -65,12 +69,12 @@ impl ConnectionSlots {
                 }
                 Err(due) => due,
             };
-            // Either way there may be room then.
+            // Both after the timeout and after the notification a slot may be free.
             let _ = tokio::time::timeout(due, self.left.notified()).await;
         }
     }
 
-    /// The number of a new connection; how long until one may be evicted for it.
+    /// Returns the number of a new connection, or the time until another one may be evicted for it.
     fn make_room(&self, evict: &Arc<Notify>) -> Result<u64, Duration> {
         let mut unasked = self.unasked.lock();
         if unasked.waiting.len() >= UNASKED_MAX
@@ -92,12 +96,12 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
-    /// Until this connection must make way.
+    /// Resolves when this connection is evicted.
     pub async fn evicted(&self) {
         self.evict.notified().await;
     }
 
-    /// A whole request has come. `None` if too many are being answered.
+    /// Notes that a complete request has arrived. `None` if too many requests are in progress.
     pub fn asked(&self) -> Option<RequestInProgress<'_>> {
         let permit = Arc::clone(&self.places.answering).try_acquire_owned().ok()?;
         if let Some(number) = self.number.lock().take() {
@@ -108,7 +112,8 @@ impl ConnectionSlot {
 }
 
 impl Drop for RequestInProgress<'_> {
-    /// The next request is waited for. Of these there may be as many above the limit as are answered at once.
+    /// Returns the connection to those without a request. Their number may exceed its limit by the number of requests
+    /// in progress.
     fn drop(&mut self) {
         *self.place.number.lock() = Some(self.place.places.unasked.lock().add(&self.place.evict));
     }

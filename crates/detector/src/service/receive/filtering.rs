@@ -1,4 +1,4 @@
-//! Frames that are filtered while they come, piece by piece, each in the cache of the processor that has just received it.
+//! Filters frames piece by piece during reception, while each piece is in the cache of the receiving CPU.
 
 use crate::filters::{Encoder, FilterError};
 use crate::stream::link::{Incoming, LinkError, PIECE_BYTES};
@@ -7,18 +7,19 @@ use crate::stream::{BodyChecksum, Header};
 pub struct Filtering {
     encoder: Encoder,
     piece: Vec<u8>,
-    /// What a chunk takes, as far as is known.
+    /// Estimated size of a filtered chunk.
     filtered_bytes: usize,
 }
 
 impl Filtering {
-    /// By a filter that takes a chunk block by block.
+    /// Creates the state for a filter that accepts a chunk block by block.
     pub fn new(encoder: Encoder) -> Filtering {
         let piece = vec![0; PIECE_BYTES.next_multiple_of(encoder.block_bytes())];
         Filtering { encoder, piece, filtered_bytes: 0 }
     }
 
-    /// The body of a message as a chunk, in memory that `buffer` gives for about so many bytes, and whether it was whole.
+    /// Receives and filters a message's body as one chunk, in a buffer of about the requested size from `buffer`. Also
+    /// returns whether the body was intact.
     pub fn body(
         &mut self,
         incoming: &mut Incoming,
@@ -34,7 +35,7 @@ impl Filtering {
                 filtered = encoder.add(piece, &mut chunk);
             }
         })?;
-        // The next chunk will hardly be larger by more than an eighth.
+        // The next chunk is unlikely to be larger by more than an eighth.
         self.filtered_bytes = chunk.len() + chunk.len() / 8;
         Ok((whole, filtered.map(|()| chunk)))
     }

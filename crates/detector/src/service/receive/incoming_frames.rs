@@ -1,4 +1,4 @@
-//! What a connection brings: frames in each form that they come in, and scalars.
+//! Reception of frames, in each of their forms, and of scalars.
 
 use super::{Filtering, FrameConnection};
 use crate::dataset_spec::Scalar;
@@ -13,24 +13,23 @@ use crate::writer::{WaitPolicy, WriteError};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// What a message of frames holds.
+/// Content of a message of frames.
 enum FramePayload {
-    /// Each by itself.
+    /// Separate frames.
     Frames(Vec<Payload>),
-    /// Chunks that its frames share.
+    /// Chunks shared by the message's frames.
     ChunkGroup(Vec<Blob>),
 }
 
-/// The body of a message of frames.
 enum FrameBody {
     Body(Vec<u8>),
-    /// One frame, filtered while it came.
+    /// One frame, filtered during reception.
     Chunk(Vec<u8>),
     Unfiltered(FilterError),
 }
 
 impl FrameConnection<'_> {
-    /// And whether it is whole.
+    /// Receives the body, and returns whether it is intact.
     fn frames_body(&mut self, header: &Header, head: &FrameHead) -> Result<(bool, FrameBody), LinkError> {
         if self.is_one_plain_frame(header, head) && self.writes_what_it_brings() {
             if self.filtering.is_none() {
@@ -49,7 +48,7 @@ impl FrameConnection<'_> {
         Ok((whole, FrameBody::Body(body)))
     }
 
-    /// Whether this is a frame of the run, by itself and not compressed.
+    /// Whether the message is a single uncompressed frame of the run.
     fn is_one_plain_frame(&self, header: &Header, head: &FrameHead) -> bool {
         let description = &self.run.request.description;
         self.hello.role == StreamRole::Frames
@@ -70,7 +69,7 @@ impl FrameConnection<'_> {
         if self.hello.role != StreamRole::Frames {
             return Ok(Err(StreamRefusal::new(ErrorCode::Protocol, "a frame on a connection that is not for frames")));
         }
-        // A number that the sender took for a signed one; only this message is wrong.
+        // The sender may have used a negative number. Only this message is refused.
         let Some(end) = head.number.checked_add(head.frames.into()) else {
             let text = format!("no frame is numbered {}; is it a negative number, read as unsigned?", head.number);
             self.run.tallies.refused.fetch_add(u64::from(head.frames), Relaxed);
@@ -79,7 +78,7 @@ impl FrameConnection<'_> {
         };
         let numbers = head.number..end;
         if !whole {
-            // Numbers that come with a head whose CRC is right are the sender's.
+            // The head's CRC is right, so the numbers are the sender's.
             const MARKED_MAX: usize = 4096;
             self.outbox.notice(NoticeCode::Damaged.of(head.number, "the body's checksum differs"));
             return Ok(self.run.damaged(self.hello.source, numbers.take(MARKED_MAX)));
@@ -101,7 +100,7 @@ impl FrameConnection<'_> {
             }
         };
         let (source, patience) = (self.hello.source, self.patience());
-        // A connection whose place another one of its client has taken may still have what that one sends again.
+        // A connection that its client has replaced may still deliver frames that the new connection resends.
         let again = || again || self.outbox.is_over();
         let frames = match brought {
             FramePayload::Frames(frames) => frames,
@@ -121,7 +120,8 @@ impl FrameConnection<'_> {
         Ok(Ok(()))
     }
 
-    /// Who may be made to wait writes what it brings, where the writing threads would have less to do than those who bring.
+    /// Wait policy for this client's frames. If the client may be blocked and there are at least as many sending
+    /// connections as writing threads, the receiving thread writes the frames itself.
     fn patience(&self) -> WaitPolicy {
         match self.hello.patience {
             Some(patience) => WaitPolicy::Within(patience),
@@ -134,7 +134,7 @@ impl FrameConnection<'_> {
         self.hello.patience.is_none() && self.run.feeders.load(Relaxed) >= self.shared.config.settings.threads
     }
 
-    /// On each of its connections.
+    /// Sends the notice on each of the client's connections.
     fn notify_client(&self, notice: &Notice) {
         self.run.board.each(|outbox| {
             if outbox.client == self.hello.client {
@@ -143,7 +143,7 @@ impl FrameConnection<'_> {
         });
     }
 
-    /// The frames of a message. `xxh3`: of the body, if it is known.
+    /// Parses the frames of a message. `xxh3`: checksum of the body, if known.
     fn brought(&self, head: &FrameHead, body: Vec<u8>, xxh3: Option<u64>) -> Result<FramePayload, String> {
         let description = &self.run.request.description;
         let sides: Vec<u64> = head.sides.iter().map(|side| u64::from(*side)).collect();
@@ -177,7 +177,7 @@ impl FrameConnection<'_> {
         };
         let chunk_group_frames = description.chunk_group_frames();
         let is_chunk_group = chunk_group_frames > 1;
-        // What they are is looked at frame by frame.
+        // Their numbers are checked frame by frame later.
         if is_chunk_group && u64::from(head.frames) > chunk_group_frames {
             return Err(format!("{} frames, more than the {chunk_group_frames} of a chunk", head.frames));
         }
@@ -245,7 +245,7 @@ impl FrameConnection<'_> {
         Ok(Ok(()))
     }
 
-    /// Waits for the committer where a million rows wait for it, as frames wait for room.
+    /// Takes a row of scalars. Waits for the committer while a million rows are queued, as frames wait for queue space.
     fn row(&self, number: u64, row: &[(u32, Scalar)]) -> Result<(), StreamRefusal> {
         loop {
             match self.run.with(|sink| Ok(sink.scalars(number, row.to_vec())))? {

@@ -1,4 +1,4 @@
-//! Connections that are turned away, and how a connection begins and ends.
+//! Refusal of connections, and the first and last steps of a connection.
 
 use super::super::{ServiceShared, named};
 use super::CountGuard;
@@ -9,12 +9,12 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tells a client that there is no room for it now, in a thread of its own, for those who are let in are not to wait
-/// for it.
+/// Notifies a client that the service has no free connection. Runs in a separate thread, so that accepted clients do
+/// not wait for it.
 pub fn turn_away(shared: &Arc<ServiceShared>, socket: TcpStream) {
-    /// More come than can be told: they find the connection closed, and come again.
+    /// Limit for concurrent refusals. Further connections are closed without a message, and their clients retry.
     const TURNED_AWAY_MAX: usize = 32;
-    /// For a TLS handshake before that.
+    /// Timeout for the preceding TLS handshake.
     const TURN_AWAY_WAIT: Duration = Duration::from_secs(2);
     let Some(counted) = CountGuard::enter(shared, |shared| &shared.turned_away, TURNED_AWAY_MAX) else { return };
     let reported = named("turn-away", move || {
@@ -33,7 +33,7 @@ pub fn turn_away(shared: &Arc<ServiceShared>, socket: TcpStream) {
     }
 }
 
-/// The connection as messages go over it: in a TLS session where the service has a certificate.
+/// Wraps the connection in a TLS session if the service has a certificate.
 pub fn protect(shared: &ServiceShared, socket: TcpStream, wait: Duration) -> io::Result<Socket> {
     match &shared.config.protection.tls {
         None => Ok(socket.into()),
@@ -51,7 +51,7 @@ pub fn last_words(mut socket: Socket, refusal: StreamRefusal) {
     linger(&socket);
 }
 
-/// Lets the other side read the last words before what it still sends makes the kernel reset the connection.
+/// Lets the peer read the final message before data that it still sends makes the kernel reset the connection.
 pub fn linger(socket: &Socket) {
     const LINGER: Duration = Duration::from_secs(1);
     if socket.shutdown(Shutdown::Write).and_then(|()| socket.set_read_timeout(Some(Duration::from_millis(200)))).is_ok()

@@ -9,7 +9,7 @@ use crate::writer::{Settings, Writer};
 
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Promise: a connection whose thread panics ends, and leaves its place in the service and in the run to others.
+/// Promise: a connection whose thread panics ends, and releases its slots in the service and in the run.
 #[test]
 fn panicking_connection_thread_frees_its_slot() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -30,7 +30,7 @@ fn panicking_connection_thread_frees_its_slot() {
     let region = |row: u64| Region { offset: vec![row, 0], shape: vec![4, 8] };
     description.sources = vec![region(0), region(4)];
     let path = directory.path().join("run.h5");
-    // A board that knows of one source: who comes as the other makes the thread panic.
+    // The board has one source; a client of another source makes the thread panic.
     let board = Arc::new(ProgressBoard::default());
     let writer = Writer::create(&path, description.clone(), Settings::default(), board.clone()).expect("a run started");
     let record = RunRecord::of(StartRequest::new("run", "run.h5".into(), description));

@@ -1,4 +1,5 @@
-//! How a run ends: by who asks, by a failure, by the absence of its clients; or not at all, when the service is stopped.
+//! The end of a run: by request, by a failure, or by the absence of its clients. When the service stops, a run is left
+//! unfinished.
 
 use super::{FOR_EVER, Run, RunState};
 use crate::frame::AckLevel;
@@ -13,19 +14,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use varve_env::reserve::Reserve;
 
-/// A run that the service leaves as it is.
+/// A run that the service left unfinished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
     pub run: String,
     pub file: PathBuf,
-    /// Frames that the file shows, unless there was trouble.
+    /// Number of frames visible in the file if `trouble` is `None`.
     pub durable: u64,
-    /// Why not all that was taken could be published.
+    /// Why some frames could not be published.
     pub trouble: Option<String>,
 }
 
 impl Run {
-    /// To who asks for the same run anew.
+    /// Refuses a request to start the same run anew.
     pub fn cannot_begin_again(&self, ended: &RunEnd) -> StreamRefusal {
         let how = ["finished", "aborted", "failed"][ended.how as usize];
         let text = format!(
@@ -36,7 +37,7 @@ impl Run {
         StreamRefusal::new(ErrorCode::Ended, text)
     }
 
-    /// How the run ended, once it has; `None` after `wait`.
+    /// The end of the run once it has ended; `None` after `wait`.
     pub fn wait_ended(&self, wait: Duration) -> Option<RunEnd> {
         let deadline = Instant::now() + wait;
         let mut state = self.state.lock();
@@ -50,7 +51,8 @@ impl Run {
         }
     }
 
-    /// Ends the run with all frames taken so far, and tells everybody how. Who comes second waits for the first.
+    /// Ends the run with all frames taken so far and notifies all clients. A concurrent second call waits for the
+    /// first.
     pub fn end(&self, how: EndKind, why: &str) -> RunEnd {
         {
             let mut state = self.state.lock();
@@ -75,7 +77,7 @@ impl Run {
         ended
     }
 
-    /// Ends a run that could not be taken up, with what its journal tells of, and says how.
+    /// Ends a run that could not be taken up, with the frames in its journal.
     pub fn give_up(&self, how: EndKind) -> RunEnd {
         let Some(why) = self.awaits() else { return self.end(how, "") };
         let mut finished = FinishedHead::default();
@@ -90,7 +92,7 @@ impl Run {
             failure,
             ..WriterProgress::default()
         };
-        // Nobody was told of any by this service.
+        // This service has acknowledged no frames.
         let (frames, others) = (Vec::new(), vec![Vec::new(); self.request.sets() - 1]);
         let (tallied, clients) = (self.tallies.read(), Vec::new());
         let ended = RunEnd { how, why, finished, frames, others, progress, tallied, clients };
@@ -98,7 +100,7 @@ impl Run {
         ended
     }
 
-    /// For the services to come, and for everybody who is connected.
+    /// Records the end for future services and notifies connected clients.
     fn keep_end(&self, ended: &RunEnd) {
         if let Err(error) = self.home.keep(&self.record(Some(ended.clone()))) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
@@ -109,7 +111,7 @@ impl Run {
         tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
     }
 
-    /// To everybody who is connected; the first last word counts.
+    /// Notifies all connected clients; the first final message counts.
     pub fn notify_end(&self, ended: &RunEnd) {
         self.board.each(|outbox| match ended.how {
             EndKind::Finished => outbox.finish(ended.finished),
@@ -117,7 +119,7 @@ impl Run {
         });
     }
 
-    /// Lets the processes that have a share report what they wrote.
+    /// Waits for joined processes to report their writes.
     fn await_writers(&self) {
         const WRITERS_WAIT: Duration = Duration::from_secs(20);
         let deadline = Instant::now() + WRITERS_WAIT;
@@ -133,7 +135,7 @@ impl Run {
         let observer = sink.observer();
         let lost = self.tallies.lost.load(Relaxed);
         let mut finished = FinishedHead { dropped: progress.dropped + lost, ..FinishedHead::default() };
-        // Whatever lies there now is not this run's to be changed.
+        // Another file that now has this name must not be changed.
         let away = sink.taken_away();
         let (how, why) = match sink {
             RunSink::Own(writer) => match writer.end(how == EndKind::Finished) {
@@ -161,14 +163,15 @@ impl Run {
         let failure = (how == EndKind::Failed).then(|| why.clone());
         let mut progress = WriterProgress { published: finished.frames, failure, ..observer() };
         if how == EndKind::Failed && finished.file_bytes > 0 {
-            // What was made valid after the failure holds what was written, but for what the store has lost of it.
+            // A file that was made valid after the failure contains all written frames except those that the store has
+            // lost.
             progress.durable = progress.written.min(finished.received + finished.partial);
         }
         let clients = self.clients.lock().known();
         RunEnd { how, why, finished, frames, others, progress, tallied: self.tallies.read(), clients }
     }
 
-    /// After a failure: the journal makes the file valid with all frames so far, if the store lets it.
+    /// After a failure: makes the file valid with all frames so far, from the journal, if the store permits it.
     fn rescue(&self, why: &str, finished: &mut FinishedHead) -> String {
         let mut rescued = recover_when_let_go(&self.path);
         if rescued.is_err() && self.home.reserve.as_ref().is_some_and(Reserve::release) {
@@ -196,8 +199,8 @@ impl Run {
         }
     }
 
-    /// Ends the run if its writer has failed, or its clients have been gone for too long. In a thread of its own, for the
-    /// store may take its time.
+    /// Ends the run if its writer has failed or its clients have been absent for too long. Uses a separate thread,
+    /// because the store may be slow.
     pub fn look_after(self: &Arc<Self>) {
         if !self.is_running() {
             return;
@@ -211,7 +214,8 @@ impl Run {
             let clients = self.clients.lock();
             (clients.absent(), clients.are_given_up(absence))
         };
-        // A detector is no client: it comes and goes with its images, and the end of its series, or another one, ends it.
+        // A detector is not a client: its connection comes and goes with its images, and its series ends with its end
+        // message or another series.
         let late = self.series.is_none() && (given_up || absent.is_some_and(|absent| absent > absence));
         let (how, why) = match failure {
             Some(failure) => (EndKind::Failed, failure),
@@ -230,8 +234,8 @@ impl Run {
         }
     }
 
-    /// Publishes what was taken and ends the writer's threads without ending the run, which another service takes up.
-    /// `None` if it has ended.
+    /// Publishes the received frames and ends the writer's threads without ending the run, which another service takes
+    /// up. `None` if the run has ended.
     pub fn let_go(&self) -> Option<Unfinished> {
         self.clients.lock().cut();
         {
@@ -260,7 +264,7 @@ impl Run {
         let observer = sink.observer();
         let left = match sink {
             RunSink::Own(writer) => writer.leave().map_err(|error| error.to_string()),
-            // It reports at its end what it has written.
+            // The share reports its writes when it ends.
             RunSink::Share(..) => Ok(()),
         };
         let (run, file) = (self.request.name.clone(), self.path.clone());
@@ -268,10 +272,10 @@ impl Run {
     }
 }
 
-/// As [`recover`]: a connection's thread that was about to write a frame when the run failed holds the journal until it has
-/// seen that.
+/// Same as [`recover`], with retries: a connection's thread that was about to write a frame when the run failed keeps
+/// the journal locked until it notices the failure.
 fn recover_when_let_go(path: &Path) -> Result<Recovered, RecoverError> {
-    /// One write, on a store that is full or in trouble.
+    /// Time for one write on a full or failing store.
     const LET_GO_WAIT: Duration = Duration::from_secs(3);
     let deadline = Instant::now() + LET_GO_WAIT;
     loop {

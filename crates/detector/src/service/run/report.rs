@@ -1,4 +1,4 @@
-//! What processes that have a share of the run report to have written.
+//! Reports of joined processes about what they have written.
 
 use super::Run;
 use crate::frame::AckLevel;
@@ -8,23 +8,22 @@ use crate::stream::{ErrorCode, StreamRefusal};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// For the report before, which another thread may still be entering: shorter than the writer waits for its answer, so that
-/// it is told to ask again.
+/// How long to wait for an earlier copy of the report that another thread may still be applying. It is shorter than the
+/// writer's timeout, so that the writer receives the request to repeat its report.
 const BEFORE_WAIT: Duration = Duration::from_secs(30);
-/// How often that is looked for.
+/// Poll interval of that wait.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Run {
-    /// What a process that has a share has written. A frame that another brought before becomes a duplicate, unless this
-    /// is a report that may have come already: then all of its frames are in the journal when this returns, whoever enters
-    /// them.
+    /// Applies a joined process's report. A frame that another process sent before becomes a duplicate. If the report
+    /// is repeated (`again`), all its frames are in the journal on return, whichever thread applies them.
     pub fn report(&self, entries: Vec<JournalEntry>, again: bool) -> Result<(), StreamRefusal> {
         let (mut new, mut fresh, mut before) = (Vec::new(), Vec::new(), Vec::new());
         let mut claims = self.claims.lock();
         for entry in entries {
             match entry {
                 JournalEntry::ChunkGroup(chunk_group) => {
-                    // Each is claimed, whatever the others are.
+                    // Every frame is claimed, also after one that was not new.
                     let numbers = chunk_group.frames.iter().map(|frame| frame.number);
                     let claimed: Vec<u64> = numbers.filter(|number| claims[0].insert(*number)).collect();
                     if !claimed.is_empty() || chunk_group.again {
@@ -51,22 +50,22 @@ impl Run {
         self.await_written(&before)
     }
 
-    /// Lets others bring those of these frames that the writer has not got.
+    /// Releases the claims on those of these frames that the writer does not have, so that they can be sent again.
     fn give_back(&self, fresh: &[u64]) {
         let lacks = |sink: &RunSink| {
             let lacking = fresh.iter().copied().filter(|number| sink.level(*number, 0).is_none());
             Ok(lacking.collect::<Vec<u64>>())
         };
-        // Of a run that is over nothing more is taken.
+        // A run that is over takes no more frames.
         let lacking = self.with(lacks).unwrap_or_default();
         let mut claims = self.claims.lock();
         lacking.into_iter().for_each(|number| claims[0].remove(number));
     }
 
-    /// Until frames that were claimed before are in the journal.
+    /// Waits until frames that were claimed before are in the journal.
     ///
     /// # Errors
-    /// If they are not in time, or were given back: who has them is to report them once more.
+    /// If the wait times out, or their claims were released: the process must report them once more.
     fn await_written(&self, frames: &[FrameEntry]) -> Result<(), StreamRefusal> {
         let deadline = Instant::now() + BEFORE_WAIT;
         for frame in frames {
@@ -85,7 +84,7 @@ impl Run {
     }
 }
 
-/// Whether all that has come of a frame, and something has, is in the journal.
+/// Whether some part of a frame has been received, and every received part is in the journal.
 fn is_written(sink: &RunSink, frame: &FrameEntry) -> bool {
     let sources = sink.description().regions().len() as u32;
     let mut come = (0..sources).filter_map(|source| sink.level(frame.number, source)).peekable();

@@ -1,4 +1,4 @@
-//! What is said of a run, and what is counted for it beside the writer.
+//! The status of a run, and counters kept outside the writer.
 
 use super::{Run, RunState};
 use crate::frame::{AckLevel, Nanoseconds};
@@ -10,10 +10,10 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is counted beside the writer.
+/// Counters kept outside the writer.
 #[derive(Debug, Default)]
 pub struct Tallies {
-    /// Dropped by clients before they could send them.
+    /// Frames that clients dropped before sending.
     pub lost: AtomicU64,
     pub damaged: AtomicU64,
     pub duplicate: AtomicU64,
@@ -21,29 +21,29 @@ pub struct Tallies {
     pub received_bytes: AtomicU64,
 }
 
-/// What `GET /runs/NAME` answers.
+/// The reply to `GET /runs/NAME`.
 #[derive(Debug, Serialize)]
 pub struct RunStatus {
     pub name: String,
     pub file: PathBuf,
-    /// `waiting`, `running`, `ending`, `finished`, `aborted`, `failed`. A run that waits cannot be taken up yet from what the service
-    /// before left. One that takes nothing more because of a failure is `ending`
-    /// until its file has been made valid, which makes it `failed`.
+    /// `waiting`, `running`, `ending`, `finished`, `aborted` or `failed`. A `waiting` run cannot be taken up from a
+    /// previous service's files yet. A run that accepts nothing more because of a failure is `ending` until its file
+    /// has been made valid, and then `failed`.
     pub state: &'static str,
     pub why: Option<String>,
     pub started_ns: Nanoseconds,
     pub connections: usize,
     #[serde(flatten)]
     pub progress: WriterProgress,
-    /// Dropped by the service or its clients.
+    /// Frames dropped by the service or its clients.
     pub dropped_frames: u64,
     pub damaged: u64,
     pub duplicate: u64,
     pub refused: u64,
     pub received_bytes: u64,
-    /// The highest durable frame, if there is one.
+    /// The highest durable frame, if any.
     pub latest_durable: Option<u64>,
-    /// How the run ended.
+    /// Final counts of the run.
     pub finished: Option<FinishedHead>,
 }
 
@@ -87,7 +87,7 @@ impl Run {
             Some(ended) => ended.progress.clone(),
             None => sink.unwrap_or_default(),
         };
-        // Clients hear of a failure before the run is ended because of it.
+        // Clients learn of a failure before the run is ended because of it.
         let name = if name == "running" && progress.failure.is_some() { "ending" } else { name };
         let why = match &ended {
             Some(ended) => Some(ended.why.clone()).filter(|why| !why.is_empty()),

@@ -1,11 +1,11 @@
-//! The messages as a detector sends them: for the simulator, and for tests.
+//! Encoding of the messages as a detector sends them, for the simulator and for tests.
 
 use super::{DECTRIS_COMPRESSION, MULTI_DIMENSIONAL, SeriesStart, Stream2Compression, Stream2Image, TYPES};
 use crate::stream2::cbor::CborWriter;
 use crate::stream2::date;
 
 impl SeriesStart {
-    /// As a detector sends it: what is known of it.
+    /// Encodes the start message with the known fields.
     pub fn encode(&self) -> Vec<u8> {
         let floats = [
             ("beam_center_x", self.beam_center_x),
@@ -58,7 +58,7 @@ impl SeriesStart {
         out.0
     }
 
-    /// The end of the series.
+    /// Encodes the end message.
     pub fn encode_end(&self) -> Vec<u8> {
         let mut out = CborWriter::default();
         out.map(3).text("type").text("end").text("series_id").unsigned(self.series);
@@ -68,7 +68,7 @@ impl SeriesStart {
 }
 
 impl Stream2Image<'_> {
-    /// As a detector sends it.
+    /// Encodes the image message.
     pub fn encode(&self) -> Vec<u8> {
         let mut out =
             CborWriter(Vec::with_capacity(self.channels.iter().map(|channel| channel.bytes.len() + 256).sum()));

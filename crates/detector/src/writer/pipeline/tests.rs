@@ -3,7 +3,8 @@ use crate::frame::Payload;
 use crate::hdf5::ElementType;
 use crate::writer::Writer;
 
-/// Promise: frames that are durable before who wrote them has said that they are written are told of at both levels, once.
+/// Promise: frames that become durable before their writing thread reports them as written are reported at both levels,
+/// once.
 #[test]
 fn durable_frames_are_reported_as_written_first() {
     let directory = tempfile::tempdir().unwrap();
@@ -21,7 +22,7 @@ fn durable_frames_are_reported_as_written_first() {
     assert_eq!((writer.progress().written, writer.progress().durable), (1, 1));
 }
 
-/// Promise: syncing does not wait for its interval where somebody waits for it with much, and else does.
+/// Promise: a sync is early if a client waits for much data, and otherwise waits for its interval.
 #[test]
 fn waiting_clients_hasten_the_sync() {
     let directory = tempfile::tempdir().unwrap();
@@ -46,14 +47,14 @@ fn waiting_clients_hasten_the_sync() {
     waited_for.finish().unwrap();
 }
 
-/// Promise: tables have no more places than so many for each frame that came, however far apart these are.
+/// Promise: tables are limited to a number of entries per received frame, however far apart the frame numbers are.
 #[test]
 fn number_tables_grow_with_frames() {
     let directory = tempfile::tempdir().unwrap();
     let description = DatasetSpec::new(ElementType::U16, vec![2, 2]);
     let path = directory.path().join("run.h5");
     let writer = Writer::create(&path, description, Settings::default(), Arc::new(())).unwrap();
-    // As after several jumps.
+    // State after several jumps.
     writer.shared.highest.store(40 << 20, Ordering::Relaxed);
     let far = (4 << 20) + 1024;
     let refused = |taken: u64| {
@@ -71,7 +72,7 @@ fn number_tables_grow_with_frames() {
     assert!(writer.shared.check_number(far, 1).is_ok(), "those of one report count");
 }
 
-/// Promise: an index has no more places than so many for each frame that came, however many chunks a frame has, and
+/// Promise: an index is limited to a number of elements per received frame, however many chunks a frame has, and
 /// however far the inner sides of its scan may grow.
 #[test]
 fn level_tables_grow_with_frames() {
@@ -88,7 +89,7 @@ fn level_tables_grow_with_frames() {
         writer.shared.check_number(number, 0)
     };
     let chunks = run("chunks.h5", |run| run.chunk = Some(vec![1]));
-    // 2^26 places of 64 chunks a frame.
+    // 2^26 elements at 64 chunks per frame.
     assert!(takes(&chunks, (1 << 20) - 1, 0).is_ok());
     let why = takes(&chunks, 1 << 20, 0).unwrap_err();
     assert!(why.contains("its last chunk would be place 67108928 of the index"), "{why}");
@@ -99,7 +100,7 @@ fn level_tables_grow_with_frames() {
     let row = |row: u64| row * 10;
     assert!(takes(&gaps, row(6553), 0).is_ok());
     assert!(takes(&gaps, row(6554), 0).is_err());
-    // As they come when none is left out, up to all that an index has.
+    // Consecutive frames are accepted up to the limit of the index.
     assert!((0..400_000).step_by(997).all(|row| takes(&gaps, row * 10 + 9, row * 10 + 9).is_ok()));
     let why = takes(&gaps, row(419_431), u32::MAX.into()).unwrap_err();
     assert!(why.contains("of the index, which has 4294967295"), "{why}");

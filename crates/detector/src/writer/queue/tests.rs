@@ -10,7 +10,8 @@ fn part(number: u64, bytes: usize) -> Vec<FramePart> {
     }]
 }
 
-/// While nobody takes, who may wait does so once, and then all room is used; who has not the time has all room at once.
+/// While the writers stall, an unlimited caller waits once and then uses the whole queue; a limited caller uses the
+/// whole queue at once.
 #[test]
 fn unbounded_producer_blocks_once_when_writers_stall() {
     const BYTES: usize = LEAD_BYTES / 2 + 1;
@@ -25,7 +26,7 @@ fn unbounded_producer_blocks_once_when_writers_stall() {
     queue.push(part(8, BYTES), Duration::ZERO.into()).expect("who cannot wait has all room");
 }
 
-/// Nothing is closed while somebody writes what it brought, and what it lets go of is given out.
+/// The queue does not close while a caller writes its own frame, and hands out a frame that the caller drops.
 #[test]
 fn own_frames_finish_before_the_queue_closes() {
     let queue = FrameQueue::new(1, 1, &DatasetSpec::new(ElementType::U8, vec![1]));
@@ -39,7 +40,7 @@ fn own_frames_finish_before_the_queue_closes() {
     assert!(matches!(queue.pop(true), NextJob::Closed));
 }
 
-/// Who waits for the writers goes on when they take.
+/// A caller that waits for the writers continues when they take a job.
 #[test]
 fn blocked_producer_resumes_with_the_writers() {
     const BYTES: usize = LEAD_BYTES;

@@ -14,7 +14,7 @@ fn refusal<T: std::fmt::Debug>(result: io::Result<T>, part: &str) {
     assert!(error.contains(part), "{error}");
 }
 
-/// Promise: a key that was added is listed and found by its number, until it is revoked.
+/// Promise: an added key is listed and found by its id until it is revoked.
 #[test]
 fn a_key_is_valid_until_it_is_revoked() {
     let (_directory, volume) = volume();
@@ -31,7 +31,7 @@ fn a_key_is_valid_until_it_is_revoked() {
     refusal(volume.revoke_host_key("node-1"), "there is no key node-1");
 }
 
-/// Promise: names are unique and sound.
+/// Promise: names are unique and valid.
 #[test]
 fn a_name_is_had_once() {
     let (_directory, volume) = volume();
@@ -42,7 +42,7 @@ fn a_name_is_had_once() {
     }
 }
 
-/// Promise: links, files of other kinds, open modes and foreign content are refused, whoever made them.
+/// Promise: links, files of other kinds, permissive modes and foreign content are refused, whoever created them.
 #[test]
 fn what_is_no_key_is_refused() {
     let (directory, volume) = volume();
@@ -78,7 +78,8 @@ fn what_is_no_key_is_refused() {
     refusal(volume.add_host_key("other"), "is no directory");
 }
 
-/// Promise: of another user's store, another user's keys are not believed; nor the overflow user's of that user's store.
+/// Promise: in a user's store, keys of another user are refused, as are keys of the overflow uid in a store of that
+/// uid.
 #[test]
 fn a_key_is_the_owners_or_roots() {
     if !rustix::process::geteuid().is_root() {
@@ -101,7 +102,8 @@ fn a_key_is_the_owners_or_roots() {
     refusal(volume.host_key(key.id), "belongs to nobody in particular");
 }
 
-/// Promise: a host's file has the key and the volume, is not written over anything, and only read where others cannot.
+/// Promise: a host's key file contains the key and the volume, never overwrites a file, and is read only if other users
+/// cannot read it.
 #[test]
 fn a_key_file_is_the_hosts_own() {
     let (directory, volume) = volume();

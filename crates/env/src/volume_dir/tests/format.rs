@@ -1,8 +1,8 @@
-//! What a format finds in its directory.
+//! Existing content in the directory of a format.
 
 use super::*;
 
-/// `varve format` refuses a non-empty directory and a volume that exists, unless told.
+/// `varve format` refuses a non-empty directory and an existing volume, unless the caller allows it.
 #[test]
 fn format_refuses_existing_files() {
     let (_directory, volume) = formatted();
@@ -21,8 +21,8 @@ fn format_refuses_existing_files() {
     assert!(other.path().join("mine").exists());
 }
 
-/// What has a name that a volume needs and is not a volume's is neither taken for one nor removed, whether the format would have
-/// failed or not.
+/// A foreign file with a name that a volume needs is neither taken for a volume's nor removed, whether the format fails
+/// or not.
 #[test]
 fn format_recognises_only_its_own_leftovers() {
     for (name, is_directory) in
@@ -41,13 +41,13 @@ fn format_recognises_only_its_own_leftovers() {
             assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         }
     }
-    // As a format leaves it that is killed before it has made anything else.
+    // The state that a format leaves if it is killed immediately after its first file.
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("lock"), b"").unwrap();
     VolumeDir::new(directory.path()).format(&settings(), FormatOver::OtherFiles).unwrap();
 }
 
-/// A volume whose `data` is a link to another disk is formatted over, and the link stays.
+/// A volume whose `data` is a link to another disk can be formatted over, and the link stays.
 #[test]
 fn linked_data_directory_is_emptied_and_kept() {
     let (_directory, volume) = formatted();

@@ -1,4 +1,4 @@
-//! Links in a volume, which its owner may have made.
+//! Links in a volume, which its owner may have created.
 
 use super::*;
 use std::os::unix::fs::{chown, lchown, symlink};
@@ -38,7 +38,8 @@ fn give(path: &Path) {
     }
 }
 
-/// Promise: `data` and `shards` may be links of the owner or of root to a directory of theirs that others cannot write.
+/// Promise: `data` and `shards` may be links of the owner or of root to a directory of theirs that other users cannot
+/// write.
 #[test]
 fn data_may_be_a_link_to_a_directory_of_its_owner() {
     if !is_root() {
@@ -83,7 +84,7 @@ fn data_may_be_a_link_to_a_directory_of_its_owner() {
     }
 }
 
-/// Promise: a link in the place of any other directory or file of a volume is not followed, and what it leads to stays as it is.
+/// Promise: a link in place of any other directory or file of a volume is not followed, and its target stays as it is.
 #[test]
 fn links_elsewhere_are_not_followed() {
     let names = ["servers", "damaged", "shards/0001", "shards/0001/log", "data/02"];
@@ -108,7 +109,8 @@ fn links_elsewhere_are_not_followed() {
     }
 }
 
-/// Promise: no file of a volume may be a link, a FIFO, a socket or a device; nothing waits for one, and the refusal names it.
+/// Promise: no file of a volume may be a link, a FIFO, a socket or a device; the open does not block, and the error
+/// names the file.
 #[test]
 fn files_of_a_volume_are_regular() {
     type Read = fn(&VolumeDir) -> io::Result<()>;
@@ -146,12 +148,12 @@ fn files_of_a_volume_are_regular() {
 }
 
 fn make_node(place: &Path, kind: rustix::fs::FileType) {
-    // The null device, where it is one.
+    // The null device, if the node is a device.
     let device = rustix::fs::makedev(1, 3);
     rustix::fs::mknodat(rustix::fs::CWD, place, kind, rustix::fs::Mode::from_raw_mode(0o644), device).unwrap();
 }
 
-/// Promise: what takes a volume away takes a link away, and not what it leads to.
+/// Promise: an operation that removes a volume removes a link, and not its target.
 #[test]
 fn format_does_not_follow_links() {
     let (directory, volume) = formatted();

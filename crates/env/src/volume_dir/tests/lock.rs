@@ -1,8 +1,8 @@
-//! Who may have a volume, and who is said to have it.
+//! The volume's lock, and the holder that its errors name.
 
 use super::*;
 
-/// A volume in use is not formatted over, and the error names who uses it.
+/// A volume in use is not formatted over, and the error names the process that uses it.
 #[test]
 fn the_lock_names_its_holder() {
     let (_directory, volume) = formatted();
@@ -24,8 +24,8 @@ fn the_lock_names_its_holder() {
     volume.lock().unwrap();
 }
 
-/// A record that an earlier process left says nothing of who has the lock now; of the processes of other
-/// hosts and containers nobody can tell.
+/// A record that an earlier process left does not name the present holder; the state of processes of other hosts and
+/// containers is unknown.
 #[test]
 fn lock_names_no_dead_process() {
     let (_directory, volume) = formatted();
@@ -42,13 +42,13 @@ fn lock_names_no_dead_process() {
     assert!(names(record.clone()));
     let mut child = Command::new("true").spawn().unwrap();
     let of_child = ServerRecord { pid: child.id(), ..record.clone() };
-    // It has ended, and nobody has waited for it yet.
+    // The child has ended, and its parent has not waited for it yet.
     waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
     assert!(!names(of_child.clone()));
     child.wait().unwrap();
     assert!(!names(of_child));
     assert!(!names(ServerRecord { pid: 0, ..record.clone() }));
-    // The same number is another process's in a container.
+    // In a container, the same pid is another process.
     let of_a_container = ServerRecord { pid: 0, pid_namespace: Some(1), ..record.clone() };
     assert_eq!(of_a_container.process(), "process 0 of another PID namespace");
     assert!(names(of_a_container));
@@ -57,8 +57,8 @@ fn lock_names_no_dead_process() {
     assert!(names(ServerRecord { host: "another".into(), ..of_earlier_boot }));
 }
 
-/// Whoever comes in the moment after a kill gets the lock, though the killed process has not ended: the kernel takes its
-/// memory apart before it lets go of its files.
+/// A process that starts immediately after a kill gets the lock, though the killed process has not ended: the kernel
+/// frees its memory before it closes its files.
 #[test]
 fn the_lock_of_a_killed_process_is_waited_for() {
     const SCRIPT: &str = "import fcntl, mmap, sys
@@ -77,7 +77,7 @@ sys.stdin.readline()";
     python.args(["-c", SCRIPT]).arg(volume.lock_file().path()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = python.spawn().unwrap();
     volume.write_server_record(&lock, &ServerRecord { pid: child.id(), ..record }).unwrap();
-    // The child waits for it.
+    // The child waits for the lock.
     drop(lock);
     let mut said = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -88,7 +88,7 @@ sys.stdin.readline()";
     child.wait().unwrap();
 }
 
-/// Readers keep servers away and not each other; a server keeps readers away.
+/// Readers exclude servers but not each other; a server excludes readers.
 #[test]
 fn readers_share_the_lock() {
     let (_directory, volume) = formatted();
@@ -100,8 +100,8 @@ fn readers_share_the_lock() {
     assert!(matches!(volume.lock_for_reading(), Err(LockError::Held { .. })));
 }
 
-/// Who may not read the volume may not keep its server away either: a lock's file is closed to others, one of an earlier
-/// program too. What a link leads to stays as it is.
+/// A user who cannot read the volume cannot keep its server off either: the lock file is inaccessible to other users,
+/// also one that an earlier version created. The target of a link stays as it is.
 #[test]
 fn others_cannot_have_the_lock() {
     let (directory, volume) = formatted();
@@ -124,8 +124,7 @@ fn others_cannot_have_the_lock() {
     assert_eq!(mode(&other), 0o644);
 }
 
-/// Whoever removes the lock's file, as one that clears a directory of what is old and empty, does not make room for a second
-/// server.
+/// Removing the lock file, as a cleanup of old and empty files does, does not let a second server start.
 #[test]
 fn lock_survives_removal_of_its_file() {
     let (_directory, volume) = formatted();
@@ -139,13 +138,13 @@ fn lock_survives_removal_of_its_file() {
     assert!(matches!(volume.lock(), Err(LockError::Read { .. })));
     drop(reader);
     volume.lock().unwrap();
-    // Who removes the key, too, leaves the record of who serves.
+    // If the key is removed too, the record of the server remains.
     let lock = volume.lock().unwrap();
     volume.write_server_record(&lock, &ServerRecord::of_this_process(&volume, false, vec![]).unwrap()).unwrap();
     std::fs::remove_file(volume.lock_file()).unwrap();
     std::fs::remove_file(volume.key_file()).unwrap();
     assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
-    // So does one in a container, of whose processes nobody can tell.
+    // The same holds for a server in a container, whose processes are not visible here.
     let of_a_container =
         ServerRecord { pid_namespace: Some(1), ..ServerRecord::of_this_process(&volume, false, vec![]).unwrap() };
     volume.write_server_record(&lock, &of_a_container).unwrap();

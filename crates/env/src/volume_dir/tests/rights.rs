@@ -1,4 +1,4 @@
-//! Whose the files of a volume are, and who may write them.
+//! Ownership and permissions of a volume's files.
 
 use super::*;
 use std::os::unix::fs::chown;
@@ -7,7 +7,8 @@ fn set_mode(path: impl AsRef<Path>, mode: u32) {
     std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// Promise: a volume in which others may replace files is refused, with the command that closes it.
+/// Promise: a volume in which other users may replace files is refused, and the error gives the command that corrects
+/// the mode.
 #[test]
 fn a_directory_that_others_may_write_is_refused() {
     for name in ["", "servers", "shards", "data"] {
@@ -43,7 +44,8 @@ fn a_file_that_others_may_write_is_refused() {
     assert!(refused.contains("servers/current.toml") && refused.contains("chmod go-w"), "{refused}");
 }
 
-/// Promise: whoever can read the key can act as anybody, so one that others may read is not used.
+/// Promise: a key that other users may read is not used, because anyone who can read the key can authenticate as any
+/// user.
 #[test]
 fn a_key_that_others_may_read_is_refused() {
     let (_directory, volume) = formatted();
@@ -56,7 +58,7 @@ fn a_key_that_others_may_read_is_refused() {
     volume.read_key().unwrap();
 }
 
-/// Promise: files of a volume belong to whom its directory belongs to; another's, even root's, are not read.
+/// Promise: files of a volume belong to the owner of its directory; files of another user, even root, are not read.
 #[test]
 fn files_of_another_user_are_refused() {
     if !rustix::process::geteuid().is_root() {
@@ -83,7 +85,7 @@ fn files_of_another_user_are_refused() {
     }
 }
 
-/// Promise: 65534 is what the kernel shows for users that it cannot name, and so nobody's equal.
+/// Promise: 65534 is the uid that the kernel shows for unmapped users, so it never counts as equal to a user.
 #[test]
 fn a_store_of_nobody_is_refused() {
     if !rustix::process::geteuid().is_root() {
@@ -99,8 +101,8 @@ fn a_store_of_nobody_is_refused() {
     }
 }
 
-/// Promise: a volume file that names another owner than its directory has is refused: of root's mount, that decides what set-user-id
-/// programs may do.
+/// Promise: a volume file whose owner differs from the directory's owner is refused: in root's mount, the owner decides
+/// what set-user-id programs may do.
 #[test]
 fn an_owner_that_is_not_the_directorys_is_refused() {
     if !rustix::process::geteuid().is_root() {
@@ -119,7 +121,8 @@ fn an_owner_that_is_not_the_directorys_is_refused() {
     }
 }
 
-/// Promise: the modes of what a format makes do not depend on the umask. In a process of its own, for a umask is a process's.
+/// Promise: the modes of files that a format creates do not depend on the umask. Runs in a separate process, because
+/// the umask is per process.
 #[test]
 fn modes_do_not_depend_on_the_umask() {
     const ROOT: &str = "VARVE_TEST_UMASK_ROOT";

@@ -1,5 +1,5 @@
-//! Large files that something else has cut: a repair takes what is left for the file, and notes what it was, for whoever
-//! restores it.
+//! Large files that something else has truncated: a repair accepts the remaining bytes as the file's content and lists
+//! the file for a later restore.
 
 use super::super::FsckError;
 use super::session::{RepairSession, make_private};
@@ -10,15 +10,16 @@ use std::os::unix::fs::MetadataExt;
 use varve_env::disk;
 use varve_types::{InodeId, Name, PartitionIndex};
 
-/// In the volume's directory of what was damaged: a line a file, its path, the bytes that it had at least, and those that
-/// were found, parted by tabs.
+/// In the volume's `damaged` directory, one line per file: its path, its expected minimum size and the size that was
+/// found, separated by tabs.
 const CUT_FILES: &str = "cut.txt";
 
-/// Levels of directories followed; a volume with more is damaged.
+/// Maximum depth of directories; a deeper volume is damaged.
 const DEPTH_MAX: usize = 4096;
 
 impl RepairSession<'_> {
-    /// Notes a file of which only `found` bytes of `expected` are left. On disk before its row says that these are all.
+    /// Records a file of which only `found` bytes of `expected` are left. The record is on disk before the row gets the
+    /// new size.
     pub async fn note_cut(&mut self, inode: InodeId, expected: u64, found: u64) -> Result<(), FsckError> {
         let path = match self.names_of(inode).first() {
             Some(named) => self.path_of(named.directory, &named.name).await?,
@@ -29,7 +30,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// The path of a name, with bytes that are no printable ASCII escaped.
+    /// The path of a name; bytes that are not printable ASCII are escaped.
     async fn path_of(&mut self, directory: InodeId, name: &Name) -> Result<String, FsckError> {
         let mut path = format!("/{}", name.as_bytes().escape_ascii());
         let mut at = directory;
@@ -74,7 +75,7 @@ impl RepairSession<'_> {
         live.map(|((_, index), found)| (*index, found.row.depth)).collect()
     }
 
-    /// Writes what was noted, durably. A repair that is begun again may note a file twice.
+    /// Writes the recorded lines, durably. A repair that is run again may record a file twice.
     pub fn write_cut_files(&mut self) -> Result<(), FsckError> {
         if self.cut_files.is_empty() {
             return Ok(());

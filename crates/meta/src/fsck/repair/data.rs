@@ -1,4 +1,4 @@
-//! Backing files.
+//! Repairs of backing files.
 
 use super::super::FsckError;
 use super::super::fix::Cut;
@@ -32,7 +32,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// The row as the backing file is, which is first cut if that was begun.
+    /// Updates the row from the backing file. If a truncation of that file is pending, it is completed first.
     fn recorded(&mut self, inode: InodeId, mut row: NodeRow) -> Result<Option<NodeRow>, FsckError> {
         let Content::Backing(state) = row.content else { return Ok(None) };
         let path = self.volume.backing_file(inode);
@@ -40,7 +40,7 @@ impl RepairSession<'_> {
             let cut = File::open_to_write(&path).and_then(|file| file.set_len(size));
             cut.map_err(|source| self.io("truncate", &path, source))?;
         }
-        // What a settled row says must not be lost with the power.
+        // A power loss must not destroy data that a row with an authoritative size describes.
         File::open(&path).and_then(|file| file.sync_all()).map_err(|source| self.io("sync", &path, source))?;
         let found = path.symlink_metadata().map_err(|source| self.io("look at", &path, source))?;
         if let BackingSize::Stale { .. } = state {
@@ -52,8 +52,8 @@ impl RepairSession<'_> {
         Ok(Some(row))
     }
 
-    /// As long as the file has an old name, something still says that content is missing: its inode row, which is emptied
-    /// last, or else its old entry. So the next repair goes on where one was broken off.
+    /// As long as the file has an old name, a row still shows that its content is missing: its inode row, which is
+    /// emptied last, or else its old entry. So the next repair continues an interrupted one.
     pub async fn bereaved(&mut self, inode: InodeId) -> Result<(), FsckError> {
         let names = self.names_of(inode);
         let body = if let Some(row) = self.inode_row(inode).await? {
@@ -76,7 +76,7 @@ impl RepairSession<'_> {
         self.drop_bereaved(&names, found.as_ref(), &path).await
     }
 
-    /// Drops the names that a file without content had, but for the one that it has now: `found`, at `path`.
+    /// Removes the old names of a file without content, except its present one: `found`, at `path`.
     pub async fn drop_bereaved(
         &mut self,
         names: &[NamedEntry],
@@ -95,7 +95,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// The file first: the row is what remembers it.
+    /// Removes the file first, because only the row refers to it.
     pub fn drop_garbage(&mut self, shard: ShardId, inode: InodeId) -> Result<(), FsckError> {
         let path = self.volume.backing_file(inode);
         match disk::remove_file(&path) {

@@ -1,4 +1,4 @@
-//! Directories and their names.
+//! Repairs of directories and their names.
 
 use super::super::FsckError;
 use super::session::{EditStep, RepairSession};
@@ -6,7 +6,7 @@ use crate::tables::{DirectoryRow, EntryBody, EntryRow, Key, Row, codec};
 use varve_types::{Attributes, FileKind, InodeId, Name, PartitionIndex, ShardId};
 
 impl RepairSession<'_> {
-    /// `known`: something else in the volume has its inode's id.
+    /// `known`: another object in the volume has this inode id.
     pub async fn stray(
         &mut self,
         shard: ShardId,
@@ -46,7 +46,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// A directory's row from what else is known of it: the copies in its partitions, and what its entry was made with.
+    /// Rebuilds a directory's row from other sources: the copies in its partitions, and the attributes in its entry.
     async fn remade_row(
         &mut self,
         directory: InodeId,
@@ -123,7 +123,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// For what can lead nowhere.
+    /// Removes names that cannot have a target.
     pub async fn remove_names(&mut self, inode: InodeId) -> Result<(), FsckError> {
         for named in self.names_of(inode) {
             self.drop_name(named.directory, &named.name).await?;

@@ -1,9 +1,10 @@
-//! A new table takes the place of a damaged one, which is kept.
+//! Replaces a damaged table by a new one and keeps the damaged one.
 //!
-//! The new one goes to where the old one is to be kept, whole; then the two change places, by one rename where the store knows how to,
-//! so that a repair that is killed leaves the old table in its place or kept, and at worst a new one too many among what is kept. Else
-//! by three, with the old one beside its last place in between: while it is there, the exchange has not come to its end, and the next
-//! repair ends it before it looks at anything.
+//! The complete new table is first moved to the path where the old one will be kept. Then the two exchange their
+//! places, by one rename if the store supports that. So a killed repair leaves the old table either in its place or
+//! kept, and at worst a superfluous new one among the kept tables. Otherwise the exchange takes three renames, with the
+//! old table next to its kept path in between. While it is there, the exchange is incomplete, and the next repair
+//! completes it before it reads any table.
 
 use super::super::FsckError;
 use super::Repaired;
@@ -16,17 +17,17 @@ use varve_env::store_path::StorePath;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardId, VolumeSettings};
 
-/// Names tried for what is kept: one for each salvage of a shard.
+/// Names tried for the kept table: one for each salvage of a shard.
 const KEPT_MAX: u32 = 10_000;
 
-/// What the name of a table that is on its way to be kept ends with.
+/// Suffix of the name of a table that is being moved to its kept path.
 const UNDER_WAY: &str = ".old";
 
-/// Puts the table `new` in the place of a shard's. Where that is kept from then on.
+/// Puts the new table `new` in the place of a shard's table. Returns the path where the old one is kept.
 pub fn exchange(volume: &VolumeDir, new: &StorePath, shard: ShardId) -> Result<StorePath, FsckError> {
     let (old, aside) = (volume.shard(shard), volume.damaged());
     make_private(&aside)?;
-    // Whoever may enter the old table may enter the new one, and nobody else.
+    // The new table gets the mode of the old one, so that the same users have access.
     let mode = old.metadata().map_err(failed("look at", &old))?.mode() & 0o777;
     new.set_directory_mode(mode).map_err(failed("set the mode of", new))?;
     let mut free = (0..KEPT_MAX).map(|number| aside.join(format!("{}-{number}", VolumeDir::shard_name(shard))));
@@ -38,7 +39,7 @@ pub fn exchange(volume: &VolumeDir, new: &StorePath, shard: ShardId) -> Result<S
         Ok(()) => sync(volume)?,
         Err(error) if error.kind() == io::ErrorKind::Unsupported => by_renames(volume, &kept, &old)?,
         Err(error) => {
-            // The next repair makes it anew.
+            // The next repair creates it again.
             if let Err(error) = disk::remove_tree(&kept) {
                 tracing::warn!("{} is a new table that is of no use, and stays: {error}", kept.display());
             }
@@ -48,21 +49,21 @@ pub fn exchange(volume: &VolumeDir, new: &StorePath, shard: ShardId) -> Result<S
     Ok(kept)
 }
 
-/// The new table is where the old one is to be `kept`, and the old one in its `place`.
+/// Exchanges by renames: the new table is at `kept`, the old one in its `place`.
 fn by_renames(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result<(), FsckError> {
     rename(place, &under_way(kept))?;
     sync(volume)?;
     end(volume, kept, place).map(drop)
 }
 
-/// Which table is in a shard's place.
+/// The table that is in a shard's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExchangeState {
     New,
     Old,
 }
 
-/// Ends what an earlier repair has begun.
+/// Completes an exchange that an earlier repair has begun.
 pub fn end_begun(volume: &VolumeDir, settings: &VolumeSettings, repaired: &mut Repaired) -> Result<(), FsckError> {
     let aside = volume.damaged();
     let entries = match aside.read_dir() {
@@ -88,7 +89,8 @@ pub fn end_begun(volume: &VolumeDir, settings: &VolumeSettings, repaired: &mut R
     Ok(())
 }
 
-/// The old table is under way: the new one comes to its `place`, and it to where it is `kept`. Where there is no new one, it goes back.
+/// The old table has the temporary name: moves the new one to `place` and the old one to `kept`. Without a new one, the
+/// old one goes back.
 fn end(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result<ExchangeState, FsckError> {
     let there = |path: &StorePath| path.try_exists().map_err(failed("look at", path));
     let stands = match (there(place)?, there(kept)?) {
@@ -106,7 +108,7 @@ fn end(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result<Exchan
             rename(&under_way(kept), place)?;
             ExchangeState::Old
         }
-        // Somebody has made another table meanwhile, and nobody knows which one counts.
+        // Another table was created in the place meanwhile, and it is unknown which one is right.
         (true, true) => {
             let doing = format!(
                 "cannot put the new table {} in the place of {}, where another has come to be: move away the one that does not count",
@@ -151,8 +153,8 @@ mod tests {
         std::fs::read_to_string(path.join("holds")).ok()
     }
 
-    /// Promise: on a store that cannot exchange two directories, an exchange that was killed after any of its renames is ended by the
-    /// next repair, with the new table in its place and the old one kept.
+    /// Promise: on a store that cannot exchange two directories, the next repair completes an exchange that was killed
+    /// after any of its renames, with the new table in its place and the old one kept.
     #[test]
     fn interrupted_table_exchange_can_be_resumed() {
         let settings = VolumeSettings {
@@ -183,8 +185,8 @@ mod tests {
         }
     }
 
-    /// Promise: where the store cannot exchange them the two tables change places all the same; and an old one whose new one is gone
-    /// goes back to its place.
+    /// Promise: on a store that cannot exchange directories the two tables still exchange their places; an old table
+    /// whose new one is missing goes back to its place.
     #[test]
     fn tables_are_exchanged_by_renames() {
         let directory = tempfile::tempdir().unwrap();
@@ -200,7 +202,8 @@ mod tests {
         assert_eq!((holds(&place), holds(&kept)), (Some("new".into()), None));
     }
 
-    /// Promise: where another table has come to the place meanwhile, nothing is replaced, and it is said.
+    /// Promise: if another table has been created in the place meanwhile, nothing is replaced, and the repair reports
+    /// it.
     #[test]
     fn exchange_does_not_replace_new_files() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Files, their names and extended attributes.
+//! Repairs of files, their names and extended attributes.
 
 use super::super::FsckError;
 use super::super::files::fits;
@@ -8,12 +8,12 @@ use bytes::Bytes;
 use varve_env::disk;
 use varve_types::{FileKind, InodeId, LayoutGeneration, Name, VolumeSettings};
 
-/// Backing files belong to whoever runs the servers.
+/// Backing files belong to the user who runs the servers.
 const BACKING_MODE: u32 = 0o600;
 
 impl RepairSession<'_> {
-    /// Parts what shares an id. Names of one backing file become names of one file; everything else gets an id of its
-    /// own.
+    /// Separates objects that share an id. Names with one backing file become names of one file; every other object
+    /// gets an id of its own.
     pub async fn part_duplicates(&mut self, inode: InodeId) -> Result<(), FsckError> {
         let names = self.names_of(inode);
         let is_directory = self.census.directories.get(&inode).is_some_and(|found| found.row.is_some())
@@ -33,7 +33,7 @@ impl RepairSession<'_> {
             && let Some(found) = self.found_before(inode).await?
             && !has_backing(&found.row)
         {
-            // It was bereaved by a repair that was broken off.
+            // An interrupted repair has already moved it to lost+found, empty.
             return self.drop_bereaved(&backing, None, &found_path(&found.name)).await;
         }
         let row_has_backing = row.as_ref().is_some_and(|row| matches!(row.content, Content::Backing(_)));
@@ -56,7 +56,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// Makes `names`, which all say that they have the backing file of `inode`, names of one file.
+    /// Makes `names`, whose rows all refer to the backing file of `inode`, names of one file.
     fn join(&mut self, inode: InodeId, names: &[NamedEntry], make_row: bool) {
         if let (true, Some(NamedEntry { row: EntryRow { body: EntryBody::Node(node), .. }, .. })) =
             (make_row, names.first())
@@ -136,7 +136,7 @@ impl RepairSession<'_> {
         for key in [Key::Inode(inode), Key::Orphan(inode)] {
             self.remove(inode.shard(), codec::encode_key(&key));
         }
-        // Removed once the row is gone, also if this repair ends before.
+        // The backing file is removed after its row, even if this repair ends before.
         self.put(EditStep::Rows, inode.shard(), &Key::Garbage(inode), Row::Garbage);
         self.note(format!("removed inode {inode}, which was unlinked while open"));
         Ok(())
@@ -161,7 +161,7 @@ impl RepairSession<'_> {
                     row.xattrs.clear();
                     *node = row;
                 } else {
-                    // A file with xattrs has an inode row.
+                    // A file with xattrs must have an inode row.
                     entry.body = EntryBody::Reference(row.attributes.kind);
                     self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
                 }
@@ -174,7 +174,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// The content says what a file is.
+    /// Derives the kind of a file from its content.
     fn corrected(&mut self, inode: InodeId, mut row: NodeRow) -> Result<NodeRow, FsckError> {
         match &row.content {
             Content::Inline(bytes) => {
@@ -245,7 +245,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// Removes an empty backing file that nothing needs.
+    /// Removes an unused, empty backing file.
     pub fn remove_empty(&mut self, inode: InodeId) -> Result<(), FsckError> {
         let path = self.volume.backing_file(inode);
         absent_is_fine(disk::remove_file(&path)).map_err(|source| self.io("remove", &path, source))?;

@@ -1,10 +1,10 @@
-//! Tests end a repair between two batches, as where it is killed.
+//! Lets tests end a repair between two batches, as if it were killed.
 
 use super::FsckError;
 use std::cell::Cell;
 
 thread_local! {
-    /// Batches that this thread's repairs still write.
+    /// Batches that this thread's repairs may still write.
     pub static BATCHES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 

@@ -1,4 +1,4 @@
-//! Which partitions make up each directory, and what their rows repeat.
+//! Repairs of the partitions of each directory, and of the copies in their rows.
 
 use super::super::FsckError;
 use super::super::census::PartitionRecord;
@@ -40,7 +40,7 @@ impl RepairSession<'_> {
         if map.has(index.cut_from()) {
             map.add(index);
         }
-        // Names that lie in the table already are the partition's.
+        // Names that are already in the table belong to the partition.
         let entries = self.scan(self.shard_of(&key), codec::entries_of(directory, index.range(depth))).await?;
         let is_directory =
             |row: &Row| matches!(row, Row::Entry(entry) if matches!(entry.body, EntryBody::Directory(_)));
@@ -64,8 +64,8 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// Its names move to the partitions that hold their hashes; a name that those have too, for another file, goes to
-    /// lost+found.
+    /// Moves its names to the partitions that hold their hashes. A name that such a partition already has for another
+    /// file goes to lost+found.
     pub async fn dissolve_partition(&mut self, directory: InodeId, index: PartitionIndex) -> Result<(), FsckError> {
         let key = Key::Partition(directory, index);
         let shard = self.shard_of(&key);

@@ -1,14 +1,14 @@
-//! Whether a repair goes on: what one round does and a later one undoes would be done for as long as rounds are allowed,
-//! which is for ever to who waits.
+//! Decides whether a repair continues. Rounds that undo each other would otherwise repeat up to the maximum number of
+//! rounds, for much longer than a user waits.
 
 use super::super::fix::{Fix, RepairStage};
 use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How often the same round is carried out, with others between.
+/// How often the same round is carried out, with other rounds in between.
 const SAME_ROUND_MAX: u32 = 4;
 
-/// The rounds that were carried out, by their digests.
+/// Digests of the rounds that were carried out.
 #[derive(Default)]
 pub(super) struct Rounds {
     last: Option<u64>,
@@ -16,7 +16,8 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// Whether these fixes are to be carried out next, and notes that they are: not if they were just now, nor too often.
+    /// Whether to carry out these fixes next; records that they are. `false` if they were carried out in the previous
+    /// round, or too often.
     pub fn goes_on(&mut self, stage: RepairStage, fixes: &[Fix]) -> bool {
         let round = xxh3_64(format!("{stage:?} {fixes:?}").as_bytes());
         let times = self.times.entry(round).or_default();
@@ -34,7 +35,7 @@ mod tests {
         [Fix::EndLog { shard: ShardId(shard) }]
     }
 
-    /// Promise: other rounds go on; one that is found again at once does not, nor two that undo each other.
+    /// Promise: distinct rounds continue; a round that repeats immediately stops, and so do two that undo each other.
     #[test]
     fn rounds_that_undo_each_other_end() {
         let mut rounds = Rounds::default();

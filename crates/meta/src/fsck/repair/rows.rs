@@ -1,4 +1,4 @@
-//! Rows by themselves, counters, and changes that were under way.
+//! Repairs of single rows, counters, and transactions in progress.
 
 use super::super::FsckError;
 use super::session::{EditStep, RepairSession, make_private};
@@ -10,7 +10,7 @@ use varve_types::{InodeId, ShardId};
 use xxhash_rust::xxh3::xxh3_64;
 
 impl RepairSession<'_> {
-    /// In each shard, what is applied and the intents that said so change in one batch; the decisions go last.
+    /// In each shard, one batch applies the changes and removes their intents; the decisions are removed last.
     pub async fn resolve(&mut self) -> Result<(), FsckError> {
         let shards = self.settings.shards;
         let mut tables = OfflineSnapshot::open(self.config(), shards).await.map_err(|mut all| all.remove(0))?;
@@ -48,7 +48,7 @@ impl RepairSession<'_> {
         self.flush().await
     }
 
-    /// Whoever opens a table ends the log of its last owner.
+    /// Opening a table truncates the log of its last owner.
     pub async fn end_log(&mut self, shard: ShardId) -> Result<(), FsckError> {
         self.table(shard).await?;
         self.note(format!("shard {shard}: ended its log before the bytes that are not whole"));
@@ -69,7 +69,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// Whoever connects reads the key anew, so another one is as good.
+    /// Clients read the key again at each connection, so a new key works as well.
     pub fn make_key(&mut self) -> Result<(), FsckError> {
         let failed = |source| FsckError::Io { doing: "cannot make the volume another key".into(), source };
         self.volume.make_key().map_err(failed)?;
@@ -77,7 +77,7 @@ impl RepairSession<'_> {
         Ok(())
     }
 
-    /// The bytes go to a file of the store's, for whoever may make sense of them.
+    /// Saves the bytes in a file of the store, for a later manual analysis.
     pub fn set_aside(&mut self, shard: ShardId, key: &[u8], row: &[u8]) -> Result<(), FsckError> {
         let directory = self.volume.damaged();
         make_private(&directory)?;
@@ -86,7 +86,7 @@ impl RepairSession<'_> {
         let kept = disk::replace(&path, &[&length, key, row].concat());
         kept.map_err(|source| self.io("write", &path, source))?;
         if codec::decode_key(key) == Ok(Key::Counter) {
-            // Another takes its place: without one, ids would begin anew.
+            // A new counter replaces it: without one, ids would begin again from the start.
             let highest = self.census.ids.iter().rev().find(|inode| inode.shard() == shard);
             self.raise_counter(shard, highest.map_or(0, |inode| inode.0 & InodeId::COUNTER_MAX));
         } else {

@@ -1,4 +1,4 @@
-//! Shards whose tables or logs are damaged: a new table of what is intact takes the old one's place, which is kept.
+//! Salvages shards with damaged tables or logs: a new table with the intact rows replaces the old one, which is kept.
 
 use super::super::{FindingKind, FsckError, FsckReport};
 use super::Repaired;
@@ -14,7 +14,7 @@ use varve_env::store_path::StorePath;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardId, VolumeSettings};
 
-/// Says, for each shard that cannot be read, which file is damaged, and where. Returns the shards of which something is.
+/// Reports, for each shard that cannot be read, the damaged file and position. Returns the shards with damage.
 pub fn inspect(
     volume: &VolumeDir,
     settings: &VolumeSettings,
@@ -38,7 +38,7 @@ pub fn inspect(
     Ok(damaged)
 }
 
-/// Looks at what of the tables' files reading their rows has not touched. Returns the shards of which something is damaged.
+/// Checks the parts of table files that reading their rows does not cover. Returns the shards with damage.
 pub fn inspect_ends(
     volume: &VolumeDir,
     settings: &VolumeSettings,
@@ -73,7 +73,7 @@ fn note(shard: ShardId, place: &DamagedPlace, report: &mut FsckReport) {
     }
 }
 
-/// Replaces the tables of `shards`. A crash leaves the old one or the new one in its place.
+/// Replaces the tables of `shards`. After a crash, the old or the new table is in its place.
 pub fn salvage(
     volume: &VolumeDir,
     settings: &VolumeSettings,
@@ -94,7 +94,7 @@ fn replace(
     repaired: &mut Repaired,
 ) -> Result<(), FsckError> {
     let unreadable = |error: crate::shards::TableError| Unreadable::new(shard, error);
-    // What a repair that was killed has left is of no use: it may be half of a table.
+    // The remains of a killed repair are useless: they may be an incomplete table.
     remove(&scratch.at_root())?;
     super::session::make_private(&scratch.at_root())?;
     let log = scratch.shard_log(shard);

@@ -1,4 +1,4 @@
-//! The tables under repair, and edits that wait to be written.
+//! The tables under repair, and pending edits.
 
 use super::super::FsckError;
 use super::super::census::{Census, PartitionRecord};
@@ -24,26 +24,26 @@ use varve_types::{
     VolumeSettings,
 };
 
-/// When an edit is written: each step is fsynced before the next.
+/// The step in which an edit is written: each step is fsynced before the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EditStep {
     Rows,
     Names,
     Removals,
-    /// Rows from which a repair that was broken off is seen, until all else that belongs to it is done.
+    /// Rows that show an interrupted repair, until all its other edits are done.
     Ends,
 }
 
 const STEPS: [EditStep; 4] = [EditStep::Rows, EditStep::Names, EditStep::Removals, EditStep::Ends];
 
-/// Edits that wait, in bytes: they are in memory, and a step is one batch a shard.
+/// Maximum size of pending edits, in bytes: they are in memory, and a step is one batch per shard.
 const EDITS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Only the owner of the volume may look at what was found.
+/// Only the owner of the volume may access files in lost+found.
 const FOUND_DIRECTORY_MODE: Mode = Mode(0o700);
 const FOUND_FILE_MODE: Mode = Mode(0o600);
 const LOST_AND_FOUND: &str = "lost+found";
-/// Names tried for the directory, and for each file in it: more are taken only if somebody means mischief.
+/// Names tried for the directory, and for each file in it. More are taken only if a user took them on purpose.
 const NAMES_MAX: u32 = 1000;
 
 struct Edit {
@@ -51,7 +51,7 @@ struct Edit {
     row: Option<Row>,
 }
 
-/// An entry that means an inode.
+/// An entry that refers to an inode.
 #[derive(Clone)]
 pub struct NamedEntry {
     pub directory: InodeId,
@@ -69,15 +69,15 @@ pub struct RepairSession<'a> {
     tables: BTreeMap<ShardId, Table>,
     edits: BTreeMap<(ShardId, Vec<u8>), Edit>,
     edits_bytes: usize,
-    /// Names gained and lost by partitions, in the step in which their entries are written.
+    /// Numbers of names that partitions gain and lose, in the step that writes their entries.
     tallies: BTreeMap<(EditStep, InodeId, PartitionIndex), (i64, i64)>,
-    /// Files to remove when all rows are written.
+    /// Files to remove after all rows are written.
     files: Vec<StorePath>,
     lost_and_found: Option<InodeId>,
     names: HashMap<InodeId, Vec<NamedEntry>>,
-    /// Names of directories that were looked for.
+    /// Names of directories that were looked up.
     pub directory_names: HashMap<InodeId, (InodeId, Name)>,
-    /// Lines on files that were cut, to be written before all edits.
+    /// Lines on truncated files, to be written before all edits.
     pub cut_files: Vec<String>,
 }
 
@@ -112,12 +112,12 @@ impl<'a> RepairSession<'a> {
         })
     }
 
-    /// Says what is being done.
+    /// Records a repair for the report.
     pub fn note(&mut self, what: impl Into<String>) {
         self.repaired.note(what.into());
     }
 
-    /// The config that tables are opened with; the shard is to be filled in.
+    /// Configuration for opening tables, without the shard.
     pub fn config(&self) -> &TableConfig {
         &self.config
     }
@@ -131,7 +131,7 @@ impl<'a> RepairSession<'a> {
         Ok(&self.tables[&shard])
     }
 
-    /// Where a row that is no entry lies.
+    /// The shard of a row that is not an entry.
     pub fn shard_of(&self, key: &Key) -> ShardId {
         match key {
             Key::Partition(directory, index) => self.census.shard_of(*directory, *index),
@@ -144,7 +144,7 @@ impl<'a> RepairSession<'a> {
         shard.0 < self.settings.shards.get()
     }
 
-    /// The row as it will be when all edits are written; `None` also where its bytes are no row.
+    /// The row as it will be after all edits; also `None` if its bytes cannot be decoded.
     pub async fn row_in(&mut self, shard: ShardId, key: &Key) -> Result<Option<Row>, FsckError> {
         let bytes = codec::encode_key(key);
         if let Some(edit) = self.edits.get(&(shard, bytes.clone())) {
@@ -188,7 +188,7 @@ impl<'a> RepairSession<'a> {
         })
     }
 
-    /// The entry where lookups find it.
+    /// The entry in the shard where lookups find it.
     pub async fn entry(&mut self, directory: InodeId, name: &Name) -> Result<Option<EntryRow>, FsckError> {
         let Some((shard, _)) = self.census.place(directory, name.hash()) else { return Ok(None) };
         self.entry_in(shard, directory, name).await
@@ -222,9 +222,9 @@ impl<'a> RepairSession<'a> {
         self.edit(step, shard, key, None);
     }
 
-    /// A row that is edited twice is written once, as it was last, in the later step.
+    /// A row that is edited twice is written once, with its last content, in the later step.
     fn edit(&mut self, step: EditStep, shard: ShardId, key: Vec<u8>, row: Option<Row>) {
-        // Content is nearly all that is ever long.
+        // Only rows with content are large.
         self.edits_bytes += 256 + key.len();
         if let Some(Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) | Row::Inode(node)) = &row {
             self.edits_bytes += usize::try_from(node.attributes.size).unwrap_or(0).min(EDITS_BYTES_MAX);
@@ -240,7 +240,7 @@ impl<'a> RepairSession<'a> {
         sum.1 += sign * subdirectories;
     }
 
-    /// Makes `name` mean `row`, and counts it unless the name was there.
+    /// Sets the entry `name` to `row`, and counts it if the name is new.
     pub async fn set_entry(&mut self, directory: InodeId, name: &Name, row: EntryRow) -> Result<(), FsckError> {
         let Some((shard, index)) = self.census.place(directory, name.hash()) else { return Ok(()) };
         if let Some(before) = self.entry_in(shard, directory, name).await? {
@@ -260,7 +260,7 @@ impl<'a> RepairSession<'a> {
         Ok(())
     }
 
-    /// Removes `path` when all rows are written.
+    /// Removes `path` after all rows are written.
     pub fn remove_file(&mut self, path: StorePath) {
         self.files.push(path);
     }
@@ -330,7 +330,7 @@ impl<'a> RepairSession<'a> {
         result
     }
 
-    /// All rows of `shard` in `range` that can be decoded, as they are in the table.
+    /// All rows of `shard` in `range` that can be decoded, as they are in the table without pending edits.
     pub async fn scan(&mut self, shard: ShardId, range: Range<Vec<u8>>) -> Result<Vec<(Key, Row)>, FsckError> {
         let scan = self.table(shard).await?.scan(range.start.into(), range.end.into()).await;
         let mut cursor = scan.map_err(|error| Unreadable::new(shard, error))?;
@@ -341,7 +341,7 @@ impl<'a> RepairSession<'a> {
         Ok(rows)
     }
 
-    /// Finds, in one pass over all entries, those that mean the inodes that `fixes` must know the names of.
+    /// Finds, in one pass over all entries, the names of the inodes that `fixes` need.
     pub async fn find_names(&mut self, fixes: &[Fix]) -> Result<(), FsckError> {
         let wanted: HashSet<InodeId> = fixes.iter().filter_map(inode_to_find).collect();
         if wanted.is_empty() {
@@ -366,7 +366,7 @@ impl<'a> RepairSession<'a> {
         self.names.get(&inode).cloned().unwrap_or_default()
     }
 
-    /// An id that nothing has.
+    /// A free inode id.
     pub async fn new_inode(&mut self, shard: ShardId) -> Result<InodeId, FsckError> {
         let shard = if self.is_shard(shard) { shard } else { InodeId::ROOT.shard() };
         loop {
@@ -382,10 +382,10 @@ impl<'a> RepairSession<'a> {
         }
     }
 
-    /// The map of what is live of `directory`.
+    /// The map of the live partitions of `directory`.
     pub fn map_of(&self, directory: InodeId) -> PartitionMap {
         let mut map = PartitionMap::whole(self.settings.shards);
-        // By index, so that what one was cut from comes before it.
+        // In order of index, so that a partition comes after the one that it was split from.
         for index in (1..self.settings.shards.get()).map(PartitionIndex) {
             let live = self.census.partitions.get(&(directory, index)).is_some_and(|found| found.live);
             if live && map.has(index.cut_from()) {
@@ -395,7 +395,7 @@ impl<'a> RepairSession<'a> {
         map
     }
 
-    /// Makes the rows of an empty directory below `parent`.
+    /// Creates the rows of an empty directory below `parent`.
     pub fn make_directory(&mut self, directory: InodeId, row: DirectoryRow) {
         let partition = PartitionRow {
             index: PartitionIndex::FIRST,
@@ -431,7 +431,7 @@ impl<'a> RepairSession<'a> {
         }
     }
 
-    /// Attributes of a file of which nothing is known.
+    /// Default attributes for a file whose attributes are lost.
     pub fn new_attributes(&self, kind: FileKind) -> Attributes {
         Attributes {
             kind,
@@ -448,7 +448,7 @@ impl<'a> RepairSession<'a> {
         }
     }
 
-    /// The directory `lost+found` of the root; made where there is none.
+    /// The directory `lost+found` of the root; created if missing.
     async fn lost_and_found(&mut self) -> Result<InodeId, FsckError> {
         if let Some(directory) = self.lost_and_found {
             return Ok(directory);
@@ -480,7 +480,7 @@ impl<'a> RepairSession<'a> {
         Ok(directory)
     }
 
-    /// The name in lost+found that `inode` has already, as from a repair that was broken off.
+    /// The name that `inode` already has in lost+found, for example from an interrupted repair.
     pub async fn found_before(&mut self, inode: InodeId) -> Result<Option<NamedEntry>, FsckError> {
         let names = self.names_of(inode);
         if names.is_empty() {
@@ -545,13 +545,13 @@ pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes a directory that the owner of the volume alone may enter: what is put there is everybody's data.
+/// Creates a directory that only the owner of the volume may enter, because data of all users is put there.
 pub fn make_private(directory: &StorePath) -> Result<(), FsckError> {
     let made = disk::create_directories(directory).and_then(|()| directory.set_directory_mode(0o700));
     made.map_err(|source| FsckError::Io { doing: format!("cannot make {}", directory.display()), source })
 }
 
-/// The inode whose names a fix must know.
+/// The inode whose names a fix needs.
 fn inode_to_find(fix: &Fix) -> Option<InodeId> {
     match fix {
         Fix::MakeDirectoryRow { directory, .. }

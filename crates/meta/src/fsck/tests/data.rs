@@ -1,4 +1,4 @@
-//! Repairs of backing files and of what should have one.
+//! Repairs of backing files and of files that should have one.
 
 use super::repair::kill_point::BATCHES_LEFT;
 use super::repairs::{NOTHING, Outcome, repaired};
@@ -13,7 +13,8 @@ fn unnamed_data_gets_a_name() {
         std::fs::write(site.volume.backing_file(InodeId(78)), b"").unwrap();
     };
     repaired(damage, FindingKind::StrayBackingFile, &Outcome { come: &come, ..NOTHING });
-    // Under the id of something else it gets one of its own; beyond the counter, the counter follows.
+    // Content under the id of another object gets an id of its own; if the id is beyond the counter, the counter is
+    // raised.
     let twin = |site: &Site| std::fs::write(site.volume.backing_file(PLAIN), b"bytes").unwrap();
     let come = [("/lost+found/64", "1 Regular bytes")];
     repaired(twin, FindingKind::StrayBackingFile, &Outcome { come: &come, ..NOTHING });
@@ -39,8 +40,8 @@ fn a_name_without_data_is_set_apart() {
     repaired(linked, FindingKind::MissingBackingFile, &outcome);
 }
 
-/// Promise: a repair that is broken off anywhere while it sets a name without data apart is gone on with by the next one,
-/// to what one that is not broken off comes to.
+/// Promise: if a repair is interrupted at any point while it moves a name without data to lost+found, the next one
+/// completes it, with the result of an uninterrupted repair.
 #[test]
 fn a_name_without_data_is_set_apart_once() {
     let both = |site: &Site| {
@@ -49,7 +50,7 @@ fn a_name_without_data_is_set_apart_once() {
         row.attributes.nlink = 2;
         row.xattrs = vec![Bytes::from_static(b"user.x")];
         site.put(SHARD_0, Key::Inode(LINKED), Row::Inode(row));
-        // Names that a repair finds are in the other shard, too.
+        // Some of the names that a repair finds are in the other shard.
         let row = entry(InodeId(50), EntryBody::Node(backing(7, BackingSize::Authoritative)));
         site.put(SHARD_1, entry_key(DIRECTORY, "far"), row);
         site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 0)));
@@ -95,7 +96,7 @@ fn sizes_are_those_of_the_data() {
     repaired(truncating, FindingKind::PendingTruncate, &Outcome { come: &come, ..NOTHING });
 }
 
-/// Of files that were cut what is left is taken, and what they were is noted, with their paths.
+/// For truncated files, the remaining bytes are kept and the former sizes are recorded, with their paths.
 #[test]
 fn truncated_files_are_noted() {
     let come = [("/large", "1 Regular ab"), ("/dir/deep", "1 Regular cd")];

@@ -1,4 +1,4 @@
-//! Inode ids are never given twice, whatever a repair has to go on without.
+//! No inode id is assigned twice, whatever information a repair lacks.
 
 use super::repairs::{NOTHING, repaired};
 use super::salvage::files_that_end;
@@ -6,7 +6,7 @@ use super::*;
 use crate::snapshot::offline;
 
 impl Site {
-    /// As a shard does before it gives ids of a block.
+    /// Reserves ids as a shard does before it assigns ids of a block.
     fn take_ids(&self, shard: ShardId, inodes_end: u64) {
         let runtime = offline::runtime().unwrap();
         let store = PosixStore::open(self.volume.shards()).unwrap();
@@ -21,7 +21,7 @@ impl Site {
         });
     }
 
-    /// The counter of the next id of `shard`.
+    /// The counter value of the next id of `shard`.
     fn ids_begin_with(&self, shard: ShardId) -> u64 {
         let counters = self.rows(Kind::Counter).into_iter().filter_map(|(_, row)| match row {
             Row::Counter(counter) => Some(counter.inodes_end),
@@ -37,7 +37,7 @@ fn counters_are_raised() {
     repaired(|site| site.put(SHARD_0, Key::Counter, counter), FindingKind::CounterTooLow, &NOTHING);
 }
 
-/// A counter that cannot be read: ids begin beyond those that it can have been at, of which none is in use any more.
+/// A damaged counter: new ids begin beyond every value that it can have had, so none of them is in use.
 #[test]
 fn damaged_counter_is_raised_above_used_ids() {
     let damage = |site: &Site| {
@@ -47,12 +47,13 @@ fn damaged_counter_is_raised_above_used_ids() {
     assert!(site.ids_begin_with(SHARD_0) >= 1_000_000);
 }
 
-/// Blocks of ids that the lost log alone knew of, and of which nothing else knows an id, are not given again.
+/// Blocks of ids that only the lost log recorded are not assigned again.
 #[test]
 fn ids_from_a_lost_log_are_not_reused() {
-    // Of the log: an empty directory, no file of it, or a file of so many bytes.
+    // Remains of the log: an empty directory in a shard without tables, no file at all, only its marks, or files that
+    // are truncated to this many bytes.
     for left in ["no shard", "nothing", "marks", "0", "64"] {
-        // Where nothing is in tables, too.
+        // In the case "nothing" the tables are empty too.
         let site = if left == "nothing" { Site::new() } else { Site::flushed() };
         let taken = site.ids_begin_with(SHARD_0) + 40 * 65_536;
         site.take_ids(SHARD_0, taken);

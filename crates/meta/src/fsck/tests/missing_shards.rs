@@ -1,8 +1,8 @@
-//! Shards, and content, of which there is not even a directory.
+//! Missing directories of shards and of content.
 
 use super::*;
 
-/// What is found, by a thread of its own: it must end, and not ask for ever for what is not there.
+/// Runs the check on a separate thread: it must end, and not retry a missing directory forever.
 fn checked(site: &Site) -> FsckReport {
     let (volume, (reported, tells)) = (site.volume.clone(), std::sync::mpsc::channel());
     std::thread::spawn(move || drop(reported.send(check(&volume, &mut |_| {}))));
@@ -20,7 +20,7 @@ fn repaired(site: &Site) {
     assert_eq!(site.check().findings, []);
 }
 
-/// All tables at once: that is named, and a repair goes on with the content of large files.
+/// All tables are missing at once: the finding says so, and a repair continues with the content of large files.
 #[test]
 fn missing_tables_are_named_and_replaced() {
     let site = Site::new();
@@ -33,7 +33,7 @@ fn missing_tables_are_named_and_replaced() {
     assert!(site.volume.volume_file_copy().is_file());
 }
 
-/// One of them, with and without the mark beside it.
+/// One shard directory is missing, with and without the mark next to it.
 #[test]
 fn missing_shard_directory_is_recreated() {
     for (shard, marked) in [(SHARD_0, false), (SHARD_0, true), (SHARD_1, true)] {
@@ -49,7 +49,7 @@ fn missing_shard_directory_is_recreated() {
     }
 }
 
-/// Shards of which there is no trace are none that a repair makes up, until somebody says that they were there.
+/// A repair does not create shards without a trace, unless the user confirms that they existed.
 #[test]
 fn shards_without_trace_are_not_invented() {
     let site = Site::new();
@@ -67,8 +67,8 @@ fn shards_without_trace_are_not_invented() {
     assert!(site.volume.shard(ShardId(2)).is_dir());
 }
 
-/// Promise: where the content of all large files is away at once, their names stay, and are whole when it is brought back; they
-/// go to lost+found only where that is asked for.
+/// Promise: if the content of all large files is missing at once, their names stay, and the files are complete when the
+/// content is restored; they go to lost+found only on request.
 #[test]
 fn repair_waits_for_an_unreachable_data_directory() {
     let site = Site::new();

@@ -1,5 +1,5 @@
-//! Each test plants one damage in a sound volume, through the real tables: it is named, a repair puts it right, the next
-//! check finds nothing at all, and whatever had nothing to do with it is as before.
+//! Each test plants one damage in an intact volume, through the real tables. The check reports it, a repair corrects
+//! it, the next check finds nothing at all, and everything else is unchanged.
 
 use super::*;
 use crate::snapshot::offline::{self, OfflineSnapshot};
@@ -7,7 +7,7 @@ use crate::snapshot::{Snapshot, SnapshotRow};
 use crate::tables::Kind;
 use std::collections::BTreeMap;
 
-/// What can be reached from the root: each path, and what is there.
+/// Everything that can be reached from the root: each path with a description of its object.
 type Tree = BTreeMap<String, String>;
 
 impl Site {
@@ -75,7 +75,7 @@ impl Site {
     }
 }
 
-/// `missing_shards` and `come`: the paths that a repair is to remove and to make; of the others, `changed` may differ.
+/// `gone` and `come`: the paths that a repair removes and creates; of the other paths, those in `changed` may differ.
 pub(super) struct Outcome<'a> {
     pub(super) gone: &'a [&'a str],
     pub(super) come: &'a [(&'a str, &'a str)],
@@ -84,7 +84,7 @@ pub(super) struct Outcome<'a> {
 
 pub(super) const NOTHING: Outcome<'static> = Outcome { gone: &[], come: &[], changed: &[] };
 
-/// Plants `damage`, expects `kind` among the findings, repairs, and looks at the result.
+/// Plants `damage`, expects `kind` among the findings, repairs, and checks the result.
 pub(super) fn repaired(damage: impl FnOnce(&Site), kind: FindingKind, outcome: &Outcome<'_>) -> Site {
     let site = Site::new();
     let mut expected = site.tree();
@@ -190,7 +190,7 @@ fn an_empty_directory_without_entry_goes() {
 fn partition_map_with_a_hole_is_rebuilt() {
     let garbage = |site: &Site| {
         let mut row = codec::encode_row(&Row::Directory(directory(ROOT)));
-        // The one word of the map: partition 1 without partition 0, which it was cut from.
+        // The only word of the map: partition 1 without partition 0, which it was split from.
         let place = row.len() - 2;
         assert_eq!(row[place], 1);
         row[place] = 2;
@@ -260,7 +260,7 @@ fn an_overlapping_partition_is_dissolved() {
 fn an_entry_outside_of_its_partition_is_not_lost() {
     let damage = |site: &Site| {
         site.put(SHARD_0, entry_key(DIRECTORY, "astray"), entry(InodeId(9), EntryBody::Node(inline(b"only"))));
-        // What a split leaves: the same name is where it belongs.
+        // As after a split: the same name is in its right partition.
         site.put(SHARD_0, entry_key(DIRECTORY, "two"), entry(LINKED, EntryBody::Reference(FileKind::Regular)));
     };
     let come = [("/lost+found/9", "1 Regular only")];
@@ -290,7 +290,7 @@ fn transaction() -> TransactionId {
     TransactionId { coordinator: SHARD_0, epoch: varve_types::Epoch(1), counter: 7 }
 }
 
-/// A file made in `dir` by a change that shard 0 coordinates.
+/// A file created in `dir` by a transaction that shard 0 coordinates.
 fn intent(site: &Site) {
     let name = Name::new(b"made").unwrap();
     let at = Timestamp { seconds: 2, nanoseconds: 0 };
@@ -416,7 +416,7 @@ fn orphans_go_and_named_ones_stay() {
     assert!(!site.volume.backing_file(inode).exists());
 }
 
-/// What was removed stays removed; what is there stays there.
+/// Removed files stay removed; existing files stay.
 #[test]
 fn only_content_of_removed_files_is_deleted() {
     let inode = InodeId(9);
@@ -459,7 +459,7 @@ fn volume_file_is_restored_from_its_copy() {
     }
 }
 
-/// The copy alone: nobody misses it before the file is damaged too.
+/// Only the copy is damaged: nothing needs it before the file is damaged too.
 #[test]
 fn damaged_volume_file_copy_is_restored() {
     let text = |site: &Site| std::fs::read_to_string(site.volume.volume_file_copy()).unwrap();
@@ -508,7 +508,7 @@ fn undecodable_rows_are_set_aside() {
     assert!(std::fs::read(&kept[0]).unwrap().ends_with(b"\x01garbage"));
 }
 
-/// Much at once.
+/// Several damages at once.
 #[test]
 fn several_damages_are_repaired_together() {
     let damage = |site: &Site| {

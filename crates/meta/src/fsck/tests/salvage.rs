@@ -1,4 +1,4 @@
-//! A damaged table or log: it is named with the place, and what is intact in it is saved.
+//! Damaged tables and logs: the finding names the position, and the intact rows are saved.
 
 use super::*;
 use crate::snapshot::offline;
@@ -9,7 +9,7 @@ pub(super) fn files_that_end(directory: &StorePath, ending: &str) -> Vec<std::pa
     files.filter(|path| path.to_str().unwrap().ends_with(ending)).collect()
 }
 
-/// Changes one byte in the middle of the longest table or of the newest log: what earlier ones hold is in tables.
+/// Changes one byte in the middle of the longest table or of the newest log: the rows of earlier logs are in tables.
 fn spoil(site: &Site, in_table: bool) -> std::path::PathBuf {
     let path = match in_table {
         true => files_that_end(&site.volume.shard(SHARD_1).join("compacted"), ".sst")
@@ -25,7 +25,7 @@ fn spoil(site: &Site, in_table: bool) -> std::path::PathBuf {
     path
 }
 
-/// Many files in `dir`, in the table of shard 1 or in its log alone.
+/// Creates many files in `dir`, in the table of shard 1 or only in its log.
 fn fill(site: &Site, in_table: bool) {
     let runtime = offline::runtime().unwrap();
     let store = PosixStore::open(site.volume.shards()).unwrap();
@@ -44,7 +44,7 @@ fn fill(site: &Site, in_table: bool) {
         table.sync().await.unwrap();
         match in_table {
             true => table.close().await.unwrap(),
-            // A later group says that what is before it was fsynced.
+            // A later group confirms that everything before it was fsynced.
             false => {
                 let mut batch = TableBatch::default();
                 batch.put(
@@ -61,7 +61,7 @@ fn spoiled(in_table: bool, kind: FindingKind) {
     let site = Site::new();
     fill(&site, in_table);
     repair(&site.volume, MissingContent::SetApartUnlessAll, &mut |_| {}).unwrap();
-    // The repair has moved all into tables.
+    // The repair has moved all rows into tables.
     if !in_table {
         fill(&site, false);
     }
@@ -88,7 +88,7 @@ fn intact_records_of_a_damaged_log_are_salvaged() {
     spoiled(false, FindingKind::DamagedLog);
 }
 
-/// Files of a log that are gone: they are missed, and a repair goes on with what there is.
+/// Missing log files: the check reports them, and a repair continues with the rest.
 #[test]
 fn missing_log_is_reported_and_skipped() {
     for opened_since in [false, true] {
@@ -96,7 +96,7 @@ fn missing_log_is_reported_and_skipped() {
         let before = site.tree();
         site.put(SHARD_0, entry_key(ROOT, "later"), entry(InodeId(50), EntryBody::Node(inline(b"later"))));
         if opened_since {
-            // The epoch with the row is sealed, and its file is needed all the same.
+            // The epoch with the row is sealed, but its file is still needed.
             site.edit(SHARD_0, |batch| batch.delete(codec::encode_key(&entry_key(ROOT, "nothing"))));
         }
         let logs = files_that_end(&site.volume.shard_log(SHARD_0), ".log");
@@ -115,8 +115,8 @@ fn missing_log_is_reported_and_skipped() {
     }
 }
 
-/// A log that is torn where nothing says that it was fsynced: what can be read behind that is named, and nothing else is
-/// wrong.
+/// A log that is torn at a point that was not confirmed as fsynced: the check lists the changes that can be read after
+/// it, and reports nothing else.
 #[test]
 fn loss_in_a_torn_log_is_reported() {
     let site = Site::flushed();
@@ -136,7 +136,7 @@ fn loss_in_a_torn_log_is_reported() {
     drop(runtime);
     let log = files_that_end(&site.volume.shard_log(SHARD_0), ".log").into_iter().max().unwrap();
     let mut bytes = std::fs::read(&log).unwrap();
-    // In the first batch: behind the file's header, a group's and the batch's own.
+    // A byte in the first batch: after the headers of the file, the group and the batch.
     bytes[64 + 48 + 40] ^= 1;
     std::fs::write(&log, bytes).unwrap();
     let report = site.check();
@@ -149,13 +149,13 @@ fn loss_in_a_torn_log_is_reported() {
 }
 
 impl Site {
-    /// The file of the table of shard 0 that has most of its rows.
+    /// The file that holds most rows of the table of shard 0.
     fn table_file(&self) -> std::path::PathBuf {
         let tables = files_that_end(&self.volume.shard(SHARD_0).join("compacted"), ".sst");
         tables.into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
     }
 
-    /// Changes each byte of the file for itself: the damage is found.
+    /// Changes each byte of the file separately and expects that the damage is found.
     fn every_byte_counts(&self, path: &std::path::Path) {
         let whole = std::fs::read(path).unwrap();
         assert_eq!(self.found(), []);
@@ -173,7 +173,7 @@ impl Site {
         assert!(report.totals.contains_key(&FindingKind::DamagedTable), "{what}: {:?}", report.findings);
     }
 
-    /// All rows are in tables.
+    /// A volume with all rows in tables.
     pub(super) fn flushed() -> Site {
         let site = Site::new();
         let runtime = offline::runtime().unwrap();
@@ -188,14 +188,14 @@ impl Site {
     }
 }
 
-/// Whatever byte of a table is changed: it is found, by reading the rows or by looking at the rest.
+/// Any changed byte of a table is found, by reading the rows or by checking the rest of the file.
 #[test]
 fn any_changed_table_byte_is_detected() {
     let site = Site::flushed();
     site.every_byte_counts(&site.table_file());
 }
 
-/// Damage where no rows are costs none.
+/// Damage outside of the rows loses no row.
 #[test]
 fn table_with_a_damaged_end_is_rewritten() {
     let site = Site::flushed();
@@ -211,12 +211,12 @@ fn table_with_a_damaged_end_is_rewritten() {
     assert_eq!(site.tree(), before);
 }
 
-/// A table that is cut short or gone: what else there is is kept, and it is said what may be lost.
+/// If a table is truncated or missing, everything else is kept, and the report lists the possible loss.
 #[test]
 fn truncated_or_missing_table_is_rebuilt() {
     for kept in [Some(1.0), Some(0.5), Some(0.0), None] {
         let site = Site::flushed();
-        // Written after the table, so that the log alone has it.
+        // Written after the table, so that only the log contains it.
         site.put(SHARD_0, entry_key(ROOT, "later"), entry(InodeId(50), EntryBody::Node(inline(b"later"))));
         let path = site.table_file();
         let bytes = std::fs::read(&path).unwrap();
@@ -243,7 +243,7 @@ impl Site {
     }
 }
 
-/// Whatever byte of the newest manifest is changed, it is found, and never taken for one that leads to fewer rows.
+/// Any changed byte of the newest manifest is found, and the manifest is never taken for one with fewer rows.
 #[test]
 fn any_changed_manifest_byte_is_detected() {
     let site = Site::flushed();
@@ -256,7 +256,7 @@ fn any_changed_manifest_byte_is_detected() {
     }
 }
 
-/// What a damaged manifest leads to is found by the one before it, by the tables that are newer, and in the log.
+/// The tables of a damaged manifest are found through the previous manifest, through newer tables, and in the log.
 #[test]
 fn damaged_manifest_loses_no_row() {
     for cut in [false, true] {
@@ -277,7 +277,8 @@ fn damaged_manifest_loses_no_row() {
     }
 }
 
-/// All of them gone is not a shard that was never opened: it is missed, and its tables and its log have the rows.
+/// A shard without manifests is not taken for one that was never opened: the check reports them missing, and the
+/// shard's tables and log provide the rows.
 #[test]
 fn missing_manifests_lose_no_row() {
     let site = Site::flushed();
@@ -295,7 +296,7 @@ fn missing_manifests_lose_no_row() {
     assert_eq!(site.tree(), before);
 }
 
-/// Manifests of earlier builds have no checksum, and are read.
+/// Manifests of earlier builds have no checksum and can still be read.
 #[test]
 fn a_manifest_without_a_checksum_is_read() {
     let site = Site::flushed();

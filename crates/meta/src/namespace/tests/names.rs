@@ -1,4 +1,4 @@
-//! Lookup, create, mkdir, unlink, rmdir and link by table: what sequences do not reach or do not show.
+//! Lookup, create, mkdir, unlink, rmdir and link by table: cases that random sequences do not reach or do not show.
 
 use super::table::{ReferenceTable, name, shards, user};
 use crate::namespace::{
@@ -60,7 +60,7 @@ fn lookup_in_removed_directory_fails() {
     assert_eq!(unlink(&mut table, gone, "a", &root()), refused(Errno::ENOENT));
 }
 
-/// Errors come in Linux's order: no search before no name, a taken name before no write.
+/// Errors come in Linux's order: search permission before the name, an existing name before write permission.
 #[test]
 fn create_errors_follow_linux_order() {
     let mut table = ReferenceTable::new();
@@ -160,7 +160,7 @@ fn files_are_unlinked_and_empty_directories_removed() {
     assert_eq!(table.rows.len(), 2, "the root's rows alone are left");
 }
 
-/// A directory is empty only if every partition is, and all of them go.
+/// A directory is empty only if all its partitions are, and its removal deletes all of them.
 #[test]
 fn rmdir_removes_all_partitions() {
     let mut table = ReferenceTable::new();
@@ -203,7 +203,7 @@ fn unlink_of_last_name_reaps_backing_file() {
     assert_eq!(table.effects.last(), Some(&Effect::Reap(file)));
 }
 
-/// An open file that loses its last name lives on as an orphan, and its content stays.
+/// An open file that loses its last name becomes an orphan, and its content stays.
 #[test]
 fn an_open_file_without_a_name_is_an_orphan() {
     let mut table = ReferenceTable::new();
@@ -250,7 +250,7 @@ fn links_have_a_limit_and_directories_have_none() {
     assert_eq!(table.run(&link(file, "g"), &root()), refused(Errno::EEXIST), "before the limit is looked at");
 }
 
-/// A reference whose inode row is not there is told, and no panic: it may be damage.
+/// A reference without its inode row gives an error and no panic, because it may be damage.
 #[test]
 fn entry_without_inode_row_is_reported() {
     let mut table = ReferenceTable::new();
@@ -262,8 +262,8 @@ fn entry_without_inode_row_is_reported() {
     assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), Err(Refusal::Torn(file)));
 }
 
-/// A directory whose rows were lost is made anew as it was, by whoever may search for it; one that has its rows stays as
-/// it is.
+/// A directory whose rows were lost is recreated as it was made, for any caller who may search the parent; a directory
+/// that has its rows stays unchanged.
 #[test]
 fn lost_directories_are_revived_empty() {
     let mut table = ReferenceTable::new();
@@ -286,7 +286,7 @@ fn lost_directories_are_revived_empty() {
     assert_eq!(table.run(&revive("file"), &owner), refused(Errno::ENOTDIR));
 }
 
-/// Listing takes the right to read, which search alone is not.
+/// Listing requires read permission; search permission is not enough.
 #[test]
 fn listing_needs_read_permission() {
     let mut table = ReferenceTable::new();

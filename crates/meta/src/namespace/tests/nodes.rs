@@ -1,4 +1,4 @@
-//! Attributes, opening, content and its place, by table.
+//! Attributes, open, content and the location of content, by table.
 
 use super::names::{create, mkdir, refused, root};
 use super::table::{INLINE_LIMIT, ReferenceTable, at_second, name, user};
@@ -77,7 +77,7 @@ fn missing_rows_return_not_here() {
     }
 }
 
-/// chmod(2): the owner and root; without the group no set-group-id.
+/// chmod(2): the owner and root may; a caller outside the group cannot set set-group-id.
 #[test]
 fn owners_change_modes() {
     let mut table = ReferenceTable::new();
@@ -90,7 +90,8 @@ fn owners_change_modes() {
     assert_eq!(node.attributes.mode, Mode(0o755), "not of group 50");
 }
 
-/// A kernel clears set-id by a chmod in the name of who writes: allowed to writers, and nothing else is.
+/// When a user writes a file, the kernel clears set-id with a chmod in that user's name: writers may do that and
+/// nothing more.
 #[test]
 fn writers_may_clear_set_id() {
     let mut table = ReferenceTable::new();
@@ -100,7 +101,8 @@ fn writers_may_clear_set_id() {
     assert_eq!(set(&mut table, &at, mode(0o4777), &user(1001)), refused(Errno::EPERM));
 }
 
-/// chown(2): root gives away, owners choose among their groups, and set-id bits go even where root does it.
+/// chown(2): root may give files away, owners choose among their groups, and set-id bits are cleared even if root
+/// calls.
 #[test]
 fn owners_choose_among_their_groups() {
     let mut table = ReferenceTable::new();
@@ -115,7 +117,8 @@ fn owners_choose_among_their_groups() {
     assert_eq!((attributes.uid, attributes.mode), (7, Mode(0o755)));
 }
 
-/// utimensat(2): given times are the owner's; both to now, a writer's (EACCES without); one to now is a given time.
+/// utimensat(2): only the owner sets arbitrary times; a writer may set both to now (EACCES for others); one time set to
+/// now counts as arbitrary.
 #[test]
 fn only_owner_sets_arbitrary_times() {
     let mut table = ReferenceTable::new();
@@ -131,7 +134,8 @@ fn only_owner_sets_arbitrary_times() {
     assert_eq!(attributes.ctime, table.now);
 }
 
-/// A directory's mode and owner are in all its partitions, and that an mtime was set, which it may be back and ahead.
+/// All partitions of a directory hold its mode and owner, and the fact that an mtime was set, which may be in the past
+/// or the future.
 #[test]
 fn directory_attributes_are_copied_to_every_partition() {
     let mut table = ReferenceTable::new();
@@ -140,7 +144,7 @@ fn directory_attributes_are_copied_to_every_partition() {
         create(&mut table, directory, &i.to_string(), 0o644, &root()).unwrap();
         table.split(directory, NameHash(i << 59));
     }
-    // The row's own map is a hint and knows of no split.
+    // The row's own map is a hint and does not contain the splits.
     assert_eq!(table.directory_row(directory).unwrap().map.len(), 1);
     let at = At::Inode(directory);
     let change = SetAttributes {
@@ -159,8 +163,8 @@ fn directory_attributes_are_copied_to_every_partition() {
     assert_eq!(set(&mut table, &at, size(0), &root()), refused(Errno::EISDIR));
 }
 
-/// utimensat(2) of a directory, back and ahead of now: its ctime is that of the call; its mtime stays what was set until a
-/// name changes, and is that change's from then on.
+/// utimensat(2) of a directory, with times before and after now: the ctime is that of the call. The mtime stays as set
+/// until a name changes, and is the time of that change from then on.
 #[test]
 fn explicit_directory_mtime_stays_until_names_change() {
     let mut table = ReferenceTable::new();
@@ -186,7 +190,7 @@ fn explicit_directory_mtime_stays_until_names_change() {
     }
 }
 
-/// An atime alone touches no partition, so that it stays in the home's shard.
+/// Setting only the atime changes no partition, so that the change stays in the home shard.
 #[test]
 fn directory_atime_is_in_its_row_only() {
     let mut table = ReferenceTable::new();
@@ -214,7 +218,7 @@ fn inline_content_is_cut_and_filled_with_zeros() {
     assert_eq!(set(&mut table, &at, size(0), &user(1000)), refused(Errno::EACCES));
 }
 
-/// A descriptor outlives a chmod: who owns a file that is open may cut it whatever its mode.
+/// A descriptor outlives a chmod: the owner of an open file may truncate it whatever its mode.
 #[test]
 fn owner_can_truncate_an_open_read_only_file() {
     let mut table = ReferenceTable::new();
@@ -225,7 +229,7 @@ fn owner_can_truncate_an_open_read_only_file() {
     assert_eq!(set(&mut table, &at, size(0), &user(1001)), refused(Errno::EACCES));
 }
 
-/// A truncate of a backing file governs until it is done: whoever opens or writes it does it again first.
+/// A pending truncate of a backing file has priority until it is done: an open or write of the file repeats it first.
 #[test]
 fn interrupted_truncate_is_repeated() {
     let mut table = ReferenceTable::new();
@@ -237,7 +241,7 @@ fn interrupted_truncate_is_repeated() {
     assert_eq!(effects, [Effect::Truncate { at: at.clone(), decided }]);
     let truncate = Effect::Truncate { at: at.clone(), decided: None };
     assert_eq!((outcome.attributes.size, outcome.content), (40, NodeContent::Backing(SizeState::Authoritative)));
-    // The server dies here: the change is made, the effect is not.
+    // The server dies here: the change is committed, the effect is not done.
     for change in changes {
         let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
         table.rows.insert(key, *row);
@@ -261,7 +265,8 @@ fn interrupted_truncate_is_repeated() {
     assert_eq!(table.decide(&FindTruncate { at }, &root()), Decision::Answer(None), "nor is it done once more");
 }
 
-/// Of two truncates to one size, the first does not end the second, before which somebody may have written.
+/// Of two truncates to one size, finishing the first does not finish the second, because a writer may have written in
+/// between.
 #[test]
 fn truncate_does_not_finish_another() {
     let mut table = ReferenceTable::new();
@@ -286,12 +291,12 @@ fn truncate_does_not_finish_another() {
         other => panic!("{other:?}"),
     };
     assert_eq!(effects(finish(&table, second)), []);
-    // Who has it open may write to it from then on: it must not be cut at the next opening.
+    // A session that has the file open may write it from then on: the next open must not truncate it.
     table.open.insert(at.inode());
     assert_eq!(effects(finish(&table, second)), [Effect::SizeStale(at.inode())]);
 }
 
-/// What the store cannot do is given up, and the file is what it was.
+/// A truncate that the store cannot do is abandoned, and the file keeps its content.
 #[test]
 fn truncate_refused_by_the_store_is_abandoned() {
     let mut table = ReferenceTable::new();
@@ -311,7 +316,7 @@ fn truncate_refused_by_the_store_is_abandoned() {
         Content::Backing(BackingSize::Truncating(1 << 62)),
         "another one to the same size"
     );
-    // Its row has moved to the inode since, by a change that leaves the content alone.
+    // The row has moved to an inode row since, by a change that does not affect the content.
     let source = at.clone();
     table.run(&Link { source, parent: InodeId::ROOT, name: name("another") }, &root()).unwrap();
     assert!(matches!(table.decide(&FindTruncate { at: at.clone() }, &root()), Decision::Refuse(Refusal::NotHere)));
@@ -323,7 +328,7 @@ fn truncate_refused_by_the_store_is_abandoned() {
     assert!(matches!(table.decide(&open, &root()), Decision::Answer(_)));
 }
 
-/// While it is open its size is the backing file's, also after a truncate.
+/// While the file is open its size is the backing file's, also after a truncate.
 #[test]
 fn truncate_of_an_open_file_leaves_its_size_stale() {
     let mut table = ReferenceTable::new();
@@ -336,8 +341,9 @@ fn truncate_of_an_open_file_leaves_its_size_stale() {
     assert_eq!(table.effects.last(), Some(&Effect::Touch { inode: at.inode(), mtime: at_second(5) }));
 }
 
-/// While its size is stale the row knows how many bytes a backing file has at least: what it was promoted with, had
-/// when it was settled, was cut to, or has on disk by a writer's word. A writer that cuts lowers it first, on disk.
+/// While the size is stale, the row holds the minimum size of the backing file: the size at the promotion, the last
+/// recorded size, the size of the last truncate, or the size that a writer reported to be on disk. A writer that
+/// truncates lowers the minimum first, on disk.
 #[test]
 fn row_with_stale_size_keeps_a_lower_bound() {
     let mut table = ReferenceTable::new();
@@ -367,7 +373,7 @@ fn row_with_stale_size_keeps_a_lower_bound() {
     assert_eq!(table.run(&stale, &root()), Err(Refusal::Stale(BACKING)));
 }
 
-/// A stale writer is told the generation, and its bytes go nowhere.
+/// A writer with an old generation gets the current one, and its bytes are not stored.
 #[test]
 fn generations_keep_stale_writers_out() {
     let mut table = ReferenceTable::new();
@@ -405,7 +411,8 @@ fn inline_content_has_a_limit_and_a_time() {
     assert_eq!(attributes.ctime, table.now);
 }
 
-/// Promise: of two writers of a row's content, the second is told that it has changed, whichever way it was.
+/// Promise: of two writers of a row's content, the second gets an error that the content has changed, whichever way it
+/// changed.
 #[test]
 fn replaced_content_raises_the_generation() {
     let mut table = ReferenceTable::new();
@@ -435,7 +442,7 @@ fn replaced_content_raises_the_generation() {
     assert_eq!(last.next(), INLINE, "it wraps around");
 }
 
-/// On root's volumes backing files follow the owner and mode of what they hold.
+/// On root's volumes, backing files follow the owner and mode of their files.
 #[test]
 fn backing_files_follow_owner_and_mode() {
     let mut table = ReferenceTable::new();
@@ -448,7 +455,7 @@ fn backing_files_follow_owner_and_mode() {
     assert_eq!(table.effects.len(), 2);
 }
 
-/// open(2): O_TRUNC takes the right to write whatever the mode, and means nothing to what is no regular file.
+/// open(2): O_TRUNC requires write permission whatever the mode, and has no effect on a file that is not regular.
 #[test]
 fn opens_are_checked() {
     let mut table = ReferenceTable::new();
@@ -466,7 +473,7 @@ fn opens_are_checked() {
     assert_eq!(table.run(&ReadLink { at: directory }, &root()), refused(Errno::EINVAL));
 }
 
-/// A row that refers to another kind of row is never looked at as this one.
+/// A location by entry does not find a directory, because a directory's entry only refers to its row.
 #[test]
 fn directory_is_not_located_by_entry() {
     let mut table = ReferenceTable::new();

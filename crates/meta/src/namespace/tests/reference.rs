@@ -1,5 +1,6 @@
-//! A file system as POSIX and Linux's manual pages describe it, kept as a tree in memory. Written to be read against
-//! those pages, not against the verbs: it knows no rows, partitions or places of content beyond what clients see of them.
+//! A file system as POSIX and Linux's manual pages describe it, kept as a tree in memory. It is written to be compared
+//! with those pages, not with the verbs: it has no rows, partitions or locations of content except those that clients
+//! can see.
 
 use super::table::INLINE_LIMIT;
 use crate::namespace::{NewNode, Refusal, RenameFlags, XattrMode};
@@ -30,7 +31,7 @@ pub struct ReferenceNode {
     pub atime: Timestamp,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
-    /// A later ctime that is as good: where POSIX says that a call may change it.
+    /// An alternative later ctime, where POSIX permits a call to change it.
     pub ctime_or: Option<Timestamp>,
 }
 
@@ -137,7 +138,7 @@ impl Reference {
         })
     }
 
-    /// `upper` is `lower` or above it.
+    /// Whether `upper` is `lower` or one of its ancestors.
     fn above(&self, upper: InodeId, lower: InodeId) -> bool {
         upper == lower || self.parent(lower).is_some_and(|parent| self.above(upper, parent))
     }
@@ -267,7 +268,7 @@ impl Reference {
         Ok(())
     }
 
-    /// The inode whose last name went.
+    /// The inode, if this was its last name.
     fn drop_name(&mut self, inode: InodeId) -> Option<InodeId> {
         if self.nlink(inode) > 0 && !self.nodes[&inode].is_directory() {
             self.changed(inode);
@@ -438,7 +439,7 @@ impl Reference {
         }
         if let Some(mode) = set.mode.map(|mode| mode.bits()) {
             let lost = node.mode & !mode;
-            // A kernel may clear what is clear already; both bits kept clears nothing.
+            // A kernel may clear bits that are clear already; a mode that keeps both bits clears nothing.
             let only_set_id_lost = mode & !node.mode == 0 && lost & !0o6000 == 0 && mode & 0o6000 != 0o6000;
             let may = node.owner(who) || node.may(who, 2) && only_set_id_lost;
             if !may {
@@ -498,8 +499,8 @@ impl Reference {
         Ok(())
     }
 
-    /// New content in the place that the content is in. The ctime of a backing file's content is known only when a writer
-    /// tells.
+    /// Writes new content to its current location. The ctime of a backing file's content is known only when a writer
+    /// reports it.
     pub fn write(&mut self, who: &Credentials, inode: InodeId, body: Body) {
         let now = self.now;
         let node = self.nodes.get_mut(&inode).unwrap();

@@ -1,4 +1,4 @@
-//! Rename by table: the cases of rename(2) and renameat2(2) that sequences seldom reach.
+//! Rename by table: the cases of rename(2) and renameat2(2) that random sequences seldom reach.
 
 use super::names::{create, mkdir, refused, root};
 use super::table::{ReferenceTable, name, user};
@@ -38,7 +38,7 @@ fn rename_requires_matching_types() {
     assert!(!table.rows.contains_key(&Key::Directory(empty)));
 }
 
-/// The check climbs any number of levels.
+/// The cycle check climbs any number of levels.
 #[test]
 fn directory_cannot_move_into_itself() {
     let mut table = ReferenceTable::new();
@@ -79,7 +79,8 @@ fn rename_flags_handle_an_existing_target() {
     assert!(run(&mut table, "a", "b", RenameFlags::NoReplace).is_ok());
 }
 
-/// Moving a directory writes its `..`, so it takes write permission on the directory itself; within a parent it does not.
+/// Moving a directory to another parent changes its `..` and so requires write permission on the directory itself; a
+/// rename within the parent does not.
 #[test]
 fn reparented_directory_must_be_writable() {
     let mut table = ReferenceTable::new();
@@ -102,7 +103,7 @@ fn sticky_directories_guard_both_names() {
     assert_eq!(rename(&mut table, (tmp, "mine"), (tmp, "free"), &who), Ok(None));
 }
 
-/// design: attribute writes carry the inode id. A file that is open keeps a place that its descriptors find.
+/// Attribute changes name the inode id. An open file that is renamed keeps a location that its descriptors can find.
 #[test]
 fn renamed_open_file_gets_an_inode_row() {
     let mut table = ReferenceTable::new();
@@ -115,7 +116,7 @@ fn renamed_open_file_gets_an_inode_row() {
     assert_eq!(table.run(&GetAttributes { at: At::Inode(file) }, &root()).unwrap().inode, file);
 }
 
-/// A name's new owner is never taken for the old one.
+/// A file that takes over a name is never mistaken for the previous one.
 #[test]
 fn entry_of_another_inode_returns_not_here() {
     let mut table = ReferenceTable::new();
@@ -126,7 +127,7 @@ fn entry_of_another_inode_returns_not_here() {
     assert_eq!(table.run(&GetAttributes { at }, &root()), Err(Refusal::NotHere));
 }
 
-/// Two names of one directory that is split lie in two partitions: each is counted in its own.
+/// Two names of a split directory are in two partitions, and each is counted in its own.
 #[test]
 fn a_rename_within_a_split_directory_counts_in_both_partitions() {
     let mut table = ReferenceTable::new();
@@ -143,7 +144,8 @@ fn a_rename_within_a_split_directory_counts_in_both_partitions() {
     assert_eq!(counts, [(0, 0), (1, 1)]);
 }
 
-/// A rename within one directory reads and writes nothing but the two names, so that it stays in the partitions' shards.
+/// A rename within one directory reads and writes only the two names, so that it stays in the shards of their
+/// partitions.
 #[test]
 fn rename_within_parent_keeps_the_directory_row() {
     let mut table = ReferenceTable::new();

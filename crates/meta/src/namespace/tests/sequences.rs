@@ -1,5 +1,5 @@
-//! Random sequences of verbs, run on rows and on the reference file system side by side: the same answers, the same
-//! refusals, the same tree after every step; also while directories split.
+//! Random sequences of verbs, run in parallel on rows and on the reference file system: they must give the same
+//! replies, the same errors and the same tree after every step, also while directories split.
 
 use super::reference::{Body, Reference};
 use super::steps::{Dir, NAMES, Pick, Step, XATTRS, any_caller, any_step};
@@ -42,7 +42,7 @@ impl Both {
         self.table.open.iter().nth(index % self.table.open.len().max(1)).copied()
     }
 
-    /// The file that is meant and where its row is, if there is such a file.
+    /// The chosen file and the location of its row, if there is such a file.
     fn find(&self, pick: &Pick) -> Option<(InodeId, At)> {
         match pick {
             Pick::Named(dir, index) => {
@@ -61,7 +61,7 @@ impl Both {
         }
     }
 
-    /// Where a file's row is, whatever its name.
+    /// The location of a file's row, whatever its name.
     fn place(&self, inode: InodeId) -> At {
         let entry = self.table.rows.iter().find_map(|(key, row)| match (key, row) {
             (Key::Entry(parent, name), Row::Entry(row))
@@ -80,7 +80,7 @@ impl Both {
         answer
     }
 
-    /// A verb that answers a node: the same refusal, or the attributes that the reference has.
+    /// Runs a verb that returns a node, and expects the same error or the same attributes as from the reference.
     fn run_node<V: Verb<Outcome = Node>>(
         &mut self,
         verb: &V,
@@ -242,7 +242,7 @@ impl Both {
                     let file = BackingFile { at, generation };
                     let answer = self.run(&RecordSize { file, size, mtime }, who);
                     prop_assert!(answer.is_ok(), "{:?}", answer);
-                    // If it is this that settles it: at least when its content was last written.
+                    // If this call records the size, the ctime is at least the time of the last write.
                     let node = self.reference.nodes.get_mut(&inode).unwrap();
                     node.ctime_or = Some(node.ctime.max(mtime));
                 }
@@ -269,7 +269,7 @@ impl Both {
         Ok(())
     }
 
-    /// As a client knows it that has just opened the file; no directory has one.
+    /// The generation that a client knows right after it has opened the file; a directory has none.
     fn generation(&self, at: &At) -> LayoutGeneration {
         match self.table.decide(&GetAttributes { at: at.clone() }, &Credentials::root()) {
             Decision::Answer(node) => node.generation,
@@ -338,7 +338,7 @@ impl Both {
         Ok(())
     }
 
-    /// The tree of the rows is the reference's, and nothing else is stored.
+    /// Checks that the rows form the tree of the reference, and that no other rows are stored.
     fn compare(&mut self) -> Result<(), TestCaseError> {
         let inodes: Vec<InodeId> = self.reference.nodes.keys().copied().collect();
         for inode in &inodes {
@@ -437,7 +437,7 @@ impl Both {
     }
 }
 
-/// A part in CI, drawn anew each time; 200,000 sequences with VARVE_SOAK=1.
+/// CI runs 5,000 new random sequences each time; VARVE_SOAK=1 runs 200,000.
 fn cases() -> u32 {
     if std::env::var_os("VARVE_SOAK").is_some_and(|soak| soak == "1") { 200_000 } else { 5_000 }
 }

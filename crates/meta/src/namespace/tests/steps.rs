@@ -1,4 +1,4 @@
-//! What a random sequence is made of.
+//! The steps of a random sequence.
 
 use super::table::{at_second, user};
 use crate::namespace::{NewNode, OpenMode, RenameFlags, XattrMode};
@@ -10,17 +10,17 @@ use varve_types::{Credentials, Mode, SetAttributes, SetTime};
 pub const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 pub const XATTRS: [&str; 5] = ["user.x", "user.y", "trusted.t", "security.s", "system.posix_acl_access"];
 
-/// A directory that was made at some time, counted from the root; it may be gone.
+/// The index of a directory in order of creation, starting with the root; it may have been removed.
 pub type Dir = usize;
-/// One of [`NAMES`].
+/// Index into [`NAMES`].
 pub type Word = usize;
 
-/// What a verb on a file is about.
+/// The file or directory that a step acts on.
 #[derive(Clone, Debug)]
 pub enum Pick {
     Named(Dir, Word),
     Directory(Dir),
-    /// One of the files that are open.
+    /// One of the open files.
     Opened(usize),
 }
 
@@ -35,7 +35,7 @@ pub enum Step {
     Link(Pick, Dir, Word),
     GetAttributes(Pick),
     ChangeAttributes(Pick, SetAttributes),
-    /// `true`: and leave it open.
+    /// `true` in the last field: keep the file open.
     Open(Pick, OpenMode, bool, bool),
     Release(usize),
     Write(Pick, usize),
@@ -147,7 +147,7 @@ pub fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Who calls: mostly root, so that trees grow; else one of two users who share a group.
+/// The caller: mostly root, so that trees grow; otherwise one of two users who share a group.
 pub fn any_caller() -> impl Strategy<Value = Credentials> {
     prop_oneof![3 => Just(Credentials::root()), 2 => Just(user(1000)), 2 => Just(user(1001))]
 }

@@ -1,5 +1,5 @@
-//! All rows of a small volume in memory, and a driver as plain as can be: fetch what the verb asks for and nothing else,
-//! decide, apply.
+//! All rows of a small volume in memory, and a minimal driver: it fetches only the rows that the verb requests,
+//! decides, and applies the changes.
 
 use crate::namespace::{
     At, Change, Context, Decision, Effect, FindTruncate, FinishTruncate, KeyState, MissingKeys, Refusal, Verb, View,
@@ -15,7 +15,7 @@ use varve_types::{
 
 pub const INLINE_LIMIT: u32 = 64;
 const SHARDS: u16 = 8;
-/// Rounds of fetching after which a verb is thought never to end: more than any path here is long.
+/// Maximum rounds of fetching, after which a verb is taken not to terminate: more than any path here needs.
 const ROUNDS_MAX: usize = 200;
 
 pub fn name(text: &str) -> Name {
@@ -36,12 +36,12 @@ pub struct ReferenceTable {
     pub open: BTreeSet<InodeId>,
     /// Size and mtime of each backing file.
     pub backing: BTreeMap<InodeId, (u64, Timestamp)>,
-    /// Everything that verbs asked to be done beside, in order.
+    /// All effects that the verbs requested, in order.
     pub effects: Vec<Effect>,
     inodes: u64,
 }
 
-/// What one verb has fetched.
+/// The rows that one verb has fetched.
 struct Fetched<'a> {
     table: &'a ReferenceTable,
     keys: HashSet<Key>,
@@ -62,7 +62,7 @@ impl View for Fetched<'_> {
 }
 
 impl ReferenceTable {
-    /// A volume with a root directory that all may write to.
+    /// A volume with a root directory that all users may write.
     pub fn new() -> ReferenceTable {
         let mut table = ReferenceTable {
             rows: HashMap::new(),
@@ -102,12 +102,12 @@ impl ReferenceTable {
         table
     }
 
-    /// The inode id that the next verb may use.
+    /// The inode id for the next verb.
     pub fn fresh(&self) -> InodeId {
         InodeId::new(ShardId((self.inodes % u64::from(SHARDS)) as u16), self.inodes + 1)
     }
 
-    /// Runs one verb a second after the one before.
+    /// Runs one verb, one second after the previous one.
     pub fn run<V: Verb>(&mut self, verb: &V, caller: &Credentials) -> Result<V::Outcome, Refusal> {
         self.now.seconds += 1;
         let decision = self.decide(verb, caller);
@@ -123,7 +123,7 @@ impl ReferenceTable {
         }
     }
 
-    /// What the verb decides, changing nothing.
+    /// The decision of the verb; nothing is changed.
     pub fn decide<V: Verb>(&self, verb: &V, caller: &Credentials) -> Decision<V::Outcome> {
         let mut fetched = Fetched { table: self, keys: HashSet::new() };
         for _ in 0..ROUNDS_MAX {
@@ -152,7 +152,7 @@ impl ReferenceTable {
     fn apply(&mut self, change: Change) {
         match change {
             Change::Put(key, row) => {
-                // What is stored comes back as it was, or the codec is wrong.
+                // Each row must survive encoding and decoding, or the codec is wrong.
                 let bytes = codec::encode_row(&row);
                 assert_eq!(codec::decode_row(key.kind(), &bytes).as_ref(), Ok(&*row));
                 self.rows.insert(key, *row);
@@ -198,7 +198,7 @@ impl ReferenceTable {
         }
     }
 
-    /// The last session closes a file: without a name, its rows go too.
+    /// The last session closes the file: if it has no name, its rows are deleted too.
     pub fn release(&mut self, inode: InodeId) {
         self.open.remove(&inode);
         if self.rows.remove(&Key::Orphan(inode)).is_some() {
@@ -208,7 +208,7 @@ impl ReferenceTable {
         }
     }
 
-    /// Cuts the partition that holds `hash` in half, if it can be cut.
+    /// Splits the partition that holds `hash`, if it can be split.
     pub fn split(&mut self, directory: InodeId, hash: NameHash) {
         let mut map = self.map(directory);
         let index = map.partition_of(hash);
@@ -226,7 +226,7 @@ impl ReferenceTable {
         }
     }
 
-    /// Entries and subdirectories of `directory` with hashes in `range`.
+    /// Number of entries and subdirectories of `directory` whose hashes are in `range`.
     pub fn count(&self, directory: InodeId, range: HashRange) -> (u64, u64) {
         let entries = self.entries(directory);
         let within = || entries.iter().filter(|(name, _)| range.contains(name.hash()));
@@ -234,7 +234,7 @@ impl ReferenceTable {
         (within().count() as u64, directories.count() as u64)
     }
 
-    /// The true map of a directory: what partition rows there are. Whole where there are none.
+    /// The actual map of a directory, from its partition rows; a single partition if there are none.
     pub fn map(&self, directory: InodeId) -> PartitionMap {
         let mut map = PartitionMap::whole(shards());
         for index in (0..SHARDS).map(PartitionIndex) {
@@ -293,7 +293,7 @@ impl ReferenceTable {
         }
     }
 
-    /// Where the row of what `name` means is.
+    /// The location of the row of the file that `name` refers to.
     pub fn at(&self, parent: InodeId, name: &Name) -> Option<At> {
         let entry = self.entry(parent, name)?;
         Some(match entry.body {
@@ -302,7 +302,7 @@ impl ReferenceTable {
         })
     }
 
-    /// What stat shows of a file's row: a stale size and mtime are the backing file's.
+    /// The attributes that stat(2) shows: a stale size and mtime are replaced by the backing file's.
     pub fn stat(&self, inode: InodeId, row: &NodeRow) -> Attributes {
         let mut attributes = row.attributes;
         if let Content::Backing(BackingSize::Stale { at_least }) = row.content {

@@ -1,4 +1,4 @@
-//! Extended attributes by table: namespaces, limits, and where they live.
+//! Extended attributes by table: namespaces, limits and storage locations.
 
 use super::names::{create, mkdir, refused, root};
 use super::table::{ReferenceTable, name, user};
@@ -39,7 +39,7 @@ fn the_first_attribute_moves_a_file_into_an_inode_row() {
     assert_eq!(table.rows.len(), 2, "rows of attributes go with the file");
 }
 
-/// xattr(7): who may do what in which namespace; POSIX ACLs are not kept.
+/// xattr(7): the permissions in each namespace; POSIX ACLs are not supported.
 #[test]
 fn xattr_namespaces_have_their_rules() {
     let mut table = ReferenceTable::new();

@@ -1,4 +1,4 @@
-//! Sizes that only the backing files know.
+//! Sizes of files that only the backing file records.
 
 use super::request_handler::RequestHandler;
 use super::translate;
@@ -9,8 +9,8 @@ use varve_proto::{CallFailure, NodeReply, WireTime};
 use varve_types::InodeId;
 
 impl RequestHandler<'_> {
-    /// Gives each of `nodes` whose size is not settled the size and mtime of its backing file, asked of the store on a
-    /// thread apart: on some stores that takes milliseconds.
+    /// Fills in size and mtime from the backing file for each of `nodes` whose size is stale. The store is queried on a
+    /// separate thread, because a query takes milliseconds on some stores.
     pub async fn fill_stale_size<'n>(
         &self,
         nodes: impl IntoIterator<Item = &'n mut NodeReply>,
@@ -37,13 +37,13 @@ impl RequestHandler<'_> {
                         node.attributes.ctime = mtime;
                     }
                 }
-                // Nothing is known of the file, whose own size would be shown again when the store is back.
+                // Nothing is known about the file, and its correct size would appear again when the store is back.
                 Err(BackingStatError::Unreachable(error)) => {
                     let root = self.worker.shared.volume.root().display();
                     let message = format!("the store {root} is not there: {error}; bring it back");
                     return Err(CallFailure::Server { errno: libc::EIO, message });
                 }
-                // The name must stay usable (to remove it, for one), so the row's own size is shown.
+                // The name must stay usable (for example to remove it), so the row's own size is shown.
                 Err(BackingStatError::OfFile(error)) => {
                     tracing::error!("backing file of inode {:x}: {error}", node.inode)
                 }
@@ -53,7 +53,7 @@ impl RequestHandler<'_> {
     }
 }
 
-/// Why a size is not told.
+/// Why the size of a backing file could not be read.
 enum BackingStatError {
     Unreachable(io::Error),
     OfFile(io::Error),

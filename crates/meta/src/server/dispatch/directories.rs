@@ -1,4 +1,4 @@
-//! Calls about directories as a whole and their partitions.
+//! Calls about whole directories and their partitions.
 
 use super::super::leases::LeaseKey;
 use super::request_handler::{CompletedCall, RequestHandler};
@@ -11,17 +11,17 @@ use crate::tables::{Key, PartitionRow, Row};
 use varve_proto::{CallFailure, EntryReply, Listing, ListingEntry, Reply, WireMap};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};
 
-/// What a listing may ask for: it fits a frame with room to spare even where the last entry carries much.
+/// Maximum bytes of a listing. A frame has room for more even if the last entry is large.
 const LISTING_BYTES_MAX: usize = 1024 * 1024;
 
 impl RequestHandler<'_> {
-    /// As the home knows it.
+    /// The directory as its home shard knows it.
     pub async fn get_directory(&self, directory: u64) -> Result<CompletedCall, CallFailure> {
         let directory = self.inode(directory)?;
         self.leased(directory, self.ask(&GetDirectory { directory }, RequestAddress::Inode(directory))).await
     }
 
-    /// Of all partitions together.
+    /// The directory with the totals of all partitions.
     pub async fn stat_directory(&self, directory: u64) -> Result<CompletedCall, CallFailure> {
         let directory = self.inode(directory)?;
         let whole = self.shard.directory_totals(&self.credentials, directory);
@@ -89,7 +89,7 @@ impl RequestHandler<'_> {
     }
 }
 
-/// A partition's row as it is.
+/// Reads a partition's row.
 struct PartitionStatus {
     directory: InodeId,
     index: PartitionIndex,

@@ -1,5 +1,5 @@
-//! Calls that are answered at first sight, or as soon as the log has what they changed: most are, and need no future of
-//! their own. A call for which that cannot be is as if it had not been looked at.
+//! The fast path: calls that are answered at once, or as soon as the log has their change. Most calls take it and need
+//! no future of their own. A call that cannot take it has no effect here and goes to [`super::answer`].
 
 use super::super::metrics::Timed;
 use super::super::sessions::Admitted;
@@ -14,11 +14,11 @@ use varve_env::stages::{self, Stage};
 use varve_proto::{Call, CallFailure, CallId, Reply, Request, Response};
 use varve_types::{Credentials, InodeId, ShardId};
 
-/// What became of a request at first sight.
+/// The outcome of the fast path for one request.
 pub enum FastPathOutcome {
     Answered(DispatchReply),
     Changed(FastPathCall),
-    /// To be answered by [`super::answer`].
+    /// Not answered; [`super::answer`] must run it.
     Waits(Request),
 }
 
@@ -128,7 +128,7 @@ fn has_fast_path(call: &Call) -> bool {
     )
 }
 
-/// A call that has made a change which is on its way to a log.
+/// A call whose change is on its way to a log.
 pub struct FastPathCall {
     shard: Rc<Shard>,
     call: PendingReply,
@@ -136,13 +136,13 @@ pub struct FastPathCall {
 }
 
 enum FastStep {
-    /// All of it is made.
+    /// The complete change is made.
     Changed(Changed),
-    /// The rows of a fresh directory stand at its home; its name is still to be made.
+    /// The rows of a new directory are at its home shard; its name is still to be made.
     Placed(Box<FastPlacement>),
 }
 
-/// A directory that is being made.
+/// A directory that is being created.
 struct FastPlacement {
     placed: Placed,
     caller: Admitted,
@@ -150,7 +150,8 @@ struct FastPlacement {
     call: Call,
 }
 
-/// What is kept of a call until it may be answered. It hangs in its shard, which is its worker's.
+/// The state of a call until its reply may be sent. It is stored in the call's shard, which belongs to the call's
+/// worker.
 struct PendingReply {
     worker: Weak<Worker>,
     id: CallId,
@@ -160,7 +161,7 @@ struct PendingReply {
 }
 
 impl FastPathCall {
-    /// Has `send` take the answer when it may leave.
+    /// Calls `send` with the reply as soon as the reply may be sent.
     pub fn then(self, worker: &Rc<Worker>, send: impl FnOnce(DispatchReply) + 'static) {
         let FastPathCall { shard, call, step } = self;
         match step {
@@ -182,7 +183,7 @@ impl PendingReply {
         let decided = stages::begin();
         let appended = move |shard: &Rc<Shard>, appended: Result<(), ShardRefusal>| {
             stages::end(Stage::Log, decided);
-            // The connection ends with the worker.
+            // If the worker is gone, so is the connection.
             let Some(worker) = self.worker.upgrade() else { return };
             let answer = move |worker: &Rc<Worker>, shard: &Rc<Shard>, done: Result<(), ShardRefusal>| {
                 let done = done.map(|()| CompletedCall::Encoded(body)).map_err(translate::failure);
@@ -241,7 +242,7 @@ impl PendingReply {
 }
 
 impl FastPlacement {
-    /// Makes the name without waiting; `None`: that cannot be.
+    /// Makes the name without waiting; `None` if that is impossible.
     fn try_make(&self, worker: &Rc<Worker>, shard: &Rc<Shard>, id: CallId) -> Option<Changed> {
         let Call::MakeDirectory { parent, name, mode } = &self.call else { return None };
         let FastPlacement { placed, caller, credentials, .. } = self;
@@ -249,7 +250,7 @@ impl FastPlacement {
         handler.try_make_placed_directory(*parent, name, *mode, placed)
     }
 
-    /// The same, or takes the rows back. They were `appended`, or could not be.
+    /// Makes the name, or removes the rows again. `appended` says whether the rows reached the log.
     async fn make(
         self,
         worker: &Rc<Worker>,

@@ -1,4 +1,4 @@
-//! Calls about files by what they are.
+//! Calls about files: attributes, content, sizes and extended attributes.
 
 use super::super::leases::LeaseKey;
 use super::request_handler::{CompletedCall, RequestHandler};
@@ -154,7 +154,7 @@ impl RequestHandler<'_> {
         self.change(&RemoveXattr { at, name: name.into() }, address, Makes::Nothing, |_| Reply::Done).await
     }
 
-    /// Runs a change that answers the file as it is now.
+    /// Runs a change whose reply is the file's new state.
     async fn change_node<V: Verb<Outcome = Node>>(
         &self,
         verb: &V,
@@ -169,7 +169,7 @@ impl RequestHandler<'_> {
             Reply::Node(reply)
         };
         let answered = self.change(verb, address, Makes::Nothing, reply).await?;
-        // The recorded answer has the row's size; what is sent has the backing file's.
+        // The recorded reply has the row's size; the reply that is sent has the backing file's size.
         match size_stale.take() {
             None => Ok(answered),
             Some(mut node) => {

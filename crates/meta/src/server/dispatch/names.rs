@@ -37,7 +37,7 @@ impl RequestHandler<'_> {
         Ok(Some(Reply::Entry { entry, lease_ms: self.lease(&found, key, ticket) }))
     }
 
-    /// For how many milliseconds the caller may believe what it found.
+    /// How many milliseconds the caller may cache the entry it found.
     fn lease(&self, found: &Entry, key: LeaseKey, ticket: LeaseTicket) -> u32 {
         match found {
             Entry::Elsewhere { kind: FileKind::Directory, .. } => {
@@ -138,7 +138,7 @@ impl RequestHandler<'_> {
         self.change(&verb, address, Makes::Nothing, made).await
     }
 
-    /// Directories are spread over all shards by their name and parent, so that a retry chooses the same home.
+    /// Spreads directories over all shards by a hash of name and parent, so that a retry chooses the same home shard.
     fn home_for(&self, parent: InodeId, name: &Name) -> ShardId {
         let mixed = (name.hash().0 ^ parent.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ShardId((mixed >> 48) as u16 & (self.worker.shared.settings.shards.get() - 1))
@@ -208,9 +208,9 @@ impl RequestHandler<'_> {
         self.change(&Link { source, parent, name }, address, Makes::Nothing, reply).await
     }
 
-    /// Holds back a change until other sessions' leases on what it changes have ended.
+    /// Delays a change until other sessions' leases on the changed keys have ended.
     pub async fn barrier(&self, keys: &[LeaseKey]) -> Option<super::super::leases::LeaseBarrier> {
-        // An embedded server has one working session, and who only observes may be shown what was.
+        // An embedded server has one working session. Observers may see stale data.
         if self.worker.shared.embedded {
             return None;
         }

@@ -1,4 +1,4 @@
-//! One request at its shard.
+//! Runs one request at its shard.
 
 use super::super::leases::LeaseBarrier;
 use super::super::sessions::Admitted;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use varve_proto::{Call, CallFailure, CallId, FileContent, Locator, NodeReply, OpenMode, Reply, Response};
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
 
-/// What most answers to changes fit into: a file's attributes.
+/// Capacity that fits most replies to changes: the attributes of a file.
 const RESPONSE_BYTES: usize = 128;
 
 pub struct RequestHandler<'a> {
@@ -26,32 +26,33 @@ pub struct RequestHandler<'a> {
     pub shard: &'a Rc<Shard>,
     pub caller: &'a Admitted,
     pub credentials: Credentials,
-    /// The client asks in its own name, of what it has checked itself before, and not in that of who uses it.
+    /// The client makes the call in its own name (uid 0) for something that it has checked before, not in the name of
+    /// its user.
     pub own_name: bool,
     pub id: CallId,
 }
 
-/// A call done.
+/// The result of a completed call.
 pub enum CompletedCall {
     Reply(Reply),
-    /// The whole response, encoded when it was recorded.
+    /// The encoded response, as recorded.
     Encoded(Bytes),
 }
 
-/// A call done without waiting.
+/// The result of a call that ran without waiting.
 pub enum ImmediateResult {
     Seen(Reply),
     Changed(Changed),
-    /// To be run on when this is appended.
+    /// Run the call on when these rows are appended.
     Placed(Placed),
 }
 
-/// A change that was made, and is not to be shown before `batch` is appended and `effects` are done.
+/// A change that is made. The client must not see it before `batch` is appended and `effects` are done.
 pub struct Changed {
     pub body: Bytes,
     pub batch: BatchNumber,
     pub effects: Vec<Effect>,
-    /// What may not be leased before it is answered.
+    /// Blocks leases on the changed keys until the call is answered.
     pub barrier: Option<LeaseBarrier>,
 }
 
@@ -68,7 +69,7 @@ impl RequestHandler<'_> {
         self.shard.run(verb, run).await.map_err(translate::failure)
     }
 
-    /// Runs a verb that changes something; its answer is recorded with the change.
+    /// Runs a verb that changes something, and records its reply with the change.
     pub async fn change<V: Verb>(
         &self,
         verb: &V,
@@ -79,7 +80,8 @@ impl RequestHandler<'_> {
         self.change_by(address, makes, reply, async |run| self.shard.run(verb, run).await).await
     }
 
-    /// [`RequestHandler::change`] from where rows of what it makes are placed, and were `appended` or could not be.
+    /// [`RequestHandler::change`] for a verb some of whose new rows are already placed at another shard; the second
+    /// field says whether they were appended.
     pub async fn change_placed<V: Verb>(
         &self,
         verb: &V,
@@ -111,7 +113,7 @@ impl RequestHandler<'_> {
         })
     }
 
-    /// [`RequestHandler::ask`] without waiting; `None`: that cannot be.
+    /// [`RequestHandler::ask`] without waiting; `None` if that is impossible.
     pub fn try_ask<V: Verb>(&self, verb: &V, address: RequestAddress) -> Result<Option<V::Outcome>, CallFailure> {
         let run = Execution { caller: &self.credentials, address, makes: Makes::Nothing, record: None };
         match self.shard.try_run(verb, &run) {
@@ -120,7 +122,7 @@ impl RequestHandler<'_> {
         }
     }
 
-    /// [`RequestHandler::change`] without waiting; `None`: that cannot be.
+    /// [`RequestHandler::change`] without waiting; `None` if that is impossible.
     pub fn try_change<V: Verb>(
         &self,
         verb: &V,
@@ -131,7 +133,7 @@ impl RequestHandler<'_> {
         self.fast_path(address, makes, reply, |run| self.shard.try_run(verb, &run))
     }
 
-    /// [`RequestHandler::change_placed`] without waiting, where the rows are appended; `None`: that cannot be.
+    /// [`RequestHandler::change_placed`] without waiting, after the rows were appended; `None` if that is impossible.
     pub fn try_change_placed<V: Verb>(
         &self,
         verb: &V,
@@ -180,8 +182,9 @@ impl RequestHandler<'_> {
         body
     }
 
-    /// The first answer once more. A file that it says is open in this session is open again, should the server have
-    /// forgotten it since; and what was to be done beside the rows is done, should a server have died before it was.
+    /// Replies with the recorded reply. If the reply says that the file is open in this session, the file is registered
+    /// as open again, in case the server has restarted since. The call's effects on the backing file are done again, in
+    /// case a server died before it did them.
     pub async fn replayed(&self, call: &Call, replied: Replied) -> Result<CompletedCall, CallFailure> {
         let body = self.shard.reply_again(replied).await.map_err(translate::failure)?;
         let opens = match call {
@@ -210,8 +213,9 @@ impl RequestHandler<'_> {
         Ok(CompletedCall::Encoded(body))
     }
 
-    /// Does what the change of `node` asked for beside the rows: a row that is still to be cut is, and the backing file
-    /// gets the time and owner that were set. The call has not been answered yet, so none of it comes too late.
+    /// Repeats the effects of the change of `node` on the backing file: a truncate that is still pending is done, and
+    /// the backing file gets the time and owner that were set. The call has not been answered yet, so none of this
+    /// comes too late.
     async fn beside_again(&self, call: &Call, node: &NodeReply, body: &Bytes) -> Result<(), CallFailure> {
         let inode = InodeId(node.inode);
         let (locator, cuts) = match call {
@@ -221,9 +225,10 @@ impl RequestHandler<'_> {
         };
         if cuts {
             let (at, address) = self.at(locator.clone())?;
-            // Whoever opens a file that is to be cut finishes it.
+            // An open of a file with a pending truncate finishes the truncate.
             let verb = Open { at, mode: OpenFor::Read, truncate: false, granted: Granted::Nothing };
-            // Answered as before; and not at all, if that cannot be done and is given up.
+            // The recorded reply stays the same. If the truncate fails and is abandoned, the call is not answered with
+            // it.
             let encode = |_: &Node| body.clone();
             let record = Some(self.record(&encode));
             let run = Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record };
@@ -246,20 +251,21 @@ impl RequestHandler<'_> {
         self.shard.perform(effects, None).await.map_err(translate::failure)
     }
 
-    /// The right to write was checked when the file was opened. A client that speaks for many users is believed to have
-    /// opened it, for it may have done so at a server before this one.
+    /// Requires that the session has the file open for writing; the right to write was checked at that open. A client
+    /// that speaks for many users is trusted, because it may have opened the file at a previous server.
     pub fn check_may_write(&self, at: &At) -> Result<(), CallFailure> {
         self.check_has_open(at, true)
     }
 
-    /// `inode`, where it may be that a client that speaks for one user, and opens a file again in its own name, was granted it by
-    /// the server before this one: permissions may have been taken since. That is believed for as long as such clients are waited
-    /// for, and lets it do nothing with the file.
+    /// Returns `inode` if a single-user client that reopens a file in its own name may have been granted it by the
+    /// previous server; the permissions may have been revoked since. The server accepts that only while it waits for
+    /// clients of its predecessor, and it does not allow the client to use the file.
     pub fn may_have_opened(&self, inode: InodeId) -> Option<InodeId> {
         (self.own_name && self.caller.forced.is_some() && !self.all_sessions_known()).then_some(inode)
     }
 
-    /// What an open that is made again need not be asked. Of a client that speaks for many users the name says it, which is root's.
+    /// Which permission checks a repeated open skips. A client that speaks for many users sends root's credentials,
+    /// which pass the checks anyway.
     pub fn granted_before(&self, inode: InodeId, writes: bool) -> Granted {
         let open_files = &self.worker.shared.open_files;
         match self.own_name && self.caller.forced.is_some() {
@@ -269,7 +275,8 @@ impl RequestHandler<'_> {
         }
     }
 
-    /// The same, of a file that this session has changed and closed since, or found left by others.
+    /// Like [`RequestHandler::check_may_write`], for a file that this session has changed and closed since, or whose
+    /// writers are gone.
     pub fn check_was_written(&self, at: &At) -> Result<(), CallFailure> {
         if self.worker.shared.open_files.has_changed_size(self.caller.session, at.inode()) {
             Ok(())
@@ -286,14 +293,14 @@ impl RequestHandler<'_> {
         }
     }
 
-    /// An inode id as a client says it: one of a shard that there is.
+    /// Validates an inode id from a client: its shard must exist.
     pub fn inode(&self, inode: u64) -> Result<InodeId, CallFailure> {
         let inode = InodeId(inode);
         let known = inode.shard().0 < self.worker.shared.settings.shards.get() && inode.0 != 0;
         if known { Ok(inode) } else { Err(errno(Errno::ESTALE)) }
     }
 
-    /// A name in a directory, and where it is routed to.
+    /// A name in a directory, and the address that its call is routed by.
     pub fn name(&self, parent: u64, name: &[u8]) -> Result<(InodeId, Name, RequestAddress), CallFailure> {
         let parent = self.inode(parent)?;
         let name = Name::new(name).map_err(|error| {
@@ -306,7 +313,7 @@ impl RequestHandler<'_> {
         Ok((parent, name, address))
     }
 
-    /// A file as a client finds it, and where that is routed to.
+    /// The location of a file as a client knows it, and the address that its call is routed by.
     pub fn at(&self, locator: Locator) -> Result<(At, RequestAddress), CallFailure> {
         match locator {
             Locator::Entry { parent, name, inode } => {
@@ -320,25 +327,24 @@ impl RequestHandler<'_> {
         }
     }
 
-    /// A verb whose file the session holds open from the moment of the decision: until the reply has left, another
-    /// session may remove the name, and must find the file open.
-    /// `writes`: perhaps.
+    /// A verb that registers its file as open in the session at the instant of the decision: another session may remove
+    /// the name before the reply is sent, and must find the file open. `writes`: the session may write the file.
     pub fn opening<V>(&self, verb: V, writes: bool) -> OpeningVerb<'_, V> {
         let (session, open_files) = (self.caller.session, &self.worker.shared.open_files);
         OpeningVerb { verb, writes, opened_before: None, session, open_files }
     }
 
-    /// A verb after which the session may change the size of the backing file of the file at `at`.
+    /// A verb that allows the session to change the size of the backing file of the file at `at`.
     pub fn resizing<V>(&self, at: At, verb: V) -> Resizing<'_, V> {
         Resizing { verb, at, session: self.caller.session, open_files: &self.worker.shared.open_files }
     }
 
-    /// A verb that settles the size which the session has measured of the file at `at`.
+    /// A verb that records the size that the session measured of the file at `at`.
     pub fn measured_size<V>(&self, at: At, verb: V) -> MeasuredSizeVerb<'_, V> {
         self.taking(at, verb, MeasureTime::Last)
     }
 
-    /// A verb that notes what the session has measured of the file at `at`, which it goes on to change.
+    /// A verb that notes a measurement of the file at `at` while the session goes on writing it.
     pub fn raising<V>(&self, at: At, verb: V) -> MeasuredSizeVerb<'_, V> {
         self.taking(at, verb, MeasureTime::Underway)
     }
@@ -359,19 +365,19 @@ impl RequestHandler<'_> {
         self.until_sessions_are_known().is_zero()
     }
 
-    /// How long clients of the server before this one may still come with what they have open.
+    /// How long clients of the previous server may still reconnect and report their open files.
     pub fn until_sessions_are_known(&self) -> Duration {
         let shared = &self.worker.shared;
         shared.sessions_known_from.since(shared.clock.monotonic())
     }
 
-    /// Nobody writes the file or has still to settle it, this session included.
+    /// No session writes the file or has yet to record its size, this session included.
     pub fn left_by_all(&self, inode: InodeId) -> bool {
         self.all_sessions_known() && !self.worker.shared.open_files.is_written(inode)
     }
 
-    /// A hash of the partition that this shard has of `directory`, if it has one: the lowest, which it keeps however
-    /// often it is cut.
+    /// A hash in the partition of `directory` that this shard holds, if it holds one. It is the partition's lowest
+    /// hash, which the partition keeps at every split.
     pub fn own_hash(&self, directory: InodeId) -> NameHash {
         let shards = self.worker.shared.settings.shards;
         let index = varve_types::PartitionIndex::at(self.shard.id(), directory.shard(), shards);
@@ -389,7 +395,7 @@ pub struct OpeningVerb<'a, V> {
 }
 
 impl<V> OpeningVerb<'_, V> {
-    /// If it may not be opened now, the file stays as if it were open.
+    /// If the open is denied, the file is still registered as open without access, so that it is not removed.
     pub fn or_keeping(self, opened_before: Option<InodeId>) -> Self {
         OpeningVerb { opened_before, ..self }
     }
@@ -439,29 +445,29 @@ impl<V: Verb<Outcome = Node>> Verb for Resizing<'_, V> {
     }
 }
 
-/// Who has measured which file, and by which call that is told.
+/// Identifies a measurement: the file, the session, and the call that reports it.
 struct Measuring<'a> {
     at: At,
     session: SessionId,
     by: MeasuredBy,
     reported: MeasureTime,
     open_files: &'a OpenFiles,
-    /// All sessions that write something have told so, should this server be another one's successor. Before that, only
-    /// the writers of files of which the rows said at some time that nobody writes them are all known.
+    /// All sessions that write files have reported that, even if this server is the successor of another one. Before
+    /// that, all writers are known only for files whose rows once said that nobody writes them.
     all_known: bool,
 }
 
-/// When a session has measured a file.
+/// When a session measured a file.
 #[derive(Clone, Copy)]
 enum MeasureTime {
-    /// When it had closed it.
+    /// After it closed the file.
     Last,
-    /// While it goes on to write it.
+    /// While it goes on writing the file.
     Underway,
 }
 
 impl Measuring<'_> {
-    /// Whether what was measured is right, given that all writers are known.
+    /// Whether the measured size is correct, provided that all writers are known.
     fn is_right(&self, inode: InodeId) -> bool {
         match self.reported {
             MeasureTime::Last => self.open_files.records_size(self.session, inode, self.by),
@@ -470,18 +476,18 @@ impl Measuring<'_> {
     }
 }
 
-/// A verb that takes a size which a session has measured, where that is right.
+/// A verb that records a size measured by a session, if the measurement is correct.
 pub struct MeasuredSizeVerb<'a, V> {
     verb: V,
     measuring: Measuring<'a>,
-    /// Whether it was not taken because writers may be about that are not known yet.
+    /// The size was not recorded because there may be writers that are not known yet.
     pub writers_unknown: Cell<bool>,
 }
 
 impl<V: Verb<Outcome = Node>> Verb for MeasuredSizeVerb<'_, V> {
     type Outcome = Node;
 
-    /// Answers the file as it is where what was measured may not be its size.
+    /// Returns the file unchanged if the measurement may not be its size.
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, MissingKeys> {
         let Measuring { at, session, reported, open_files, all_known, .. } = &self.measuring;
         self.writers_unknown.set(false);
@@ -494,7 +500,8 @@ impl<V: Verb<Outcome = Node>> Verb for MeasuredSizeVerb<'_, V> {
         let for_nothing = match &decision {
             Decision::Answer(_) => true,
             Decision::Refuse(namespace::Refusal::Stale(_)) => true,
-            // Renamed or removed by another session: whoever opens it next settles it. (By its inode it is asked for last.)
+            // Another session renamed or removed the file, and the next session that opens it records the size. (The
+            // client tries by inode last.)
             Decision::Refuse(namespace::Refusal::NotHere) => matches!(at, At::Inode(_)),
             _ => false,
         };

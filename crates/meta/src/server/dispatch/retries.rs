@@ -1,5 +1,5 @@
-//! Changes that are sent more than once: those under way, so that a retry that overtakes its own first try waits for it, and
-//! those whose first try nobody knows the outcome of.
+//! Changes that clients send more than once: calls in progress, so that a retry that overtakes its first attempt waits
+//! for it, and calls whose first attempt has an unknown outcome.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,7 @@ type Calls = RefCell<HashSet<CallId, KeyHashing>>;
 pub struct InFlight(Rc<Calls>);
 
 impl InFlight {
-    /// Notes that a call is under way, until the answer is dropped; `None`: it already is.
+    /// Marks a call as in progress until the returned value is dropped; `None` if it already is in progress.
     pub fn enter(&self, id: CallId) -> Option<Entered> {
         self.0.borrow_mut().insert(id).then(|| Entered { calls: Rc::clone(&self.0), id })
     }
@@ -31,18 +31,18 @@ impl Drop for Entered {
     }
 }
 
-/// The last change of each slot of a session whose shard failed under it. Its caller was told to send it again, which is done
-/// once: a store that takes no write is not to be tried until the caller's deadline.
+/// The last change of each slot of a session whose shard failed during it. The client was asked to send that change
+/// again, which happens once: the server does not retry until the client's deadline at a store that takes no writes.
 #[derive(Default)]
 pub struct UnknownOutcomeCalls(RefCell<HashMap<(u64, u32), u64>>);
 
 impl UnknownOutcomeCalls {
-    /// Notes it.
+    /// Records the call. `true` if it was not recorded before.
     pub fn is_first_of(&self, id: CallId) -> bool {
         self.0.borrow_mut().insert((id.session, id.slot), id.number) != Some(id.number)
     }
 
-    /// There is nobody to send anything again.
+    /// The session has ended and sends no retries.
     pub fn end_session(&self, session: SessionId) {
         self.0.borrow_mut().retain(|(of, _), _| *of != session.0);
     }

@@ -1,11 +1,12 @@
-//! All shards at one moment, for a dump of a volume that is served.
+//! Consistent snapshots of all shards, for dumps of a volume that is being served.
 
 use super::errno;
 use super::request_handler::{CompletedCall, RequestHandler};
 use varve_proto::{CallFailure, Reply};
 use varve_types::Errno;
 
-/// Bytes of rows in an answer, at most; with one more row of at most 1 MiB of content, far below a frame.
+/// Maximum bytes of rows in one reply. With one more row of at most 1 MiB of content it is far below the maximum of a
+/// frame.
 const PAGE_BYTES_MAX: usize = 1024 * 1024;
 
 impl RequestHandler<'_> {

@@ -1,5 +1,5 @@
-//! How a sync is answered of a shard that has failed. What a store went through and is over, as when it was moved away and
-//! is back, may have cost nothing; opening the shard again tells.
+//! The reply to a sync of a failed shard. A store failure that is over, for example because the store was unmounted and
+//! is back, may have lost nothing; reopening the shard shows whether it did.
 
 use super::{CompletedCall, after_failure, translate};
 use crate::server::opening::OpenPurpose;
@@ -9,8 +9,8 @@ use std::rc::Rc;
 use varve_proto::{CallFailure, Reply};
 use varve_types::ShardId;
 
-/// The answer to a sync that came to `answered`: where the shard was found to have failed, what syncing it comes to when it
-/// is open again; and an error if something is lost that the caller was acknowledged, once.
+/// Turns the result `answered` of a sync into its reply. If the shard has failed, the reply is the result of syncing it
+/// after it is open again. If changes acknowledged to the caller are lost, the reply is an error, once.
 pub(super) async fn concluded(
     worker: &Rc<Worker>,
     caller: &Admitted,
@@ -34,7 +34,7 @@ pub(super) async fn concluded(
 }
 
 async fn again(worker: &Rc<Worker>, id: ShardId) -> Result<CompletedCall, CallFailure> {
-    // What befell one befell others, and who syncs this one will mostly sync them too.
+    // A failure of one shard is likely to affect others, and the caller will usually sync those too.
     worker.reopen_failed();
     let shard = worker.wanted(id, OpenPurpose::Sync).await?;
     let synced = shard.sync().await.map(|()| Reply::Done.into()).map_err(translate::failure);

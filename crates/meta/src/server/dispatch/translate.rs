@@ -1,4 +1,4 @@
-//! The shared nouns of verbs and the wire, one into the other.
+//! Translates types between the verbs and the protocol.
 
 use crate::namespace::{Entry, Node, NodeContent, RemovedName, SizeState};
 use crate::namespace::{NewNode, OpenMode, Refusal as Rule, RenameFlags, XattrMode};
@@ -47,7 +47,7 @@ fn size_state(size: SizeState) -> varve_proto::SizeState {
     }
 }
 
-/// Whether the backing file must be asked for its size.
+/// Whether the size must be read from the backing file.
 pub fn is_size_stale(node: &Node) -> bool {
     matches!(node.content, NodeContent::Backing(SizeState::Stale { .. }))
 }

@@ -2,7 +2,7 @@ use super::*;
 use parking_lot::Mutex as Lock;
 use varve_types::Timestamp;
 
-/// A clock that follows tokio's paused one.
+/// A clock that follows tokio's paused clock.
 struct TokioClock(Lock<Option<tokio::time::Instant>>);
 
 impl Clock for TokioClock {
@@ -50,7 +50,7 @@ fn change_waits_for_leases_of_others() {
     });
 }
 
-/// A session's own leases do not hold it back.
+/// A session's own leases do not delay its changes.
 #[test]
 fn change_does_not_wait_for_own_lease() {
     run(async {
@@ -64,7 +64,7 @@ fn change_does_not_wait_for_own_lease() {
     });
 }
 
-/// Promise: nor is what was read while the change was under way: it may be from before it.
+/// Promise: data that was read during a change is not leased, because it may be from before the change.
 #[test]
 fn read_during_a_change_gets_no_lease() {
     run(async {
@@ -79,7 +79,7 @@ fn read_during_a_change_gets_no_lease() {
     });
 }
 
-/// What was read before a change began is not leased after it, during it or when it has ended.
+/// Data that was read before a change began is not leased after it began, neither during it nor after its end.
 #[test]
 fn stale_read_gets_no_lease() {
     run(async {
@@ -96,7 +96,7 @@ fn stale_read_gets_no_lease() {
     });
 }
 
-/// A server that has just taken a volume over waits for the leases it cannot know.
+/// A server that has just taken over a volume waits for leases that it cannot know.
 #[test]
 fn new_server_waits_one_lease_term() {
     run(async {

@@ -1,5 +1,5 @@
-//! The end of a worker's shards: what failed over trouble that is past is opened once more, so that it can be said that nothing
-//! is lost, and all are closed.
+//! Closes a worker's shards. Shards that failed because of trouble that is over are opened once more first, to confirm
+//! that nothing is lost.
 
 use super::OpenPurpose;
 use crate::server::worker::Worker;
@@ -10,16 +10,16 @@ use std::rc::Rc;
 use std::time::Duration;
 use varve_types::ShardId;
 
-/// Shards that one worker closes at a time: mostly waiting for the store.
+/// Shards that one worker closes concurrently; a close mostly waits for the store.
 const CLOSING_MAX: usize = 8;
 
-/// How long a stop waits for shards that failed: an attempt that the store refuses takes some seconds, and the next comes a
-/// pause later. With what it takes to close the shards this is below the deadline of a stop.
+/// How long a stop waits for failed shards: an attempt that the store refuses takes some seconds, and the next one
+/// starts after a pause. Together with the time to close the shards this is below the deadline of a stop.
 const LAST_MAX: Duration = Duration::from_secs(10);
 
 impl Worker {
-    /// Opens once more what has failed, waits for what is being opened, begins nothing else, and closes what is open: all of
-    /// it even where some fail; the first failure is told, and what may be lost.
+    /// Opens failed shards once more, waits for openings in progress, starts nothing else, and closes all open shards
+    /// even if some fail. Returns the first failure, or the cause of a possible loss.
     pub(in crate::server) async fn close_shards(self: &Rc<Self>) -> Result<(), String> {
         self.open_failed().await;
         self.opening.give_up();
@@ -41,7 +41,7 @@ impl Worker {
         self.opening.loss().map_or(Ok(()), |cause| Err(cause.reason))
     }
 
-    /// Returns when the shards that this worker has had and that failed are open, or cannot be.
+    /// Returns when the failed shards that this worker has had open are open again, or cannot be opened.
     async fn open_failed(self: &Rc<Self>) {
         self.reopen_failed();
         let opened =
@@ -51,7 +51,8 @@ impl Worker {
         }
     }
 
-    /// One that has failed, which nobody had found, or that its store refuses to close, is opened once more and closed then.
+    /// Closes a shard. A shard whose failure nobody had noticed, or that its store refuses to close, is opened once
+    /// more and then closed.
     async fn close_shard(&self, shard: Rc<Shard>) -> Result<(), String> {
         let id = shard.id();
         let Err(error) = Rc::clone(&shard).close().await else { return Ok(()) };
@@ -75,7 +76,7 @@ impl Worker {
         again.close().await.map_err(|error| format!("shard {id} cannot be closed: {error}"))
     }
 
-    /// Returns when the worker is to open nothing any more.
+    /// Returns when the worker must not open anything more.
     pub(super) async fn given_up(&self) {
         loop {
             let changed = self.changed.notified();
@@ -88,7 +89,7 @@ impl Worker {
 }
 
 impl super::ShardOpening {
-    /// Shards that failed and are not open again, as far as this server has had them.
+    /// Shards that failed and are not open again, out of those that this server has had open.
     fn size_stale(&self) -> Vec<ShardId> {
         let (failed, owing) = (self.failed.borrow(), self.owing.borrow());
         let mut shards: Vec<_> = failed.keys().chain(owing.keys()).copied().collect();

@@ -1,30 +1,31 @@
-//! What a shard had acknowledged that failed. Whether something of it is lost shows when the shard is open again: those
-//! whose it may have been are told then by their next sync, once each. A failure that cost nothing is told to nobody.
+//! Tracks acknowledged changes of failed shards. Whether some are lost is known when the shard is open again. Each
+//! session that may be affected then gets the error once, from its next sync. A failure that lost nothing is not
+//! reported.
 
 use super::ShardOpening;
 use crate::shards::{Cause, Shard};
 use std::collections::HashSet;
 use varve_types::{SessionId, ShardId};
 
-/// Of a shard that has failed, until it is open again.
+/// State of a failed shard until it is open again.
 pub(super) struct Owing {
     cause: Cause,
-    /// The last batch that was.
+    /// Number of the last acknowledged batch.
     acknowledged: u64,
-    /// Some of it is on disk, or not: while the shard cannot be opened, a sync is told.
+    /// Some of it may not be on disk: while the shard cannot be opened, a sync reports the failure.
     unsaved: bool,
-    /// Sessions that were there.
+    /// Sessions that existed at the failure and have not got the error.
     untold: HashSet<SessionId>,
 }
 
-/// Of a shard that was opened again without all that was acknowledged.
+/// A shard that was reopened without some acknowledged changes.
 pub(super) struct LostChanges {
     cause: Cause,
     untold: HashSet<SessionId>,
 }
 
 impl ShardOpening {
-    /// `failed` is closed, and takes nothing more.
+    /// Records the loss candidates of `failed`, which is closed and takes no more changes.
     pub(super) fn owes(&self, failed: &Shard, cause: Cause, sessions: HashSet<SessionId>) {
         let (acknowledged, unsaved) = (failed.acknowledged(), failed.may_have_lost());
         self.owing.borrow_mut().insert(failed.id(), Owing { cause, acknowledged, unsaved, untold: sessions });
@@ -34,7 +35,7 @@ impl ShardOpening {
         self.owing.borrow().get(&shard).is_some_and(|owing| owing.unsaved)
     }
 
-    /// The shard is open again, with the batches up to `found`.
+    /// The shard is open again and holds the batches up to `found`.
     pub(super) fn has_found(&self, shard: ShardId, found: u64) {
         let Some(owing) = self.owing.borrow_mut().remove(&shard) else { return };
         if found >= owing.acknowledged {
@@ -47,14 +48,14 @@ impl ShardOpening {
         lost.untold.extend(owing.untold);
     }
 
-    /// A sync of `session` is told that the shard is in trouble.
+    /// A sync of `session` has reported that the shard is in trouble.
     pub fn reported(&self, shard: ShardId, session: SessionId) {
         if let Some(owing) = self.owing.borrow_mut().get_mut(&shard) {
             owing.untold.remove(&session);
         }
     }
 
-    /// What a sync of `session` is to be told.
+    /// The loss that a sync of `session` must report, if any; reported once.
     pub fn report_lost(&self, shard: ShardId, session: SessionId) -> Option<Cause> {
         let mut lost = self.lost.borrow_mut();
         let of_shard = lost.get_mut(&shard)?;
@@ -65,8 +66,8 @@ impl ShardOpening {
         cause
     }
 
-    /// What a server that ends is to tell: what is lost, or may be and nobody can know any more, and was not told to all whom
-    /// it concerns.
+    /// The loss that an ending server reports: changes that are lost, or that may be lost and can no longer be checked.
+    /// A loss that every affected session has already got as an error is left out.
     pub(super) fn loss(&self) -> Option<Cause> {
         let lost = self.lost.borrow().values().map(|lost| lost.cause.clone()).next();
         let may_be = || {
@@ -77,7 +78,7 @@ impl ShardOpening {
         lost.or_else(may_be)
     }
 
-    /// The session has ended: there is nobody to tell.
+    /// The session has ended: its pending loss reports are dropped.
     pub fn forget(&self, session: SessionId) {
         for owing in self.owing.borrow_mut().values_mut() {
             owing.untold.remove(&session);

@@ -1,4 +1,4 @@
-//! Opening again what could not be opened, or was open and failed.
+//! Opens shards again that could not be opened, or that were open and failed.
 
 use super::OpenFailure;
 use crate::server::worker::Worker;
@@ -10,18 +10,19 @@ use std::rc::Rc;
 use std::time::Duration;
 use varve_types::ShardId;
 
-/// Before the second attempt to open a shard; the pauses double up to the others, with a store that fails, and with a
-/// shard that is damaged. Each attempt leaves some small files behind.
+/// Pause before the second attempt to open a shard. The pauses double up to a maximum, one for a failing store and one
+/// for a damaged shard. Each attempt leaves some small files behind.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(5);
 const DAMAGED_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// How often a store that is not there is looked for.
+/// Interval of the checks for a store that is unreachable.
 const LOOKED_FOR_EVERY: Duration = Duration::from_millis(500);
 
 impl Worker {
-    /// Tries until the shard is open, or the worker ends; sooner where a sync waits for it. One that is damaged is left alone until
-    /// somebody asks for it. What was `refused` before for the same reason is not told again.
+    /// Retries until the shard is open or the worker ends, and sooner if a sync waits for the shard. A damaged shard is
+    /// retried only when a caller requests it. A failure with the same cause as the one before (`refused`) is not
+    /// logged again.
     pub(super) async fn open_later(self: Rc<Self>, id: ShardId, mut refused: OpenFailure) {
         let mut pause = REOPEN_PAUSE;
         loop {
@@ -36,7 +37,8 @@ impl Worker {
                     () = rest => {}
                     () = self.asked_for(id, &self.opening.hurried) => {}
                 }
-                // In one that is not there nothing can be opened, and then all of it is wanted at once.
+                // Nothing can be opened while the store is unreachable, and after that all shards are needed
+                // immediately.
                 self.store_is_there().await;
             };
             tokio::select! {
@@ -60,7 +62,7 @@ impl Worker {
     async fn store_is_there(&self) {
         loop {
             let store = self.tables.table.store.clone();
-            // Who cannot be asked will say so to who opens a table.
+            // If the check itself cannot run, opening the table reports the error.
             if tokio::task::spawn_blocking(move || store.is_there()).await.unwrap_or(true) {
                 return;
             }
@@ -78,15 +80,15 @@ impl Worker {
         }
     }
 
-    /// Opens all again that have failed, whether or not anybody has found that.
+    /// Reopens all shards that have failed, whether or not a call has noticed the failure.
     pub fn reopen_failed(self: &Rc<Self>) {
         let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
         shards.iter().filter(|shard| shard.has_failed()).for_each(|shard| self.reopen(shard));
     }
 
-    /// Opens a shard again whose table has refused a write: nobody knows whether it was written, and opening it answers
-    /// that. Until then its calls wait for a while, unless its store takes no writes. `failed` may be another call's
-    /// discovery too.
+    /// Reopens a shard whose table has refused a write: it is unknown whether the data was written, and reopening the
+    /// shard settles that. Until then calls wait for a while, unless the store takes no writes. Another call may
+    /// already have reported the same `failed` shard.
     pub fn reopen(self: &Rc<Self>, failed: &Rc<Shard>) {
         let id = failed.id();
         let mut shards = self.shards.borrow_mut();
@@ -99,17 +101,17 @@ impl Worker {
         self.opening.failed.borrow_mut().insert(id, cause.clone());
         let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
         self.spawn(async move {
-            // A table that has failed writes no more, though it may take seconds to say so.
+            // A failed table writes nothing more, but closing it may take seconds.
             let owned = Some(failed.epoch());
             let (closed, ()) = future::join(Rc::clone(&failed).close(), worker.serve_read_only(id, owned, errno)).await;
             if let Err(error) = closed {
                 tracing::debug!("shard {id} was not closed well: {error}");
             }
-            // Known only now: a close syncs what it can. Syncs have waited for it.
+            // The loss is known only after the close, which syncs as much as possible. Syncs have waited for it.
             worker.opening.owes(&failed, cause, worker.shared.sessions.working());
             worker.changed.notify_waiters();
             drop(failed);
-            // What it held in memory for others is not relied on any longer than that.
+            // Other shards may rely for this long on removals that the failed shard prepared in memory.
             tokio::time::sleep(PREPARED_VALID).await;
             if worker.opening.has_given_up() {
                 return;

@@ -36,7 +36,7 @@ fn remote() -> Peer {
     Peer::Remote { source: Source::of("10.0.0.1".parse().unwrap()) }
 }
 
-/// A volume of one user refuses others and says whose it is.
+/// A volume of one user refuses other users, and the reason names its owner.
 #[test]
 fn user_volume_admits_only_its_user() {
     let (sessions, _) = sessions(1000, false);
@@ -47,7 +47,7 @@ fn user_volume_admits_only_its_user() {
     assert!(sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).is_ok());
 }
 
-/// On root's volume a user's calls are made in that user's name; root, who speaks for others, is believed.
+/// On root's volume a user's calls are made with that user's credentials; root, who acts for others, is trusted.
 #[test]
 fn credentials_are_forced_to_the_peer() {
     let (sessions, _) = sessions(0, false);
@@ -57,7 +57,7 @@ fn credentials_are_forced_to_the_peer() {
     assert_eq!(admitted.forced, None);
 }
 
-/// An embedded server works for one session of its own process; everyone else observes.
+/// An embedded server works for one session of its own process; all other sessions observe.
 #[test]
 fn an_embedded_server_works_for_its_own_mount() {
     let (sessions, _) = sessions(0, true);
@@ -73,7 +73,7 @@ fn an_embedded_server_works_for_its_own_mount() {
     assert!(sessions.admit(SessionId(2), Purpose::Observe, local(0, 1), KeyId::VOLUME).unwrap().0.observer);
 }
 
-/// A session outlives its connections by the grace and no longer.
+/// A session outlives its connections by the grace period and no longer.
 #[test]
 fn a_session_ends_after_its_grace() {
     let (sessions, clock) = sessions(0, false);
@@ -90,14 +90,14 @@ fn a_session_ends_after_its_grace() {
     assert!(ended().is_none(), "it came back in time");
     drop(again);
     *clock.0.lock() = SESSION_GRACE * 5;
-    // Nobody is admitted in the midst of that.
+    // No session is admitted during `end`.
     let end = |session| (session, sessions.table.try_lock().is_some());
     assert_eq!(sessions.end_one(end), Some((SessionId(7), (SessionId(7), false))));
     assert!(ended().is_none());
     assert_eq!(sessions.count(), 0);
 }
 
-/// Promise: the overflow user is nobody, on anybody's volume, and even on its own.
+/// Promise: the overflow user is refused on every volume, even on its own.
 #[test]
 fn the_overflow_user_is_nobody() {
     for owner in [0, 1000, OVERFLOW_UID] {
@@ -107,7 +107,7 @@ fn the_overflow_user_is_nobody() {
     }
 }
 
-/// Promise: a session is joined with the same key, and on this host by the same user, and by nobody else.
+/// Promise: a session can be joined only with the same key and, on this host, by the same user.
 #[test]
 fn a_session_is_joined_by_its_holder() {
     let (sessions, _) = sessions(0, false);
@@ -126,7 +126,8 @@ fn a_session_is_joined_by_its_holder() {
     assert!(of_user(1001).is_err() && of_user(0).is_err());
 }
 
-/// Promise: one user, address or key has its share of sessions, is told when it is full, and others still come.
+/// Promise: the sessions of one user, address or key are limited, the next one gets the reason, and others still
+/// connect.
 #[test]
 fn a_full_share_leaves_room_to_others() {
     let (sessions, clock) = sessions(0, false);
@@ -153,7 +154,7 @@ fn a_full_share_leaves_room_to_others() {
     crowded(elsewhere(5), KeyId(7), "the key 0000000000000007 has 4 sessions");
 }
 
-/// Promise: the sessions of a revoked key end with their connections, without a grace, and others do not.
+/// Promise: the sessions of a revoked key end with their connections, without a grace period, and others do not.
 #[test]
 fn a_revoked_key_has_no_grace() {
     let (sessions, _) = sessions(0, false);

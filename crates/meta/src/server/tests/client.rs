@@ -1,4 +1,4 @@
-//! A client that knows nothing but the protocol.
+//! A client that uses only the protocol.
 
 use super::{Server, Site, socket};
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use varve_proto::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Pur
 use varve_proto::record::Records;
 use varve_proto::{Call, CallFailure, CallId, Reply, Request, Response, WireCredentials};
 
-/// An answer that has not come by then never will.
+/// After this time a reply is taken to be lost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn send<M: serde::Serialize>(stream: &mut impl Write, message: &M) {
@@ -39,7 +39,7 @@ pub fn connect(path: &str) -> (UnixStream, Greeting) {
     (stream, greeting)
 }
 
-/// What a client says of itself in the handshake; a test changes one thing.
+/// The fields that a client states in the handshake; a test changes one of them.
 #[derive(Clone)]
 pub struct Claim {
     pub key: VolumeKey,
@@ -76,7 +76,7 @@ impl Claim {
         (initiator, Hello { version: varve_proto::VERSION, volume, key, purpose, session, worker, sealed })
     }
 
-    /// The whole handshake; the error is the server's reason.
+    /// Performs the whole handshake. The error is the server's reason.
     pub fn shake_hands(&self, stream: &mut (impl Read + Write)) -> Result<(Welcome, Records), String> {
         let greeting: Greeting = receive(stream);
         let (initiator, hello) = self.hello(&greeting);
@@ -85,7 +85,7 @@ impl Claim {
     }
 }
 
-/// What the server has answered; the error is its reason.
+/// The server's Welcome. The error is its reason.
 pub fn opened(initiator: Initiator, answer: Answer) -> Result<(Welcome, Records), String> {
     match answer {
         Answer::Sealed(sealed) => match initiator.finish(&sealed).map_err(|error| error.to_string())? {
@@ -104,13 +104,13 @@ pub fn request(session: u64, slot: u32, number: u64, shard: u16, call: Call) -> 
 pub struct TestClient<S> {
     stream: S,
     session: u64,
-    /// Of this connection alone: a slot carries one call at a time, wherever that goes.
+    /// Used by this connection only: a slot carries one call at a time, whichever worker gets it.
     pub slot: u32,
     pub number: u64,
 }
 
 impl TestClient<UnixStream> {
-    /// At the worker that owns shard 0.
+    /// A client connected to the worker that owns shard 0.
     pub fn of(server: &Server, site: &Site, session: u64, purpose: Purpose) -> TestClient<UnixStream> {
         TestClient::at(server, site, 0, session, purpose)
     }
@@ -144,7 +144,7 @@ impl<S: Read + Write> TestClient<S> {
         self.try_call(shard, call).unwrap()
     }
 
-    /// The outer error: the connection has ended.
+    /// The outer error means that the connection has ended.
     pub fn try_call(&mut self, shard: u16, call: Call) -> std::io::Result<Result<Reply, CallFailure>> {
         self.number += 1;
         let number = self.number;
@@ -218,7 +218,7 @@ impl Write for Remote {
     }
 }
 
-/// A TCP connection to a worker, which has said nothing yet.
+/// A TCP connection to a worker on which nothing has been sent.
 pub fn dial(server: &Server, worker: usize) -> TcpStream {
     let address = server.addresses()[worker].tcp.clone().expect("the server listens by TCP");
     let stream = TcpStream::connect(address).unwrap();

@@ -8,13 +8,13 @@ use varve_types::InodeId;
 
 /// A volume of one shard on a file system of a few MiB.
 struct SmallSite {
-    // Goes before the directory that it is mounted in.
+    // Dropped before the directory that contains the mount point.
     store: MountGuard,
     site: Site,
 }
 
 impl SmallSite {
-    /// `None` where this user may not mount.
+    /// `None` if this user may not mount.
     fn new() -> Option<SmallSite> {
         let directory = tempfile::tempdir().unwrap();
         let small = directory.path().join("small");
@@ -24,7 +24,7 @@ impl SmallSite {
         Some(SmallSite { store, site: Site::in_directory(directory, volume, 1) })
     }
 
-    /// Others take what room there is left.
+    /// Fills the store with data of another program.
     fn fill(&self) {
         let mut filler = std::fs::File::create(self.filler()).unwrap();
         while filler.write_all(&[0; 4096]).is_ok() {}
@@ -35,8 +35,8 @@ impl SmallSite {
     }
 }
 
-/// A full store makes calls fail; once there is room the shard is opened again by itself, and what was acknowledged is
-/// there.
+/// A full store makes calls fail. Once the store has space, the server reopens the shard by itself, and all
+/// acknowledged changes are there.
 #[test]
 fn a_shard_whose_store_was_full_serves_again() {
     let Some(small) = SmallSite::new() else { return };
@@ -49,7 +49,8 @@ fn a_shard_whose_store_was_full_serves_again() {
         mode: 0o777,
         open: false,
     };
-    // A shard that could not be opened would end the server: it is open before the store is full.
+    // The sync makes sure that the shard is open before the store is full; a shard that could not be opened would end
+    // the server.
     assert_eq!(client.call(0, Call::Sync), Ok(Reply::Done));
     small.fill();
     let mut acknowledged = BTreeSet::new();
@@ -86,8 +87,8 @@ fn a_shard_whose_store_was_full_serves_again() {
     assert!(report.is_sound(), "{:#?}", report.findings);
 }
 
-/// A change that was made, and is sent again because its answer was lost, is answered as the first time although the store
-/// has run full in between, when what is new is refused: a call that is answered at once and one that is not.
+/// A retry of a change that was made gets the first reply even if the store has become full since, while new changes
+/// are refused. The test covers a call on the fast path and one that waits.
 #[test]
 fn applied_change_is_answered_on_a_full_store() {
     let Some(small) = SmallSite::new() else { return };
@@ -104,7 +105,7 @@ fn applied_change_is_answered_on_a_full_store() {
         })
         .collect();
     small.fill();
-    // The server looks at its store once in a while.
+    // The server checks the store's free space periodically.
     let deadline = Instant::now() + Duration::from_secs(60);
     let refused = (0..).find_map(|number| {
         assert!(Instant::now() < deadline, "nothing is refused");

@@ -1,4 +1,4 @@
-//! Handshakes that an attacker would try. Each is refused with a message, and nothing else happens to the server.
+//! Handshakes of an attacker. The server refuses each with a reason, and they have no other effect.
 
 use super::client::{dial, opened, receive, send};
 use super::*;
@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use varve_proto::frame::HEADER_BYTES;
 use varve_proto::handshake::{Channel, Greeting, HELLO_BYTES_MAX, Hello, Offer};
 
-/// A server that listens everywhere, and one of another volume.
+/// A server that listens on all transports, and a server of another volume.
 struct Scene {
     site: Site,
     server: Server,
@@ -35,7 +35,8 @@ impl Scene {
         (stream, greeting)
     }
 
-    /// Sends what `attack` makes of a greeting, ends the sending side, and expects a refusal that says `part`.
+    /// Sends the bytes that `attack` makes from a greeting, shuts down the sending side, and expects a refusal that
+    /// contains `part`.
     fn refused(&self, name: &str, part: &str, attack: impl FnOnce(&Greeting) -> Vec<u8>) {
         let (mut stream, greeting) = self.greeted();
         stream.write_all(&attack(&greeting)).unwrap();
@@ -46,7 +47,7 @@ impl Scene {
         assert_eq!(stream.read_to_end(&mut rest).unwrap_or(0), 0, "{name}: more than the refusal came");
     }
 
-    /// [`Scene::refused`], of a sound frame with a `Hello` that is not.
+    /// [`Scene::refused`] with a valid frame whose `Hello` is invalid.
     fn hello_refused(&self, name: &str, part: &str, attack: impl FnOnce(&mut Hello, &Greeting)) {
         self.refused(name, part, |greeting| {
             let (_, mut hello) = self.claim().hello(greeting);
@@ -70,7 +71,7 @@ fn framed(message: &impl serde::Serialize) -> Vec<u8> {
 
 const WRONG: &str = "does not fit the key";
 
-/// Promise: no byte of what a client proves can be changed, and no field that goes in the clear.
+/// Promise: a handshake with any changed byte in the client's proof or in an unencrypted field is refused.
 #[test]
 fn changed_handshakes_are_refused() {
     let scene = Scene::new();
@@ -96,7 +97,7 @@ fn changed_handshakes_are_refused() {
     scene.still_serves();
 }
 
-/// Promise: a frame that is cut anywhere, changed anywhere or too long is refused, before the key is looked at.
+/// Promise: a frame that is truncated or changed anywhere, or too long, is refused before the key is used.
 #[test]
 fn malformed_handshakes_are_refused() {
     let scene = Scene::new();
@@ -106,7 +107,7 @@ fn malformed_handshakes_are_refused() {
         scene
             .refused(&format!("{bytes} bytes"), "ended in the handshake", |greeting| hello(greeting)[..bytes].to_vec());
     }
-    // The length may claim more than there is, or another frame; the checksum finds all else.
+    // A changed length may claim more bytes or another frame; the checksum detects all other changes.
     for at in 0..whole {
         scene.refused(&format!("byte {at} of the frame flipped"), "", |greeting| {
             let mut frame = hello(greeting);
@@ -134,7 +135,7 @@ fn malformed_handshakes_are_refused() {
     scene.still_serves();
 }
 
-/// Promise: a handshake counts on the connection that it was made for, and nowhere else.
+/// Promise: a handshake is valid only on the connection that it was made for.
 #[test]
 fn relayed_handshakes_are_refused() {
     let scene = Scene::new();
@@ -149,13 +150,13 @@ fn relayed_handshakes_are_refused() {
         answer
     };
     scene.hello_refused("the server's answer for a proof", "handshake message", |hello, _| {
-        // Cut to what a Hello may have.
+        // Truncated to the maximum length of the field in a Hello.
         hello.sealed = answer[..47].to_vec();
     });
     let relayed = |name: &str, claim: &Claim, greeting: &Greeting, part: &str| {
         scene.refused(name, part, |own| {
             let (_, mut hello) = claim.hello(greeting);
-            // What goes in the clear, the relay sets to what the server wants to hear.
+            // The relay sets the unencrypted fields to the values that the server expects.
             (hello.volume, hello.worker, hello.session) = (own.volume, 0, 5);
             hello.purpose = Purpose::Work;
             framed(&hello)
@@ -174,7 +175,7 @@ fn relayed_handshakes_are_refused() {
         ("of another host's key", Claim { key_id: KeyId(9), ..claim.clone() }),
         ("with another key", Claim { key: VolumeKey([7; 32]), ..claim.clone() }),
     ] {
-        // With the nonce of the very connection: all else is what the attacker relays.
+        // The nonce is that of the same connection; the attacker relays everything else.
         scene.refused(name, WRONG, |own| {
             let (_, mut hello) = changed.hello(own);
             (hello.worker, hello.session, hello.key) = (0, 5, KeyId::VOLUME);
@@ -185,7 +186,7 @@ fn relayed_handshakes_are_refused() {
     scene.still_serves();
 }
 
-/// Promise: over a Unix socket a handshake for TCP is refused, and the other way round.
+/// Promise: a handshake for TCP is refused over a Unix socket, and vice versa.
 #[test]
 fn a_handshake_is_bound_to_its_channel() {
     let scene = Scene::new();
@@ -199,7 +200,7 @@ fn a_handshake_is_bound_to_its_channel() {
     assert!(refused.contains(WRONG), "{refused}");
 }
 
-/// Promise: a client that is not admitted hears that under the key, from the server itself.
+/// Promise: a client that is not admitted gets the refusal sealed with the key, from the server itself.
 #[test]
 fn refusals_of_key_holders_are_sealed() {
     let scene = Scene::new();
@@ -218,7 +219,7 @@ fn refusals_of_key_holders_are_sealed() {
     }
 }
 
-/// Promise: a session of one key cannot be joined with another, nor over TCP by who has seen its number there.
+/// Promise: a client with another key cannot join a session, nor can a TCP client that has learnt the session's number.
 #[test]
 fn another_holders_session_is_not_joined() {
     let scene = Scene::new();
@@ -232,7 +233,7 @@ fn another_holders_session_is_not_joined() {
     assert!(refused.contains("another client's"), "{refused}");
 }
 
-/// Promise: a client refuses a server that does not hold the key, whatever it sends.
+/// Promise: a client refuses a server that does not hold the key, whatever the server sends.
 #[test]
 fn answers_without_the_key_are_refused() {
     let scene = Scene::new();
@@ -255,7 +256,8 @@ fn answers_without_the_key_are_refused() {
     assert!(opened(initiator, Answer::Sealed(of_other)).is_err(), "the answer to another");
 }
 
-/// Promise: a peer that does not end its handshake in time is told so and cut off, whether it says nothing or a part.
+/// Promise: a peer that does not finish its handshake in time gets the reason and is disconnected, whether it has sent
+/// nothing or a part.
 #[test]
 fn slow_handshakes_are_cut_off() {
     let mut site = Site::new(1);
@@ -272,7 +274,7 @@ fn slow_handshakes_are_cut_off() {
     }
 }
 
-/// Promise: a key that is named by a number that there is not is refused like a wrong key, word for word.
+/// Promise: a key id that does not exist is refused exactly like a wrong key, with the same text.
 #[test]
 fn unknown_keys_look_like_wrong_keys() {
     let scene = Scene::new();

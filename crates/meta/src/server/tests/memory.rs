@@ -1,10 +1,10 @@
-//! One limit, and what follows from it.
+//! The division of the memory limit.
 
 use super::*;
 use crate::shards::NAME_BYTES;
 
-/// The shares leave room for what is not counted, and the names of the largest part that one worker keeps whole are kept in a server
-/// of the usual size.
+/// The parts leave memory for what is not counted, and a server of the default size can hold the names of the largest
+/// partition that one worker keeps in memory completely.
 #[test]
 fn memory_shares_stay_below_the_limit() {
     for shards in [1, 64, 4096] {

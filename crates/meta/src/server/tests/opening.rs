@@ -7,7 +7,7 @@ use varve_types::InodeId;
 
 const SHARDS: u16 = 16;
 
-/// Directories of the root: their homes are spread over all shards. Made by a server of their own.
+/// Makes directories in the root whose home shards are spread over all shards, with a server of its own.
 fn make_directories(site: &Site) -> Vec<u64> {
     let server = site.start();
     let mut client = TestClient::of(&server, site, 1, Purpose::Work);
@@ -24,7 +24,7 @@ fn make_directories(site: &Site) -> Vec<u64> {
     made
 }
 
-/// The answer when the shard is open; a server on a busy machine may say Busy before.
+/// Retries until the shard is open; a server on a busy machine may reply Busy before.
 fn settled(client: &mut TestClient<UnixStream>, shard: u16, call: &Call) -> Result<Reply, CallFailure> {
     let begun = Instant::now();
     loop {
@@ -35,7 +35,7 @@ fn settled(client: &mut TestClient<UnixStream>, shard: u16, call: &Call) -> Resu
     }
 }
 
-/// Who asks for a shard that is not open yet is not turned away: the shard is opened next.
+/// A call for a shard that is not open yet is not refused: the shard is opened next.
 #[test]
 fn calls_wait_for_their_shard_to_be_open() {
     let site = Site::new(SHARDS);
@@ -58,7 +58,7 @@ fn calls_wait_for_their_shard_to_be_open() {
     assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
-/// A stop waits for the shards that are being opened and begins no others.
+/// A stop waits for the shards that are being opened and opens no others.
 #[test]
 fn a_server_stops_while_it_opens() {
     let site = Site::new(SHARDS);
@@ -75,8 +75,8 @@ fn a_server_stops_while_it_opens() {
     }
 }
 
-/// A shard that cannot be opened takes no other with it: calls for it are told why, and it is opened as soon as it
-/// can be.
+/// A shard that cannot be opened does not affect the others: calls for it fail with the reason, and it is opened as
+/// soon as possible.
 #[test]
 fn failed_shard_open_affects_only_that_shard() {
     let site = Site::new(SHARDS);
@@ -125,7 +125,7 @@ fn failed_shard_open_affects_only_that_shard() {
     assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
-/// A file is closed also where the call that tells so is for a shard that cannot be opened: an orphan ends.
+/// A release takes effect even if the call that carries it is for a shard that cannot be opened: an orphan is removed.
 #[test]
 fn release_counts_at_an_unopened_shard() {
     let site = Site::new(SHARDS);
@@ -163,8 +163,8 @@ fn release_counts_at_an_unopened_shard() {
     }
 }
 
-/// An empty directory in the place of a shard's is no new shard: whoever asks is told at once, and what to do; the others are
-/// served.
+/// An empty directory in place of a shard's directory is not taken for a new shard: callers immediately get an error
+/// that says what to do. The other shards are served.
 #[test]
 fn shard_that_lost_everything_is_refused() {
     let site = Site::new(2);
@@ -192,7 +192,7 @@ fn shard_that_lost_everything_is_refused() {
     server.stop(STOP).unwrap();
 }
 
-/// A sync that comes when the trouble is over waits for its shard to be opened again, and is not told of what was.
+/// A sync after the trouble is over waits until its shard is open again, and does not report the past failure.
 #[test]
 fn sync_waits_for_the_next_open_attempt() {
     let site = Site::new(2);
@@ -216,8 +216,8 @@ fn sync_waits_for_the_next_open_attempt() {
     assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
-/// What a shard that failed had acknowledged and nobody finds again is told to each session, by its next sync, once; a
-/// failure that cost nothing is told to nobody.
+/// If acknowledged changes of a failed shard are lost, the next sync of each session reports the loss, once. A failure
+/// that lost nothing is not reported.
 #[test]
 fn sync_reports_a_loss_once() {
     let site = Site::new(1);
@@ -231,7 +231,7 @@ fn sync_reports_a_loss_once() {
         let make = Call::MakeDirectory { parent: InodeId::ROOT.0, name: name.clone(), mode: 0o755 };
         assert!(matches!(settled(&mut clients[0], 0, &make), Ok(Reply::Node(_))));
         std::fs::rename(&log, &aside).unwrap();
-        // Its file is open, and is synced where it is.
+        // The log file is open, and the sync writes it at its new location.
         let refused = settled(&mut clients[1], 0, &Call::Sync);
         assert!(matches!(refused, Err(CallFailure::Server { .. })), "{refused:?}");
         if lost {
@@ -257,7 +257,7 @@ fn sync_reports_a_loss_once() {
     server.stop(STOP).unwrap();
 }
 
-/// Of the log's last file that has something in it.
+/// Truncates the last log file that has content.
 fn cut_last_byte(log: &std::path::Path) {
     let files = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
     let last = files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).max().unwrap();
@@ -265,7 +265,7 @@ fn cut_last_byte(log: &std::path::Path) {
     file.set_len(file.metadata().unwrap().len() - 1).unwrap();
 }
 
-/// A server that can open nothing ends, with what is wrong.
+/// A server that can open no shard ends with the reason.
 #[test]
 fn server_ends_if_no_shard_opens() {
     let site = Site::new(1);

@@ -1,4 +1,4 @@
-//! What one peer may take, and what is left to others then; keys of hosts that are revoked.
+//! Limits for one peer and the capacity that remains for others; revoked keys of hosts.
 
 use super::client::{Remote, dial, receive};
 use super::*;
@@ -11,13 +11,14 @@ fn site(change: impl FnOnce(&mut Limits)) -> Site {
     site
 }
 
-/// Promise: unauthenticated connections of one share are limited, the next one hears it, and others still come.
+/// Promise: unauthenticated connections of one principal are limited, the next one gets the reason, and others still
+/// connect.
 #[test]
 fn unauthenticated_connections_have_a_share() {
     let site = site(|limits| limits.strangers_of_one = 3);
     let server = site.start();
     let silent: Vec<_> = (0..3).map(|_| dial(&server, 0)).collect();
-    // Each has been greeted, and so is counted.
+    // Each has received the greeting, and so is counted.
     let mut silent: Vec<_> = silent
         .into_iter()
         .map(|mut stream| {
@@ -27,7 +28,7 @@ fn unauthenticated_connections_have_a_share() {
         .collect();
     let refusal = || Remote::connect(&server, &Claim::of(&site.key, 1, Purpose::Work)).err();
     let begun = Instant::now();
-    // Until the oldest has had its time, when it makes room.
+    // Until the oldest has had its time and is evicted.
     while let Some(reason) = refusal() {
         assert!(reason.contains("loopback has 3 connections"), "{reason}");
         assert!(begun.elapsed() < Duration::from_secs(60), "the oldest does not make room");
@@ -37,7 +38,8 @@ fn unauthenticated_connections_have_a_share() {
     assert!(refusal().is_none());
 }
 
-/// Promise: authenticated connections of one share are limited, the next one is told so under the key, and others still come.
+/// Promise: authenticated connections of one principal are limited, the next one gets the reason sealed with the key,
+/// and others still connect.
 #[test]
 fn connections_have_a_share() {
     let site = site(|limits| limits.connections_of_one = 4);
@@ -64,7 +66,7 @@ fn connections_have_a_limit() {
     assert!(reason.contains("the server has 2 connections of clients already"), "{reason}");
 }
 
-/// Promise: sessions of one share are limited, the next one is told so, and others still come.
+/// Promise: sessions of one principal are limited, the next one gets the reason, and others still connect.
 #[test]
 fn sessions_have_a_share() {
     let site = site(|limits| limits.sessions_of_one = 2);
@@ -77,8 +79,8 @@ fn sessions_have_a_share() {
     assert_serves(&server, &site);
 }
 
-/// Promise: a host's key admits it until it is revoked; then its connections end and its session is forgotten, and the volume's
-/// own key and other hosts' are as before.
+/// Promise: a host's key admits the host until it is revoked. Then its connections and its session end, while the
+/// volume's own key and other hosts' keys stay valid.
 #[test]
 fn a_revoked_key_ends_its_connections() {
     let site = site(|limits| limits.keys_checked_every = Duration::from_millis(10));

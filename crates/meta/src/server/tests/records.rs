@@ -1,12 +1,12 @@
-//! Records that an attacker on the network would make of a client's. Each ends the connection, with its reason in the log, and
-//! nothing of what was changed is done.
+//! Records of an attacker on the network who manipulates those of a client. Each ends the connection with its reason in
+//! the log, and no manipulated request is executed.
 
 use super::client::{Remote, request};
 use super::*;
 use std::net::Shutdown;
 use varve_proto::Response;
 
-/// A volume that is served by TCP.
+/// A volume that is served over TCP.
 fn site() -> Site {
     let mut site = Site::new(1);
     site.config.listen = Some("127.0.0.1:0".parse().unwrap());
@@ -17,7 +17,7 @@ fn remote(server: &Server, site: &Site, session: u64) -> Remote {
     Remote::connect(server, &Claim::of(&site.key, session, Purpose::Work)).unwrap()
 }
 
-/// A request that would make `name`.
+/// A request that would create `name`.
 fn making(session: u64, number: u64, name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     frame::encode(&request(session, 1, number, 0, create(name.into())), &mut bytes).unwrap();
@@ -33,7 +33,7 @@ fn names(server: &Server, site: &Site) -> Vec<String> {
     ["one", "two", "three"].into_iter().filter(found).map(String::from).collect()
 }
 
-/// The server says nothing more on the connection, and ends it.
+/// Asserts that the server sends nothing more on the connection and closes it.
 fn expect_end(mut remote: Remote, name: &str) {
     let _ = remote.stream.shutdown(Shutdown::Write);
     let mut rest = Vec::new();
@@ -43,7 +43,7 @@ fn expect_end(mut remote: Remote, name: &str) {
     }
 }
 
-/// Promise: a request whose record was changed in any byte, or cut anywhere, is not done.
+/// Promise: a request whose record was changed in any byte or truncated anywhere is not executed.
 #[test]
 fn changed_and_cut_records_do_nothing() {
     let site = site();
@@ -66,8 +66,8 @@ fn changed_and_cut_records_do_nothing() {
     assert!(names(&server, &site).is_empty());
 }
 
-/// Promise: records that come in another order, twice, from elsewhere or under no key end the connection; what came before them
-/// in order is done, and nothing after.
+/// Promise: a record that comes out of order, twice, from elsewhere or under no key ends the connection. The records
+/// before it are executed, and none after it.
 #[test]
 fn records_out_of_place_end_the_connection() {
     type Attack = fn(&mut Remote, &mut Remote, [Vec<u8>; 2]) -> Vec<u8>;
@@ -98,14 +98,14 @@ fn records_out_of_place_end_the_connection() {
         let session = 20 + number as u64;
         let (mut remote, mut other) = (remote(&server, &site, session), remote(&server, &site, session));
         let bytes = attack(&mut remote, &mut other, [making(session, 1, "one"), making(session, 2, "two")]);
-        // The server may have hung up before the last byte.
+        // The server may have closed the connection before the last byte.
         let _ = remote.stream.write_all(&bytes);
         expect_end(remote, name);
     }
     assert!(names(&server, &site).is_empty());
 }
 
-/// Promise: a record that is sent twice is done once, and one that the server has sent does not come back to it.
+/// Promise: a record that is sent twice is executed once, and the server refuses a record that it has sent itself.
 #[test]
 fn repeated_and_reflected_records_end_the_connection() {
     let site = site();
@@ -125,7 +125,7 @@ fn repeated_and_reflected_records_end_the_connection() {
     assert_eq!(names(&server, &site), ["one", "two"]);
 }
 
-/// Promise: a client does not open answers that were changed or repeated.
+/// Promise: a client refuses replies that were changed or repeated.
 #[test]
 fn changed_answers_do_not_open() {
     let site = site();
@@ -147,7 +147,7 @@ fn changed_answers_do_not_open() {
     }
 }
 
-/// Promise: requests and answers that are longer than a record, and many at once, come through records whole.
+/// Promise: requests and replies that are longer than a record, and many at once, pass through records unchanged.
 #[test]
 fn frames_span_records() {
     let site = site();
@@ -162,7 +162,7 @@ fn frames_span_records() {
     let sealed = client.seal(&sent);
     let mut writes = client.stream.try_clone().unwrap();
     std::thread::scope(|scope| {
-        // In pieces that are those of nothing.
+        // In pieces that match neither frames nor records.
         scope.spawn(move || sealed.chunks(7001).for_each(|piece| writes.write_all(piece).unwrap()));
         for _ in 0..10 {
             let response: Response = client::receive(&mut client);
@@ -172,7 +172,8 @@ fn frames_span_records() {
     });
 }
 
-/// Promise: a peer that stops in the middle of a record, or takes no answers, is cut off after the time that there is.
+/// Promise: a peer that stops in the middle of a record, or does not read replies, is disconnected after the stall
+/// limit.
 #[test]
 fn a_peer_that_stalls_is_cut_off() {
     let mut site = site();
@@ -186,7 +187,7 @@ fn a_peer_that_stalls_is_cut_off() {
         let read = stalled.stream.read_to_end(&mut rest);
         assert!(read.is_ok_and(|count| count == 0), "{bytes} bytes");
     }
-    // A whole record with a part of a frame.
+    // A complete record with an incomplete frame.
     let mut stalled = remote(&server, &site, 77);
     let sealed = stalled.seal(&making(77, 1, "one")[..9]);
     stalled.stream.write_all(&sealed).unwrap();

@@ -1,4 +1,4 @@
-//! What a server that died had still to do beside the rows is done when its client asks again.
+//! Effects on backing files that a server had not done when it died are done when its client retries.
 
 use super::client::request;
 use super::*;
@@ -13,7 +13,7 @@ use varve_types::{InodeId, Name, SetAttributes, SetTime, ShardId, Timestamp};
 
 const SET: u64 = 1_000_000_000;
 
-/// A large file, and where it and its content are.
+/// Makes a large file, and returns its location and the path of its content.
 fn large_file(site: &Site, client: &mut TestClient<UnixStream>) -> (Locator, PathBuf) {
     let root = InodeId::ROOT.0;
     let name = b"large".to_vec();
@@ -31,7 +31,7 @@ fn modified(path: &Path) -> SystemTime {
     path.metadata().unwrap().modified().unwrap()
 }
 
-/// The time that was set reaches the backing file, whose time counts while the file is written.
+/// The requested time reaches the backing file, whose time counts while the file is being written.
 #[test]
 fn retry_sets_the_requested_time() {
     let site = Site::new(1);
@@ -43,7 +43,7 @@ fn retry_sets_the_requested_time() {
     let first = request(1, 3, 1, 0, Call::SetAttributes { at, set: set.into() });
     let answer = client.exchange(first.clone()).unwrap();
     server.stop(STOP).unwrap();
-    // As if that server had died between the row and the file.
+    // As if the server had died between the commit of the row and the effect on the file.
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_modified(SystemTime::now()).unwrap();
     let server = site.start();
@@ -53,7 +53,7 @@ fn retry_sets_the_requested_time() {
     server.stop(STOP).unwrap();
 }
 
-/// As if the server that has cut the large file had died between the row and the file.
+/// Leaves the state of a server that died between the commit of the truncate and the effect on the file.
 fn leave_to_be_cut(site: &Site, path: &Path) {
     std::fs::write(path, b"content").unwrap();
     edit(site, &Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap()), |row| {
@@ -63,7 +63,7 @@ fn leave_to_be_cut(site: &Site, path: &Path) {
     });
 }
 
-/// Else who opens the file later would cut away what was written since.
+/// A retry finishes the truncate; otherwise a later open would truncate data that was written since.
 #[test]
 fn retry_truncates_the_file() {
     let site = Site::new(1);
@@ -91,7 +91,7 @@ fn retry_truncates_the_file() {
     server.stop(STOP).unwrap();
 }
 
-/// Promise: nor is it answered as cut where the retry cannot cut it either: who asks once more has it cut.
+/// Promise: a retry that cannot truncate the file either does not report the truncate as done; a further retry does it.
 #[test]
 fn failed_retry_does_not_report_truncation() {
     let site = Site::new(1);
@@ -114,7 +114,7 @@ fn failed_retry_does_not_report_truncation() {
     server.stop(STOP).unwrap();
 }
 
-/// Changes a row of a volume that nobody serves.
+/// Changes a row of a volume without a server.
 fn edit(site: &Site, key: &Key, change: impl FnOnce(&mut Row)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let volume = site.config.volume.clone();

@@ -23,7 +23,7 @@ fn node(reply: Result<Reply, CallFailure>) -> NodeReply {
     }
 }
 
-/// A file that was created is found, listed, removed and then no more found; and all of it after a restart too.
+/// A file that was created is found and listed, and no longer found after its removal; the same holds after a restart.
 #[test]
 fn files_are_created_and_removed() {
     let site = Site::new(4);
@@ -55,7 +55,7 @@ fn files_are_created_and_removed() {
     assert_eq!(client.call(0, lookup("a")), Err(CallFailure::Errno(Errno::ENOENT.number())));
 }
 
-/// A retry gets the first answer: of the same server, and of the next one.
+/// A retry gets the first reply, from the same server and from the next one.
 #[test]
 fn retry_gets_the_first_reply() {
     let site = Site::new(1);
@@ -76,7 +76,7 @@ fn retry_gets_the_first_reply() {
     assert_eq!(other, Err(CallFailure::Errno(Errno::EEXIST.number())), "a new call is a new call");
 }
 
-/// Names that cannot be are refused by what is wrong with them, and ids that cannot be as stale.
+/// Invalid names are refused with the specific error, and invalid ids as stale.
 #[test]
 fn impossible_names_and_inodes_are_refused() {
     let site = Site::new(1);
@@ -95,7 +95,7 @@ fn impossible_names_and_inodes_are_refused() {
     assert_eq!(client.call(3, Call::Sync), Err(CallFailure::NotOwner));
 }
 
-/// Observers look and change nothing; an embedded server lets unauthenticated connections only observe.
+/// Observers can read but change nothing; an embedded server lets all clients except its own mount only observe.
 #[test]
 fn observers_change_nothing() {
     let mut site = Site::new(1);
@@ -114,7 +114,7 @@ fn observers_change_nothing() {
     assert!(site.config.volume.read_server_record().unwrap().unwrap().embedded);
 }
 
-/// Lets users connect to the first worker, from whom its socket keeps them away by itself.
+/// Lets other users connect to the first worker, whose socket does not admit them by default.
 fn open_to_users(server: &Server) {
     let path = std::path::PathBuf::from(socket(server, 0));
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
@@ -122,7 +122,7 @@ fn open_to_users(server: &Server) {
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
 }
 
-/// A user's calls are made in that user's name, whatever they say; root's say in whose name they are.
+/// A user's calls are made with that user's credentials, whatever the request says; root may act for other users.
 #[test]
 fn credentials_are_forced_to_the_peer() {
     if rustix::process::geteuid().as_raw() != 0 {
@@ -152,7 +152,7 @@ fn credentials_are_forced_to_the_peer() {
     assert_eq!(node(root.exchange(spoken_for).unwrap()).attributes.uid, 4321);
     let made = std::thread::scope(|scope| {
         let user = scope.spawn(|| {
-            // The system call changes this thread alone, where libc's function would change the process.
+            // The system call changes only this thread, while libc's function would change the process.
             let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
             assert_eq!(set, 0);
             let mut user = TestClient::of(&server, &site, 2, Purpose::Work);
@@ -165,8 +165,8 @@ fn credentials_are_forced_to_the_peer() {
     assert_eq!(made.attributes.uid, 1234, "the request said 0");
 }
 
-/// Promise: who made a file that not even its owner may write opens it again when it has to, as its client does where content moves
-/// and after a restart; who has it open to read it writes nothing.
+/// Promise: the creator of a file that not even its owner may write can reopen it, as its client does when content
+/// moves and after a restart; a session that has the file open for reading cannot write it.
 #[test]
 fn a_file_without_permissions_is_opened_again() {
     if rustix::process::geteuid().as_raw() != 0 {
@@ -229,8 +229,8 @@ fn a_file_without_permissions_is_opened_again() {
     assert_eq!(opened, refused(Errno::EACCES), "it is not the owner, whatever its request says");
 }
 
-/// Promise: what a user has open when the server is started anew stays open also where the permissions to open it were taken
-/// meanwhile; and that lets nobody read it who says so.
+/// Promise: a file that a user has open across a server restart stays open even if the permissions to open it were
+/// revoked meanwhile; the claim alone does not let anybody read the file.
 #[test]
 fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
     if rustix::process::geteuid().as_raw() != 0 {
@@ -270,7 +270,7 @@ fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
     assert!(!server.shared.open_files.is_open(InodeId(inode)));
 }
 
-/// An open file outlives its name until the session lets go of it; its content is then gone.
+/// An open file outlives its name until the session releases it; then its content is gone.
 #[test]
 fn an_open_file_outlives_its_name() {
     let site = Site::new(1);
@@ -307,7 +307,7 @@ fn an_open_file_outlives_its_name() {
     }
 }
 
-/// A directory's name is leased, and another session's rename of it waits until the lease has ended.
+/// The name of a directory is leased, and another session's rename of the directory waits until the lease has ended.
 #[test]
 fn a_rename_waits_for_the_leases_of_others() {
     let site = Site::new(1);
@@ -338,7 +338,7 @@ fn a_rename_waits_for_the_leases_of_others() {
     assert!(begin.elapsed() < LEASE / 2, "one's own lease does not hold one back: {:?}", begin.elapsed());
 }
 
-/// Files made through many connections at once, at all workers and while the directory splits, are all there.
+/// Files that many connections create concurrently, at all workers and while the directory splits, all exist.
 #[test]
 fn a_directory_splits_under_load() {
     let site = Site::new(4);
@@ -362,7 +362,7 @@ fn a_directory_splits_under_load() {
         let listed = list_all(&mut clients);
         assert_eq!(listed.len(), expected.len(), "every entry is listed once");
         assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), expected);
-        // While a split is under way, a half may be counted at both ends: they are not asked at one moment.
+        // During a split, both sides may count a half, because the two are not read at the same time.
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let counted: u64 = (0..4).map(|shard| entries_of_root(&mut clients, shard)).sum();
@@ -379,7 +379,7 @@ fn a_directory_splits_under_load() {
     assert_sound(&site);
 }
 
-/// The volume at rest has nothing to say against itself.
+/// Asserts that fsck finds nothing in the stopped volume.
 fn assert_sound(site: &Site) {
     let report = crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap();
     assert_eq!(report.findings, []);
@@ -392,7 +392,7 @@ fn entries_of_root(clients: &mut [TestClient<UnixStream>; 2], shard: u16) -> u64
     }
 }
 
-/// All names of the root, in order of hash, from whichever shard has the next one.
+/// All names of the root in order of hash, read from the shard that holds the next one.
 fn list_all(clients: &mut [TestClient<UnixStream>; 2]) -> Vec<Vec<u8>> {
     let shards = ShardCount::new(4).unwrap();
     let mut map = varve_types::PartitionMap::whole(shards);
@@ -415,7 +415,7 @@ fn list_all(clients: &mut [TestClient<UnixStream>; 2]) -> Vec<Vec<u8>> {
     }
 }
 
-/// Follows the servers' maps, as a client does.
+/// Creates a file and follows the servers' maps, as a client does.
 fn make_somewhere(clients: &mut [TestClient<UnixStream>; 2], name: &str) {
     let shards = ShardCount::new(4).unwrap();
     let hash = varve_types::NameHash::of(name.as_bytes());
@@ -433,9 +433,9 @@ fn make_somewhere(clients: &mut [TestClient<UnixStream>; 2], name: &str) {
     panic!("{name} could not be made");
 }
 
-/// Promise: what clients had open at a server that was stopped, or killed, is not forgotten because a mount served for itself
-/// in between, which ends well or is killed: the next server waits for them, and what the mount removed is there for those who
-/// have it open.
+/// Promise: files that clients had open at a server that was stopped or killed stay open even if an embedded server ran
+/// in between, whether that one stopped or was killed: the next server waits for the clients, and a file that the mount
+/// removed still exists for the sessions that have it open.
 #[test]
 fn embedded_mount_keeps_open_files_of_others() {
     let mut site = Site::new(1);
@@ -458,7 +458,7 @@ fn embedded_mount_keeps_open_files_of_others() {
         if killed {
             const NOBODY: u32 = i32::MAX as u32;
             let lock = volume.lock().unwrap();
-            // It has taken what its predecessor left for its own.
+            // It has consumed the record of its predecessor.
             std::fs::remove_file(volume.left_server_file()).unwrap();
             volume.write_server_record(&lock, &ServerRecord { pid: NOBODY, ..of_a_mount }).unwrap();
         }
@@ -476,8 +476,8 @@ fn embedded_mount_keeps_open_files_of_others() {
     server.stop(STOP).unwrap();
 }
 
-/// Promise: who asks the server of a volume is not answered by that of a copy, which has the same id and key. In two PID
-/// namespaces both may have the same number, as they have here.
+/// Promise: a client of a volume's server does not reach the server of a copy, which has the same id and key. In two
+/// PID namespaces both may have the same process number, as they have here.
 #[test]
 fn the_server_of_a_copy_has_other_sockets() {
     let site = Site::new(1);

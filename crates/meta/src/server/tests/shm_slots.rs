@@ -1,4 +1,5 @@
-//! Requests that clients post in their shared-memory slots, which the worker begins itself or leaves to the connection.
+//! Requests that clients post in their shared-memory slots. The worker begins them itself or leaves them to the
+//! connection.
 
 use super::client::{opened, receive, request};
 use super::*;
@@ -78,8 +79,8 @@ impl Poster {
         }
     }
 
-    /// Posts `bytes`, whose answer comes by the socket. Another client keeps the worker from taking this one to be alone. `false`:
-    /// the worker does not look into this shared-memory slot any more.
+    /// Posts `bytes`, and the reply comes through the socket. Another client prevents the worker from treating this one
+    /// as its only client. `false`: the worker no longer polls this shared-memory slot.
     fn post(&mut self, other: &mut Poster, bytes: &[u8]) -> bool {
         (0..100).any(|_| {
             other.ping();
@@ -87,7 +88,7 @@ impl Poster {
         })
     }
 
-    /// Calls until the worker looks into its shared-memory slot.
+    /// Calls until the worker polls its shared-memory slot.
     fn be_polled(&mut self, other: &mut Poster) {
         let (posted, begun) = (self.posted, Instant::now());
         while self.posted == posted {
@@ -100,7 +101,7 @@ impl Poster {
         }
     }
 
-    /// Posts `bytes` as the first of a connection's that the worker looks into.
+    /// Posts `bytes` as the first request in a slot that the worker polls.
     fn post_first(&mut self, other: &mut Poster, bytes: &[u8]) {
         let begun = Instant::now();
         self.be_polled(other);
@@ -122,7 +123,7 @@ fn lookup(name: String) -> Call {
     Call::Lookup { parent: 1, name: name.into() }
 }
 
-/// Promise: calls of several clients that post them, those that wait among them, are each answered with what they came to.
+/// Promise: several clients that post calls, including calls that wait, each get the replies to their own calls.
 #[test]
 fn shm_calls_are_answered() {
     let site = Site::new(1);
@@ -156,7 +157,7 @@ fn shm_calls_are_answered() {
     server.stop(STOP).unwrap();
 }
 
-/// Promise: who posts call after call and waits for none gets all the answers by the socket.
+/// Promise: a client that posts call after call without waiting gets all replies through the socket.
 #[test]
 fn shm_calls_are_pipelined() {
     let site = Site::new(1);
@@ -172,14 +173,15 @@ fn shm_calls_are_pipelined() {
         };
         let bytes = one.framed(slot, call);
         while !one.post(&mut other, &bytes) {
-            // Its calls, of which it makes some more to be looked into again, are not to go by the socket between these.
+            // The other client's calls, some of which only make the worker poll it again, must not go through the
+            // socket between these.
             while answered.len() < sent.len() {
                 answered.push(receive::<Response>(&mut one.stream).id.slot);
             }
             one.be_polled(&mut other);
         }
         sent.push(slot);
-        // So many fit the socket.
+        // The socket buffer holds this many.
         while slot % 50 == 0 && answered.len() < sent.len() {
             answered.push(receive::<Response>(&mut one.stream).id.slot);
         }
@@ -192,8 +194,8 @@ fn shm_calls_are_pipelined() {
     server.stop(STOP).unwrap();
 }
 
-/// Promise: what is posted and is no request, or in another session's name, ends its connection and nothing else; a request in
-/// two posts is one, and two in one post are two.
+/// Promise: posted bytes that are no request, or a request in another session's name, end their connection and affect
+/// nothing else; a request in two posts is one request, and two in one post are two.
 #[test]
 fn invalid_shm_requests_go_to_the_connection() {
     let site = Site::new(1);

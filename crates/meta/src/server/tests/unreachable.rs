@@ -1,21 +1,23 @@
-//! A shard that fails over trouble which is past when the next call comes, or the end of the server.
+//! Shards that fail while the store is unreachable for a time that is over at the next call, or at the end of the
+//! server.
 
 use super::client::request;
 use super::*;
 use varve_proto::{Locator, NewNode, Request};
 use varve_types::{InodeId, SetAttributes};
 
-/// Longer than the sync interval of a site, and than a sync takes.
+/// Longer than the sync interval of a site plus the duration of a sync.
 const FOUND_OUT: Duration = Duration::from_millis(1500);
 
 /// Calls of a round of [`meanwhile`].
 const ATTEMPTS: u64 = 20;
 
-/// The store of a site, out of its place. What is open there is written where it is, and the next sync finds that it is away.
+/// The store of a site, moved to another path. Open files are still written there, and the next sync finds the store
+/// unreachable.
 struct MovedStore {
     store: PathBuf,
     aside: PathBuf,
-    /// A directory that was made meanwhile.
+    /// A directory that was created while the store was unreachable.
     made: String,
 }
 
@@ -30,7 +32,7 @@ impl MovedStore {
         std::fs::rename(&self.aside, &self.store).unwrap();
     }
 
-    /// Of the last file of the one log that has something in it.
+    /// Truncates the last file of the one log that has content.
     fn lose_last_byte(&self) {
         let log = VolumeDir::new(&self.aside).shard_log(ShardId(0));
         let files = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
@@ -48,7 +50,7 @@ fn look(name: &str) -> Call {
     Call::Lookup { parent: InodeId::ROOT.0, name: name.as_bytes().to_vec() }
 }
 
-/// As clients do: the same call again while its shard is busy.
+/// Retries the call while its shard is busy, as clients do.
 fn insist(client: &mut TestClient<UnixStream>, request: &Request) -> Result<Reply, CallFailure> {
     let begun = Instant::now();
     loop {
@@ -59,7 +61,7 @@ fn insist(client: &mut TestClient<UnixStream>, request: &Request) -> Result<Repl
     }
 }
 
-/// Of what was made.
+/// The inode that was created.
 fn node(reply: Result<Reply, CallFailure>) -> u64 {
     match reply {
         Ok(Reply::Node(node)) => node.inode,
@@ -67,8 +69,8 @@ fn node(reply: Result<Reply, CallFailure>) -> u64 {
     }
 }
 
-/// Makes two directories on slot 4: "before" `round`, which is synced, and another while the store is away. (The first has inode
-/// ids taken in advance, which is fsynced.)
+/// Creates two directories on slot 4: "before `round`", which is synced, and another while the store is unreachable.
+/// (The first one takes inode ids in advance, which is fsynced.)
 fn meanwhile(site: &Site, client: &mut TestClient<UnixStream>, round: u64) -> MovedStore {
     node(insist(client, &request(1, 4, round * ATTEMPTS, 0, make_directory(&format!("before {round}")))));
     for attempt in round * ATTEMPTS + 1..(round + 1) * ATTEMPTS {
@@ -76,7 +78,7 @@ fn meanwhile(site: &Site, client: &mut TestClient<UnixStream>, round: u64) -> Mo
         let unreachable = MovedStore::of(site);
         let made = format!("meanwhile {attempt}");
         match insist(client, &request(1, 4, attempt, 0, make_directory(&made))) {
-            // A sync came between, and found that the store is away.
+            // A background sync came in between and found the store unreachable.
             Err(CallFailure::Server { .. }) => unreachable.back(),
             answer => {
                 node(answer);
@@ -88,8 +90,8 @@ fn meanwhile(site: &Site, client: &mut TestClient<UnixStream>, round: u64) -> Mo
     panic!("syncs came between in {ATTEMPTS} attempts");
 }
 
-/// A server that is asked to stop before anybody has found that its shards had failed, or while they are being opened again,
-/// ends as one whose store was never away: nothing is lost.
+/// A server that is asked to stop before anybody has noticed that its shards had failed, or while they are being
+/// reopened, ends like one whose store was always reachable: nothing is lost.
 #[test]
 fn stop_after_store_return_succeeds() {
     for found in [false, true] {
@@ -115,7 +117,7 @@ fn stop_after_store_return_succeeds() {
     }
 }
 
-/// Where something is lost the stop says so.
+/// If changes are lost, the stop reports it.
 #[test]
 fn stop_reports_lost_changes() {
     let site = Site::new(1);
@@ -128,7 +130,7 @@ fn stop_reports_lost_changes() {
     assert!(stopped.contains("are lost"), "{stopped}");
 }
 
-/// Who is the first to change something after the return waits for the shard, and is told of no trouble.
+/// The first change after the store's return waits for the shard and succeeds.
 #[test]
 fn change_succeeds_after_store_return() {
     let site = Site::new(1);
@@ -156,8 +158,8 @@ fn change_succeeds_after_store_return() {
     assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
-/// A change that reached the log of a shard which failed then is answered as made, and is made once; where the trouble stays
-/// it is told of.
+/// A change that reached the log of a shard that then failed is acknowledged, and is executed once; if the trouble
+/// persists, the caller gets the error.
 #[test]
 fn retry_of_unknown_outcome_is_answered_after_reopen() {
     let site = Site::syncing_at_once(1);

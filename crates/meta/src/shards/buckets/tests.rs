@@ -9,7 +9,7 @@ enum Step {
     Retain(u64),
 }
 
-/// Few hashes, so that buckets are full and others' numbers lie in those after them.
+/// Few hashes, so that buckets are full and numbers spill into later buckets.
 const HASH: u64 = 0x7;
 
 fn number() -> impl Strategy<Value = u64> {
@@ -27,8 +27,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Promise: a table of numbers holds what a set of the standard library does, whatever is full and wherever it goes on at the
-    /// first bucket.
+    /// Promise: a table of numbers holds the same as a set of the standard library, whatever is full and wherever it
+    /// wraps to the first bucket.
     #[test]
     fn buckets_match_a_reference_set(steps in proptest::collection::vec(step(), 0..400), factor: u64) {
         let (mut buckets, mut set) = (Buckets::<HASH> { factor: factor | 1, ..Buckets::default() }, HashSet::new());

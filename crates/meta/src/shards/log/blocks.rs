@@ -1,5 +1,6 @@
-//! Records of the log that lie side by side in blocks, which live until the last of their bytes is let go: some dozens share
-//! the cost of one allocation. A record holds no more than its block, and an idle log one.
+//! Records of the log, stored side by side in blocks. A block lives until the last of its bytes is released, and some
+//! dozens of records share the cost of one allocation. A record keeps at most one block in memory, and so does an idle
+//! log.
 
 use bytes::{Bytes, BytesMut};
 
@@ -11,7 +12,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// What `append` has appended, which is as long as `bytes` says; unless it fails.
+    /// Runs `append` and returns the bytes that it appended, which must be `bytes` long unless it fails.
     pub fn lay<E>(&mut self, bytes: usize, append: impl FnOnce(&mut BytesMut) -> Result<(), E>) -> Result<Bytes, E> {
         if bytes > BLOCK_BYTES / 4 {
             let mut alone = BytesMut::with_capacity(bytes);
@@ -30,7 +31,7 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    /// Promise: every run is what was appended, whatever else lies in its block, and what failed is in none.
+    /// Promise: every run holds the appended bytes, whatever else is in its block, and a failed append is in none.
     #[test]
     fn blocks_return_appended_bytes() {
         let mut blocks = Blocks::default();
@@ -52,7 +53,7 @@ mod tests {
         for (number, run) in runs.iter().enumerate() {
             assert_eq!(*run, of(number));
         }
-        // One byte lies between each two of one block.
+        // One byte lies between neighbouring runs of one block.
         let beside = |pair: &[Bytes]| pair[0].as_ptr_range().end.addr() + 1 == pair[1].as_ptr().addr();
         assert!(runs.windows(2).filter(|pair| beside(pair)).count() > 50);
         assert!(blocks.block.capacity() <= BLOCK_BYTES);

@@ -1,9 +1,9 @@
-//! What the memtables of a process hold, counted in bytes of their logs.
+//! The size of all memtables of a process, counted in bytes of their logs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Shared by all logs of a process. Idle shards hold nothing, so that a busy one can have a large memtable, which makes
-/// fewer tables to merge; when many are busy each keeps its share.
+/// fewer tables to merge. When many are busy, each keeps its part.
 #[derive(Debug)]
 pub struct MemtableBudget {
     held: AtomicU64,
@@ -27,7 +27,7 @@ impl MemtableBudget {
         self.held() > self.bytes_max
     }
 
-    /// A log that held `before` bytes now holds `after`.
+    /// Records that a log that held `before` bytes now holds `after`.
     pub(super) fn change(&self, before: u64, after: u64) {
         self.held.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! <epoch>.<number>.log   part of the epoch's stream: 16 and 8 hexadecimal digits
-//! <epoch>.begun          the epoch has a file, until it is sealed or a later one has begun, and how far it is synced
+//! <epoch>.begun          the epoch has a file, until it is sealed or a later one has begun; holds the synced position
 //! <epoch>.fence          the epoch is being ended: its owner must report nothing as synced any more
-//! <epoch>.seal           the epoch has ended, at the length that is written in it
+//! <epoch>.seal           the epoch has ended, at the length written in it
 //! ```
 
 use super::failure::LogError;
@@ -29,7 +29,7 @@ pub fn fence_path(directory: &StorePath, epoch: u64) -> StorePath {
     directory.join(format!("{epoch:016x}.fence"))
 }
 
-/// What one epoch has in the directory.
+/// The files of one epoch in the directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpochFiles {
     /// By number.
@@ -39,7 +39,7 @@ pub struct EpochFiles {
     pub fenced: bool,
 }
 
-/// What is in the directory, by epoch. Foreign files are left alone.
+/// Lists the directory by epoch. Ignores foreign files.
 pub fn list(directory: &StorePath) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
     let failed = || LogError::io("list", directory);
     let mut epochs: BTreeMap<u64, EpochFiles> = BTreeMap::new();
@@ -63,18 +63,19 @@ pub fn list(directory: &StorePath) -> Result<BTreeMap<u64, EpochFiles>, LogError
     Ok(epochs)
 }
 
-/// The first file that there ever is.
+/// The path of the first file of a log.
 pub fn first_file(directory: &StorePath) -> StorePath {
     file_path(directory, 1, 0)
 }
 
-/// Whether there is anything of any epoch in the directory.
+/// Whether the directory has files of any epoch.
 pub fn is_begun(directory: &StorePath) -> Result<bool, LogError> {
     Ok(!list(directory)?.is_empty())
 }
 
-/// The epoch that nobody has ended and whose files are gone, though its mark says that there were some. Its first file was
-/// there durably before the mark was, and its last one stays until a later epoch has begun: so somebody has removed them.
+/// The unsealed epoch whose log files are gone although its mark shows that it had some. Its first file was durable
+/// before the mark was made, and its last one stays until a later epoch has begun, so the files were removed from
+/// outside.
 pub fn gone(epochs: &BTreeMap<u64, EpochFiles>) -> Option<u64> {
     let (epoch, files) = epochs.iter().next_back()?;
     (files.begun && !files.sealed && files.files.is_empty()).then_some(*epoch)
@@ -85,7 +86,7 @@ fn hexadecimal(digits: &str, length: usize) -> Option<u64> {
     well_formed.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The header of a log file; `Ok(Err)` says what is wrong with its bytes.
+/// The header of a log file; `Ok(Err)` describes the damage in its bytes.
 pub fn read_file_header(path: &StorePath) -> Result<Result<FileHeader, LogFormatError>, LogError> {
     let mut bytes = Vec::with_capacity(FILE_HEADER_BYTES);
     let file = path.open().map_err(LogError::io("open", path))?;
@@ -98,7 +99,7 @@ pub fn read_file_header(path: &StorePath) -> Result<Result<FileHeader, LogFormat
     }
 }
 
-/// The seal of an epoch, if it is sealed. Seals are published whole: a damaged one is refused.
+/// The seal of an epoch, if it is sealed. Seals are published atomically, so a damaged one is an error.
 pub fn read_seal(directory: &StorePath, epoch: u64) -> Result<Option<Seal>, LogError> {
     let path = seal_path(directory, epoch);
     let bytes = match path.read() {

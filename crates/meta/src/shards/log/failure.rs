@@ -1,4 +1,4 @@
-//! What can go wrong with a log, in words for the administrator.
+//! Errors of a log, worded for the administrator.
 
 use slatedb::wal::WalError;
 use std::io;

@@ -19,17 +19,17 @@ pub const FILE_HEADER_BYTES: usize = 64;
 pub const SEAL_BYTES: usize = 48;
 pub const MARK_BYTES: usize = 40;
 pub const RECORD_HEADER_BYTES: usize = 32;
-/// Of them those before the checksum, which covers them and the body.
+/// The bytes before the checksum. The checksum covers them and the body.
 const COVERED_BYTES: usize = RECORD_HEADER_BYTES - 8;
 const GROUP_BODY_BYTES: usize = 16;
 const GROUP_BYTES: usize = RECORD_HEADER_BYTES + GROUP_BODY_BYTES;
-/// Before the rows of a batch: sequence number and count.
+/// Sequence number and count, before the rows of a batch.
 const BATCH_PREFIX_BYTES: usize = 12;
-/// The longest body of a record. Far above what a worker writes in one batch; it bounds what a reader allocates for a
-/// length that it has not checked yet.
+/// The longest body of a record. It is far above what a worker writes in one batch, and it limits what a reader
+/// allocates for a length that it has not checked yet.
 pub const BODY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// What a file begins with.
+/// The header of a log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader {
     pub shard: u16,
@@ -38,7 +38,7 @@ pub struct FileHeader {
     pub number: u32,
     /// Position in the epoch's stream of the byte after this header.
     pub base: u64,
-    /// How far the stream was synced when the file was made.
+    /// Synced position of the stream when the file was made.
     pub synced: u64,
     /// Every group in the file has a higher id.
     pub last_group: u64,
@@ -72,7 +72,7 @@ impl FileHeader {
     }
 }
 
-/// What ends an epoch.
+/// The record that ends an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     pub shard: u16,
@@ -105,7 +105,7 @@ impl Seal {
     }
 }
 
-/// What the mark of an epoch holds.
+/// The content of an epoch's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncedMark {
     pub shard: u16,
@@ -135,7 +135,7 @@ impl SyncedMark {
     }
 }
 
-/// What a record is, with what its header says of it.
+/// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
     pub kind: RecordKind,
@@ -153,7 +153,7 @@ pub enum RecordKind {
 }
 
 impl RecordHeader {
-    /// Reads the header; whether it is true only the body can tell ([`RecordHeader::matches`]).
+    /// Decodes the header. Only the body shows whether it is valid ([`RecordHeader::matches`]).
     pub fn decode(bytes: &[u8; RECORD_HEADER_BYTES]) -> Result<RecordHeader, LogFormatError> {
         let mut fields = Fields(bytes);
         let kind = match fields.array::<4>() {
@@ -179,7 +179,7 @@ impl RecordHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupHeader {
     pub id: u64,
-    /// How far the epoch's stream was synced when the group began.
+    /// Synced position of the epoch's stream when the group began.
     pub synced: u64,
 }
 
@@ -199,7 +199,7 @@ impl GroupHeader {
     }
 }
 
-/// How many bytes a group's record and then a batch's record of `rows` take, the first one `with_group`.
+/// Size in bytes of a batch's record of `rows`, preceded by a group's record if `with_group`.
 pub fn record_bytes(with_group: bool, rows: &BatchRows) -> usize {
     let group = if with_group { GROUP_BYTES } else { 0 };
     group + RECORD_HEADER_BYTES + BATCH_PREFIX_BYTES + rows.bytes().len()
@@ -245,7 +245,8 @@ fn append_record(magic: [u8; 4], epoch: u64, position: u64, head: &[u8], rest: &
     out.put_slice(head);
     out.put_slice(rest);
     let record = &mut out[start..];
-    // The checksum stands between what it covers, which is checked in one piece before that is so.
+    // The checksum lies between the header fields and the body that it covers. They are hashed as one piece before they
+    // are moved into place.
     let checksum = xxh3_64(&record[CHECKSUM_BYTES..]);
     record[..COVERED_BYTES].copy_from_slice(&covered);
     record[COVERED_BYTES..RECORD_HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
@@ -303,7 +304,7 @@ impl Fields<'_> {
     }
 }
 
-/// Why bytes are not what they should be.
+/// Why bytes are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogFormatError {
     #[error("no record begins here")]

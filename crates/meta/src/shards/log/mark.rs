@@ -1,8 +1,8 @@
-//! The mark of an epoch: it has a file, and its stream was fsynced up to a position.
+//! The mark of an epoch. It records that the epoch has a file, and the position up to which its stream was fsynced.
 //!
-//! The position is written after each fsync and never fsynced itself. So it never says too much; when the process dies
-//! it is exact, and when the power fails it may be an older one, or none. Nothing else says of the last groups of a log
-//! that they were there.
+//! The position is written after each fsync and never fsynced itself, so it is never too high. After the death of the
+//! process it is exact; after a power failure it may be an older one, or missing. No other record shows that the last
+//! groups of a log existed.
 
 use super::LogConfig;
 use super::directory;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use varve_env::disk::{self, File};
 use varve_env::store_path::StorePath;
 
-/// The mark of the epoch that is written.
+/// The mark of the epoch being written.
 pub(super) struct Mark {
     shard: u16,
     epoch: u64,
@@ -23,8 +23,8 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// After the epoch's first file, which is durable, and before anything is appended to it: see [`directory::gone`].
-    /// Nobody else makes the mark of this epoch, and a file that holds nothing is whole as soon as it has its name.
+    /// Called after the epoch's first file is durable and before anything is appended to it: see [`directory::gone`].
+    /// No other process makes the mark of this epoch, and an empty file is complete as soon as it has its name.
     pub(super) fn begin(config: &LogConfig, epoch: u64) -> Result<Mark, LogError> {
         let path = directory::begun_path(&config.directory, epoch);
         let file = File::options().write(true).create().open(&path).map_err(LogError::io("create", &path))?;
@@ -32,8 +32,8 @@ impl Mark {
         Ok(Mark { shard: config.shard.0, epoch, path, file, warned: AtomicBool::new(false) })
     }
 
-    /// Everything below `synced` is fsynced, and was before a successor looked. Without the mark it is as safe, so that
-    /// a failure is no reason to fail who waits for that.
+    /// Records that everything below `synced` was fsynced before a successor checked. The bytes are as safe without the
+    /// mark, so a failure here does not fail the callers that wait for the sync.
     pub(super) fn note(&self, synced: u64) {
         let mark = SyncedMark { shard: self.shard, epoch: self.epoch, synced };
         if let Err(error) = self.file.write_all_at(&mark.encode(), 0)
@@ -47,8 +47,8 @@ impl Mark {
     }
 }
 
-/// How far the epoch's stream was fsynced at least; 0 where its mark does not say that. To be read before the stream
-/// is, which may still grow.
+/// The position up to which the epoch's stream was fsynced at least; 0 if its mark does not record one. Must be read
+/// before the stream, which may still grow.
 pub(super) fn synced(shard: u16, directory: &StorePath, epoch: u64) -> u64 {
     let path = directory::begun_path(directory, epoch);
     let mut bytes = Vec::with_capacity(MARK_BYTES);
@@ -60,7 +60,7 @@ pub(super) fn synced(shard: u16, directory: &StorePath, epoch: u64) -> u64 {
     }
     match SyncedMark::decode(&bytes) {
         Ok(mark) if (mark.shard, mark.epoch) == (shard, epoch) => mark.synced,
-        // After a loss of power, or of an earlier build.
+        // After a power failure, or written by an earlier build.
         _ => 0,
     }
 }

@@ -1,4 +1,4 @@
-//! Of many rows those that count.
+//! Selects the newest row of each key.
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashTable;
@@ -6,12 +6,13 @@ use slatedb::{RowEntry, ValueDeletable};
 use std::hash::BuildHasher;
 use varve_env::key_hash::KeyHashing;
 
-/// Rows lie together in pieces of so many bytes: who keeps one of them, as SlateDB keeps the first and the last key of a table,
-/// keeps its piece.
+/// Rows are stored together in pieces of this size. A row that is kept, as SlateDB keeps the first and the last key of
+/// a table, keeps its piece in memory.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// Of each key the last row, in the order of keys, in which the table takes them fastest; in memory of their own, so that
-/// they do not keep what was read with them. Merges, which add to what they find, are not told from values.
+/// Returns the last row of each key, in key order, which is the fastest order for the table. The rows are copied into
+/// memory of their own, so that they do not keep the read buffers. Merges, which add to the earlier value, are treated
+/// as values.
 pub fn newest_of_each(rows: impl IntoIterator<Item = RowEntry>) -> Vec<RowEntry> {
     let hashing = KeyHashing::default();
     let mut places = HashTable::new();
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Promise: the last row of each key, in their order; and who keeps one row keeps little beside it.
+    /// Promise: returns the last row of each key in key order; a row that is kept keeps little memory beside its own.
     #[test]
     fn newest_row_of_each_key_in_key_order() {
         let row = |number: u64| RowEntry {

@@ -1,4 +1,5 @@
-//! Reading a log that nobody owns, as its next owner would, without ending it: nothing is written.
+//! Read-only view of a log without an owner, as its next owner would read it. It does not end the log and writes
+//! nothing.
 
 use super::LogConfig;
 use super::directory;
@@ -9,7 +10,7 @@ use async_trait::async_trait;
 use slatedb::wal::{WalError, WalFileRange, WalIterator, WalReader};
 use std::ops::Bound;
 
-/// What the log holds beyond the tables: the sealed epochs, and of the highest one, if it is not sealed, what is intact.
+/// The log's content beyond the tables: the sealed epochs and, if the highest epoch is not sealed, its intact part.
 pub struct ReadOnlyLog {
     shard: u16,
     segments: Vec<Segment>,
@@ -17,8 +18,8 @@ pub struct ReadOnlyLog {
 }
 
 impl ReadOnlyLog {
-    /// `replay_after`: the last group whose rows are all in tables; `flushed`: the last one that the manifest knows was
-    /// fsynced. Blocks.
+    /// `replay_after`: the last group whose rows are all in tables. `flushed`: the last group that is fsynced according
+    /// to the manifest. Blocks.
     pub fn open(config: &LogConfig, replay_after: u64, flushed: u64) -> Result<ReadOnlyLog, LogError> {
         let epochs = directory::list(&config.directory)?;
         let claim = Claim { epoch: 0, replay_after, flushed };

@@ -1,4 +1,4 @@
-//! Removing log files whose groups are all in tables.
+//! Removes log files whose groups are all in tables.
 
 use super::LogConfig;
 use super::directory::{self, EpochFiles};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use varve_env::disk;
 use varve_env::store_path::StorePath;
 
-/// SlateDB's collector and administrator of one shard's log.
+/// SlateDB's garbage collector and administrator of one shard's log.
 pub struct LogReclaimer {
     config: LogConfig,
 }
@@ -36,12 +36,12 @@ impl LogReclaimer {
 #[async_trait]
 impl WalGc for LogReclaimer {
     /// Only the range without an end counts, which is the newest manifest's. The others belong to checkpoints, which
-    /// the compactor makes to keep tables for readers that began before it replaced them; Varve opens no database at
-    /// a checkpoint, so nobody replays a log for one.
+    /// the compactor makes to keep tables for readers that began before it replaced them. Varve opens no database at a
+    /// checkpoint, so a log is never replayed for one.
     async fn collect(&self, referenced: Vec<WalFileRange>, _min_age: Duration, dry_run: bool) -> Result<(), WalError> {
         let newest = referenced.iter().find(|range| range.1 == Bound::Unbounded).map(|range| range.0);
         let replay_after = match newest {
-            // SlateDB includes the group up to which all is in tables.
+            // SlateDB includes the last group whose rows are all in tables.
             Some(Bound::Included(id)) => id,
             Some(Bound::Excluded(id)) => id,
             _ => return Ok(()),
@@ -53,7 +53,7 @@ impl WalGc for LogReclaimer {
     }
 }
 
-/// Removes what no successor needs when all groups up to `replay_after` are in tables.
+/// Removes the files that no successor needs when all groups up to `replay_after` are in tables.
 pub(super) fn reclaim(config: &LogConfig, replay_after: u64) -> Result<(), LogError> {
     let paths = reclaimable(config, replay_after)?;
     if paths.is_empty() {
@@ -63,9 +63,9 @@ pub(super) fn reclaim(config: &LogConfig, replay_after: u64) -> Result<(), LogEr
     paths.iter().try_for_each(remove)
 }
 
-/// Makes the file durable that the newest epoch begins with from now on: one that was begun when the one before it was left
-/// has neither name nor header on the disk until it is synced for the first time, and a loss of power that keeps the
-/// removals would leave the epoch without a file.
+/// Makes the file durable with which the newest epoch begins after this. A file that was begun when the one before it
+/// was left has neither name nor header on disk until its first sync. A power failure that keeps the removals would
+/// leave the epoch without a file.
 fn keep_the_rest(config: &LogConfig, removed: &[StorePath]) -> Result<(), LogError> {
     let directory = &config.directory;
     let newest = directory::list(directory)?.pop_last().map(|(_, epoch)| epoch).unwrap_or_default();
@@ -75,9 +75,9 @@ fn keep_the_rest(config: &LogConfig, removed: &[StorePath]) -> Result<(), LogErr
     disk::sync_directory(directory).map_err(LogError::io("fsync", directory))
 }
 
-/// Files that no successor needs when all groups up to `replay_after` are in tables, in the order of removal. What is
-/// removed first lies before what remains, so that a crash on the way leaves no gap. The newest epoch keeps its last
-/// file: as long as it is there, nothing of a lower epoch counts that is not sealed.
+/// Files that no successor needs when all groups up to `replay_after` are in tables, in the order of removal. Each file
+/// precedes the files that remain, so that a crash on the way leaves no gap. The newest epoch keeps its last file:
+/// while it exists, unsealed lower epochs do not count.
 pub(super) fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<StorePath>, LogError> {
     let directory = &config.directory;
     let epochs = directory::list(directory)?;
@@ -103,7 +103,7 @@ pub(super) fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<S
     Ok(paths)
 }
 
-/// The files of one epoch whose successors hold only later groups.
+/// The files of one epoch that are followed only by files with later groups.
 fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<StorePath>, LogError> {
     let mut paths = Vec::new();
     let mut before: Vec<StorePath> = Vec::new();
@@ -111,7 +111,7 @@ fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<StorePath>, LogEr
         match directory::read_file_header(path)? {
             Ok(header) if header.last_group <= replay_after => paths.append(&mut before),
             Ok(_) => break,
-            // A later file that holds only later groups has taken over from it.
+            // A later file that holds only later groups replaces it.
             Err(_) => {}
         }
         before.push(path.clone());
@@ -164,7 +164,7 @@ impl WalAdmin for LogReclaimer {
         replay_after_wal_id: u64,
         wal_id_last_seen: u64,
     ) -> Result<bool, WalError> {
-        // A group that has an id holds at least one batch.
+        // A group with an id holds at least one batch.
         Ok(wal_id_last_seen <= replay_after_wal_id)
     }
 

@@ -1,4 +1,4 @@
-//! Taking a log over: the epochs before are ended, what they hold and the tables lack is found, a new file is begun.
+//! Takes a log over: ends the epochs before, finds the batches that the tables lack, and begins a new file.
 
 use super::LogConfig;
 use super::directory::{self, EpochFiles};
@@ -16,10 +16,10 @@ use std::sync::{Arc, OnceLock};
 use varve_env::disk;
 use varve_env::store_path::StorePath;
 
-/// Opens the log when SlateDB has claimed the epoch.
+/// Opens the log once SlateDB has claimed the epoch.
 pub struct LogInit {
     config: LogConfig,
-    /// Where the opened log is left for the table.
+    /// Receives the opened log for the table.
     opened: Arc<OnceLock<Arc<Log>>>,
 }
 
@@ -51,13 +51,13 @@ impl WriterInit for LogInit {
     }
 }
 
-/// What the manifest says when an epoch is claimed.
+/// The manifest's state when an epoch is claimed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) epoch: u64,
     /// The last group whose rows are all in tables.
     pub(super) replay_after: u64,
-    /// The last group that the manifest knows was fsynced.
+    /// The last group that is fsynced according to the manifest.
     pub(super) flushed: u64,
 }
 
@@ -79,8 +79,8 @@ pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(LogReplay, 
     Ok((LogReplay::new(config.shard.0, segments, claim.replay_after), log))
 }
 
-/// A log whose files are all gone is not one that holds nothing. The first file of an epoch is not there yet while it is
-/// taken over for the first time; then nothing is in tables either.
+/// Fails if all files of the log are gone, which is not the same as an empty log. Only during the first takeover does
+/// the first file of an epoch not exist yet; then nothing is in tables either.
 pub(super) fn refuse_if_gone(
     config: &LogConfig,
     epochs: &BTreeMap<u64, EpochFiles>,
@@ -99,8 +99,9 @@ pub(super) fn refuse_if_gone(
     Ok(())
 }
 
-/// Ends the highest epoch. The lower ones are ended already: an owner makes its first file only after it has ended
-/// all before it. So an unsealed epoch below another is what a late owner wrote after its end, and counts for nothing.
+/// Ends the highest epoch. The lower ones are ended already: an owner makes its first file only after it has ended all
+/// epochs before its own. So an unsealed epoch below another was written by a late owner after its end, and does not
+/// count.
 fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>, replay_after: u64) -> Result<(), LogError> {
     let Some((epoch, files)) = epochs.iter_mut().next_back() else { return Ok(()) };
     if files.sealed {
@@ -108,7 +109,7 @@ fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>, repl
     }
     let (epoch, directory) = (*epoch, &config.directory);
     publish(config, &directory::fence_path(directory, epoch), &[])?;
-    // Listed again behind the fence: until then its owner may have begun another file.
+    // Listed again after the fence: until then its owner may have begun another file.
     *files = directory::list(directory)?.remove(&epoch).unwrap_or_default();
     let seal = measure(config.shard.0, directory, epoch, files, replay_after)?;
     for path in files.files.values() {
@@ -120,7 +121,7 @@ fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>, repl
     Ok(())
 }
 
-/// Creates a file that others may have created already with the same meaning.
+/// Creates a file that another process may have created already with the same meaning.
 fn publish(config: &LogConfig, path: &StorePath, content: &[u8]) -> Result<(), LogError> {
     match disk::create_if_absent(config.exclusive, path, content) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -128,7 +129,7 @@ fn publish(config: &LogConfig, path: &StorePath, content: &[u8]) -> Result<(), L
     }
 }
 
-/// How far the stream of an unsealed epoch is intact, in whole batches; says what is cut off.
+/// Finds the intact length of the stream of an unsealed epoch, in complete batches. Logs what is cut off.
 pub(super) fn measure(
     shard: u16,
     directory: &StorePath,
@@ -147,9 +148,9 @@ pub(super) fn measure(
     Ok(seal)
 }
 
-/// How far the stream of an unsealed epoch is intact, in whole batches, and what comes then, if it does not just end. An
-/// error if that was fsynced, or if a file is needed whose header is not intact: all up to the group `replay_after` is in
-/// tables.
+/// Finds the intact length of the stream of an unsealed epoch, in complete batches, and the break after it, if the
+/// stream does not simply end. Fails if the damaged bytes were fsynced, or if a file is needed whose header is not
+/// intact. All groups up to `replay_after` are in tables.
 pub(super) fn intact(
     shard: u16,
     directory: &StorePath,
@@ -159,13 +160,13 @@ pub(super) fn intact(
 ) -> Result<(Seal, Option<Break>), LogError> {
     let marked = mark::synced(shard, directory, epoch);
     let mut stream = StreamReader::open(shard, epoch, files, u64::MAX)?;
-    // The first file is durable before the mark is made, and so is each that becomes the first.
+    // The first file is durable before the mark is made, and so is each file that later becomes the first.
     let headless = files.begun && stream.is_headless();
     if let Some(lost) = stream.lost_head(replay_after) {
         return Err(lost.damage());
     }
     let mut order = GroupOrder::new(stream.last_group);
-    // After the last whole batch, so that a group's header whose first batch is torn goes with it.
+    // After the last complete batch, so that a group's header whose first batch is torn is cut off too.
     let mut seal = Seal { shard, epoch, length: stream.position(), last_group: stream.last_group };
     let broken = loop {
         let before = stream.position();
@@ -191,7 +192,8 @@ pub(super) fn intact(
     }
 }
 
-/// The end of the last file, as a place that lacks what is behind it. None where there is no file, which is known without.
+/// The end of the last file, as a break where the rest is missing. `None` if there is no file, which is found
+/// elsewhere.
 fn cut(files: &EpochFiles, position: u64) -> Option<Result<Break, LogError>> {
     let path: StorePath = files.files.values().next_back()?.clone();
     Some(match path.metadata() {
@@ -200,7 +202,7 @@ fn cut(files: &EpochFiles, position: u64) -> Option<Result<Break, LogError>> {
     })
 }
 
-/// Checks that groups count up by one and begin with a header.
+/// Checks that group ids rise by one and that each group begins with a header.
 pub(super) struct GroupOrder {
     pub(super) last_group: u64,
     begun: bool,
@@ -224,7 +226,7 @@ impl GroupOrder {
     }
 }
 
-/// The last group of all: in the segments, or in the tables. The log must reach as far as the manifest knows of it.
+/// The last group of the log: in the segments, or in the tables. The log must reach as far as the manifest records.
 pub(super) fn last_group(config: &LogConfig, segments: &[Segment], claim: Claim) -> Result<u64, LogError> {
     let last_group = segments.last().map_or(claim.replay_after, |segment| segment.seal.last_group);
     if last_group < claim.flushed {
@@ -238,8 +240,8 @@ pub(super) fn last_group(config: &LogConfig, segments: &[Segment], claim: Claim)
     Ok(last_group)
 }
 
-/// The ended epochs that hold groups which the tables lack, in order and without a gap: the sealed ones, and that of
-/// `unpublished`, a seal that stands in no file.
+/// The ended epochs that hold groups missing from the tables, in order and without a gap: the sealed ones, and the
+/// epoch of `unpublished`, a seal that is in no file.
 pub(super) fn segments(
     config: &LogConfig,
     epochs: &BTreeMap<u64, EpochFiles>,

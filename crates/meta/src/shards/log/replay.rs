@@ -1,4 +1,4 @@
-//! Reading back what sealed epochs hold.
+//! Replays the batches of sealed epochs.
 
 use super::LogConfig;
 use super::directory::{self, EpochFiles};
@@ -22,26 +22,27 @@ pub struct Segment {
     pub seal: Seal,
 }
 
-/// Yields the rows of the groups after one: those of many batches together, of each key the newest. Nobody reads a
-/// table while its log is replayed, so the versions between are seen by nobody; a row that every batch changes (a
-/// partition's counts, the answer in a slot) would otherwise be most of what is replayed, and of the memory it takes.
+/// Yields the rows of the groups after a given one. The rows of many batches come together, and only the newest of each
+/// key. No reader sees a table while its log is replayed, so the versions between are never visible. A row that every
+/// batch changes (a partition's counts, the reply in a slot) would otherwise make up most of the replay and of its
+/// memory.
 pub struct LogReplay {
     shard: u16,
     segments: VecDeque<Segment>,
     current: Option<(Segment, StreamReader, GroupOrder)>,
     /// Groups up to this one have been yielded, or are in tables.
     consumed: u64,
-    /// Groups after this one are left alone.
+    /// Groups after this one are not replayed.
     last: u64,
-    /// A record that was read to see that the group before it had ended.
+    /// A record read to see that the group before it had ended.
     pending: Option<LogRecord>,
-    /// Bytes of batches that are taken together.
+    /// Bytes of batches that are combined.
     pub(super) window_bytes: usize,
     /// SlateDB's clock, which must not go back.
     tick: Option<i64>,
 }
 
-/// Large enough to hold many versions of what changes often, small beside a memtable.
+/// Large enough for many versions of frequently changed rows, small compared to a memtable.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 
 impl LogReplay {
@@ -52,12 +53,12 @@ impl LogReplay {
         LogReplay { shard, segments, current: None, consumed: after, last, pending: None, window_bytes, tick: None }
     }
 
-    /// The rows are as late as `tick` at least.
+    /// Gives the rows a time of at least `tick`.
     pub fn not_before(self, tick: i64) -> LogReplay {
         LogReplay { tick: Some(tick), ..self }
     }
 
-    /// The rows of the next batches, and the last group that is read to its end with them.
+    /// The rows of the next batches, and the last group that they complete.
     fn next_rows(&mut self) -> Result<Option<WalRows>, LogError> {
         let mut rows = Vec::new();
         let mut bytes = 0;
@@ -68,7 +69,7 @@ impl LogReplay {
                 break;
             }
         }
-        // A merge adds to what it finds. Varve writes none.
+        // A merge adds to the earlier value. Varve writes none.
         let rows = match rows.iter().any(|row| matches!(row.value, ValueDeletable::Merge(_))) {
             true => rows,
             false => newest_of_each(rows),
@@ -76,7 +77,7 @@ impl LogReplay {
         Ok((!rows.is_empty()).then_some(WalRows { rows, last_consumed_wal_file_id: self.consumed }))
     }
 
-    /// The next batch; notes the last group that is read to its end with it.
+    /// The next batch. Records the last group that it completes.
     fn next_batch(&mut self) -> Result<Option<Bytes>, LogError> {
         loop {
             let Some((record, group)) = self.next_record()? else { return Ok(None) };
@@ -87,7 +88,7 @@ impl LogReplay {
             if group > self.last {
                 return Ok(None);
             }
-            // Whether this batch was its group's last one shows only in what follows.
+            // Only the next record shows whether this batch was its group's last one.
             let following = self.next_record()?;
             let ended = !matches!(following, Some((LogRecord::Batch(_), _)));
             self.pending = following.map(|(record, _)| record);
@@ -104,13 +105,13 @@ impl LogReplay {
         Ok(rows)
     }
 
-    /// A record whose checksum is right and whose content is not: written wrongly, so no position is to blame.
+    /// A record with a valid checksum and invalid content: it was written wrongly, so the error names no position.
     fn damaged(&self, reason: LogFormatError) -> LogError {
         let path = self.current.as_ref().and_then(|(segment, _, _)| segment.files.files.values().next_back().cloned());
         LogError::Damaged { path: path.map(Into::into).unwrap_or_default(), offset: 0, reason: reason.to_string() }
     }
 
-    /// The next record of any segment, and the group it belongs to.
+    /// The next record of any segment, and its group.
     fn next_record(&mut self) -> Result<Option<(LogRecord, u64)>, LogError> {
         if let Some(record) = self.pending.take() {
             let group = self.current.as_ref().map_or(self.consumed, |(_, _, order)| order.last_group);
@@ -145,13 +146,13 @@ impl LogReplay {
 
 #[async_trait]
 impl WalIterator for LogReplay {
-    /// Blocks for the reads: replay happens before anything is served.
+    /// Blocks for the reads: replay runs before any request is served.
     async fn next(&mut self) -> Result<Option<WalRows>, WalError> {
         Ok(self.next_rows()?)
     }
 }
 
-/// Reads the sealed epochs of a log that nobody may own at the time.
+/// Reads the sealed epochs of a log that has no owner at the time.
 pub struct LogReader {
     config: LogConfig,
 }
@@ -174,7 +175,7 @@ impl LogReader {
 
 #[async_trait]
 impl WalReader for LogReader {
-    /// Ends at the last seal, also when the range does not: to follow a log while it grows is not offered.
+    /// Ends at the last seal, even if the range does not: following a growing log is not supported.
     async fn iterator(&self, range: WalFileRange) -> Result<Box<dyn WalIterator>, WalError> {
         let first = match range.0 {
             Bound::Included(id) => id,

@@ -1,4 +1,4 @@
-//! What is intact in a log, whatever is damaged in it.
+//! Reads the intact part of a damaged log.
 
 use super::directory::{self, EpochFiles};
 use super::failure::LogError;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use varve_env::store_path::StorePath;
 use varve_types::ShardId;
 
-/// A place that cannot be read.
+/// An unreadable place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedPlace {
     pub path: PathBuf,
@@ -21,9 +21,9 @@ pub struct DamagedPlace {
     pub reason: String,
 }
 
-/// Calls `note` with every row of every intact batch, in no order that counts: rows carry their sequence numbers. Returns
-/// where bytes were left out, and files that are gone. Files of epochs that count for nothing are left alone. All up to the
-/// group `replay_after`, if that is known, is in tables, so that nothing is lost with its files.
+/// Calls `note` with every row of every intact batch, in any order: rows carry their sequence numbers. Returns the
+/// places where bytes were left out, and the missing files. Ignores files of epochs that do not count. All groups up to
+/// `replay_after`, if known, are in tables, so their files are not reported as missing.
 pub fn read_intact(
     shard: ShardId,
     directory: &StorePath,
@@ -44,7 +44,7 @@ pub fn read_intact(
     let highest = epochs.keys().next_back().copied();
     let mut reached = replay_after;
     for (epoch, files) in &epochs {
-        // A damaged seal does not say where its epoch ends; then all of it counts.
+        // A damaged seal does not give the end of its epoch; then the whole epoch counts.
         let seal = match directory::read_seal(directory, *epoch) {
             Ok(None) if Some(*epoch) != highest => continue,
             Ok(seal) => seal,
@@ -56,7 +56,7 @@ pub fn read_intact(
         };
         let before = damaged.len();
         for path in files.files.values() {
-            // At most a file's length is in memory: 16 MiB, and a batch.
+            // At most one file is in memory: 16 MiB and a batch.
             let bytes = Bytes::from(path.read().map_err(LogError::io("read", path))?);
             let range = 0..seal.map_or(u64::MAX, |seal| seal.length);
             let found = scan(path, &bytes, *epoch, range, &mut |_, rows| rows.into_iter().for_each(&mut *note));
@@ -70,7 +70,7 @@ pub fn read_intact(
     Ok(damaged)
 }
 
-/// What is wrong with an epoch of which every record that is there is intact: a file's header, or a file that is gone.
+/// The damage of an epoch whose existing records are all intact: in a file's header, or a missing file.
 fn broken(
     shard: ShardId,
     directory: &StorePath,
@@ -128,7 +128,7 @@ fn name(path: &StorePath) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Calls `note` with the rows of every intact batch of a file whose position is in `range`, and the position.
+/// Calls `note` with the rows and the position of every intact batch of a file whose position is in `range`.
 pub(super) fn scan(
     path: &StorePath,
     bytes: &Bytes,

@@ -1,4 +1,4 @@
-//! Reading an epoch's stream from its files, checking every byte, and telling a torn end from damage.
+//! Reads an epoch's stream from its files, checks every byte, and distinguishes a torn end from damage.
 
 use super::directory::{EpochFiles, read_file_header};
 use super::failure::LogError;
@@ -21,7 +21,7 @@ pub enum LogRecord {
     Batch(Bytes),
 }
 
-/// Where a stream stops being intact.
+/// The place where a stream stops being intact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Break {
     /// Position in the stream.
@@ -38,7 +38,7 @@ impl Break {
     }
 }
 
-/// A file of an epoch with the part of the stream that counts in it: a later file takes over at its own base.
+/// A file of an epoch, with the part of the stream that counts in it: a later file takes over at its own base.
 #[derive(Clone, Debug)]
 struct EpochPart {
     path: StorePath,
@@ -50,16 +50,16 @@ struct EpochPart {
     unread: Option<Unread>,
 }
 
-/// A file whose header is not intact, and why.
+/// A file whose header is not intact, and the reason.
 type Unread = (PathBuf, LogFormatError);
 
 /// Reads the records of one epoch in order, up to a limit.
 pub struct StreamReader {
     epoch: u64,
     parts: std::vec::IntoIter<EpochPart>,
-    /// What is wrong with the files after `parts`, met when those are read.
+    /// Damage in the files after `parts`, reported when the reader reaches them.
     broken_after: Option<Unread>,
-    /// What is wrong with the files before `parts`.
+    /// Damage in the files before `parts`.
     broken_before: Option<Unread>,
     current: Option<(EpochPart, Input)>,
     position: u64,
@@ -71,8 +71,8 @@ pub struct StreamReader {
 
 impl StreamReader {
     /// Opens the stream of `epoch`; nothing at or beyond the position `limit` is read. A file that was begun and never
-    /// fsynced may have left no more than its name, and then a later one took over from it: what is missing shows only where
-    /// the files before it end too early.
+    /// fsynced may have left only its name, and then a later one took over from it: a missing file shows only if the
+    /// files before it end too early.
     pub fn open(shard: u16, epoch: u64, files: &EpochFiles, limit: u64) -> Result<StreamReader, LogError> {
         let mut parts: Vec<EpochPart> = Vec::new();
         let (mut begun, mut unread, mut broken_before) = (false, None, None);
@@ -85,7 +85,7 @@ impl StreamReader {
                     continue;
                 }
             };
-            // A later file holds again whatever lies beyond its base.
+            // A later file contains a copy of everything beyond its base.
             parts.retain(|part| part.base < header.base);
             let unread = unread.take();
             match parts.last_mut() {
@@ -110,13 +110,13 @@ impl StreamReader {
         })
     }
 
-    /// Whether there are files and no header is intact, so that nothing can be read.
+    /// Whether there are files but no intact header, so that nothing can be read.
     pub fn is_headless(&self) -> bool {
         self.parts.as_slice().is_empty() && self.broken_after.is_some()
     }
 
-    /// The first file, if its header is not intact and what is before the first one that can be read is not in tables, where
-    /// all up to the group `in_tables` is.
+    /// The break at the first file, if its header is not intact and the bytes before the first readable file are not in
+    /// tables. All groups up to `in_tables` are in tables.
     pub fn lost_head(&self, in_tables: u64) -> Option<Break> {
         let (path, reason) = self.broken_before.clone().filter(|_| self.last_group > in_tables)?;
         Some(Break { position: 0, path, offset: 0, reason })
@@ -127,8 +127,8 @@ impl StreamReader {
         self.position
     }
 
-    /// The next intact record; `Ok(Ok(None))` at the limit or where the last file ends with a whole record; `Ok(Err)`
-    /// where the stream is broken, for good.
+    /// The next intact record; `Ok(Ok(None))` at the limit, or if the last file ends with a complete record; `Ok(Err)`
+    /// where the stream is broken, and on every later call.
     pub fn next(&mut self) -> Result<Result<Option<LogRecord>, Break>, LogError> {
         loop {
             if self.done || self.position >= self.limit {
@@ -173,13 +173,13 @@ impl StreamReader {
     fn open_next(&mut self) -> Result<bool, LogError> {
         let Some(part) = self.parts.next() else { return Ok(false) };
         if part.base != self.position {
-            // A file before this one is missing, or a record runs on into it.
+            // A file before this one is missing, or a record continues into it.
             self.broken_after = Some((part.path.into(), LogFormatError::Place));
             return Ok(false);
         }
         let file = part.path.open().map_err(LogError::io("open", &part.path))?;
         let mut input = Input { file, ahead: BytesMut::new() };
-        // It was read before, to know where its part begins.
+        // The header was read before, to find where its part begins.
         input.take(FILE_HEADER_BYTES).map_err(LogError::io("read", &part.path))?;
         self.current = Some((part, input));
         Ok(true)
@@ -190,15 +190,15 @@ fn header_fits(header: &FileHeader, shard: u16, epoch: u64, number: u32, expecte
     header.shard == shard && header.epoch == epoch && header.number == number && number == expected
 }
 
-/// A file that is read in large pieces, of which records are parts: nothing is copied.
+/// A file read in large pieces. Records are slices of them: nothing is copied.
 struct Input {
     file: File,
     ahead: BytesMut,
 }
 
 impl Input {
-    /// The next `count` bytes, or as many as there are. The buffer grows as they are read: a torn header may ask for more
-    /// than the file holds.
+    /// The next `count` bytes, or as many as there are. The buffer grows with the reads, because a torn header may ask
+    /// for more than the file holds.
     fn take(&mut self, count: usize) -> std::io::Result<Bytes> {
         while self.ahead.len() < count {
             let held = self.ahead.len();
@@ -213,7 +213,7 @@ impl Input {
     }
 }
 
-/// The next record and its length; `None` at the file's end. Only errors of the device are errors.
+/// The next record and its length; `None` at the file's end. Only device errors are errors.
 fn read_record(
     input: &mut Input,
     epoch: u64,
@@ -264,11 +264,11 @@ fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize
     Ok(done)
 }
 
-/// The furthest position that any intact header in the epoch's files says was synced, wherever in the files it is.
+/// The highest synced position in any intact header in the epoch's files, wherever in the files it is.
 pub fn synced_mark(epoch: u64, files: &EpochFiles) -> Result<u64, LogError> {
     let mut mark = 0;
     for path in files.files.values() {
-        // At most a file's length is in memory: 16 MiB, and a batch.
+        // At most one file is in memory: 16 MiB and a batch.
         let bytes = Bytes::from(path.read().map_err(LogError::io("read", path))?);
         if let Some(header) = file_header(&bytes, epoch) {
             mark = mark.max(header.synced);
@@ -285,9 +285,9 @@ pub fn synced_mark(epoch: u64, files: &EpochFiles) -> Result<u64, LogError> {
     Ok(mark)
 }
 
-/// The intact records of a file of `epoch`, each with its place in the file. After a break lengths cannot be trusted, so every place is
-/// tried where one may begin; but only one that says so of its own place is one, and what is in another is none: rows hold what users
-/// have written, which may look like records.
+/// The intact records of a file of `epoch`, each with its offset in the file. Lengths cannot be trusted after a break,
+/// so every offset where a record may begin is tried. A record counts only if its header gives its own place, and
+/// records inside another record do not count: rows hold user data, which may look like records.
 pub fn intact_records(bytes: &Bytes, epoch: u64) -> impl Iterator<Item = (usize, RecordHeader, Bytes)> + '_ {
     let base = file_header(bytes, epoch).map_or_else(|| implied_base(bytes, epoch), |header| Some(header.base));
     let mut at = FILE_HEADER_BYTES;
@@ -311,7 +311,7 @@ fn file_header(bytes: &Bytes, epoch: u64) -> Option<FileHeader> {
     FileHeader::decode(bytes.get(..FILE_HEADER_BYTES)?).ok().filter(|header| header.epoch == epoch)
 }
 
-/// The base of a file whose header is not intact: that on which most bytes of its records agree.
+/// The base of a file whose header is not intact: the one on which most bytes of its records agree.
 fn implied_base(bytes: &Bytes, epoch: u64) -> Option<u64> {
     let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
     let mut at = FILE_HEADER_BYTES;
@@ -330,7 +330,7 @@ fn implied_base(bytes: &Bytes, epoch: u64) -> Option<u64> {
     votes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(base, _)| base)
 }
 
-/// The record at a place, if one is there, of a file whose base `fits`.
+/// The record at an offset, if there is one, of a file whose base satisfies `fits`.
 fn record_at(bytes: &Bytes, at: usize, epoch: u64, fits: impl FnOnce(u64) -> bool) -> Option<(RecordHeader, Bytes)> {
     let header = RecordHeader::decode(bytes.get(at..)?.first_chunk()?).ok().filter(|header| header.epoch == epoch)?;
     let base = header.position.checked_sub((at - FILE_HEADER_BYTES) as u64)?;

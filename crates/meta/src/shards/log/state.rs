@@ -1,5 +1,5 @@
-//! What a log knows of its own file: changed by appends and syncs, under one lock, and only held while bytes are
-//! handed to the kernel, never during an fsync (except on the way out of a failed one).
+//! The state of a log's current file. Appends and syncs change it under one lock, which is held while bytes are handed
+//! to the kernel, but never during an fsync (except in the recovery from a failed one).
 
 use super::blocks::Blocks;
 use super::failure::LogError;
@@ -17,17 +17,17 @@ use varve_env::disk::{self, File};
 use varve_env::reserve::is_for_want_of_room;
 use varve_env::store_path::StorePath;
 
-/// A file with bytes that are not fsynced, or whose name is not.
+/// A file with bytes, or a name, that are not fsynced.
 #[derive(Clone, Debug)]
 pub struct OpenFile {
     pub file: Arc<File>,
     pub path: StorePath,
     pub name_synced: bool,
-    /// Where its records end, once they go on in another file.
+    /// The position where its records end, once they continue in another file.
     end: Option<u64>,
 }
 
-/// A group that is complete and waits for its fsync.
+/// A complete group that waits for its fsync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClosedGroup {
     id: u64,
@@ -35,7 +35,7 @@ struct ClosedGroup {
     last_sequence: u64,
 }
 
-/// The batches up to one of them, which is the last one of its group.
+/// All batches up to one of them, which is the last one of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HandedOver {
     sequence: u64,
@@ -43,7 +43,7 @@ struct HandedOver {
     group: u64,
 }
 
-/// What a sync has to do: fsync these, and then all below `target` is synced.
+/// The work of a sync: after an fsync of `files`, everything below `target` is synced.
 pub struct SyncWork {
     pub files: Vec<OpenFile>,
     pub target: u64,
@@ -51,46 +51,46 @@ pub struct SyncWork {
 
 pub struct LogState {
     epoch: u64,
-    /// The files with unsynced bytes, oldest first; the last one is written to, and always there.
+    /// The files with unsynced bytes, oldest first. The last one is the current one and always present.
     open: Vec<OpenFile>,
     header: FileHeader,
     /// Position in the stream of the next record.
     appended: u64,
     /// Everything below is fsynced.
     synced: u64,
-    /// As much is fsynced for certain, and may not be counted as such: somebody else may have ended the epoch.
+    /// Everything below is certainly fsynced, but may not count as synced: another owner may have ended the epoch.
     saved: u64,
     /// The bytes from `synced` to `appended`.
     unsynced: VecDeque<Bytes>,
-    /// In which they lie.
+    /// The memory of these bytes.
     blocks: Blocks,
     /// When the oldest of them was appended.
     unsynced_since: Option<Instant>,
     /// Handed over to the tables, and not known to have arrived.
     handed: Option<HandedOver>,
-    /// Everything below is in the tables' memory at least, and the last group below.
+    /// Everything below is in the tables, at least in their memory.
     applied: u64,
     applied_group: u64,
-    /// The group that takes batches; its header is written with the first one.
+    /// The group that accepts batches; its header is written with the first one.
     open_group: Option<u64>,
     last_group: u64,
     last_sequence: u64,
     closed_groups: VecDeque<ClosedGroup>,
     flushed_group: u64,
     flushed_sequence: Option<u64>,
-    /// Where groups ended, to tell how much log lies behind a group: `(id, position)`.
+    /// The positions where groups ended, to compute how much log lies after a group: `(id, position)`.
     ends: VecDeque<(u64, u64)>,
-    /// Position up to which the memtable was asked to be flushed.
+    /// Position up to which a flush of the memtable was requested.
     asked: u64,
-    /// Position up to which everything is in tables, as far as is known.
+    /// Position up to which everything is known to be in tables.
     in_tables: u64,
-    /// Since when there have been batches that are not in tables.
+    /// The time since when there have been batches that are not in tables.
     replayable_since: Option<Instant>,
     failure: Option<WalError>,
 }
 
 impl LogState {
-    /// The state of a log whose first file holds nothing but its header.
+    /// The state of a log whose first file holds only its header.
     pub fn begin(header: FileHeader, file: File, path: StorePath, replayable_since: Option<Instant>) -> LogState {
         LogState {
             epoch: header.epoch,
@@ -131,7 +131,7 @@ impl LogState {
         self.appended - self.synced
     }
 
-    /// Bytes of which nobody knows whether they are on disk.
+    /// Bytes that are not known to be on disk.
     pub fn unsaved_bytes(&self) -> u64 {
         self.appended - self.synced.max(self.saved)
     }
@@ -148,7 +148,7 @@ impl LogState {
         self.replayable_since
     }
 
-    /// Everything below the position `covered` is in tables.
+    /// Records that everything below the position `covered` is in tables.
     pub fn note_flushed(&mut self, covered: u64, now: Instant) {
         self.asked = self.asked.max(covered);
         self.in_tables = self.in_tables.max(covered);
@@ -159,12 +159,12 @@ impl LogState {
         self.failure.as_ref()
     }
 
-    /// The first failure stays.
+    /// Keeps the first failure.
     pub fn fail(&mut self, failure: WalError) {
         self.failure.get_or_insert(failure);
     }
 
-    /// Puts a batch into the open group and into the file, and returns its body. When it has returned, the kernel has the bytes.
+    /// Puts a batch into the open group and into the file, and returns its body. On return, the kernel has the bytes.
     pub fn append(&mut self, config: &LogConfig, rows: &BatchRows, sequence: u64) -> Result<Bytes, LogError> {
         if self.open_group.is_none() && self.file_bytes() >= FILE_BYTES_MAX {
             self.rotate(config);
@@ -216,18 +216,18 @@ impl LogState {
         self.last_group
     }
 
-    /// What must be fsynced now; `None` if all is.
+    /// The work of the next sync; `None` if nothing is unsynced.
     pub fn begin_sync(&mut self) -> Option<SyncWork> {
         self.close_group();
         (self.synced < self.appended).then(|| SyncWork { files: self.open.clone(), target: self.appended })
     }
 
-    /// Notes that `work` is done. Returns whether groups became synced.
+    /// Records that `work` is done. Returns whether groups became synced.
     pub fn end_sync(&mut self, work: &SyncWork, now: Instant) -> bool {
         self.open.retain_mut(|file| {
             let done = work.files.iter().any(|synced| Arc::ptr_eq(&synced.file, &file.file));
             file.name_synced |= done;
-            // More may have come to it before the next file began.
+            // Bytes may have been added to it before the next file began.
             let whole = file.end.is_some_and(|end| end <= work.target);
             !(done && whole)
         });
@@ -239,8 +239,8 @@ impl LogState {
         self.flush_groups()
     }
 
-    /// Groups count as flushed when they are fsynced and the tables have them: a table is made of what is in memory, and
-    /// takes the last flushed group for the point to replay from. Returns whether some became so.
+    /// Marks groups as flushed that are fsynced and in the tables: SlateDB makes a table from its memory, and takes the
+    /// last flushed group as the point to replay from. Returns whether some became so.
     fn flush_groups(&mut self) -> bool {
         let end = self.synced.min(self.applied);
         let mut flushed = false;
@@ -253,40 +253,41 @@ impl LogState {
         flushed
     }
 
-    /// All that is appended is about to be given to the tables, as one batch with the last one's sequence number: whole
-    /// groups.
+    /// Prepares the transfer of all appended batches to the tables, as one batch with the last one's sequence number.
+    /// It consists of complete groups.
     pub fn hand_over(&mut self) {
         let group = self.close_group();
         self.handed = Some(HandedOver { sequence: self.last_sequence, end: self.appended, group });
     }
 
-    /// The tables take what was handed over. Returns whether groups became flushed by it; `None`: it was not handed over.
+    /// Records that the tables have received the batch handed over. Returns whether this flushed groups; `None`: it was
+    /// not handed over.
     pub fn apply(&mut self, sequence: u64) -> Option<bool> {
         let handed = self.handed.take_if(|handed| handed.sequence == sequence)?;
         (self.applied, self.applied_group) = (handed.end, handed.group);
         Some(self.flush_groups())
     }
 
-    /// How far the tables have it, and the last group of that.
+    /// The position up to which the tables have everything, and the last group below it.
     pub fn applied(&self) -> (u64, u64) {
         (self.applied, self.applied_group)
     }
 
-    /// After a failed fsync, whose pages the kernel may have dropped: writes all unsynced bytes again.
+    /// After a failed fsync, whose pages the kernel may have dropped, writes all unsynced bytes again.
     pub fn recover(&mut self, config: &LogConfig, cause: LogError) -> Result<(), LogError> {
         self.move_to_new_file(config, &[], cause)
     }
 
-    /// Leaves the file: the next record goes to a new one. Nothing happens if the file is short, or if a group is open.
+    /// Switches to a new file for the next record. Does nothing if the file is short or a group is open.
     pub fn leave_file(&mut self, config: &LogConfig, bytes_min: u64) {
         if self.open_group.is_none() && self.synced == self.appended && self.file_bytes() >= bytes_min {
             self.rotate(config);
         }
     }
 
-    /// Whether the memtable should become a table, now that all up to the group `after` is in tables: because it holds
-    /// the most that one may, or more than its share while all together hold too much. Bytes for which the answer was
-    /// yes before do not count again.
+    /// Whether the memtable should become a table, given that all groups up to `after` are in tables: it holds the
+    /// maximum of one memtable, or more than its part while all together exceed their budget. Bytes for which the
+    /// answer was yes before do not count again.
     pub fn should_flush(&mut self, config: &LogConfig, after: u64) -> bool {
         while self.ends.front().is_some_and(|(id, _)| *id <= after) {
             if let Some((_, end)) = self.ends.pop_front() {
@@ -342,14 +343,14 @@ impl LogState {
         }
     }
 
-    /// The last group that ends at `position`, where a group ends, whether or not the tables have it.
+    /// The last group that ends at `position`, which must be the end of a group, whether or not the tables have it.
     fn last_group_at(&self, position: u64) -> u64 {
         let ended = self.closed_groups.iter().take_while(|group| group.end <= position);
         ended.last().map_or(self.flushed_group, |group| group.id)
     }
 
-    /// Begins a new file at the end of the stream. Its name and header are fsynced with its first group. A failure is
-    /// no harm: the old file goes on.
+    /// Begins a new file at the end of the stream. Its name and header are fsynced with its first group. After a
+    /// failure the old file remains in use.
     fn rotate(&mut self, config: &LogConfig) {
         let header = self.next_header(self.appended);
         let path = directory::file_path(&config.directory, self.epoch, header.number);
@@ -366,9 +367,9 @@ impl LogState {
         }
     }
 
-    /// Writes the unsynced bytes and `more` into a new file, which takes up at the synced position, and publishes it
-    /// when it is fsynced: from then on the old file counts only up to there. If that fails too, the old file is left
-    /// with whole records only, and `cause` is the error.
+    /// Writes the unsynced bytes and `more` into a new file that continues at the synced position, and publishes it
+    /// when it is fsynced: from then on the old file counts only up to that position. If that fails too, the old file
+    /// is left with complete records only, and the error is `cause`.
     fn move_to_new_file(&mut self, config: &LogConfig, more: &[u8], cause: LogError) -> Result<(), LogError> {
         if let (LogError::Io { source, .. }, Some(reserve)) = (&cause, &config.reserve)
             && is_for_want_of_room(source)
@@ -386,7 +387,7 @@ impl LogState {
             }
             Err(error) => {
                 tracing::error!(file = %path.display(), %error, "nor can it go on in a new file");
-                // Not needed for what is replayed, a torn record is cut off anyway; but it keeps the warning away.
+                // Replay does not need this, because it cuts off a torn record anyway; but it avoids the warning.
                 let whole = self.offset(self.appended);
                 if let Err(error) = self.current().file.set_len(whole) {
                     tracing::warn!(file = %self.current().path.display(), %error, "cannot cut off the torn record");
@@ -407,8 +408,8 @@ impl LogState {
         File::open_to_write(path)
     }
 
-    /// Puts a pipe in the place of the file, which takes bytes at no position and knows no fsync: both fail, as on a
-    /// broken disk.
+    /// Replaces the file by a pipe, which supports neither writes at a position nor fsync: both fail, as on a broken
+    /// disk.
     #[cfg(test)]
     pub fn break_file(&mut self) {
         let (_, broken) = std::io::pipe().expect("a pipe");
@@ -416,7 +417,7 @@ impl LogState {
         self.open.iter_mut().for_each(|open| open.file = broken.clone());
     }
 
-    /// The file that is written to, and where its unsynced bytes begin and end.
+    /// The current file, and where its unsynced bytes begin and end.
     #[cfg(test)]
     pub fn unsynced_of_file(&self) -> (StorePath, u64, u64) {
         let begin = self.offset(self.synced.max(self.header.base));
@@ -439,7 +440,7 @@ pub(super) fn in_place(config: &LogConfig) -> io::Result<()> {
 fn create(path: &StorePath, header: &FileHeader) -> io::Result<File> {
     let file = File::options().write(true).create_new().open(path)?;
     if let Err(error) = file.write_all_at(&header.encode(), 0) {
-        // A file without a header would end the log at the next opening; this one holds nothing yet.
+        // A file without a header would end the log at the next open; this one holds nothing yet.
         disk::remove_file(path)?;
         return Err(error);
     }

@@ -1,5 +1,6 @@
-//! The task that fsyncs a log: when its oldest unsynced batch is old enough, or when somebody waits for it. It runs in
-//! the background and blocks on threads there, never on the worker; while nothing is unsynced it sleeps without a timer.
+//! The task that fsyncs a log when its oldest unsynced batch is old enough or a caller waits for it. It runs on the
+//! background runtime and blocks on threads there, never on the worker. While nothing is unsynced it sleeps without a
+//! timer.
 
 use super::LogConfig;
 use super::failure::LogError;
@@ -12,8 +13,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use varve_env::disk;
 
-/// Fsyncs under way in one process. They block a thread each; a disk gains little from more at once, and journaling
-/// file systems commit those that wait together.
+/// Limit on parallel fsyncs in one process. Each blocks a thread. A disk gains little from more, and journaling file
+/// systems commit waiting ones together.
 const FSYNCS_MAX: usize = 8;
 
 fn fsyncs() -> &'static Semaphore {
@@ -70,8 +71,8 @@ async fn wait_for_work(log: &Log) -> bool {
     }
 }
 
-/// Fsyncs what is appended and reports it. An fsync that fails is not repeated: the kernel may have dropped the pages
-/// and would report success. The bytes are written again, into a new file.
+/// Fsyncs the appended bytes and reports it. A failed fsync is not repeated: the kernel may have dropped the pages and
+/// would report success. The bytes are written again, into a new file.
 fn sync_now(log: &Log) -> Result<(), LogError> {
     loop {
         let Some(work) = log.state.lock().begin_sync() else { return Ok(()) };
@@ -79,7 +80,7 @@ fn sync_now(log: &Log) -> Result<(), LogError> {
             Ok(()) => {
                 log.state.lock().note_saved(work.target);
                 refuse_if_fenced(log)?;
-                // Behind the look for a fence: a successor finds all that it is told of here.
+                // After the check for a fence: a successor finds everything that the mark records.
                 log.mark.note(work.target);
                 report(log, &work);
                 return Ok(());
@@ -99,8 +100,9 @@ fn fsync(log: &Log, work: &SyncWork) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Bytes that a successor may not have counted when it ended the epoch must not be reported as safe. It publishes the
-/// fence before it looks, so whoever finds no fence after an fsync was seen.
+/// Fails if a successor has published a fence. Bytes that a successor may not have counted when it ended the epoch must
+/// not be reported as synced. The successor publishes the fence before it reads the log, so if there is no fence after
+/// an fsync, it has seen these bytes.
 fn refuse_if_fenced(log: &Log) -> Result<(), LogError> {
     let path = log.fence_path();
     match path.symlink_metadata() {
@@ -110,7 +112,7 @@ fn refuse_if_fenced(log: &Log) -> Result<(), LogError> {
     }
 }
 
-/// No fence in a directory that is gone proves nothing.
+/// In a directory that is gone, a missing fence proves nothing.
 fn missing_directory(config: &LogConfig) -> Result<(), LogError> {
     match in_place(config).and_then(|()| config.directory.metadata()) {
         Ok(_) => Ok(()),
@@ -118,8 +120,8 @@ fn missing_directory(config: &LogConfig) -> Result<(), LogError> {
     }
 }
 
-/// Fsyncs what was appended until the store was found to be away: it is wherever the file is, and is found there when
-/// the store is back.
+/// Fsyncs the bytes appended before the store became unreachable. They are in the file wherever it is, and are found
+/// there when the store is back.
 async fn save_rest(log: &Arc<Log>) {
     let worker = log.clone();
     let save = move || {
@@ -141,7 +143,7 @@ fn report(log: &Log, work: &SyncWork) {
         let flushed = state.end_sync(work, Instant::now());
         (flushed, state.status(), state.synced())
     };
-    // SlateDB first: who waits for the sync may then expect that the tables know of it.
+    // SlateDB first: a caller that waits for the sync may expect that the tables know of it.
     if let (true, Ok(status)) = (flushed, status) {
         log.notify(WalEvent::WalFlushed(status));
     }

@@ -28,11 +28,11 @@ struct TestEnv {
     memtables: Arc<MemtableBudget>,
 }
 
-/// A log that is open in one epoch.
+/// A log open in one epoch.
 struct LogOwner {
     writer: LogWriter,
     log: Arc<Log>,
-    /// What it replayed: sequence numbers with the watermark that came with each.
+    /// The replayed batches: sequence numbers, with the watermark of each.
     replayed: Vec<(u64, u64)>,
 }
 
@@ -68,11 +68,12 @@ impl TestEnv {
         }
     }
 
-    /// Takes the log over, as SlateDB does, with a manifest that says all up to `replay_after` is in tables.
+    /// Takes the log over, as SlateDB does, with a manifest according to which everything up to `replay_after` is in
+    /// tables.
     fn open(&self, epoch: u64, replay_after: u64) -> Result<LogOwner, WalError> {
         let claim = Claim { epoch, replay_after, flushed: replay_after };
         let (mut replay, log) = take_over(&self.config(), claim)?;
-        // Batch by batch, so that each is seen as it was.
+        // Batch by batch, so that the test sees each one unchanged.
         replay.window_bytes = 0;
         let mut replayed = Vec::new();
         while let Some(rows) = self.runtime.block_on(replay.next())? {
@@ -92,7 +93,7 @@ impl TestEnv {
         self.hand_over(owner, &batch(sequences.end - 1));
     }
 
-    /// Gives the tables what was appended, the last of which is `last`.
+    /// Passes the appended batches, of which `last` is the last, to the tables.
     fn hand_over(&self, owner: &mut LogOwner, last: &[RowEntry]) {
         owner.log.hand_over();
         self.runtime.block_on(owner.writer.append(last)).unwrap();
@@ -109,7 +110,7 @@ impl TestEnv {
         std::fs::write(file, bytes).unwrap();
     }
 
-    /// The log of an owner that has died: epoch 1 in two files, three batches in the first and one in the second, all fsynced.
+    /// The log of a dead owner: epoch 1 in two files, three batches in the first and one in the second, all fsynced.
     fn two_files(&self) {
         let mut owner = self.open(1, 0).unwrap();
         self.append(&mut owner, 1..4);
@@ -119,7 +120,7 @@ impl TestEnv {
         self.sync(&owner);
     }
 
-    /// Ends epoch `of` as if it had crashed, and returns the sequence numbers that the next one finds.
+    /// Ends epoch `of` as a crash does, and returns the sequence numbers that the next one finds.
     fn crash_and_replay(&self, owner: LogOwner, of: u64) -> Vec<u64> {
         drop(owner);
         self.open(of + 1, 0).unwrap().sequences()
@@ -140,7 +141,7 @@ fn write(log: &Log, rows: &[RowEntry]) -> Result<Bytes, WalError> {
     log.append(&BatchRows::of(rows), rows[0].seq)
 }
 
-/// The batch that has this sequence number: a few rows, more for some.
+/// The batch with this sequence number: one to three rows.
 fn batch(sequence: u64) -> Vec<RowEntry> {
     (0..1 + sequence % 3)
         .map(|row| RowEntry {
@@ -160,7 +161,7 @@ fn range(range: std::ops::Range<u64>) -> Vec<u64> {
     range.collect()
 }
 
-/// "A batch is in the file before its append returns": nothing was synced, all of it is replayed, epoch after epoch.
+/// "A batch is in the file before its append returns": without any sync, all of it is replayed, epoch after epoch.
 #[test]
 fn appended_batches_survive_the_process() {
     let env = TestEnv::new();
@@ -171,7 +172,7 @@ fn appended_batches_survive_the_process() {
     }
 }
 
-/// "A group's id is one above the last one's, across epochs; never empty, and never grows once it is closed."
+/// "Its id is one above the last one's, across epochs. A group is never empty, and never grows once it is closed."
 #[test]
 fn groups_count_up_and_never_grow() {
     let env = TestEnv::new();
@@ -201,8 +202,8 @@ fn groups_count_up_and_never_grow() {
     assert_eq!(env.open(3, 2).unwrap().replayed, [(4, 2), (5, 3), (6, 4)], "groups that are in tables are skipped");
 }
 
-/// "Only then may its group count as flushed": a group that is fsynced waits for the tables, and one that was begun after
-/// a hand-over is not counted with it.
+/// "Only then may its group count as flushed": an fsynced group waits for the tables, and a group begun after a
+/// hand-over is not counted with it.
 #[test]
 fn groups_wait_for_the_tables() {
     let env = TestEnv::new();
@@ -225,7 +226,7 @@ fn groups_wait_for_the_tables() {
     assert_eq!(env.open(2, 1).unwrap().sequences(), [3], "what the tables may not have is replayed");
 }
 
-/// Replayed rows are no older than what is in tables, and of a key that a batch holds twice the last row counts.
+/// Replayed rows are no older than rows in tables, and if a batch has a key twice, the last row counts.
 #[test]
 fn replay_yields_each_key_once() {
     let env = TestEnv::new();
@@ -244,7 +245,7 @@ fn replay_yields_each_key_once() {
     assert_eq!(rows, [row("a", "3", Some(7)), row("b", "2", Some(9))]);
 }
 
-/// A torn end, at any byte of it, is cut off, and everything before it is there.
+/// A torn end, at any byte of it, is cut off, and everything before it is kept.
 #[test]
 fn a_torn_tail_is_cut() {
     let env = TestEnv::new();
@@ -274,7 +275,7 @@ fn a_torn_tail_is_cut() {
     }
 }
 
-/// Bytes that were never fsynced may be anything after a power cut: the log ends where they begin.
+/// Bytes that were never fsynced may be anything after a power failure: the log ends where they begin.
 #[test]
 fn damage_above_the_synced_mark_ends_the_log() {
     let env = TestEnv::new();
@@ -288,7 +289,7 @@ fn damage_above_the_synced_mark_ends_the_log() {
     assert_eq!(env.open(2, 0).unwrap().sequences(), range(1..4));
 }
 
-/// "Damage below it would lose acknowledged work: refused", with the file and the offset.
+/// "Damage below it would lose acknowledged work, so the log is refused", with the file and the offset.
 #[test]
 fn a_damaged_middle_is_refused() {
     let env = TestEnv::new();
@@ -302,7 +303,7 @@ fn a_damaged_middle_is_refused() {
     drop(owner);
     let file = file_path(env.path(), 1, 0);
     let mark = std::fs::read(begun_path(env.path(), 1)).unwrap();
-    // The last one comes last: only the mark says that it was synced, and there may be none.
+    // The last group comes last: only the mark shows that it was synced, and there may be no mark.
     for (group, marked) in [(0, true), (0, false), (1, true), (1, false), (2, true), (2, false)] {
         let offset = 64 + starts[group] + 60;
         if !marked {
@@ -322,7 +323,7 @@ fn a_damaged_middle_is_refused() {
     }
 }
 
-/// Once an epoch is sealed every byte below the seal was fsynced: any damage there is refused.
+/// Once an epoch is sealed, every byte below the seal was fsynced: any damage there is refused.
 #[test]
 fn damage_below_a_seal_is_refused() {
     let env = TestEnv::new();
@@ -339,7 +340,7 @@ fn damage_below_a_seal_is_refused() {
     assert!(message.contains("lacks its files"), "{message}");
 }
 
-/// "Nobody ever replays past a seal, so a sleeper that wakes appends to nothing", and reports nothing as synced.
+/// "No owner replays past a seal": a fenced owner that wakes up appends in vain, and reports nothing as synced.
 #[test]
 fn fenced_owner_cannot_append() {
     let env = TestEnv::new();
@@ -357,7 +358,7 @@ fn fenced_owner_cannot_append() {
     assert!(matches!(env.open(2, 0), Err(WalError::Fenced)));
 }
 
-/// What a late owner writes after its epoch was sealed, and even reclaimed, is never replayed.
+/// Batches that a late owner writes after its epoch was sealed, and even reclaimed, are never replayed.
 #[test]
 fn files_of_a_dead_epoch_are_ignored() {
     let env = TestEnv::new();
@@ -378,7 +379,7 @@ fn files_of_a_dead_epoch_are_ignored() {
     assert!(removed.contains(&file_path(env.path(), 1, 0)));
 }
 
-/// Files are left at a length, reclaimed when all they hold is in tables, and never before.
+/// The log switches files at a length. A file is reclaimed when all its content is in tables, and never before.
 #[test]
 fn files_are_reclaimed_behind_the_tables() {
     let env = TestEnv::new();
@@ -419,7 +420,7 @@ fn files_are_reclaimed_behind_the_tables() {
     assert_eq!(env.open(3, 41).unwrap().sequences(), [0; 0]);
 }
 
-/// The log asks for a table by bytes, once each time, and earlier when all memtables together hold too much.
+/// The log requests a table by bytes, once each time, and earlier if all memtables together exceed their budget.
 #[test]
 fn the_memtable_is_flushed_by_bytes() {
     let env = TestEnv::new();
@@ -433,7 +434,7 @@ fn the_memtable_is_flushed_by_bytes() {
     }
     let sizes: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!((100_000..110_000).contains(&sizes[0]), "{sizes:?}");
-    // None of it is in tables yet: the second memtable hits the limit of all.
+    // None of it is in tables yet: the second memtable reaches the common limit.
     assert!((50_000..51_000).contains(&sizes[1]), "{sizes:?}");
     assert!(sizes[2..].iter().all(|size| (10_000..11_000).contains(size)), "{sizes:?}");
     assert_eq!(env.memtables.held(), owner.log.appended());
@@ -452,7 +453,7 @@ fn the_memtable_is_flushed_by_bytes() {
     }
 }
 
-/// "Fsynced every sync interval": without anybody asking.
+/// "Fsynced every sync interval", without a request.
 #[test]
 fn log_syncs_periodically() {
     let env = TestEnv { sync_interval: Duration::from_millis(20), ..TestEnv::new() };
@@ -466,7 +467,7 @@ fn log_syncs_periodically() {
     assert_eq!(owner.flushed_group(), 1);
 }
 
-/// Closed twice, or after a sync: no error, and nothing unsynced remains.
+/// A second close, or a close after a sync, succeeds and leaves nothing unsynced.
 #[test]
 fn a_closed_log_is_synced() {
     let env = TestEnv::new();
@@ -479,7 +480,7 @@ fn a_closed_log_is_synced() {
     assert_eq!(env.crash_and_replay(owner, 1), range(1..3));
 }
 
-/// Of the versions of a row that lie in many batches, the newest alone is replayed, with everything else.
+/// If versions of a row are in many batches, only the newest is replayed, with all other rows.
 #[test]
 fn the_newest_version_of_a_row_is_replayed() {
     let env = TestEnv::new();
@@ -513,7 +514,7 @@ fn the_newest_version_of_a_row_is_replayed() {
     assert!((0..100).all(|own| found[&Bytes::from(format!("own {own}"))] == (own + 1, ValueDeletable::Tombstone)));
 }
 
-/// A reader gives the groups of a range.
+/// A reader returns the groups of a range.
 #[test]
 fn a_reader_gives_a_range_of_groups() {
     let env = TestEnv::new();
@@ -534,7 +535,7 @@ fn a_reader_gives_a_range_of_groups() {
     });
 }
 
-/// The records of one file are what was appended, each where it says.
+/// The records of one file are the appended ones, each at its recorded position.
 #[test]
 fn records_carry_their_position() {
     let env = TestEnv::new();

@@ -1,4 +1,4 @@
-//! The log as SlateDB sees it, and as the table does.
+//! The log's interfaces to SlateDB and to the table.
 
 use super::failure::LogError;
 use super::format::{BatchRows, FileHeader};
@@ -18,20 +18,20 @@ use tokio::time::Instant;
 use varve_env::disk::File;
 use varve_env::store_path::StorePath;
 
-/// One epoch's log, open for appending.
+/// One epoch's log, open for appends.
 pub struct Log {
     pub(super) config: LogConfig,
     pub(super) epoch: u64,
     pub(super) state: Mutex<LogState>,
     pub(super) mark: Mark,
     pub(super) progress: watch::Sender<SyncProgress>,
-    /// Wakes the sync driver: there is something to sync, or it is urgent, or the log closes.
+    /// Wakes the sync task: there are bytes to sync, a sync is urgent, or the log closes.
     pub(super) wake: Notify,
     pub(super) demand: Mutex<Demand>,
     listeners: Mutex<Vec<WalStatusListener>>,
 }
 
-/// How far the log is synced, or why it never will be.
+/// The synced position of the log, or the failure that ended it.
 #[derive(Clone, Debug)]
 pub(super) struct SyncProgress {
     pub synced: u64,
@@ -68,7 +68,7 @@ impl Log {
         })
     }
 
-    /// Returns when everything appended before is fsynced. Callers that wait at the same time share one fsync.
+    /// Returns when everything appended before is fsynced. Concurrent callers share one fsync.
     pub async fn sync(&self) -> Result<(), WalError> {
         let target = {
             let state = self.state.lock();
@@ -89,12 +89,12 @@ impl Log {
         self.state.lock().appended()
     }
 
-    /// Position up to which the tables have everything, in memory at least.
+    /// Position up to which the tables have everything, at least in memory.
     pub fn applied(&self) -> u64 {
         self.state.lock().applied().0
     }
 
-    /// Waits until a store that fsyncs more slowly than it takes writes has caught up.
+    /// Waits until a store whose fsyncs are slower than its writes has caught up.
     pub async fn wait_for_room(&self) -> Result<(), WalError> {
         loop {
             let full = {
@@ -112,8 +112,8 @@ impl Log {
         }
     }
 
-    /// Writes a batch, whose sequence number is above that of the batch before, and returns its body. When it has returned the
-    /// batch survives the death of the process.
+    /// Writes a batch, whose sequence number must be above that of the batch before, and returns its body. On return,
+    /// the batch survives the death of the process.
     pub fn append(&self, rows: &BatchRows, sequence: u64) -> Result<Bytes, WalError> {
         let (body, first, unsynced) = {
             let mut state = self.state.lock();
@@ -141,27 +141,28 @@ impl Log {
         Ok(body)
     }
 
-    /// Everything appended so far is about to be written to the tables, as one batch with the last one's sequence number.
+    /// Announces that everything appended so far is about to be written to the tables, as one batch with the last one's
+    /// sequence number.
     pub fn hand_over(&self) {
         self.state.lock().hand_over();
     }
 
-    /// Why the log ended, if it did.
+    /// The failure that ended the log, if it has ended.
     pub fn failure(&self) -> Option<WalError> {
         self.state.lock().failure().cloned()
     }
 
-    /// Whether an opening would find batches to replay.
+    /// Whether an open would find batches to replay.
     pub fn is_replayable(&self) -> bool {
         self.state.lock().replayable_since().is_some()
     }
 
-    /// Since when there have been batches to replay.
+    /// The time since when there have been batches to replay.
     pub fn replayable_since(&self) -> Option<Instant> {
         self.state.lock().replayable_since()
     }
 
-    /// Everything below the position `covered` is in tables.
+    /// Records that everything below the position `covered` is in tables.
     pub fn note_flushed(&self, covered: u64) {
         self.counted(|state| state.note_flushed(covered, Instant::now()));
     }
@@ -170,25 +171,25 @@ impl Log {
         self.state.lock().unsynced_bytes()
     }
 
-    /// Those of which nobody knows whether they are on disk: the log has failed over it, or has still to be synced.
+    /// Bytes that are not known to be on disk: the log failed over them, or they are still to be synced.
     pub fn unsaved_bytes(&self) -> u64 {
         self.state.lock().unsaved_bytes()
     }
 
-    /// The last group that is fsynced; each was one sync.
+    /// The last fsynced group. Each group was one sync.
     pub fn synced_groups(&self) -> u64 {
         match self.status() {
             Ok(status) | Err(status) => status.last_flushed_wal_id,
         }
     }
 
-    /// Begins a new file if the current one holds at least `bytes_min` bytes and everything is synced, so that the
-    /// old one can be reclaimed.
+    /// Begins a new file if the current one holds at least `bytes_min` bytes and everything is synced, so that the old
+    /// one can be reclaimed.
     pub fn leave_file(&self, bytes_min: u64) {
         self.state.lock().leave_file(&self.config, bytes_min);
     }
 
-    /// Changes the state, and with it the count of what the memtables of the process hold.
+    /// Changes the state and updates the budget of the process's memtables.
     fn counted<T>(&self, change: impl FnOnce(&mut LogState) -> T) -> T {
         let mut state = self.state.lock();
         let before = state.held();
@@ -201,7 +202,7 @@ impl Log {
         directory::fence_path(&self.config.directory, self.epoch)
     }
 
-    /// Makes the driver sync now.
+    /// Makes the sync task sync now.
     pub(super) fn demand_sync(&self) {
         self.demand.lock().urgent = true;
         self.wake.notify_one();
@@ -217,14 +218,14 @@ impl Log {
         }
     }
 
-    /// Ends the log for good, and tells SlateDB, which closes the database with it.
+    /// Ends the log for good and notifies SlateDB, which then closes the database.
     pub(super) fn fail(&self, failure: WalError) {
         let status = {
             let mut state = self.state.lock();
             state.fail(failure.clone());
             state.status()
         };
-        // SlateDB first: who is told that a sync failed finds the database closed.
+        // SlateDB first: a caller that learns of the failed sync finds the database closed.
         if let Err(status) = status {
             self.notify(WalEvent::WalClosed(status));
         }
@@ -249,7 +250,7 @@ impl Drop for Log {
     }
 }
 
-/// The side of the log that SlateDB's writer task owns.
+/// The part of the log that SlateDB's writer task owns.
 pub(super) struct LogWriter {
     log: Arc<Log>,
 }
@@ -271,7 +272,7 @@ impl Drop for LogWriter {
 
 #[async_trait]
 impl WalWriter for LogWriter {
-    /// The rows stand in the log already: SlateDB is given them when they do.
+    /// The rows are in the log already: SlateDB gets them only afterwards.
     async fn append(&mut self, write_batch: &[RowEntry]) -> Result<(), WalError> {
         let log = &self.log;
         let (applied, status) = {
@@ -331,7 +332,7 @@ impl WalWriter for LogWriter {
         self.log.demand.lock().close = true;
         self.log.wake.notify_one();
         match synced {
-            // Closed before, or failed before: reported then.
+            // The log was closed or failed before, which was reported then.
             Err(WalError::Closed) => Ok(()),
             other => other,
         }

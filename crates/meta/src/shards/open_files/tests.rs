@@ -5,7 +5,7 @@ const ONE: SessionId = SessionId(1);
 const OTHER: SessionId = SessionId(2);
 
 impl OpenFiles {
-    /// By a call of its own.
+    /// Records the size by a call with a new number.
     fn records_size_now(&self, session: SessionId, inode: InodeId) -> bool {
         static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         self.records_size(session, inode, (0, CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
@@ -23,7 +23,7 @@ fn sole_writer_records_the_size() {
     assert!(!open_files.has_changed_size(ONE, FILE));
 }
 
-/// Whoever else may write or has written is done before a size is taken, and the size was measured after that.
+/// A size is taken only after all other writers are done, and only if it was measured after that.
 #[test]
 fn last_writer_records_the_size() {
     let open_files = OpenFiles::default();
@@ -42,7 +42,7 @@ fn last_writer_records_the_size() {
     assert!(open_files.records_size_now(OTHER, FILE));
 }
 
-/// Who is done is not waited for, however long the other goes on, and does not have to ask again for the other's sake.
+/// A finished writer is not waited for, however long the other continues, and need not retry because of the other.
 #[test]
 fn finished_writer_leaves_size_to_active_writer() {
     let open_files = OpenFiles::default();
@@ -60,7 +60,7 @@ fn finished_writer_leaves_size_to_active_writer() {
     assert!(open_files.records_size_now(OTHER, FILE));
 }
 
-/// Two that ask by turns, as often as they like, come to an end: who is done does not put the other off.
+/// Two writers that report in turns, however often, finish: a finished writer does not delay the other.
 #[test]
 fn finished_writer_does_not_delay_the_other() {
     let open_files = OpenFiles::default();
@@ -73,7 +73,7 @@ fn finished_writer_does_not_delay_the_other() {
     assert!(open_files.records_size_now(OTHER, FILE));
 }
 
-/// A call that is made again, since its answer was lost, tells what was measured before it came first.
+/// A repeated call, whose reply was lost, reports the size measured before its first arrival.
 #[test]
 fn retried_call_is_not_a_new_measurement() {
     let open_files = OpenFiles::default();
@@ -83,7 +83,7 @@ fn retried_call_is_not_a_new_measurement() {
     assert!(open_files.records_size(ONE, FILE, (3, 9)));
 }
 
-/// Who has nothing to tell any more, for the row knows better, keeps nobody from settling.
+/// A writer whose size is rejected because the row has a better one does not keep others from recording theirs.
 #[test]
 fn rejected_measurement_ends_the_writer() {
     let open_files = OpenFiles::default();
@@ -96,7 +96,8 @@ fn rejected_measurement_ends_the_writer() {
     assert!(open_files.records_size_now(OTHER, FILE));
 }
 
-/// Who has a file open and has written nothing is not waited for where it would be known, for it has no size to tell.
+/// A session that has a file open and has written nothing is not waited for if all writers are known: it has no size to
+/// report.
 #[test]
 fn idle_writer_is_not_waited_for() {
     for (others, settled) in [(OtherWriters::Known, true), (OtherWriters::Perhaps, false)] {
@@ -124,7 +125,8 @@ fn truncate_and_session_end_require_a_new_measurement() {
     assert!(open_files.lock().sizes.writers.is_empty() && open_files.lock().sizes.sessions.is_empty());
 }
 
-/// A successor does not know who writes a file that was stale when it began; a file that nobody wrote then, it does.
+/// A new server does not know all writers of a file that was stale when it started; it knows those of a file without
+/// writers then.
 #[test]
 fn writers_are_tracked_from_the_first_open() {
     let open_files = OpenFiles::default();
@@ -139,8 +141,8 @@ fn writers_are_tracked_from_the_first_open() {
     assert!(!open_files.knows_writers(FILE), "nothing is remembered of a file that nobody writes");
 }
 
-/// What a writer has on disk is noted only where nobody else may have cut it since: another writer, or one of whom this
-/// server has not heard.
+/// A writer's bytes on disk are recorded only if no other session may have truncated the file since: neither another
+/// writer nor one unknown to this server.
 #[test]
 fn sole_writers_size_is_trusted() {
     let open_files = OpenFiles::default();

@@ -7,7 +7,7 @@ use varve_types::{Name, PartitionIndex, ShardId};
 
 const WHOLE: HashRange = HashRange { first: NameHash(0), last: NameHash::LAST };
 
-/// Promise: rows are read ahead where names are neighbours, more each time, and not where they come in any order.
+/// Promise: rows are read ahead if names are adjacent, more each time, and not if names come in any other order.
 #[test]
 fn readahead_follows_sequential_names_only() {
     let step = NameHash::LAST.0 / 1000;
@@ -16,13 +16,13 @@ fn readahead_follows_sequential_names_only() {
     let rows: Vec<usize> =
         [1, 2, 3, 4, 5, 6, 7, 8, 500, 501, 9, 100].into_iter().map(|n| order.follow(at(n), WHOLE, 1000)).collect();
     assert_eq!(rows, [0, 0, 16, 32, 64, 128, 256, 256, 0, 0, 0, 0]);
-    // Nobody knows whether there are others of the same hash.
+    // There may be other names of the same hash.
     assert_eq!([order.follow(at(100), WHOLE, 1000), order.follow(at(101), WHOLE, 1000)], [0, 16]);
     // An empty partition has no distances.
     assert_eq!(order.follow(at(102), WHOLE, 0), 32);
 }
 
-/// A directory of so many files, of whose rows none is resident. Names in the order of their hashes.
+/// A directory with this many files and no resident rows. Returns the names in the order of their hashes.
 async fn filled(cluster: &Rc<Cluster>, files: usize) -> Vec<Name> {
     for n in 0..files {
         cluster.create(InodeId::ROOT, &format!("file {n}")).await.unwrap();
@@ -46,7 +46,7 @@ async fn unlink(cluster: &Rc<Cluster>, name: &Name) {
     cluster.at_name(InodeId::ROOT, name, Makes::Nothing, &verb).await.unwrap();
 }
 
-/// Promise: who removes names in the order of a listing finds most of their rows in memory, and all names go.
+/// Promise: a client that removes names in listing order finds most of their rows in memory, and all names are removed.
 #[test]
 fn removal_in_listing_order_reads_ahead() {
     Cluster::run(1, 10_000, |cluster| async move {
@@ -63,7 +63,7 @@ fn removal_in_listing_order_reads_ahead() {
     });
 }
 
-/// Promise: looking names up in any order reads none ahead.
+/// Promise: lookups in any other order read none ahead.
 #[test]
 fn other_orders_trigger_no_readahead() {
     Cluster::run(1, 10_000, |cluster| async move {
@@ -75,8 +75,7 @@ fn other_orders_trigger_no_readahead() {
     });
 }
 
-/// Promise: what was decided while rows are read ahead is not hidden by what the table said before, even where the cache has
-/// no room.
+/// Promise: rows read ahead do not hide decisions made in the meantime, even if the cache has no room.
 #[test]
 fn readahead_hides_no_decision() {
     Cluster::run(1, 10_000, |cluster| async move {
@@ -95,7 +94,7 @@ fn readahead_hides_no_decision() {
         assert!(others.iter().map(|(key, _)| key).eq(&names[3..19].iter().map(entry).collect::<Vec<_>>()));
         unlink(&cluster, &names[5]).await;
         {
-            // Twice: the first look only takes note that rows were used.
+            // Twice: the first pass only clears the used flags.
             let state = &mut *shard.state.borrow_mut();
             let none = std::sync::Arc::new(crate::shards::CacheBudget::new(0, 1));
             state.resident.measure_by(none);
@@ -104,7 +103,7 @@ fn readahead_hides_no_decision() {
         shard.end_readahead(&mut shard.state.borrow_mut(), &readahead, others);
         assert!(is_resident(&cluster, &names[6]));
         assert_eq!(cluster.lookup(InodeId::ROOT, &String::from_utf8_lossy(names[5].as_bytes())).await, None);
-        // It is at its end: nothing is kept for it any more.
+        // The readahead has ended: nothing is kept for it any more.
         assert!(!shard.state.borrow().partitions.hold(&key));
         assert!(shard.state.borrow().partitions.hold(&Key::Partition(InodeId::ROOT, PartitionIndex::FIRST)));
     });

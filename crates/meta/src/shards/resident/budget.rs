@@ -1,11 +1,12 @@
-//! The memory that the caches of one kind, of rows or of names, may take in all shards of a server together.
+//! The memory that the caches of one kind, rows or names, may use in all shards of a server together.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::sync::Notify;
 
-/// Every shard may always keep its equal share; what others leave unused is anyone's, so that one busy directory has
-/// the whole cache. Once all together hold too much, the budget tells the workers ([`CacheBudget::exceeded`]), who have every
-/// shard give back its part of that, the idle ones too; where they do not keep up, a busy one gives back all that it takes.
+/// Every shard may always keep its equal part. Any shard may use memory that the others leave unused, so that one busy
+/// directory can use the whole cache. When all caches together exceed the budget, it notifies the workers
+/// ([`CacheBudget::exceeded`]), which make every shard, including idle ones, give back its part of the excess. If they
+/// do not keep up, a busy shard gives back as much as it takes.
 #[derive(Debug)]
 pub struct CacheBudget {
     held: AtomicUsize,
@@ -24,12 +25,12 @@ impl CacheBudget {
         self.bytes_max
     }
 
-    /// A cache that held `before` bytes now holds `after`.
+    /// Records that a cache that held `before` bytes now holds `after`.
     pub fn change(&self, before: usize, after: usize) {
         self.held.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
-    /// To how many bytes a cache that holds `bytes` must shrink at once.
+    /// The size in bytes to which a cache that holds `bytes` must shrink immediately.
     pub fn allows(&self, bytes: usize) -> usize {
         if self.is_exceeded() {
             self.exceeded.notify_waiters();
@@ -37,19 +38,19 @@ impl CacheBudget {
         self.less(bytes, self.held.load(Relaxed).saturating_sub(self.bytes_max + self.slack()))
     }
 
-    /// To how many bytes it must shrink when all do: each by its part of what is too much.
+    /// The size to which a cache must shrink when all caches shrink: each gives back its part of the excess.
     pub fn leaves(&self, bytes: usize) -> usize {
         let held = self.held.load(Relaxed).max(1);
         let excess = held.saturating_sub(self.bytes_max);
         self.less(bytes, (excess as u128 * bytes as u128).div_ceil(held as u128) as usize)
     }
 
-    /// But no less than its share.
+    /// Subtracts `gives`, but keeps at least the shard's part.
     fn less(&self, bytes: usize, gives: usize) -> usize {
         bytes.saturating_sub(gives).max(self.share)
     }
 
-    /// What may be too much for a moment.
+    /// The excess allowed for a short time.
     fn slack(&self) -> usize {
         self.bytes_max / 16
     }
@@ -58,12 +59,12 @@ impl CacheBudget {
         self.held.load(Relaxed) > self.bytes_max
     }
 
-    /// Caches that are not in use have not given back what those that are have taken.
+    /// Whether unused caches have not yet given back the memory that busy caches took.
     pub fn is_far_exceeded(&self) -> bool {
         self.held.load(Relaxed) > self.bytes_max + self.slack()
     }
 
-    /// Ready when a cache finds that all together hold too much.
+    /// Ready when a cache finds that all caches together exceed the budget.
     pub async fn exceeded(&self) {
         self.exceeded.notified().await;
     }

@@ -1,22 +1,22 @@
-//! A map whose entries keep their place: what walks over them all reads memory in order, and what is looked up touches one
-//! entry, and one line of the table that finds it.
+//! A map whose entries keep their slots. A walk over all entries reads memory in order; a lookup touches one entry and
+//! one cache line of the index.
 
 use crate::shards::buckets::Buckets;
 use crate::tables::Key;
 use std::hash::BuildHasher;
 use varve_env::key_hash::KeyHashing;
 
-/// How many times as many places as entries are kept.
+/// The map is sparse when it keeps more than this many times as many slots as entries.
 const SPARSE_TIMES: usize = 4;
 
-/// Numbers that say in which place an entry is and, in their lower half, the hash of its key: so neither growth nor a look for
-/// another key reads the entry.
+/// Index numbers. Each combines a slot with, in its lower half, the hash of the key, so that neither growth nor a
+/// lookup of another key reads the entry.
 type SlotIndex = Buckets<{ u32::MAX as u64 }>;
 
 pub(super) struct SlotMap<T> {
     table: SlotIndex,
     entries: Vec<Option<(Key, T)>>,
-    /// Places below the end of `entries` that are empty.
+    /// Empty slots below the end of `entries`.
     free: Vec<u32>,
     hashing: KeyHashing,
 }
@@ -30,7 +30,7 @@ impl<T> SlotMap<T> {
         self.table.len()
     }
 
-    /// One past the highest place.
+    /// One past the highest slot.
     pub fn end(&self) -> usize {
         self.entries.len()
     }
@@ -47,7 +47,7 @@ impl<T> SlotMap<T> {
         self.entries.get_mut(place)?.as_mut().map(|(_, entry)| entry)
     }
 
-    /// Puts `entry` in the place of `key`; returns the place, and what was there.
+    /// Stores `entry` under `key`. Returns its slot and the entry that was there.
     pub fn insert(&mut self, key: Key, entry: T) -> (usize, Option<T>) {
         let hash = self.hash(&key);
         if let Some(at) = self.find_hashed(hash, &key) {
@@ -57,7 +57,7 @@ impl<T> SlotMap<T> {
         match self.entries.get_mut(at as usize) {
             Some(empty) => {
                 debug_assert!(empty.is_none(), "a free place has an entry");
-                // Nothing is dropped: to look whether there is something would read memory that is in no cache.
+                // Nothing is dropped: checking for a value would read memory that is in no cache.
                 std::mem::forget(empty.replace((key, entry)));
             }
             None => self.entries.push(Some((key, entry))),
@@ -66,7 +66,7 @@ impl<T> SlotMap<T> {
         (at as usize, None)
     }
 
-    /// Empties a place.
+    /// Empties a slot.
     pub fn remove(&mut self, place: usize) -> Option<T> {
         let (key, entry) = self.entries.get_mut(place)?.take()?;
         let hash = self.hash(&key);
@@ -79,13 +79,13 @@ impl<T> SlotMap<T> {
         self.entries.iter().flatten()
     }
 
-    /// Whether more than three quarters of what is kept is empty.
+    /// Whether more than three quarters of the kept capacity is empty.
     pub fn is_sparse(&self) -> bool {
         let kept = self.entries.capacity().max(self.table.capacity()).max(self.free.capacity());
         kept > SPARSE_TIMES * (self.len() + 1)
     }
 
-    /// Brings all entries together at the beginning, in their order, and gives up the rest.
+    /// Moves all entries to the beginning, in their order, and frees the rest.
     pub fn shrink(&mut self) {
         self.entries.retain(Option::is_some);
         self.entries.shrink_to(2 * self.entries.len());
@@ -112,7 +112,7 @@ impl<T> SlotMap<T> {
     }
 }
 
-/// One more than the place, of four thousand million, for no number is zero.
+/// The number stores the slot plus one, out of four thousand million, because zero is not a valid number.
 fn number(hash: u32, place: u32) -> u64 {
     (u64::from(place) + 1) << 32 | u64::from(hash)
 }

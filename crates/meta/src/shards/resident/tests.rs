@@ -11,7 +11,7 @@ fn row(len: usize) -> Option<Box<Row>> {
     Some(Box::new(Row::Xattr(Bytes::from(vec![0; len]))))
 }
 
-/// As a worker has its shards do.
+/// Like a worker does for its shards.
 fn give_back(resident: &mut Resident) {
     let (bytes_max, steps) = resident.begin_give_back();
     for _ in 0..steps {
@@ -53,8 +53,8 @@ fn fill(resident: &mut Resident, rows: u64) {
     }
 }
 
-/// Promise: one busy shard has what the others leave, and gives it back when they need it, though nobody asks anything of it
-/// any more.
+/// Promise: one busy shard can use the memory that others leave unused, and gives it back when they need it, even
+/// without further requests to it.
 #[test]
 fn unused_budget_is_shared() {
     let budget = Arc::new(CacheBudget::new(1_000_000, 10));
@@ -71,7 +71,7 @@ fn unused_budget_is_shared() {
     let (before_bytes, now_bytes) = (before.bytes(), now.bytes());
     assert!(before_bytes + now_bytes <= 1_010_000, "{before_bytes} and {now_bytes} bytes");
     assert!(now_bytes >= 400_000, "it has {now_bytes} bytes, beside {before_bytes} that nobody uses");
-    // One of ten may always keep its share.
+    // One shard of ten may always keep its equal part.
     now.forget(|_| false);
     fill(&mut before, 2_000);
     let mut others: Vec<Resident> = (0..9).map(|_| Resident::new(Arc::clone(&budget))).collect();
@@ -82,7 +82,7 @@ fn unused_budget_is_shared() {
     assert!(before.bytes() >= 98_000, "{} bytes", before.bytes());
 }
 
-/// Promise: what was dropped leaves no places behind.
+/// Promise: dropped rows leave no slots behind.
 #[test]
 fn slots_are_released() {
     let budget = Arc::new(CacheBudget::new(usize::MAX / 2, 1));
@@ -94,11 +94,12 @@ fn slots_are_released() {
     assert!((0..100).all(|n| resident.seen(&key(n)).0 != KeyState::Unknown));
 }
 
-/// Promise: a slot takes no more than is counted for it, also where much was removed: rows are kept apart, and names of which
-/// nothing is left go first.
+/// Promise: a slot takes no more memory than is counted for it, even after many removals: rows are boxed, and absent
+/// names are dropped first.
 #[test]
 fn absent_rows_are_small_and_evicted_first() {
-    // A place, of which a third is empty on average, what finds it, a place in the list of empty ones, and the name's bytes.
+    // A slot, one third of them empty on average, its index entry, an entry in the list of empty slots, and the name's
+    // bytes.
     let places = size_of::<Option<(Key, CachedRow)>>() * 3 / 2 + NUMBER_BYTES + 4;
     assert!(places + 64 <= SLOT_BYTES, "{places} bytes");
     let mut resident = Resident::new(Arc::new(CacheBudget::new(100 * (SLOT_BYTES + size_of::<Row>()), 1)));
@@ -113,7 +114,7 @@ fn absent_rows_are_small_and_evicted_first() {
     assert_eq!(there, 75);
 }
 
-/// Promise: places hold what a map would, whatever is put in, taken out and brought together in between.
+/// Promise: a slot map holds the same as a map, whatever is inserted, removed and compacted in between.
 #[test]
 fn slot_map_matches_a_reference_map() {
     let mut places = SlotMap::new();
@@ -121,7 +122,7 @@ fn slot_map_matches_a_reference_map() {
     let mut random = 1_u64;
     for step in 0..50_000_u64 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // More are put in than taken out at first, and fewer later.
+        // More inserts than removals at first, and fewer later.
         let (n, takes_out) = ((random >> 33) % 2_000, (random >> 50) % 10 < if step < 25_000 { 3 } else { 7 });
         if takes_out {
             let removed = places.find(&key(n)).and_then(|place| places.remove(place));
@@ -142,8 +143,8 @@ fn slot_map_matches_a_reference_map() {
     assert!(places.end() < 2_000, "empty places are used again");
 }
 
-/// Promise: a removed row is dropped once its batch is appended, where it is known without that it is absent; one that is set
-/// again, or asked for meanwhile, stays.
+/// Promise: a removed row is dropped once its batch is appended, if it is known without it that the row is absent. A
+/// row that is set again, or requested in the meantime, stays.
 #[test]
 fn absent_rows_are_dropped() {
     let mut resident = Resident::new(Arc::new(CacheBudget::new(1_000_000, 1)));

@@ -1,6 +1,6 @@
-//! The store with a checksum before what SlateDB keeps without one: manifests, which lead to all rows, and the records of
-//! compactions. A manifest with one wrong byte may else be read, and lead to fewer rows. Byte by byte in
-//! `formats/manifest.md`.
+//! A store wrapper that adds a checksum to objects that SlateDB keeps without one: manifests, which lead to all rows,
+//! and the records of compactions. Without it, a manifest with one wrong byte might be read and lead to fewer rows.
+//! `formats/manifest.md` describes the bytes.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,14 +16,14 @@ use varve_env::posix_store::PosixStore;
 
 /// SlateDB's own files begin with a small number, as two bytes in big-endian order, and never with this.
 const MAGIC: [u8; 8] = *b"VARVECK1";
-/// The magic, and the CRC-32 of what follows, little-endian.
+/// The magic, and the CRC-32 of the rest, little-endian.
 const HEAD_BYTES: usize = MAGIC.len() + 4;
 const CHECKED: [&str; 2] = ["manifest", "compactions"];
 
 #[derive(Debug)]
 pub(super) struct CheckedStore(pub PosixStore);
 
-/// An object whose content is not what was written.
+/// An object whose content is not as written.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "shards/{path} is damaged: {reason}; restore it from a copy of the store, or save what is left with `varve fsck --repair`"
@@ -37,7 +37,7 @@ fn is_checked(location: &Path) -> bool {
     location.extension().is_some_and(|extension| CHECKED.contains(&extension))
 }
 
-/// What is stored of `content`.
+/// The stored bytes for `content`.
 fn sealed(content: &PutPayload) -> PutPayload {
     let mut hasher = crc32fast::Hasher::new();
     content.iter().for_each(|part| hasher.update(part));
@@ -45,10 +45,10 @@ fn sealed(content: &PutPayload) -> PutPayload {
     std::iter::once(Bytes::from(head)).chain(content.iter().cloned()).collect()
 }
 
-/// The content of what is stored. Files of earlier builds have no checksum, and are as they are; but they, too, are longer
-/// than the magic.
+/// The content of stored bytes. Files of earlier builds have no checksum and are returned unchanged; they, too, are
+/// longer than the magic.
 fn opened(location: &Path, stored: &Bytes) -> Result<Bytes> {
-    // SlateDB tries again after most errors, but not after this one.
+    // SlateDB retries after most errors, but not after this one.
     let damaged = |reason| Error::NotSupported { source: Box::new(DamagedObject { path: location.clone(), reason }) };
     if stored.len() < HEAD_BYTES {
         return Err(damaged(format!("it was cut short to {} bytes", stored.len())));

@@ -1,21 +1,22 @@
-//! Removing what nobody needs any more: log files soon after their content is in tables, replaced tables and manifests
-//! when no cursor can be reading them. After an opening, and only after something has changed; an idle shard makes no garbage.
+//! Garbage collection: removes log files soon after their content is in tables, and replaced tables and manifests when
+//! no cursor can still read them. It runs after an open, and only after a change; an idle shard makes no garbage.
 
 use super::TableConfig;
 use super::settings::COLLECTION_AGE_MIN;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The log of a busy shard is looked at this often.
+/// Delay of the log collection of a busy shard.
 const LOG_WAIT: Duration = Duration::from_secs(10);
-/// That of an opened one sooner: a server that is killed every few seconds would never come to it.
+/// The delay after an open. It is shorter, because a server that is killed every few seconds would never collect
+/// otherwise.
 const LOG_WAIT_OPENED: Duration = Duration::from_secs(1);
-/// What became garbage just after a collection was planned waits for the next one.
+/// Garbage made just after a collection was planned waits for the next one.
 const FILES_WAIT: Duration = COLLECTION_AGE_MIN.saturating_add(Duration::from_secs(10));
 
 pub(super) struct Collection {
     config: TableConfig,
-    /// The newest manifest that was seen; none has the number 0.
+    /// The number of the newest manifest seen; no manifest has the number 0.
     manifest: u64,
     log_due: Option<Instant>,
     files_due: Option<Instant>,
@@ -26,8 +27,8 @@ impl Collection {
         Collection { config: config.clone(), manifest: 0, log_due: None, files_due: None }
     }
 
-    /// Collects what is due. Returns when to be called again, if not only after a change. Failures are SlateDB's to
-    /// log: what is not collected now is at the next turn.
+    /// Collects the garbage that is due. Returns when to call it again; `None`: only after a change. SlateDB logs
+    /// failures. The next round retries them.
     pub(super) async fn round(&mut self, manifest: u64, now: Instant) -> Option<Instant> {
         if self.manifest != manifest {
             let log_wait = if self.manifest == 0 { LOG_WAIT_OPENED } else { LOG_WAIT };

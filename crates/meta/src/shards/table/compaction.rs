@@ -1,5 +1,5 @@
-//! Merging a shard's tables, by a compactor that runs only while there is something to merge: an idle one would look
-//! for work for ever, in every shard. It waits for one of the few places that the process has for merges.
+//! Merges a shard's tables with a compactor that runs only while there is something to merge: an idle compactor would
+//! poll for work for ever, in every shard. It waits for one of the process's few permits for merges.
 
 use super::TableConfig;
 use slatedb::Db;
@@ -11,22 +11,22 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Unmerged tables from which on the compactor runs: what its scheduler takes for one merge at least.
+/// Unmerged tables at which the compactor starts: the minimum that its scheduler merges.
 pub(super) const TABLES_MIN: usize = 4;
-/// Unmerged tables at which no further one is made until some are merged: a read looks at all of them.
+/// Unmerged tables at which no further one is made until some are merged: a read checks all of them.
 pub(super) const TABLES_MAX: usize = 24;
-/// Those from which on tables are merged while their shard is still being opened.
+/// Unmerged tables at which merges run while the shard is still being opened.
 const TABLES_MANY: usize = TABLES_MAX / 2;
-/// A compactor that has had nothing to do for this long is stopped. To start one costs two small files.
+/// A compactor without work for this long is stopped. Starting one costs two small files.
 const QUIET: Duration = Duration::from_secs(10);
-/// A compactor whose place others wait for is stopped between two merges, if it has had the place for this long: it
-/// finds out within it what there is to do.
+/// A compactor whose permit other shards wait for is stopped between two merges, if it has had the permit for this
+/// long: by then it has found the work there is.
 const TURN_MIN: Duration = Duration::from_secs(2);
-/// How often a running compactor's results are taken over.
+/// How often a running compactor's results are applied.
 const LOOK: Duration = Duration::from_secs(1);
-/// An opening that takes so long is told of.
+/// An open that takes longer is logged.
 const LONG: Duration = Duration::from_secs(10);
-/// After a compactor failed. What it needs, room on the disk for instance, does not come back at once.
+/// Pause after a compactor failed. A missing resource, such as room on the disk, does not come back immediately.
 const RETRY: Duration = Duration::from_secs(30);
 
 pub(super) struct Compaction {
@@ -39,7 +39,7 @@ pub(super) struct Compaction {
 struct RunningCompaction {
     compactor: Arc<Compactor>,
     task: JoinHandle<Result<(), slatedb::Error>>,
-    /// Set by the task when it has its place.
+    /// Set by the task when it has its permit.
     placed: Arc<AtomicBool>,
     /// When that was noticed.
     since: Option<Instant>,
@@ -53,7 +53,7 @@ impl Compaction {
         Compaction { config, admin, running: None, not_before: None }
     }
 
-    /// Starts, watches or stops the compactor. Returns when to be called again, if not only when tables were added.
+    /// Starts, polls or stops the compactor. Returns when to call it again; `None`: only after tables were added.
     pub(super) async fn round(&mut self, db: &Db, now: Instant) -> Result<Option<Instant>, slatedb::Error> {
         self.notice_end(now).await;
         if self.is_placed(now) {
@@ -84,8 +84,8 @@ impl Compaction {
         Ok(Some(now + LOOK))
     }
 
-    /// Opens a shard that has so many unmerged `tables`, and merges some meanwhile if there are or become many: what is
-    /// replayed may make more tables than there may be, and after one kill after the other no merge may have come to its end.
+    /// Runs `opening` for a shard with this many unmerged `tables`. It merges tables in parallel if there are or become
+    /// many: the replay may make more tables than the limit, and after repeated kills no merge may have completed.
     pub(super) async fn beside<T>(config: &TableConfig, tables: usize, opening: impl Future<Output = T>) -> T {
         let mut compaction = Compaction::new(config.clone());
         let merging = async {
@@ -118,7 +118,7 @@ impl Compaction {
         opened
     }
 
-    /// Has the compactor run, whoever waits for its place.
+    /// Runs the compactor even if other shards wait for its permit.
     async fn run_on(&mut self, now: Instant) {
         self.notice_end(now).await;
         if self.running.is_none() && self.not_before.is_none_or(|retry| retry <= now) {
@@ -126,12 +126,12 @@ impl Compaction {
         }
     }
 
-    /// Ends the compactor, if it runs. A merge that is under way is given up, and taken up again another time.
+    /// Stops the compactor, if it runs. A merge in progress is abandoned and repeated later.
     pub(super) async fn stop(&mut self) {
         let Some(mut running) = self.running.take() else { return };
         if !running.placed.load(Ordering::Acquire) {
             running.task.abort();
-            // How it ends is told by whether it had its place by then.
+            // Whether it had its permit by then decides how it is stopped.
             let _ = (&mut running.task).await;
         }
         if running.placed.load(Ordering::Acquire) {
@@ -154,7 +154,7 @@ impl Compaction {
         self.running = Some(RunningCompaction { compactor, task, placed, since: None, manifest, changed: now });
     }
 
-    /// Whether the compactor runs and has its place.
+    /// Whether the compactor runs and has its permit.
     fn is_placed(&mut self, now: Instant) -> bool {
         let Some(running) = &mut self.running else { return false };
         if running.since.is_none() && running.placed.load(Ordering::Acquire) {

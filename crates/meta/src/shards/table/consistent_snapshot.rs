@@ -1,9 +1,9 @@
-//! All tables of a process at one moment.
+//! Consistent snapshots over all tables of a process.
 //!
-//! Every write holds the gate open while it goes on; who wants a snapshot closes it, waits for the writes under way and
-//! until SlateDB has what is on its way there, and takes a snapshot of each table, a matter of milliseconds. An answer leaves only when what it rests on has
-//! been written, so what the snapshots hold together is a state that the volume was in: what a crash at that moment would
-//! have left.
+//! Every write holds the gate open while it runs. A snapshot closes the gate, waits for the writes in progress and
+//! until SlateDB has all pending rows, and takes a snapshot of each table, which takes milliseconds. A reply is sent
+//! only after the changes it depends on are written. The snapshots together are therefore a state that the volume was
+//! in: the state that a crash at that time would have left.
 
 use super::pending::Pending;
 use super::{Cursor, SCAN_AHEAD_BYTES, TableError};
@@ -18,14 +18,14 @@ use tokio::sync::{RwLock, RwLockReadGuard};
 use tokio::time::Instant;
 use varve_types::{Epoch, ShardId};
 
-/// A store that hangs a write for longer would hang all others with it; the caller is told to ask again.
+/// If the store hangs a write for longer, a closed gate would hang all others with it; the caller must retry.
 const GATE_WAIT: Duration = Duration::from_secs(2);
-/// A snapshot that nobody has read for so long is forgotten: it keeps old rows from being compacted away.
+/// A snapshot not read for this long is released: it keeps old rows from being compacted away.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// Snapshots held at once, each for one reader.
+/// Limit on concurrent snapshots, each for one reader.
 const SNAPSHOTS_MAX: usize = 4;
 
-/// One of a process, shared by its tables.
+/// One per process, shared by its tables.
 #[derive(Default)]
 pub struct ConsistentSnapshots {
     gate: RwLock<()>,
@@ -43,7 +43,7 @@ impl ConsistentSnapshots {
         self.gate.read().await
     }
 
-    /// No write goes on until what it returns is dropped, as on a store that hangs.
+    /// Blocks all writes until the returned guard is dropped, as on a hung store.
     #[cfg(test)]
     pub async fn hang(&self) -> tokio::sync::RwLockWriteGuard<'_, ()> {
         self.gate.write().await
@@ -53,7 +53,7 @@ impl ConsistentSnapshots {
         self.tables.lock().insert(shard, (epoch, table));
     }
 
-    /// A table that was opened again since is another one, and stays.
+    /// Removes the table of this epoch. If the shard was opened again since, its new table stays.
     pub(super) fn remove(&self, shard: ShardId, epoch: Epoch) {
         let mut tables = self.tables.lock();
         if tables.get(&shard).is_some_and(|(of, _)| *of == epoch) {
@@ -61,8 +61,8 @@ impl ConsistentSnapshots {
         }
     }
 
-    /// Holds this snapshot of all `shards` tables under the name `number`. `None`: not now; some are not open, a write
-    /// takes long, or as many snapshots as may be are held.
+    /// Takes a snapshot of all `shards` tables and keeps it as `number`. `None`: not possible now, because some are not
+    /// open, a write takes long, or the limit on snapshots is reached.
     pub async fn take(&self, number: u64, shards: u16) -> Option<()> {
         self.forget_idle();
         if self.held.lock().len() >= SNAPSHOTS_MAX {
@@ -80,7 +80,7 @@ impl ConsistentSnapshots {
         Some(())
     }
 
-    /// The rows of `shard` in `from..end` at the moment `number`; `None` if that is not held, or no more.
+    /// The rows of `shard` in `from..end` in snapshot `number`; `None` if there is no such snapshot, or no longer.
     pub async fn scan(
         &self,
         number: u64,
@@ -107,7 +107,7 @@ impl ConsistentSnapshots {
         self.held.lock().remove(&number);
     }
 
-    /// Also called by the server now and then, for readers that went away.
+    /// Releases idle snapshots. The server calls this periodically, for readers that went away.
     pub fn forget_idle(&self) {
         self.held.lock().retain(|_, held| held.used.elapsed() < IDLE_MAX);
     }

@@ -1,14 +1,14 @@
-//! A scan under way.
+//! A scan in progress.
 
 use super::TableError;
 use bytes::Bytes;
 use slatedb::DbIterator;
 use varve_types::ShardId;
 
-/// Rows in the order of their keys, as they were when the scan began. Owns what it needs: it may be kept across waits.
+/// Rows in key order, as of the begin of the scan. Owns its resources, so it may be kept across waits.
 pub struct Cursor {
     shard: ShardId,
-    /// `None`: there is nothing more to come.
+    /// `None`: the end was reached.
     rows: Option<DbIterator>,
 }
 
@@ -21,13 +21,13 @@ impl Cursor {
         Cursor { shard, rows: None }
     }
 
-    /// The next key and row; `None` at the end, and ever after. After an error the cursor is of no use.
+    /// The next key and row; `None` at the end, and on every later call. After an error the cursor is unusable.
     pub async fn next(&mut self) -> Result<Option<(Bytes, Bytes)>, TableError> {
         let Some(rows) = &mut self.rows else { return Ok(None) };
         match rows.next().await {
             Ok(Some(row)) => Ok(Some((row.key, row.value))),
             Ok(None) => {
-                // What it read ahead is let go of at once.
+                // Frees its readahead buffer immediately.
                 self.rows = None;
                 Ok(None)
             }

@@ -1,5 +1,5 @@
-//! The parts of a table's files that reading its rows does not touch: filters, which lookups of single keys read, and
-//! statistics and the footer, which repeat what the manifest says and which nobody reads.
+//! Checks the parts of a table's files that reads of its rows do not touch: filters, which lookups of single keys read,
+//! and statistics and the footer, which repeat the manifest and are never read.
 
 use super::{TableConfig, TableError};
 use crate::shards::log::DamagedPlace;
@@ -10,13 +10,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use varve_env::store_path::StorePath;
 
-/// Every part of a file but its blocks ends with the CRC-32 of the rest of it, in big-endian order.
+/// Every part of a file except its blocks ends with the CRC-32 of the rest of it, in big-endian order.
 const CHECKSUM_BYTES: usize = 4;
 
-/// A file ends with the offset of its description, which has a checksum too, and its format version.
+/// A file ends with the offset of its metadata, which has a checksum too, and its format version.
 const FOOTER_BYTES: usize = 8 + 2;
 
-/// Where the files of a shard that nobody owns are not what was written, of those parts. No row is lost by it.
+/// Returns the damaged ones of these parts in the files of a shard without an owner. Their damage loses no row.
 pub async fn damaged_ends(config: &TableConfig) -> Result<Vec<DamagedPlace>, TableError> {
     let failed = |error| TableError::new(config.shard, "check", error, None);
     let admin = Admin::builder(config.path(), config.object_store()).build();
@@ -70,11 +70,12 @@ fn filter(path: &StorePath, offset: u64, length: u64) -> Result<(), String> {
     }
 }
 
-/// The footer leads to what the manifest says, and by its format version the first block is read the same.
+/// Checks that the footer leads to the same content as the manifest, and that the first block reads the same by the
+/// footer's format version.
 async fn footer(path: &StorePath, reader: &SstReader, by_manifest: &SstFile) -> Result<(), String> {
     leads_inside(path).map_err(|error| error.to_string())?;
     let by_footer = reader.open(by_manifest.id()).await.map_err(|error| error.to_string())?;
-    // A block that is damaged itself is found where rows are read.
+    // Reads of rows find a block that is damaged itself.
     let Ok(rows) = by_manifest.read_block(0).await else { return Ok(()) };
     let same = by_footer.read_block(0).await.is_ok_and(|found| found == rows);
     match same && by_footer.info() == by_manifest.info() {
@@ -83,7 +84,7 @@ async fn footer(path: &StorePath, reader: &SstReader, by_manifest: &SstFile) -> 
     }
 }
 
-/// An offset beyond the end of the file would be a broken invariant to SlateDB, which panics.
+/// SlateDB treats an offset beyond the end of the file as a broken invariant and panics.
 fn leads_inside(path: &StorePath) -> io::Result<()> {
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, "it leads beyond the end of the file");
     let file = path.open()?;

@@ -1,4 +1,4 @@
-//! Why a table cannot do what it was asked.
+//! Errors of a table.
 
 use super::checked_store::DamagedObject;
 use super::presence::MissingState;
@@ -15,31 +15,32 @@ use varve_env::posix_store::{self, StoreIoError, io_error_within};
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{Errno, ShardId};
 
-/// Kinds that a caller acts on differently; the text is for the administrator.
+/// One kind for each way a caller acts; the text is for the administrator.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TableError {
-    /// Another owner has taken the shard over; this table answers nothing any more.
+    /// Another owner has taken the shard over; this table answers no more calls.
     #[error("shard {shard} has been taken over by another owner")]
     Fenced { shard: ShardId },
     /// The table was closed by its owner.
     #[error("shard {shard} is closed")]
     Closed { shard: ShardId },
-    /// The table was opened to be read alone, because its store takes no writes.
+    /// The table was opened read-only, because its store accepts no writes.
     #[error("{}", no_changes(*shard))]
     ReadOnly { shard: ShardId, errno: Errno },
-    /// The store does not do what it should: it is full, broken or away. Opening the table again may help.
+    /// The store is full, broken or unreachable. Opening the table again may help.
     #[error("cannot {action} the table of shard {shard}: {}", plain(*shard, source.as_ref()))]
     Unavailable { shard: ShardId, action: &'static str, source: Arc<dyn Error + Send + Sync> },
-    /// What is stored is damaged, or missing. Only an administrator can help.
+    /// The stored data are damaged or missing. Only an administrator can help.
     #[error("the table of shard {shard} is damaged: {}", plain(*shard, source.as_ref()))]
     Damaged { shard: ShardId, source: Arc<dyn Error + Send + Sync> },
-    /// A mistake of Varve's.
+    /// A bug in Varve.
     #[error("cannot {action} the table of shard {shard}: {}", plain(*shard, source.as_ref()))]
     Internal { shard: ShardId, action: &'static str, source: Arc<dyn Error + Send + Sync> },
 }
 
 impl TableError {
-    /// `log` is the reason for which the log ended, if it did: it says more than the database that ended with it.
+    /// `log`: the failure that ended the log, if it has ended. It is more specific than the error of the database that
+    /// ended with it.
     pub(super) fn new(
         shard: ShardId,
         action: &'static str,
@@ -52,7 +53,7 @@ impl TableError {
         match error.kind() {
             ErrorKind::Closed(CloseReason::Clean) => TableError::Closed { shard },
             ErrorKind::Closed(CloseReason::Fenced) => TableError::Fenced { shard },
-            // A store that fails has an error of the system's to show; a file that is too short has not.
+            // A failing store carries an error of the operating system; a file that is too short does not.
             ErrorKind::Unavailable if io_error_within(&error).is_some() => {
                 TableError::Unavailable { shard, action, source: Arc::new(error) }
             }
@@ -73,7 +74,7 @@ impl TableError {
         }
     }
 
-    /// The store has not fsynced for so long.
+    /// The store has not completed an fsync for the time `waited`.
     pub(super) fn hung(shard: ShardId, waited: Duration) -> TableError {
         let source =
             io::Error::new(io::ErrorKind::TimedOut, format!("the store has not fsynced its log for {waited:?}"));
@@ -84,7 +85,7 @@ impl TableError {
         TableError::Internal { shard, action: "open", source: Arc::new(io::Error::other(message)) }
     }
 
-    /// Whether it stays as it is until somebody repairs it.
+    /// Whether the error stays until an administrator repairs the shard.
     pub fn is_damage(&self) -> bool {
         matches!(self, TableError::Damaged { .. } | TableError::Internal { .. })
     }
@@ -94,7 +95,7 @@ impl TableError {
         matches!(self, TableError::Unavailable { source, .. } if posix_store::is_unreachable(source.as_ref()))
     }
 
-    /// What callers are told: the store's own errno where it takes no writes.
+    /// The errno that callers get: the store's own errno if it accepts no writes.
     pub fn errno(&self) -> Errno {
         match self {
             TableError::ReadOnly { errno, .. } => *errno,
@@ -106,8 +107,8 @@ impl TableError {
         }
     }
 
-    /// The operating system's error behind it, if there is one: a full disk (ENOSPC, EDQUOT), a failing one (EIO), a
-    /// store that became read-only (EROFS).
+    /// The operating system's error behind this one, if there is one: a full disk (ENOSPC, EDQUOT), a failing disk
+    /// (EIO), a store that became read-only (EROFS).
     pub fn io_error(&self) -> Option<&io::Error> {
         match self {
             TableError::Fenced { .. } | TableError::Closed { .. } | TableError::ReadOnly { .. } => None,
@@ -118,8 +119,8 @@ impl TableError {
     }
 }
 
-/// What an administrator needs of an error: which file, and what the system said of it. The layers between say which of
-/// them they are, which helps nobody.
+/// The part of an error that an administrator needs: the file, and the system's message. The names of the layers in
+/// between help nobody, so they are left out.
 fn plain(shard: ShardId, error: &(dyn Error + 'static)) -> String {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -144,7 +145,7 @@ fn plain(shard: ShardId, error: &(dyn Error + 'static)) -> String {
     inner.unwrap_or(text).replace(&format!(" {name}/"), &format!(" shards/{name}/"))
 }
 
-/// How SlateDB begins the text of its errors.
+/// The prefixes of SlateDB's error texts.
 const KINDS: [&str; 3] = ["Data error: ", "Unavailable error: ", "Internal error: "];
-/// And how it wraps the texts of others.
+/// The prefixes with which it wraps other errors.
 const LAYERS: [&str; 2] = ["wal data error (", "object store error ("];

@@ -1,13 +1,14 @@
-//! Where tables are merged, and how many shards may merge at once. A directory over all shards makes all of them need it at
-//! the same time, and each merge holds some MiB of every table it reads and of the one it writes.
+//! The runtime for merges, and the limit on shards that merge in parallel. A directory over all shards makes all of
+//! them need a merge at the same time, and each merge takes some MiB of memory for every table it reads and for the one
+//! it writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Shards that merge at once: enough that while some wait for the store, or for their next look, others use the
-/// processors that nobody else wants.
+/// Shards that merge in parallel: enough that, while some wait for the store or for their next poll, others use the
+/// idle processors.
 const PLACES: usize = 4;
 
 /// Shared by all tables of a process.
@@ -19,7 +20,8 @@ pub struct Merges {
 }
 
 impl Merges {
-    /// `runtime`: a multi-threaded one with timers, best with threads that give way to those that clients wait for.
+    /// `runtime`: a multi-threaded one with timers, preferably with threads of lower priority than those that serve
+    /// clients.
     pub fn on(runtime: Handle) -> Merges {
         Merges { runtime, places: Arc::new(Semaphore::new(PLACES)), waiting: Arc::default() }
     }
@@ -28,12 +30,12 @@ impl Merges {
         &self.runtime
     }
 
-    /// Whether a shard waits for a place.
+    /// Whether a shard waits for a permit.
     pub(super) fn are_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits for a place, after those who came before; it is free again when what this returns is dropped.
+    /// Waits for a permit, in order of arrival. Dropping the permit releases it.
     pub(super) async fn place(&self) -> OwnedSemaphorePermit {
         let _waiting = MergeWaiter::begin(&self.waiting);
         let place = Arc::clone(&self.places).acquire_owned().await;
@@ -41,7 +43,7 @@ impl Merges {
     }
 }
 
-/// Counted as long as it lives, also when the wait is given up.
+/// Counts a waiting shard for its lifetime, also when the wait is cancelled.
 struct MergeWaiter<'a>(&'a AtomicUsize);
 
 impl<'a> MergeWaiter<'a> {

@@ -1,11 +1,13 @@
-//! Rows that stand in the log and are on their way into SlateDB.
+//! Rows that are in the log and on their way into SlateDB.
 //!
-//! A write is acknowledged when the log has it. SlateDB takes what has come together since the last time as one batch, in
-//! the background: a row costs it several times what it costs the log, and rows that change with every batch go there once.
-//! Reads look here first; scans, snapshots and flushes wait until nothing is on its way ([`Pending::settle`]).
+//! A write is acknowledged when the log has it. A background task passes the rows collected since the last time to
+//! SlateDB as one batch: a row costs SlateDB several times what it costs the log, and a row that changes with every
+//! batch is passed once. Reads check here first. Scans, snapshots and flushes wait until nothing is on its way
+//! ([`Pending::settle`]).
 //!
-//! Invariants: batches have rising sequence numbers, and SlateDB's batch has that of the last one in it, so that what is
-//! replayed after a crash is ordered with what is in tables. What is handed over are whole groups of the log.
+//! Invariants: batches have rising sequence numbers. A batch for SlateDB has the number of the last batch in it, so
+//! that rows replayed after a crash are ordered correctly with rows in tables. Each batch for SlateDB consists of
+//! complete groups of the log.
 
 mod batches;
 
@@ -23,10 +25,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use varve_types::ShardId;
 
-/// How long rows come together. A shard under load passes tens of thousands on at a time, and an idle one sleeps. In their
-/// order they go into a memtable, whose rows lie all over memory: the more come together, the closer each is to the one before.
+/// How long rows are collected. A shard under load passes tens of thousands at a time, and an idle one sleeps. Rows go
+/// in key order into a memtable, whose rows are scattered in memory: the more are collected, the closer each is to the
+/// one before.
 const COLLECTED_FOR: Duration = Duration::from_millis(200);
-/// Bytes at which that time is over, and those at which writes wait for SlateDB, which waits for its store.
+/// Bytes at which collection ends early, and bytes at which writes wait for SlateDB, which waits for its store.
 const BYTES_EARLY: usize = 4 * 1024 * 1024;
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -35,17 +38,17 @@ pub(super) struct Pending {
     db: Db,
     log: Arc<Log>,
     state: Mutex<PendingState>,
-    /// There is something to pass on; and somebody waits for it.
+    /// `wake`: there are rows to pass on. `hurry`: a caller waits for them.
     wake: Notify,
     hurry: Notify,
     passed: watch::Sender<Passed>,
 }
 
 struct PendingState {
-    /// Of the last batch.
+    /// Sequence number of the last batch.
     sequence: u64,
     collected: Batches,
-    /// What SlateDB is being given.
+    /// Rows being written to SlateDB.
     passing: Batches,
 }
 
@@ -60,7 +63,7 @@ struct Passed {
     failure: Option<TableError>,
 }
 
-/// The task that passes rows on; it ends when this is dropped.
+/// The task that passes rows on. It ends when this is dropped.
 pub(super) struct Passing(JoinHandle<()>);
 
 impl Drop for Passing {
@@ -70,7 +73,7 @@ impl Drop for Passing {
 }
 
 impl Pending {
-    /// `sequence`: the last one that `db` has.
+    /// `sequence`: the last sequence number that `db` has.
     pub fn start(shard: ShardId, db: Db, log: Arc<Log>, sequence: u64, background: &Handle) -> (Arc<Pending>, Passing) {
         let state = PendingState { sequence, collected: Batches::default(), passing: Batches::default() };
         let pending = Arc::new(Pending {
@@ -102,7 +105,7 @@ impl Pending {
         &self.log
     }
 
-    /// Of the last batch that the log took.
+    /// Sequence number of the last batch in the log.
     pub fn sequence(&self) -> u64 {
         self.state.lock().sequence
     }
@@ -186,7 +189,7 @@ impl Pending {
             (passing.shared(), *sequence)
         };
         let mut batch = WriteBatch::new();
-        // In their order each is put beside the one before, which is in the processor's cache.
+        // In key order, each row is put beside the one before, which is in the processor's cache.
         for row in newest_of_each(batches.iter().flat_map(batches::rows_of)) {
             match row.value {
                 ValueDeletable::Value(value) | ValueDeletable::Merge(value) => batch.put_bytes(row.key, value),

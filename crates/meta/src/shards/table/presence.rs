@@ -1,13 +1,13 @@
-//! Whether a shard's table is there, asked before SlateDB is, which asks a store that fails until it does not, and
-//! makes a new database where it finds none.
+//! Checks whether a shard's table exists. The check runs before SlateDB opens the table, because SlateDB retries a
+//! failing store until it works, and creates a new database if it finds none.
 //!
-//! A format makes each shard's directory and the log's in it, and the first opening makes a manifest before it makes a
-//! file of the log. So only an empty directory for the log says that a shard without a manifest is new, and was never
-//! opened. Any other has lost it: it would be opened as an empty one, and all its names would be missing.
+//! `varve format` makes each shard's directory and the log's directory in it, and the first open makes a manifest
+//! before it makes a log file. So a shard without a manifest is new only if the log's directory is empty. Otherwise it
+//! has lost its manifest: it would be opened as an empty shard, without all its names.
 //!
-//! Once a shard was opened its log is never empty again. A mark beside the log's directory says that it was, for nothing in the
-//! manifest does, as long as nothing is in tables; and one outside the shard's directory says so when all of that is gone, and
-//! an empty one in its place.
+//! Once a shard was opened, its log is never empty again. A mark beside the log's directory records the first open,
+//! because nothing in the manifest does as long as nothing is in tables. A second mark, outside the shard's directory,
+//! covers the case that the whole directory is gone and replaced by an empty one.
 
 use super::{TableConfig, TableError};
 use crate::shards::log::{DamagedPlace, LogError, first_file, is_begun};
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use varve_env::disk;
 
-/// What a shard that is not new has lost.
+/// The missing part of a shard that is not new.
 #[derive(Debug, thiserror::Error)]
 pub enum MissingState {
     #[error(
@@ -45,7 +45,7 @@ pub enum MissingState {
     Log { directory: PathBuf },
 }
 
-/// An error if the store does not say which manifests there are.
+/// Fails if the store does not list the manifests.
 pub(super) async fn ask(config: &TableConfig) -> Result<(), TableError> {
     let manifests = Path::from(config.path()).join("manifest");
     match config.store.list_with_delimiter(Some(&manifests)).await {
@@ -54,14 +54,14 @@ pub(super) async fn ask(config: &TableConfig) -> Result<(), TableError> {
     }
 }
 
-/// An error if the shard, which has no manifest, was opened before, or is not there.
+/// Fails if the shard, which has no manifest, was opened before or does not exist.
 pub(super) async fn refuse_unless_new(config: &TableConfig) -> Result<(), TableError> {
     let looked_at = config.clone();
     let looked = tokio::task::spawn_blocking(move || look(&looked_at)).await;
     looked.map_err(|join| TableError::internal(config.shard, format!("its directory was not looked at: {join}")))?
 }
 
-/// An error if the shard, which has a manifest, has lost its log.
+/// Fails if the shard, which has a manifest, has lost its log.
 pub(super) async fn refuse_without_log(config: &TableConfig) -> Result<(), TableError> {
     let looked_at = config.clone();
     let looked = tokio::task::spawn_blocking(move || log_is_lost(&looked_at)).await;
@@ -79,11 +79,11 @@ pub(super) async fn refuse_without_log(config: &TableConfig) -> Result<(), Table
     }
 }
 
-/// Whether nothing is left of the log of a shard that was opened.
+/// Whether the log of a shard that was opened is completely gone.
 fn log_is_lost(config: &TableConfig) -> Result<bool, LogError> {
     match is_begun(&config.volume.shard_log(config.shard)) {
         Ok(true) => Ok(false),
-        // Nobody takes it for a new one because its mark cannot be looked at.
+        // An unreadable mark is an error, so it does not make the log count as new.
         Ok(false) => was_opened(config),
         Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && config.store.is_there() => {
             Ok(true)
@@ -92,15 +92,15 @@ fn log_is_lost(config: &TableConfig) -> Result<bool, LogError> {
     }
 }
 
-/// For a salvage: the log as a place that is damaged, if nothing is left of it.
+/// For a salvage: the log as a damaged place, if it is completely gone.
 pub(super) fn lost_log(config: &TableConfig) -> Result<Option<DamagedPlace>, LogError> {
     let path = first_file(&config.volume.shard_log(config.shard));
     let reason = "all files of the log are gone".to_owned();
     Ok(log_is_lost(config)?.then_some(DamagedPlace { path: path.into(), offset: None, reason }))
 }
 
-/// Its log has begun, durably, and nothing is acknowledged yet. Without the marks it is as safe, so that a store without room is
-/// no reason to fail.
+/// Makes the marks of an opened shard. Its log has begun durably, and nothing is acknowledged yet. The shard is as safe
+/// without the marks, so a store without room does not fail the open.
 pub(super) async fn note_opened(config: &TableConfig) {
     let marks = config.volume.shard_marks(config.shard);
     let make = move || {
@@ -138,7 +138,7 @@ fn look(config: &TableConfig) -> Result<(), TableError> {
             Err(error) => Err(TableError::from_log(shard, WalError::from(error))),
         },
         Ok(true) => lost(MissingState::Manifest { directory: config.volume.shard(shard).into() }),
-        // Its own absence is damage where the store is there, and no more than that of the store where it is not.
+        // A missing directory is damage if the store is there. If the store is not there, the error is the store's.
         Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && config.store.is_there() => {
             lost(MissingState::Directory { directory: log.into() })
         }

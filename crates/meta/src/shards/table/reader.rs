@@ -1,4 +1,4 @@
-//! A shard's table as it lies in the store, read by somebody who does not own it: nothing is claimed, nothing written.
+//! Read-only access to a shard's table without ownership: it claims nothing and writes nothing.
 
 use super::{Cursor, SCAN_AHEAD_BYTES, TableConfig, TableError, presence};
 use crate::shards::log::ReadOnlyLog;
@@ -11,20 +11,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Epoch, ShardId};
 
-/// A table at rest does not change, so there is nothing to look for; SlateDB wants a number.
+/// A table without an owner does not change, so there is nothing to poll for; SlateDB requires a value.
 const POLL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The tables and what the log holds beyond them, which is kept in memory: at most as much as the shard's memtable was.
+/// The tables, and the log's content beyond them. That content is kept in memory, at most as much as the shard's
+/// memtable held.
 pub struct TableReader {
     shard: ShardId,
-    /// Of the last owner.
+    /// The epoch of the last owner.
     epoch: Epoch,
     /// `None`: the shard was never opened, and is empty.
     db: Option<DbReader>,
 }
 
 impl TableReader {
-    /// Only while nobody owns the shard: the volume's lock must be held.
+    /// Opens the reader. The shard must have no owner: the caller must hold the volume's lock.
     pub async fn open(config: &TableConfig) -> Result<TableReader, TableError> {
         let shard = config.shard;
         let config = config.clone();

@@ -1,4 +1,4 @@
-//! What is intact in a damaged shard, and a new table of it.
+//! Reads the intact part of a damaged shard and makes a new table from it.
 
 use super::{Table, TableBatch, TableConfig, TableError, presence};
 use crate::shards::log::{DamagedPlace, is_begun, read_intact};
@@ -12,26 +12,26 @@ use std::io;
 use std::ops::RangeBounds;
 use varve_env::store_path::StorePath;
 
-/// Rows written at once.
+/// Bytes of rows written per batch.
 const BATCH_BYTES: usize = 1024 * 1024;
 
-/// What is left of a shard.
+/// The intact part of a shard.
 #[derive(Default)]
 pub struct Salvage {
     /// The newest intact version of each row, with its sequence number; `None`: deleted.
     rows: BTreeMap<Bytes, (u64, Option<Bytes>)>,
-    /// Where rows may be lost.
+    /// Damage that may have lost rows.
     pub damaged: Vec<DamagedPlace>,
-    /// Where none is.
+    /// Damage that lost no rows.
     pub ends: Vec<DamagedPlace>,
 }
 
 impl Salvage {
-    /// Reads all of a shard that nobody owns, block by block and record by record; writes nothing. Holds the shard's rows
-    /// in memory.
+    /// Reads all of a shard without an owner, block by block and record by record. Writes nothing. Keeps the shard's
+    /// rows in memory.
     pub async fn read(config: &TableConfig) -> Result<Salvage, TableError> {
         let failed = |error| TableError::new(config.shard, "salvage", error, None);
-        // SlateDB asks a store that is not there until it is.
+        // SlateDB retries on a missing store until it is there.
         presence::ask(config).await?;
         let mut salvage = Salvage::default();
         let reader = SstReader::new(config.path(), config.object_store(), None, None);
@@ -56,7 +56,7 @@ impl Salvage {
             true => salvage.ends = super::damaged_ends(config).await?,
             false => salvage.damaged.extend(newest.damaged),
         }
-        // Of a damaged manifest it is not known what its tables have of the log.
+        // A damaged manifest does not say which part of the log is in tables.
         let known = newest.manifest.as_ref().filter(|_| salvage.damaged.is_empty());
         let replay_after = known.map(VersionedManifest::replay_after_wal_id);
         let directory = config.volume.shard_log(config.shard);
@@ -93,7 +93,7 @@ impl Salvage {
         let value = match row.value {
             ValueDeletable::Value(value) => Some(Bytes::copy_from_slice(&value)),
             ValueDeletable::Tombstone => None,
-            // Varve writes no operands.
+            // Varve writes no merge operands.
             ValueDeletable::Merge(_) => return,
         };
         let newest = self.rows.entry(Bytes::copy_from_slice(&row.key)).or_insert((row.seq, value.clone()));
@@ -102,8 +102,8 @@ impl Salvage {
         }
     }
 
-    /// Where rows may be lost, the shard's counter may be one of them, and with it all trace of ids that were given since:
-    /// ids begin anew beyond all that can have been.
+    /// Where rows may be lost, the shard's counter may be one of them, and with it the record of ids allocated since.
+    /// So ids begin anew beyond all that can have been allocated.
     fn leave_lost_ids(&mut self) {
         if self.damaged.is_empty() {
             return;
@@ -118,7 +118,7 @@ impl Salvage {
         self.rows.insert(key, (sequence, Some(Bytes::from(codec::encode_row(&row)))));
     }
 
-    /// Writes what was read to a new shard, and closes it. Returns how many rows that are.
+    /// Writes the rows to a new shard and closes it. Returns the number of rows.
     pub async fn write(mut self, config: TableConfig) -> Result<u64, TableError> {
         self.leave_lost_ids();
         let table = Table::open(config).await?;
@@ -145,10 +145,10 @@ fn damaged_table(config: &TableConfig, name: &str, offset: u64, error: &slatedb:
     DamagedPlace { path: path.into(), offset: Some(offset), reason: error.to_string() }
 }
 
-/// The newest manifest of a shard that can be read.
+/// The newest readable manifest of a shard.
 struct NewestManifest {
     manifest: Option<VersionedManifest>,
-    /// Those that came after it.
+    /// Damaged manifests that came after it.
     damaged: Vec<DamagedPlace>,
 }
 
@@ -183,14 +183,14 @@ impl NewestManifest {
         Ok(NewestManifest { manifest: None, damaged })
     }
 
-    /// Tables that only a damaged manifest may lead to: those made after all that this one leads to, for what they hold may
-    /// be in no log any more. Older ones that it does not lead to were replaced.
+    /// Tables that only a damaged manifest may refer to: those made after all tables of this manifest, because their
+    /// rows may be in no log any more. Older tables outside this manifest were replaced.
     fn later_tables(&self, config: &TableConfig) -> io::Result<Vec<String>> {
         if self.damaged.is_empty() {
             return Ok(Vec::new());
         }
         let views = self.manifest.iter().flat_map(VersionedManifest::all_sst_views);
-        // Names of tables are ULIDs, which rise with time, and as texts too.
+        // Names of tables are ULIDs, which rise with time, also when compared as text.
         let last = views.map(|view| view.sst.id.value().to_string()).max();
         let mut names = names(&config.volume.shard(config.shard).join("compacted"), "sst")?;
         names.retain(|name| last.as_ref().is_none_or(|last| name > last));
@@ -198,7 +198,7 @@ impl NewestManifest {
     }
 }
 
-/// Names of the files in `directory` that end so, without the ending.
+/// Names of the files in `directory` with this extension, without the extension.
 fn names(directory: &StorePath, extension: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     let entries = match directory.read_dir() {

@@ -1,4 +1,4 @@
-//! How SlateDB is set up: many tables in one process, most of them idle (rfcs/0001-shard-count.md has the figures).
+//! SlateDB's settings: many tables in one process, most of them idle (rfcs/0001-shard-count.md has the figures).
 
 use super::checked_store::CheckedStore;
 use super::compaction::{TABLES_MAX, TABLES_MIN};
@@ -21,58 +21,58 @@ use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::ShardId;
 
-/// Bytes of log that a shard may always hold in its memtable, unless memory is short. Together with
-/// [`MEMTABLES_BYTES_DEFAULT`] it says that 64 shards under load at once have memtables of this size.
+/// Bytes of log that a shard may always have in its memtable, unless memory is short. Together with
+/// [`MEMTABLES_BYTES_DEFAULT`] it allows 64 shards under load at once to have memtables of this size.
 pub const MEMTABLE_BYTES_DEFAULT: u64 = 4 * 1024 * 1024;
 
-/// A memtable becomes a table at this size even when others need little: larger ones would make fewer tables to merge,
-/// but are slower to write to, and more is replayed at an opening.
+/// A memtable becomes a table at this size even when others need little. Larger ones would make fewer tables to merge,
+/// but they are slower to write to, and an open replays more.
 pub const MEMTABLE_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Bytes in the memtables of a process from which on those above their share become tables, unless it has a limit of its
-/// own. As much log is replayed after a crash.
+/// Bytes in the memtables of a process above which memtables larger than their part become tables, unless the process
+/// sets its own limit. The same amount of log is replayed after a crash.
 pub const MEMTABLES_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
-/// One memtable holds no more than such a part of what all may.
+/// One memtable holds at most this fraction of the limit for all.
 const MEMTABLES_PART_MAX: u64 = 4;
-/// Unflushed memtables of a shard that may pile up behind a slow store before writes wait.
+/// Unflushed memtables of a shard that may queue behind a slow store before writes wait.
 const MEMTABLES_UNFLUSHED_MAX: u64 = 2;
-/// How often an idle table looks whether another owner has taken it over. What its own compaction changes it takes over
-/// by itself, and one that writes learns of a new owner at its next fsync.
+/// How often an idle table checks whether another owner has taken it over. A table applies the changes of its own
+/// compaction without this poll, and a table with writes learns of a new owner at its next fsync.
 const MANIFEST_POLL: Duration = Duration::from_secs(30);
-/// How often a running compactor looks for work, and for the end of it: three polls pass from the need for a merge to its
-/// result, with one of the few places for merges taken ([`Merges`]).
+/// How often a running compactor checks for work and for its end. Three polls pass from the need for a merge to its
+/// result, while one of the few permits for merges is taken ([`Merges`]).
 const COMPACTION_POLL: Duration = Duration::from_millis(250);
-/// How long files that compaction has replaced are kept for cursors that still read them, and how old a file must be to
-/// be collected at all. Twice that much of what is written at full speed lies about as garbage.
+/// How long files replaced by compaction are kept for cursors that still read them, and the minimum age of a collected
+/// file. At full write speed, twice this time's writes are present as garbage.
 pub(super) const COLLECTION_AGE_MIN: Duration = Duration::from_secs(300);
-/// Tries of an object store operation after the first, over about 2.5 s; then whoever waits is told. Without a limit a
-/// failing disk would hang every call instead of failing it.
+/// Retries of an object store operation after the first try, over about 2.5 s; then the caller gets the error. Without
+/// a limit a failing disk would hang every call instead of failing it.
 pub(super) const STORE_RETRIES_MAX: u32 = 5;
-/// Tables of fewer rows have no filter: reading them is as cheap.
+/// Tables with fewer rows have no filter: reading them is as cheap.
 const FILTER_ROWS_MIN: u32 = 100;
 const COMPACTED_BYTES_MAX: usize = 64 * 1024 * 1024;
 const COMPACTION_FETCH_BYTES: usize = 1024 * 1024;
 
-/// What a table is opened with.
+/// Configuration of a table.
 #[derive(Clone)]
 pub struct TableConfig {
     pub shard: ShardId,
     pub volume: VolumeDir,
     /// The store in [`VolumeDir::shards`], one for all shards of the process.
     pub store: PosixStore,
-    /// How long an appended batch may wait for its fsync; zero: fsynced before every write returns.
+    /// How long an appended batch may wait for its fsync; zero: every write is fsynced before it returns.
     pub sync_interval: Duration,
     /// Shared by all shards of the process.
     pub cache: TableCache,
-    /// A multi-threaded runtime with timers, for everything but reads, the writer and merges.
+    /// A multi-threaded runtime with timers, for everything except reads, the writer and merges.
     pub background: Handle,
     /// Shared by all shards of the process.
     pub merges: Merges,
-    /// Bytes of log that this shard may always hold in its memtable; [`MEMTABLE_BYTES_DEFAULT`].
+    /// Bytes of log that this shard may always have in its memtable; [`MEMTABLE_BYTES_DEFAULT`].
     pub memtable_bytes: u64,
 }
 
-/// The memory that all tables of a process share: blocks, indexes and filters, decoded, up to a number of bytes in
-/// all, the count of what their memtables hold, and moments of all of them together.
+/// The memory that all tables of a process share: a cache of decoded blocks, indexes and filters with a limit in bytes,
+/// the budget of their memtables, and consistent snapshots of all of them.
 #[derive(Clone)]
 pub struct TableCache {
     shared: Arc<MokaCache>,
@@ -143,13 +143,13 @@ impl TableConfig {
     pub(super) fn settings(&self) -> Settings {
         let memtable_bytes = self.memtable_bytes_max() as usize;
         Settings {
-            // The log has its own clock.
+            // The log has its own timer.
             flush_interval: None,
             manifest_poll_interval: MANIFEST_POLL,
             min_filter_keys: FILTER_ROWS_MIN,
             max_unflushed_bytes: memtable_bytes * MEMTABLES_UNFLUSHED_MAX as usize
                 + crate::shards::log::UNSYNCED_BYTES_MAX as usize,
-            // The log asks for the flush at this many bytes of its own, which are somewhat more than the table's.
+            // The log requests the flush at this many bytes of its own, which are somewhat more than the table's.
             l0_sst_size_bytes: memtable_bytes,
             l0_max_ssts: TABLES_MAX,
             l0_max_ssts_per_key: TABLES_MAX,
@@ -164,7 +164,7 @@ impl TableConfig {
     pub(super) fn compactor(&self) -> CompactorBuilder<String> {
         let scheduler = SizeTieredCompactionSchedulerOptions {
             min_compaction_sources: TABLES_MIN,
-            // Reads look at every run: eight are the most a tree is left with when nothing else is to be done.
+            // Reads check every run. Eight is the most runs that a tree has when there is nothing else to do.
             sorted_run_consolidation_threshold: 8,
             ..SizeTieredCompactionSchedulerOptions::default()
         };
@@ -192,7 +192,7 @@ impl TableConfig {
             .with_runtime(self.merges.runtime().clone())
     }
 
-    /// Collects log files.
+    /// The collector of log files.
     pub(super) fn log_collector(&self) -> GarbageCollectorBuilder<String> {
         let options =
             GarbageCollectorOptions { wal_options: Some(collection_of(Duration::ZERO)), ..collecting_nothing() };
@@ -201,7 +201,7 @@ impl TableConfig {
             .with_wal_gc(Arc::new(LogReclaimer::new(self.log())))
     }
 
-    /// Collects tables, manifests and the compactor's notes.
+    /// The collector of tables, manifests and the compactor's records.
     pub(super) fn file_collector(&self) -> GarbageCollectorBuilder<String> {
         let old = Some(collection_of(COLLECTION_AGE_MIN));
         let options = GarbageCollectorOptions {

@@ -89,7 +89,7 @@ async fn numbers(table: &Table) -> Vec<u32> {
     numbers
 }
 
-/// What is written is read, by key and by range; batches are whole; deletes hide.
+/// Written rows are read by key and by range; batches are atomic; deletes hide rows.
 #[test]
 fn rows_are_written_and_read() {
     let env = TestEnv::new();
@@ -118,7 +118,7 @@ fn rows_are_written_and_read() {
     });
 }
 
-/// design.md, "acknowledged survives the death of the server process": what was written and never synced is there.
+/// Acknowledged rows survive the death of the server process, even if they were never synced.
 #[test]
 fn table_dropped_without_close_is_replayed() {
     let env = TestEnv::new();
@@ -140,8 +140,8 @@ fn table_dropped_without_close_is_replayed() {
     }
 }
 
-/// Rows on their way are read as if they were there, and those that never arrived are replayed: of one key in a batch the
-/// last row counts, and of batches the last one.
+/// Pending rows are read like any others, and rows that never arrived are replayed: for a key, the last row in a batch
+/// counts, and the last batch.
 #[test]
 fn pending_rows_are_read_and_replayed() {
     let env = TestEnv::new();
@@ -177,7 +177,7 @@ fn pending_rows_are_read_and_replayed() {
     });
 }
 
-/// A table that was closed has everything in tables: the next opening replays nothing.
+/// A closed table has everything in tables: the next open replays nothing.
 #[test]
 fn a_closed_table_needs_no_log() {
     let env = TestEnv::new();
@@ -186,7 +186,7 @@ fn a_closed_table_needs_no_log() {
         let table = Table::open(env.config(LONG)).await.unwrap();
         put(&table, 0..100).await;
         table.close().await.unwrap();
-        // Even without its log, except for the file that says how far the groups were counted.
+        // Even without its log, except for the file that records how far groups were counted.
         let again = Table::open(env.config(LONG)).await.unwrap();
         assert!(!again.log.is_replayable());
         assert_eq!(numbers(&again).await, (0..100).collect::<Vec<_>>());
@@ -195,8 +195,8 @@ fn a_closed_table_needs_no_log() {
     assert!(std::fs::read_dir(log).unwrap().count() > 0);
 }
 
-/// The log that an owner has left behind tables is given back soon after the next opening, however short that owner's life
-/// was: not only if this one changes something, nor after ten seconds.
+/// Log files whose content is in tables are removed soon after the next open, however briefly their owner lived: this
+/// needs no change by the new owner, and does not take ten seconds.
 #[test]
 fn log_of_a_killed_owner_is_reclaimed() {
     let env = TestEnv::new();
@@ -222,7 +222,7 @@ fn log_of_a_killed_owner_is_reclaimed() {
     });
 }
 
-/// Each owner claims exactly the next epoch; an owner that was overtaken is told so at its next sync.
+/// Each owner claims exactly the next epoch; a fenced owner learns of it at its next sync.
 #[test]
 fn a_second_owner_fences_the_first() {
     let env = TestEnv::new();
@@ -245,7 +245,7 @@ fn a_second_owner_fences_the_first() {
     });
 }
 
-/// "The log must also be reclaimed as tables are flushed", also of a shard that has fallen idle.
+/// The log is reclaimed as tables are flushed, even in a shard that has become idle.
 #[test]
 fn the_log_is_reclaimed_when_tables_are_flushed() {
     let env = TestEnv::new();
@@ -272,7 +272,7 @@ fn the_log_is_reclaimed_when_tables_are_flushed() {
     });
 }
 
-/// With a sync interval of zero a write is fsynced when it returns, and writes at the same time share an fsync.
+/// With a sync interval of zero a write is fsynced when it returns, and concurrent writes share an fsync.
 #[test]
 fn a_zero_interval_syncs_every_write() {
     let env = TestEnv::new();
@@ -311,7 +311,7 @@ fn rows_are_read_back_from_files() {
     });
 }
 
-/// What the kernel says of a store that is away arrives at the caller: the log's directory is gone.
+/// The kernel's error for an unreachable store reaches the caller: the log's directory is gone.
 #[test]
 fn store_error_reason_is_kept() {
     let env = TestEnv::new();
@@ -329,7 +329,7 @@ fn store_error_reason_is_kept() {
     });
 }
 
-/// Many tables are merged without anybody asking, the replaced log goes, and rows stay what they were.
+/// Many tables are merged without a request, the replaced log files are removed, and rows stay unchanged.
 #[test]
 fn tables_are_merged_in_the_background() {
     let env = TestEnv::new();
@@ -353,7 +353,7 @@ fn tables_are_merged_in_the_background() {
     });
 }
 
-/// More tables than there are places for merges: all are merged, a few at a time.
+/// More tables than permits for merges: all are merged, a few at a time.
 #[test]
 fn tables_take_turns_to_be_merged() {
     const TABLES: u16 = 16;
@@ -380,13 +380,13 @@ fn tables_take_turns_to_be_merged() {
         assert!(waited, "all were merged at once");
         for table in tables {
             assert_eq!(numbers(&table).await, (0..50).collect::<Vec<_>>());
-            // Also one that waits for its place, or is at it.
+            // Even one that waits for its permit, or is merging.
             table.close().await.unwrap();
         }
     });
 }
 
-/// Tables and log rest on no particular way to create a file exclusively: hard links do as well.
+/// Tables and log need no particular way to create a file exclusively: hard links work too.
 #[test]
 fn stores_without_renameat2_noreplace_work() {
     let env = TestEnv::new();
@@ -407,8 +407,8 @@ fn stores_without_renameat2_noreplace_work() {
             }
         });
     }
-    // Leftovers of crashes go, what is published stays. (A table that was only dropped, as by a crash, may still
-    // publish in the background here, where a process that died does not: so the last one was closed.)
+    // Leftovers of crashes are removed, published files stay. (A table that was only dropped, as by a crash, may still
+    // publish in the background here, unlike a dead process: so the last one was closed.)
     config().store.remove_leftovers().unwrap();
     env.worker(async || {
         let table = Table::open(config()).await.unwrap();

@@ -1,5 +1,5 @@
-//! What a table does beside reading and writing: it makes tables of what has been in the log alone for long, has them
-//! merged, and has garbage removed. One task a table, which sleeps while nothing changes.
+//! Background maintenance of a table: flushes rows that have been only in the log for long, and starts merges and
+//! garbage collection. One task per table, which sleeps while nothing changes.
 
 use super::collection::Collection;
 use super::compaction::Compaction;
@@ -13,17 +13,18 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How long rows may be in the log alone. A shard that is written to now and then makes a table this often, each of
-/// which costs a few fsyncs; a shorter time would make more, a longer one would replay more at the next opening.
+/// How long rows may be only in the log. A shard with occasional writes makes a table this often, each of which costs a
+/// few fsyncs. A shorter time would make more tables; a longer one would replay more at the next open.
 const LOG_AGE_MAX: Duration = Duration::from_secs(300);
-/// A log file is left for a new one after a flush if it is at least this long, so that an idle shard holds no more.
+/// After a flush, the log switches to a new file if the current one is at least this long, so that an idle shard keeps
+/// no more.
 const LOG_FILE_BYTES_IDLE: u64 = 256 * 1024;
-/// A busy shard changes all the time; it is looked after this often.
+/// Pause between rounds of a busy shard, which changes all the time.
 const PAUSE: Duration = Duration::from_secs(1);
-/// After something failed.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// The task; it ends when this is dropped.
+/// The maintenance task. It ends when this is dropped.
 pub(super) struct Upkeep {
     running: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
@@ -41,7 +42,7 @@ impl Upkeep {
         Upkeep { running: Mutex::new(Some((stop, task))) }
     }
 
-    /// Returns when the task has ended, and with it what it had started.
+    /// Returns when the task, and everything that it started, has ended.
     pub(super) async fn stop(&self) {
         let running = self.running.lock().take();
         if let Some((stop, task)) = running {
@@ -63,7 +64,7 @@ struct UpkeepTasks {
 impl UpkeepTasks {
     async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         tokio::select! {
-            // Whether it was said or the table was dropped.
+            // Either stop was requested or the table was dropped.
             _ = &mut stopped => {}
             () = self.look_after() => {}
         }
@@ -74,7 +75,7 @@ impl UpkeepTasks {
     async fn look_after(&mut self) {
         let mut changes = self.pending.db().subscribe();
         loop {
-            // Seen now, so that what changes during the round is seen after it.
+            // Marked as seen now, so that a change during the round is noticed after it.
             if changes.borrow_and_update().close_reason.is_some() || self.pending.log().failure().is_some() {
                 return;
             }
@@ -93,7 +94,7 @@ impl UpkeepTasks {
         }
     }
 
-    /// Returns when the next round is due, if nothing changes before.
+    /// Runs a round. Returns when the next one is due if nothing changes before.
     async fn round(&mut self, now: Instant) -> Result<Option<Instant>, TableError> {
         let flush_due = match self.pending.log().replayable_since() {
             Some(since) if now.duration_since(since) >= LOG_AGE_MAX => {
@@ -116,8 +117,8 @@ async fn sleep_until(due: Option<Instant>) {
     }
 }
 
-/// Makes tables of all that is in memory. The log is synced first: the point to replay from is the last synced group
-/// at the moment when the memtable is frozen.
+/// Makes tables of everything in memory. The log is synced first, because the point to replay from is the last group
+/// synced when the memtable is frozen.
 pub(super) async fn flush(pending: &Pending) -> Result<(), TableError> {
     let (db, log) = (pending.db(), pending.log());
     pending.settle().await?;

@@ -1,4 +1,4 @@
-//! A few shards of one volume in a temporary directory, with the real table and log beneath.
+//! A few shards of one volume in a temporary directory, with real tables and logs.
 
 use super::watched::Watched;
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
@@ -23,28 +23,28 @@ use varve_types::{
     VolumeId, VolumeSettings,
 };
 
-/// What has not happened by then on a machine with much other work never will.
+/// Time limit for any event, generous enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 pub struct LocalPeers {
     shards: RefCell<HashMap<ShardId, Rc<Shard>>>,
-    /// All that was asked.
+    /// Number of all calls.
     pub calls: Cell<usize>,
-    /// Fetches that are under way, and the most that were at once.
+    /// Fetches in progress; `most_fetches` is their maximum.
     fetches: Cell<usize>,
     pub most_fetches: Cell<usize>,
-    /// Whether all shards are served by one worker, or each by its own.
+    /// Whether one worker serves all shards, or each shard has its own worker.
     pub all_near: Cell<bool>,
-    /// What another worker does before the next change over shards is prepared.
+    /// Action of another worker before the next cross-shard change is prepared.
     pub before_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
-    /// What happens as soon as the next change over shards is prepared.
+    /// Action as soon as the next cross-shard change is prepared.
     pub after_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
-    /// So often the lock on renames was asked for.
+    /// Number of requests for the rename lock.
     pub rename_locks: Cell<usize>,
-    /// What is decided over shards is not heard of in others, nor told to who asks.
+    /// Decisions of cross-shard changes are neither delivered to other shards nor reported to shards that ask.
     pub keeps_decisions: Cell<bool>,
-    /// So often.
+    /// Number of decisions held back that way.
     pub kept_decisions: Cell<usize>,
 }
 
@@ -71,7 +71,7 @@ impl Peers for LocalPeers {
                 Some(shard) if matches!(call, PeerCall::Fetch(_)) => {
                     self.fetches.set(self.fetches.get() + 1);
                     self.most_fetches.set(self.most_fetches.get().max(self.fetches.get()));
-                    // As a message to another worker, it is not answered before the asker has gone on.
+                    // Like a message to another worker, the call gets no reply before the caller has continued.
                     tokio::task::yield_now().await;
                     let reply = shard.peer_call(call).await;
                     self.fetches.set(self.fetches.get() - 1);
@@ -104,7 +104,7 @@ pub struct Cluster {
     pub volume: VolumeDir,
     pub peers: Rc<LocalPeers>,
     pub open_files: OpenFiles,
-    /// Verbs that did not have to wait.
+    /// Number of verbs on the fast path.
     pub fast_path: Cell<usize>,
     store: PosixStore,
     background: tokio::runtime::Handle,
@@ -115,7 +115,7 @@ pub fn name(text: &str) -> Name {
 }
 
 impl Cluster {
-    /// Runs `test` on a volume of so many shards.
+    /// Runs `test` on a volume with this many shards.
     pub fn run<F: Future<Output = ()>>(shards: u16, split_threshold: u64, test: impl FnOnce(Rc<Cluster>) -> F) {
         let directory = tempfile::tempdir().unwrap();
         let settings = VolumeSettings {
@@ -135,8 +135,8 @@ impl Cluster {
         });
     }
 
-    /// Opens the volume in `directory`, runs `test`, and drops everything, as the death of the process does. When it
-    /// returns nothing is changed there any more: a call of the system that was under way has been waited for.
+    /// Opens the volume in `directory`, runs `test`, and drops everything, as the death of the process does. When this
+    /// returns, nothing in the volume changes any more: it waits for system calls in progress.
     pub fn run_in<T>(directory: &Path, test: impl AsyncFnOnce(Rc<Cluster>) -> T) -> T {
         let what = format!("a cluster in {}, of {:?}", directory.display(), std::thread::current().name());
         let _watched = Watched::begin(what);
@@ -209,13 +209,13 @@ impl Cluster {
         }
     }
 
-    /// Opens every shard anew without closing it, as after the death of the process: the old ones are just dropped.
+    /// Opens every shard anew without closing it, as after the death of the process: the old ones are only dropped.
     pub async fn reopen_after_crash(&self) {
         self.die();
         self.open().await;
     }
 
-    /// Opens every shard at rest, as after the death of the process on a store that takes no writes.
+    /// Opens every shard read-only, as after the death of the process on a store that accepts no writes.
     pub async fn rest_after_crash(&self) {
         self.die();
         for id in self.settings.shards.all() {
@@ -272,7 +272,7 @@ impl Cluster {
         self.peers.shards.borrow()[&id].clone()
     }
 
-    /// Runs a verb about a name wherever that name is, as a client does: from the home on, following `Moved`.
+    /// Runs a verb on a name in the shard that holds it, as a client does: starts at the home and follows `Moved`.
     pub async fn at_name<V: Verb>(
         &self,
         directory: InodeId,
@@ -304,7 +304,7 @@ impl Cluster {
         panic!("no shard holds {at} of {directory}");
     }
 
-    /// Runs a verb about an inode at its home.
+    /// Runs a verb on an inode at its home.
     pub async fn at_home<V: Verb>(&self, inode: InodeId, verb: &V) -> Result<V::Outcome, ShardRefusal> {
         let (shard, caller) = (self.shard(inode.shard()), &Credentials::root());
         loop {
@@ -316,7 +316,7 @@ impl Cluster {
         }
     }
 
-    /// Runs a verb on that was begun without waiting, as the server does.
+    /// Completes a verb begun on the fast path, as the server does.
     async fn run_on<V: Verb>(
         &self,
         shard: &Rc<Shard>,
@@ -355,7 +355,7 @@ impl Cluster {
         self.at_name(directory, &at, Makes::Directory { home }, &verb).await.unwrap().inode
     }
 
-    /// The inode that a name means, and whether its attributes are elsewhere.
+    /// The inode of a name, and whether its attributes are elsewhere.
     pub async fn lookup(&self, directory: InodeId, at: &str) -> Option<(InodeId, bool)> {
         let at = name(at);
         let verb = Lookup { parent: directory, name: at.clone() };
@@ -374,14 +374,14 @@ impl Cluster {
         }
     }
 
-    /// Everything that was acknowledged before is fsynced.
+    /// Fsyncs everything acknowledged before.
     pub async fn sync(&self) {
         for id in self.settings.shards.all() {
             self.shard(id).sync().await.unwrap();
         }
     }
 
-    /// What can make the store of a shard hang.
+    /// Used to make the store of a shard hang.
     pub fn snapshots(&self, id: ShardId) -> Arc<ConsistentSnapshots> {
         match &self.shard(id).table {
             ShardRows::Own(table) => table.snapshots(),
@@ -389,7 +389,8 @@ impl Cluster {
         }
     }
 
-    /// No log is fsynced until what it returns is dropped, as on a store that hangs: the thread is held on which that begins.
+    /// Blocks all fsyncs of logs until the returned value is dropped, as on a hung store, by occupying the thread that
+    /// starts them.
     pub fn hang_fsyncs(&self) -> mpsc::Sender<()> {
         let (begun, begins) = mpsc::channel();
         let (hung, ends) = mpsc::channel::<()>();
@@ -402,7 +403,7 @@ impl Cluster {
         hung
     }
 
-    /// All that is in memory goes into tables.
+    /// Moves everything in memory into tables.
     pub async fn flush(&self) {
         for id in self.settings.shards.all() {
             match &self.shard(id).table {
@@ -412,12 +413,11 @@ impl Cluster {
         }
     }
 
-    /// All names of a directory.
     pub async fn list(&self, directory: InodeId) -> Vec<Name> {
         self.entries(directory).await.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// All entries of a directory, by listing it page after page.
+    /// All entries of a directory, listed page by page.
     pub async fn entries(&self, directory: InodeId) -> Vec<(Name, EntryRow)> {
         let mut map = PartitionMap::whole(self.settings.shards);
         let (mut names, mut from) = (Vec::new(), NameHash(0));
@@ -447,7 +447,7 @@ impl Cluster {
         assert!(missing.is_empty() && extra.is_empty(), "missing {missing:?}, too many {extra:?}");
     }
 
-    /// The sum of the entries that the directory's partitions count, taken while no split moves them.
+    /// The sum of the entry counts of the directory's partitions, taken while no split moves them.
     pub async fn counted(&self, directory: InodeId) -> u64 {
         loop {
             let (map, sum) = (self.map(directory).await, self.counted_once(directory).await);
@@ -458,7 +458,7 @@ impl Cluster {
         }
     }
 
-    /// [`Cluster::counted`] while nothing changes.
+    /// [`Cluster::counted`] without a wait: nothing may change.
     pub async fn counted_once(&self, directory: InodeId) -> u64 {
         let mut sum = 0;
         for index in self.map(directory).await.iter() {

@@ -1,4 +1,4 @@
-//! A directory as all its partitions make it.
+//! Totals of a directory over all its partitions.
 
 use super::cluster::{Cluster, PATIENCE};
 use crate::shards::ShardRefusal;
@@ -29,7 +29,7 @@ async fn counted_at_last(cluster: &Cluster) -> u64 {
     }
 }
 
-/// Makes so many files, and notes before and after each how many there may be and must be.
+/// Creates this many files, and records before and after each how many there may be and must be.
 async fn make(cluster: &Rc<Cluster>, count: u64, begun: &Cell<u64>, made: &Cell<u64>) {
     for chunk in (0..count).collect::<Vec<_>>().chunks(10) {
         begun.set(begun.get() + chunk.len() as u64);
@@ -42,7 +42,7 @@ async fn make(cluster: &Rc<Cluster>, count: u64, begun: &Cell<u64>, made: &Cell<
     }
 }
 
-/// Promise: whatever is split meanwhile, each name is counted once.
+/// Promise: each name is counted once, even during splits.
 #[test]
 fn each_name_is_counted_once_during_a_split() {
     const FILES: u64 = 800;
@@ -67,7 +67,7 @@ fn each_name_is_counted_once_during_a_split() {
     });
 }
 
-/// The shards of a directory are asked together, as many at once as is allowed.
+/// The shards of a directory are asked in parallel, up to the limit.
 #[test]
 fn partitions_are_queried_in_parallel() {
     Cluster::run(32, 20, |cluster| async move {

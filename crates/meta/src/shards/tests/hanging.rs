@@ -1,4 +1,4 @@
-//! A store that hangs: what was decided meanwhile is in memory alone, and nobody is told that it is done.
+//! A hung store: changes decided in the meantime are only in memory, and no caller gets a success.
 
 use super::cluster::{Cluster, PATIENCE, name};
 use super::split::settle;
@@ -15,11 +15,11 @@ use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Credentials, Epoch, Errno, InodeId, Mode, PartitionIndex, SessionId, ShardId};
 
-/// Time for an answer that waits for nothing.
+/// Time for a reply that waits for nothing.
 const NO_WAIT: Duration = Duration::from_millis(100);
 
-/// Promise: a decided change is called applied when that is in the participant's log, whoever tells it to apply it and however
-/// often; until then its coordinator keeps the decision. That one is aborted need not wait for the log.
+/// Promise: a decided change is reported as applied when it is in the participant's log, whichever call applies it and
+/// however often. Until then its coordinator keeps the decision. An abort need not wait for the log.
 #[test]
 fn resolve_waits_for_log_append() {
     Cluster::run(2, 1000, |cluster| async move {
@@ -55,8 +55,8 @@ fn resolve_waits_for_log_append() {
     });
 }
 
-/// Promise: what makes a size stale once more, and lower, while the first time is being fsynced, is fsynced too before
-/// its writer may cut the file.
+/// Promise: if a size becomes stale once more, and lower, while the first change is being fsynced, the second change is
+/// fsynced too before its writer may truncate the file.
 #[test]
 fn repeated_mark_size_stale_waits_for_its_own_sync() {
     Cluster::run(1, 1000, |cluster| async move {
@@ -66,7 +66,7 @@ fn repeated_mark_size_stale_waits_for_its_own_sync() {
         let size_stale = |batch| shard.state.borrow_mut().size_stale.insert(inode, batch);
         size_stale(first);
         let hung = cluster.hang_fsyncs();
-        // Something that is not fsynced.
+        // A change that is not fsynced.
         cluster.create(InodeId::ROOT, "g").await.unwrap();
         let mut waits = Box::pin(shard.mark_size_stale_on_disk(inode));
         assert!(futures::poll!(&mut waits).is_pending());
@@ -79,7 +79,7 @@ fn repeated_mark_size_stale_waits_for_its_own_sync() {
     });
 }
 
-/// Whoever waits for the store of `shard`, which hangs, is told so, as if it had hung for so long.
+/// Makes all requests that wait for the hung store of `shard` fail, as if it had hung for [`APPEND_MAX`].
 pub async fn hang_for_long(shard: &Shard) {
     while shard.state.borrow().in_flight.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -87,17 +87,17 @@ pub async fn hang_for_long(shard: &Shard) {
     pass(APPEND_MAX).await;
 }
 
-/// Timers go as if that time had passed.
+/// Advances timers by `time`.
 pub async fn pass(time: Duration) {
-    // Who has just been spawned begins to wait first.
+    // Tasks that were just spawned start their wait first.
     tokio::time::sleep(Duration::from_millis(1)).await;
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
-/// Promise: what an attempt at a split brought and nobody waited for is dropped before the next one brings any, also where it
-/// reaches the log after that has begun: a name that was removed in between stays removed.
+/// Promise: rows sent by an abandoned split attempt are dropped before the next attempt sends any, even if they reach
+/// the log after that has begun: a name removed in between stays removed.
 #[test]
 fn abandoned_split_on_a_hanging_store_is_dropped() {
     const FILES: usize = 41;
@@ -121,7 +121,7 @@ fn abandoned_split_on_a_hanging_store_is_dropped() {
         while cluster.shard(ShardId(0)).state.borrow().splits_begun < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Time to have brought all again.
+        // Time to have sent all rows again.
         tokio::time::sleep(Duration::from_millis(300)).await;
         drop(hung);
         settle(&cluster, InodeId::ROOT, 2).await;
@@ -133,8 +133,8 @@ fn abandoned_split_on_a_hanging_store_is_dropped() {
     });
 }
 
-/// Promise: a change that was given up while the store hung is answered, when it is sent again, once it is in the log: what is
-/// answered survives the death of the process.
+/// Promise: a change given up while the store hung is acknowledged on a retry once it is in the log: an acknowledged
+/// change survives the death of the process.
 #[test]
 fn a_retry_is_answered_when_its_change_is_in_the_log() {
     Cluster::run(1, 1000, |cluster| async move {
@@ -163,14 +163,14 @@ fn a_retry_is_answered_when_its_change_is_in_the_log() {
     });
 }
 
-/// Promise: a directory whose making was given up while the store of its name's shard hung is whole if its name is there in the
-/// end: its rows, which another shard has, are not taken back while the name may still come.
+/// Promise: a directory whose creation was given up while the store of its name's shard hung is complete if its name
+/// exists in the end: its rows, in another shard, are not deleted while the name may still appear.
 #[test]
 fn late_named_directory_has_its_rows() {
     for near in [false, true] {
         Cluster::run(2, 1000, |cluster| async move {
             cluster.peers.all_near.set(near);
-            // Ids of its home are at hand.
+            // Ids of its home are available.
             cluster.mkdir(InodeId::ROOT, "first", ShardId(1)).await;
             let shard = cluster.shard(ShardId(0));
             let snapshots = cluster.snapshots(shard.id());
@@ -194,9 +194,9 @@ fn late_named_directory_has_its_rows() {
     }
 }
 
-/// Promise: a change over shards that was decided while the store hung, and given up by who asked for it, is applied everywhere
-/// and forgotten as soon as its decision is on disk, and nowhere before. A shard that has failed meanwhile leaves it to its
-/// next owner.
+/// Promise: a cross-shard change decided while the store hung, and given up by its caller, is applied everywhere and
+/// forgotten as soon as its decision is on disk, and nowhere before. A shard that has failed in the meantime leaves it
+/// to its next owner.
 #[test]
 fn abandoned_decision_is_applied_once_durable() {
     for fails in [false, true] {
@@ -246,8 +246,8 @@ fn abandoned_decision_is_applied_once_durable() {
     }
 }
 
-/// Promise: a change over shards that is sent again is answered when its decision is on disk, as the first time: its participants
-/// forget theirs only after that, and a loss of power before takes it back.
+/// Promise: a retry of a cross-shard change gets its reply when the decision is on disk, like the first call: its
+/// participants delete their intents only after that, and an earlier power failure undoes the change.
 #[test]
 fn cross_shard_retry_is_answered_once_durable() {
     Cluster::run(2, 1000, |cluster| async move {
@@ -284,8 +284,8 @@ fn cross_shard_retry_is_answered_once_durable() {
     });
 }
 
-/// Promise: what a participant has locked when its store begins to hang is asked for after that, also where nobody came to say
-/// that it is called off.
+/// Promise: a participant asks for the outcome of intents locked when its store began to hang, even if no abort
+/// arrives.
 #[test]
 fn intents_prepared_during_a_hang_are_resolved() {
     Cluster::run(2, 1000, |cluster| async move {
@@ -313,7 +313,8 @@ fn intents_prepared_during_a_hang_are_resolved() {
     });
 }
 
-/// Promise: a committed change that cannot be applied here, for what it changes is damaged, is not tried without a pause.
+/// Promise: a committed change that cannot be applied here, because rows that it changes are damaged, is retried only
+/// with pauses.
 #[test]
 fn failed_apply_is_retried_periodically() {
     Cluster::run(2, 1000, |cluster| async move {

@@ -64,8 +64,8 @@ fn recorded_reply_is_found_by_call_id() {
     });
 }
 
-/// Promise: an fsync that finds the log ended makes the shard one that has failed, and so one that is opened again, though
-/// nobody writes.
+/// Promise: an fsync that finds the log ended marks the shard as failed, so that it is opened again, even without
+/// writes.
 #[test]
 fn a_sync_that_finds_the_log_ended_fails_the_shard() {
     Cluster::run(1, 1000, |cluster| async move {
@@ -73,7 +73,7 @@ fn a_sync_that_finds_the_log_ended_fails_the_shard() {
         let shard = cluster.shard(ShardId(0));
         shard.sync().await.unwrap();
         assert_eq!(shard.failed(), None);
-        // As after an error of the store's that the table's own work has met.
+        // As after a store error met by the table's own work.
         shard.table.close().await.unwrap();
         shard.sync().await.unwrap_err();
         assert!(shard.failed().is_some());
@@ -82,8 +82,8 @@ fn a_sync_that_finds_the_log_ended_fails_the_shard() {
     });
 }
 
-/// Promise: while the names of a large partition are gathered its directory is used, and afterwards none is taken for free
-/// that is not, and most that are free are known to be.
+/// Promise: a directory is in use while the names of its large partition are read. Afterwards no existing name counts
+/// as free, and most free names are known to be free.
 #[test]
 fn names_are_gathered_while_they_change() {
     const FILES: u64 = 600;
@@ -105,7 +105,7 @@ fn names_are_gathered_while_they_change() {
             };
             let mut changed = 0;
             while are_gathered() {
-                // Some are read already when they change, and some are not; and some come back.
+                // Some names are read already when they change, some are not; and some come back.
                 let n = (changed * 7 + round) % FILES;
                 unlink(n).await;
                 assert_eq!(cluster.lookup(InodeId::ROOT, &at(n)).await, None);
@@ -135,7 +135,8 @@ fn names_are_gathered_while_they_change() {
     });
 }
 
-/// Promise: where memory does not do for the names of a large directory in use they are forgotten, and nothing but memory is lost.
+/// Promise: if memory is too small for the names of a large directory in use, they are dropped, and only memory is
+/// lost.
 #[test]
 fn large_name_sets_are_evicted_when_memory_is_short() {
     Cluster::run(1, 1_000_000, |cluster| async move {
@@ -147,7 +148,7 @@ fn large_name_sets_are_evicted_when_memory_is_short() {
             let partition = state.partitions.get_mut(InodeId::ROOT).unwrap();
             let others = (0..500_000).map(|n| name(&format!("other-{n}")).hash());
             others.for_each(|hash| partition.names.insert(hash));
-            // Names are counted once in so many batches.
+            // Names are counted once in this many batches.
             (0..1000).for_each(|_| state.partitions.shrink(appended));
             assert_eq!(state.partitions.names(), 0, "they take more than all shards may hold");
             assert!(state.partitions.get(InodeId::ROOT).is_some(), "it is used");
@@ -158,7 +159,7 @@ fn large_name_sets_are_evicted_when_memory_is_short() {
     });
 }
 
-/// Promise: a set that is cut as it grows holds what one does, and counts names that share a hash.
+/// Promise: a set that is cut as it grows holds the same as an uncut one, and counts names that share a hash.
 #[test]
 fn large_name_set_keeps_all_names() {
     use crate::shards::names::NameSet;
@@ -177,7 +178,7 @@ fn large_name_set_keeps_all_names() {
     assert_eq!(names.count(varve_types::HashRange::ALL), names.count(half));
 }
 
-/// Promise: nor is it anything else where names were chosen that all come into one of the sets that it is cut into.
+/// Promise: the same holds for names chosen so that all of them fall into one of the sets.
 #[test]
 fn colliding_name_hashes_are_kept() {
     use crate::shards::names::NameSet;

@@ -8,7 +8,8 @@ use crate::shards::effects::{REAPED_AT_ONCE, SESSIONS_RETURN};
 use std::time::Duration;
 use varve_types::{InodeId, SessionId, ShardId};
 
-/// Promise: what was removed while it was open, and nobody came back for after a restart, goes some at a time, however many they are.
+/// Promise: files removed while they were open, and not claimed after a restart, are reaped in batches, however many
+/// there are.
 #[test]
 fn leftover_orphans_are_reaped_in_batches() {
     const MANY: usize = 2 * REAPED_AT_ONCE + 10;
@@ -35,7 +36,7 @@ fn leftover_orphans_are_reaped_in_batches() {
         let hung = snapshots.hang().await;
         pass(SESSIONS_RETURN).await;
         tokio::time::timeout(PATIENCE, comes_to(MANY - REAPED_AT_ONCE)).await.expect("the first go");
-        // Time for others.
+        // Time in which others could be reaped.
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(left(), MANY - REAPED_AT_ONCE);
         drop(hung);

@@ -1,16 +1,16 @@
-//! The power fails at every point of what a cluster does (`varve_env::power_loss`), and what its successor finds is
-//! compared with what was promised: docs/semantics.md, "What survives which event".
+//! Fails the power at every point of a cluster's operations (`varve_env::power_loss`), and compares the recovered
+//! volume with the guarantees in docs/semantics.md, "What survives which event".
 //!
-//! A sequence of operations runs once, recorded, by one client. For every point of the record, and several fates of
-//! what was not fsynced, a volume is made of what the disk may hold and is opened by the real code. Then
+//! One client runs a sequence of operations once, recorded. For every point of the record, and several fates of the
+//! unsynced writes, the test builds a volume from what the disk may hold and opens it with the real code. Then
 //!
-//! - the tree is the one after some prefix of the operations, none of them half done: at least of those that were
-//!   synced, at most of those that were begun;
-//! - an inode id that was given before is not given again;
-//! - `fsck` finds it sound when a server has opened it.
+//! - the tree is the one after some prefix of the operations, none of them half done: at least the synced operations,
+//!   at most those begun;
+//! - an inode id that was allocated before is not allocated again;
+//! - `fsck` finds no damage after a server has opened the volume.
 //!
-//! Of two operations whose names lie in different shards, the later may be there without the earlier as long as neither
-//! is synced: each shard has its own log.
+//! If the names of two operations are in different shards, the later operation may survive without the earlier one as
+//! long as neither is synced: each shard has its own log.
 
 mod operations;
 mod picture;
@@ -31,15 +31,15 @@ use varve_types::{InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};
 
 /// Two shards, so that every verb that can cross shards does.
 const SHARDS: u16 = 2;
-/// The least there is. The root has one name less to begin with.
+/// The minimum. The root has one name less at first.
 const SPLIT_THRESHOLD: u64 = 16;
 
-/// Long counts are for `make soak`.
+/// High counts are for `make soak`.
 fn soak() -> bool {
     std::env::var_os("VARVE_SOAK").is_some()
 }
 
-/// The volume that every sequence begins with, closed.
+/// The volume with which every sequence begins, closed.
 fn prepared() -> DiskState {
     let directory = tempfile::tempdir().unwrap();
     let settings = VolumeSettings {
@@ -60,22 +60,23 @@ fn prepared() -> DiskState {
     });
     assert_eq!(recording.check().unwrap(), Vec::<std::path::PathBuf>::new(), "changed past the seam");
     let state = DiskState::read_from(directory.path()).unwrap();
-    // The 256 directories of backing files are made when they are missing; thousands of times they would take long.
+    // The server creates missing directories of backing files. Leaving out the 256 empty ones saves time in thousands
+    // of runs.
     state.without_empty(Path::new("data"))
 }
 
-/// What happened, and what the tree was after each operation.
+/// The recorded events, and the tree after each operation.
 struct PowerRun {
     operations: Vec<Operation>,
     history: History,
     pictures: Vec<Picture>,
-    /// The tree after the second of two operations alone, where it can be there without the first.
+    /// The tree after the second of two operations alone, if it can survive without the first.
     without_first: Option<Picture>,
-    /// The inode ids that each operation answered.
+    /// The inode ids that each operation returned.
     given: Vec<Vec<InodeId>>,
 }
 
-// Marks: a number of operations and what became of them.
+// Marks: a number of operations and their state.
 const BEGUN: u64 = 1000;
 const ANSWERED: u64 = 2000;
 const SYNCED: u64 = 3000;
@@ -92,11 +93,11 @@ struct CompletedOperations {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Workers {
     OneAShard,
-    /// So that shards go to each other directly.
+    /// One worker for all, so that shards access each other directly.
     OneForAll,
 }
 
-/// Runs the operations on a copy of the prepared volume, whose shards have a worker each.
+/// Runs the operations on a copy of the prepared volume, with a worker for each shard.
 fn run(prepared: &DiskState, operations: &[Operation]) -> PowerRun {
     run_by(Workers::OneAShard, prepared, operations)
 }
@@ -128,12 +129,12 @@ fn run_by(workers: Workers, prepared: &DiskState, operations: &[Operation]) -> P
     PowerRun { operations: operations.to_vec(), history, pictures, without_first: None, given }
 }
 
-/// So many points, of which one is tried.
+/// One of this many points is tried.
 #[derive(Clone, Copy)]
 struct Every(usize);
 
 impl PowerRun {
-    /// Two operations whose names are decided on in different shards may leave the later alone.
+    /// If two operations are decided in different shards, the later one may survive alone.
     fn with_second_alone(mut self, prepared: &DiskState) -> PowerRun {
         let [first, second] = self.operations[..] else { return self };
         if first.decided_in() != second.decided_in() && first.decided_in().len() + second.decided_in().len() == 2 {
@@ -142,7 +143,7 @@ impl PowerRun {
         self
     }
 
-    /// Loses power at one of so many points.
+    /// Fails the power at one of `stride` points.
     fn lose_power(&self, skipped: usize, Every(stride): Every, seeds: u64, tried: &Tried) {
         let points: Vec<_> = (0..=self.history.points())
             .filter(|point| self.history.is_change(*point))
@@ -163,8 +164,8 @@ impl PowerRun {
         }
     }
 
-    /// Whether no other run has the point: all begin with the opening of the volume, which is looked at with the first
-    /// operation of all, and a pair's first points are those of its first operation alone.
+    /// Whether no other run covers the point. All runs begin with the open of the volume, which the very first
+    /// operation covers, and a pair's first points are those of its first operation alone.
     fn is_its_own(&self, point: usize) -> bool {
         let done = self.done(point);
         match self.operations[..] {
@@ -233,7 +234,7 @@ impl PowerRun {
         panic!("not the tree after {synced} to {begun} operations\n{differences}");
     }
 
-    /// Makes files of both shards: their ids are new.
+    /// Creates files in both shards and checks that their ids are new.
     async fn check_fresh_ids(&self, point: usize, cluster: &Cluster) {
         let given: HashSet<_> = self.given[..self.done(point).answered].iter().flatten().collect();
         for (directory, label) in [(operations::A, "a"), (operations::B, "b")] {
@@ -250,7 +251,7 @@ fn check_fsck(directory: &Path) {
     assert!(report.is_sound(), "fsck:\n{findings}");
 }
 
-/// The power fails once more while the volume recovers, at a point drawn by `seed`: what was found then is found now.
+/// Fails the power once more during recovery, at a point drawn by `seed`: the result must be the same as before.
 fn lose_power_again(history: &History, seed: u64, found: &Picture) {
     let recovered = (0..=history.points()).rfind(|point| history.marks(*point).next().is_none()).unwrap_or(0);
     let point = Draw { seed, drawn: 0 }.below(recovered + 1);
@@ -271,7 +272,7 @@ fn lose_power_again(history: &History, seed: u64, found: &Picture) {
     }
 }
 
-/// States that were opened already, with what may be found in them.
+/// States already opened, with the trees allowed for them.
 #[derive(Default)]
 struct Tried(Mutex<HashSet<(u64, CompletedOperations)>>);
 
@@ -285,7 +286,7 @@ impl Tried {
     }
 }
 
-/// How much was tried, told at the end: with `--nocapture` and in the soak's log.
+/// Counts the tries and prints them at the end: with `--nocapture` and in the soak's log.
 struct Tally {
     what: &'static str,
     begun: std::time::Instant,
@@ -343,8 +344,8 @@ fn power_loss_after_each_operation() {
     });
 }
 
-/// Every two operations, one after the other, at the points of the second: all of them in `make soak`, otherwise
-/// every fortieth, beginning at another one with each pair.
+/// Every pair of operations in sequence, at the points of the second: all points in `make soak`, otherwise every
+/// fortieth, with a different start for each pair.
 #[test]
 fn power_loss_after_each_pair_of_operations() {
     let prepared = prepared();
@@ -360,8 +361,9 @@ fn power_loss_after_each_pair_of_operations() {
     });
 }
 
-/// Of a directory whose name is in one shard's log and whose rows are in another's, power may leave the name alone: then
-/// it is made anew, and what comes next finds it at once. Few fates of a point do that, so many are tried.
+/// If a directory's name is in one shard's log and its rows in another's, a power failure may leave the name alone. The
+/// directory is then recreated, and the next operation finds it immediately. Few fates of a point do that, so many are
+/// tried.
 #[test]
 fn revived_directory_survives_power_loss() {
     let prepared = prepared();
@@ -375,8 +377,8 @@ fn revived_directory_survives_power_loss() {
     });
 }
 
-/// Where one worker has both shards, directories are made and removed by plain calls: the first that is made takes ids first,
-/// what follows need not wait.
+/// If one worker serves both shards, plain calls create and remove directories: the first create takes ids first, later
+/// ones need no wait.
 #[test]
 fn power_loss_in_directories_of_one_worker() {
     let prepared = prepared();
@@ -395,8 +397,8 @@ fn power_loss_in_directories_of_one_worker() {
     });
 }
 
-/// Longer sequences, drawn by a seed, at points drawn by it too. Their names are all decided on in one shard, so that
-/// what is left is a prefix.
+/// Longer sequences, drawn by a seed, at points drawn by it too. One shard decides on all their names, so that the
+/// surviving operations are a prefix.
 #[test]
 fn power_loss_after_random_sequences() {
     let prepared = prepared();
@@ -414,7 +416,7 @@ fn power_loss_after_random_sequences() {
     });
 }
 
-/// Numbers that a seed gives.
+/// Numbers derived from a seed.
 struct Draw {
     seed: u64,
     drawn: u64,

@@ -5,8 +5,8 @@ use crate::tables::{Change, IntentRow, Key, TransactionId};
 use varve_env::power_loss::DiskState;
 use varve_types::{Epoch, Errno, InodeId, NameHash, ShardId};
 
-/// Promise: at rest everything that was acknowledged can be looked up and listed, over all shards, whether it is in tables
-/// or in the log alone; changes are refused, and the next owner finds all as it was.
+/// Promise: in a read-only view everything acknowledged can be looked up and listed, over all shards, whether it is in
+/// tables or only in the log. Changes are refused, and the next owner finds everything unchanged.
 #[test]
 fn read_only_view_serves_reads_and_refuses_changes() {
     Cluster::run(4, 16, |cluster| async move {
@@ -18,7 +18,7 @@ fn read_only_view_serves_reads_and_refuses_changes() {
                 cluster.flush().await;
             }
         }
-        // What splits have begun is over when all can be counted.
+        // Splits in progress have ended when all entries can be counted.
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.counted(directory).await, 60);
 
@@ -37,7 +37,7 @@ fn read_only_view_serves_reads_and_refuses_changes() {
     });
 }
 
-/// Promise: reading at rest writes nothing.
+/// Promise: a read-only view writes nothing.
 #[test]
 fn read_only_view_writes_nothing() {
     Cluster::run(2, 1000, |cluster| async move {
@@ -52,8 +52,8 @@ fn read_only_view_writes_nothing() {
     });
 }
 
-/// Promise: a name that an undecided change over several shards has locked is refused at rest with what the store says, at
-/// once; when the shards have owners again it is there.
+/// Promise: in a read-only view a lookup of a name locked by an undecided cross-shard change fails immediately with the
+/// store's error. When the shards have owners again, the name is there.
 #[test]
 fn read_only_view_refuses_names_of_undecided_changes() {
     Cluster::run(2, 1000, |cluster| async move {

@@ -14,7 +14,8 @@ async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), ShardRefusal> {
     cluster.at_name(InodeId::ROOT, &name(directory), Makes::Nothing, &verb).await.map(drop)
 }
 
-/// Runs `test` with shards that are each of another worker, and with all of one worker, which goes to them directly.
+/// Runs `test` twice: with each shard on its own worker, and with all shards on one worker, which accesses them
+/// directly.
 fn far_and_near<F: Future<Output = ()>>(test: impl Fn(Rc<Cluster>) -> F) {
     for near in [false, true] {
         Cluster::run(4, 1000, |cluster| {
@@ -48,7 +49,7 @@ fn removed_directory_refuses_names_and_leaves_no_rows() {
     });
 }
 
-/// The memory of what was removed is other rows': an id is never given again, and the table knows that its rows are gone.
+/// The memory of removed rows is freed: an id is never reused, and the table knows that its rows are gone.
 #[test]
 fn removed_directories_are_not_remembered() {
     far_and_near(|cluster| async move {
@@ -62,13 +63,13 @@ fn removed_directories_are_not_remembered() {
         }
         cluster.shard(ShardId(0)).end_removals().await;
         cluster.sync().await;
-        // What the last batch made absent goes with the one after it.
+        // Rows made absent by the last batch are dropped with the one after it.
         cluster.mkdir(InodeId::ROOT, "last", ShardId(2)).await;
         assert!(home.state.borrow().resident.len() <= before + 4, "{before}, {}", home.state.borrow().resident.len());
     });
 }
 
-/// The shard of the name and that of the directory's rows are two: what one asks of the other is what a removal costs.
+/// The name and the directory's rows are in two shards: a removal costs one call between them.
 #[test]
 fn empty_directory_is_removed_with_one_peer_call() {
     Cluster::run(4, 1000, |cluster| async move {
@@ -79,7 +80,7 @@ fn empty_directory_is_removed_with_one_peer_call() {
     });
 }
 
-/// Where one worker has both shards they need not ask, but for ids, which come some at a time.
+/// If one worker serves both shards, no calls are needed except for ids, which come in blocks.
 #[test]
 fn mkdir_and_rmdir_on_one_worker_take_the_fast_path() {
     Cluster::run(4, 1000, |cluster| async move {
@@ -97,7 +98,7 @@ fn mkdir_and_rmdir_on_one_worker_take_the_fast_path() {
     });
 }
 
-/// Of two that make the same name at once, one is refused, and what was placed for it goes.
+/// If two requests create the same name at the same time, one is refused, and the rows stored for it are removed.
 #[test]
 fn unnamed_directory_leaves_no_rows() {
     Cluster::run(4, 1000, |cluster| async move {
@@ -127,7 +128,8 @@ fn unnamed_directory_leaves_no_rows() {
     });
 }
 
-/// Promise: a directory's rows go when its removal is in the log, also if that was decided a moment ago and nobody has sent it.
+/// Promise: the rows of a directory are deleted when its removal is in the log, even if it was decided just now and its
+/// batch is not sent yet.
 #[test]
 fn rows_go_after_the_removal_is_in_the_log() {
     Cluster::run(4, 1000, |cluster| async move {
@@ -217,7 +219,8 @@ fn rmdir_removes_xattrs_and_all_partitions() {
     });
 }
 
-/// Who creates in a directory and who removes it at the same time: one of them is refused, and never both are done.
+/// If a create in a directory and the removal of the directory run at the same time, one of them is refused; never both
+/// succeed.
 #[test]
 fn rmdir_and_create_never_both_succeed() {
     far_and_near(|cluster| async move {
@@ -240,7 +243,8 @@ fn rmdir_and_create_never_both_succeed() {
     });
 }
 
-/// Promise: removals whose fsync was given up while the store hung are carried out when it goes on: nothing is left to be asked for.
+/// Promise: removals whose fsync was given up while the store hung are carried out when it resumes: none stays
+/// undecided.
 #[test]
 fn late_synced_removals_are_completed() {
     Cluster::run(4, 1000, |cluster| async move {

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use std::time::Duration;
 use varve_types::{Epoch, Errno, FileKind, HashRange, InodeId, NameHash, PartitionIndex, ShardId};
 
-/// Waits until the splits that are under way have ended: the map does not change any more.
+/// Waits until the splits in progress have ended: the map does not change any more.
 pub async fn settle(cluster: &Cluster, directory: InodeId, partitions: usize) {
     for _ in 0..1000 {
         if cluster.map(directory).await.len() >= partitions {
@@ -45,9 +45,8 @@ fn growing_directory_splits_and_loses_no_name() {
     });
 }
 
-/// Promise: within one worker, where a split serves nothing faster, a partition grows to eight times a lowered threshold
-/// first;
-/// once another serves the shard that the half would go to, the next name splits it.
+/// Promise: within one worker, where a split makes nothing faster, a partition first grows to eight times a lowered
+/// threshold. Once another worker serves the target shard, the next name splits it.
 #[test]
 fn split_within_a_worker_uses_a_higher_threshold() {
     const MANY: u64 = 80;
@@ -59,10 +58,10 @@ fn split_within_a_worker_uses_a_higher_threshold() {
                 cluster.create(directory, &format!("file {n}")).await.unwrap();
             }
         };
-        // With the directory in it, as many as may be.
+        // With the directory in it, as many entries as the threshold allows.
         fill(kept, 1..MANY).await;
         fill(given_up, 0..MANY).await;
-        // Time for a split to have begun.
+        // Time in which a split could begin.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!((cluster.map(kept).await.len(), cluster.map(given_up).await.len()), (1, 1));
         fill(kept, MANY..MANY + 1).await;
@@ -75,8 +74,8 @@ fn split_within_a_worker_uses_a_higher_threshold() {
     });
 }
 
-/// Promise: within one worker a directory of a usual volume is in one part up to 16 million entries, of one whose threshold is
-/// lowered up to eight times that.
+/// Promise: within one worker, a directory of a usual volume stays in one partition up to 16 million entries, and one
+/// of a volume with a lowered threshold up to eight times that threshold.
 #[test]
 fn a_lowered_threshold_splits_early_within_a_worker() {
     use super::super::split::near_threshold;
@@ -84,8 +83,8 @@ fn a_lowered_threshold_splits_early_within_a_worker() {
     assert_eq!([2, 10, 7_999].map(near_threshold), [16, 80, 63_992]);
 }
 
-/// Promise: what changes while a half is copied is copied again before the half is held, so that few changes wait; and
-/// none is lost or counted twice, wherever the rows are.
+/// Promise: changes made while a half is copied are copied again before the half is blocked, so that few changes wait.
+/// None is lost or counted twice, wherever the rows are.
 #[test]
 fn changes_during_a_long_split_copy_are_copied() {
     const FILES: u64 = 3000;
@@ -125,7 +124,7 @@ fn changes_during_a_long_split_copy_are_copied() {
     }
 }
 
-/// Promise: the slices of a half are all of it, each hash once.
+/// Promise: the slices of a half cover it completely, each hash once.
 #[test]
 fn copy_slices_cover_the_moved_half() {
     use super::super::split::slices;
@@ -163,7 +162,7 @@ fn removes_during_splits_stay_removed() {
     });
 }
 
-/// What moves is in memory where it arrives, with its names counted; what its source had on disk alone moves all the same.
+/// Moved rows are in memory at the target, with their names counted; rows that the source had only on disk move too.
 #[test]
 fn imported_rows_are_cached_from_memory_or_table() {
     for on_disk in [false, true] {
@@ -197,7 +196,7 @@ fn imported_rows_are_cached_from_memory_or_table() {
     }
 }
 
-/// A crash at any moment of a split leaves each name once.
+/// A crash at any time during a split leaves each name once.
 #[test]
 fn a_crash_in_the_middle_of_a_split_leaves_every_name_once() {
     for crash_after_us in [0, 200, 500, 1000, 2000, 4000, 8000, 16_000] {
@@ -217,7 +216,7 @@ fn a_crash_in_the_middle_of_a_split_leaves_every_name_once() {
     }
 }
 
-/// The task of a source that has ended goes on where its process lives on: what its successor has moved stays moved.
+/// The task of an ended source continues if its process lives on; rows that its successor has moved stay moved.
 #[test]
 fn ended_shard_does_not_split() {
     Cluster::run(2, 20, |cluster| async move {
@@ -234,7 +233,7 @@ fn ended_shard_does_not_split() {
         while !matches!(cluster.peers.call(target, live.clone()).await, PeerReply::Done) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // As if its last look, whether it has ended, had been a moment before.
+        // As if it had checked for its end just before.
         let attempt = SplitAttempt { epoch: Epoch(1), number: 1 };
         let begin = PeerCall::ImportBegin { directory: InodeId::ROOT, attempt };
         assert!(matches!(cluster.peers.call(target, begin).await, PeerReply::Failed(_)));
@@ -249,7 +248,7 @@ fn ended_shard_does_not_split() {
     });
 }
 
-/// Promise: an attempt that is given up deletes nothing that a later one has brought, however long it has waited for the log.
+/// Promise: an abandoned attempt deletes nothing that a later one has sent, however long it has waited for the log.
 #[test]
 fn superseded_split_attempt_deletes_nothing() {
     Cluster::run(2, 20, |cluster| async move {

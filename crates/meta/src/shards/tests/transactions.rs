@@ -36,8 +36,8 @@ fn cross_shard_rename_is_atomic_across_a_crash() {
     });
 }
 
-/// Promise: a directory into which a rename is committed is not empty, also between a crash and the moment at which its shard
-/// hears of the decision: it stays, and the file is in it.
+/// Promise: a directory into which a rename is committed is not empty, even between a crash and the time when its shard
+/// learns of the decision: it stays, and the file is in it.
 #[test]
 fn target_directory_survives_a_crashed_rename() {
     for near in [false, true] {
@@ -93,8 +93,8 @@ fn file_linked_on_two_shards_is_removed_with_the_last() {
     });
 }
 
-/// Promise: a name that others replace at the same time, from other shards, is replaced: that its entry is read before and its
-/// inode's row after another's rename is no damage.
+/// Promise: a name can be replaced while other shards replace it at the same time. It is no damage if its entry is read
+/// before another rename and its inode's row after it.
 #[test]
 fn concurrently_replaced_name_stays_consistent() {
     Cluster::run(4, 1000, |cluster| async move {
@@ -103,7 +103,7 @@ fn concurrently_replaced_name_stays_consistent() {
             let own = cluster.mkdir(InodeId::ROOT, &format!("own-{shard}"), ShardId(shard)).await;
             for _ in 0..100 {
                 let file = cluster.create(own, "f").await.unwrap().inode;
-                // With two names it has a row of its own, and keeps that.
+                // A file with two names has an inode row, and keeps it.
                 let source = At::Entry { parent: own, name: name("f"), inode: file };
                 let link = Link { source, parent: own, name: name("g") };
                 cluster.at_name(own, &name("g"), Makes::Nothing, &link).await.unwrap();
@@ -117,7 +117,7 @@ fn concurrently_replaced_name_stays_consistent() {
     });
 }
 
-/// Whether the inode has a row of its own, and one that says that it has no name.
+/// Whether the inode has an inode row, and an orphan row.
 async fn kept(cluster: &Cluster, inode: InodeId) -> (bool, bool) {
     let keys = vec![Key::Inode(inode), Key::Orphan(inode)];
     match cluster.peers.call(inode.shard(), PeerCall::Fetch(keys)).await {
@@ -126,24 +126,24 @@ async fn kept(cluster: &Cluster, inode: InodeId) -> (bool, bool) {
     }
 }
 
-/// What somebody does with a file while it is replaced.
+/// The action of a session on a file while it is replaced.
 #[derive(Clone, Copy, PartialEq)]
 enum Meanwhile {
     Opens,
     Closes,
-    /// And closes it before the change is decided a second time.
+    /// Opens the file and closes it before the change is decided a second time.
     OpensForAMoment,
 }
 
-/// Promise: a file that is replaced from another shard stays for who has it open, also who opens or closes it in the midst of
-/// that, and goes when nobody has.
+/// Promise: a file replaced from another shard stays for sessions that have it open, even if they open or close it
+/// during the replacement, and is removed when no session has it open.
 #[test]
 fn file_opened_during_cross_shard_replacement_stays() {
     use Meanwhile::{Closes, Opens, OpensForAMoment};
     let session = varve_types::SessionId(7);
     Cluster::run(4, 1000, |cluster| async move {
         let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
-        // The first file that is replaced is of the shard that is asked to, the others are of the one that asks.
+        // The first replaced file is of the shard that is asked, the others are of the shard that asks.
         let orders = [[Opens, OpensForAMoment], [Closes, Opens], [OpensForAMoment, Closes]];
         for (round, order) in orders.into_iter().enumerate() {
             let b = cluster.mkdir(InodeId::ROOT, &format!("b{round}"), ShardId(2)).await;
@@ -211,8 +211,9 @@ fn opposite_renames_finish_without_a_cycle() {
     });
 }
 
-/// Promise: who moves a directory is not called back for ever when the shard that has committed it fails before all have applied
-/// it: nobody is told that it is done or that it is not, others move directories, and the shard's next owner has it applied.
+/// Promise: a rename of a directory does not retry for ever if its committing shard fails before all shards have
+/// applied it. Its caller gets an unknown outcome, other directories can be renamed, and the shard's next owner has the
+/// rename applied.
 #[test]
 fn next_owner_completes_a_rename_of_a_failed_shard() {
     Cluster::run(4, 1000, |cluster| async move {
@@ -242,8 +243,8 @@ fn next_owner_completes_a_rename_of_a_failed_shard() {
     });
 }
 
-/// Promise: who moves a directory while the root's shard forgets, being opened again, who may, decides again under the lock: else
-/// two moves could each put a directory beneath the other's.
+/// Promise: a rename of a directory is decided again under the lock if the root's shard is opened again in the meantime
+/// and forgets the holder. Otherwise two renames could each put a directory beneath the other's.
 #[test]
 fn rename_with_a_lost_lock_is_decided_again() {
     for forgotten in [false, true] {
@@ -277,7 +278,7 @@ fn nth(cluster: &Cluster, counter: u64) -> TransactionId {
     TransactionId { coordinator: ShardId(1), epoch: cluster.shard(ShardId(1)).table.epoch(), counter }
 }
 
-/// A change over shards, as one of its participants hears of it first.
+/// A cross-shard change, as one of its participants first receives it.
 fn under_way(cluster: &Cluster, counter: u64, change: Change) -> PeerCall {
     let participants = vec![ShardId(0), ShardId(1)];
     let intent = IntentRow { participants, changes: vec![change], reads: Vec::new(), reply: None };
@@ -293,8 +294,8 @@ fn ended(cluster: &Cluster, counter: u64, commit: bool) -> PeerCall {
     PeerCall::Resolve { transaction: nth(cluster, counter), commit }
 }
 
-/// Promise: a listing waits for the changes over shards that it finds under way, and not for those that come meanwhile: where others
-/// rename without a pause there is always one.
+/// Promise: a listing waits for the cross-shard changes that it finds in progress, and not for later ones: under
+/// constant renames there is always another.
 #[test]
 fn a_listing_waits_for_the_changes_that_it_finds() {
     Cluster::run(2, 1000, |cluster| async move {
@@ -313,8 +314,8 @@ fn a_listing_waits_for_the_changes_that_it_finds() {
     });
 }
 
-/// Promise: a change over shards does not wait for the last steps of a split, which may themselves wait for a change that waits
-/// for it: it is decided again.
+/// Promise: a cross-shard change does not wait for the final phase of a split, which may itself wait for a change that
+/// waits for this one: it is decided again.
 #[test]
 fn a_change_over_shards_does_not_wait_for_a_split() {
     Cluster::run(2, 1000, |cluster| async move {
@@ -334,7 +335,8 @@ fn a_change_over_shards_does_not_wait_for_a_split() {
     });
 }
 
-/// Promise: the half that a split parts has the mode of the directory also where that was being changed when the split began.
+/// Promise: after a split both halves have the directory's mode, even if the mode was being changed when the split
+/// began.
 #[test]
 fn chmod_during_a_split_reaches_both_halves() {
     Cluster::run(2, 1000, |cluster| async move {
@@ -378,7 +380,7 @@ fn revived_directory_is_visible_immediately() {
         for home in [ShardId(0), ShardId(1), ShardId(3)] {
             let at = format!("d{home}");
             let lost = cluster.mkdir(InodeId::ROOT, &at, home).await;
-            // As a loss of power leaves it: its rows are gone from its home's log, the name is in another one.
+            // As a power failure leaves it: its rows are gone from its home's log, and its name is in another log.
             let rows = [Key::Directory(lost), Key::Partition(lost, PartitionIndex::FIRST)];
             let gone = PeerCall::Apply(rows.into_iter().map(Change::Delete).collect());
             assert!(matches!(cluster.peers.call(home, gone).await, PeerReply::Done));
@@ -392,7 +394,7 @@ fn revived_directory_is_visible_immediately() {
     });
 }
 
-/// Promise: a change of a divided directory's mode leaves what its partitions count meanwhile.
+/// Promise: a change of a split directory's mode keeps the counts that its partitions tally in the meantime.
 #[test]
 fn concurrent_creates_are_counted() {
     const FILES: usize = 400;

@@ -1,4 +1,4 @@
-//! Cuts of large files that are not made: they are not made later either.
+//! Truncates of large files that fail: they are not applied later either.
 
 use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::{hang_for_long, pass};
@@ -16,10 +16,10 @@ use varve_types::{Credentials, Errno, InodeId, LayoutGeneration, Mode, SessionId
 const WRITER: SessionId = SessionId(1);
 const ASKED: SessionChange = SessionChange { session: SessionId(9), slot: 2, number: 5 };
 
-/// A store that hangs for so long is given up, whatever is waited for.
+/// After this time, every wait for a hung store is given up.
 const HUNG: Duration = Duration::from_secs(30);
 
-/// A large file that somebody writes.
+/// A large file that a session writes.
 struct Large {
     at: At,
     generation: LayoutGeneration,
@@ -39,7 +39,7 @@ impl Large {
         Large { at, generation, path: path.into(), shard }
     }
 
-    /// Asks for a cut to nothing, as a client does.
+    /// Requests a truncate to zero, as a client does.
     async fn cut(&self) -> Result<Node, ShardRefusal> {
         let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
         self.ask(&ChangeAttributes { at: self.at.clone(), set }, &Credentials::root()).await
@@ -56,7 +56,7 @@ impl Large {
         self.shard.find_reply(ASKED.session, ASKED.slot, ASKED.number).is_some()
     }
 
-    /// The writer goes on, syncs, closes the file and settles its size: all of it is there.
+    /// The writer continues, syncs, closes the file and records its size: all of its bytes are there.
     async fn is_whole(&self, at: &At) {
         let grown = b"before and after";
         std::fs::write(&self.path, grown).unwrap();
@@ -95,8 +95,8 @@ fn is_hung(result: &Result<Node, ShardRefusal>) -> bool {
     matches!(result, Err(ShardRefusal::Failed(cause)) if cause.errno == Errno::ETIMEDOUT)
 }
 
-/// Promise: a cut that was given up because the log took nothing is not made when it does again, to what others have written and
-/// synced since; nor is who asks for it once more told that it was made.
+/// Promise: a truncate given up because the log accepted no writes is not applied later, over data that others have
+/// written and synced since. A retry is not reported as done either.
 #[test]
 fn truncate_not_logged_in_time_is_not_applied() {
     Cluster::run(1, 1000, |cluster| async move {
@@ -115,7 +115,7 @@ fn truncate_not_logged_in_time_is_not_applied() {
     });
 }
 
-/// Promise: nor is one that was given up because the log was not fsynced, wherever the file's row is by then.
+/// Promise: the same holds for a truncate given up because the log was not fsynced, wherever the file's row is by then.
 #[test]
 fn truncate_not_synced_in_time_is_not_applied() {
     for renamed in [false, true] {
@@ -131,7 +131,7 @@ fn truncate_not_synced_in_time_is_not_applied() {
                     let verb = Rename { parent, name: name("f"), new_parent: parent, new_name: name("g"), flags };
                     cluster.at_name(parent, &name("f"), Makes::Nothing, &verb).await.unwrap();
                 }
-                // The fsync, and then that it is given up.
+                // The fsync, and then the record that it is given up.
                 for _ in 0..2 {
                     pass(HUNG).await;
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -147,8 +147,8 @@ fn truncate_not_synced_in_time_is_not_applied() {
     }
 }
 
-/// Promise: a cut that the store refused is not in the answer to who asks for it again, who has it made then; and whatever was to
-/// be done before it and failed, it is not made later.
+/// Promise: after a truncate that the store refused, a retry does not report it as done, but makes it then. If an
+/// effect before it failed, the truncate is not applied later.
 #[test]
 fn failed_truncate_is_not_reported_as_done() {
     Cluster::run(1, 1000, |cluster| async move {
@@ -156,7 +156,7 @@ fn failed_truncate_is_not_reported_as_done() {
         let mode = SetAttributes { mode: Some(Mode::new(0o4666)), ..SetAttributes::default() };
         run(&large.shard, &large.at, &ChangeAttributes { at: large.at.clone(), set: mode }).await.unwrap();
         let aside = large.path.with_extension("aside");
-        // Its owner takes the set-user-id bit from the backing file first.
+        // For this caller, the `Own` effect clears the set-user-id bit of the backing file before the truncate.
         let other = Credentials { uid: 1000, gid: 1000, groups: Vec::new() };
         let (mode, granted) = (OpenMode::ReadWrite, Granted::Nothing);
         let open = Open { at: large.at.clone(), mode, truncate: true, granted };
@@ -182,7 +182,7 @@ fn failed_truncate_is_not_reported_as_done() {
     });
 }
 
-/// Promise: who has decided a cut is told that it failed also where somebody else has tried it, and given it up.
+/// Promise: the request that decided a truncate fails also if another request tried the truncate and gave it up.
 #[test]
 fn truncate_abandoned_by_another_has_failed() {
     Cluster::run(1, 1000, |cluster| async move {
@@ -208,7 +208,7 @@ fn truncate_abandoned_by_another_has_failed() {
     });
 }
 
-/// Promise: so is who has decided one in the place of which another came, when nobody could make that.
+/// Promise: the same holds if another truncate replaced the decided one, and that one was given up.
 #[test]
 fn truncate_fails_if_its_successor_was_abandoned() {
     Cluster::run(1, 1000, |cluster| async move {
@@ -231,7 +231,7 @@ fn truncate_fails_if_its_successor_was_abandoned() {
     });
 }
 
-/// Promise: a cut is given up also where the file's row is in another shard by then.
+/// Promise: a truncate is given up also if the file's row is in another shard by then.
 #[test]
 fn truncate_is_abandoned_in_another_shard() {
     Cluster::run(2, 1000, |cluster| async move {
@@ -265,8 +265,8 @@ fn truncate_is_abandoned_in_another_shard() {
     });
 }
 
-/// Promise: what a file had in the store goes when the file does, also where its removal was given up while the store hung, and was in
-/// the log after that.
+/// Promise: a file's data in the store are removed with the file, even if its removal was given up while the store hung
+/// and reached the log afterwards.
 #[test]
 fn removal_during_a_hang_deletes_the_backing_file() {
     Cluster::run(1, 1000, |cluster| async move {

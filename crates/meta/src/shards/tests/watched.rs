@@ -1,5 +1,5 @@
-//! What is under way in the tests of this process, so that one that never ends is named instead of being cut off by a
-//! limit of time, which says nothing.
+//! Reports the tests in progress in this process, so that a test that never ends is named and not just cut off by a
+//! time limit, which names nothing.
 
 use parking_lot::Mutex;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-/// Longer than anything watched takes on the slowest machine, and shorter than the limits of `make test`.
+/// Longer than any watched test takes on the slowest machine, and shorter than the limits of `make test`.
 const OVERDUE: Duration = Duration::from_secs(600);
 
 struct UnderWay {
@@ -18,7 +18,7 @@ struct UnderWay {
 
 static UNDER_WAY: Mutex<(u64, Vec<UnderWay>)> = Mutex::new((0, Vec::new()));
 
-/// Under way until it is dropped.
+/// Registers a test as in progress until it is dropped.
 pub struct Watched {
     number: u64,
 }
@@ -45,7 +45,7 @@ fn watch() {
     while !is_overdue() {
         std::thread::sleep(Duration::from_secs(1));
     }
-    // Past what captures a test's output: the test will not end, nor its output be shown.
+    // Bypasses the capture of test output: the test will not end, so its captured output would not be shown.
     let _ = std::io::stderr().write_all(report().as_bytes());
     std::process::abort();
 }

@@ -1,4 +1,4 @@
-//! Promises of `formats/tables.md`: these bytes, this order, and no panic whatever is read.
+//! Guarantees of `formats/tables.md`: these bytes, this order, and no panic on any input.
 
 use super::*;
 use crate::tables::*;
@@ -403,7 +403,7 @@ proptest! {
         prop_assert_eq!(decode_key(&bytes), Ok(key));
     }
 
-    /// A key is one row: different keys have different bytes.
+    /// Different keys have different bytes.
     #[test]
     fn keys_are_unique(a in any_key(), b in any_key()) {
         prop_assert_eq!(encode_key(&a) == encode_key(&b), a == b);
@@ -416,7 +416,7 @@ proptest! {
 
     #[test]
     fn a_row_cut_short_is_refused(row in any_row(), at in any::<prop::sample::Index>()) {
-        // An xattr's value has any length.
+        // An xattr's value may have any length.
         prop_assume!(row.kind() != Kind::Xattr);
         let bytes = encode_row(&row);
         let cut = &bytes[..at.index(bytes.len())];
@@ -434,7 +434,7 @@ proptest! {
         }
     }
 
-    /// What is almost a row is either refused or a row that comes back.
+    /// A damaged row is either refused or decoded to a row that survives encoding again.
     #[test]
     fn a_flipped_byte_never_panics(row in any_row(), at in any::<prop::sample::Index>(), flip in 1..=255u8) {
         let mut bytes = encode_row(&row);

@@ -1,14 +1,14 @@
-//! The shared nouns as they are stored.
+//! The stored representation of the shared types.
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use varve_types::{Attributes, FileKind, Mode, PartitionMap, ShardCount, Timestamp};
 
-/// What a stored row holds that no row may.
+/// Description of an invalid value in a stored row.
 pub(super) type Unsound = String;
 
-/// Bytes, length first.
+/// A byte string, preceded by its length.
 #[derive(Clone, Copy)]
 pub(super) struct RawBytes<'a>(pub(super) &'a [u8]);
 
@@ -25,7 +25,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for RawBytes<'a> {
 }
 
 impl RawBytes<'_> {
-    /// Copied, so that a row in memory does not hold on to the block it was read from.
+    /// Copies the bytes, so that a row in memory does not keep the whole block that it was read from.
     pub(super) fn to_bytes(self) -> Bytes {
         Bytes::copy_from_slice(self.0)
     }

@@ -1,4 +1,5 @@
-//! What changes over several shards and retries leave behind: intents, decisions and replies, as they are stored.
+//! The stored representation of intents, decisions and replies, which transactions over several shards and retries
+//! need.
 
 use super::nouns::{RawBytes, StoredTime, Unsound};
 use crate::tables::codec;
@@ -6,7 +7,7 @@ use crate::tables::{Change, DecisionRow, IntentRow, ReadRecord, ReplyRecord};
 use serde::{Deserialize, Serialize, Serializer};
 use varve_types::{InodeId, Name, NameHash, SessionId, ShardId};
 
-/// Keys and rows inside an intent are the same bytes as in the table, so that they need no second description.
+/// Keys and rows inside an intent have the same bytes as in the table, so they need no separate format.
 #[derive(Serialize, Deserialize)]
 enum StoredChange {
     Put(Vec<u8>, Vec<u8>),
@@ -35,7 +36,7 @@ impl StoredChange {
         Ok(match self {
             StoredChange::Put(key, row) => {
                 let key = codec::decode_key(key).map_err(|e| e.to_string())?;
-                // An intent changes a volume's rows, never another intent; so decoding cannot nest without end.
+                // An intent changes a volume's rows, never another intent, so decoding cannot recurse without end.
                 if key.kind() == crate::tables::Kind::Intent {
                     return Err("an intent within an intent".to_owned());
                 }
@@ -146,7 +147,7 @@ impl StoredReply<'_> {
     }
 }
 
-/// What [`StoredReplies`] are written as.
+/// Serializes as [`StoredReplies`].
 pub(in crate::tables) struct WrittenReplies<'a>(pub &'a [ReplyRecord]);
 
 impl Serialize for WrittenReplies<'_> {

@@ -49,7 +49,7 @@ fn sides_that_agree_exchange_records() {
     assert_eq!(plain, b"answer");
 }
 
-/// Promise: another key, and any other value of any bound field, fail at the server.
+/// Promise: a different key or a different value of any bound field makes the exchange fail at the server.
 #[test]
 fn a_difference_in_anything_bound_fails() {
     let same = binding();
@@ -70,7 +70,7 @@ fn a_difference_in_anything_bound_fails() {
     assert!(matches!(Responder::accept(&key(7), &same, &hello), Err(ExchangeError::Unauthentic)));
 }
 
-/// Promise: no byte of either message can be changed or left out.
+/// Promise: the exchange fails if any byte of either message is changed or left out.
 #[test]
 fn changed_messages_are_refused() {
     let (_, hello) = Initiator::begin(&key(7), &binding(), &offer()).unwrap();
@@ -95,7 +95,7 @@ fn changed_messages_are_refused() {
     }
 }
 
-/// Promise: a side's own message, sent back to it, is refused; so is the answer to another client.
+/// Promise: a side refuses its own message sent back to it, and an answer to another client.
 #[test]
 fn reflected_and_foreign_answers_are_refused() {
     let (client, hello) = Initiator::begin(&key(7), &binding(), &offer()).unwrap();
@@ -106,7 +106,7 @@ fn reflected_and_foreign_answers_are_refused() {
     assert_eq!(other.finish(&answer).unwrap_err(), ExchangeError::Unauthentic);
 }
 
-/// Promise: what is said under the key is not on the wire, and no two exchanges look alike.
+/// Promise: encrypted payloads do not appear on the wire, and no two exchanges have the same bytes.
 #[test]
 fn payloads_are_sealed_and_fresh() {
     let credential = b"a credential to be".to_vec();
@@ -116,7 +116,7 @@ fn payloads_are_sealed_and_fresh() {
     assert_ne!(one[..32], other[..32]);
 }
 
-/// Promise: a welcome that does not fit into a message is an error and not a panic.
+/// Promise: a welcome that does not fit into a message is an error, not a panic.
 #[test]
 fn a_message_too_long_is_an_error() {
     let (_, hello) = Initiator::begin(&key(7), &binding(), &offer()).unwrap();

@@ -40,7 +40,7 @@ fn name(number: u64) -> String {
 }
 
 impl FrameSink for CbfSink {
-    /// Who watches the directory finds whole files only.
+    /// Readers of the directory see only complete files.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
         let name = name(number);
         let image =

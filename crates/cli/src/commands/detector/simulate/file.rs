@@ -8,7 +8,7 @@ use std::time::Duration;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::writer::{Finished, Settings, WriteError, Writer, unix_nanos};
 
-/// Without a rate, only a store that hangs makes a frame wait so long.
+/// Limit of the wait for one frame. Without a rate, only a store that hangs takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct FileSink {
@@ -20,7 +20,7 @@ pub struct FileSink {
 impl FileSink {
     pub fn begin(path: &Path, arguments: &Arguments, series: &SeriesInfo) -> Result<FileSink> {
         let description = description(arguments, series)?;
-        // What the settings are made from.
+        // The settings are made from a valid spec.
         description.check().map_err(|error| failed(path, &error.into()))?;
         let mut settings = Settings::default();
         if let Some(advice) = &description.advice {
@@ -41,7 +41,7 @@ fn failed(path: &Path, error: &WriteError) -> Problem {
     }
 }
 
-/// Of a run that had begun: its file and its journal stay.
+/// For a run that had begun: its file and its journal stay.
 fn broken_off(path: &Path, error: &WriteError) -> Problem {
     failed(path, error).next(format!(
         "Make room if the store is full; `varve record recover {}` then makes a whole file of the frames so far.",

@@ -1,11 +1,12 @@
-//! A simulator that is broken off by SIGINT or SIGTERM ends its file well; the second signal ends it as it is.
+//! Handling of SIGINT and SIGTERM in the simulator. The first signal ends the file in good order; the second one leaves
+//! it as it is.
 
 use crate::problem::{Exit, Result};
 use crate::signals;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Whether the simulator is to go on.
+/// Whether the simulator must stop.
 #[derive(Debug, Default)]
 pub struct StopFlag {
     asked: Mutex<bool>,
@@ -13,7 +14,7 @@ pub struct StopFlag {
 }
 
 impl StopFlag {
-    /// From now on signals ask.
+    /// Sets the flag on signals from now on.
     pub fn on_signals() -> Result<Arc<StopFlag>> {
         let stop = Arc::new(StopFlag::default());
         let mine = Arc::clone(&stop);
@@ -31,7 +32,7 @@ impl StopFlag {
         self.reported.notify_all();
     }
 
-    /// Waits so long, or until it is asked to stop, which it answers.
+    /// Waits for `time`, or until a stop is requested. Returns whether it was.
     pub fn wait(&self, time: Duration) -> bool {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.reported.wait_timeout_while(asked, time, |asked| !*asked);

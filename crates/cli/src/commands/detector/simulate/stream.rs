@@ -1,4 +1,4 @@
-//! Frames to a service, as this project's own detectors bring them: `formats/detector-stream.md`.
+//! Sends frames to a service in the protocol of this project's own detectors: `formats/detector-stream.md`.
 
 use super::{Arguments, FrameSink, SeriesInfo, description};
 use crate::commands::record::protection::Asking;
@@ -19,32 +19,33 @@ use varve_detector::writer::{Finished, unix_nanos};
 
 pub const SCHEME: &str = "tcp://";
 
-/// How frames come to `varve record serve`.
+/// Options for sending frames to `varve record serve`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With --to tcp://HOST:PORT")]
 pub struct ServiceArguments {
     /// Name of the run
     #[arg(long, value_name = "NAME", default_value = "simulated", value_parser = validators::run_name, requires = "to")]
     run: String,
-    /// Start the run, into this file beneath the service's directory [default: the run was started otherwise]
+    /// Start the run, into this file beneath the service's directory [default: the run exists already]
     #[arg(long, value_name = "FILE", requires = "to")]
     file: Option<PathBuf>,
-    /// Connections over which the frames are brought
+    /// Connections that carry the frames
     #[arg(long, value_name = "N", default_value_t = 1, requires = "to", value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// Clients that each bring a band of rows of every frame, as the elements of a detector do
+    /// Clients that each send a band of rows of every frame, as the modules of a detector do
     #[arg(long, value_name = "N", default_value_t = 1, requires = "to", value_parser = clap::value_parser!(u16).range(1..=1024))]
     sources: u16,
-    /// The same name again goes on where a simulator that was killed stopped; each frame is brought once
+    /// Client name; a simulator with the same name continues where a killed one stopped and sends each frame once
     #[arg(long, value_name = "NAME", requires = "to")]
     client: Option<String>,
-    /// Frames are kept until they are acknowledged so: memory, written, durable
+    /// Keep frames until they are acknowledged at this level: memory, written, durable
     #[arg(long, value_name = "LEVEL", default_value = "durable", requires = "to", value_parser = level)]
     level: AckLevel,
-    /// Leave the run as it is at the end, instead of saying that this source is complete
+    /// At the end, leave the run open instead of reporting this source as complete
     #[arg(long, requires = "to")]
     leave: bool,
-    /// How long the service may be away, or take nothing, before the simulator gives up; and the first client of zmq+tcp be awaited
+    /// How long the service may be unreachable, or accept nothing, before the simulator gives up; also the wait for the
+    /// first client of zmq+tcp
     #[arg(long, value_name = "TIME", default_value = "30s", requires = "to")]
     pub(super) patience: Span,
     #[command(flatten)]
@@ -60,7 +61,7 @@ fn level(text: &str) -> std::result::Result<AckLevel, String> {
     }
 }
 
-/// A source, and the bytes of a frame that it brings.
+/// A source, and the range of a frame's bytes that it sends.
 struct StreamSource {
     client: Client,
     part: Range<usize>,
@@ -72,7 +73,7 @@ pub struct StreamSink {
     url: String,
     level: AckLevel,
     patience: Duration,
-    /// How long a frame may wait for room: not at all where the detector has a rate.
+    /// How long a frame may wait for space; zero if the detector has a rate.
     wait: Duration,
     leave: bool,
     element: ElementType,
@@ -121,7 +122,8 @@ impl StreamSink {
         Ok(stream)
     }
 
-    /// What the service has in memory alone it may still lose: who goes on with a run waits until it is safe.
+    /// Waits until the frames that the service has only in memory are acknowledged at the requested level. A continued
+    /// run must not start before, because the service may still lose these frames.
     fn settle_before(&self) -> Result<()> {
         let deadline = Instant::now() + self.patience;
         loop {
@@ -145,7 +147,8 @@ impl StreamSink {
             .next("See what `varve record status` says; --patience waits longer.")
     }
 
-    /// What the service says of single frames: one that does not fit the run is the same with all that follow.
+    /// Fails if the service refused a frame: a frame that does not fit the run implies that all later ones do not fit
+    /// either.
     fn heed(&self) -> Result<()> {
         let mut notices = self.sources.iter().flat_map(|source| source.client.notices());
         match notices.find(|notice| notice.code == NoticeCode::Refused) {
@@ -156,7 +159,7 @@ impl StreamSink {
         }
     }
 
-    /// Until all is acknowledged, as long as ever more is.
+    /// Waits until all frames are acknowledged, as long as acknowledgements make progress.
     fn settle(&self) -> Result<()> {
         self.sources.iter().try_for_each(|source| self.settle_one(&source.client))?;
         self.heed()
@@ -179,7 +182,7 @@ impl StreamSink {
     }
 }
 
-/// The rows of a frame, divided.
+/// Divides the rows of a frame among the sources.
 fn bands(series: &SeriesInfo, sources: u16) -> Result<Vec<Region>> {
     let (rows, sources) = (series.frame[0], u64::from(sources));
     if rows < sources {
@@ -213,11 +216,11 @@ impl FrameSink for StreamSink {
         self.sources.iter().all(|source| source.client.acknowledged_frame(self.level, number))
     }
 
-    /// A frame of which any source finds no room is dropped as far as it does not.
+    /// Sends the frame on all sources. A source without space drops its part of the frame.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
         let mut whole = true;
         for source in &self.sources {
-            // What a killed simulator had brought of the frame is there.
+            // A killed simulator has sent this part already.
             if source.client.acknowledged_frame(self.level, number) {
                 continue;
             }
@@ -248,7 +251,7 @@ impl FrameSink for StreamSink {
     fn finish(self: Box<Self>, _complete: bool) -> Result<Option<Finished>> {
         self.settle()?;
         let StreamSink { sources, url, patience, leave, .. } = *self;
-        // A run has ended when all its sources have: each waits for the others.
+        // A run ends when all its sources have ended, so the sources must end concurrently: each waits for the others.
         let end = |StreamSource { client, .. }: StreamSource| {
             if leave { client.leave(patience) } else { client.finish(patience) }
         };
@@ -259,7 +262,7 @@ impl FrameSink for StreamSink {
         let ended = ended.unwrap_or(Err(ClientError::Late(patience)));
         let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes, partial } =
             ended.map_err(|error| failed(&url, &error))?;
-        // By their status here, of which each frame has one.
+        // Counts by status: here each frame has exactly one.
         let received = received.saturating_sub(duplicate + late);
         let counts = FrameCounts { frames, received, missing, damaged, duplicate, late, partial };
         Ok(Some(Finished { counts, file_bytes, dropped }))

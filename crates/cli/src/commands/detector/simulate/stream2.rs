@@ -17,7 +17,7 @@ pub struct Stream2Sink {
     push: Push,
     start: SeriesStart,
     begun: Instant,
-    /// Nanoseconds since 1970.
+    /// Start time in nanoseconds since 1970.
     began: u64,
     element: ElementType,
     encoder: Encoder,
@@ -25,7 +25,7 @@ pub struct Stream2Sink {
 }
 
 impl Stream2Sink {
-    /// `wait`: for the client, which may be started after the simulator.
+    /// `wait`: how long to wait for the client, which may start after the simulator.
     pub fn begin(url: &str, series: &SeriesInfo, wait: Duration) -> Result<Stream2Sink> {
         let address = url.strip_prefix(SCHEME).ok_or_else(|| {
             Problem::usage(format!("--to {url} is no place for frames"))
@@ -34,7 +34,7 @@ impl Stream2Sink {
         let [height, width] = series.frame[..] else {
             return Err(Problem::usage("--to: stream2 has frames of two dimensions"));
         };
-        // Libraries of ZeroMQ call all addresses of a machine so.
+        // ZeroMQ libraries write `*` for all addresses of a machine.
         let address = address.replacen('*', "0.0.0.0", 1);
         let mut push = Push::bind(&address)
             .map_err(|error| Problem::new(format!("cannot listen on {address}")).caused_by(&error))?;

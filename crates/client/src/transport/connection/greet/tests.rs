@@ -37,7 +37,7 @@ fn connection(stream: TcpStream) -> ServerConnection {
 fn send(stream: &mut TcpStream, message: &impl serde::Serialize) {
     let mut bytes = Vec::new();
     frame::encode(message, &mut bytes).unwrap();
-    // The client may be gone already.
+    // The client may have disconnected already.
     let _ = stream.write_all(&bytes);
 }
 
@@ -66,7 +66,7 @@ fn accepted() -> Welcome {
     }
 }
 
-/// Answers with what a server that holds `key` says.
+/// Answers like a server that has `key`.
 fn answer(stream: &mut TcpStream, key: u8, welcome: &Welcome) -> Records {
     greet(stream);
     let hello: Hello = receive(stream);
@@ -85,7 +85,7 @@ fn answer(stream: &mut TcpStream, key: u8, welcome: &Welcome) -> Records {
     records
 }
 
-/// What the client makes of a server that does so.
+/// The client's result of a handshake with `server`.
 fn shake_hands<T: Send>(server: impl FnOnce(&mut TcpStream) -> T + Send) -> (Result<ServerConnection, FindError>, T) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -103,8 +103,8 @@ fn refused(name: &str, part: &str, server: impl FnOnce(&mut TcpStream) + Send) {
     assert!(text.contains(part) && !text.chars().any(char::is_control), "{name}: {text:?}");
 }
 
-/// Promise: a server is believed only if it holds the key and answers this very client; all else is refused with the reason, of
-/// which nothing reaches the terminal that is no text.
+/// Promise: a server is trusted only if it has the key and answers this client's own handshake. Everything else is
+/// refused with a reason, from which control characters are removed.
 #[test]
 fn a_false_server_is_refused() {
     refused("another version", "version 7", |stream| {
@@ -156,7 +156,8 @@ fn a_false_server_is_refused() {
     });
 }
 
-/// Promise: after the handshake only records of the server's are taken: what is in the clear, changed, repeated or cut is an error.
+/// Promise: after the handshake only the server's records are accepted: bytes in the clear, and changed, repeated or
+/// truncated records are errors.
 #[test]
 fn false_records_are_refused() {
     type Attack = fn(&mut Records) -> Vec<u8>;
@@ -182,7 +183,7 @@ fn false_records_are_refused() {
     let (connection, ()) = shake_hands(|stream| {
         let mut records = answer(stream, 7, &accepted());
         let whole = sealed(&mut records);
-        // In two pieces, as the network may have it.
+        // In two pieces, as a network may deliver it.
         stream.write_all(&whole[..7]).unwrap();
         std::thread::sleep(Duration::from_millis(5));
         stream.write_all(&whole[7..]).unwrap();

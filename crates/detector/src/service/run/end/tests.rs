@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 
 const FRAMES: u64 = 4;
 
-/// Promise: after a failure those frames alone are called durable that are whole in the file: the store may have lost what
-/// had been handed to it.
+/// Promise: after a failure only frames that are intact in the file are reported as durable, because the store may have
+/// lost written data.
 #[test]
 fn frames_lost_by_the_store_are_not_durable() {
     let directory = tempfile::tempdir().expect("a directory");
     let (run, chunk) = failed_run(directory.path());
-    // It never reached the store.
+    // The data never reached the store.
     let file = std::fs::File::options().write(true).open(&run.path).expect("the file");
     file.write_all_at(&[0; 16], chunk).expect("damaged");
     let mut finished = FinishedHead::default();
@@ -27,7 +27,7 @@ fn frames_lost_by_the_store_are_not_durable() {
     assert_eq!(run.board.all_frames(AckLevel::Durable), [[0, 1, 3].into_iter().collect::<Ranges>()]);
 }
 
-/// Promise: a run that has failed is made valid also where a thread that was about to write still holds its journal.
+/// Promise: a failed run is made valid even if a thread that was about to write still holds its journal.
 #[test]
 fn failed_run_is_recovered_when_its_journal_is_unlocked() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -46,7 +46,7 @@ fn failed_run_is_recovered_when_its_journal_is_unlocked() {
     assert_eq!(finished.received, FRAMES);
 }
 
-/// What a writer leaves that has failed, and where the chunk of frame 2 lies in its file.
+/// A run with a failed writer, and the address of frame 2's chunk in its file.
 fn failed_run(directory: &Path) -> (Run, u64) {
     let path = directory.join("run.h5");
     let (description, settings) = (DatasetSpec::new(ElementType::U16, vec![8, 8]), Settings::default());

@@ -26,7 +26,7 @@ fn run(directory: &Path) -> Run {
     Run::new(Arc::new(home), RunRecord::of(request), path, (RunSink::Own(writer), board))
 }
 
-/// What a process with a share says of a frame that it has written.
+/// A joined process's entry for a frame that it has written.
 fn entry(run: &Run, frame: u64) -> JournalEntry {
     let address = run.grant(FRAME_BYTES).expect("an extent").start;
     let chunk = ChunkEntry { address, size: FRAME_BYTES, mask: 0, checksum: 0 };
@@ -40,14 +40,14 @@ fn entry(run: &Run, frame: u64) -> JournalEntry {
     })
 }
 
-/// Promise: a report that comes again while the first is still being entered is answered when that has been, and not before:
-/// the service could be killed between.
+/// Promise: a report that is repeated while the first copy is being entered gets its reply only when that is done,
+/// because the service could be killed in between.
 #[test]
 fn repeated_report_waits_for_the_first_in_the_journal() {
     let directory = tempfile::tempdir().expect("a directory");
     let run = run(directory.path());
     let entry = entry(&run, 0);
-    // As far as the first has come.
+    // State after the first copy has claimed the frame.
     run.claims.lock()[0].insert(0);
     std::thread::scope(|scope| {
         let repeated = scope.spawn(|| run.report(vec![entry.clone()], true));
@@ -56,7 +56,7 @@ fn repeated_report_waits_for_the_first_in_the_journal() {
         run.with(|sink| sink.report(vec![entry.clone()])).expect("entered");
         assert_eq!(repeated.join().expect("no panic"), Ok(()));
     });
-    // Where the first could not be entered, it is to be reported once more.
+    // The first copy could not be entered, so the frame must be reported once more.
     run.claims.lock()[0].insert(1);
     let entry = self::entry(&run, 1);
     std::thread::scope(|scope| {
@@ -70,7 +70,7 @@ fn repeated_report_waits_for_the_first_in_the_journal() {
     assert_eq!(run.with(|sink| Ok(sink.level(1, 0))), Ok(Some(AckLevel::Written)));
 }
 
-/// Promise: frames of a report that is refused may be brought by somebody else.
+/// Promise: frames of a refused report may be sent by another client.
 #[test]
 fn refused_report_releases_its_frames() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! The rows of a batch as they stand in its record.
+//! The rows of a batch, as encoded in its record.
 
 use super::{BATCH_PREFIX_BYTES, Fields, LogFormatError};
 use bytes::Bytes;
@@ -12,32 +12,32 @@ const MERGE: u8 = 2;
 const HAS_CREATED: u8 = 0b0100;
 const HAS_EXPIRES: u8 = 0b1000;
 
-/// Before key and value: flags and their lengths.
+/// Flags and lengths, before key and value.
 const HEAD_BYTES: usize = 9;
 
-/// Rows that are written together, in their order: of two of one key the later one holds.
+/// Rows written together, in order: of two rows with the same key the later one is valid.
 #[derive(Default)]
 pub struct BatchRows {
     bytes: Vec<u8>,
-    /// Of the whole rows.
+    /// End of the complete rows.
     end: usize,
     count: u32,
 }
 
 impl BatchRows {
-    /// A row with the key and the value that are appended.
+    /// Adds a row with the key and the value that the closures append.
     pub fn put(&mut self, key: impl FnOnce(&mut Vec<u8>), value: impl FnOnce(&mut Vec<u8>)) {
         self.push(VALUE, key, value);
     }
 
-    /// The row of a key is deleted.
+    /// Deletes the row of a key.
     pub fn delete(&mut self, key: impl FnOnce(&mut Vec<u8>)) {
         self.push(TOMBSTONE, key, |_| ());
     }
 
     fn push(&mut self, flags: u8, key: impl FnOnce(&mut Vec<u8>), value: impl FnOnce(&mut Vec<u8>)) {
         let head = self.end;
-        // Whoever appended last may not have come to an end.
+        // The last append may not have completed.
         self.bytes.truncate(head);
         self.bytes.extend_from_slice(&[0; HEAD_BYTES]);
         key(&mut self.bytes);
@@ -52,17 +52,16 @@ impl BatchRows {
         self.count += 1;
     }
 
-    /// The rows, as they follow the prefix of a record's body.
+    /// The rows as they follow the prefix of a record's body.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.end]
     }
 
-    /// How many rows they are.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Room for the next rows in place of these, if it is not more than `bytes_max`.
+    /// Returns an empty batch that reuses this one's memory, if that is at most `bytes_max`.
     pub fn cleared(mut self, bytes_max: usize) -> BatchRows {
         if self.bytes.capacity() > bytes_max {
             return BatchRows::default();
@@ -71,7 +70,7 @@ impl BatchRows {
         BatchRows { end: 0, count: 0, ..self }
     }
 
-    /// Those of `entries`, with all that a row may have.
+    /// The rows of `entries`, with all fields that a row may have.
     #[cfg(test)]
     pub fn of(entries: &[RowEntry]) -> BatchRows {
         let mut rows = BatchRows::default();
@@ -93,7 +92,7 @@ impl BatchRows {
     }
 }
 
-/// The sequence number of a batch's body.
+/// The sequence number in a batch's body.
 fn decode_sequence(body: &[u8]) -> Result<u64, LogFormatError> {
     if body.len() < BATCH_PREFIX_BYTES {
         return Err(LogFormatError::Length);
@@ -101,7 +100,7 @@ fn decode_sequence(body: &[u8]) -> Result<u64, LogFormatError> {
     Ok(Fields(body).u64())
 }
 
-/// The rows of a batch's body, which share its memory.
+/// The rows in a batch's body, which share its memory.
 ///
 /// # Errors
 /// [`LogFormatError::Length`] and [`LogFormatError::Flags`] where the body is not what [`super::encode_batch`] makes.
@@ -116,10 +115,10 @@ pub fn decode_batch(body: &Bytes) -> Result<Vec<RowEntry>, LogFormatError> {
     if rows.is_empty() { Err(LogFormatError::Length) } else { Ok(rows) }
 }
 
-/// The last row of `key` in a batch's body, if one is there.
+/// The last row of `key` in a batch's body, if there is one.
 ///
 /// # Errors
-/// As of [`decode_batch`].
+/// As [`decode_batch`].
 pub fn find_in_batch(body: &Bytes, key: &[u8]) -> Result<Option<ValueDeletable>, LogFormatError> {
     decode_sequence(body)?;
     let mut last = None;
@@ -132,7 +131,7 @@ pub fn find_in_batch(body: &Bytes, key: &[u8]) -> Result<Option<ValueDeletable>,
     Ok(last.map(|place| value_of(body, place.kind, place.value)))
 }
 
-/// Where a row's parts are in a body.
+/// The positions of a row's parts in a body.
 struct RowSpan {
     kind: u8,
     create_ts: Option<i64>,
@@ -145,7 +144,7 @@ fn row_count(body: &[u8]) -> u32 {
     Fields(&body[8..]).u32()
 }
 
-/// Of the rows of a body that has its prefix; nothing but the rows follows it.
+/// The positions of all rows of a body that has its prefix. Only rows follow the prefix.
 fn places(body: &[u8]) -> impl Iterator<Item = Result<RowSpan, LogFormatError>> {
     let (mut at, mut left) = (BATCH_PREFIX_BYTES, row_count(body));
     std::iter::from_fn(move || {

@@ -68,7 +68,7 @@ fn rows() -> impl Strategy<Value = Vec<RowEntry>> {
 }
 
 proptest! {
-    /// What is encoded is decoded; a changed bit anywhere is noticed.
+    /// Decoding returns the encoded rows; any changed bit is detected.
     #[test]
     fn batches_round_trip(rows in rows(), flipped in any::<prop::sample::Index>()) {
         let mut record = BytesMut::new();
@@ -99,7 +99,7 @@ proptest! {
     }
 }
 
-/// A version of later is told apart from damage, and damage of the version from a version.
+/// A later version is distinguished from damage, and damage from a later version.
 #[test]
 fn newer_version_is_not_damage() {
     let mut bytes = Seal { shard: 0, epoch: 1, length: 0, last_group: 0 }.encode();
@@ -112,7 +112,7 @@ fn newer_version_is_not_damage() {
     assert_eq!(FileHeader::decode(&[0; FILE_HEADER_BYTES]), Err(LogFormatError::Magic));
 }
 
-/// What is put and deleted are rows; none cannot be a batch.
+/// Puts and deletes become rows; a batch without rows is an error.
 #[test]
 fn rows_are_put_and_deleted() {
     let mut rows = BatchRows::default();

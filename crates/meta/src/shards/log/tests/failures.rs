@@ -1,8 +1,8 @@
-//! Writes and fsyncs that fail.
+//! Failed writes and fsyncs.
 
 use super::*;
 
-/// "After a write or fsync error the log moves its unsynced records to a new file": nothing is lost, and it goes on.
+/// "The log then writes these bytes again, into a new file": nothing is lost, and the log continues.
 #[test]
 fn failed_append_continues_in_a_new_file() {
     let env = TestEnv::new();
@@ -19,8 +19,8 @@ fn failed_append_continues_in_a_new_file() {
     assert_eq!(env.crash_and_replay(owner, 1), range(1..9));
 }
 
-/// The new file says where the one before it ended, also where the tables do not have that yet: the old one stays until they do,
-/// and the new one is whole without it.
+/// The new file records the last group before it, even if the tables do not have that group yet: the old file stays
+/// until they do, and the new one is complete without it.
 #[test]
 fn file_after_a_failure_is_self_contained() {
     let env = TestEnv::new();
@@ -51,7 +51,7 @@ fn file_after_a_failure_is_self_contained() {
     assert_eq!(env.open(2, 3).unwrap().sequences(), [4, 5]);
 }
 
-/// The same for an fsync, which is never just repeated: the kernel may have dropped what it could not write.
+/// The same for an fsync, which is never just repeated: the kernel may have dropped the pages that it could not write.
 #[test]
 fn failed_fsync_continues_in_a_new_file() {
     let env = TestEnv::new();
@@ -63,15 +63,15 @@ fn failed_fsync_continues_in_a_new_file() {
     env.sync(&owner);
     assert_eq!((owner.flushed_group(), owner.log.unsynced_bytes()), (2, 0));
     let file = file_path(env.path(), 1, 0);
-    // The old file counts only up to the synced position: what the failed fsync left of the rest does not matter.
+    // The old file counts only up to the synced position: its bytes after the failed fsync do not matter.
     let length = file.metadata().unwrap().len();
     env.damage(&file, length - 1);
     env.append(&mut owner, 6..7);
     assert_eq!(env.crash_and_replay(owner, 1), range(1..7));
 }
 
-/// "Else the shard is reopened": when no new file can be made either the log ends with the reason, and what was
-/// appended before is replayed by the next owner. A child process runs it, under a limit on the size of its files.
+/// If no new file can be made either, the log ends with the reason, and the next owner replays the appended batches. A
+/// child process runs this under a limit on the size of its files.
 #[test]
 fn a_full_store_ends_the_log_and_loses_nothing() {
     const CHILD: &str = "VARVE_TEST_LOG_LIMITED";
@@ -127,7 +127,7 @@ fn limit_file_size(bytes: u64) {
     }
 }
 
-/// Files that are missing are not taken for an empty log.
+/// Missing files do not count as an empty log.
 #[test]
 fn missing_files_are_refused() {
     let env = TestEnv::new();
@@ -138,8 +138,8 @@ fn missing_files_are_refused() {
     assert_eq!(env.open(2, 1).unwrap().sequences(), [4], "which is fine once their groups are in tables");
 }
 
-/// One epoch whose second file was begun, never fsynced, and left when it failed: the third one took over. A batch in the first
-/// file, and one in the third, or two.
+/// One epoch whose second file was begun, never fsynced, and left when it failed: the third one took over. The first
+/// file has one batch, and the third one or two.
 fn taken_over(batches: u64) -> TestEnv {
     let env = TestEnv::new();
     let mut owner = env.open(1, 0).unwrap();
@@ -154,8 +154,8 @@ fn taken_over(batches: u64) -> TestEnv {
     env
 }
 
-/// Promise: what was fsynced after a failure is there, whatever the disk has kept of the file that failed before it was ever
-/// fsynced, and nobody calls it damaged.
+/// Promise: batches fsynced after a failure are kept, whatever the disk has kept of the failed file, which was never
+/// fsynced, and nothing is reported as damaged.
 #[test]
 fn unsynced_file_is_not_reported_missing() {
     for (batches, marked) in [(1, true), (1, false), (2, true), (2, false)] {
@@ -178,8 +178,8 @@ fn unsynced_file_is_not_reported_missing() {
     }
 }
 
-/// Promise: a file whose header is not intact is damaged where its records are needed, though those after it are whole; one
-/// whose records are all in tables is not, also where it is the first that is left.
+/// Promise: a file whose header is not intact is damage if its records are needed, even if the files after it are
+/// intact. If all its records are in tables it is not, even if it is the first remaining file.
 #[test]
 fn missing_file_is_detected_before_intact_later_files() {
     for (broken, sealed) in [(0, false), (0, true), (1, false), (1, true)] {

@@ -1,4 +1,4 @@
-//! Rows hold what users have written, which may look like records of the log that they are in.
+//! Rows hold user data, which may look like records of the log that contains them.
 
 use super::super::format::{BatchRows, GroupHeader, encode_batch};
 use super::super::salvage::read_intact;
@@ -10,7 +10,7 @@ fn holding(sequence: u64, content: Bytes) -> Vec<RowEntry> {
     vec![RowEntry { value: ValueDeletable::Value(content), ..batch(sequence)[0].clone() }]
 }
 
-/// For many places, a group that says that all was synced, and a batch of one row.
+/// For many positions, a group that claims that everything was synced, and a batch of one row.
 fn forged() -> Bytes {
     let mut bytes = BytesMut::new();
     for position in (0..10_000_000).step_by(10_000) {
@@ -21,7 +21,7 @@ fn forged() -> Bytes {
     bytes.freeze()
 }
 
-/// Promise: a file that looks like a log is none: a log that was torn after it opens, as one without it.
+/// Promise: user data that looks like a log is not taken for one: a log torn after it opens like a log without it.
 #[test]
 fn torn_log_with_embedded_log_bytes_is_truncated() {
     let env = TestEnv::new();
@@ -40,8 +40,8 @@ fn torn_log_with_embedded_log_bytes_is_truncated() {
     assert!(env.runtime.block_on(replay.next()).unwrap().is_none());
 }
 
-/// Promise: what a repair saves from a damaged log are the rows that were logged, and none that a user has made to look like such;
-/// also where the header of the file is gone.
+/// Promise: a repair saves the logged rows of a damaged log, and no rows that a user has forged; even if the header of
+/// the file is lost.
 #[test]
 fn row_like_content_is_not_salvaged() {
     for headless in [false, true] {
@@ -55,7 +55,7 @@ fn row_like_content_is_not_salvaged() {
         env.sync(&owner);
         drop(owner);
         let file = file_path(env.path(), 1, 0);
-        // The checksum of the record behind its group's.
+        // The checksum of the record after the group's.
         env.damage(&file, 64 + start + 48 + 25);
         if headless {
             env.damage(&file, 3);

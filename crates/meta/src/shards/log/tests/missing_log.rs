@@ -1,4 +1,4 @@
-//! Logs whose files somebody has removed, and those that only look so.
+//! Logs whose files were removed, and logs that only look so.
 
 use super::*;
 
@@ -32,8 +32,8 @@ fn missing_log_is_refused() {
     assert_eq!(std::fs::read_dir(env.path()).unwrap().count(), before, "nothing was written");
 }
 
-/// The last file is there also after what the tables have was reclaimed; and where nothing of the directory is left, the
-/// tables say that there was a log.
+/// The last file stays even after the content of tables was reclaimed. If the whole directory is gone, the tables show
+/// that there was a log.
 #[test]
 fn missing_log_is_refused_after_reclaim() {
     let env = TestEnv::new();
@@ -55,7 +55,7 @@ fn missing_log_is_refused_after_reclaim() {
     assert!(refused.contains("lacks its files"), "{refused}");
 }
 
-/// A log of earlier builds has no marks, and one that has begun may hold nothing: neither is refused.
+/// A log of earlier builds has no marks, and a log that has begun may be empty: neither is refused.
 #[test]
 fn logs_without_marks_and_without_changes_are_opened() {
     let env = TestEnv::new();
@@ -68,7 +68,7 @@ fn logs_without_marks_and_without_changes_are_opened() {
     assert_eq!(env.open(4, 1).unwrap().sequences(), [0; 0]);
 }
 
-/// What is behind the place where a log is torn is told, as far as it can be read.
+/// The rows after the torn place of a log are reported, as far as they are readable.
 #[test]
 fn torn_log_tail_is_reported() {
     let env = TestEnv::new();
@@ -79,7 +79,7 @@ fn torn_log_tail_is_reported() {
     env.append(&mut owner, 2..5);
     drop(owner);
     assert!(reported().is_none(), "all of it is whole");
-    // The group's header is intact there, and the first batch is not.
+    // The group's header there is intact, the first batch is not.
     env.damage(&file_path(env.path(), 1, 0), torn + 48 + 40);
     let found = reported().unwrap();
     assert_eq!((found.path, found.offset), (file_path(env.path(), 1, 0).into(), torn + 48));

@@ -1,23 +1,23 @@
-//! Any history of appends, syncs and crashes against what a log promises.
+//! Random histories of appends, syncs and crashes, checked against the log's guarantees.
 
 use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Appends, and gives the tables all that was appended.
+    /// Appends, and passes everything appended to the tables.
     Append(u8),
-    /// Appends alone.
+    /// Appends only.
     Hold(u8),
     Sync,
-    /// What the tables were given and is fsynced goes into files of theirs, and log files that hold nothing else go.
+    /// Rows passed to the tables and fsynced become table files, and log files with nothing else are removed.
     Reclaim,
-    /// Leaves the file for a new one, as after a flush of the memtable.
+    /// Switches to a new file, as after a flush of the memtable.
     Leave,
     /// The disk refuses the file from now on.
     Break,
     /// The process dies; everything handed to the kernel stays.
     Kill,
-    /// The power fails: what was not fsynced is cut at some place, or a byte of it is changed.
+    /// The power fails: unsynced bytes are cut off at some place, or one of them is changed.
     PowerCut(prop::sample::Index, bool),
 }
 
@@ -37,15 +37,16 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// After a death of the process all appended batches are replayed that are in no table; after a power cut a prefix of
-    /// them that holds all synced ones; in order, whole, none twice.
+    /// After a death of the process all appended batches that are in no table are replayed; after a power failure, a
+    /// prefix of them that includes all synced ones; in order, complete, none twice.
     #[test]
     fn random_histories_keep_the_guarantees(steps in proptest::collection::vec(step(), 1..30)) {
         let env = TestEnv::new();
         let mut epoch = 1;
         let mut owner = env.open(epoch, 0).unwrap();
         let (mut appended, mut synced) = (0, 0);
-        // The last group in tables, and the last batch; the last batch that this owner took over, which its tables have.
+        // The last group and the last batch in tables; and the last batch that this owner took over, which its tables
+        // have.
         let (mut tables, mut taken_over) = ((0, 0), 0);
         for step in steps {
             match step {

@@ -1,5 +1,5 @@
-//! The power fails at every point of a log's life: what was synced and is not in tables is there, and no log that lost
-//! nothing is taken for one whose files somebody has removed.
+//! Fails the power at every point of a log's life. Batches that were synced and are not in tables are recovered, and a
+//! log that lost nothing is not taken for one whose files were removed.
 
 use super::super::format::FileHeader;
 use super::super::state::{LogState, SyncWork};
@@ -14,7 +14,7 @@ const SYNCED: u64 = 20_000;
 const IN_TABLES: u64 = 30_000;
 const APPENDED: u64 = 40_000;
 
-/// Three epochs, with files left and reclaimed in each, that end as if the process had died.
+/// Three epochs, with files left and reclaimed in each, that end like the death of the process.
 fn lived(env: &TestEnv) -> History {
     let recording = Recording::begin(env.path().path()).unwrap();
     let (mut sequence, mut group) = (0, 0);
@@ -40,7 +40,7 @@ fn lived(env: &TestEnv) -> History {
     recording.history()
 }
 
-/// Two epochs; in each a file that was begun and never fsynced fails, and another one takes over from it. Both it and
+/// Two epochs. In each, a file that was begun and never fsynced fails, and another one takes over from it. Both it and
 /// the file before are reclaimed at the end, or not.
 fn failed(env: &TestEnv, reclaims: bool) -> History {
     let recording = Recording::begin(env.path().path()).unwrap();
@@ -74,11 +74,12 @@ fn power_loss_at_any_point_keeps_synced_records() {
     keeps_what_was_synced(&lived(&TestEnv::new()), [CrashOrder::Anyhow, CrashOrder::Journaled]);
 }
 
-/// Promise: so does a log that has gone on in a new file, whatever is left of the one before that, which was never fsynced.
+/// Promise: the same holds for a log that continued in a new file, whatever is left of the file before, which was never
+/// fsynced.
 #[test]
 fn unsynced_file_hides_no_later_file() {
     keeps_what_was_synced(&failed(&TestEnv::new(), false), [CrashOrder::Anyhow, CrashOrder::Journaled]);
-    // It goes together with the one before it, which is to go first.
+    // It is removed together with the file before it, which must go first.
     keeps_what_was_synced(&failed(&TestEnv::new(), true), [CrashOrder::Journaled; 2]);
 }
 
@@ -113,7 +114,8 @@ fn keeps_what_was_synced(history: &History, orders: [CrashOrder; 2]) {
     }
 }
 
-/// Promise: what comes to a file while that is fsynced is fsynced with the next, also where another file has begun by then.
+/// Promise: bytes added to a file during its fsync are fsynced with the next one, even if another file has begun by
+/// then.
 #[test]
 fn append_during_fsync_is_synced_by_the_next() {
     let env = TestEnv::new();

@@ -1,9 +1,9 @@
-//! Logs that something has cut where all was fsynced: behind the last fsync of a log nothing says so but its mark.
+//! Logs truncated below their synced position: after the last fsync, only the mark shows that.
 
 use super::*;
 use crate::shards::log::format::SyncedMark;
 
-/// One epoch with three fsynced groups that begin at these places of its only file, and end with it.
+/// One epoch with three fsynced groups, which begin at the returned offsets of its only file and end with it.
 fn lived(env: &TestEnv) -> (StorePath, Vec<u64>) {
     let mut owner = env.open(1, 0).unwrap();
     let mut places = vec![64];
@@ -34,7 +34,8 @@ fn is_fence(entry: &std::io::Result<std::fs::DirEntry>) -> bool {
     entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "fence")
 }
 
-/// At each boundary of groups, within groups, within their headers, to the file's header, within it, and to nothing.
+/// Truncated at each boundary of groups, within groups, within their headers, to the file's header, within it, and to
+/// nothing.
 #[test]
 fn log_truncated_below_its_mark_is_refused() {
     let env = TestEnv::new();
@@ -71,8 +72,8 @@ fn missing_or_truncated_last_file_is_detected() {
     is_refused(&env, "gone");
 }
 
-/// A mark says no more than was known when it came to the disk, and perhaps nothing: then the log is read as it was
-/// before there were such marks.
+/// A mark records no more than was known when it reached the disk, and may be empty: then the log is read as it was
+/// before marks existed.
 #[test]
 fn old_missing_or_garbled_marks_are_not_damage() {
     let env = TestEnv::new();
@@ -94,13 +95,13 @@ fn old_missing_or_garbled_marks_are_not_damage() {
         for name in ["1.seal", "1.fence", "2.00000000.log", "2.begun"] {
             std::fs::remove_file(env.path().join(format!("000000000000000{name}"))).unwrap();
         }
-        // The header was durable before the mark was there at all.
+        // The header was durable before the mark existed.
         std::fs::write(&file, &cut[..10]).unwrap();
         assert!(env.open(2, 0).is_err(), "{content:?}");
     }
 }
 
-/// Files that were removed because the tables hold all of them, and a mark that says less than the tables do.
+/// Files removed because the tables hold all their content, and a mark older than the tables.
 #[test]
 fn reclaimed_files_are_not_reported_missing() {
     for old_mark in [false, true] {
@@ -127,7 +128,7 @@ fn reclaimed_files_are_not_reported_missing() {
     }
 }
 
-/// A mark that somebody has removed costs nothing but what it would tell.
+/// The removal of a mark costs nothing except its information.
 #[test]
 fn a_sync_does_not_need_the_mark() {
     let env = TestEnv::new();

@@ -1,7 +1,7 @@
-//! Batches in the order in which they came, and the newest row of each key in them, for whoever looks for one.
+//! Batches in their order of arrival, with an index of the newest row of each key for lookups.
 //!
-//! Most are never looked for here: whoever changed them has them in memory. So the newest rows are gathered by those who look,
-//! some batches at a time, so that nobody waits long, and, while that goes on, as batches come.
+//! Most rows are never looked up here, because their writer has them in memory. So lookups build the index, some
+//! batches at a time to limit their wait, and, while lookups continue, each new batch adds to it.
 
 use crate::shards::log::format::{decode_batch, find_in_batch};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use varve_env::key_hash::KeyHashing;
 
-/// Batches that who looks for a row gathers at most, and whoever brings one: about a millisecond, and a microsecond.
+/// Limit on batches that a lookup indexes, and that a push indexes: about a millisecond, and a microsecond.
 const GATHERED_A_STEP: usize = 1000;
 const GATHERED_A_BATCH: usize = 2;
 
@@ -20,7 +20,7 @@ pub(super) struct Batches {
     bodies: Arc<Vec<Bytes>>,
     bytes: usize,
     newest: NewestRows,
-    /// One was looked for, in these and in those before.
+    /// A lookup happened, in these batches and in the ones before.
     looked_for: bool,
     looked_for_before: bool,
 }
@@ -41,7 +41,7 @@ impl Batches {
         self.bytes
     }
 
-    /// Adds a batch to those that nobody shares yet.
+    /// Adds a batch. No other owner may share the batches yet.
     pub fn push(&mut self, body: Bytes) {
         self.bytes += body.len();
         Arc::make_mut(&mut self.bodies).push(body);
@@ -59,7 +59,7 @@ impl Batches {
         found.or_else(|| self.newest.rows.get(key).cloned())
     }
 
-    /// All of them, and none are left.
+    /// Takes all batches and leaves none.
     pub fn take(&mut self) -> Batches {
         let next = Batches { looked_for_before: self.looked_for, ..Batches::default() };
         std::mem::replace(self, next)
@@ -71,7 +71,7 @@ impl Batches {
 }
 
 impl NewestRows {
-    /// Goes on with some of the batches.
+    /// Indexes the next `batches` batches.
     fn gather(&mut self, bodies: &[Bytes], batches: usize) {
         let end = bodies.len().min(self.batches + batches);
         for row in bodies[self.batches..end].iter().flat_map(rows_of) {
@@ -118,7 +118,7 @@ mod tests {
         Some(row.map(|row| String::from_utf8(row.to_vec()).unwrap()))
     }
 
-    /// Promise: of a key's rows the newest is found, whenever it is looked for.
+    /// Promise: a lookup finds the newest row of a key, whenever it runs.
     #[test]
     fn the_newest_row_is_found() {
         let mut batches = Batches::default();
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// Promise: the newest is found too where not all are gathered yet, whichever they are.
+    /// Promise: a lookup finds the newest row even when not all batches are indexed yet, whichever they are.
     #[test]
     fn the_newest_row_is_found_before_all_are_gathered() {
         let mut batches = Batches::default();
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Promise: nothing is gathered until somebody looks, and what comes is while that goes on.
+    /// Promise: no batch is indexed until a lookup; while lookups continue, new batches are indexed.
     #[test]
     fn rows_are_gathered_on_read() {
         let mut batches = Batches::default();

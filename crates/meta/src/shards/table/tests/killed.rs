@@ -1,4 +1,4 @@
-//! kill -9 of a process that writes: the test runs itself as a child, which says on a pipe what was acknowledged.
+//! kill -9 of a writing process: the test runs itself as a child, which reports acknowledged batches on a pipe.
 
 use super::*;
 use std::io::{BufRead, BufReader, Write};
@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 const CHILD: &str = "VARVE_TEST_TABLE_KILLED";
 const BATCH: u32 = 7;
 
-/// Writes batches after `first`, and says the last number of each once it is acknowledged. Never ends by itself.
+/// Writes batches after `first`, and prints the last number of each once it is acknowledged. Never ends by itself.
 fn write_until_killed(root: &Path, first: u32) {
     let background = background();
     let worker = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     worker.block_on(async {
-        // A short interval, so that kills fall into syncs too; a small memtable, so that they fall into flushes.
+        // A short interval, so that kills hit syncs too; a small memtable, so that they hit flushes.
         let config = TableConfig { memtable_bytes: 20_000, ..config(root, &background, Duration::from_millis(3)) };
         let table = Table::open(config).await.unwrap();
         let mut acknowledged = std::io::stderr();
@@ -26,7 +26,7 @@ fn write_until_killed(root: &Path, first: u32) {
     });
 }
 
-/// design.md, "acknowledged survives the death of the server process", whenever it dies; and each batch is whole.
+/// Acknowledged batches survive the death of the server process, at any time; and each batch is complete.
 #[test]
 fn acknowledged_writes_survive_kill_9() {
     if let Some(root) = std::env::var_os(CHILD) {
@@ -67,7 +67,7 @@ fn acknowledged_writes_survive_kill_9() {
     }
 }
 
-/// The test's own name, as the test runner knows it.
+/// The test's own name in the test runner.
 fn own_name() -> &'static str {
     static PATH: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     PATH.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! What tables cost (rfcs/0001-shard-count.md, rfcs/0002-log.md). Long, and only of use on a quiet machine:
+//! Measures the costs of tables (rfcs/0001-shard-count.md, rfcs/0002-log.md). Takes long, and needs an idle machine:
 //! `VARVE_SOAK=1 cargo test --release -p varve-meta measured -- --nocapture --test-threads 1`
 
 use super::*;
@@ -29,7 +29,7 @@ async fn open_all(env: &TestEnv, shards: u16) -> Vec<Table> {
     futures::future::try_join_all((0..shards).map(|shard| Table::open(config(shard)))).await.unwrap()
 }
 
-/// "An idle shard costs almost nothing": processor, memory, and the time to open.
+/// "An idle shard costs almost nothing": processor time, memory, and the time to open.
 #[test]
 fn idle_tables_use_little_cpu() {
     if !asked() {
@@ -41,7 +41,7 @@ fn idle_tables_use_little_cpu() {
             let (before, start) = (resident_kib(), Instant::now());
             let tables = open_all(&env, shards).await;
             let opened = start.elapsed();
-            // Beyond the first collection of the log.
+            // Longer than the first collection of the log.
             tokio::time::sleep(Duration::from_secs(12)).await;
             let busy = processor_time();
             tokio::time::sleep(Duration::from_secs(30)).await;
@@ -58,7 +58,7 @@ fn idle_tables_use_little_cpu() {
     }
 }
 
-/// Rows written, replayed after a crash, read and scanned, by one worker.
+/// Rates of rows written, replayed after a crash, read and scanned, by one worker.
 #[test]
 fn write_rate_is_reported() {
     if !asked() {

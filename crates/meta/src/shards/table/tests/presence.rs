@@ -1,4 +1,4 @@
-//! A shard that is not there, wholly or in part, is no new one.
+//! A shard that is missing, completely or in part, does not count as a new one.
 
 use super::*;
 
@@ -13,8 +13,8 @@ async fn refused(config: TableConfig, words: &[&str]) -> TableError {
     opening
 }
 
-/// Only a shard whose log was never begun is opened as empty. What is missing of another is damage, and nothing is made
-/// in its place.
+/// Only a shard whose log was never begun is opened as empty. A missing part of any other shard is damage, and nothing
+/// is created in its place.
 #[test]
 fn shard_without_manifests_is_not_opened_as_new() {
     let env = TestEnv::new();
@@ -38,7 +38,7 @@ fn shard_without_manifests_is_not_opened_as_new() {
     });
 }
 
-/// Its log alone held what was written: an empty one, or none, is not that of a new shard.
+/// Only the log held the written rows: an empty log, or none, does not count as that of a new shard.
 #[test]
 fn shard_without_log_is_not_opened_as_new() {
     let env = TestEnv::new();
@@ -65,7 +65,7 @@ fn shard_without_log_is_not_opened_as_new() {
     });
 }
 
-/// Of its own directory nothing is left, and an empty one, as a format makes it, is in its place.
+/// The shard's directory is gone, and an empty one, as `varve format` makes it, is in its place.
 #[test]
 fn shard_without_any_files_is_not_opened_as_new() {
     let env = TestEnv::new();
@@ -86,7 +86,7 @@ fn shard_without_any_files_is_not_opened_as_new() {
         std::fs::remove_dir_all(&shard).unwrap();
         std::fs::rename(&aside, &shard).unwrap();
         assert_eq!(numbers(&Table::open(env.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
-        // As a program before that mark has left it: it opens, and has the mark from then on.
+        // As a program before that mark has left it: the shard opens, and has the mark from then on.
         let [_, outside] = volume.shard_marks(ShardId(1));
         std::fs::remove_file(&outside).unwrap();
         drop(Table::open(env.config(LONG)).await.unwrap());
@@ -94,7 +94,7 @@ fn shard_without_any_files_is_not_opened_as_new() {
     });
 }
 
-/// Where the whole store is away that is no damage, and time heals it.
+/// If the whole store is unreachable, that is no damage, and the shard works again when the store is back.
 #[test]
 fn shard_of_an_unreachable_store_is_not_opened_as_new() {
     let env = TestEnv::new();
@@ -104,7 +104,7 @@ fn shard_of_an_unreachable_store_is_not_opened_as_new() {
         let config = env.config(LONG);
         let (shards, aside) = (config.volume.shards(), env.directory.path().join("aside"));
         std::fs::rename(&shards, &aside).unwrap();
-        // Its file is still open, and takes what is written.
+        // Its file is still open, and accepts writes.
         put(&table, 10..20).await;
         let error = table.sync().await.unwrap_err();
         assert!(
@@ -124,7 +124,7 @@ fn shard_of_an_unreachable_store_is_not_opened_as_new() {
         }
         assert!(table.unsynced_bytes() > 0);
         std::fs::rename(&aside, &shards).unwrap();
-        // As a server does.
+        // Like a server does.
         assert!(table.close().await.is_err());
         assert_eq!(numbers(&Table::open(env.config(LONG)).await.unwrap()).await, (0..20).collect::<Vec<_>>());
     });

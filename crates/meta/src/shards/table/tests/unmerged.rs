@@ -1,7 +1,7 @@
 use super::super::compaction::TABLES_MAX;
 use super::*;
 
-/// As a server with little memory has it.
+/// Like a server with little memory.
 fn small(env: &TestEnv, merges: &Merges) -> TableConfig {
     TableConfig {
         cache: TableCache::with_memtables(8 * 1024 * 1024, 256 * 1024),
@@ -11,8 +11,8 @@ fn small(env: &TestEnv, merges: &Merges) -> TableConfig {
     }
 }
 
-/// A table with as many unmerged tables as there may be, and more in memory that waits to become one: all places for merges are
-/// taken by what comes with it. How many rows it has.
+/// A table with the maximum of unmerged tables, and more rows in memory that wait to become one. The returned value
+/// takes all permits for merges. Also returns the number of rows.
 async fn full(env: &TestEnv, merges: &Merges) -> (Table, u32, impl Sized) {
     let mut places = Vec::new();
     while let Ok(place) = tokio::time::timeout(Duration::from_millis(100), merges.place()).await {
@@ -33,7 +33,7 @@ async fn full(env: &TestEnv, merges: &Merges) -> (Table, u32, impl Sized) {
     (table, written, places)
 }
 
-/// Opens it, with places for merges free; what was written is there.
+/// Opens the table with permits for merges free; all written rows are there.
 async fn has_all(env: &TestEnv, written: u32) {
     let merges = Merges::on(env.background.handle().clone());
     let opening = tokio::time::timeout(Duration::from_secs(120), Table::open(small(env, &merges)));
@@ -46,8 +46,8 @@ async fn has_all(env: &TestEnv, written: u32) {
     tokio::time::timeout(Duration::from_secs(120), table.close()).await.expect("it is closed").unwrap();
 }
 
-/// A shard that died with as many unmerged tables as there may be, and more in its log than its memtables may hold, is opened:
-/// what is replayed makes tables, for which others have to be merged.
+/// A shard that died with the maximum of unmerged tables, and with more in its log than its memtables may hold, opens:
+/// the replay makes tables, for which others have to be merged.
 #[test]
 fn unmerged_tables_are_merged_while_a_long_log_is_replayed() {
     let mut env = TestEnv::new();
@@ -57,7 +57,7 @@ fn unmerged_tables_are_merged_while_a_long_log_is_replayed() {
     env.worker(async || has_all(&env, written).await);
 }
 
-/// Promise: one that is closed so is closed, though nothing is merged any more: what it has in memory stays in its log.
+/// Promise: such a table closes although no merge runs any more: its rows in memory stay in its log.
 #[test]
 fn table_waiting_for_merges_can_close() {
     let mut env = TestEnv::new();

@@ -1,4 +1,4 @@
-//! What a client does, on names that every operation knows, so that two of them meet often.
+//! Operations of a client, on a fixed set of names, so that two operations often meet.
 
 use crate::namespace::{
     At, BackingFile, ChangeAttributes, Create, Granted, Link, NewNode, NodeContent, Open, OpenMode, Promote,
@@ -81,13 +81,13 @@ impl Operation {
         Operation::Close,
     ];
 
-    /// All that was done before is durable when this has returned.
+    /// Whether everything done before is durable when the operation has returned.
     pub fn syncs(self) -> bool {
         matches!(self, Operation::Sync | Operation::Flush | Operation::Close)
     }
 
-    /// The shards whose logs decide whether it has happened. A removal of which other shards only lose rows is decided
-    /// where the name is.
+    /// The shards whose logs decide whether the operation happened. A removal for which other shards only delete rows
+    /// is decided in the shard of the name.
     pub fn decided_in(self) -> &'static [ShardId] {
         match self {
             Operation::Symlink
@@ -114,7 +114,7 @@ impl Operation {
         }
     }
 
-    /// Does it, if the names are as it needs them. Returns the inode ids that were given.
+    /// Runs the operation, if the names are as it needs them. Returns the allocated inode ids.
     pub async fn run(self, cluster: &Cluster) -> Vec<InodeId> {
         self.attempt(cluster).await.unwrap_or_else(|refusal| match refusal {
             ShardRefusal::Rule(_) => Vec::new(),
@@ -200,7 +200,7 @@ impl Operation {
     }
 }
 
-/// The tree that every sequence begins with.
+/// The tree with which every sequence begins.
 pub async fn prepare(cluster: &Cluster) {
     let a = cluster.mkdir(InodeId::ROOT, A, ShardId(0)).await;
     let b = cluster.mkdir(InodeId::ROOT, B, ShardId(1)).await;
@@ -248,7 +248,7 @@ async fn make_directory(
     }
 }
 
-/// Makes the file in the root that is one too many, and waits until the root is split.
+/// Creates the file in the root that exceeds the threshold, and waits until the root is split.
 async fn split(cluster: &Cluster) -> Result<Vec<InodeId>, ShardRefusal> {
     let made = cluster.create(InodeId::ROOT, "split").await?.inode;
     let begun = Instant::now();
@@ -267,7 +267,7 @@ async fn resize(cluster: &Cluster, parent: InodeId, text: &str, size: u64) -> Re
     on_file(cluster, parent, text, |at| ChangeAttributes { at, set }).await
 }
 
-/// Moves a small file's content to its backing file, followed by so many bytes more, as a client does.
+/// Moves a small file's content to its backing file, followed by `more` bytes, as a client does.
 async fn promote(cluster: &Cluster, parent: InodeId, text: &str, more: usize) -> Result<(), ShardRefusal> {
     let Some((inode, elsewhere)) = cluster.lookup(parent, text).await else { return Ok(()) };
     let open = |at| Open { at, mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
@@ -321,7 +321,7 @@ fn at(parent: InodeId, text: &str, inode: InodeId, elsewhere: bool) -> At {
     if elsewhere { At::Inode(inode) } else { At::Entry { parent, name: name(text), inode } }
 }
 
-/// Runs a verb about a file, wherever its row is.
+/// Runs a verb on a file, wherever its row is.
 async fn on_file<V: Verb>(
     cluster: &Cluster,
     parent: InodeId,

@@ -1,4 +1,4 @@
-//! What can be seen of a volume by walking its tree, without what differs from one run to the next: ids and times.
+//! The visible state of a volume, found by a walk of its tree, without the ids and times that differ between runs.
 
 use crate::namespace::{
     At, GetAttributes, GetXattr, Granted, ListXattrs, Node, NodeContent, Open, OpenMode, ReadLink, ReviveDirectory,
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 use varve_types::{Credentials, FileKind, InodeId, Name};
 
-/// What each path means. Names of one file have the same number.
+/// The content of each path. Names of one file have the same number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture(BTreeMap<String, String>);
 
@@ -36,11 +36,11 @@ pub async fn take(cluster: &Cluster) -> Picture {
             let path = format!("{path}/{name}");
             let at = match body {
                 EntryBody::Directory(_) => {
-                    // As a client that finds the directory's rows gone with the power.
+                    // Like a client that finds the directory's rows lost by the power failure.
                     let revive = ReviveDirectory { parent: directory, name: name.clone() };
                     let revived = cluster.at_name(directory, &name, Makes::Nothing, &revive).await.unwrap();
                     assert_eq!(revived.inode, inode, "{path}");
-                    // It goes on at once.
+                    // The client continues immediately.
                     entries(cluster, inode).await;
                     directories.push((inode, path));
                     continue;
@@ -56,8 +56,8 @@ pub async fn take(cluster: &Cluster) -> Picture {
     Picture(picture)
 }
 
-/// The entries of a directory, which are as many as its partitions count when no split is under way: one that was cut
-/// short by the crash is done now.
+/// The entries of a directory and the count of its partitions, which agree when no split is in progress: a split
+/// interrupted by the crash is completed now.
 async fn names_and_count(cluster: &Cluster, directory: InodeId) -> (BTreeMap<Name, (InodeId, EntryBody)>, u64) {
     let (mut names, mut count) = (BTreeMap::new(), 0);
     let begun = Instant::now();
@@ -110,8 +110,8 @@ async fn file(cluster: &Cluster, at: At, name: &Name, number: usize) -> String {
     format!("{kind:?} {number}, mode {mode:o}, {nlink} links, {size}{content}{xattrs}")
 }
 
-/// What a reader finds in a file, wherever it is: of a backing file whose size is settled, or is being cut, so many
-/// bytes as the row says; of another one as many at least.
+/// The bytes that a reader finds in a file, wherever they are. A backing file whose size is authoritative, or that is
+/// being truncated, has as many bytes as the row says; any other has at least as many.
 fn bytes_of(cluster: &Cluster, node: Node) -> Vec<u8> {
     let size = match node.content {
         NodeContent::Inline(bytes) => {

@@ -11,9 +11,9 @@
 
 pub mod documents;
 pub mod layers;
-pub mod store_access;
 pub mod links;
 pub mod promises;
+pub mod store_access;
 pub mod text;
 mod tree;
 

@@ -4,6 +4,8 @@
 
 use super::choice;
 use std::cell::RefCell;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use varve_env::volume_dir::VolumeDir;
 
@@ -51,7 +53,12 @@ pub fn in_file(name: &str, bytes: &[u8], read: impl FnOnce(&Path) -> bool) -> bo
         // rewritten.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", path.display()),
-            _ => std::fs::write(&path, bytes).expect("a file in it"),
+            _ => {
+                // A key that others may read is refused.
+                let mut options = std::fs::File::options();
+                let file = options.write(true).create_new(true).mode(0o600).open(&path);
+                file.and_then(|mut file| file.write_all(bytes)).expect("a file in it");
+            }
         }
         read(&path)
     })

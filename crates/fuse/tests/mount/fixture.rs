@@ -69,6 +69,15 @@ pub fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
+/// Gives a tree to `owner`.
+fn give_away(path: &Path, owner: u32) {
+    std::os::unix::fs::lchown(path, Some(owner), None).expect("given away");
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).expect("a directory");
+        entries.for_each(|entry| give_away(&entry.expect("an entry").path(), owner));
+    }
+}
+
 /// Runs a shell command and returns its output; fails the test if it fails.
 pub fn shell(command: &str, arguments: &[&Path]) -> String {
     let output = Command::new("sh").arg("-ec").arg(command).arg("sh").args(arguments).output().expect("a shell");
@@ -158,7 +167,7 @@ impl Volume {
             owner_uid,
         };
         varve_meta::format::format(&directory, &settings, FormatOver::Nothing).expect("formatted");
-        std::os::unix::fs::chown(directory.root(), Some(owner_uid), None).expect("given away");
+        give_away(directory.root(), owner_uid);
         let mut serving = ServerConfig::new(directory.clone());
         serving.workers = 2;
         serving.embedded = embedded;

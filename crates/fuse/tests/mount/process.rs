@@ -76,7 +76,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     let script = format!(
         "unshare --mount sh -ec 'mount -t tmpfs none \"$1\"; mknod -m 666 \"$1/fuse\" c 10 229; \
          mount --bind \"$1/fuse\" /dev/fuse; cd \"$2\"; export TMPDIR=\"$2\" HOME=\"$2\" {INNER}=1; \
-         exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+         exec setpriv --reuid=2 --regid=2 --clear-groups \
          \"$2/test\" --exact process::an_ordinary_user_mounts_through_fusermount3 --nocapture' sh \"$1\" \"$2\" 2>&1"
     );
     let device = tempfile::tempdir().unwrap();

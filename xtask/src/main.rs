@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy    check the house rules (layers, sizes, formats, promises, links)";
+const USAGE: &str =
+    "usage: cargo xtask tidy    check the rules of the codebase (layers, sizes, language, promises, links)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,7 +27,7 @@ fn tidy() -> ExitCode {
             for violation in &violations {
                 println!("{violation}");
             }
-            eprintln!("tidy: {} complaints", violations.len());
+            eprintln!("tidy: {} violations", violations.len());
             ExitCode::FAILURE
         }
         Err(error) => {

@@ -124,7 +124,7 @@ fn faulty_promise_entries_are_reported() {
     for (from, to, violation) in [
         ("a_name_is_found", "gone", "toml:4: `crates/client/tests/names.rs` has no test `gone`"),
         ("a_name_is_found", "helper", "neither #[test] nor #[tokio::test]"),
-        ("tests/names.rs", "tests/missing_log.rs", "`crates/client/tests/gone.rs` does not exist"),
+        ("tests/names.rs", "tests/gone.rs", "`crates/client/tests/gone.rs` does not exist"),
         ("names.rs::", "names.rs/", "not of the form path::name"),
         (test, "", "[names-found] has no test"),
         (test, &test.repeat(2), "twice"),
@@ -165,6 +165,74 @@ fn sound_links_pass() {
     let text = "# A guide, short\n\n[a](semantics.md#names) [b](../crates/client) [c](#a-guide-short) [d](https://e.org/)\n`[e](x)`\n";
     write(tree.path(), "docs/guide.md", text);
     assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
+}
+
+#[test]
+fn retired_words_are_reported() {
+    for (path, text, violation) in [
+        ("docs/guide.md", "# Guide\n\nA call posts an Errand.\n", "docs/guide.md:3: `errand` is retired"),
+        ("docs/guide.md", "A volume at rest.\n", "`at rest` is retired"),
+        ("docs/guide.md", "Pass `shared_mailbox`.\n", "`mailbox` is retired"),
+        (
+            "crates/client/src/a.rs",
+            "fn a() {\n    b(); // in doubt\n}\n",
+            "crates/client/src/a.rs:2: `doubt` is retired",
+        ),
+        ("crates/client/src/a.rs", "/* A\n * slab. */\n", "crates/client/src/a.rs:2: `slab` is retired"),
+        ("crates/client/src/a.rs", "/// A stranger.\nfn a() {}\n", "`stranger` is retired"),
+        ("crates/client/src/a.rs", "struct SharedMailbox;\n", "`mailbox` is retired"),
+        ("crates/client/src/a.rs", "fn read_at_rest() {}\n", "`at rest` is retired"),
+        ("crates/client/src/a.rs", "const A: &str = r#\"\"\"#; const VIGIL: u8 = b'\\'';\n", "`vigil` is retired"),
+    ] {
+        let reported = violation_of(path, text);
+        assert!(reported.contains(violation), "{violation}: {reported}");
+    }
+}
+
+#[test]
+fn retired_words_elsewhere_pass() {
+    let tree = sound();
+    let code = "fn f<'a>(at: &'a str, rest: char) {\n    g(at, rest, '\"', \"a mailbox // desk\");\n    \
+                h(r#\"slab \" // doubt\"#, \"\\\" errand\");\n}\n/// A hyperslab of a desktop.\nconst STRANGERS: u8 = 1;\n";
+    write(tree.path(), "crates/client/src/a.rs", code);
+    write(tree.path(), "crates/client/src/reactor/a.rs", "// What an errand is.\n");
+    write(tree.path(), "STYLE.md", "An errand.\n");
+    assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
+}
+
+#[test]
+fn relative_clauses_as_subjects_are_reported() {
+    for (path, text, violation) in [
+        ("docs/guide.md", "# Guide\n\nA line.\nWho waits is told.\n", "docs/guide.md:4: a statement begins with `Who`"),
+        ("docs/guide.md", "Read `a.rs`. Whoever\nasks waits.\n", "docs/guide.md:1: a statement begins with `Whoever`"),
+        ("docs/guide.md", "- One.\n- What is sent is lost.\n", "docs/guide.md:2: a statement begins with `What`"),
+        ("docs/guide.md", "| What | Why |\n|---|---|\n| a | What is left. |\n", "docs/guide.md:3: "),
+        ("docs/guide.md", "**That which is sent** is lost.\n", "begins with `That which`"),
+        ("docs/guide.md", "Note: What is sent is lost.\n", "begins with `What`"),
+        ("crates/client/src/a.rs", "/// One. What\n/// a call does.\nfn a() {}\n", "crates/client/src/a.rs:1: "),
+        ("crates/client/src/a.rs", "fn a() {} // What a call does.\n", "crates/client/src/a.rs:1: "),
+    ] {
+        let reported = violation_of(path, text);
+        assert!(reported.contains(violation), "{violation}: {reported}");
+    }
+}
+
+#[test]
+fn questions_and_headings_may_begin_with_what() {
+    let tree = sound();
+    let text = "# What it is\n\n| What | Why |\n|---|---|\n| What is it? | x |\n\nWhat is lost? (Who asks\nfor it?) Whatever.\n\n\
+                ```\nWhat is printed.\n```\n";
+    write(tree.path(), "docs/guide.md", text);
+    let code = "// # What it is\n// ```\n// Who\n// ```\nconst A: &str = \"// What\";\nfn what() {}\n";
+    write(tree.path(), "crates/client/src/a.rs", code);
+    assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
+}
+
+#[test]
+fn files_exempt_from_language_rules_exist() {
+    for (path, reason) in tidy::language::EXEMPT {
+        assert!(xtask::root().join(path).exists(), "{path} ({reason}) is gone: remove the exemption");
+    }
 }
 
 #[test]

@@ -127,8 +127,8 @@ impl Environment {
         }
         if self.memory_taken_back {
             warnings.push(
-                "The host of this virtual machine takes back memory that is free, and what it must give again costs several \
-                 times what writing to it costs; until the next start it does not after (as root) `echo 11 > \
+                "The host of this virtual machine reclaims free memory, and faulting it in again costs several times \
+                 as much as writing to it; to turn this off until the next boot, run as root: `echo 11 > \
                  /sys/module/page_reporting/parameters/page_reporting_order`."
                     .into(),
             );

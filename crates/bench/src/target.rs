@@ -122,7 +122,8 @@ pub fn open(via: &Via) -> Result<Box<dyn BenchTarget>> {
             let mount = crate::environment::mount_of(dir).map_err(Error::io(format!("{}", dir.display())))?;
             if !mount.filesystem.starts_with("fuse") {
                 return Err(Error::Usage(format!(
-                    "mount:{} is not on a FUSE mount but on {}; is the volume mounted? (for a plain directory say path:{})",
+                    "mount:{} is not on a FUSE mount but on {}; is the volume mounted? (for a plain directory use \
+                     path:{})",
                     dir.display(),
                     mount.filesystem,
                     dir.display()

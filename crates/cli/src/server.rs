@@ -86,9 +86,10 @@ pub fn to_lock(error: &LockError) -> &'static str {
     match error {
         LockError::Held { .. } => "Stop that process first; `varve status STORE` shows it.",
         LockError::Read { .. } => {
-            "Wait until that has ended, then try again; `fuser` of the locked file says which process of this host it is."
+            "Wait until that has ended, then try again; `fuser` of the locked file shows the process if it is on this \
+             host."
         }
-        LockError::Io { source, .. } => unwritable(source).unwrap_or("See whether the store is all there and mounted."),
+        LockError::Io { source, .. } => unwritable(source).unwrap_or("Check that the store is complete and mounted."),
     }
 }
 
@@ -100,12 +101,12 @@ fn unwritable(error: &io::Error) -> Option<&'static str> {
              read a store as it is.",
         ),
         io::ErrorKind::PermissionDenied => Some(
-            "This user may not use the store like that: do it as the volume's owner or as root, and see that the owner \
-             may read and write the store.",
+            "This user may not use the store: run this as the volume's owner or as root, and check that the owner may \
+             read and write the store.",
         ),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
-            "The store has no room left: remove something else on its file system, or make that larger. `varve fsck` \
-             and `varve dump` read a store as it is.",
+            "The store has no space left: remove other files on its file system, or enlarge it. `varve fsck` and \
+             `varve dump` read a store as it is.",
         ),
         _ => None,
     }

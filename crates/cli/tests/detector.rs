@@ -37,7 +37,7 @@ fn simulated_run_writes_one_nexus_file() {
     assert!(h5ls(&file, "entry/data/data").contains("100, 200"), "{}", h5ls(&file, "entry/data/data"));
     let again = varve(&simulate, &file);
     assert_eq!(again.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&again.stderr).contains("exists; a run never writes over a file"), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists; a run never overwrites a file"), "{again:?}");
     let output = varve(&["--json", "record", "report"], &file);
     let report: serde_json::Value = self::reported(&output);
     assert_eq!((report["received"].as_u64(), report["missing"].as_u64()), (Some(received), Some(missing)), "{report}");
@@ -186,10 +186,7 @@ fn a_killed_run_is_recovered() {
     let output = varve(&["record", "recover"], &headless);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let words = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        words.contains("it does not say what run it is of") && words.contains("headless.h5.journal.bad"),
-        "{words}"
-    );
+    assert!(words.contains("its head is unreadable") && words.contains("headless.h5.journal.bad"), "{words}");
     assert!(varve(&["record", "recover"], &headless).status.success(), "it is finished");
     h5ls(&headless, "entry/instrument/detector/data");
 }
@@ -250,9 +247,9 @@ fn invalid_arguments_are_refused_with_advice() {
         ("--model", "pilatus", "use pilatus6m"),
         ("--filter", "brotli", "use raw, gzip"),
         ("--drop", "2", "not from 0 to 1"),
-        ("--rate", "0", "give frames a second"),
-        ("--rate", "1e-20", "give frames a second"),
-        ("--compress-ratio", "1000000", "ask for a ratio from"),
+        ("--rate", "0", "give frames per second"),
+        ("--rate", "1e-20", "give frames per second"),
+        ("--compress-ratio", "1000000", "give a ratio from"),
         ("--frames", "0", "at least one frame"),
         ("--model", "4x4xu8", "too small to compress 6:1"),
     ] {
@@ -282,8 +279,8 @@ fn invalid_service_arguments_are_refused_with_advice() {
         ("--stripe", "0", "give 4KiB or more"),
         ("--commit-interval", "0s", "longer than 0"),
         ("--idle", "0", "longer than 0"),
-        ("--runs-max", "0", "from 1 on"),
-        ("--connections-max", "0", "from 1 on"),
+        ("--runs-max", "0", "at least 1"),
+        ("--connections-max", "0", "at least 1"),
         ("--http", "https://127.0.0.1:0", "http://ADDRESS:PORT"),
         ("--stream2", "tcp://nowhere", "tcp://HOST:PORT"),
         ("--stream2", "udp://host:31001", "tcp://HOST:PORT"),
@@ -319,12 +316,12 @@ fn interrupted_replay_closes_its_file() {
     assert!(wrote.status.success(), "{wrote:?}");
     let again = varve(&["detector", "simulate", "--model", "40x30xu16", "--frames", "6", "--cbf"], &series);
     let why = String::from_utf8_lossy(&again.stderr);
-    assert!(again.status.code() == Some(1) && why.contains("never writes over another"), "{again:?}");
+    assert!(again.status.code() == Some(1) && why.contains("never overwrites another"), "{again:?}");
     std::fs::write(series.join("run_000004.cbf"), "no image").expect("damaged");
     let series = series.to_str().expect("text");
     let broken = varve(&["--json", "detector", "simulate", "--replay", series, "--out"], &file);
     let why = String::from_utf8_lossy(&broken.stderr);
-    assert!(broken.status.code() == Some(1) && why.contains("frame 3 cannot be replayed"), "{broken:?}");
+    assert!(broken.status.code() == Some(1) && why.contains("cannot replay frame 3"), "{broken:?}");
     assert_eq!(
         (reported(&broken)["received"].as_u64(), reported(&broken)["broken_off"].as_bool()),
         (Some(3), Some(true))
@@ -467,7 +464,7 @@ fn advice_is_measured_applied_and_stored() {
     let hopeless = asked("100000000");
     assert_eq!(hopeless.status.code(), Some(1), "{hopeless:?}");
     let wrong = String::from_utf8_lossy(&hopeless.stderr);
-    assert!(wrong.contains("no setting takes 100000000 frames/s") && wrong.contains("the narrowest place"), "{wrong}");
+    assert!(wrong.contains("no setting reaches 100000000 frames/s") && wrong.contains("the bottleneck"), "{wrong}");
     let output = asked("0.01");
     assert!(output.status.success(), "{output:?}");
     let advice = reported(&output);
@@ -480,13 +477,13 @@ fn advice_is_measured_applied_and_stored() {
     let kept = kept.to_str().expect("text");
     let simulate = ["detector", "simulate", "--frames", "20", "--compress-ratio", "4", "--advice", kept];
     let other = varve(&[&simulate[..], &["--model", "100x100xu16", "--out"]].concat(), &file);
-    assert!(String::from_utf8_lossy(&other.stderr).contains("the run's are of [100, 100] u16"), "{other:?}");
+    assert!(String::from_utf8_lossy(&other.stderr).contains("the run has frames of [100, 100] u16"), "{other:?}");
     let output = varve(&[&simulate[..], &["--model", "200x100xu16", "--layout", "raw", "--out"]].concat(), &file);
     assert!(output.status.success(), "{output:?}");
     for (from, to, words) in [
         ("\"alignment_bytes\":", "\"alignment_bytes\":0,\"was\":", "the advice's alignment is 0 bytes"),
-        ("\"command\":\"record advise\"", "\"command\":\"bench stream\"", "it is what `bench stream` prints"),
-        ("\"schema_version\":1", "\"schema_version\":99", "of version 99"),
+        ("\"command\":\"record advise\"", "\"command\":\"bench stream\"", "it is the output of `bench stream`"),
+        ("\"schema_version\":1", "\"schema_version\":99", "its schema version is 99"),
     ] {
         let text = String::from_utf8_lossy(&advised).into_owned();
         assert!(text.contains(from), "{text}");

@@ -581,7 +581,7 @@ fn stopped_service_publishes_received_frames() {
     client.settle(WAIT).expect("taken");
     drop(client);
     let printed = stop(child);
-    for words in ["run `left` is not finished", "left.h5 shows its 30 frames so far", "varve record serve "] {
+    for words in ["run `left` is not finished", "left.h5 contains its 30 frames so far", "varve record serve "] {
         assert!(printed.contains(words), "{words}: {printed}");
     }
     tell(directory.path(), "left", (0..30).collect(), true);

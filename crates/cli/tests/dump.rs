@@ -123,7 +123,11 @@ fn load_refuses_trailing_bytes() {
     let store = volume.beside("loaded");
     let refused = run(varve().arg("load").arg(&dump).arg(&store), LONG);
     assert_eq!(refused.code(), Some(1));
-    assert!(refused.stderr.contains(&format!("at byte {end}: it ends here, and more follows")), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains(&format!("at byte {end}: it ends here, but more bytes follow")),
+        "{}",
+        refused.stderr
+    );
     assert!(!store.exists());
     fs::write(&dump, "no dump").expect("a file");
     let refused = run(varve().arg("load").arg(&dump).arg(volume.store()), LONG);
@@ -264,7 +268,7 @@ fn load_refuses_other_files() {
     fs::write(&file, "no dump at all").expect("a file");
     let refused = run(varve().arg("load").arg(&file).arg(directory.path().join("store")), LONG);
     assert_eq!(refused.code(), Some(1));
-    assert!(refused.stderr.contains("no dump of a Varve volume"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("not a dump of a Varve volume"), "{}", refused.stderr);
 }
 
 #[test]

@@ -254,7 +254,7 @@ fn repair_exit_code_reflects_findings() {
     fs::write(&stray, b"of a client that was killed").expect("a backing file without a row");
     assert_eq!(fsck(&[]).0, Some(0));
     let (code, printed) = fsck(&["--repair"]);
-    assert!(code == Some(0) && printed.contains("left over was cleared away"), "{code:?} {printed}");
+    assert!(code == Some(0) && printed.contains("Leftovers were removed"), "{code:?} {printed}");
     assert!(fsck(&["--repair"]).1.ends_with("The volume is sound.\n"));
 
     fs::rename(&data, &away).expect("moved away");

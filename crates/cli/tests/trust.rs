@@ -12,5 +12,7 @@ mod fixture;
 mod identity;
 #[path = "trust/impostors.rs"]
 mod impostors;
+#[path = "trust/paths.rs"]
+mod paths;
 #[path = "trust/traps.rs"]
 mod traps;

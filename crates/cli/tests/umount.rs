@@ -55,11 +55,11 @@ fn unmount_after_server_restart_records_file_sizes() {
         let checked = run(varve().args(["--json", "fsck"]).arg(volume.store()), SHORT).succeeded("varve fsck").json();
         let settled = checked["findings"].as_array().map(Vec::len) == Some(0);
         assert_eq!(
-            (settled, printed.contains("does not know yet who else writes them")),
+            (settled, printed.contains("too recently to know their other writers")),
             (deadline == "1m", deadline == "5s")
         );
         assert_eq!(unmounted.stderr.contains("waiting, "), settled, "{}", unmounted.stderr);
-        assert_eq!(unmounted.stdout.contains("20 of them, are not settled"), !settled, "{}", unmounted.stdout);
+        assert_eq!(unmounted.stdout.contains("20 large files are not recorded"), !settled, "{}", unmounted.stdout);
     }
 }
 

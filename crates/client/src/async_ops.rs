@@ -83,7 +83,7 @@ pub(crate) fn elsewhere(waker: Waker) {
     let theirs = waker.clone();
     let spawned = std::thread::Builder::new().name("varve-errand".into());
     if let Err(error) = spawned.spawn(move || take_up(theirs, Here::Leaves)) {
-        tracing::warn!(%error, "cannot start a thread for a call that has to wait; trying again soon");
+        tracing::warn!(%error, "cannot start a thread for a blocking call; retrying");
         LEFT.lock().push(waker);
     }
 }

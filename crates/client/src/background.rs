@@ -127,7 +127,7 @@ impl FileSystem {
         }
         let Some(shard) = self.core.shard_of_an_open_file().filter(|_| !self.embedded()) else { return };
         if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
-            tracing::warn!("the server could not be asked whether it is there: {failure}");
+            tracing::warn!("cannot check whether the server is alive: {failure}");
         }
     }
 
@@ -137,7 +137,7 @@ impl FileSystem {
         for shard in self.core.session.untold() {
             // Every request carries the pending releases.
             if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
-                tracing::warn!(%shard, "the server could not be told of closed files: {failure}");
+                tracing::warn!(%shard, "cannot notify the server of closed files: {failure}");
                 return;
             }
         }

@@ -60,9 +60,9 @@ impl From<CallRefusal> for Failure {
             CallRefusal::Failure(failure) => failure,
             CallRefusal::Moved { .. } | CallRefusal::NotHere => Errno::ESTALE.into(),
             CallRefusal::MustPromote => Failure::new(Errno::EFBIG, "the content outgrows the file's row"),
-            CallRefusal::Stale => Failure::new(Errno::ESTALE, "the file's content has moved again and again"),
+            CallRefusal::Stale => Failure::new(Errno::ESTALE, "the file's content moved repeatedly"),
             CallRefusal::WritersUnknown(_) => {
-                Failure::new(Errno::EAGAIN, "the server does not know yet who else writes the file")
+                Failure::new(Errno::EAGAIN, "the server does not know the file's other writers yet")
             }
         }
     }
@@ -230,7 +230,7 @@ impl Core {
                 TakenBack::Release(then) => return Ok(Some(then)),
                 TakenBack::NotYet => {}
             }
-            self.check_deadline(deadline, "the release of the file just closed is not answered")?;
+            self.check_deadline(deadline, "the server has not answered the release of the closed file")?;
             self.pause(wait.next()).await;
         }
     }
@@ -276,7 +276,7 @@ impl Core {
             }
             self.pause(turn.next()).await;
         };
-        tracing::warn!("looking for the server again: {why}");
+        tracing::warn!("connection to the server lost, reconnecting: {why}");
         let mut wait = SERVER_WAIT;
         let mut found = lost;
         loop {
@@ -287,7 +287,7 @@ impl Core {
             let why = match self.transport.find(found).await {
                 Ok(server) => match self.register_again(&server, deadline).await {
                     Ok(()) => {
-                        tracing::warn!("the server is found again");
+                        tracing::warn!("reconnected to the server");
                         self.counters.reconnects.fetch_add(1, Relaxed);
                         *self.server.write() = server;
                         return Ok(());
@@ -317,7 +317,7 @@ impl Core {
             }
             match self.register_one(server, inode, mode, self.registered_by().min(deadline)).await {
                 Ok(RegisterOutcome::Done) => {}
-                Ok(RegisterOutcome::NotHere) => tracing::warn!(%inode, "an open file is not there any more"),
+                Ok(RegisterOutcome::NotHere) => tracing::warn!(%inode, "an open file no longer exists"),
                 Ok(RegisterOutcome::Refused) => {
                     refused.insert(inode);
                 }
@@ -331,8 +331,7 @@ impl Core {
         }
         if !refused.is_empty() {
             tracing::warn!(
-                "{} open files could not be registered again, which is tried until they can; what others do to them \
-                 meanwhile takes them for closed",
+                "cannot register {} open files again, retrying; until then the server treats them as closed",
                 refused.len()
             );
         }
@@ -433,11 +432,11 @@ impl Core {
                 }
                 Err(wire::CallFailure::NotHere) => return Ok(RegisterOutcome::NotHere),
                 Err(wire::CallFailure::Server { message, .. }) => {
-                    tracing::debug!(%inode, message, "an open file could not be registered again");
+                    tracing::debug!(%inode, message, "cannot register an open file again");
                     return Ok(RegisterOutcome::Refused);
                 }
                 Err(refusal) => {
-                    tracing::warn!(%inode, ?refusal, "an open file could not be registered again");
+                    tracing::warn!(%inode, ?refusal, "cannot register an open file again");
                     return Ok(RegisterOutcome::NotHere);
                 }
             }

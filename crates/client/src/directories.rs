@@ -269,7 +269,7 @@ impl FileSystem {
             child.hash >= from && listing.next.is_none_or(|next| child.hash < next) && Name::new(&child.name).is_ok()
         };
         if listing.next.is_some_and(|next| next <= from) || !children.iter().all(in_range) {
-            return Err(Failure::new(Errno::EIO, "the server listed names that were not asked for"));
+            return Err(Failure::new(Errno::EIO, "the server listed names that were not requested"));
         }
         children.sort_by(|a, b| (a.hash, &a.name).cmp(&(b.hash, &b.name)));
         Ok(ListingBatch { from, children, next: listing.next })

@@ -44,7 +44,7 @@ impl Failure {
     pub(crate) fn unreachable(root: &Path) -> Failure {
         Failure::new(
             Errno::EIO,
-            format!("the store {} is not there, or was not a moment ago; bring it back", root.display()),
+            format!("the store {} is unreachable, or was a moment ago; bring it back", root.display()),
         )
         .outcome_unknown()
     }

@@ -239,7 +239,7 @@ impl Library {
             match worked {
                 Err(failure) if failure.errno == Errno::ESTALE => {
                     let deadline = *deadline.get_or_insert_with(|| fs.core.deadline());
-                    let why = format!("other clients replace the name all the time: {failure}");
+                    let why = format!("other clients keep replacing the name: {failure}");
                     fs.core.check_deadline(deadline, &why)?;
                     fs.core.pause(wait.next()).await;
                 }

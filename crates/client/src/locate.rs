@@ -36,7 +36,7 @@ impl Core {
                 Ok(reply) => return Ok(reply),
                 Err(CallRefusal::Moved { learned: true }) => {}
                 Err(CallRefusal::Moved { learned: false }) => {
-                    calling.pause(&mut wait, "the shards disagree on who holds a part of the directory").await?
+                    calling.pause(&mut wait, "the shards disagree on the owner of a partition of the directory").await?
                 }
                 // For a call about a name, `NotHere` means that its directory is missing.
                 Err(CallRefusal::NotHere) => return Err(Errno::ENOENT.into()),
@@ -77,7 +77,7 @@ impl Core {
             match calling.ask(route(self, &at), call(at.clone())).await {
                 Err(CallRefusal::Moved { learned: true }) => {}
                 Err(CallRefusal::Moved { learned: false }) => {
-                    calling.pause(&mut wait, "the shards disagree on who holds a part of a directory").await?
+                    calling.pause(&mut wait, "the shards disagree on the owner of a partition of a directory").await?
                 }
                 Err(CallRefusal::NotHere) if places < PLACES_MAX => {
                     places += 1;

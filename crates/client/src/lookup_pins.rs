@@ -121,7 +121,7 @@ impl FileSystem {
                 Ok(()) => return Ok(node),
                 Err(failure) => {
                     // The call that follows fails in the same way, if it needs the file.
-                    tracing::debug!(inode = %node.inode, "a file is not held for the call that follows: {failure}");
+                    tracing::debug!(inode = %node.inode, "cannot pin a looked-up file: {failure}");
                     return Ok(node);
                 }
             }

@@ -139,9 +139,7 @@ impl UnknownOutcomes {
 impl OutcomeTable {
     fn believe_nothing(&mut self) {
         if !std::mem::replace(&mut self.everything, true) {
-            tracing::warn!(
-                "nothing that was asked once is believed any more: changes may be made late that cannot be followed"
-            );
+            tracing::warn!("too many changes with an unknown outcome: the client's caches are off");
             self.names = HashSet::default();
         }
     }
@@ -155,8 +153,8 @@ impl OutcomeTable {
         }
         if !std::mem::replace(&mut self.overflowed, true) {
             tracing::warn!(
-                "more changes than can be followed may be made late: names may be shown for up to an hour as they were \
-                 before; unmount and mount again to see what is"
+                "too many changes with an unknown outcome: names may be outdated for up to an hour; unmount and mount \
+                 again to see the present ones"
             );
         }
     }

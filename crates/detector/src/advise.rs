@@ -79,7 +79,7 @@ pub struct Advice {
 pub enum AdviseError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path} has room for {free} bytes, too little for a probe: free {needed}")]
+    #[error("{path} has {free} bytes free, too little for a probe: free at least {needed}")]
     Room { path: PathBuf, free: u64, needed: u64 },
     #[error("a trial run failed: {0}")]
     Trial(#[from] WriteError),
@@ -208,7 +208,7 @@ impl Advice {
     pub fn apply(&self, description: &mut DatasetSpec) -> Result<(), String> {
         if self.frame != description.frame || self.element != description.element {
             return Err(format!(
-                "the advice is for frames of {:?} {}, the run's are of {:?} {}",
+                "the advice is for frames of {:?} {}, the run has frames of {:?} {}",
                 self.frame,
                 self.element.name(),
                 description.frame,
@@ -257,7 +257,7 @@ impl Drop for RemoveOnDrop {
         for file in self.files() {
             match std::fs::remove_file(&file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!("a probe's file {} stays: {error}", file.display());
+                    tracing::warn!("cannot remove the probe file {}: {error}", file.display());
                 }
                 _ => {}
             }

@@ -28,7 +28,7 @@ const TYPES: [(ElementType, &str); 6] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no CBF image that can be read: {0}")]
+#[error("cannot read the CBF image: {0}")]
 pub struct BadCbf(pub String);
 
 fn bad<T>(text: impl Into<String>) -> Result<T, BadCbf> {
@@ -52,7 +52,7 @@ impl CbfImage {
     /// If CBF does not support the element type.
     pub fn encode(&self, name: &str, header: &[String]) -> Result<Vec<u8>, BadCbf> {
         let Some((_, kind)) = TYPES.iter().find(|(element, _)| *element == self.element) else {
-            return bad(format!("CBF keeps integers of 8 to 32 bits, not {}", self.element));
+            return bad(format!("CBF supports integers of 8 to 32 bits, not {}", self.element));
         };
         let mut binary = Vec::with_capacity(self.pixels.len() / 2);
         byte_offset::encode(&self.pixels, self.element, &mut binary);
@@ -108,7 +108,7 @@ pub fn decode(file: &[u8]) -> Result<CbfImage, BadCbf> {
     };
     let number = |name: &str| match field(&header, name).and_then(|text| text.parse::<u64>().ok()) {
         Some(number) => Ok(number),
-        None => bad(format!("its header has no number {name}")),
+        None => bad(format!("its header has no numeric field {name}")),
     };
     let (width, height) = (number("X-Binary-Size-Fastest-Dimension")?, number("X-Binary-Size-Second-Dimension")?);
     let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(element.size() as u64));
@@ -117,10 +117,10 @@ pub fn decode(file: &[u8]) -> Result<CbfImage, BadCbf> {
     };
     let binary = &file[start + START_OF_BINARY.len()..];
     let size = usize::try_from(number("X-Binary-Size")?).unwrap_or(usize::MAX);
-    let Some(binary) = binary.get(..size) else { return bad("it is cut short") };
+    let Some(binary) = binary.get(..size) else { return bad("it is truncated") };
     // A compressed pixel takes at least one byte, so a shorter body is refused before memory is allocated.
     if (binary.len() as u64) < bytes / element.size() as u64 {
-        return bad("it has fewer pixels than its header says");
+        return bad("it has fewer pixels than its header declares");
     }
     let mut pixels = Vec::with_capacity(bytes as usize);
     byte_offset::decode(binary, *element, bytes as usize, &mut pixels).map_err(|why| BadCbf(why.to_owned()))?;

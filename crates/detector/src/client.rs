@@ -86,11 +86,11 @@ pub fn identity(run: &str, name: &str) -> [u8; 16] {
 pub enum ClientError {
     #[error("the service refuses: {0}")]
     Refused(#[from] StreamRefusal),
-    #[error("{address} cannot be reached: {why}")]
+    #[error("cannot reach {address}: {why}")]
     Unreachable { address: String, why: String },
-    #[error("there was no room for a connection to {address} for {waited:?}: {why}")]
+    #[error("no free connection to {address} for {waited:?}: {why}")]
     Full { address: String, waited: Duration, why: String },
-    #[error("no answer within {0:?}")]
+    #[error("no reply within {0:?}")]
     Late(Duration),
     /// The run was ended by others. Counts the frames and messages of scalars that are not known to be in it.
     #[error(
@@ -98,7 +98,7 @@ pub enum ClientError {
          another, with another name and file"
     )]
     Ended { frames: usize, scalars: usize },
-    #[error("frame {0}: frames are numbered from 0, and below 2^64 - 1; is it a negative number, read as unsigned?")]
+    #[error("frame {0}: frames are numbered from 0 to 2^64 - 2; is it a negative number, read as unsigned?")]
     Number(u64),
     #[error(transparent)]
     Scalars(#[from] BadMessage),
@@ -359,7 +359,7 @@ impl Drop for Client {
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a connection's thread has panicked");
+                tracing::error!("a connection thread panicked");
             }
         }
     }

@@ -25,7 +25,7 @@ pub(crate) struct Published {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PublishError {
     /// Nothing was written. A later commit can publish the same state and the frames that came meanwhile.
-    #[error("there is no room for a commit: {0}")]
+    #[error("no space for a commit: {0}")]
     NoRoom(io::Error),
     /// Readers see the previous commit.
     #[error(transparent)]

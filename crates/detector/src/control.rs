@@ -16,7 +16,7 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    #[error("no service answers at {address}: {why}")]
+    #[error("cannot reach the service at {address}: {why}")]
     Unreachable { address: String, why: String },
     /// `code` is the stream protocol's name for the error.
     #[error("{text}")]
@@ -56,7 +56,7 @@ impl Control {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.unreachable(error))?;
         let asked = runtime.block_on(async { tokio::time::timeout(wait, self.exchange(method, path, body)).await });
-        asked.map_err(|_| self.unreachable(format!("no answer within {} s", wait.as_secs_f64())))?
+        asked.map_err(|_| self.unreachable(format!("no reply within {} s", wait.as_secs_f64())))?
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, ControlError> {
@@ -103,7 +103,7 @@ impl Control {
 
     fn read(&self, status: StatusCode, body: &[u8]) -> Result<Value, ControlError> {
         let value: Value = serde_json::from_slice(body)
-            .map_err(|error| self.unreachable(format!("its answer is not this service's: {error}")))?;
+            .map_err(|error| self.unreachable(format!("its reply is not from a detector service: {error}")))?;
         if status.is_success() {
             return Ok(value);
         }

@@ -37,7 +37,7 @@ const IMPLICIT_BASE: u64 = 1 << 20;
 
 /// The spec of one run. Its JSON form refuses unknown keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a description: an object with `element`, `frame` and others")]
+#[serde(deny_unknown_fields, expecting = "a dataset spec: an object with `element`, `frame` and others")]
 pub struct DatasetSpec {
     pub element: ElementType,
     /// Sides of a frame in elements, slowest first.

@@ -10,11 +10,11 @@ const NAME_BYTES_MAX: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    #[error("the request has no Host header, or several: use HTTP/1.1, whose clients send one")]
+    #[error("the request does not have exactly one Host header: use an HTTP/1.1 client")]
     NoHost,
-    #[error("`{0}` is no name of this service: ask by its address, or start it with --allow-host NAME")]
+    #[error("`{0}` is not a host name of this service: use its address, or start it with --allow-host NAME")]
     Host(String),
-    #[error("requests from web pages are not answered")]
+    #[error("requests from web pages are refused")]
     Origin,
 }
 

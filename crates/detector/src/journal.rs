@@ -175,7 +175,7 @@ pub fn keep_damaged(file: &Path) -> io::Result<PathBuf> {
             },
         }
     }
-    Err(io::Error::other(format!("{} has {KEPT_MAX} damaged copies already; move them away", journal.display())))
+    Err(io::Error::other(format!("{} has {KEPT_MAX} damaged copies already; move them elsewhere", journal.display())))
 }
 
 /// Whether both paths refer to the same file.
@@ -220,8 +220,8 @@ fn check_length(bytes: usize) -> io::Result<()> {
         false => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "a record of {bytes} bytes would never be read back, {RECORD_BYTES_MAX} are the most: give less that belongs \
-                 together at once"
+                "a journal record of {bytes} bytes exceeds the limit of {RECORD_BYTES_MAX}: send fewer scalars or \
+                chunks at once"
             ),
         )),
     }
@@ -286,7 +286,7 @@ impl ReservedBlocks {
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, self.length, Self::STEP) {
             Ok(()) => self.end = self.length + Self::STEP,
             Err(error) => {
-                tracing::debug!("nothing is set aside for a journal: {error}");
+                tracing::debug!("cannot preallocate space for a journal: {error}");
                 self.given_up = true;
             }
         }

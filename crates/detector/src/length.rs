@@ -39,8 +39,8 @@ impl LengthState {
         }
         let bytes = self.bytes;
         let text = format!(
-            "the file was cut from {bytes} to {there} bytes while the run was under way, as a program does that has it \
-             open for writing: frames are lost; `varve record recover` says how many, and keeps the others"
+            "the file was truncated from {bytes} to {there} bytes during the run, probably by a program that has it \
+            open for writing: frames are lost; `varve record recover` reports how many, and recovers the others"
         );
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, text))
     }

@@ -40,11 +40,11 @@ pub enum RecoverError {
     NothingToDo { path: PathBuf },
     #[error(transparent)]
     NoJournal(#[from] NoJournal),
-    #[error("{path} is no file of a run that can be recovered: {why}")]
+    #[error("{path} is not a recoverable run file: {why}")]
     Foreign { path: PathBuf, why: String },
-    #[error("{path} is not there, but its journal {journal} tells of {frames} frames in it: put it back where it was")]
+    #[error("{path} does not exist, but its journal {journal} records {frames} frames in it: put it back where it was")]
     TakenAway { path: PathBuf, journal: PathBuf, frames: usize },
-    #[error("{journal} is no journal of a run any more ({why}), and {path} {what}")]
+    #[error("{journal} is not a run's journal any more ({why}), and {path} {what}")]
     Headless { journal: PathBuf, why: String, path: PathBuf, what: String },
 }
 
@@ -175,8 +175,8 @@ impl UnfinishedRun {
         let entries = &contents.entries[..intact::synced(&contents)];
         if bytes < entries.iter().map(JournalEntry::end).max().unwrap_or(0) && Superblock::decode(&head).is_none() {
             let why = format!(
-                "its journal tells of more in it than its {bytes} bytes, and no run's file begins as it does: if it was \
-                 replaced, put the run's file back; if that is lost, remove the journal {}",
+                "its journal records more than its {bytes} bytes, and it does not begin as a run's file: if it was \
+                replaced, put the run's file back; if that is lost, remove the journal {}",
                 journal::path_beside(path).display()
             );
             return Err(RecoverError::Foreign { path: path.to_owned(), why });
@@ -201,12 +201,12 @@ impl UnfinishedRun {
         let kept = journal::keep_damaged(path)?;
         tracing::warn!(
             path = %path.display(),
-            "its journal is damaged: {} bytes at {} places are no records; {restored} frames that it lacks were found \
-             otherwise, at most {} of which only they told are missing{}; it is kept as {}",
+            "its journal is damaged: {} bytes at {} places are unreadable; {restored} frames that it lacks were found \
+            in the file, at most {} recorded only there are missing{}; it is kept as {}",
             damage.bytes,
             damage.places,
             damage.frames_max,
-            if damage.end { ", and what came after the file's last commit" } else { "" },
+            if damage.end { ", and everything after the file's last commit" } else { "" },
             kept.display()
         );
         Ok(Some(kept))

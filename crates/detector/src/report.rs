@@ -68,9 +68,9 @@ fn open(path: &Path) -> Result<(Vec<u8>, Vec<Dataset>), ReportError> {
     let error = |why: String| ReportError { path: path.to_owned(), why };
     let file = Hdf5File::open(path).map_err(|cause| error(cause.to_string()))?;
     let root = file.root_group().map_err(|cause| error(cause.to_string()))?;
-    let (status, times) = find(&root, 0).map_err(|cause| error(cause.to_string()))?.ok_or_else(|| {
-        error("it has no `frame_status` with `times` beside it, as files of this project's runs have".into())
-    })?;
+    let (status, times) = find(&root, 0)
+        .map_err(|cause| error(cause.to_string()))?
+        .ok_or_else(|| error("it has no `frame_status` with `times`; only files of varve runs have them".into()))?;
     Ok((status.read_raw_bytes().map_err(|cause| error(cause.to_string()))?, times))
 }
 

@@ -107,7 +107,7 @@ impl Service {
         let reserve = Reserve::of(records.directory().join("reserve")).map_err(failed)?;
         let (found, wrong) = records.read().map_err(failed)?;
         for text in wrong {
-            tracing::warn!("a run is not known any more, for its record cannot be read: {text}");
+            tracing::warn!("cannot read the record of a run, ignoring the run: {text}");
         }
         config.root.clone_from(&root);
         let home = Arc::new(RunContext { root, records: Some(records), reserve: Some(reserve) });
@@ -227,7 +227,7 @@ impl Service {
     pub fn stop(self) -> Vec<Unfinished> {
         self.shared.stopping.store(true, SeqCst);
         for run in self.shared.runs() {
-            let stopping = || StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped");
+            let stopping = || StreamRefusal::new(ErrorCode::Stopping, "the service is stopping");
             match run.ended_as() {
                 // Its clients may not have been notified of the end yet.
                 Some(ended) => run.notify_end(&ended),
@@ -238,7 +238,7 @@ impl Service {
         drop(std::net::TcpStream::connect_timeout(&self.address, Duration::from_secs(1)));
         for thread in self.threads {
             if thread.join().is_err() {
-                tracing::error!("a thread of the service has panicked");
+                tracing::error!("a service thread panicked");
             }
         }
         // The token is withdrawn only now: as long as clients can connect, they must find it.
@@ -302,9 +302,9 @@ impl ServiceShared {
         let Some(own) = &self.config.token else { return Ok(()) };
         match (token::matches(own, token), token.is_empty()) {
             (true, _) => Ok(()),
-            (false, false) => Err(StreamRefusal::new(ErrorCode::Token, "the token is not that of this service")),
+            (false, false) => Err(StreamRefusal::new(ErrorCode::Token, "the token is wrong")),
             (false, true) => {
-                Err(StreamRefusal::new(ErrorCode::Token, "this service asks for a token, and none was given"))
+                Err(StreamRefusal::new(ErrorCode::Token, "this service needs a token, and none was given"))
             }
         }
     }
@@ -325,7 +325,7 @@ impl ServiceShared {
         let bad = |text: String| StreamRefusal::new(ErrorCode::Description, text);
         request.check().map_err(bad)?;
         if self.is_stopping() {
-            return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped"));
+            return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is stopping"));
         }
         // Held until the run is created, so that of two equal requests one creates the run and the other finds it. A
         // store that hangs then blocks only the beginning of runs.
@@ -336,7 +336,8 @@ impl ServiceShared {
             match ended {
                 None if !same => {
                     let text = format!(
-                        "a run `{}` is under way, and was started otherwise; stop it first, or give another name and file",
+                        "a run `{}` is running, and was started with other parameters; stop it first, or give another \
+                        name and file",
                         request.name
                     );
                     return Err(StreamRefusal::new(ErrorCode::Busy, text));
@@ -350,7 +351,7 @@ impl ServiceShared {
         }
         let running = self.runs().iter().filter(|run| run.ended_as().is_none()).count();
         if running >= self.config.runs_max {
-            let text = format!("{running} runs are under way, as many as this service takes; stop one first");
+            let text = format!("{running} runs are active, the limit of this service; stop one first");
             return Err(StreamRefusal::new(ErrorCode::Limit, text));
         }
         self.check_plugin(&request).map_err(bad)?;
@@ -369,8 +370,8 @@ impl ServiceShared {
         let shown = plugin.library.display();
         let Some(directory) = &self.config.plugins else {
             return Err(format!(
-                "this service loads no filter plug-ins, nor {shown}; serve with `--plugins DIRECTORY`, where those lie that \
-                 runs may ask for"
+                "cannot load filter plug-in {shown}: this service loads none; start it with `--plugins DIRECTORY`, the \
+                directory of the allowed plug-ins"
             ));
         };
         // Symbolic links in the directory were made by users who may write there. A bare name would be resolved
@@ -380,7 +381,7 @@ impl ServiceShared {
             return Ok(());
         }
         Err(format!(
-            "`library` {shown} does not lie in {}, from which alone this service loads filter plug-ins; put it there",
+            "`library` {shown} is not in {}, the only directory for filter plug-ins of this service; put it there",
             directory.display()
         ))
     }
@@ -405,7 +406,7 @@ impl ServiceShared {
             if rounds % 5 == 1
                 && let Some(Err(error)) = self.home.reserve.as_ref().map(Reserve::tend)
             {
-                tracing::debug!("the store's room is not known: {error}");
+                tracing::debug!("cannot determine the store's free space: {error}");
             }
             if rounds.is_multiple_of(TAKE_UP_ROUNDS) {
                 self.take_up_waiting();

@@ -26,11 +26,11 @@ const STRIP: u64 = 16;
 /// Error if no brightness gives the requested ratio.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum OutOfReach {
-    #[error("no frames of this model compress {asked}:1; ask for a ratio from {least:.2} to {most:.2}")]
+    #[error("frames of this model cannot compress {asked}:1; give a ratio from {least:.2} to {most:.2}")]
     Ratio { asked: f64, least: f64, most: f64 },
     #[error(
-        "frames of {frame_bytes} bytes are too small to compress {asked}:1 or at all, for the filter's own headers are as large; \
-         simulate a larger model, or ask for a ratio of 1"
+        "frames of {frame_bytes} bytes are too small to compress {asked}:1, because the filter's headers take the \
+        gain; use a larger model, or give a ratio of 1"
     )]
     Small { asked: f64, frame_bytes: u64 },
 }

@@ -119,11 +119,11 @@ impl ToService {
             PING => ToService::Ping { flush: flag },
             EXTENT => ToService::Extent { bytes: reader.u64()? },
             REPORT => ToService::Report { sequence: reader.u64()?, again: flag },
-            kind => return bad(format!("no client sends messages of kind {kind}")),
+            kind => return bad(format!("a client cannot send messages of kind {kind}")),
         };
         let bodied = matches!(message, ToService::Frame { .. } | ToService::Scalars(_) | ToService::Report { .. });
         if header.body_bytes > 0 && !bodied {
-            return bad(format!("a message of kind {} has no body, and this one has", header.kind));
+            return bad(format!("a message of kind {} has a body, which this kind does not allow", header.kind));
         }
         Ok(message)
     }

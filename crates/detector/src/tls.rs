@@ -29,13 +29,13 @@ const RELAY_THREADS: usize = 4;
 pub enum TlsError {
     #[error("cannot read the certificates in {}: {source}", path.display())]
     Certificates { path: PathBuf, source: pem::Error },
-    #[error("{} holds no certificate; give a file in PEM", path.display())]
+    #[error("{} contains no certificate; give a PEM file", path.display())]
     NoCertificate { path: PathBuf },
     #[error("cannot read the private key in {}: {source}", path.display())]
     Key { path: PathBuf, source: pem::Error },
-    #[error("the certificate and key cannot be used: {0}")]
+    #[error("cannot use the certificate and key: {0}")]
     Unusable(#[from] rustls::Error),
-    #[error("cannot start the threads of TLS: {0}")]
+    #[error("cannot start the TLS threads: {0}")]
     Threads(#[source] io::Error),
 }
 
@@ -72,7 +72,7 @@ impl Relays {
             tokio::spawn(async move {
                 let relayed = copy_bidirectional_with_sizes(&mut session, &mut pair, RELAY_BYTES, RELAY_BYTES).await;
                 if let Err(error) = relayed {
-                    tracing::debug!("a TLS session has broken: {error}");
+                    tracing::debug!("TLS session failed: {error}");
                 }
             });
             Ok(Socket::Tls(ours))
@@ -189,8 +189,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 pub(crate) fn server_name(address: &str) -> io::Result<ServerName<'static>> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    ServerName::try_from(host.to_owned())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("`{host}` is no name that a certificate has")))
+    ServerName::try_from(host.to_owned()).map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("`{host}` is not a valid name in a certificate"))
+    })
 }
 
 /// Adds the address and the relevant flag to errors of the TLS library.

@@ -29,9 +29,9 @@ const OTHERS_WRITE: u32 = 0o022;
 pub enum TokenError {
     #[error("cannot read the token in {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("the token file {} is a symbolic link: name the file itself", path.display())]
+    #[error("the token file {} is a symbolic link: give the file itself", path.display())]
     Link { path: PathBuf },
-    #[error("the token file {} is no regular file: name a file", path.display())]
+    #[error("the token file {} is not a regular file: give a regular file", path.display())]
     NoFile { path: PathBuf },
     #[error("the token file {} belongs to user {owner}, not to this user ({user}) or root: use a file of your own", path.display())]
     Owner { path: PathBuf, owner: u32, user: u32 },
@@ -41,7 +41,8 @@ pub enum TokenError {
     Length { path: PathBuf, bytes: usize },
     #[error("the token in {} has characters other than visible ASCII: make one with `openssl rand -hex 32`", path.display())]
     Characters { path: PathBuf },
-    #[error("no directory is fit to publish the token in ({}): set XDG_RUNTIME_DIR to a directory of your own, or give --token-file FILE", tried.join("; "))]
+    #[error("no private directory to publish the token in ({}): set XDG_RUNTIME_DIR to a directory of your own, or \
+        give --token-file FILE", tried.join("; "))]
     Nowhere { tried: Vec<String> },
     #[error("cannot publish the token in {}: {source}; give --token-file FILE", path.display())]
     Publish { path: PathBuf, source: io::Error },

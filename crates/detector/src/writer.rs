@@ -190,7 +190,7 @@ impl Drop for New<'_> {
         // The journal is removed last, because a file without a journal would be taken for finished.
         for path in self.0.iter().rev() {
             if let Err(error) = std::fs::remove_file(path) {
-                tracing::warn!("{} is left of a run that did not start: {error}", path.display());
+                tracing::warn!("cannot remove {} of a run that did not start: {error}", path.display());
             }
         }
     }
@@ -228,8 +228,8 @@ impl Writer {
             choice.registered = Some(plugin.registered.clone());
             if !plugin.decodes && (description.chunk_group_frames() > 1 || !description.sources.is_empty()) {
                 return Err(WriteError::Failed(
-                    "the plug-in does not decompress, as it must where chunks are put together: \
-                     let chunks hold a frame of one source"
+                    "the plug-in cannot decompress, which chunks of several frames or sources need: let a chunk hold \
+                    one frame of one source"
                         .into(),
                 ));
             }
@@ -237,7 +237,7 @@ impl Writer {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let parent = parent(path);
         if !parent.is_dir() {
-            let text = format!("there is no directory {}: make it first", parent.display());
+            let text = format!("directory {} does not exist: create it first", parent.display());
             return Err(io(io::Error::new(io::ErrorKind::NotFound, text)));
         }
         let (beside, made) = (journal::path_beside(path), unnamed(path));

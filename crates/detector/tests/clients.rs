@@ -390,7 +390,7 @@ fn refusals_have_readable_reasons() {
         let good = start(directory.path(), &format!("{}-good", program.name), [SIDE, SIDE]);
         let small = start(directory.path(), &format!("{}-small", program.name), [SIDE, SIDE / 2]);
         for (run, start, token, words) in [
-            ("good", good.as_path(), "wrong", "the token is not that of this service"),
+            ("good", good.as_path(), "wrong", "the token is wrong"),
             ("nowhere", Path::new("-"), "secret", "there is no run"),
             ("bad", &bad, "secret", "`frame` is []"),
             ("small", &small, "secret", "frame 0 is refused"),

@@ -314,7 +314,7 @@ fn images_of_an_unknown_series_end_the_previous_series() {
     (0..20).for_each(|number| stray(&mut push, number));
     until(|| run().ended_as().is_some());
     let ended = run().ended_as().expect("ended");
-    assert_eq!((ended.finished.received, ended.why.contains("was not seen")), (7, true), "{ended:?}");
+    assert_eq!((ended.finished.received, ended.why.contains("was not received")), (7, true), "{ended:?}");
     assert!(ended.tallied.received_bytes > 0, "{ended:?}");
     service.stop();
     equal(directory.path(), &[0, 1, 2, 3, 4, 5, 6]);

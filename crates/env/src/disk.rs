@@ -352,7 +352,7 @@ pub fn open_lock_file<L: Location + ?Sized>(path: &L) -> io::Result<std::fs::Fil
         && found.nlink() == 1
         && let Err(error) = file.set_permissions(Permissions::from_mode(LOCK_FILE_MODE))
     {
-        tracing::debug!("{} stays open to others, who may lock it: {error}", printable_path(path.shown()));
+        tracing::debug!("cannot close {} to other users, who may lock it: {error}", printable_path(path.shown()));
     }
     Ok(file.into_lock())
 }

@@ -18,7 +18,8 @@ mod set;
 
 pub use set::{as_process_user, check_held, expect, file_group, file_user, must_take, take};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use crate::trusted_path::{self, TrustedPathError};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -46,28 +47,28 @@ pub enum IdentityError {
     #[error("cannot find the owner of {}: {source}", path.display())]
     Look { path: PathBuf, source: io::Error },
     #[error(
-        "{} is a symbolic link of another user, who could lead root elsewhere with it; name the directory it leads to",
+        "{} is a symbolic link of another user, who could redirect root with it; name the directory it leads to",
         path.display()
     )]
     Link { path: PathBuf },
     #[error("{} is not a directory", path.display())]
     NotADirectory { path: PathBuf },
     #[error(
-        "the store belongs to user {uid}, \"nobody\": the kernel shows that number for users it cannot name here (a user \
-         namespace without that user, or an export that maps root to nobody), so whose store it is cannot be known; run \
-         this as the user who owns the store"
+        "the store belongs to user {uid}, \"nobody\": the kernel shows that number for users that it cannot map here \
+         (a user namespace without that user, or an export that maps root to nobody), so the real owner is unknown; \
+         run this as the user who owns the store"
     )]
     Nobody { uid: u32 },
     #[error("cannot take the rights of user {uid}, who owns the store: {doing}: {source}")]
     Refused { uid: u32, doing: &'static str, source: io::Error },
     #[error(
-        "cannot take the rights of user {uid}, who owns the store: this process has {threads} threads, and identities are \
-         taken before a second one"
+        "cannot take the rights of user {uid}, who owns the store: this process has {threads} threads, and must take \
+         an identity before it starts a second one"
     )]
     Threads { uid: u32, threads: usize },
     #[error(
-        "the store belongs to user {owner} now, and this process has taken the rights of user {user}: its directory was \
-         replaced meanwhile; see who did that, then run this again"
+        "the store belongs to user {owner} now, and this process has taken the rights of user {user}: its directory \
+         was replaced meanwhile; find the cause, then run this again"
     )]
     Replaced { owner: u32, user: u32 },
     #[error("cannot read {path}: {source}")]
@@ -79,24 +80,23 @@ pub enum IdentityError {
 }
 
 impl Owner {
-    /// The owner of the store at `root`, which must exist. If this process is root, a link as last component of `root`
-    /// must belong to root: another user's link could lead to a store of root's.
+    /// The owner of the store at `root`, which must exist. If this process is root, every link in `root` must belong to
+    /// root: another user's link could lead to a store of root's.
     ///
     /// # Errors
-    /// If `root` is not a directory, is such a link, or cannot be examined.
+    /// If `root` is not a directory, has such a link, or cannot be examined.
     pub fn of_store(root: &Path) -> Result<Owner, IdentityError> {
         let look = |source: io::Error| IdentityError::Look { path: root.to_owned(), source };
-        // With a trailing slash or dot, the kernel would follow a link.
-        let root = &root.components().collect::<PathBuf>();
+        let resolved = trusted_path::resolve(root).map_err(|error| match error {
+            TrustedPathError::Link { link, .. } => IdentityError::Link { path: link },
+            TrustedPathError::Io(source) => look(source),
+        })?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = openat(CWD, root, flags, Mode::empty()).map_err(|errno| look(errno.into()))?;
+        let opened = openat2(CWD, &resolved, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        let opened = opened.map_err(|errno| look(errno.into()))?;
         let found = fstat(&opened).map_err(|errno| look(errno.into()))?;
         match FileType::from_raw_mode(found.st_mode) {
             FileType::Directory => Ok(Owner { uid: found.st_uid, gid: found.st_gid }),
-            FileType::Symlink if found.st_uid == 0 || !rustix::process::geteuid().is_root() => {
-                Owner::of_store(&root.canonicalize().map_err(look)?)
-            }
-            FileType::Symlink => Err(IdentityError::Link { path: root.to_owned() }),
             _ => Err(IdentityError::NotADirectory { path: root.to_owned() }),
         }
     }

@@ -26,4 +26,5 @@ pub mod stages;
 pub mod store_path;
 pub mod store_url;
 pub mod toml_text;
+pub mod trusted_path;
 pub mod volume_dir;

@@ -29,7 +29,7 @@ pub enum PrivateFileError {
         "{} belongs to user {owner}, and this is user {user}: only files of that user or of root are used", path.display()
     )]
     Owner { path: PathBuf, owner: u32, user: u32 },
-    #[error("{} can be written by other users (mode {mode:o}): take that right away with `chmod go-w`", path.display())]
+    #[error("{} can be written by other users (mode {mode:o}): remove that right with `chmod go-w`", path.display())]
     Writable { path: PathBuf, mode: u32 },
     #[error("{} is a symbolic link of user {owner}: name the file it leads to", path.display())]
     Link { path: PathBuf, owner: u32 },

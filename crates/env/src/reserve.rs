@@ -117,9 +117,9 @@ impl Reserve {
         let was_short = self.short.swap(short, Relaxed);
         if short && !was_short {
             let missing = if *held { besides - free } else { wanted - free };
-            self.tell(format!("the store is full: what would grow is refused until {missing} bytes are freed"));
+            self.tell(format!("the store is full: writes fail until {missing} bytes are freed"));
         } else if was_short && !short {
-            tracing::info!("the store has room again");
+            tracing::info!("the store has free space again");
         }
         Ok(())
     }
@@ -135,13 +135,13 @@ impl Reserve {
         match released {
             Ok(()) => {
                 self.tell(format!(
-                    "the store is full: the {} bytes kept back for removals are used now, and what would grow is refused",
+                    "the store is full: the reserve of {} bytes for removals is in use, and writes fail",
                     self.bytes
                 ));
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "cannot give up the room kept back for removals");
+                tracing::error!(%error, "cannot release the reserve for removals");
                 false
             }
         }
@@ -198,7 +198,8 @@ impl ReserveFile {
         let (found, owner) = (file.metadata()?.uid(), path.parent().metadata()?.uid());
         if found != owner {
             let what = format!(
-                "{path} belongs to user {found}, and the store to user {owner}: remove it, and another one is made"
+                "{path} belongs to user {found}, and the store to user {owner}: remove it, and Varve creates another \
+                 one"
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }

@@ -32,13 +32,13 @@ pub enum RuntimeDirError {
     )]
     Owner { directory: PathBuf, owner: u32, user: u32 },
     #[error(
-        "cannot use {} for sockets: it is no directory but a link or file of user {owner}; remove it, or choose another \
-         directory with --unix-dir DIR", directory.display()
+        "cannot use {} for sockets: it is a link or file of user {owner} and not a directory; remove it, or choose \
+         another directory with --unix-dir DIR", directory.display()
     )]
     Kind { directory: PathBuf, owner: u32 },
     #[error(
-        "cannot use {} for sockets: other users can write it (mode {mode:o}) and could replace them; take that right away with \
-         `chmod go-w`, or choose another directory with --unix-dir DIR", directory.display()
+        "cannot use {} for sockets: other users can write it (mode {mode:o}) and could replace them; remove that right \
+         with `chmod go-w`, or choose another directory with --unix-dir DIR", directory.display()
     )]
     Writable { directory: PathBuf, mode: u32 },
 }

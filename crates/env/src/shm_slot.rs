@@ -223,7 +223,7 @@ impl ClientSide {
     pub fn open(shared: &OwnedFd) -> io::Result<ClientSide> {
         let sealed = rustix::fs::fcntl_get_seals(shared)?.contains(SEALS);
         if !sealed || rustix::fs::fstat(shared)?.st_size as u64 != BYTES as u64 {
-            return Err(io::Error::other("the server shared something that is no shared-memory slot"));
+            return Err(io::Error::other("the server passed a descriptor that is not a shared-memory slot"));
         }
         SlotMemory::map(shared).map(ClientSide)
     }

@@ -17,9 +17,10 @@ pub use list::StoreEntry;
 use crate::disk::{Entry, FileOptions, Location};
 use crate::identity;
 use crate::printable::printable_path;
+use crate::trusted_path;
 use parking_lot::RwLock;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, stat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, stat, statat};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -105,7 +106,8 @@ impl StoreRoot {
             }
             None => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let opened = rustix::fs::open(&self.0.path, flags, Mode::empty())?;
+                let path = trusted_path::resolve(&self.0.path)?;
+                let opened = resolve::open(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
                 identity::check_held(fstat(&opened)?.st_uid)
                     .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
                 Ok(opened)

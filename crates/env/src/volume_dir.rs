@@ -277,7 +277,7 @@ impl VolumeDir {
         [self.shards(), self.damaged()].iter().try_for_each(close)?;
         // The directory may be on another disk and belong to root there.
         if let Err(error) = close(&self.data()) {
-            tracing::warn!("{} stays open to others, who may find large files there: {error}", self.data());
+            tracing::warn!("cannot close {} to other users, who may find large files there: {error}", self.data());
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 use crate::error::{Error, Result};
 use crate::mounts::{self, TYPE};
 use crate::options::MountOptions;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::geteuid;
 use std::ffi::CString;
@@ -18,12 +19,12 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use varve_env::identity::{as_process_user, file_user};
+use varve_env::trusted_path;
 
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
@@ -56,7 +57,7 @@ pub(crate) fn resolve(target: &Path) -> Result<PathBuf> {
         Some(libc::ENOTCONN) => Error::DeadMount(target.to_owned()),
         _ => Error::Target { target: target.to_owned(), source },
     };
-    let resolved = as_starter(|| target.canonicalize()).map_err(wrap)?;
+    let resolved = as_starter(|| Ok(trusted_path::resolve(target)?)).map_err(wrap)?;
     // The kernel may still report the root of a dead mount as a directory, but statfs(2) on it fails.
     match as_starter(|| rustix::fs::statfs(&resolved).map_err(io::Error::from)) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return Err(wrap(error)),
@@ -85,7 +86,12 @@ pub(crate) fn attach(target: &Path, options: &MountOptions) -> Result<Attached> 
 fn by_mount(target: &Path, options: &MountOptions) -> Result<Attached> {
     let device = as_starter(|| File::options().read(true).write(true).open(DEVICE)).map_err(Error::Device)?;
     let wrap = |source: io::Error| Error::Mount { target: target.to_owned(), source };
-    let mode = as_starter(|| target.metadata()).map_err(wrap)?.mode();
+    // Held from here on: a directory that becomes a link to another one is not mounted over.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = || Ok(rustix::fs::openat2(CWD, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?);
+    let directory = as_starter(open).map_err(wrap)?;
+    let mode = rustix::fs::fstat(&directory).map_err(|errno| wrap(errno.into()))?.st_mode;
+    let held = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},{}",
         device.as_raw_fd(),
@@ -95,7 +101,7 @@ fn by_mount(target: &Path, options: &MountOptions) -> Result<Attached> {
     );
     let data = CString::new(data).expect("made of numbers and words");
     as_starter(|| {
-        rustix::mount::mount(options.source.as_str(), target, TYPE, options.flags, data.as_c_str())
+        rustix::mount::mount(options.source.as_str(), &held, TYPE, options.flags, data.as_c_str())
             .map_err(io::Error::from)
     })
     .map_err(wrap)?;

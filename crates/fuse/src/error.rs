@@ -14,7 +14,7 @@ pub enum Error {
     Options(#[from] OptionError),
     #[error("cannot mount at {}: {source}", target.display())]
     Target { target: PathBuf, source: io::Error },
-    #[error("cannot ask whose the store {} is: {source}; is it there?", store.display())]
+    #[error("cannot read the owner of the store {}: {source}; does it exist?", store.display())]
     Store { store: PathBuf, source: io::Error },
     #[error("cannot ask the mount about {}: {source}", path.display())]
     Ask { path: PathBuf, source: io::Error },
@@ -65,7 +65,7 @@ pub enum Error {
 fn held_by(holders: &[MountHolder]) -> String {
     if holders.is_empty() {
         let hint = if rustix::process::geteuid().is_root() { "" } else { ", or another user's: try as root" };
-        return format!("; what holds it could not be seen (a process that hangs or is just ending{hint})");
+        return format!("; no process that uses it was found (it may hang or be just ending{hint})");
     }
     holders.iter().fold(String::from(", held by"), |text, holder| format!("{text}\n  {holder}"))
 }

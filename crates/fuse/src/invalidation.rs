@@ -107,7 +107,7 @@ fn take_back(kernel: &OwnedFd, unknown_outcome: &UnknownOutcome) {
         // ENOENT: the kernel has no such entry cached.
         Ok(_) | Err(Errno::NOENT) => {}
         Err(error) => {
-            tracing::warn!(?unknown_outcome, %error, "the kernel may believe for up to an hour what it was told before")
+            tracing::warn!(?unknown_outcome, %error, "the kernel may show outdated names for up to an hour")
         }
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use varve_env::trusted_path;
 
 /// The file system type of Varve's mounts.
 pub(crate) const TYPE: &str = "fuse.varve";
@@ -128,11 +129,12 @@ pub fn source_of(target: &Path) -> io::Result<Option<PathBuf>> {
 /// The path as the mount table shows it. A dead mount, or one that this user may not enter, cannot be resolved itself,
 /// but its parent directory can.
 pub(crate) fn resolve(target: &Path) -> io::Result<PathBuf> {
-    match target.canonicalize() {
+    match trusted_path::resolve(target).map_err(io::Error::from).and_then(|path| path.symlink_metadata().map(|_| path))
+    {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EACCES)) => {
             let absolute = std::path::absolute(target)?;
             match (absolute.parent(), absolute.file_name()) {
-                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+                (Some(parent), Some(name)) => Ok(trusted_path::resolve(parent)?.join(name)),
                 _ => Err(error),
             }
         }

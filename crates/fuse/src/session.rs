@@ -12,6 +12,7 @@ use crate::options::{Access, MountOptions};
 use crate::unmount::MountHolder;
 use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::fs::File;
@@ -91,6 +92,14 @@ pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Resu
     if owner != 0 {
         // The owner can write any content to the store's tables, including set-user-id bits and devices.
         options.flags |= MountFlags::NOSUID | MountFlags::NODEV;
+    }
+    // The store may lie in a volume of another user, whose tables can claim that it is root's.
+    let beneath = rustix::fs::statvfs(store).map_err(|errno| ask(errno.into()))?.f_flag;
+    if beneath.contains(StatVfsMountFlags::NOSUID) {
+        options.flags |= MountFlags::NOSUID;
+    }
+    if beneath.contains(StatVfsMountFlags::NODEV) {
+        options.flags |= MountFlags::NODEV;
     }
     start(frontend, target, &options, closed, Some(&fs))
 }

@@ -17,6 +17,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use varve_client::StaleSizes;
 use varve_env::clock::{Clock, RealClock};
+use varve_env::trusted_path;
 
 /// A process that has just ended closes its last descriptor slightly later. An unmount that fails with EBUSY while no
 /// holder is found is retried this many times.
@@ -167,7 +168,7 @@ pub fn is_mounted(target: &Path) -> bool {
 /// The volume that is mounted at `target`. The last component of `target` is not followed if it is a symbolic link.
 fn find_unasked(target: &Path) -> Option<MountEntry> {
     let absolute = std::path::absolute(target).ok()?;
-    let resolved = absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?);
+    let resolved = trusted_path::resolve(absolute.parent()?).ok()?.join(absolute.file_name()?);
     mounts::at(&mounts::table().ok()?, &resolved).filter(|mount| mount.kind == TYPE)
 }
 
@@ -236,7 +237,7 @@ fn sync(target: &Path) -> io::Result<()> {
 /// The mount does the same when it ends, but does not report the sizes that it could not record.
 fn record_sizes(target: &Path) -> Option<StaleSizes> {
     virtual_xattrs::record_sizes(target).unwrap_or_else(|error| {
-        tracing::debug!("the mount does not tell which sizes are to settle: {error}");
+        tracing::debug!("cannot read from the mount which sizes are not recorded: {error}");
         None
     })
 }
@@ -288,7 +289,7 @@ fn search_in_time(target: &Path) -> Search {
     // server is gone.
     let search = move || search(&searched, &|holder| found.send(holder).is_ok());
     if let Err(error) = std::thread::Builder::new().name("varve-holders".into()).spawn(search) {
-        tracing::warn!("who holds {} is not searched for: {error}", target.display());
+        tracing::warn!("cannot search for the processes that use {}: {error}", target.display());
     }
     let clock = RealClock::new();
     let end = clock.monotonic().after(SEARCH_MAX);

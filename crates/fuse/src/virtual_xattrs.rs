@@ -56,7 +56,7 @@ pub fn timeouts(directory: &Path) -> Result<Timeouts> {
         let reported = stats["timeouts_ms"][of].as_u64();
         reported
             .map(Duration::from_millis)
-            .ok_or_else(|| wrap(io::Error::other(format!("the mount tells no timeout of {of}"))))
+            .ok_or_else(|| wrap(io::Error::other(format!("the mount reports no timeout of {of}"))))
     };
     Ok(Timeouts { directories: timeout("directories")?, files: timeout("files")?, absent: timeout("absent")? })
 }
@@ -72,7 +72,7 @@ pub fn info(path: &Path) -> Result<String> {
 /// The process that serves the mount at `directory`.
 pub(crate) fn process(directory: &Path) -> io::Result<ProcessIdentity> {
     let stated = text(directory, PROCESS)?;
-    let malformed = || io::Error::other(format!("the mount names its process as {stated:?}"));
+    let malformed = || io::Error::other(format!("the mount reports a malformed process {stated:?}"));
     let (pid, namespace) = stated.split_once(' ').ok_or_else(malformed)?;
     Ok(ProcessIdentity { pid: pid.parse().map_err(|_| malformed())?, namespace: namespace.to_owned() })
 }
@@ -96,7 +96,7 @@ pub(crate) fn record_sizes(directory: &Path) -> io::Result<Option<StaleSizes>> {
             awaited: fields["awaited"].as_bool()?,
         })
     };
-    read().map(Some).ok_or_else(|| io::Error::other(format!("the mount tells of sizes to settle as {stated:?}")))
+    read().map(Some).ok_or_else(|| io::Error::other(format!("the mount reports malformed unrecorded sizes {stated:?}")))
 }
 
 /// The value of [`RECORD_SIZES`], which [`record_sizes`] reads.

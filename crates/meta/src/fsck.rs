@@ -77,109 +77,112 @@ macro_rules! kinds {
 
 kinds! {
     DamagedVolumeFile = Damage, "damaged-volume-file",
-        "no server starts without it: restore the file from a copy, or let --repair make it anew from the copy in shards/";
+        "no server starts without it: restore the file from a copy, or let --repair recreate it from the copy in \
+         shards/";
     DamagedVolumeCopy = Damage, "damaged-volume-copy",
-        "the volume is served all the same, but if its volume file is damaged too nobody can open it: check the disks beneath; the \
-         next server makes the copy anew, and so does --repair";
+        "the volume can be served, but not if its volume file is damaged too: check the underlying disks; the next \
+         server recreates the copy, and so does --repair";
     DamagedKey = Damage, "damaged-key",
-        "no server starts without the key: restore the file from a copy, or let --repair make another one, which needs nothing \
-         else to be changed";
+        "no server starts without the key: restore the file from a copy, or let --repair create another one, which \
+         requires no other change";
     DamagedTable = Damage, "damaged-table",
-        "the store returned bytes that Varve did not write: check the disks beneath; restore the file from a copy, or let \
-         --repair save what else is in the table";
+        "the store returned bytes that Varve did not write: check the underlying disks; restore the file from a copy, \
+         or let --repair save what else is in the table";
     DamagedLog = Damage, "damaged-log",
         "acknowledged changes cannot be read: restore the file from a copy, or let --repair save what else is in the log";
     MissingLog = Damage, "missing-log",
-        "files of the log are gone, and with them acknowledged changes that it alone held: restore them from a copy of the store, \
-         or let --repair go on with what there is";
+        "files of the log are gone, and with them acknowledged changes that were only in the log: restore them from a \
+         copy of the store, or let --repair continue with the remaining files";
     TornLog = Leftover, "torn-log",
-        "the log ends with bytes that are not whole, and nothing says that they were fsynced: a loss of power leaves such, and the \
-         next server cuts them off; where none was, check the disks beneath, for what the bytes held is lost";
+        "the log ends with incomplete bytes, without a mark that they were fsynced: normal after a power loss, and the \
+         next server cuts them off; otherwise check the underlying disks, because the content of these bytes is lost";
     MissingShard = Damage, "missing-shard",
-        "all that was in the shard is gone: bring its directory back, or restore it from a copy of the store, or let --repair go on \
-         with what there is";
+        "the whole content of the shard is gone: bring its directory back, restore it from a copy of the store, or let \
+         --repair continue with the other shards";
     UnreadableShard = Damage, "unreadable-shard",
-        "the shard cannot be checked, nor what refers to it: see the reason";
+        "the shard and rows that refer to it cannot be checked: see the reason";
     DamagedRow = Damage, "damaged-row",
-        "the store returned bytes that Varve did not write: check the disks beneath and restore the file or directory from a copy";
+        "the store returned bytes that Varve did not write: check the underlying disks and restore the file or \
+         directory from a copy";
     MisplacedRow = Damage, "misplaced-row",
-        "the row is in a shard where no server looks for it; please report this, it is a fault of Varve";
+        "the row is in a shard where no server looks for it; please report this bug of Varve";
     NoRoot = Damage, "no-root",
         "the root directory has no rows: was the directory of shard 0 replaced or emptied? restore it from a copy";
     MissingPartition = Damage, "missing-partition",
         "names in this range of the directory cannot be found: was a shard's directory replaced or emptied? restore it from a copy";
     StrayPartition = Damage, "stray-partition",
-        "a partition that no other one was cut into; please report this, it is a fault of Varve";
+        "no split made this partition; please report this bug of Varve";
     AbortedSplit = Leftover, "aborted-split",
-        "a split was cut short before it was committed; the next one clears this away";
+        "a split was interrupted before its commit; the next split removes this";
     ImportedPartition = Leftover, "arrived-partition",
-        "a split was committed and its target was not asked for since; a server notes it when the directory is used";
+        "a split was committed and its target not used since; a server records it when the directory is used";
     WrongPartition = Damage, "wrong-partition",
-        "the partition row contradicts its key or its directory; please report this, it is a fault of Varve";
+        "the partition row contradicts its key or its directory; please report this bug of Varve";
     WrongCount = Damage, "wrong-count",
         "the directory shows a wrong size or link count, and rmdir may fail or succeed wrongly; please report this";
     WrongMap = Damage, "wrong-map",
-        "the directory's map does not know one of its partitions; please report this, it is a fault of Varve";
+        "the directory's map lacks one of its partitions; please report this bug of Varve";
     StrayEntries = Leftover, "stray-entries",
-        "rows that a split moved away, or of a directory that was removed; a server clears them away when it loads the partition";
+        "rows that a split moved, or of a removed directory; a server removes them when it loads the partition";
     DirectoryWithoutName = Leftover, "directory-without-name",
-        "a mkdir was cut short, or a server was killed in the moment after an rmdir; the rows take space and nothing else, until \
-         `varve fsck --repair`";
+        "a mkdir was interrupted, or a server was killed right after an rmdir; the rows only take space, until `varve \
+         fsck --repair`";
     LostDirectory = Leftover, "lost-directory",
-        "no name leads to this directory, and there are names in it: its own was lost with power, or with another row";
+        "no name refers to this directory, which is not empty: its name was lost in a power loss, or with another row";
     DirectoryWithoutRow = Leftover, "directory-without-row",
-        "a mkdir was cut short by a loss of power; the name is an empty directory";
+        "a mkdir was interrupted by a power loss; the name is an empty directory";
     SeveralNames = Damage, "several-names",
         "a directory, or a file that should have one name, has several; remove all but one with care, and please report this";
     WrongParent = Damage, "wrong-parent",
-        "'..' of this directory leads elsewhere than to where its name is; please report this, it is a fault of Varve";
+        "'..' of this directory is not the directory with its name; please report this bug of Varve";
     Unreachable = Damage, "unreachable",
-        "these directories name each other and no path leads to them; please report this, it is a fault of Varve";
+        "these directories refer to each other and no path leads to them; please report this bug of Varve";
     WrongAttributes = Damage, "wrong-attributes",
-        "the row contradicts itself; please report this, it is a fault of Varve";
+        "the row contradicts itself; please report this bug of Varve";
     MissingInode = Damage, "missing-inode",
-        "the name leads nowhere; remove it, and restore the file from a copy";
+        "the name refers to no inode; remove it, and restore the file from a copy";
     WrongLinkCount = Damage, "wrong-link-count",
-        "names and link count differ; the file may outlive its names or end before them; please report this";
+        "names and link count differ; the file may outlive its names or be removed before them; please report this";
     InodeWithoutName = Damage, "inode-without-name",
-        "the file has content and no name; please report this, it is a fault of Varve";
+        "the file has content and no name; please report this bug of Varve";
     Orphan = Leftover, "orphan",
-        "the file was unlinked while open, or might have been; the server removes it half a minute after its start";
+        "the file was unlinked, perhaps while open; the server removes it half a minute after its start";
     RemovedContent = Leftover, "removed-content",
         "the backing file of a file that was removed; a server removes it within seconds of its start";
     RemovedContentInUse = Damage, "removed-content-in-use",
-        "the backing file is to be removed by the next server, and there is a file with this id; do not serve the volume before \
+        "the next server would remove the backing file, but a file with this id exists; do not serve the volume before \
          this is repaired";
     OrphanWithName = Damage, "orphan-with-name",
-        "the file is to be removed by the next server and has a name; do not serve the volume before this is repaired";
+        "the next server would remove the file, but it has a name; do not serve the volume before this is repaired";
     DuplicateInode = Damage, "duplicate-inode",
         "two files have one id and may share a backing file: copy both, then remove them; please report this";
     CounterTooLow = Damage, "counter-too-low",
-        "the shard may give ids a second time; do not make files before this is repaired; please report this";
+        "the shard may assign ids a second time; do not create files before this is repaired; please report this";
     MissingXattr = Damage, "missing-xattr",
         "an extended attribute is listed and has no value; set it again or remove it";
     StrayXattr = Leftover, "stray-xattr",
-        "an extended attribute of a file that does not list it; it takes space and nothing else";
+        "an extended attribute of a file that does not list it; it only takes space";
     Intent = Leftover, "intent",
-        "a change over several shards was cut short; the next server finishes or undoes it before it serves these rows";
+        "a cross-shard transaction was interrupted; the next server commits or aborts it before it serves these rows";
     MissingData = Damage, "missing-data",
-        "the content of all large files is not there: bring the directory back (is something not mounted, or not copied yet?) or \
-         restore it from a copy; if it is gone for good, --repair --without-data makes empty files in lost+found of them";
+        "the content of all large files is missing: bring the directory back (is something not mounted, or not copied \
+         yet?) or restore it from a copy; if it is permanently lost, --repair --without-data makes them empty and \
+         moves them to lost+found";
     MissingBackingFile = Damage, "missing-backing-file",
         "the file's content is gone from the store: restore it from a copy";
     WrongSize = Damage, "wrong-size",
-        "the backing file was changed beside Varve, or the store lost writes: compare it with a copy; --repair takes what is left \
-         for the file, and notes those that were cut in damaged/cut.txt";
+        "another program changed the backing file, or the store lost writes: compare it with a copy; --repair sets the \
+         file's size to what is left, and lists truncated files in damaged/cut.txt";
     StaleSize = Leftover, "unsettled-size",
-        "a writer was cut short, and the backing file says how large the file is; who opens it settles it, from half a minute \
-         after the server's start on";
+        "a writer was interrupted, and the backing file has the right size; the first open records it, from half a \
+         minute after the server's start on";
     PendingTruncate = Leftover, "pending-truncate",
-        "a truncate was cut short; a server finishes it when the file is next opened";
+        "a truncate was interrupted; a server finishes it when the file is next opened";
     StrayBackingFile = Leftover, "stray-backing-file",
-        "content of which no row knows: of a file whose rows were lost, or of one that a crash kept from growing large; no server \
-         touches it, and --repair gives it a name in lost+found";
+        "content that no row refers to, of a file whose rows were lost or of one that was growing large at a crash; no \
+         server removes it, and --repair gives it a name in lost+found";
     StrangeFile = Leftover, "strange-file",
-        "Varve did not put this file here";
+        "Varve did not create this file";
 }
 
 /// One inconsistency.
@@ -290,9 +293,10 @@ pub enum FsckError {
     #[error(transparent)]
     Table(Unreadable),
     #[error(
-        "{} has shards = {value}, and in {} nothing tells of more than {found}: no repair makes the others, for the number may be \
-         what is wrong. Set it right, in the file and in its copy, or bring the directories of the other shards back from a copy of the \
-         store; if they are lost, make {}, empty, and run the repair again, which goes on without what they held",
+        "{} has shards = {value}, but {} has traces of only {found}: a repair does not create the others, because the \
+         number may be wrong. Correct it in the file and in its copy, or restore the directories of the other shards \
+         from a copy of the store; if they are lost, make an empty directory {} and run the repair again, which \
+         continues without their content",
         file.display(), directory.display(), last.display()
     )]
     OtherShards { file: PathBuf, value: u16, directory: PathBuf, found: u64, last: PathBuf },

@@ -136,8 +136,8 @@ pub enum ServerError {
     )]
     NotYours { directory: PathBuf, owner: u32, uid: u32 },
     #[error(
-        "{} is not there, which holds the tables of the volume: bring it back, or restore it from a copy of the store, or go on \
-         with what there is of the content of large files by `varve fsck --repair`", directory.display()
+        "{} is missing, the directory with the tables of the volume: bring it back, restore it from a copy of the \
+         store, or recover the content of large files with `varve fsck --repair`", directory.display()
     )]
     NoTables { directory: PathBuf },
     #[error("{0}")]
@@ -150,8 +150,8 @@ pub enum ServerError {
     #[error("{0}")]
     Failed(String),
     #[error(
-        "{workers} workers were not done {} s after they were asked to stop; what was acknowledged is in the log and the \
-         next server will find it", waited.as_secs()
+        "{workers} workers did not stop within {} s; acknowledged changes are in the log, and the next server replays \
+         them", waited.as_secs()
     )]
     StopDeadline { workers: usize, waited: Duration },
 }
@@ -195,15 +195,15 @@ impl Server {
         }
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         let owned_since = clock.monotonic();
-        let leftovers = "cannot clear the volume's directory of leftovers";
-        let room = "cannot tell how much room the store has";
+        let leftovers = "cannot remove leftovers from the volume's directory";
+        let room = "cannot read the free space of the store";
         let reserve = Reserve::of(volume.reserve()).map_err(doing(room))?.while_starting();
         reserve.release_if_full().map_err(doing(room))?;
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
-        volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
-        let left = volume.left_by_server(&lock).map_err(doing("cannot tell what the last server left"))?;
-        volume.close_to_others().map_err(doing("cannot close the volume's directories to others"))?;
-        let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
+        volume.raise_format(&lock, &settings).map_err(doing("cannot upgrade the volume to this format"))?;
+        let left = volume.left_by_server(&lock).map_err(doing("cannot read the state that the last server left"))?;
+        volume.close_to_others().map_err(doing("cannot restrict access to the volume's directories"))?;
+        let store = PosixStore::open(volume.shards()).map_err(doing("cannot open the volume's table directory"))?;
         let reserve = Arc::new(reserve);
         let store = store.with_reserve(Arc::clone(&reserve)).with_place(volume.place().cloned());
         store.remove_leftovers().map_err(doing(leftovers))?;
@@ -271,11 +271,11 @@ impl Server {
         self.shared.addresses.get_or_init(|| addresses);
         self.command.send_replace(ServerCommand::Accept);
         let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
-            .map_err(doing("cannot tell this host and boot"))?;
+            .map_err(doing("cannot identify this host and boot"))?;
         let record = ServerRecord { after_open_files: self.leaves_as_found(), ..record };
         let running = self.running.lock();
         let lock = &running.as_ref().expect("a server that starts is not stopped").lock;
-        self.shared.volume.write_server_record(lock, &record).map_err(doing("cannot announce the server"))
+        self.shared.volume.write_server_record(lock, &record).map_err(doing("cannot write the server record"))
     }
 
     pub fn settings(&self) -> &VolumeSettings {
@@ -318,7 +318,7 @@ impl Server {
         // shards from being closed.
         let drained = self.board.wait_for(WorkerStage::Drained, Some(begin.after(deadline / 2)));
         if let Err(Unreached::Deadline { workers }) = drained {
-            tracing::warn!("{workers} workers still have requests under way; their shards are closed nevertheless");
+            tracing::warn!("{workers} workers still have requests in progress; closing their shards anyway");
         }
         let left = self.leaves();
         self.command.send_replace(ServerCommand::Close);
@@ -343,7 +343,7 @@ impl Server {
             return Err(ServerError::Failed(reason));
         }
         self.board.stop();
-        withdrawn.map_err(doing("cannot withdraw the server's announcement"))
+        withdrawn.map_err(doing("cannot remove the server record"))
     }
 }
 
@@ -375,7 +375,7 @@ async fn tend(reserve: Arc<Reserve>) {
         if let Err(error) = &result
             && !failing
         {
-            tracing::warn!("cannot keep room back for removals from a full store: {error}");
+            tracing::warn!("cannot reserve space for removals from a full store: {error}");
         }
         failing = result.is_err();
         tokio::time::sleep(RESERVE_TENDED_EVERY).await;
@@ -397,17 +397,21 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     if config.memory_bytes < MemoryShares::BYTES_MIN {
         let (asked, min) = (config.memory_bytes, MemoryShares::BYTES_MIN >> 20);
         return Err(ServerError::Config(format!(
-            "a server needs {min} MiB of memory at least, and is to have {asked} bytes: give it more with --memory"
+            "{asked} bytes of memory are too few for a server: give it at least {min} MiB with --memory"
         )));
     }
     if config.listen.is_none() && config.unix_directory.is_none() {
-        return Err(ServerError::Config("nowhere to listen: give a TCP address or a directory for sockets".into()));
+        let reason = "no address to listen on: give a TCP address or a directory for sockets";
+        return Err(ServerError::Config(reason.into()));
     }
     if let Some(address) = config.listen
         && address.port() != 0
         && usize::from(u16::MAX - address.port()) < config.workers - 1
     {
-        return Err(ServerError::Config(format!("{address}: no {} ports from there on", config.workers)));
+        return Err(ServerError::Config(format!(
+            "cannot listen on {address}: {} consecutive ports are needed, one for each worker",
+            config.workers
+        )));
     }
     Ok(())
 }

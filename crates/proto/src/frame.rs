@@ -21,7 +21,7 @@ pub enum FrameError {
     TooLong(usize),
     #[error("a frame's checksum does not match its {0} bytes")]
     Checksum(usize),
-    #[error("a frame of {0} bytes is no message of this version: {1}")]
+    #[error("a frame of {0} bytes is not a message of this version: {1}")]
     Malformed(usize, String),
 }
 
@@ -69,7 +69,7 @@ pub fn decode<M: DeserializeOwned>(header: &[u8; HEADER_BYTES], body: &[u8]) -> 
     }
     match postcard::take_from_bytes(body) {
         Ok((message, [])) => Ok(message),
-        Ok((_, rest)) => Err(FrameError::Malformed(body.len(), format!("{} bytes too many", rest.len()))),
+        Ok((_, rest)) => Err(FrameError::Malformed(body.len(), format!("{} trailing bytes", rest.len()))),
         Err(error) => Err(FrameError::Malformed(body.len(), error.to_string())),
     }
 }

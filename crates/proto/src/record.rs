@@ -33,16 +33,16 @@ pub const REKEY_RECORDS: u64 = 1 << 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    #[error("a record of {0} bytes is too short for a byte and its tag; the peer does not speak Varve's protocol")]
+    #[error("a record of {0} bytes is too short for one byte and its tag; the peer does not speak Varve's protocol")]
     TooShort(usize),
     #[error(
-        "record {0} of the connection is not authentic: it was changed, repeated, left out or made up on its way, and the \
+        "record {0} of the connection is not authentic: it was changed, replayed, dropped or forged in transit; the \
          connection ends"
     )]
     Unauthentic(u64),
-    #[error("the connection has ended with a record that was not authentic")]
+    #[error("the connection has ended because of a record that was not authentic")]
     Ended,
-    #[error("a record cannot be sealed: {0}")]
+    #[error("cannot encrypt a record: {0}")]
     Unsealed(String),
 }
 

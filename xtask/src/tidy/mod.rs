@@ -5,12 +5,14 @@
 //!   `detector`.
 //! - [`store_access`]: files of a store are opened beneath its directory, never by their full path.
 //! - [`text`]: no overlong files, no markers of unfinished work, no trailing blanks.
+//! - [`language`]: no retired words; no statement begins with a relative clause.
 //! - [`documents`]: every format names an existing test; every command that the README names exists.
 //! - [`promises`]: `docs/semantics.md` and `tests/promises.toml` name the same promises; every promise has existing
 //!   tests.
 //! - [`links`]: the target file and heading of a relative link in a document exist.
 
 pub mod documents;
+pub mod language;
 pub mod layers;
 pub mod links;
 pub mod promises;
@@ -58,6 +60,8 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Violation>> {
         text::blanks,
         promises::promises,
         links::links,
+        language::retired_words,
+        language::relative_subjects,
         documents::formats,
         documents::chores,
     ];

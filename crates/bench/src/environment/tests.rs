@@ -68,5 +68,5 @@ fn memory_ballooning_is_warned_about() {
     assert!(!is_reporting_balloon("0x0005", ""));
     assert!(!is_reporting_balloon("0x0002", "0110010100000000"));
     let environment = Environment { memory_taken_back: true, ..Environment::default() };
-    assert!(environment.warnings().iter().any(|warning| warning.contains("takes back memory")));
+    assert!(environment.warnings().iter().any(|warning| warning.contains("reclaims free memory")));
 }

@@ -229,7 +229,7 @@ fn ratio(result: &PhaseResult, to: &str, those: &[f64]) -> Option<Ratio> {
 fn warnings(report: &BenchReport) -> Vec<String> {
     let mut warnings = report.environment.warnings();
     if report.targets().len() == 1 && report.ceilings.is_empty() {
-        warnings.push("Only one target was measured, next to nothing; rates alone say little about it.".to_owned());
+        warnings.push("Only one target was measured, next to nothing; rates alone mean little.".to_owned());
     }
     let near = |ratio: &&Ratio| (ratio.median - 1.0).abs() < NOISE && ratio.pairs < PAIRS_FOR_INTERVAL;
     let near: Vec<&Ratio> = report.ratios.iter().filter(near).collect();

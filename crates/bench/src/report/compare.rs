@@ -94,7 +94,7 @@ impl Ratios {
     pub fn of(reports: &[(String, BenchReport)]) -> Result<Ratios> {
         let names: BTreeSet<&str> = reports.iter().map(|(name, _)| name.as_str()).collect();
         if names.len() < reports.len() {
-            let what = "two of the reports have one name, by which their ratios are told apart: rename a file";
+            let what = "two of the reports have the same name, so their ratios cannot be distinguished: rename a file";
             return Err(Error::Usage(what.into()));
         }
         let machines: BTreeSet<String> = reports.iter().map(|(_, report)| report.environment.machine()).collect();

@@ -133,7 +133,7 @@ fn compare_lists_uncompared_results() {
     before.insert("stream: mount write, 1 client, to path".into(), 1.0);
     assert_eq!(ratios.lost(&reports, &before), ["served: mount create, 2 clients, to path"]);
     let twice = [reports[0].clone(), reports[0].clone()];
-    assert!(Ratios::of(&twice).is_err_and(|error| error.to_string().contains("one name")));
+    assert!(Ratios::of(&twice).is_err_and(|error| error.to_string().contains("the same name")));
 }
 
 #[test]

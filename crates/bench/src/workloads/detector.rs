@@ -64,7 +64,7 @@ impl DetectorConfig {
         super::check_clients_and_repeat(&[1], self.repeat)?;
         let fail = |text: &str| Err(Error::Usage(text.to_owned()));
         if self.frames < FRAMES_MIN {
-            return fail(&format!("a run has at least {FRAMES_MIN} frames: fewer say nothing"));
+            return fail(&format!("a run has at least {FRAMES_MIN} frames: the figures of fewer mean nothing"));
         }
         if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
             return Err(Error::Usage(format!("frames come on 1 to {CONNECTIONS_MAX} connections")));

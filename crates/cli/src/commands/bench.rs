@@ -121,15 +121,15 @@ fn compare_with(report: &BenchReport, recorded: &BenchReport) -> Vec<Regression>
     let machines = (report.environment.machine(), recorded.environment.machine());
     if machines.0 != machines.1 {
         let (here, there) = (printable(&machines.0), printable(&machines.1));
-        eprintln!("note: what is compared with was measured on {there}, and this is {here}");
+        eprintln!("note: the recorded report was measured on {there}, and this one on {here}");
     }
     let others: Vec<&str> = report.other_settings(recorded);
     if !others.is_empty() {
-        eprintln!("note: what is compared with was measured with other settings: {}", others.join(", "));
+        eprintln!("note: the recorded report was measured with other settings: {}", others.join(", "));
     }
     let comparison = compare(report, recorded);
     if comparison.common == 0 {
-        eprintln!("note: nothing is compared, for the two have no ratio in common");
+        eprintln!("note: nothing is compared, because the two reports have no ratio in common");
     }
     comparison.fallen
 }

@@ -23,6 +23,7 @@ use varve_client::{ClientConfig, FileSystem, Purpose};
 use varve_env::disk;
 use varve_env::identity::as_process_user;
 use varve_env::store_url::StoreUrl;
+use varve_env::trusted_path;
 use varve_env::volume_dir::{LockError, VolumeDir};
 use varve_meta::dump::{self, DumpError, DumpProgress, Dumped};
 use varve_meta::snapshot::{RowSource, Unreadable};
@@ -33,9 +34,6 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 const PAGE_BYTES: u32 = 1024 * 1024;
 /// A dump contains the small files of all users.
 const DUMP_MODE: u32 = 0o600;
-/// Maximum number of symlinks to follow, as in Linux.
-const LINKS_MAX: usize = 40;
-
 /// Write the metadata of a volume, small files included, to a file or to stdout; also while it is served
 ///
 /// The dump is a consistent snapshot of the volume. It does not contain the content of files that have a backing file
@@ -117,13 +115,12 @@ fn to_file(
     path: &Path,
     progress: &mut dyn FnMut(DumpProgress),
 ) -> std::result::Result<Dumped, DumpError> {
+    let resolve = || as_starter(|| Ok(trusted_path::resolve(path)?)).map_err(failed("find", path));
     match as_starter(|| std::fs::metadata(path)) {
         Ok(found) if found.is_dir() => Err(failed("write", path)(io::ErrorKind::IsADirectory.into())),
         Ok(found) if !found.is_file() => to_device(config, path, progress),
-        Ok(_) => to_regular_file(config, &as_starter(|| path.canonicalize()).map_err(failed("find", path))?, progress),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            to_regular_file(config, &as_starter(|| at_end_of_links(path)).map_err(failed("follow", path))?, progress)
-        }
+        Ok(_) => to_regular_file(config, &resolve()?, progress),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => to_regular_file(config, &resolve()?, progress),
         Err(error) => Err(failed("write", path)(error)),
     }
 }
@@ -141,22 +138,6 @@ fn to_device(
         Ok(()) | Err(Errno::INVAL | Errno::ROFS | Errno::NOTSUP) => Ok(dumped),
         Err(error) => Err(failed("fsync", path)(error.into())),
     }
-}
-
-/// Follows symlinks to the path at which to make a file that does not exist yet.
-fn at_end_of_links(path: &Path) -> io::Result<PathBuf> {
-    let mut path = path.to_owned();
-    for _ in 0..LINKS_MAX {
-        match path.read_link() {
-            Ok(target) => path = disk::parent(&path).join(target),
-            // Not a link: nothing exists there, or it was made in the meantime.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
-                return Ok(path);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Err(Errno::LOOP.into())
 }
 
 /// The file appears when the dump is complete.
@@ -228,7 +209,7 @@ impl Served {
     fn end(self) {
         // Without this, the server drops the snapshot in a minute or two.
         if let Err(failure) = varve_client::block_on(self.file_system.release_snapshot(self.number)) {
-            tracing::debug!(%failure, "the server was not told that the dump has ended");
+            tracing::debug!(%failure, "cannot notify the server of the end of the dump");
         }
     }
 }

@@ -132,7 +132,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 problem.next("Run it as the volume's owner, or as root.")
             }
             FsckError::Table(_) | FsckError::Io { .. } if arguments.repair => {
-                problem.next("What was repaired so far is whole; when the cause is gone, run it again.")
+                problem.next("The repairs made so far are complete; when the cause is gone, run it again.")
             }
             _ => problem,
         }
@@ -276,7 +276,7 @@ fn text(checked: &FsckOutput, verbose: bool) -> String {
     }
     text += match (checked.sound, checked.repairs_total) {
         (true, 0) => "The volume is sound.\n",
-        (true, _) if checked.was_sound => "What was left over was cleared away. The volume is sound.\n",
+        (true, _) if checked.was_sound => "Leftovers were removed. The volume is sound.\n",
         (true, _) => "The volume was repaired and is sound.\n",
         (false, _) => "The volume is damaged.\n",
     };

@@ -12,6 +12,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use varve_env::store_url::StoreUrl;
+use varve_env::trusted_path;
 use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
 use varve_meta::dump::{self, Data, Dropped, DumpError, LoadError, Loaded, Privileges};
 use varve_meta::fsck::FindingKind;
@@ -73,7 +74,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let mut input: Box<dyn Read> = match arguments.file.as_os_str() == "-" {
         true => Box::new(io::stdin().lock()),
         false => {
-            let file = File::open(&arguments.file).map_err(|error| failed().caused_by(&error).next(MAKES_ONE))?;
+            let opened = trusted_path::resolve(&arguments.file).map_err(io::Error::from).and_then(File::open);
+            let file = opened.map_err(|error| failed().caused_by(&error).next(MAKES_ONE))?;
             Box::new(file)
         }
     };
@@ -112,10 +114,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 problem.next("The volume that is there was not touched.")
             }
             _ if VolumeDir::new(&store).data().exists() => problem.next(
-                "There is no volume, and what was made is gone, but for files that were copied into the data directory that was \
-                 there; put the cause right and load again.",
+                "There is no volume: the unfinished one was removed, except for files that were copied into an \
+                 existing data directory; fix the cause and load again.",
             ),
-            _ => problem.next("There is no volume, and what was made is gone; put the cause right and load again."),
+            _ => problem.next("There is no volume: the unfinished one was removed; fix the cause and load again."),
         }
     })?;
     let report = report(store, loaded);
@@ -138,7 +140,8 @@ fn check_data(data: &Path, volume: &VolumeDir) -> std::result::Result<(), String
         }
         Ok(found) if volume.data().metadata().is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino())) => {
             Err(format!(
-                "--data {shown}: it is the volume's own already, from which nothing is to be copied; leave out --data"
+                "--data {shown}: it is the volume's own data directory already, so there is nothing to copy; leave out \
+                 --data"
             ))
         }
         Ok(_) => Ok(()),
@@ -149,9 +152,9 @@ fn check_data(data: &Path, volume: &VolumeDir) -> std::result::Result<(), String
 fn kept(report: &LoadReport, complete: bool) -> String {
     let store = report.store.display();
     match complete {
-        true => format!("The load itself is done: the volume in {store} is whole, and stays."),
+        true => format!("The load itself is done: the volume in {store} is complete, and stays."),
         false => format!(
-            "The load itself is done, and the volume in {store} stays; what it lacks, `varve fsck {store}` tells."
+            "The load itself is done, and the volume in {store} stays; `varve fsck {store}` shows what is missing."
         ),
     }
 }
@@ -187,8 +190,8 @@ fn text(report: &LoadReport) -> String {
     if set_ids_dropped + capabilities_dropped + devices_restricted > 0 {
         text += &format!(
             "dropped: set-user-id and set-group-id bits of {set_ids_dropped} files, security.capability of \
-             {capabilities_dropped}, access to {devices_restricted} devices by others than root; --keep-set-id keeps them, for \
-             a dump whose maker is trusted\n"
+             {capabilities_dropped}, access to {devices_restricted} devices by others than root; --keep-set-id keeps \
+             them, for a dump from a trusted source\n"
         );
     }
     if report.files_left_out > 0 {

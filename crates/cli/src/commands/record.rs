@@ -103,11 +103,11 @@ pub fn structure(layout: &Path) -> Result<Structure> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        Problem::usage(format!("{} is no layout", layout.display()))
-            .because(format!("line {line}: this is no UTF-8"))
-            .next("Save it in UTF-8, and have its first line say so, or nothing.")
+        Problem::usage(format!("{} is not a layout", layout.display()))
+            .because(format!("line {line} is not UTF-8"))
+            .next("Save it as UTF-8, and declare UTF-8 or no encoding in its first line.")
     })?;
     let layout = Layout::parse(&text)
-        .map_err(|error| Problem::usage(format!("{} is no layout", layout.display())).caused_by(&error))?;
+        .map_err(|error| Problem::usage(format!("{} is not a layout", layout.display())).caused_by(&error))?;
     Ok(Structure::Layout(layout))
 }

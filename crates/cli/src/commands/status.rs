@@ -18,8 +18,8 @@ use varve_types::{Errno, ShardId, VolumeSettings};
 /// A server that takes longer to reply is considered failed.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 
-const FULL: &str = "the store is full: what would grow is refused (ENOSPC) until something is removed, here or beside the \
-                    volume, or the store is larger; the rest goes on";
+const FULL: &str = "the store is full: writes fail with ENOSPC until files are removed, from the volume or beside it, \
+                    or the store is enlarged; other calls work";
 
 /// Show a volume, its server, and the state of its shards
 #[derive(Debug, Args)]
@@ -112,7 +112,7 @@ struct ShardOutput {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = find(arguments.store.directory())?;
     let volume = VolumeDir::new(&store);
-    let failed = || Problem::new(format!("cannot tell the status of {}", store.display()));
+    let failed = || Problem::new(format!("cannot read the status of {}", store.display()));
     let approach = arguments.client.read()?;
     identity::take(&store, Work::Store, failed)?;
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
@@ -146,7 +146,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 fn find(place: &Path) -> Result<PathBuf> {
     let mounted = varve_fuse::source_of(place).ok().flatten();
     if let Some(source) = mounted.as_ref().filter(|source| !source.is_absolute()) {
-        let what = format!("cannot tell which volume is mounted at {}", place.display());
+        let what = format!("cannot find out which volume is mounted at {}", place.display());
         let why = format!("it was mounted with fsname={}, which is not its store", source.display());
         return Err(Problem::new(what).because(why).next("Give the directory of the store."));
     }

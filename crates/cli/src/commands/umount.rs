@@ -78,8 +78,8 @@ fn tell(size_stale: &StaleSizes) {
     let seconds = size_stale.known_in.as_secs() + 1;
     let _ = writeln!(
         io::stderr(),
-        "varve: waiting, {seconds}s at most: the server was started a moment ago and does not know yet who else writes the \
-         large files written here ({}), the sizes of which are settled then",
+        "varve: waiting, {seconds}s at most: the server was started a moment ago and does not know the other writers \
+         of {} large files yet; their sizes are recorded then",
         size_stale.files
     );
 }
@@ -93,13 +93,14 @@ fn problem(arguments: &Arguments, error: &Error) -> Problem {
         error => failed().caused_by(error),
     };
     match error {
-        Error::Busy { .. } => problem.next("End what holds it, then unmount again."),
+        Error::Busy { .. } => problem.next("End the processes that use it, then unmount again."),
         Error::StillRunning { .. } => problem.next("Wait for that process to end before the store is used."),
         Error::NotDurable { .. } => {
             let force = format!("varve umount --force {}", directory.display());
             problem.next(format!(
-                    "Bring the store back, or the server, then unmount again. If that cannot be, `{force}` gives up what is not written."
-                ))
+                "Bring the store back, or the server, then unmount again. If that is impossible, `{force}` \
+                 discards unwritten data."
+            ))
         }
         _ => problem,
     }
@@ -149,8 +150,8 @@ fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output
     }
     if !arguments.force {
         let next = format!(
-            "It stays mounted; {}. Is the volume served (`varve status STORE`)? If it is only slow, a longer --wait helps. If it \
-             cannot be served, `varve umount --force {}` gives up what is not written.",
+            "It stays mounted; {}. Is the volume served (`varve status STORE`)? If it is only slow, a longer --wait \
+             helps. If it cannot be served, `varve umount --force {}` discards unwritten data.",
             held(directory, child.id()),
             directory.display()
         );
@@ -168,8 +169,8 @@ fn held(directory: &Path, asker: u32) -> String {
         holders.iter().filter(|holder| !matches!(holder, MountHolder::Process { pid, .. } if own.contains(pid)));
     let others: Vec<String> = others.map(MountHolder::to_string).collect();
     match others.is_empty() {
-        true => "as far as can be seen, nothing holds it but its own process".to_owned(),
-        false => format!("it is held by {}", others.join("; ")),
+        true => "no process other than its own was found to use it".to_owned(),
+        false => format!("it is in use by {}", others.join("; ")),
     }
 }
 
@@ -197,14 +198,15 @@ fn text(unmounted: &UmountOutput) -> String {
     let directory = unmounted.directory.display();
     match (&unmounted.given_up, unmounted.sizes_stale) {
         (Some(reason), _) => format!(
-            "{directory} is unmounted, and not everything was written: {reason}.\n\
-             What was written to files that were neither closed nor fsynced is lost. What was acknowledged before is kept, in\n\
-             the volume's logs: its server replays them when it is started, and `varve fsck` checks it.\n"
+            "{directory} is unmounted, and not everything was written: {reason}.\nData of files that were neither \
+             closed nor fsynced is lost. Acknowledged changes are kept in the volume's logs:\nits server replays them \
+             when it is started, and `varve fsck` checks it.\n"
         ),
         (None, 0) => String::new(),
         (None, files) => format!(
-            "{directory} is unmounted, and everything is written. Sizes of large files, {files} of them, are not settled: the\n\
-             server was started too short a time ago to know who else writes them. Whoever opens one next settles it.\n"
+            "{directory} is unmounted, and everything is written. The sizes of {files} large files are not \
+             recorded:\nthe server was started too recently to know their other writers. The next open of each file \
+             records its size.\n"
         ),
     }
 }

@@ -87,7 +87,7 @@ fn load_keeps_the_volume_if_its_report_cannot_be_written() {
     let loaded = volume.beside("loaded");
     let refused = redirected(">/dev/full", &["load", dump.to_str().expect("plain")], &loaded);
     assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
-    let words = ["standard output", "The load itself is done", "is whole, and stays"];
+    let words = ["standard output", "The load itself is done", "is complete, and stays"];
     assert!(words.iter().all(|words| refused.stderr.contains(words)), "{}", refused.stderr);
     run(varve().arg("fsck").arg(&loaded), SHORT).succeeded("varve fsck");
 }

@@ -62,7 +62,7 @@ fn second_stop_detaches_a_busy_mount() {
     until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
     terminate(&mount);
     until("it is out of sight", SHORT, || !is_mounted(&mount.directory));
-    until("it says so", SHORT, || mount.log().contains("out of sight, and this process ends"));
+    until("it says so", SHORT, || mount.log().contains("is detached, and this process ends"));
     file.write_all(b" and after").expect("what is open is served");
     assert_eq!(read(&file), "before and after");
     assert_eq!(fs::read_dir(&mount.directory).expect("the directory beneath").count(), 0);
@@ -93,7 +93,7 @@ fn twice_stopped_covered_mount_ends_when_uncovered() {
     until("it says what is in the way", SHORT, || mount.log().contains("when that mount is gone"));
     cover(&["umount"]);
     until("it is out of sight", SHORT, || !is_mounted(&mount.directory));
-    until("it says so", SHORT, || mount.log().contains("out of sight, and this process ends"));
+    until("it says so", SHORT, || mount.log().contains("is detached, and this process ends"));
     drop(file);
     mount.expect_end();
     expect_kept(&volume, "before");

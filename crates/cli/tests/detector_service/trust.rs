@@ -48,8 +48,8 @@ fn listening_beyond_this_host_needs_tls_and_a_token() {
     refused(at, &["--tls-cert", &cert], "--tls-key");
     refused(at, &["--tls-key", &key], "--tls-cert");
     refused(at, &["--insecure", "--tls-cert", &cert, "--tls-key", &key], "cannot be used with");
-    refused(at, &["--tls-cert", &key, "--tls-key", &key], "holds no certificate");
-    refused(at, &["--tls-cert", &certificate("stranger.pem"), "--tls-key", &key], "cannot be used");
+    refused(at, &["--tls-cert", &key, "--tls-key", &key], "contains no certificate");
+    refused(at, &["--tls-cert", &certificate("stranger.pem"), "--tls-key", &key], "cannot use the certificate and key");
     refused(at, &["--allow-host", "http://name"], "without a port");
 }
 
@@ -103,7 +103,7 @@ fn other_users_need_the_token() {
             let output = run(command.arg("record").args(words).args(["--http", &service.http]), LIMIT);
             let printed = output.stderr.as_str();
             assert!(
-                output.code() == Some(1) && printed.contains("asks for a token, and none was given"),
+                output.code() == Some(1) && printed.contains("needs a token, and none was given"),
                 "{words:?}: {printed}"
             );
             assert!(printed.contains("--token-file"), "{printed}");

@@ -306,7 +306,7 @@ fn silent_unauthenticated_connections_are_evicted() {
     expect_bounded("the server of silent unauthenticated connections", server.pid());
     drop(silent);
     let log = server.log();
-    assert!(log.contains("have not said who they are"), "{log}");
+    assert!(log.contains("unauthenticated connections"), "{log}");
     expect_no_panic("the server", &log);
     mount.unmount();
     server.stop();
@@ -327,7 +327,7 @@ fn client_over_the_limit_gets_an_error() {
         // Unauthenticated connections of the same user have a quarter of a second before they are evicted.
         until("it is told so", PATIENCE, || {
             let status = run(varve().arg("status").arg(&store), SHORT);
-            status.code() == Some(3) && status.stdout.contains("1024 connections of clients already")
+            status.code() == Some(3) && status.stdout.contains("1024 connections to this worker already")
         });
         drop(unauthenticated);
     }

@@ -150,7 +150,7 @@ impl Making {
             if (own.dev(), own.ino()) == (found.dev(), found.ino()) { disk::remove_file(&path) } else { Ok(()) }
         };
         if let Err(error) = removed() {
-            tracing::warn!(file = %path.display(), %error, "what was begun of a backing file stays");
+            tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished backing file");
         }
     }
 }

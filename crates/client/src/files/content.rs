@@ -24,7 +24,7 @@ use varve_types::{Attributes, Credentials, Errno, InodeId, LayoutGeneration, Set
 const STALE_MAX: usize = 4;
 
 /// The reason why a small file's content could not be moved into its row, or out of it, by the deadline.
-const ALWAYS_REPLACED: &str = "other clients replace the content of the same file all the time";
+const ALWAYS_REPLACED: &str = "other clients keep replacing the content of the same file";
 
 /// Handles of an inode.
 #[derive(Debug, Default)]
@@ -572,7 +572,7 @@ impl FileSystem {
             // round does.
             let Some(mut content) = open.content.try_lock() else { continue };
             if let Err(failure) = self.write_back(&open, &mut content).await {
-                tracing::warn!(%inode, "a file could not be written back: {failure}");
+                tracing::warn!(%inode, "cannot write back a file: {failure}");
                 // If the server is gone, every further file would wait as long; the next tick tries again.
                 let gone = failure.errno == Errno::ETIMEDOUT;
                 open.failures.lock().add(failure);

@@ -331,7 +331,7 @@ impl FileSystem {
         if last_writer {
             let mut content = open.content.lock().await;
             if let Err(failure) = self.write_back(open, &mut content).await {
-                tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
+                tracing::error!(inode = %open.inode, "cannot write back a closed file: {failure}");
                 // Unless another handle has the file open, and writes it back later.
                 self.core.inodes.pages_are_lost(open.inode);
             }
@@ -339,7 +339,7 @@ impl FileSystem {
                 self.has_grown(open);
                 if let Err(failure) = self.record_written_sizes(open, &mut content).await {
                     // The row still says that the backing file's own size counts, which is correct, but slower.
-                    tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
+                    tracing::warn!(inode = %open.inode, "cannot record the size of a closed file: {failure}");
                 }
             }
         }

@@ -89,7 +89,7 @@ impl FileSystem {
         if let EnqueueOutcome::InPlaceOf(oldest) = added {
             tracing::error!(
                 inode = %oldest,
-                "too many sizes of closed files could not be settled: one is left to who opens the file after this mount"
+                "too many unrecorded sizes of closed files: the next open after this mount records one of them"
             );
             self.core.inodes.closed(oldest);
         }
@@ -129,8 +129,8 @@ impl FileSystem {
             match unknown {
                 Some((_, known_from)) if failed || known_from > deadline => {
                     return tracing::warn!(
-                        "sizes of {} closed files are not settled: the server has been at work for so short a time that it \
-                         does not know yet who else writes them; who opens them next settles them",
+                        "sizes of {} closed files are not recorded: the server was started too recently to know their \
+                         other writers; the next open of each file records its size",
                         self.sizes_to_record()
                     );
                 }
@@ -154,7 +154,7 @@ impl FileSystem {
             let Err(failure) = self.record_sizes_round(RoundTurn::Late { closes, now }).await else { break };
             if !heals_soon(failure.errno) || self.core.clock.monotonic() >= deadline {
                 let left = self.files.size_queue.lock().failed();
-                let text = format!("sizes of closed files, {left} of them, cannot be settled: {failure}");
+                let text = format!("cannot record the sizes of {left} closed files: {failure}");
                 return Err(Failure::new(failure.errno, text));
             }
             self.core.pause(wait.next()).await;
@@ -189,9 +189,9 @@ impl FileSystem {
         let failed = self.files.size_queue.lock().failed();
         match &last {
             Err(failure) if failed_before == 0 => {
-                tracing::warn!("sizes of closed files cannot be settled, and are tried again: {failure}");
+                tracing::warn!("cannot record the sizes of closed files, retrying: {failure}");
             }
-            Ok(()) if failed_before > 0 && failed == 0 => tracing::info!("all sizes of closed files are settled"),
+            Ok(()) if failed_before > 0 && failed == 0 => tracing::info!("all sizes of closed files are recorded"),
             _ => {}
         }
         last
@@ -214,7 +214,7 @@ impl FileSystem {
             // truncation by another program goes unnoticed.
             Err(failure) if may_pass(failure.errno) => (Outcome::Failed, Err(failure)),
             Err(failure) => {
-                tracing::warn!(inode = %due.inode, "the size of a closed file could not be settled: {failure}");
+                tracing::warn!(inode = %due.inode, "cannot record the size of a closed file: {failure}");
                 (Outcome::Done, Ok(()))
             }
         };

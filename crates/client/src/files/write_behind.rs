@@ -97,7 +97,7 @@ fn attend(shared: &WriteBehindShared) {
         };
         // The kernel reports the error to the caller that syncs the file.
         if let Err(error) = file.begin_writing(offset, len) {
-            tracing::debug!(%error, "a window could not be handed to the disk");
+            tracing::debug!(%error, "cannot start writeback of a window");
         }
     }
 }

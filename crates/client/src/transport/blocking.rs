@@ -73,7 +73,9 @@ impl BlockingTransport {
         let record = self
             .store
             .read_server_record()
-            .map_err(|error| FindError::Absent(format!("cannot read who serves the volume at {root}: {error}")))?
+            .map_err(|error| {
+                FindError::Absent(format!("cannot read the server record of the volume at {root}: {error}"))
+            })?
             .ok_or_else(|| {
                 FindError::Absent(format!(
                     "nobody serves the volume at {root}: start `varve serve {root}`, or mount it with `varve mount`"
@@ -115,7 +117,7 @@ impl BlockingTransport {
         let root = printable_path(self.store.root());
         let owner = self.store.owner();
         let owner =
-            owner.map_err(|error| FindError::Absent(format!("cannot tell whose the store {root} is: {error}")))?;
+            owner.map_err(|error| FindError::Absent(format!("cannot read the owner of the store {root}: {error}")))?;
         Ok(Reach { local: record.is_of_this_boot(), tcp: self.tcp, owner })
     }
 
@@ -128,8 +130,8 @@ impl BlockingTransport {
         }
         if error.kind() == io::ErrorKind::PermissionDenied {
             return FindError::Refused(format!(
-                "the server of the volume at {root} ({process}) is another user's, who alone reaches it: {error}; stop it \
-                 and serve or mount the volume yourself"
+                "the server of the volume at {root} ({process}) runs as another user, and only that user can reach it: \
+                 {error}; stop it and serve or mount the volume yourself"
             ));
         }
         FindError::Absent(match record.is_of_the_dead() {
@@ -145,7 +147,7 @@ impl BlockingTransport {
     fn pool(&self, server: &FoundServer, worker: usize) -> Result<(Arc<Pools>, Arc<Pool>), CallError> {
         let pools = self.current.read().clone().ok_or_else(|| CallError::Lost("it was closed".into()))?;
         if pools.found != server.found {
-            return Err(CallError::Lost("another server was found meanwhile".into()));
+            return Err(CallError::Lost("the client connected to another server meanwhile".into()));
         }
         let pool = pools.workers.get(worker).cloned();
         let pool = pool.ok_or_else(|| CallError::Lost(format!("there is no worker {worker}")))?;

@@ -168,7 +168,7 @@ impl ServerConnection {
     fn received<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let Some((message, len)) = frame::take(&self.input).map_err(io::Error::other)? else { return Ok(None) };
         if len != self.input.len() {
-            return Err(io::Error::other("the server answers more than it was asked"));
+            return Err(io::Error::other("the server sent more replies than there were requests"));
         }
         self.input.clear();
         self.input.shrink_to(BUFFER_BYTES_KEPT);
@@ -212,7 +212,7 @@ impl ServerConnection {
                 match body.transpose()?.is_some_and(|body| frame::HEADER_BYTES + body <= self.input.len()) {
                     true => Ok(self.input.len()),
                     // The rest would not arrive.
-                    false => Err(io::Error::other("the server answers with part of a message")),
+                    false => Err(io::Error::other("the server sent an incomplete message")),
                 }
             }
             Some((_, SlotReply::BySocket)) | None => self.read_some(RecvFlags::DONTWAIT),
@@ -240,7 +240,9 @@ impl ServerConnection {
                 let body = frame::body_len(header).map_err(io::Error::other)?;
                 if body > self.message_bytes_max {
                     let max = self.message_bytes_max;
-                    return Err(io::Error::other(format!("a message of {body} bytes comes where {max} are the most")));
+                    return Err(io::Error::other(format!(
+                        "a message of {body} bytes exceeds the limit of {max} bytes"
+                    )));
                 }
                 frame::HEADER_BYTES + body - held
             }

@@ -195,7 +195,7 @@ fn unrecordable_size_is_reported() {
     std::fs::write(&directory, b"no directory").unwrap();
     block_on(fs.record_all_sizes());
     let said = block_on(fs.sync()).unwrap_err();
-    assert!(said.errno == Errno::EIO && said.to_string().contains("sizes of closed files, 1 of them"), "{said}");
+    assert!(said.errno == Errno::EIO && said.to_string().contains("the sizes of 1 closed files"), "{said}");
     std::fs::remove_file(&directory).unwrap();
     std::fs::rename(&aside, &directory).unwrap();
     block_on(fs.shutdown()).unwrap();

@@ -198,7 +198,7 @@ fn in_parallel(threads: usize, work: impl Fn(usize) -> io::Result<()> + Sync) ->
     std::thread::scope(|scope| {
         let work = &work;
         let running: Vec<_> = (0..threads.max(1)).map(|thread| scope.spawn(move || work(thread))).collect();
-        let panicked = |_| Err(io::Error::other("a probing thread has panicked"));
+        let panicked = |_| Err(io::Error::other("a probe thread panicked"));
         running.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
     })
 }

@@ -80,5 +80,5 @@ fn probe_leaves_the_directory_unchanged() {
     advice.apply(&mut description).expect("it fits");
     description.check().expect("a run");
     let mut other = DatasetSpec::new(ElementType::U16, vec![200, 301]);
-    assert!(advice.apply(&mut other).expect_err("other frames").contains("the run's are of [200, 301] u16"));
+    assert!(advice.apply(&mut other).expect_err("other frames").contains("the run has frames of [200, 301] u16"));
 }

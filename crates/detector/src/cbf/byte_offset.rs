@@ -68,7 +68,7 @@ pub fn decode(binary: &[u8], element: ElementType, bytes: usize, out: &mut Vec<u
     let mut value = 0_i64;
     let end = out.len() + bytes;
     while out.len() < end {
-        let step = step(&mut rest).ok_or("it has fewer pixels than its header says")?;
+        let step = step(&mut rest).ok_or("it has fewer pixels than its header declares")?;
         value =
             value.checked_add(step).filter(|value| (low..=high).contains(value)).ok_or("a pixel is out of range")?;
         out.extend_from_slice(&value.to_le_bytes()[..element.size()]);

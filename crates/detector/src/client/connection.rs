@@ -72,11 +72,11 @@ pub fn run(shared: &Arc<ClientShared>, number: u16) {
             );
         }
         if full && !crowded {
-            tracing::warn!(address, "waiting up to {waited:?} for room for a connection: {why}");
+            tracing::warn!(address, "waiting up to {waited:?} for a free connection: {why}");
         }
         // A service that is full beyond its reserve closes connections without a reply.
         crowded |= full;
-        tracing::debug!(number, "a connection is made again: {why}");
+        tracing::debug!(number, "reconnecting: {why}");
         std::thread::sleep(if full { FULL_PAUSE } else { PAUSE });
     }
 }
@@ -108,7 +108,7 @@ enum Attempt {
 fn connect(shared: &ClientShared, number: u16) -> Result<(Socket, Incoming, StreamWelcome, Ranges), Attempt> {
     let options = &shared.options;
     let address = options.address.to_socket_addrs()?.next();
-    let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+    let address = address.ok_or_else(|| io::Error::other("the name does not resolve to an address"))?;
     let socket = TcpStream::connect_timeout(&address, CONNECT_WAIT)?;
     socket.set_nodelay(true)?;
     hold_little(&socket)?;
@@ -144,7 +144,7 @@ fn connect(shared: &ClientShared, number: u16) -> Result<(Socket, Incoming, Stre
     let (mut welcome, mut there) = (None, Ranges::default());
     loop {
         let silent = |error: LinkError| match error.is_silence() {
-            true => io::Error::new(io::ErrorKind::TimedOut, format!("it has not answered for {wait:?}")).into(),
+            true => io::Error::new(io::ErrorKind::TimedOut, format!("no reply for {wait:?}")).into(),
             false => Attempt::from(error),
         };
         let said = incoming.from_service().map_err(silent)?;
@@ -160,15 +160,16 @@ fn connect(shared: &ClientShared, number: u16) -> Result<(Socket, Incoming, Stre
             other => return Err(unexpected(&other)),
         }
     }
-    let welcome =
-        welcome.ok_or_else(|| StreamRefusal::new(ErrorCode::Protocol, "no WELCOME")).map_err(Attempt::Refused)?;
+    let welcome = welcome
+        .ok_or_else(|| StreamRefusal::new(ErrorCode::Protocol, "the service sent no WELCOME"))
+        .map_err(Attempt::Refused)?;
     // From here on the kernel detects a lost peer; the service may stay silent.
     socket.set_read_timeout(None)?;
     Ok((socket, incoming, welcome, there))
 }
 
 fn unexpected(message: &FromService) -> Attempt {
-    Attempt::Refused(StreamRefusal::new(ErrorCode::Protocol, format!("{message:?} is no answer to a client")))
+    Attempt::Refused(StreamRefusal::new(ErrorCode::Protocol, format!("unexpected message to a client: {message:?}")))
 }
 
 fn acknowledge(shared: &ClientShared, ack: &Ack) {
@@ -211,11 +212,17 @@ fn converse(
     let spoken = speak(shared, number, &mut socket, welcome, (&broken, sent));
     // The socket may be gone already; the shutdown makes the receiving thread notice.
     let _ = socket.shutdown(Shutdown::Both);
-    let heard = hearing.join().unwrap_or_else(|_| Some("the thread that hears has panicked".into()));
+    let heard = hearing.join().unwrap_or_else(|_| Some("the receiving thread panicked".into()));
     if is_over(shared) {
         return None;
     }
-    Some(spoken.err().map(|error| error.to_string()).or(heard).unwrap_or_else(|| "it was closed".into()))
+    Some(
+        spoken
+            .err()
+            .map(|error| error.to_string())
+            .or(heard)
+            .unwrap_or_else(|| "the service closed the connection".into()),
+    )
 }
 
 /// Receives from the service until the connection ends.

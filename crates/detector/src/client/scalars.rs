@@ -19,8 +19,8 @@ impl Coded {
             return Ok(());
         }
         let text = format!(
-            "the service speaks version {version} of the stream, which has floats alone; integers and texts need \
-             {KINDS_VERSION}: send floats, or use a newer service"
+            "the service uses stream version {version}, which supports only floats; integers and texts need version \
+            {KINDS_VERSION}: send floats, or use a newer service"
         );
         Err(BadMessage(text))
     }

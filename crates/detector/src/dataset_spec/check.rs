@@ -63,7 +63,7 @@ impl DatasetSpec {
         if let Some(nxmx) = &self.nxmx {
             nxmx.check(&self.frame)?;
             if self.structure != Structure::Nexus {
-                return bad("`nxmx` is for the structure `nexus`; a layout file names its own datasets".into());
+                return bad("`nxmx` needs the structure `nexus`; a layout file defines its own datasets".into());
             }
         }
         structure::check(self).map_err(|why| BadDatasetSpec(why.to_string()))
@@ -81,7 +81,7 @@ impl DatasetSpec {
                 bad(format!("the advice's alignment is {} bytes; give 4096 to 2^30", advice.alignment_bytes))
             }
             Some(advice) if serde_json::to_string(advice).is_ok_and(|text| text.len() > VALUE_BYTES_MAX) => {
-                bad(format!("the advice has more than {VALUE_BYTES_MAX} bytes; give what `record advise` printed"))
+                bad(format!("the advice has more than {VALUE_BYTES_MAX} bytes; give the output of `record advise`"))
             }
             _ => Ok(()),
         }
@@ -146,8 +146,8 @@ impl DatasetSpec {
         match matches!(self.structure, Structure::Layout(_)) && most > NUMBERED_MAX {
             false => Ok(()),
             true => bad(format!(
-                "the scan {} may end with {most} frames of which none has come, and a layout has the numbers of {NUMBERED_MAX} \
-                 such at most; give null as the first side of `scan`, and less for the others",
+                "the scan {} may end with {most} missing frames, and a layout numbers at most {NUMBERED_MAX}; give \
+                null as the first side of `scan`, and less for the others",
                 ends(&self.scan)
             )),
         }
@@ -159,8 +159,8 @@ impl DatasetSpec {
         match bytes <= RECORD_BYTES_MAX as u64 {
             true => Ok(()),
             false => bad(format!(
-                "{} frames from {} sources share {} chunks, of which the journal would tell in {bytes} bytes at once, and \
-                 {RECORD_BYTES_MAX} are the most; give smaller sides of the scan in `chunk`, or larger ones of the frame",
+                "{} frames from {} sources share {} chunks, which need a journal record of {bytes} bytes (at most \
+                {RECORD_BYTES_MAX}); give smaller sides of the scan in `chunk`, or larger ones of the frame",
                 self.chunk_group_frames(),
                 self.sources.len().max(1),
                 self.chunks_per_frame()
@@ -181,8 +181,8 @@ impl DatasetSpec {
         }
         if self.scan[1..].contains(&None) {
             return bad(
-                "a side of `scan` other than the first is null, so that no frame's number says where it lies; \
-                 only the first may have no end, others may in `scan_max`"
+                "a side of `scan` other than the first is null, so a frame's number does not give its position; only \
+                the first may be unlimited, others may in `scan_max`"
                     .into(),
             );
         }
@@ -234,7 +234,7 @@ impl DatasetSpec {
             };
             if region.offset.len() != rank || region.shape.len() != rank || (0..rank).any(outside) {
                 return bad(format!(
-                    "source {number} brings a region at {:?} of {:?}; give offset and shape within the frame {:?}",
+                    "source {number} sends a region at {:?} of {:?}; give offset and shape within the frame {:?}",
                     region.offset, region.shape, self.frame
                 ));
             }
@@ -261,9 +261,11 @@ impl DatasetSpec {
         let zero = self.fill.is_none_or(Fill::is_zero);
         let whole = self.chunk_group_frames() == 1 && self.sources.is_empty();
         if !ends || !zero || !whole || !self.is_unfiltered() {
-            return bad("`allocate` implicit is for raw frames of a scan that ends, from one source, in chunks of a \
-                 frame or less, with fill value zero; choose packed or sparse"
-                .into());
+            return bad(
+                "`allocate` implicit needs raw frames of a limited scan, from one source, in chunks of a frame \
+                or less, with fill value zero; choose packed or sparse"
+                    .into(),
+            );
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ impl Fill {
                 format!("give a number from -{largest:e} to {largest:e}")
             }
         };
-        Err(format!("`fill` is {self}, which no element of type {} is; {why}", element.name()))
+        Err(format!("`fill` is {self}, which is not a value of type {}; {why}", element.name()))
     }
 
     /// This number if the element type can represent it, else the nearest one.

@@ -11,7 +11,7 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 /// Values are in SI units and pixels unless the field's name or comment says otherwise. Absent fields are not written.
 /// `definition` is `NXmx` if all required fields are present.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "an object of what NXmx wants to know")]
+#[serde(default, deny_unknown_fields, expecting = "an object with NXmx metadata")]
 pub struct Nxmx {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
@@ -164,12 +164,12 @@ impl Nxmx {
         let goniometer = self.goniometer.as_ref();
         let vectors = [self.fast_direction, self.slow_direction, goniometer.map(|axis| axis.vector)];
         if vectors.iter().flatten().any(|vector| unit(*vector).is_none()) {
-            return bad("a direction is of length 0, or no number".into());
+            return bad("a direction has length 0, or is not a number".into());
         }
         if let (Some(fast), Some(slow)) = (self.fast_direction.and_then(unit), self.slow_direction.and_then(unit))
             && fast.iter().zip(slow).map(|(fast, slow)| fast * slow).sum::<f64>().abs() > 0.999_999
         {
-            return bad("`fast_direction` and `slow_direction` are one line".into());
+            return bad("`fast_direction` and `slow_direction` are parallel".into());
         }
         if let Some(axis) = goniometer
             && (!super::is_name(&axis.name)

@@ -134,7 +134,7 @@ impl ScalarKind {
                 Ok(element)
             }
             (ScalarKind::Text(bytes), Scalar::Text(text)) => {
-                Err(format!("its text has {} bytes, the column takes {bytes}", text.len()))
+                Err(format!("its text has {} bytes, the column at most {bytes}", text.len()))
             }
             (kind, value) => Err(kind.refuses(value)),
         }
@@ -172,7 +172,7 @@ impl ScalarKind {
     }
 
     fn refuses(self, value: &Scalar) -> String {
-        format!("{value} is no value of a column of {self}")
+        format!("{value} is not a value of a column of {self}")
     }
 }
 

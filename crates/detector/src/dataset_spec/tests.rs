@@ -60,7 +60,7 @@ fn messages_expose_no_internal_names() {
         }
     }
     let refused = ScalarKind::Float.element(&"x".into()).expect_err("refused");
-    assert_eq!(refused, "\"x\" is no value of a column of type f64");
+    assert_eq!(refused, "\"x\" is not a value of a column of type f64");
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn fill_values_are_elements_or_refused() {
         assert_eq!(fill(element, value), Ok(bytes), "{value}");
     }
     for (element, value, why) in [
-        (ElementType::U8, "300", "`fill` is 300, which no element of type u8 is; give a whole number from 0 to 255"),
+        (ElementType::U8, "300", "`fill` is 300, which is not a value of type u8; give a whole number from 0 to 255"),
         (ElementType::U16, "-1", "from 0 to 65535"),
         (ElementType::I32, "1.5", "give a whole number from -2147483648 to 2147483647"),
         (ElementType::I64, "9223372036854775808", "to 9223372036854775807"),
         (ElementType::U64, "1e30", "to 18446744073709551615"),
         (ElementType::U8, "\"nan\"", "`fill` is NaN"),
         (ElementType::F16, "1e9", "give a number from -6.5504e4 to 6.5504e4"),
-        (ElementType::F32, "-1e39", "which no element of type f32 is"),
+        (ElementType::F32, "-1e39", "which is not a value of type f32"),
     ] {
         let refused = fill(element, value).expect_err("refused");
         assert!(refused.contains(why), "{value}: {refused}");

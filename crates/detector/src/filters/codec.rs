@@ -195,7 +195,7 @@ impl Decoder {
             Compression::BitshuffleLz4 | Compression::BitshuffleZstd { .. } => self.blocks(chunk, length, true)?,
         };
         if plain.len() != length {
-            return Err(self.error(format!("holds {} bytes instead of {length}", plain.len())));
+            return Err(self.error(format!("contains {} bytes instead of {length}", plain.len())));
         }
         if !self.filter.shuffle {
             return Ok(plain);
@@ -214,7 +214,7 @@ impl Decoder {
         let mut inflate = Decompress::new(true);
         match inflate.decompress_vec(chunk, &mut out, FlushDecompress::Finish) {
             Ok(flate2::Status::StreamEnd) => Ok(out),
-            Ok(_) => Err(self.error("the stream is cut short or too long")),
+            Ok(_) => Err(self.error("the stream is truncated or too long")),
             Err(error) => Err(self.error(error)),
         }
     }
@@ -222,7 +222,7 @@ impl Decoder {
     fn blocks(&self, chunk: &[u8], length: usize, shuffled: bool) -> Result<Vec<u8>, FilterError> {
         let mut rest = chunk;
         let mut take = |count: usize| -> Result<&[u8], FilterError> {
-            let (taken, after) = rest.split_at_checked(count).ok_or_else(|| self.error("it is cut short"))?;
+            let (taken, after) = rest.split_at_checked(count).ok_or_else(|| self.error("it is truncated"))?;
             rest = after;
             Ok(taken)
         };
@@ -230,7 +230,9 @@ impl Decoder {
         let block_bytes = u32::from_be_bytes(take(4)?.try_into().expect("4 bytes")) as usize;
         let group = if shuffled { 8 * self.element_bytes } else { 1 };
         if total != length || block_bytes == 0 || !block_bytes.is_multiple_of(group) {
-            return Err(self.error(format!("its header says {total} bytes in blocks of {block_bytes}, not {length}")));
+            return Err(
+                self.error(format!("its header declares {total} bytes in blocks of {block_bytes}, not {length}"))
+            );
         }
         let mut out = Vec::with_capacity(length);
         let whole = length / group * group;
@@ -251,7 +253,7 @@ impl Decoder {
                 _ => zstd::bulk::decompress(stored, block_length).map_err(|error| self.error(error))?,
             };
             if block.len() != block_length {
-                return Err(self.error("a block has another length than its place"));
+                return Err(self.error("a block does not have the expected length"));
             }
             let at = out.len();
             out.resize(at + block_length, 0);

@@ -30,23 +30,23 @@ fn zlib(chunk: &[u8]) -> Result<(), String> {
     match chunk {
         [method, flags, ..] if chunk.len() >= BYTES_MIN => {
             let sound = method & 0xf == 8 && flags & 0x20 == 0 && u16::from_be_bytes([*method, *flags]) % 31 == 0;
-            if sound { Ok(()) } else { Err("it does not begin as a zlib stream".into()) }
+            if sound { Ok(()) } else { Err("it does not begin with a zlib header".into()) }
         }
-        _ => Err(format!("{} bytes are no zlib stream", chunk.len())),
+        _ => Err(format!("{} bytes are too short for a zlib stream", chunk.len())),
     }
 }
 
 fn zstd(chunk: &[u8], length: usize) -> Result<(), String> {
     let Ok(reported) = zstd::zstd_safe::get_frame_content_size(chunk) else {
-        return Err("it does not begin as a zstd frame".into());
+        return Err("it does not begin with a zstd frame".into());
     };
     let Ok(bytes) = zstd::zstd_safe::find_frame_compressed_size(chunk) else {
-        return Err("its zstd frame is damaged or cut short".into());
+        return Err("its zstd frame is damaged or truncated".into());
     };
     match reported {
         // More frames may follow the first one.
         Some(reported) if reported > length as u64 || bytes == chunk.len() && reported != length as u64 => {
-            Err(format!("its zstd frame says {reported} bytes"))
+            Err(format!("its zstd frame declares {reported} bytes"))
         }
         _ => Ok(()),
     }
@@ -56,17 +56,17 @@ fn zstd(chunk: &[u8], length: usize) -> Result<(), String> {
 /// each block with its length (4). The remainder, less than a `group`, is stored uncompressed.
 fn blocks(chunk: &[u8], length: usize, group: usize, default: usize) -> Result<(), String> {
     let Some((header, mut rest)) = chunk.split_first_chunk::<12>() else {
-        return Err(format!("it has {} bytes, not even its header of 12", chunk.len()));
+        return Err(format!("it has {} bytes, less than its header of 12", chunk.len()));
     };
     let [total @ .., b0, b1, b2, b3] = *header;
     let (total, reported) = (u64::from_be_bytes(total), u32::from_be_bytes([b0, b1, b2, b3]) as usize);
     let block = if reported == 0 { default } else { reported };
     if total != length as u64 || block == 0 || !block.is_multiple_of(group) {
-        return Err(format!("its header says {total} bytes in blocks of {reported}"));
+        return Err(format!("its header declares {total} bytes in blocks of {reported}"));
     }
     let whole = length / group * group;
     for _ in 0..whole.div_ceil(block) {
-        let cut = || "it is cut short".to_owned();
+        let cut = || "it is truncated".to_owned();
         let (stored, after) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
         let stored = u32::from_be_bytes(*stored) as usize;
         if stored == 0 {

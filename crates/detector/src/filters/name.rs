@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{name}` is no filter ({why}); use raw, gzip[:1-9], lz4, zstd[:1-22], bslz4 or bszstd[:1-22], \
-         where gzip, lz4 and zstd may follow shuffle+"
+    "`{name}` is not a filter ({why}); use raw, gzip[:1-9], lz4, zstd[:1-22], bslz4 or bszstd[:1-22], where gzip, lz4 \
+    and zstd may follow shuffle+"
 )]
 pub struct BadFilterName {
     pub name: String,
@@ -23,7 +23,7 @@ impl FromStr for Filter {
         let (shuffle, rest) = name.strip_prefix("shuffle+").map_or((false, name), |rest| (true, rest));
         let (word, level) = match rest.split_once(':') {
             None => (rest, None),
-            Some((word, level)) => (word, Some(level.parse::<u32>().map_err(|_| bad("its level is no number"))?)),
+            Some((word, level)) => (word, Some(level.parse::<u32>().map_err(|_| bad("its level is not a number"))?)),
         };
         let within = |default: u32, max: u32| match level.unwrap_or(default) {
             level if (1..=max).contains(&level) => Ok(level),
@@ -40,11 +40,11 @@ impl FromStr for Filter {
             _ => return Err(bad("no such compression")),
         };
         if level.is_some() && matches!(compression, Compression::None | Compression::Lz4 | Compression::BitshuffleLz4) {
-            return Err(bad("it has no level"));
+            return Err(bad("it takes no level"));
         }
         let shuffles = matches!(compression, Compression::BitshuffleLz4 | Compression::BitshuffleZstd { .. });
         if shuffle && (shuffles || compression == Compression::None) {
-            return Err(bad("shuffle helps gzip, lz4 and zstd only"));
+            return Err(bad("shuffle works only with gzip, lz4 and zstd"));
         }
         Ok(Filter { shuffle, compression })
     }

@@ -105,7 +105,7 @@ impl Plugin {
         // Opening a path that is not a regular file may block for ever. The dynamic loader resolves a name without a
         // directory.
         if std::fs::metadata(&choice.library).is_ok_and(|there| !there.is_file()) {
-            return Err(error("it is no file".into()));
+            return Err(error("it is not a file".into()));
         }
         // SAFETY: the user trusts the library by naming it; loading it runs its initialisers.
         let library = unsafe { Library::new(&choice.library) };
@@ -113,12 +113,16 @@ impl Plugin {
         let why = |cause: libloading::Error| cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
         let library = library.map_err(|cause| error(format!("it cannot be loaded: {}", why(cause))))?;
         let class = class(&library).map_err(error)?;
-        let run = class.run.ok_or_else(|| error("it has no function".into()))?;
+        let run = class.run.ok_or_else(|| error("it has no filter function".into()))?;
         if class.version != CLASS_VERSION || class.encoder_present == 0 {
-            return Err(error(format!("it has version {} of HDF5's interface, or does not compress", class.version)));
+            return Err(error(format!(
+                "it implements version {} of HDF5's interface, or does not compress",
+                class.version
+            )));
         }
         let id = u16::try_from(class.id).ok().filter(|id| *id >= ID_MIN);
-        let id = id.ok_or_else(|| error(format!("its identifier {} is none of a user's filter", class.id)))?;
+        let id =
+            id.ok_or_else(|| error(format!("its identifier {} is not in the range for user filters", class.id)))?;
         let name = match class.name.is_null() {
             true => String::new(),
             // SAFETY: the interface requires a string there that lives as long as the library.
@@ -129,7 +133,7 @@ impl Plugin {
         }
         let registered = FilterRegistration { id, name };
         if let Some(known) = choice.registered.as_ref().filter(|known| **known != registered) {
-            return Err(error(format!("it is {registered}, the run was begun with {known}")));
+            return Err(error(format!("it is {registered}, the run was started with {known}")));
         }
         let decodes = class.decoder_present != 0;
         Ok(Plugin { choice: choice.clone(), registered, decodes, run, exclusive: Mutex::new(()), _library: library })
@@ -172,7 +176,7 @@ impl Plugin {
             }
             free(buffer);
             if failed {
-                return Err(error(format!("it has failed on a chunk of {} bytes with values {values:?}", chunk.len())));
+                return Err(error(format!("it failed on a chunk of {} bytes with values {values:?}", chunk.len())));
             }
         }
         Ok(())
@@ -183,13 +187,13 @@ fn class(library: &Library) -> Result<&FilterClass, String> {
     // SAFETY: the types are those of the plug-in interface.
     unsafe {
         let kind: Symbol<'_, unsafe extern "C" fn() -> c_int> =
-            library.get(b"H5PLget_plugin_type").map_err(|_| "it is no plug-in of HDF5: no H5PLget_plugin_type")?;
+            library.get(b"H5PLget_plugin_type").map_err(|_| "it is not an HDF5 plug-in: no H5PLget_plugin_type")?;
         if kind() != TYPE_FILTER {
-            return Err("it is a plug-in of HDF5, but no filter".into());
+            return Err("it is an HDF5 plug-in, but not a filter".into());
         }
         let info: Symbol<'_, unsafe extern "C" fn() -> *const FilterClass> =
-            library.get(b"H5PLget_plugin_info").map_err(|_| "it is no plug-in of HDF5: no H5PLget_plugin_info")?;
-        info().as_ref().ok_or_else(|| "it says nothing of itself".into())
+            library.get(b"H5PLget_plugin_info").map_err(|_| "it is not an HDF5 plug-in: no H5PLget_plugin_info")?;
+        info().as_ref().ok_or_else(|| "its H5PLget_plugin_info returns nothing".into())
     }
 }
 
@@ -206,7 +210,7 @@ mod tests {
         for library in [fifo, directory.path().to_owned()] {
             let choice = PluginChoice { library, values: Vec::new(), exclusive: false, registered: None };
             let refused = Plugin::load(&choice).expect_err("no filter").to_string();
-            assert!(refused.contains("it is no file"), "{refused}");
+            assert!(refused.contains("it is not a file"), "{refused}");
         }
     }
 }

@@ -26,11 +26,11 @@ impl WrittenFile {
             Ok(locked) => Ok(WrittenFile::Locked(locked)),
             Err(Errno::WOULDBLOCK) => Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
-                "another program has the file open for writing, and at its close would cut off what is written \
-                 meanwhile: close it there, and try again",
+                "another program has the file open for writing, and its close would truncate the file: close it there, \
+                and try again",
             )),
             Err(error) => {
-                tracing::debug!("no lock keeps others from opening the file for writing: {error}");
+                tracing::debug!("cannot lock the file against other writers: {error}");
                 Ok(WrittenFile::Unlocked(file))
             }
         }

@@ -96,7 +96,8 @@ pub enum Storage<'a> {
 /// A hard link of the tree has no target.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the hard link `{link}` leads to `{target}`, which is no object of the file; name an existing object by its absolute path"
+    "the hard link `{link}` points to `{target}`, which is not an object of the file; give the absolute path of an \
+    existing object"
 )]
 pub struct NoTarget {
     pub link: String,

@@ -57,7 +57,7 @@ impl Damage {
 pub enum JournalError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path} is no journal of a run: {why}; the file beside it opens with the frames of its last commit")]
+    #[error("{path} is not a run's journal: {why}; the file beside it opens with the frames of its last commit")]
     NotOne { path: PathBuf, why: String },
 }
 
@@ -89,9 +89,9 @@ pub fn read_head(path: &Path) -> Result<DatasetSpec, JournalError> {
 /// Decodes a journal's bytes; `Err` says what is wrong with its head.
 pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or("it does not begin with VARVEDJ1")?;
-    let (head, mut rest) = split(rest).ok_or("its head is cut short or damaged")?;
+    let (head, mut rest) = split(rest).ok_or("its head is truncated or damaged")?;
     let mut description: DatasetSpec =
-        serde_json::from_slice(head).map_err(|error| format!("its description cannot be read: {error}"))?;
+        serde_json::from_slice(head).map_err(|error| format!("cannot read its dataset spec: {error}"))?;
     // Earlier programs replaced a fill value that the element type cannot represent by the nearest one.
     let element = description.element;
     description.fill = description.fill.map(|fill| fill.nearest(element));

@@ -30,7 +30,7 @@ pub fn layout(text: &str) -> Result<Layout> {
             return nowhere(format!("it has more than {NODES_MAX} elements and texts"));
         }
         let at = SourcePosition { line: error.pos().row, column: error.pos().col };
-        BadLayout { at, why: format!("this is no XML that can be read: {error}") }
+        BadLayout { at, why: format!("cannot parse the XML: {error}") }
     })?;
     let root = document.root_element();
     // areaDetector does not check this name, and some of its own examples have `xml`.
@@ -118,7 +118,7 @@ impl Parser {
                 "hardlink" => Member::HardLink(hard_link(child)?),
                 other => {
                     let may = if is_root { "`group`, `global`" } else { "`group`, `dataset`, `attribute`, `hardlink`" };
-                    return Err(bad(child, format!("`{other}` is no element of a layout here; it may hold {may}")));
+                    return Err(bad(child, format!("`{other}` is not allowed here in a layout; allowed are {may}")));
                 }
             };
             if group.members.iter().any(|known| known.name() == member.name()) {
@@ -154,7 +154,7 @@ impl Parser {
         for child in children(node)? {
             match child.tag_name().name() {
                 "attribute" => push_attribute(&mut attributes, child)?,
-                other => return Err(bad(child, format!("`{other}` cannot be in a dataset; only `attribute` can"))),
+                other => return Err(bad(child, format!("`{other}` is not allowed in a dataset; only `attribute` is"))),
             }
         }
         Ok(LayoutDataset { name, at: position(node), attributes, source })
@@ -247,7 +247,7 @@ fn constant(node: Node) -> Result<Value> {
         dims: if count == 1 { Vec::new() } else { vec![count as u64] },
         data,
     };
-    let wrong = |part: &str, kind| bad(node, format!("value=\"{text}\": `{part}` is no {kind}"));
+    let wrong = |part: &str, kind| bad(node, format!("value=\"{text}\": `{part}` is not a valid {kind}"));
     let parts = text.split(',').map(str::trim);
     match node.attribute("type") {
         None | Some("string") => Ok(Value::text(text)),
@@ -303,7 +303,10 @@ fn name(node: Node) -> Result<String> {
     let name = required(node, "name")?;
     match is_name(name) {
         true => Ok(name.to_owned()),
-        false => Err(bad(node, format!("name=\"{name}\" cannot be: it is too long, or `.` or `..`, or contains `/`"))),
+        false => Err(bad(
+            node,
+            format!("name=\"{name}\" is not a valid name: it is too long, or `.` or `..`, or contains `/`"),
+        )),
     }
 }
 
@@ -324,7 +327,7 @@ fn children<'a, 'input>(node: Node<'a, 'input>) -> Result<Vec<Node<'a, 'input>>>
             let blank = text.text().map_or(0, |words| words.len() - words.trim_start().len());
             let at = text.document().text_pos_at(text.range().start + blank);
             let at = SourcePosition { line: at.row, column: at.col };
-            Err(BadLayout { at, why: "text between the elements is no part of a layout".into() })
+            Err(BadLayout { at, why: "a layout has no text between its elements".into() })
         }
         None => Ok(node.children().filter(Node::is_element).collect()),
     }
@@ -332,7 +335,7 @@ fn children<'a, 'input>(node: Node<'a, 'input>) -> Result<Vec<Node<'a, 'input>>>
 
 fn childless(node: Node) -> Result<()> {
     match children(node)?.first() {
-        Some(child) => Err(bad(*child, format!("`{}` can hold no elements", node.tag_name().name()))),
+        Some(child) => Err(bad(*child, format!("`{}` cannot contain elements", node.tag_name().name()))),
         None => Ok(()),
     }
 }

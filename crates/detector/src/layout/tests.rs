@@ -18,7 +18,7 @@ fn refusal(text: &str) -> String {
 #[test]
 fn layout_errors_name_their_line() {
     let cases = [
-        ("<grp name='a'/>", "`grp` is no element"),
+        ("<grp name='a'/>", "`grp` is not allowed"),
         ("<group/>", "`group` needs the attribute `name`"),
         ("<group name='a/b'/>", "name=\"a/b\" cannot be"),
         ("<group name='.'/>", "name=\".\" cannot be"),
@@ -32,16 +32,16 @@ fn layout_errors_name_their_line() {
         ("<dataset name='a' source='ndattribute'/>", "`dataset` needs the attribute `ndattribute`"),
         ("<dataset name='a' source='ndattribute' ndattribute='b' when='Never'/>", "when=\"Never\" is unknown"),
         ("<dataset name='a' source='constant' value='1,x' type='int'/>", "`x` is no integer"),
-        ("<dataset name='a' source='constant' value='' type='float'/>", "`` is no number"),
+        ("<dataset name='a' source='constant' value='' type='float'/>", "`` is not a valid number"),
         ("<dataset name='a' source='constant' value='1' type='double'/>", "type=\"double\" is unknown"),
         ("<dataset name='a' source='constant' det_default='true'/>", "det_default=\"true\" is for"),
-        ("<dataset name='a' source='constant'><group name='b'/></dataset>", "cannot be in a dataset"),
+        ("<dataset name='a' source='constant'><group name='b'/></dataset>", "is not allowed in a dataset"),
         ("<attribute name='a' source='detector'/>", "source=\"detector\" is unknown"),
-        ("<attribute name='a' source='constant'><attribute/></attribute>", "can hold no elements"),
+        ("<attribute name='a' source='constant'><attribute/></attribute>", "cannot contain elements"),
         ("<hardlink name='a'/>", "`hardlink` needs the attribute `target`"),
         ("<hardlink name='a' target='/'/>", "`target` is empty or the root itself"),
-        ("<global name='detector_data_destination' ndattribute='a'/>", "`global` is no element"),
-        ("<group name='a'>", "this is no XML"),
+        ("<global name='detector_data_destination' ndattribute='a'/>", "`global` is not allowed"),
+        ("<group name='a'>", "cannot parse the XML"),
     ];
     for (line, why) in cases {
         let refusal = refusal(&with(line));
@@ -64,7 +64,7 @@ fn layout_errors_name_their_line() {
 #[test]
 fn unbounded_layout_is_refused() {
     let entities = "<!DOCTYPE x [<!ENTITY a 'aaaaaaaa'><!ENTITY b '&a;&a;'>]>\n<hdf5_layout>&b;</hdf5_layout>";
-    assert!(refusal(entities).contains("no XML"));
+    assert!(refusal(entities).contains("cannot parse the XML"));
     let deep = format!("<hdf5_layout>{}{}</hdf5_layout>", "<group name='g'>".repeat(65), "</group>".repeat(65));
     assert!(refusal(&deep).contains("nested more than"), "{}", refusal(&deep));
     let deeper = "<group name='g'>".repeat(50_000);
@@ -86,21 +86,21 @@ fn unknown_layout_sources_are_refused_before_start() {
     assert_eq!(described(angle, &["Angle"]), Ok(()));
     assert_eq!(described("<attribute name='m' source='ndattribute' ndattribute='Model'/>", &[]), Ok(()));
     let refusal = described(angle, &[]).expect_err("no such scalar");
-    assert!(refusal.contains("line 3, column 1: the run knows no `Angle`"), "{refusal}");
+    assert!(refusal.contains("line 3, column 1: the run has no `Angle`"), "{refusal}");
 
     let refusal = described("<hardlink name='a' target='/entry/date'/>", &[]).expect_err("no such object");
     assert!(
-        refusal.contains("line 3, column 1: the hard link leads to `/entry/date`, but the file has no"),
+        refusal.contains("line 3, column 1: the hard link points to `/entry/date`, but the file has no"),
         "{refusal}"
     );
     let ring = "<hardlink name='a' target='/entry/b'/><hardlink name='b' target='/entry/a'/>";
     let refusal = described(ring, &[]).expect_err("a ring");
-    assert!(refusal.contains("back to itself"), "{refusal}");
+    assert!(refusal.contains("is part of a cycle"), "{refusal}");
     assert_eq!(described("<hardlink name='up' target='/entry'/>", &[]), Ok(()));
 
     let taken = "<group name='rest' ndattr_default='true'><group name='Angle'/></group>";
     let refusal = described(taken, &["Angle"]).expect_err("a name taken");
-    assert!(refusal.contains("line 3, column 1: `Angle`, which no dataset takes"), "{refusal}");
+    assert!(refusal.contains("line 3, column 1: `Angle` belongs to no dataset"), "{refusal}");
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl UnfinishedRun {
     fn committed(&self, catalog: &Catalog) -> Option<LastCommit> {
         let read = LastCommit::read(&self.path, &self.file, catalog);
         read.unwrap_or_else(|why| {
-            tracing::warn!(path = %self.path.display(), "its last commit cannot be read, only its journal is used: {why}");
+            tracing::warn!(path = %self.path.display(), "cannot read its last commit, using only its journal: {why}");
             None
         })
     }
@@ -273,7 +273,7 @@ pub(super) fn read_stored(file: &File, range: Range<u64>) -> io::Result<Option<V
     match file.read_exact_at(&mut bytes, range.start) {
         Ok(()) => Ok(Some(bytes)),
         Err(error) if is_loss(&error) => {
-            tracing::warn!("the store has lost what lies in the file at {range:?}: {error}");
+            tracing::warn!("the store lost the file's data at {range:?}: {error}");
             Ok(None)
         }
         Err(error) => Err(error),

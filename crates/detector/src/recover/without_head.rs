@@ -49,8 +49,8 @@ pub(super) fn recover(
     };
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => refused(
-            "is not there: if it was moved away, put it back and recover again; if it never was, the run was killed as it \
-             began, before any frame, and the journal can be removed"
+            "does not exist: if it was moved, put it back and recover again; if it never existed, the run was killed \
+            at its start, before any frame, and the journal can be removed"
                 .into(),
         ),
         _ => io(error),
@@ -73,8 +73,8 @@ pub(super) fn recover(
     let kept = journal::keep_damaged(path).map_err(io)?;
     tracing::warn!(
         path = %path.display(),
-        "its journal has lost its head ({why}): the file holds its last commit; {frames} frames that the journal tells of are \
-         not in it; the journal is kept as {}",
+        "its journal has lost its head ({why}): the file has its last commit; {frames} frames recorded in the journal \
+        are not in it; the journal is kept as {}",
         kept.display()
     );
     remove_journal(path).map_err(io)?;
@@ -98,9 +98,9 @@ fn superblock(file: &File) -> io::Result<Result<Superblock, String>> {
     let bytes = file.metadata()?.len();
     Ok(match Superblock::decode(&head) {
         Some(superblock) if superblock.end <= bytes => Ok(superblock),
-        Some(Superblock { end, .. }) => Err(format!("was cut short: it has {bytes} of {end} bytes")),
+        Some(Superblock { end, .. }) => Err(format!("was truncated: it has {bytes} of {end} bytes")),
         None if head.iter().all(|byte| *byte == 0) => {
-            Err("has no commit: the run was killed as it began, before any frame, and both can be removed".into())
+            Err("has no commit: the run was killed at its start, before any frame, and both can be removed".into())
         }
         None => Err("does not begin as an HDF5 file of a run does".into()),
     })

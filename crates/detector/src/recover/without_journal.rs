@@ -53,7 +53,7 @@ pub fn look(path: &Path) -> io::Result<Alone> {
     };
     match bytes {
         _ if bytes < end => Ok(Alone::Foreign(format!(
-            "it was cut short outside: it has {bytes} of the {end} bytes that it is to have, and no reader opens it"
+            "it was truncated by another program: it has {bytes} of its {end} bytes, and no reader opens it"
         ))),
         _ if bytes == end => Ok(Alone::Finished),
         _ => Ok(match report(path) {
@@ -73,9 +73,9 @@ impl UnfinishedFile {
 /// Error for an unfinished file whose journal is missing; its text has the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{path} is not finished, and its journal {journal} is missing, which alone knows the frames after the last commit: if it was \
-     moved away, put it back and recover again; as it is, the file opens with the {} frames of its last commit \
-     ({} missing, {} damaged, {} partial)",
+    "{path} is not finished, and its journal {journal} is missing, the only record of the frames after the last \
+    commit: if it was moved, put it back and recover again; as it is, the file opens with the {} frames of its last \
+    commit ({} missing, {} damaged, {} partial)",
     left.frames, left.missing, left.damaged, left.partial
 )]
 pub struct NoJournal {

@@ -41,17 +41,14 @@ impl Hdf5Series {
             None => find(&file),
         };
         let Some(first) = found.first() else {
-            return unfit(path, format!("no frames at {}; name their dataset", PLACES.join(", ")));
+            return unfit(path, format!("no frames at {}; give their dataset", PLACES.join(", ")));
         };
         let (shape, datatype) = (first.shape().to_vec(), first.dtype().clone());
         let Some(element) = element(&datatype) else {
             return unfit(path, "the dataset's elements are no little-endian integers or floats");
         };
         if shape.len() < 3 || shape.contains(&0) {
-            return unfit(
-                path,
-                format!("the dataset has the shape {shape:?}; frames of two dimensions are looked for"),
-            );
+            return unfit(path, format!("the dataset has the shape {shape:?}; replay needs two-dimensional frames"));
         }
         let frame = shape[shape.len() - 2..].to_vec();
         let (mut parts, mut frames) = (Vec::new(), 0);
@@ -105,7 +102,7 @@ impl Hdf5Series {
             ElementType::I64 => read!(i64),
             ElementType::F32 => read!(f32),
             ElementType::F64 => read!(f64),
-            ElementType::F16 => return unfit(&self.path, "frames of half precision cannot be replayed"),
+            ElementType::F16 => return unfit(&self.path, "cannot replay frames of half precision"),
         }
         .or_else(|error| unfit(&self.path, error))
     }
@@ -155,7 +152,7 @@ fn filters() -> FilterRegistry {
                 };
                 let decoder = Decoder { filter: Filter { shuffle: false, compression }, element_bytes };
                 let length = chunk_bytes(compression, chunk).filter(|length| *length <= LENGTH_MAX);
-                let length = length.ok_or_else(|| broken("a chunk does not say how long it is"))?;
+                let length = length.ok_or_else(|| broken("a chunk has no length"))?;
                 decoder.decode(chunk, length).map_err(|error| broken(&error.to_string()))
             }),
         );

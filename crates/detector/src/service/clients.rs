@@ -59,7 +59,8 @@ pub fn check_source(hello: &StreamHello, sources: u16) -> Result<(), StreamRefus
     if hello.role == StreamRole::Scalars || hello.source < sources {
         return Ok(());
     }
-    let text = format!("there is no source {}: this service takes {sources} of the run, counted from 0", hello.source);
+    let text =
+        format!("there is no source {}: this service has {sources} sources of the run, counted from 0", hello.source);
     Err(StreamRefusal::new(ErrorCode::Unknown, text))
 }
 
@@ -97,7 +98,7 @@ impl Clients {
         {
             let source = hello.source;
             if owner.is_complete() {
-                let text = format!("source {source} is complete: its client has said so");
+                let text = format!("source {source} is complete: its client has ended it");
                 return Err(StreamRefusal::new(ErrorCode::Ended, text));
             }
             // Frames of a writer are reported or lost, so another writer may replace it at once.
@@ -105,7 +106,11 @@ impl Clients {
             if !owner.client_connections.is_empty() || awaited {
                 let text = format!(
                     "source {source} of this run belongs to another client, {}; stop that one, or start a run of your own",
-                    if owner.client_connections.is_empty() { "which is waited for" } else { "which is connected" }
+                    if owner.client_connections.is_empty() {
+                        "which may still reconnect"
+                    } else {
+                        "which is connected"
+                    }
                 );
                 return Err(StreamRefusal::new(ErrorCode::Busy, text));
             }

@@ -51,11 +51,11 @@ pub struct Joining {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    #[error("files cannot be kept beneath {path}: {source}; name a directory that exists and may be written to")]
+    #[error("cannot store files in {path}: {source}; give an existing, writable directory")]
     Root { path: PathBuf, source: io::Error },
     #[error(
-        "{path} has a service already, {holder}: a directory has one; talk to that one, stop it first, or give this one \
-         another directory"
+        "{path} already has a service, {holder}: a directory has one; use that one, stop it first, or give this one \
+        another directory"
     )]
     Held { path: PathBuf, holder: String },
     #[error("cannot join run `{run}`: {refusal}")]

@@ -24,18 +24,18 @@ impl ServiceShared {
         let files = [path.clone(), journal::path_beside(&path), unnamed(&path)];
         let taken = files.into_iter().find(|path| path.symlink_metadata().is_ok());
         if let Some(taken) = taken {
-            let text = format!("{} exists; a run never writes over a file", taken.display());
+            let text = format!("{} exists; a run never overwrites a file", taken.display());
             return Err(StreamRefusal::new(ErrorCode::Description, text));
         }
         let (frame, queue) = (request.description.frame_bytes(), self.config.settings.queue_bytes);
         if frame > queue {
             tracing::warn!(
                 run = request.name,
-                "a frame has {frame} bytes, the queue {queue} (--queue): one waits at a time"
+                "a frame has {frame} bytes, the queue {queue} (--queue): it holds one frame at a time"
             );
         }
         let keep =
-            |error: io::Error| StreamRefusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
+            |error: io::Error| StreamRefusal::new(ErrorCode::Failed, format!("cannot store the run's record: {error}"));
         self.home.keep(&record).map_err(keep)?;
         match self.open(&record, &path) {
             Ok(run) => Ok(run),
@@ -60,7 +60,7 @@ impl ServiceShared {
         let writer = Writer::create(path, request.description.clone(), settings, board.clone())?;
         let record = RunRecord { begun: true, ..record.clone() };
         if let Err(error) = self.home.keep(&record) {
-            tracing::warn!(run = request.name, "cannot note that the run's file was made: {error}");
+            tracing::warn!(run = request.name, "cannot record that the run's file was created: {error}");
         }
         if request.has_regions() {
             board.distinguish(writer.reached());
@@ -92,17 +92,17 @@ impl ServiceShared {
         let path = self.home.root.join(&record.request.file);
         match self.resume(&record, &path) {
             Ok(Some(run)) => {
-                tracing::info!(run = name, file = %path.display(), "a run is taken up again");
+                tracing::info!(run = name, file = %path.display(), "run resumed");
                 self.runs.lock().insert(name, run);
             }
             // The run had ended without its record being updated, or its file was recovered while no service ran.
             Ok(None) => {
-                let what = if path.exists() { "its file is finished" } else { "its file and journal were taken away" };
-                tracing::warn!(run = name, file = %path.display(), "a run is over: {what}");
+                let what = if path.exists() { "its file is finished" } else { "its file and journal were removed" };
+                tracing::warn!(run = name, file = %path.display(), "a run has ended: {what}");
                 if let Some(ended) = found_finished(&record.request, &path) {
                     let record = RunRecord { ended: Some(ended.clone()), ..record };
                     if let Err(error) = self.home.keep(&record) {
-                        tracing::warn!(run = name, "cannot keep how the run ended: {error}");
+                        tracing::warn!(run = name, "cannot record how the run ended: {error}");
                     }
                     let run = Run::ended(Arc::clone(&self.home), record, ended);
                     self.runs.lock().insert(name, Arc::new(run));
@@ -110,12 +110,13 @@ impl ServiceShared {
                 }
                 self.runs.lock().remove(&name);
                 if let Err(error) = self.home.forget(&name) {
-                    tracing::warn!("cannot remove the record of a run that is over: {error}");
+                    tracing::warn!("cannot remove the record of a run that has ended: {error}");
                 }
             }
             Err(error) => {
                 let why = format!(
-                    "{error}; it is tried again; `varve record recover {}` makes its file whole, or says what there is of it",
+                    "{error}; the service retries; `varve record recover {}` recovers its file, or reports why it \
+                    cannot",
                     path.display()
                 );
                 let mut runs = self.runs.lock();
@@ -127,7 +128,7 @@ impl ServiceShared {
                         runs.insert(name.clone(), Arc::new(waiting));
                     }
                 }
-                tracing::error!(run = name, "the run cannot be taken up again: {why}");
+                tracing::error!(run = name, "cannot resume the run: {why}");
             }
         }
     }

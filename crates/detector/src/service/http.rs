@@ -60,7 +60,7 @@ pub(super) fn start(shared: &Arc<ServiceShared>, listener: TcpListener) -> io::R
     let mine = Arc::clone(shared);
     let thread = named("http", move || {
         if let Err(error) = runtime.block_on(accept(&mine, listener)) {
-            tracing::error!("HTTP is not answered any more: {error}");
+            tracing::error!("HTTP server stopped: {error}");
         }
         runtime.shutdown_timeout(Duration::from_secs(1));
     })?;
@@ -75,7 +75,7 @@ async fn accept(shared: &Arc<ServiceShared>, listener: TcpListener) -> io::Resul
         let socket = match accepted {
             Ok((socket, _)) => socket,
             Err(error) => {
-                tracing::warn!("cannot accept a connection for HTTP: {error}");
+                tracing::warn!("cannot accept an HTTP connection: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -85,9 +85,9 @@ async fn accept(shared: &Arc<ServiceShared>, listener: TcpListener) -> io::Resul
             tokio::select! {
                 served = serve(&shared, &place, socket) => match served {
                     Ok(()) => {}
-                    Err(error) => tracing::debug!("an HTTP connection has ended: {error}"),
+                    Err(error) => tracing::debug!("HTTP connection ended: {error}"),
                 },
-                () = place.evicted() => tracing::debug!("an HTTP connection without a whole request makes way for others"),
+                () = place.evicted() => tracing::debug!("HTTP connection without a request closed to free its slot"),
             }
         });
     }
@@ -161,7 +161,7 @@ fn refuse(refusal: &StreamRefusal) -> HttpAnswer {
 }
 
 fn too_large() -> HttpAnswer {
-    let text = format!("the request's body has more than {BODY_BYTES_MAX} bytes, as many as this service takes");
+    let text = format!("the request's body exceeds the limit of {BODY_BYTES_MAX} bytes");
     let mut refused = refuse(&StreamRefusal::new(ErrorCode::Limit, text));
     *refused.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
     refused
@@ -203,7 +203,7 @@ async fn route(
     let is_start = head.method == Method::POST && parts == ["runs"];
     let Some(body) = (if is_start { whole(body).await? } else { Some(Bytes::new()) }) else { return Ok(too_large()) };
     let Some(_answering) = place.asked() else {
-        let text = format!("{ANSWERING_MAX} requests are being answered, as many as this service takes; ask again");
+        let text = format!("{ANSWERING_MAX} requests are in progress, the limit of this service; retry later");
         return Err(StreamRefusal::new(ErrorCode::Limit, text));
     };
     match (&head.method, &parts[..]) {
@@ -230,7 +230,7 @@ async fn route(
         }
         (&Method::GET, ["metrics"]) => Ok(of(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(&shared))),
         (_, ["runs" | "metrics", ..]) => {
-            let text = format!("{} {path} is nothing that this service does; see /openapi.json", head.method);
+            let text = format!("{} is not supported for {path}; see /openapi.json", head.method);
             let mut refused = refuse(&StreamRefusal::new(ErrorCode::Unknown, text));
             *refused.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             Ok(refused)
@@ -257,17 +257,17 @@ async fn blocking(
     work: impl FnOnce() -> Result<HttpAnswer, StreamRefusal> + Send + 'static,
 ) -> Result<HttpAnswer, StreamRefusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(StreamRefusal::new(ErrorCode::Failed, format!("the request broke off: {error}"))))
+    done.unwrap_or_else(|error| Err(StreamRefusal::new(ErrorCode::Failed, format!("the request ended early: {error}"))))
 }
 
 /// Reads a request's body; `None` if it is too large.
 async fn whole(body: Incoming) -> Result<Option<Bytes>, StreamRefusal> {
     let bad = |text: String| StreamRefusal::new(ErrorCode::Description, text);
     let body = tokio::time::timeout(HEAD_WAIT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
-    match body.map_err(|_| bad("the request's body did not come in time".into()))? {
+    match body.map_err(|_| bad("timeout reading the request's body".into()))? {
         Ok(body) => Ok(Some(body.to_bytes())),
         Err(error) if error.is::<LengthLimitError>() => Ok(None),
-        Err(error) => Err(bad(format!("the request's body: {error}"))),
+        Err(error) => Err(bad(format!("cannot read the request's body: {error}"))),
     }
 }
 
@@ -278,8 +278,8 @@ async fn begin(shared: Arc<ServiceShared>, body: &[u8]) -> Result<HttpAnswer, St
         let name = wish.name.clone();
         if shared.run(&name).is_some_and(|run| run.request == wish && run.ended_as().is_none()) {
             let text = format!(
-                "run `{name}` has been started already, just so: bring frames to it; or stop it first, and start another \
-                 with another name and file"
+                "run `{name}` is already running with these parameters: send frames to it; or stop it first, and start \
+                another with another name and file"
             );
             return Err(StreamRefusal::new(ErrorCode::Busy, text));
         }

@@ -40,7 +40,7 @@ impl Lock {
                     let mut holder = String::new();
                     // The holder's name only helps to find it; the lock is held in any case.
                     if file.read_to_string(&mut holder).is_err() || holder.is_empty() {
-                        holder = "a process that has not said who it is".into();
+                        holder = "an unidentified process".into();
                     }
                     return Err(ServiceError::Held { path: root.to_owned(), holder });
                 }
@@ -49,7 +49,7 @@ impl Lock {
         };
         if let Err(error) = sign(&mut file) {
             // A full store may not take the name, but runs can still be taken up on it.
-            tracing::debug!("the lock of {} does not name its holder: {error}", root.display());
+            tracing::debug!("cannot write the holder's name to the lock of {}: {error}", root.display());
         }
         Ok(Lock { _file: locked })
     }

@@ -59,7 +59,7 @@ pub fn accept(shared: &Arc<ServiceShared>, listener: &TcpListener) {
         };
         let started = named("receive", move || {
             if let Err(error) = serve(&counted.of, socket) {
-                tracing::debug!("a connection has ended: {error}");
+                tracing::debug!("connection ended: {error}");
             }
         });
         if let Err(error) = started {
@@ -104,7 +104,7 @@ fn serve(shared: &Arc<ServiceShared>, socket: TcpStream) -> Result<(), LinkError
         Ok(Some((_, ToService::Hello(hello)))) => hello,
         Ok(None) => return Ok(()),
         Ok(Some(_)) => {
-            last_words(socket, StreamRefusal::new(ErrorCode::Protocol, "the first message is no HELLO"));
+            last_words(socket, StreamRefusal::new(ErrorCode::Protocol, "the first message is not HELLO"));
             return Ok(());
         }
         Err(error) => {
@@ -115,7 +115,8 @@ fn serve(shared: &Arc<ServiceShared>, socket: TcpStream) -> Result<(), LinkError
                 LinkError::Message(_) => ErrorCode::Protocol,
                 LinkError::Io(_) => ErrorCode::Vanished,
             };
-            let late = error.is_silence().then(|| "HELLO did not come in time, from its first byte to its last".into());
+            let late =
+                error.is_silence().then(|| "HELLO did not arrive in time, from its first byte to its last".into());
             last_words(socket, StreamRefusal::new(code, late.unwrap_or_else(|| error.to_string())));
             return Err(error);
         }
@@ -127,7 +128,7 @@ fn serve(shared: &Arc<ServiceShared>, socket: TcpStream) -> Result<(), LinkError
                 shared.tries.add(&peer, &hello.run);
                 std::thread::sleep(tries::DELAY);
             }
-            tracing::info!(run = hello.run, "a client is refused: {refusal}");
+            tracing::info!(run = hello.run, "client refused: {refusal}");
             last_words(socket, refusal);
             return Ok(());
         }
@@ -171,12 +172,13 @@ fn enter(
 ) -> Result<(Arc<Run>, Arc<Outbox>), StreamRefusal> {
     // The token is withdrawn during a stop, so a client without a token must retry later.
     if shared.is_stopping() {
-        return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is being stopped"));
+        return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is stopping"));
     }
     shared.check_token(&hello.token)?;
     let run = if hello.start.is_empty() {
         shared.run(&hello.run).ok_or_else(|| {
-            let text = format!("there is no run `{}`; start it, here or by `varve record start`", hello.run);
+            let text =
+                format!("there is no run `{}`; start it with this connection or with `varve record start`", hello.run);
             StreamRefusal::new(ErrorCode::Unknown, text)
         })?
     } else {
@@ -186,7 +188,7 @@ fn enter(
             request.name.clone_from(&hello.run);
         }
         if request.name != hello.run {
-            return Err(bad(format!("the start is of a run `{}`, HELLO of `{}`", request.name, hello.run)));
+            return Err(bad(format!("the start request names run `{}`, HELLO names `{}`", request.name, hello.run)));
         }
         // No run is begun for a client that cannot take part in it, because nobody would end it.
         check_part(&request, hello)?;
@@ -215,7 +217,7 @@ fn check_part(request: &StartRequest, hello: &StreamHello) -> Result<(), StreamR
     if hello.role == StreamRole::Writer && request.has_regions() {
         return Err(StreamRefusal::new(
             ErrorCode::Description,
-            "regions of one frame share chunks, and must come to one process: bring them to this service",
+            "regions of one frame share chunks, and one process must receive all: send them to this service",
         ));
     }
     if hello.role == StreamRole::Writer && request.description.allocate == Allocate::Implicit {
@@ -265,13 +267,13 @@ impl FrameConnection<'_> {
             Ok(()) => {}
             Err(LinkError::Message(bad)) => self.outbox.refuse(StreamRefusal::new(ErrorCode::Protocol, bad.0.clone())),
             Err(error) if error.is_silence() => {
-                let text = format!("nothing came for {} s", self.shared.config.idle.as_secs_f64());
+                let text = format!("no data for {} s", self.shared.config.idle.as_secs_f64());
                 self.outbox.refuse(StreamRefusal::new(ErrorCode::Vanished, text));
             }
             Err(_) => self.outbox.close(),
         }
         if telling.join().is_err() {
-            tracing::error!("a thread that tells a client has panicked");
+            tracing::error!("a thread that sends to a client panicked");
         }
         received
     }
@@ -290,7 +292,7 @@ impl FrameConnection<'_> {
                 return Ok(());
             };
             if header.body_bytes > body_bytes_max {
-                let text = format!("a body of {} bytes; {body_bytes_max} at most", header.body_bytes);
+                let text = format!("a body has {} bytes; at most {body_bytes_max} are allowed", header.body_bytes);
                 self.outbox.refuse(StreamRefusal::new(ErrorCode::Limit, text));
                 return Ok(());
             }
@@ -333,7 +335,7 @@ impl FrameConnection<'_> {
             StreamRole::Writer => Ok(()),
             _ => Err(StreamRefusal::new(
                 ErrorCode::Protocol,
-                "a connection that is not a writer's asks for space in the file",
+                "the connection requests space in the file, but its role is not writer",
             )),
         }
     }
@@ -344,7 +346,7 @@ impl FrameConnection<'_> {
         let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
         let entries = whole.then(|| journal::decode_records(&body)).flatten();
         let Some(entries) = entries else {
-            return Ok(Err(StreamRefusal::new(ErrorCode::Protocol, "a writer's report came damaged")));
+            return Ok(Err(StreamRefusal::new(ErrorCode::Protocol, "a writer's report arrived damaged")));
         };
         Ok(self.writer().and_then(|()| self.run.report(entries, again)).map(|()| {
             self.outbox.answer(FromService::Reported(sequence));
@@ -418,7 +420,7 @@ fn send_all_messages(outbox: &Outbox, mut socket: Socket) {
     while let Some(messages) = outbox.take() {
         let reported = messages.iter().try_for_each(|message| send_to_client(&mut socket, message));
         if let Err(error) = reported {
-            tracing::debug!("a client does not listen any more: {error}");
+            tracing::debug!("cannot send to a client: {error}");
             outbox.close();
         }
     }

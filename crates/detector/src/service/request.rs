@@ -112,9 +112,9 @@ impl StartRequest {
 pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
     let shown = file.display();
     if file.as_os_str().as_encoded_bytes().contains(&0) {
-        return Err("`file` contains a NUL, which no name does".into());
+        return Err("`file` contains a NUL byte".into());
     }
-    let refused = || format!("`file` {shown} is not beneath {}, where this service may write", root.display());
+    let refused = || format!("`file` {shown} is not beneath {}, the service's directory", root.display());
     if file.components().any(|part| matches!(part, Component::ParentDir)) {
         return Err(format!("`file` {shown} contains `..`; name the file without it"));
     }
@@ -136,7 +136,7 @@ pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
     }
     let hidden = parent.strip_prefix(root).map_err(|_| refused())?;
     if hidden.starts_with(super::records::DIRECTORY) || name.to_string_lossy().starts_with(".varve") {
-        return Err(format!("`file` {shown} is where this service keeps its own files"));
+        return Err(format!("`file` {shown} is in the directory where this service keeps its own files"));
     }
     Ok(parent.join(name))
 }

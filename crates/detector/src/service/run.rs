@@ -203,7 +203,7 @@ impl Run {
         let state = self.state.lock();
         let (how, why) = match &*state {
             RunState::Waiting(why) => {
-                return StreamRefusal::new(ErrorCode::Stopping, format!("the run cannot be taken up yet: {why}"));
+                return StreamRefusal::new(ErrorCode::Stopping, format!("cannot resume the run yet: {why}"));
             }
             RunState::Running => (EndKind::Finished, ""),
             RunState::Ending(how, why) => (*how, why.as_str()),
@@ -235,7 +235,7 @@ impl Run {
                 }
                 Ok(Ok(inline_write))
             }
-            Err(WriteError::Full) => Ok(Err(NoticeCode::Dropped.of(number, "it found no room in time"))),
+            Err(WriteError::Full) => Ok(Err(NoticeCode::Dropped.of(number, "the queue had no room for it in time"))),
             Err(WriteError::Frame { why, .. }) => {
                 self.tallies.refused.fetch_add(1, Relaxed);
                 Ok(Err(NoticeCode::Refused.of(number, &why)))
@@ -273,7 +273,7 @@ impl Run {
         if new.len() as u64 != frames {
             give_back();
             self.tallies.refused.fetch_add(frames, Relaxed);
-            let why = "some of the frames of its chunks came before; send the others plain";
+            let why = "some frames of its chunks arrived before; send the others uncompressed";
             return Ok(vec![NoticeCode::Refused.of(numbers.start, why)]);
         }
         let taken =
@@ -285,7 +285,8 @@ impl Run {
                     Ok(Vec::new())
                 }
                 Err(WriteError::Full) => {
-                    let dropped = |number| NoticeCode::Dropped.of(number, "its chunk found no room in time");
+                    let dropped =
+                        |number| NoticeCode::Dropped.of(number, "the queue had no room for its chunk in time");
                     Ok(numbers.clone().map(dropped).collect())
                 }
                 Err(WriteError::Frame { why, .. }) => {
@@ -316,7 +317,7 @@ impl Run {
         self.tallies.duplicate.fetch_add(1, Relaxed);
         self.with(|sink| Ok(sink.mark_duplicate(number)))?
             .map_err(|error| StreamRefusal::new(ErrorCode::Failed, error.to_string()))?;
-        Ok(Err(NoticeCode::Duplicate.of(number, "the first is kept")))
+        Ok(Err(NoticeCode::Duplicate.of(number, "the first copy is kept")))
     }
 
     /// Marks frames that were damaged in transmission.
@@ -328,7 +329,7 @@ impl Run {
             if !self.claims.lock()[set].contains(number)
                 && let Err(error) = self.with(|sink| Ok(sink.mark_damaged(number)))?
             {
-                tracing::debug!(run = self.request.name, number, "a damaged frame is not marked: {error}");
+                tracing::debug!(run = self.request.name, number, "cannot mark a damaged frame: {error}");
             }
         }
         Ok(())
@@ -341,7 +342,7 @@ impl Run {
         if bytes > EXTENT_BYTES_MAX {
             return Err(StreamRefusal::new(
                 ErrorCode::Limit,
-                format!("an extent of {bytes} bytes; {EXTENT_BYTES_MAX} at most"),
+                format!("an extent has {bytes} bytes; at most {EXTENT_BYTES_MAX} are allowed"),
             ));
         }
         self.with(|sink| sink.grant(bytes))

@@ -51,7 +51,7 @@ impl RunSink {
         match self {
             RunSink::Own(writer) => writer
                 .grant(bytes)
-                .map_err(|error| StreamRefusal::new(ErrorCode::Failed, format!("no extent: {error}"))),
+                .map_err(|error| StreamRefusal::new(ErrorCode::Failed, format!("cannot allocate an extent: {error}"))),
             RunSink::Share(..) => Err(not_here()),
         }
     }
@@ -73,6 +73,6 @@ impl RunSink {
 fn not_here() -> StreamRefusal {
     StreamRefusal::new(
         ErrorCode::Unknown,
-        "this process has itself a share of the run only; join where the run was started",
+        "this process has only a share of the run; join at the service that started it",
     )
 }

@@ -53,7 +53,7 @@ fn taken_up(shared: &ServiceShared, address: &str) -> Option<SeriesState> {
         match found.as_ref().and_then(|run| Some((Arc::clone(run), run.series.clone()?))) {
             Some((run, _)) if run.awaits().is_some() => std::thread::sleep(GLANCE),
             Some((run, taken)) => {
-                tracing::info!(address, series = taken.series.start.series, "the detector's series goes on");
+                tracing::info!(address, series = taken.series.start.series, "the detector's series continues");
                 return Some(SeriesState::Running { series: Box::new(taken.series), run });
             }
             None => return Some(SeriesState::Idle),
@@ -95,14 +95,14 @@ impl Intake {
                     if let Err(error) = self.take_all(stream)
                         && !self.shared.is_stopping()
                     {
-                        tracing::warn!(address = self.address, "the detector's stream broke off: {error}");
+                        tracing::warn!(address = self.address, "lost the connection to the detector's stream: {error}");
                     }
                 }
                 Err(error) if failures.is_multiple_of(TOLD) => {
                     failures += 1;
                     tracing::warn!(
                         address = self.address,
-                        "cannot connect to the detector's stream, trying on: {error}"
+                        "cannot connect to the detector's stream, retrying: {error}"
                     );
                 }
                 Err(_) => failures += 1,
@@ -115,7 +115,7 @@ impl Intake {
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name does not resolve to an address");
         for address in self.address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, CONNECT) {
                 Ok(mut stream) => {
@@ -144,8 +144,8 @@ impl Intake {
                 if !legacy {
                     tracing::error!(
                         address = self.address,
-                        "messages of several parts come, which are the detector's legacy stream, and are passed over; set its \
-                         stream format to `cbor`"
+                        "multipart messages of the detector's legacy stream are ignored; set its stream format to \
+                        `cbor`"
                     );
                 }
                 legacy = true;
@@ -156,7 +156,7 @@ impl Intake {
                 Ok(Stream2Message::Image(image)) => self.image(&image),
                 Ok(Stream2Message::End { series }) => self.end(series),
                 Err(error) => {
-                    tracing::error!(address = self.address, "a message of the detector is refused: {error}");
+                    tracing::error!(address = self.address, "message of the detector refused: {error}");
                     self.unreadable(&message);
                 }
             }
@@ -177,17 +177,17 @@ impl Intake {
     fn take(&self, series: &Stream2Series, run: &Run, image: &Stream2Image<'_>) {
         if let Err(refusal) = take(series, run, image) {
             self.shared.images_passed_over.fetch_add(1, Relaxed);
-            tracing::error!(series = image.series, image = image.number, "an image is not kept: {}", refusal.text);
+            tracing::error!(series = image.series, image = image.number, "image not recorded: {}", refusal.text);
         }
     }
 
     fn announce(&mut self, start: SeriesStart) {
         if let SeriesState::Running { run, .. } = &self.series {
-            run.end(EndKind::Finished, "the detector began another series");
+            run.end(EndKind::Finished, "the detector started another series");
         }
-        tracing::info!(series = start.series, images = start.images, "the detector begins a series");
+        tracing::info!(series = start.series, images = start.images, "the detector started a series");
         for what in &start.passed_over {
-            tracing::warn!(series = start.series, "the series is kept without {what}");
+            tracing::warn!(series = start.series, "series recorded without {what}");
         }
         self.series = SeriesState::Announced(Box::new(start));
         self.passed_over = None;
@@ -201,14 +201,14 @@ impl Intake {
             tracing::error!(
                 series = image.series,
                 image = image.number,
-                "images come of a series whose start was not seen, and are not kept; is there another client?"
+                "images ignored: the start of their series was not received; is another client connected?"
             );
         }
         self.astray += 1;
         if self.astray >= ASTRAY_MAX
             && let SeriesState::Running { run, .. } = &self.series
         {
-            run.end(EndKind::Finished, "the detector began another series, whose start was not seen");
+            run.end(EndKind::Finished, "the detector started another series, whose start was not received");
             self.series = SeriesState::Refused(image.series);
         }
     }
@@ -223,7 +223,7 @@ impl Intake {
                 tracing::error!(
                     series = image.series,
                     image = image.number,
-                    "nothing of an image can be read, and the next is waited for: {why}"
+                    "cannot read an image, waiting for the next: {why}"
                 );
                 self.shared.images_passed_over.fetch_add(1, Relaxed);
                 return;
@@ -231,7 +231,7 @@ impl Intake {
             self.series = match self.begin(SeriesStart::clone(start), image) {
                 Ok((series, run)) => SeriesState::Running { series: Box::new(series), run },
                 Err(why) => {
-                    tracing::error!(series = start.series, "the series cannot be kept: {why}");
+                    tracing::error!(series = start.series, "cannot record the series: {why}");
                     SeriesState::Refused(start.series)
                 }
             };
@@ -282,7 +282,7 @@ impl Intake {
                 run.end(EndKind::Finished, "the detector ended the series");
             }
             SeriesState::Announced(start) => {
-                tracing::warn!(series = start.series, "the series ended without an image: no file is made");
+                tracing::warn!(series = start.series, "the series ended without an image, no file created");
             }
             other => self.series = other,
         }
@@ -317,7 +317,9 @@ fn take(series: &Stream2Series, run: &Run, image: &Stream2Image<'_>) -> Result<(
         };
         match why {
             None => kept += 1,
-            Some(why) => tracing::error!(series = image.series, image = image.number, "not kept of an image: {why}"),
+            Some(why) => {
+                tracing::error!(series = image.series, image = image.number, "part of an image not recorded: {why}")
+            }
         }
     }
     if kept == 0 {
@@ -363,10 +365,10 @@ impl Read for Patient<'_> {
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     if self.shared.is_stopping() {
-                        return Err(io::Error::other("the service is being stopped"));
+                        return Err(io::Error::other("the service is stopping"));
                     }
                     if self.heard.is_some_and(|heard| heard.elapsed() > SILENCE) {
-                        return Err(io::Error::new(io::ErrorKind::TimedOut, "a message broke off"));
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, "a message ended early"));
                     }
                 }
                 Err(error) => return Err(error),

@@ -140,7 +140,7 @@ impl WriterShare {
                 match self.connect() {
                     Ok(_) => {}
                     Err(refusal) if refusal.code.passes() => {
-                        tracing::debug!("the run's service is not there: {refusal}");
+                        tracing::debug!("cannot reach the run's service: {refusal}");
                     }
                     Err(refusal) => {
                         self.link.lock().over.get_or_insert(Err(refusal));
@@ -180,7 +180,7 @@ impl WriterShare {
                 ErrorCode::Stopping,
                 "this share was stopped before the end of the run, which goes on",
             )),
-            None => Err(StreamRefusal::new(ErrorCode::Ended, "the run's service went away")),
+            None => Err(StreamRefusal::new(ErrorCode::Ended, "the run's service disconnected")),
         }
     }
 
@@ -252,7 +252,7 @@ impl WriterShare {
                     return Err(refusal);
                 }
                 Err(refusal) if self.link.lock().departed => return Err(refusal),
-                Err(refusal) => tracing::debug!("the run's service is not there: {refusal}"),
+                Err(refusal) => tracing::debug!("cannot reach the run's service: {refusal}"),
             }
             std::thread::sleep(PAUSE);
         }
@@ -265,11 +265,12 @@ impl WriterShare {
                 io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => ErrorCode::Description,
                 _ => ErrorCode::Vanished,
             };
-            StreamRefusal::new(code, format!("{} cannot be reached: {error}", self.options.address))
+            StreamRefusal::new(code, format!("cannot reach {}: {error}", self.options.address))
         };
         let broken = |error: LinkError| StreamRefusal::new(ErrorCode::Stopping, error.to_string());
         let mut addresses = self.options.address.to_socket_addrs().map_err(cannot)?;
-        let address = addresses.next().ok_or_else(|| cannot(io::Error::other("the name has no address")))?;
+        let address =
+            addresses.next().ok_or_else(|| cannot(io::Error::other("the name does not resolve to an address")))?;
         let socket = TcpStream::connect_timeout(&address, CONNECT_WAIT).map_err(cannot)?;
         socket.set_nodelay(true).and_then(|()| notice_loss(&socket, ANSWER_WAIT)).map_err(cannot)?;
         let token = token::for_peer(&self.options.token, address)
@@ -304,13 +305,14 @@ impl WriterShare {
                 Some(FromService::Share(head)) => reported = Some(head),
                 Some(FromService::Ack(ack)) => self.post(&ack),
                 Some(FromService::Pong) => {
-                    let head = reported.ok_or_else(|| StreamRefusal::new(ErrorCode::Protocol, "it gives no share"))?;
+                    let head =
+                        reported.ok_or_else(|| StreamRefusal::new(ErrorCode::Protocol, "the service sent no share"))?;
                     // From here on only the kernel detects a lost peer; the peer may be silent.
                     socket.set_read_timeout(None).map_err(cannot)?;
                     let generation = {
                         let mut link = self.link.lock();
                         if link.closed {
-                            return Err(StreamRefusal::new(ErrorCode::Stopping, "this share has been left"));
+                            return Err(StreamRefusal::new(ErrorCode::Stopping, "this process has left the run"));
                         }
                         link.generation += 1;
                         link.socket = Some(socket);

@@ -14,8 +14,8 @@ pub struct DetectorModel {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no model; use pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE, as in 1024x512xu16, with \
-     sides up to {SIDE_MAX} and a type such as u8, i32 or f32"
+    "`{0}` is not a model; use pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE, as in \
+    1024x512xu16, with sides up to {SIDE_MAX} and a type such as u8, i32 or f32"
 )]
 pub struct BadModel(pub String);
 

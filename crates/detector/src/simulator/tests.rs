@@ -37,7 +37,7 @@ fn gaps_hold_no_counts_and_impossible_ratios_are_refused() {
     let model: DetectorModel = "pilatus6m".parse().unwrap();
     assert!(model.is_dead(487, 0) && !model.is_dead(494, 0) && model.is_dead(0, 195) && !model.is_dead(0, 212));
     let error = Simulator::new("64x48xu16".parse().unwrap(), 1e9, 1).err().expect("refused").to_string();
-    assert!(error.contains("ask for a ratio from"), "{error}");
+    assert!(error.contains("give a ratio from"), "{error}");
     for name in ["pilatus", "0x5xu16", "5x5xf31", "5x5", "99999x1xu8"] {
         assert!(name.parse::<DetectorModel>().is_err(), "{name}");
     }

@@ -190,7 +190,7 @@ impl FromService {
     pub fn decode(header: &Header, head: &[u8]) -> Result<FromService, BadMessage> {
         let mut reader = MessageReader(head);
         if header.body_bytes > 0 {
-            return bad("a service's message has a body");
+            return bad("a service's message has a body, which is not allowed");
         }
         Ok(match header.kind {
             WELCOME => FromService::Welcome(StreamWelcome::decode(&mut reader)?),
@@ -217,7 +217,7 @@ impl FromService {
             }
             REPORTED => FromService::Reported(reader.u64()?),
             LEAVE => FromService::Leave,
-            kind => return bad(format!("no service sends messages of kind {kind}")),
+            kind => return bad(format!("a service cannot send messages of kind {kind}")),
         })
     }
 }

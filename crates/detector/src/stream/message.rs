@@ -120,7 +120,7 @@ impl Header {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         if crc32fast::hash(&bytes[..28]) != word(28) {
-            return bad("a header's CRC differs: this is no detector stream, or bytes were lost or changed");
+            return bad("a header's CRC differs: this is not a detector stream, or bytes were lost or changed");
         }
         let header = Header {
             kind: bytes[0],
@@ -131,7 +131,7 @@ impl Header {
             head_crc: word(24),
         };
         if header.head_bytes as usize > HEAD_BYTES_MAX {
-            return bad(format!("a head of {} bytes; {HEAD_BYTES_MAX} at most", header.head_bytes));
+            return bad(format!("a head has {} bytes; at most {HEAD_BYTES_MAX} are allowed", header.head_bytes));
         }
         Ok(header)
     }

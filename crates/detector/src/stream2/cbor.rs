@@ -54,7 +54,7 @@ impl<'m> CborReader<'m> {
     fn take(&mut self, count: u64) -> Result<&'m [u8], BadCbor> {
         let rest = &self.bytes[self.at..];
         let taken = usize::try_from(count).ok().and_then(|count| rest.get(..count));
-        let Some(taken) = taken else { return self.bad("the message is cut short") };
+        let Some(taken) = taken else { return self.bad("the message is truncated") };
         self.at += taken.len();
         Ok(taken)
     }
@@ -73,7 +73,7 @@ impl<'m> CborReader<'m> {
             0..=23 => Some(u64::from(low)),
             24..=27 => Some(self.number(1 << (low - 24))?),
             31 if (2..=5).contains(&major) => None,
-            _ => return self.bad("an item has a length that CBOR does not know"),
+            _ => return self.bad("an item has an invalid length"),
         };
         match (major, argument) {
             (0, Some(value)) => Ok(CborItem::Unsigned(value)),
@@ -86,7 +86,7 @@ impl<'m> CborReader<'m> {
             (4, count) => Ok(CborItem::Array(count)),
             (5, count) => Ok(CborItem::Map(count)),
             (6, Some(tag)) => Ok(CborItem::Tag(tag)),
-            _ => self.bad("strings in pieces are not used by stream2"),
+            _ => self.bad("strings of indefinite length are not supported"),
         }
     }
 
@@ -100,7 +100,7 @@ impl<'m> CborReader<'m> {
             27 => CborItem::Float(f64::from_bits(self.number(8)?)),
             31 => CborItem::Break,
             0..=23 => CborItem::Simple(low),
-            _ => return self.bad("an item of a kind that CBOR does not know"),
+            _ => return self.bad("an item has an invalid type"),
         })
     }
 
@@ -115,7 +115,7 @@ impl<'m> CborReader<'m> {
             CborItem::Array(count) => count,
             CborItem::Map(Some(pairs)) => match pairs.checked_mul(2) {
                 Some(items) => Some(items),
-                None => return self.bad("the message is cut short"),
+                None => return self.bad("the message is truncated"),
             },
             CborItem::Map(None) => None,
             CborItem::Tag(_) => Some(1),
@@ -138,21 +138,21 @@ impl<'m> CborReader<'m> {
     pub fn text(&mut self) -> Result<&'m str, BadCbor> {
         match self.item()? {
             CborItem::Text(text) => Ok(text),
-            _ => self.bad("where a text is expected there is something else"),
+            _ => self.bad("expected a text"),
         }
     }
 
     pub fn unsigned(&mut self) -> Result<u64, BadCbor> {
         match self.item()? {
             CborItem::Unsigned(value) => Ok(value),
-            _ => self.bad("where a number from 0 on is expected there is something else"),
+            _ => self.bad("expected an unsigned number"),
         }
     }
 
     pub fn tag(&mut self) -> Result<u64, BadCbor> {
         match self.item()? {
             CborItem::Tag(tag) => Ok(tag),
-            _ => self.bad("where a tag is expected there is something else"),
+            _ => self.bad("expected a tag"),
         }
     }
 
@@ -160,7 +160,7 @@ impl<'m> CborReader<'m> {
     pub fn array(&mut self, count: u64) -> Result<(), BadCbor> {
         match self.item()? {
             CborItem::Array(Some(items)) if items == count => Ok(()),
-            _ => self.bad("where an array is expected there is something else, or one of another length"),
+            _ => self.bad("not an array of the expected length"),
         }
     }
 
@@ -170,7 +170,7 @@ impl<'m> CborReader<'m> {
         mut each: impl FnMut(&'m str, &mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
         let CborItem::Map(mut left) = self.item()? else {
-            return self.bad("where a map is expected there is something else").map_err(E::from);
+            return self.bad("expected a map").map_err(E::from);
         };
         while left != Some(0) {
             match self.item()? {

@@ -17,7 +17,7 @@ const CHANNELS_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadStream2Message {
-    #[error("this is no message of stream2: {0}")]
+    #[error("invalid stream2 message: {0}")]
     Cbor(#[from] BadCbor),
     #[error("{0}")]
     Meaning(String),
@@ -206,15 +206,15 @@ fn wanted<'m, T>(
 }
 
 fn channel_names(reader: &mut CborReader<'_>) -> Result<Vec<String>, BadStream2Message> {
-    let CborItem::Array(Some(count)) = reader.item()? else { return bad("`channels` is no array") };
+    let CborItem::Array(Some(count)) = reader.item()? else { return bad("`channels` is not an array") };
     if count > CHANNELS_MAX as u64 {
-        return bad(format!("a series of {count} channels; {CHANNELS_MAX} at most"));
+        return bad(format!("a series has {count} channels; at most {CHANNELS_MAX} are allowed"));
     }
     let mut names: Vec<String> = Vec::new();
     for _ in 0..count {
         let name = reader.text()?;
         if names.iter().any(|known| known == name) {
-            return bad(format!("the channel `{}` is there twice", shown(name)));
+            return bad(format!("duplicate channel `{}`", shown(name)));
         }
         names.push(name.to_owned());
     }
@@ -227,7 +227,7 @@ fn float(reader: &mut CborReader<'_>) -> Result<Option<f64>, BadStream2Message> 
         CborItem::Unsigned(value) => Ok(Some(value as f64)),
         CborItem::Negative(value) => Ok(Some(-1.0 - value as f64)),
         CborItem::Simple(_) => Ok(None),
-        _ => bad("where a number is expected there is something else"),
+        _ => bad("expected a number"),
     }
 }
 
@@ -250,7 +250,7 @@ fn optional_text(reader: &mut CborReader<'_>) -> Result<Option<String>, BadStrea
     match reader.item()? {
         CborItem::Text(text) => Ok(Some(text.to_owned())),
         CborItem::Simple(_) => Ok(None),
-        _ => bad("where a text is expected there is something else"),
+        _ => bad("expected a text"),
     }
 }
 
@@ -258,7 +258,7 @@ fn optional_unsigned(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStre
     match reader.item()? {
         CborItem::Unsigned(value) => Ok(Some(value)),
         CborItem::Simple(_) => Ok(None),
-        _ => bad("where a number from 0 on is expected there is something else"),
+        _ => bad("expected an unsigned number"),
     }
 }
 
@@ -319,7 +319,7 @@ fn date(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
         CborItem::Tag(DATE) => Ok(date::parse(reader.text()?)),
         CborItem::Text(text) => Ok(date::parse(text)),
         CborItem::Simple(_) => Ok(None),
-        _ => bad("where a date is expected there is something else"),
+        _ => bad("expected a date"),
     }
 }
 
@@ -333,7 +333,7 @@ fn rational(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Messag
 
 fn channel<'m>(name: &'m str, reader: &mut CborReader<'m>) -> Result<Channel<'m>, BadStream2Message> {
     if reader.tag()? != MULTI_DIMENSIONAL {
-        return bad(format!("the data of channel `{}` are no array of rows (tag 40)", shown(name)));
+        return bad(format!("the data of channel `{}` are not an array of rows (tag 40)", shown(name)));
     }
     reader.array(2)?;
     reader.array(2)?;
@@ -341,14 +341,15 @@ fn channel<'m>(name: &'m str, reader: &mut CborReader<'m>) -> Result<Channel<'m>
     let tag = reader.tag()?;
     let Some(element) = element_of(tag) else {
         return bad(format!(
-            "the data of channel `{}` are of type {tag} (RFC 8746); little-endian numbers of 8 to 64 bits are kept",
+            "the data of channel `{}` are of type {tag} (RFC 8746); only little-endian numbers of 8 to 64 bits are \
+            supported",
             shown(name)
         ));
     };
     let (compression, bytes) = match reader.item()? {
         CborItem::Bytes(bytes) => (Stream2Compression::None, bytes),
         CborItem::Tag(DECTRIS_COMPRESSION) => compressed(name, element, reader)?,
-        _ => return bad(format!("the data of channel `{}` are no bytes", shown(name))),
+        _ => return bad(format!("the data of channel `{}` are not bytes", shown(name))),
     };
     Ok(Channel { name, height, width, element, compression, bytes })
 }
@@ -361,15 +362,17 @@ fn compressed<'m>(
     reader.array(3)?;
     let (algorithm, modifier) = (reader.text()?, reader.unsigned()?);
     let CborItem::Bytes(bytes) = reader.item()? else {
-        return bad(format!("the data of channel `{}` are no bytes", shown(name)));
+        return bad(format!("the data of channel `{}` are not bytes", shown(name)));
     };
     match algorithm {
         "lz4" => Ok((Stream2Compression::Lz4, bytes)),
         "bslz4" if modifier == element.size() as u64 => Ok((Stream2Compression::BitshuffleLz4, bytes)),
         "bslz4" => bad(format!("channel `{}` is bitshuffled by {modifier} bytes, not by its elements", shown(name))),
-        other => {
-            bad(format!("channel `{}` is compressed by `{}`; bslz4, lz4 and none are kept", shown(name), shown(other)))
-        }
+        other => bad(format!(
+            "channel `{}` is compressed by `{}`; only bslz4, lz4 and none are supported",
+            shown(name),
+            shown(other)
+        )),
     }
 }
 

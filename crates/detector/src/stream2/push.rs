@@ -48,7 +48,7 @@ impl Push {
                             self.to = Some(stream);
                             return Ok(());
                         }
-                        Err(error) => tracing::warn!("a client of the stream was turned away: {error}"),
+                        Err(error) => tracing::warn!("client of the stream refused: {error}"),
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(POLL),

@@ -176,7 +176,7 @@ fn images_that_do_not_fit_are_refused_with_the_reason() {
         (Channel { name: "threshold_9", ..sound.clone() }, "no channel `threshold_1`"),
         (Channel { width: 9, ..sound.clone() }, "6 rows of 9, the series 6 of 8"),
         (Channel { element: ElementType::U32, ..sound.clone() }, "elements of type u32"),
-        (Channel { compression: Stream2Compression::Lz4, bytes: b"nothing", ..sound.clone() }, "lz4: it is cut short"),
+        (Channel { compression: Stream2Compression::Lz4, bytes: b"nothing", ..sound.clone() }, "lz4: it is truncated"),
     ] {
         let error = series.payload(&image(vec![changed])).expect_err(words).to_string();
         assert!(error.contains(words), "{error}");
@@ -265,8 +265,8 @@ fn peers_of_the_wrong_socket_type_are_refused() {
         (ready(b"PUB"), "not a PUSH socket"),
         (b"HTTP/1.1 400 Bad Request".to_vec(), "does not speak ZeroMQ"),
         ([&greeting[..10], b"\x01", &greeting[11..]].concat(), "version 1"),
-        ([&greeting[..12], b"CURVE", &greeting[17..]].concat(), "wants to authenticate"),
-        ([&greeting[..], b"\x00\x01x"].concat(), "before it has said"),
+        ([&greeting[..12], b"CURVE", &greeting[17..]].concat(), "requires authentication"),
+        ([&greeting[..], b"\x00\x01x"].concat(), "before its READY"),
         ([&greeting[..], b"\x04\x06\x05ERROR"].concat(), "refuses the connection"),
     ] {
         let error = answer(&theirs).expect_err(words).to_string();

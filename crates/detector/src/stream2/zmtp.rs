@@ -56,7 +56,7 @@ pub fn handshake(stream: &mut (impl Read + Write), role: ZmtpRole) -> io::Result
     }
     let mechanism = &theirs[12..32];
     if mechanism.strip_prefix(b"NULL").is_none_or(|rest| rest.iter().any(|byte| *byte != 0)) {
-        return refuse("the peer wants to authenticate; only ZeroMQ's mechanism NULL is supported");
+        return refuse("the peer requires authentication; only ZeroMQ's mechanism NULL is supported");
     }
     let mut ready = b"\x05READY".to_vec();
     put_property(&mut ready, "Socket-Type", role.name());
@@ -64,7 +64,7 @@ pub fn handshake(stream: &mut (impl Read + Write), role: ZmtpRole) -> io::Result
     write_frame(stream, COMMAND, &ready)?;
     let (flags, length) = read_head(stream)?;
     if flags & COMMAND == 0 {
-        return refuse("the peer sends messages before it has said what it is");
+        return refuse("the peer sends messages before its READY command");
     }
     let command = read_command(stream, length)?;
     let Some(properties) = command.strip_prefix(b"\x05READY") else {
@@ -107,7 +107,7 @@ fn read_head(stream: &mut impl Read) -> io::Result<(u8, u64)> {
     stream.read_exact(&mut flags)?;
     let [flags] = flags;
     if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
-        return refuse("a frame has flags that ZeroMQ's protocol does not know");
+        return refuse("a frame has invalid flags");
     }
     let mut length = [0; 8];
     stream.read_exact(if flags & LONG == 0 { &mut length[7..] } else { &mut length })?;
@@ -168,7 +168,7 @@ pub fn receive(stream: &mut (impl Read + Write), message: &mut Vec<u8>, bytes_ma
             continue;
         }
         if length > bytes_max {
-            return refuse(format!("a message of {length} bytes; {bytes_max} at most"));
+            return refuse(format!("a message has {length} bytes; at most {bytes_max} are allowed"));
         }
         if in_parts || flags & MORE != 0 {
             if io::copy(&mut Read::by_ref(stream).take(length), &mut io::sink())? < length {

@@ -210,8 +210,8 @@ impl<'a> Builder<'a> {
                 return Err(BadLayout {
                     at: group.at,
                     why: format!(
-                        "`{name}`, which no dataset takes, would go to this group, which has a member of that name: \
-                         rename that, or place it with source=\"ndattribute\""
+                        "`{name}` belongs to no dataset, and its default group has a member of that name: rename the \
+                        member, or place it with source=\"ndattribute\""
                     ),
                 });
             }
@@ -297,7 +297,7 @@ impl<'a> Builder<'a> {
         let values = self.per_frame(&named.name).ok_or_else(|| BadLayout {
             at,
             why: format!(
-                "the run knows no `{}`: name it in `scalars` if every frame brings one, or give its value in `values`",
+                "the run has no `{}`: name it in `scalars` if every frame has one, or give its value in `values`",
                 named.name
             ),
         })?;
@@ -347,8 +347,8 @@ fn resolve(
         }
         if !objects.contains(object) {
             let why = match links.contains_key(object) {
-                true => format!("the hard link leads to `{target}` and from there back to itself"),
-                false => format!("the hard link leads to `{target}`, but the file has no `{object}`"),
+                true => format!("the hard link to `{target}` is part of a cycle"),
+                false => format!("the hard link points to `{target}`, but the file has no `{object}`"),
             };
             return Err(BadLayout { at: *at, why });
         }

@@ -42,8 +42,8 @@ fn unfit_token_files_are_refused() {
     let mut cases = vec![
         ("link", "is a symbolic link"),
         ("dangling", "is a symbolic link"),
-        ("directory", "is no regular file"),
-        ("fifo", "is no regular file"),
+        ("directory", "is not a regular file"),
+        ("fifo", "is not a regular file"),
         ("nowhere", "No such file"),
         ("mode-640", "chmod 600"),
         ("mode-604", "chmod 600"),

@@ -15,7 +15,7 @@ pub(super) fn density(number: u64, taken: u64) -> Result<(), String> {
     match number <= most {
         true => Ok(()),
         false => Err(format!(
-            "a number above {most} is not taken after {taken} frames: each that comes allows {NUMBERS_A_FRAME} more"
+            "a number above {most} is not accepted after {taken} frames: each frame allows {NUMBERS_A_FRAME} more"
         )),
     }
 }
@@ -26,8 +26,8 @@ pub(super) fn gaps(description: &DatasetSpec, number: u64, taken: u64) -> Result
     let most = PLACES_FREE.saturating_add(taken.saturating_mul(each));
     match description.places(number) {
         Some(places) if places > most => Err(format!(
-            "its last chunk would be place {places} of the index, and one above {most} is not taken after {taken} frames: \
-             each that comes allows {each} more"
+            "its last chunk would be place {places} of the index, and one above {most} is not accepted after {taken} \
+            frames: each frame allows {each} more"
         )),
         _ => Ok(()),
     }
@@ -38,7 +38,7 @@ pub(crate) fn near(number: u64, highest: u64) -> Result<(), String> {
     let most = highest.saturating_add(JUMP_MAX);
     match number <= most {
         true => Ok(()),
-        false => Err(format!("a number above {most} is taken for damage until a frame comes that is nearer to it")),
+        false => Err(format!("a number above {most} counts as damaged until a frame with a nearer number arrives")),
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn number(description: &DatasetSpec, number: u64, highest: u64) -> Re
     near(number, highest)?;
     let most = PLACES_MAX / description.chunks_per_frame();
     if number >= most {
-        return Err(format!("a file takes {most} frames of {} chunks", description.chunks_per_frame()));
+        return Err(format!("a file holds at most {most} frames of {} chunks", description.chunks_per_frame()));
     }
     if !description.takes_frame(number) {
         return Err(format!(
@@ -77,7 +77,7 @@ pub(super) fn frame(description: &DatasetSpec, shapes: &Shapes, source: u32, fra
     };
     if description.chunk_group_frames() > 1 {
         return Err(format!(
-            "it is compressed, and a chunk holds {} frames: bring them together, or plain",
+            "it is compressed, and a chunk holds {} frames: send them together, or uncompressed",
             description.chunk_group_frames()
         ));
     }
@@ -88,7 +88,7 @@ fn region(shapes: &Shapes, source: u32) -> Result<&Region, String> {
     shapes
         .regions
         .get(source as usize)
-        .ok_or_else(|| format!("it comes from source {source}, the run has {}", shapes.regions.len()))
+        .ok_or_else(|| format!("it is from source {source}, the run has {} sources", shapes.regions.len()))
 }
 
 /// Checks chunks that contain these frames together.
@@ -115,7 +115,7 @@ pub(super) fn chunk_group(
 
 fn blobs(description: &DatasetSpec, shapes: &Shapes, source: u32, blobs: &[Blob]) -> Result<(), String> {
     let Some(chunks) = shapes.chunks_of(source) else {
-        return Err("it is compressed, but its region is not made of whole chunks; send it plain".into());
+        return Err("it is compressed, but its region does not consist of whole chunks; send it uncompressed".into());
     };
     if blobs.len() != chunks.len() {
         return Err(format!("it has {} chunks instead of {}", blobs.len(), chunks.len()));
@@ -123,14 +123,13 @@ fn blobs(description: &DatasetSpec, shapes: &Shapes, source: u32, blobs: &[Blob]
     let bytes = description.chunk_bytes();
     let unfit = |length: &usize| !description.takes_chunk(*length as u64);
     match blobs.iter().map(|blob| blob.bytes.len()).find(unfit) {
-        Some(length) => Err(format!("a chunk of {length} bytes cannot be one of {bytes} filtered")),
+        Some(length) => Err(format!("a chunk of {length} bytes cannot be {bytes} bytes filtered")),
         // Only the plug-in's library knows its format.
         None if description.plugin.is_some() => Ok(()),
         None => blobs.iter().try_for_each(|blob| {
             let framed = description.filter.check(&blob.bytes, description.element.size(), bytes);
-            framed.map_err(|why| {
-                format!("a chunk is not one of {bytes} bytes filtered by `{}`: {why}", description.filter)
-            })
+            framed
+                .map_err(|why| format!("a chunk does not decode to {bytes} bytes with `{}`: {why}", description.filter))
         }),
     }
 }

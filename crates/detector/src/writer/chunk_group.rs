@@ -35,7 +35,7 @@ impl Pipeline {
             // Further frames may be added later, which requires decoding the chunks. Chunks that cannot be decoded are
             // refused now.
             let apart = |chunk: &Blob| shared.decode(chunk.bytes.clone()).map(drop);
-            chunks.iter().try_for_each(apart).map_err(|error| refused(format!("a chunk cannot be read: {error}")))?;
+            chunks.iter().try_for_each(apart).map_err(|error| refused(format!("cannot read a chunk: {error}")))?;
         }
         let before: Vec<(u64, Option<AckLevel>)> =
             numbers.clone().map(|number| (number, shared.levels.take(number, source))).collect();
@@ -65,7 +65,7 @@ impl Pipeline {
         new.clone().for_each(|(number, _)| self.shared.levels.give_back(*number, source));
         if new.count() > 0 {
             let came = before.iter().find(|(_, level)| level.is_some()).map_or(0, |(number, _)| *number);
-            let why = format!("frame {came} of its chunks came before; send the others plain");
+            let why = format!("frame {came} of its chunks arrived before; send the others uncompressed");
             return Err(WriteError::Frame { number: before[0].0, why });
         }
         for (number, level) in before {

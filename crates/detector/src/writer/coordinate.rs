@@ -103,7 +103,7 @@ impl Writer {
         let mut blobs = Vec::new();
         for chunk in &chunk_group.chunks {
             blobs.push(read(shared, chunk).map_err(|error| {
-                let why = format!("its chunk at {} cannot be read: {error}", chunk.address);
+                let why = format!("cannot read its chunk at {}: {error}", chunk.address);
                 WriteError::Frame { number: chunk_group.frames.first().map_or(0, |frame| frame.number), why }
             })?);
         }
@@ -176,7 +176,7 @@ fn check_report(shared: &PipelineShared, entries: &[JournalEntry]) -> Result<(),
             }
             JournalEntry::Duplicate { frame } | JournalEntry::Damaged { frame } => (*frame, number(*frame)),
             JournalEntry::Durable { .. } | JournalEntry::Column { .. } | JournalEntry::Granted { .. } => {
-                let why = "only who commits marks what is durable, adds columns and grants extents";
+                let why = "only the committing process marks frames durable, adds columns and grants extents";
                 (0, Err(why.to_owned()))
             }
         };
@@ -193,10 +193,10 @@ fn check_chunk_group(shared: &PipelineShared, chunk_group: &ChunkGroupEntry) -> 
         return Err(format!("it has {} chunks instead of {chunks}", chunk_group.chunks.len()));
     }
     if chunk_group.frames.is_empty() {
-        return Err(format!("nothing is said of the frames of chunk group {}", chunk_group.chunk_group));
+        return Err(format!("the report has no frames of chunk group {}", chunk_group.chunk_group));
     }
     if let Some(chunk) = chunk_group.chunks.iter().find(|chunk| !chunk.fits(description)) {
-        return Err(format!("a chunk of {} bytes cannot be one of {} filtered", chunk.size, description.chunk_bytes()));
+        return Err(format!("a chunk of {} bytes cannot be {} bytes filtered", chunk.size, description.chunk_bytes()));
     }
     if chunk_group.frames.iter().any(|frame| description.chunk_group_of(frame.number).0 != chunk_group.chunk_group) {
         return Err(format!("it does not lie in chunk group {}", chunk_group.chunk_group));
@@ -280,7 +280,7 @@ fn count(shared: &PipelineShared, new: &[u64]) {
 /// Reads a chunk that another process wrote, and verifies that it can be decoded.
 fn read(shared: &PipelineShared, chunk: &ChunkEntry) -> io::Result<Blob> {
     if chunk.address == UNDEFINED {
-        return Err(io::Error::other("nothing of it came"));
+        return Err(io::Error::other("it has no data"));
     }
     if chunk.size > 2 * shared.description.chunk_bytes() as u64 + PAGE_BYTES {
         return Err(io::Error::other(format!("it has {} bytes", chunk.size)));
@@ -288,7 +288,7 @@ fn read(shared: &PipelineShared, chunk: &ChunkEntry) -> io::Result<Blob> {
     let mut bytes = vec![0; chunk.size as usize];
     shared.file.read_exact_at(&mut bytes, chunk.address)?;
     if xxh3_64(&bytes) != chunk.checksum {
-        return Err(io::Error::other("its bytes here are not those that were written"));
+        return Err(io::Error::other("its checksum differs from the written data"));
     }
     shared.decode(bytes.clone())?;
     Ok(Blob { bytes, xxh3: Some(chunk.checksum) })

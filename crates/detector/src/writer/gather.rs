@@ -368,6 +368,6 @@ fn fits(bytes: usize, shared: &PipelineShared) -> io::Result<()> {
     let most = Element::new(true, shared.description.chunk_bytes() as u64).size_max();
     match bytes as u64 <= most {
         true => Ok(()),
-        false => Err(io::Error::other(format!("the plug-in made {bytes} bytes of a chunk, more than {most}"))),
+        false => Err(io::Error::other(format!("the plug-in produced {bytes} bytes for a chunk, more than {most}"))),
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub enum WriteError {
     #[error(transparent)]
     Description(#[from] BadDatasetSpec),
-    #[error("{path} exists; a run never writes over a file: move it away or give another name")]
+    #[error("{path} exists; a run never overwrites a file: move it or give another name")]
     Exists { path: PathBuf },
     #[error(
         "{path} is the journal of a run that did not end in order, or still runs; \
@@ -25,10 +25,10 @@ pub enum WriteError {
     #[error(transparent)]
     Resume(#[from] RecoverError),
     /// The whole run has failed and accepts no more frames.
-    #[error("the run has failed and takes no more frames: {0}")]
+    #[error("the run has failed and accepts no more frames: {0}")]
     Failed(String),
     /// The run is being ended by its owner.
-    #[error("the run is being ended and takes no more frames")]
+    #[error("the run is ending and accepts no more frames")]
     Closed,
     /// This frame cannot be written; the run continues.
     #[error("frame {number} is refused: {why}")]
@@ -44,10 +44,8 @@ pub enum WriteError {
 /// Remedy for an error of a store, to be added to its text; empty if the text suffices.
 pub(crate) fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        _ if is_full(error) => "; the store is full: make room there before the next run",
-        io::ErrorKind::FileTooLarge => {
-            "; a file may not become larger here: raise the limit (`ulimit -f`) or use shorter runs"
-        }
+        _ if is_full(error) => "; the store is full: free space there before the next run",
+        io::ErrorKind::FileTooLarge => "; the file size limit is reached: raise it (`ulimit -f`) or use shorter runs",
         _ => "",
     }
 }

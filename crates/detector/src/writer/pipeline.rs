@@ -261,11 +261,11 @@ impl PipelineShared {
             return None;
         }
         let (path, journal) = (self.path.display(), journal::path_beside(&self.path));
-        let what = if own.nlink() == 0 { "removed" } else { "moved away" };
+        let what = if own.nlink() == 0 { "removed" } else { "moved" };
         let beside = if there.is_some() { "; another file has its name now" } else { "" };
         Some(format!(
-            "{path} was {what} while the run was under way{beside}: put it back under its name and run \
-             `varve record recover {path}`, or, if it is not wanted any more, remove {}",
+            "{path} was {what} during the run{beside}: put it back under its name and run `varve record recover \
+            {path}`, or, if it is not needed any more, remove {}",
             journal.display()
         ))
     }
@@ -456,7 +456,7 @@ impl Pipeline {
         if let Some(at) = rows.columns.iter().position(|other| other.name == column.name) {
             return match rows.columns[at].kind == column.kind {
                 true => Ok(at as u32),
-                false => Err(refused(format!("there is one of {} already", rows.columns[at].kind))),
+                false => Err(refused(format!("there is already one of {}", rows.columns[at].kind))),
             };
         }
         if let Some(failure) = self.shared.failure() {
@@ -558,14 +558,14 @@ impl Pipeline {
         self.shared.queue.close();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                self.shared.fail("a writing thread has panicked".into());
+                self.shared.fail("a writer thread panicked".into());
             }
         }
         *self.shared.stop.lock() = true;
         self.shared.stopped.notify_all();
         syncing.join().unwrap_or_else(|_| {
-            self.shared.fail("the thread that syncs has panicked".into());
-            Err(io::Error::other("the thread that syncs has panicked"))
+            self.shared.fail("the sync thread panicked".into());
+            Err(io::Error::other("the sync thread panicked"))
         })
     }
 }

@@ -117,7 +117,7 @@ fn rewrite(
     if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_all()) {
         // A full disk needs the space.
         if let Err(error) = std::fs::remove_file(&name) {
-            tracing::warn!("{} is left of a run that could not be taken up: {error}", name.display());
+            tracing::warn!("cannot remove {} of a run that could not be resumed: {error}", name.display());
         }
         return Err(error);
     }

@@ -38,7 +38,7 @@ fn a_source_belongs_to_one_client() {
     assert_eq!(unknown.code, ErrorCode::Unknown);
     let taken = StartRequest { name: "taken".into(), ..request.clone() };
     let taken = refused(options(&service, &taken));
-    assert!(taken.code == ErrorCode::Description && taken.text.contains("never writes over"), "{taken}");
+    assert!(taken.code == ErrorCode::Description && taken.text.contains("never overwrites"), "{taken}");
     let mut bad = start("bad");
     bad.description.frame = vec![0];
     assert_eq!(refused(options(&service, &bad)).code, ErrorCode::Description);
@@ -102,7 +102,7 @@ fn a_client_that_vanishes_leaves_a_valid_file() {
     drop(client);
     let run = service.shared().run("gone").expect("known");
     let ended = run.wait_ended(WAIT).expect("ended by itself");
-    assert_eq!((ended.finished.received, ended.why.contains("were gone")), (5, true), "{ended:?}");
+    assert_eq!((ended.finished.received, ended.why.contains("were disconnected")), (5, true), "{ended:?}");
     check(directory.path(), "gone", &[0, 1, 2, 3, 4], true);
     service.stop();
 }
@@ -129,7 +129,7 @@ fn client_gives_up_on_a_silent_service() {
     let begun = Instant::now();
     match Client::connect(ClientOptions { retry: Duration::from_secs(1), ..ClientOptions::new(&address, "run") }) {
         Err(error @ ClientError::Unreachable { .. }) => {
-            assert!(error.to_string().contains("it has not answered for 5s"), "{error}");
+            assert!(error.to_string().contains("no reply for 5s"), "{error}");
         }
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("let in"),
@@ -149,7 +149,7 @@ fn client_waits_for_free_connections() {
     match Client::connect(ClientOptions { retry: Duration::from_millis(300), ..second.clone() }) {
         Err(error @ ClientError::Full { .. }) => {
             let printed = error.to_string();
-            assert!(printed.contains("no room for a connection") && printed.contains("--connections-max"), "{printed}");
+            assert!(printed.contains("no free connection to") && printed.contains("--connections-max"), "{printed}");
         }
         other => panic!("{:?}", other.err()),
     }
@@ -195,7 +195,7 @@ fn slow_hello_is_closed() {
     match heard.join().expect("no panic") {
         Ok(Some(FromService::Error(refusal))) => {
             assert!(
-                refusal.code == ErrorCode::Vanished && refusal.text.contains("HELLO did not come in time"),
+                refusal.code == ErrorCode::Vanished && refusal.text.contains("HELLO did not arrive in time"),
                 "{refusal}"
             );
         }
@@ -277,6 +277,6 @@ fn repeated_start_request_is_idempotent() {
     drop(Raw::connect(&service, &request, None));
     let other = StartRequest { absence_s: 1.0, ..request };
     let refused = Client::connect(options(&service, &other)).err().expect("another start");
-    assert!(refused.to_string().contains("started otherwise"), "{refused}");
+    assert!(refused.to_string().contains("started with other parameters"), "{refused}");
     service.stop();
 }

@@ -127,9 +127,9 @@ fn chunks_of_several_frames_come_filtered() {
     cut.parts[1].truncate(20);
     for (number, out, words) in [
         (22, chunk_group(22, 4), "begins at frame 20"),
-        (20, chunk_group(20, 2), "came before"),
-        (24, torn, "cannot be read"),
-        (28, cut, "filtered by `bslz4`: it is cut short"),
+        (20, chunk_group(20, 2), "arrived before"),
+        (24, torn, "cannot read a chunk"),
+        (28, cut, "with `bslz4`: it is truncated"),
     ] {
         client.send(out, WAIT).expect("sent");
         client.settle(WAIT).expect("said");

@@ -32,7 +32,7 @@ fn runs_are_controlled_over_http() {
     let started = control.post("/runs", Some(body.clone()), WAIT).expect("started");
     assert_eq!(started["state"], "running");
     let (code, text) = refused(control.post("/runs", Some(body), WAIT));
-    assert!(code == "busy" && text.contains("bring frames to it; or stop it first"), "{code} {text}");
+    assert!(code == "busy" && text.contains("send frames to it; or stop it first"), "{code} {text}");
     let other = StartRequest { file: "other.h5".into(), ..request.clone() };
     let (code, text) = refused(control.post("/runs", Some(serde_json::to_value(&other).expect("JSON")), WAIT));
     assert!(code == "busy" && text.contains("stop it first, or give another name"), "{code} {text}");
@@ -91,7 +91,7 @@ fn served_openapi_document_is_accurate() {
                     assert_eq!((code.as_str(), &*path), ("description", "/runs"))
                 }
                 Err(ControlError::Unreachable { why, .. }) => {
-                    assert!(path == "/metrics" && why.contains("not this service's"), "{path}: {why}");
+                    assert!(path == "/metrics" && why.contains("not from a detector service"), "{path}: {why}");
                 }
             }
         }
@@ -137,14 +137,14 @@ fn filters_are_loaded_from_one_directory_alone() {
     };
     let none = Service::start(config(directory.path())).expect("a service");
     let refused = none.shared().begin(request(&inside)).err().expect("loaded").text;
-    assert!(refused.contains("serve with `--plugins DIRECTORY`"), "{refused}");
+    assert!(refused.contains("start it with `--plugins DIRECTORY`"), "{refused}");
     none.stop();
     let config = Config { plugins: Some(libraries.clone()), ..config(directory.path()) };
     let service = Service::start(config).expect("a service");
     let winding = libraries.join("../bzip2.so");
     for library in [&outside, &winding, Path::new("libc.so.6"), Path::new("libraries/bzip2.so")] {
         let refused = service.shared().begin(request(library)).err().expect("loaded").text;
-        assert!(refused.contains("does not lie in"), "{refused}");
+        assert!(refused.contains("is not in"), "{refused}");
     }
     let run = service.shared().begin(request(&inside)).expect("a run");
     service.shared().end(&run, EndKind::Finished);

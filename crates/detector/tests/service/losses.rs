@@ -209,7 +209,7 @@ fn run_fails_if_its_file_is_truncated() {
     let file = std::fs::File::options().write(true).open(directory.path().join("cut.h5")).expect("without a lock");
     file.set_len(4096).expect("cut");
     let ended = service.shared().run("cut").expect("known").wait_ended(WAIT).expect("it ends by itself");
-    assert!(ended.how == EndKind::Failed && ended.why.contains("was cut from"), "{ended:?}");
+    assert!(ended.how == EndKind::Failed && ended.why.contains("was truncated from"), "{ended:?}");
     service.stop();
 }
 
@@ -234,7 +234,7 @@ fn run_fails_if_its_file_is_removed() {
         }
         let run = service.shared().run(name).expect("known");
         let ended = run.wait_ended(WAIT).expect("it ends by itself");
-        let what = if name == "removed" { "was removed while" } else { "was moved away while" };
+        let what = if name == "removed" { "was removed during" } else { "was moved during" };
         assert!(ended.how == EndKind::Failed && ended.why.contains(what), "{name}: {ended:?}");
         let refused = (10..10_000).find_map(|number| client.send(plain(number), WAIT).err()).expect("refused");
         assert!(refused.to_string().contains(what), "{name}: {refused}");

@@ -56,7 +56,7 @@ fn run_waits_for_its_missing_file() {
     );
     let now = ClientOptions { retry: Duration::ZERO, ..options(&service, &start("away")) };
     let refused = Client::connect(now).err().expect("not taken up");
-    assert!(refused.to_string().contains("cannot be taken up yet"), "{refused}");
+    assert!(refused.to_string().contains("cannot resume the run yet"), "{refused}");
     let left = service.stop();
     assert!(!file.exists() && left.len() == 1 && left[0].trouble.is_some(), "{left:?}");
     let service = Service::start(config(directory.path())).expect("a service");
@@ -199,10 +199,10 @@ fn absent_clients_are_waited_for_up_to_the_runs_limit() {
     drop((client, idle));
     let service = Service::start(config(directory.path())).expect("a service");
     let ended = service.shared().run("gone").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
-    assert!(ended.how == EndKind::Finished && ended.why.contains("its clients were gone"), "{ended:?}");
+    assert!(ended.how == EndKind::Finished && ended.why.contains("its clients were disconnected"), "{ended:?}");
     assert_eq!(ended.finished.received, 10);
     let early = service.shared().run("early").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
-    assert!(early.how == EndKind::Finished && early.why.contains("its clients were gone"), "{early:?}");
+    assert!(early.how == EndKind::Finished && early.why.contains("its clients were disconnected"), "{early:?}");
     assert!(service.shared().run("asked").expect("taken up").is_running());
     service.stop();
 }
@@ -270,7 +270,7 @@ fn ended_run_cannot_restart_and_keeps_its_counts() {
     };
     let check = |service: &Service| {
         let (code, text) = refused(service, &request);
-        assert!(code == "ended" && text.contains("once.h5 is there; give another name"), "{code} {text}");
+        assert!(code == "ended" && text.contains("once.h5 exists; give another name"), "{code} {text}");
         // Another run under this name is refused too, because it would replace the first one's status.
         let mut other = StartRequest { file: "other.h5".into(), ..request.clone() };
         other.description.fill = Some(Fill::Whole(1));

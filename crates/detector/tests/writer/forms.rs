@@ -264,7 +264,7 @@ fn file_without_journal_is_recognised() {
     assert!(matches!(recover(&path), Err(RecoverError::NothingToDo { .. })));
     let whole = std::fs::read(&path).expect("read");
     for (bytes, why) in [
-        (&whole[..whole.len() - 1], "cut short"),
+        (&whole[..whole.len() - 1], "truncated"),
         (b"no HDF5 file, but a text that is longer than the head of one is", "does not begin as"),
         (b"", "has 0 bytes"),
     ] {

@@ -160,7 +160,7 @@ fn written_frames_are_reported_on_a_full_disk() {
     let left =
         joined.map(|joined| (joined.progress().stored_bytes, joined.leave().err().map(|error| error.to_string())));
     let reported = |reported: &str| left.iter().flat_map(|(_, error)| error).any(|error| error.contains(reported));
-    assert!(reported("make room there"), "{left:?}");
+    assert!(reported("free space there"), "{left:?}");
     drop(Arc::into_inner(writer).expect("nobody else has it"));
     std::fs::remove_file(&reserve).expect("given up");
     let recovered = varve_detector::recover::recover(&path).expect("recovered");
@@ -202,7 +202,7 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     });
     assert!(matches!(failure, Some(WriteError::Failed(_))), "{failure:?}");
     let error = writer.finish().expect_err("the run has failed").to_string();
-    assert!(error.contains("No space left") && error.contains("make room there"), "{error}");
+    assert!(error.contains("No space left") && error.contains("free space there"), "{error}");
     let acknowledged = written.lock().expect("not poisoned").clone();
     assert!(acknowledged.len() as u64 > least, "{} frames were written on {kib} KiB", acknowledged.len());
     has_all(directory.path(), &path, &description.frame, acknowledged);

@@ -109,7 +109,7 @@ fn committed_frames_survive_journal_head_loss() {
         let path = directory.path().join(format!("{name}.h5"));
         killed.copy(&path, &bytes);
         let refused = Writer::resume(&path, settings(), quiet()).err().expect("refused").to_string();
-        assert!(refused.contains("is no journal of a run"), "{refused}");
+        assert!(refused.contains("is not a run's journal"), "{refused}");
         let recovered = recover(&path).expect("recovered");
         let counts = recovered.counts;
         assert_eq!((counts.frames, counts.received, counts.late, recovered.restored), (11, 10, 1, 11), "{name}");
@@ -149,13 +149,13 @@ fn unreadable_journal_is_kept() {
     // Possibly of a later version.
     let mut other = killed.journal.clone();
     other[7] = b'2';
-    refused(&other, "is no journal of a run");
+    refused(&other, "is not a run's journal");
     assert_eq!(std::fs::read(&path).expect("the file").len(), killed.file.len());
     let mut blank = killed.file.clone();
     blank[..48].fill(0);
     for (bytes, words) in [
         (&blank[..], "has no commit"),
-        (&killed.file[..100], "was cut short: it has 100 of"),
+        (&killed.file[..100], "was truncated: it has 100 of"),
         (b"", "has no commit"),
         (&[b'x'; 100], "does not begin as an HDF5 file"),
     ] {
@@ -164,7 +164,7 @@ fn unreadable_journal_is_kept() {
         assert_eq!(std::fs::read(&path).expect("the file"), bytes);
     }
     std::fs::remove_file(&path).expect("removed");
-    refused(b"", "is not there: if it was moved away");
+    refused(b"", "does not exist: if it was moved");
     assert!(!path.exists());
 }
 
@@ -177,7 +177,7 @@ fn a_journal_outlives_its_file() {
     let killed = killed(&path);
     let beside = journal::path_beside(&path);
     std::fs::remove_file(&path).expect("taken away");
-    for words in ["tells of 12 frames in it: put it back", "no run's file begins as it does"] {
+    for words in ["records 12 frames in it: put it back", "does not begin as a run's file"] {
         let error = recover(&path).expect_err("refused").to_string();
         assert!(error.contains(words), "{error}");
         let error = Writer::resume(&path, settings(), quiet()).err().expect("refused").to_string();

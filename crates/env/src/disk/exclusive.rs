@@ -30,8 +30,8 @@ impl Exclusive {
         Err(io::Error::new(
             io::ErrorKind::Unsupported,
             format!(
-                "the file system at {} has neither renameat2 without replacing nor hard links: a file cannot be created there by \
-                 exactly one of several processes; put the store on one that has",
+                "the file system at {} supports neither renameat2(RENAME_NOREPLACE) nor hard links, so exclusive \
+                 creation of a file is impossible there; put the store on a file system that supports one of them",
                 crate::printable::printable_path(directory.shown())
             ),
         ))

@@ -60,10 +60,13 @@ pub struct Account {
 /// root's.
 pub fn group_of(owner: Owner, account: Option<&Account>, groups: &IdMap) -> Option<u32> {
     let candidates = match account {
-        Some(account) if account.groups.contains(&owner.gid) => [owner.gid, account.primary],
-        Some(account) => [account.primary, NOBODY],
-        None if owner.gid == 0 => [NOBODY, owner.uid],
-        None => [owner.gid, NOBODY],
+        Some(account) if account.groups.contains(&owner.gid) => [owner.gid, account.primary, NOBODY],
+        Some(account) => [account.primary, NOBODY, NOBODY],
+        None if owner.gid == owner.uid => [owner.gid, NOBODY, NOBODY],
+        None if owner.gid == 0 => [NOBODY, owner.uid, NOBODY],
+        // The directory's group may come from a set-group-id directory above it, so its owner need not be a member. It is
+        // used where nothing else exists, as in small user namespaces.
+        None => [NOBODY, owner.uid, owner.gid],
     };
     candidates.into_iter().find(|gid| groups.has(*gid))
 }

@@ -22,6 +22,8 @@ const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::LINUX_IMMUTABLE)
     .union(CapabilitySet::MKNOD)
     .union(CapabilitySet::SETFCAP)
+    // It overrides quotas and reserved blocks.
+    .union(CapabilitySet::SYS_RESOURCE)
     .union(CapabilitySet::MAC_OVERRIDE);
 
 /// Buffer for one entry of the user database; the largest entries, with long comments, have a few hundred bytes.
@@ -166,6 +168,20 @@ fn same(name: &str, found: &[u32], wanted: &[u32]) -> Result<(), String> {
     if found == wanted { Ok(()) } else { Err(format!("{name} is {found:?} and not {wanted:?}")) }
 }
 
+/// Keeps descriptors that root's shell passed on from programs that this process starts: the owner can trace those.
+fn close_on_exec() -> Result<(), IdentityError> {
+    /// The first descriptor after standard error.
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: the call changes flags of descriptors alone and touches no memory.
+    match unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) } {
+        0 => Ok(()),
+        _ => {
+            let source = io::Error::last_os_error();
+            Err(IdentityError::Refused { uid: file_user(), doing: "close_range", source })
+        }
+    }
+}
+
 fn become_owner(wanted: &Wanted, final_program: bool) -> Result<(), IdentityError> {
     let Wanted { uid, gid, .. } = *wanted;
     wanted.set_groups()?;
@@ -178,6 +194,7 @@ fn become_owner(wanted: &Wanted, final_program: bool) -> Result<(), IdentityErro
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     set_capabilities(None, sets).map_err(refused(uid, "capset"))?;
+    close_on_exec()?;
     if final_program {
         set_no_new_privs(true).map_err(refused(uid, "prctl(PR_SET_NO_NEW_PRIVS)"))?;
     }

@@ -67,7 +67,8 @@ fn group_is_one_the_user_is_a_member_of() {
         (1000, Some(&account), 1000),
         (0, Some(&account), 1000),
         (42, Some(&account), 1000),
-        (42, None, 42),
+        (42, None, NOBODY),
+        (47111, None, 47111),
         (0, None, NOBODY),
     ] {
         assert_eq!(group_of(of(gid), account, &all), Some(expected), "group {gid}, {account:?}");

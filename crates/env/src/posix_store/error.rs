@@ -29,7 +29,7 @@ struct StoreUnreachable {
 
 /// The store's directory was missing shortly before: the file that was not found exists now.
 #[derive(Debug, thiserror::Error)]
-#[error("the store's directory {} was away for a moment ({source})", root.display())]
+#[error("the store's directory {} was unreachable for a moment ({source})", root.display())]
 struct WasUnreachable {
     root: PathBuf,
     source: io::Error,

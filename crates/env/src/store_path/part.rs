@@ -45,6 +45,7 @@ pub(super) fn open(around: &StoreRoot, name: &OsStr, shown: &Path) -> io::Result
         let error = io::Error::from(error);
         io::Error::new(error.kind(), format!("{}, which cannot be opened: {error}", leads()))
     })?;
+    refuse_if_fuse(&opened, target)?;
     let directory = fstat(&opened)?;
     if !belongs(&directory, owner) {
         return refused(format!(
@@ -54,7 +55,7 @@ pub(super) fn open(around: &StoreRoot, name: &OsStr, shown: &Path) -> io::Result
     }
     if directory.st_mode & 0o022 != 0 {
         return refused(format!(
-            "a directory into which others may write (mode {:04o}): close it with `chmod go-w {}`",
+            "a directory that other users may write to (mode {:04o}): close it with `chmod go-w {}`",
             directory.st_mode & 0o7777,
             printable_path(target)
         ));
@@ -105,7 +106,7 @@ fn refuse_if_fuse(mount: &OwnedFd, name: &Path) -> io::Result<()> {
         return Ok(());
     }
     let what = format!(
-        "{} is a mount point of {}, whose server may never answer: unmount it, for nothing of the kind may be inside of a store",
+        "{} is a mount point of {}, whose server may never answer: unmount it; a store must not contain FUSE mounts",
         printable_path(name),
         printable(kind)
     );

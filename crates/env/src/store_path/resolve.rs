@@ -29,7 +29,7 @@ pub(super) fn beneath(directory: impl AsFd, below: &Path, flags: OFlags, mode: M
         }
         Err(Errno::NOSYS) => Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "the kernel has no openat2, by which a store is opened safely: Linux 5.6 or later is needed",
+            "the kernel has no openat2, which Varve needs to open a store safely: use Linux 5.6 or later",
         )),
         opened => Ok(opened?),
     }
@@ -120,8 +120,8 @@ impl StorePath {
 pub(super) fn link_refused(path: &Path) -> io::Error {
     let shown = printable_path(path);
     let what = format!(
-        "a symlink is at or on the way to {shown}, and none is followed inside of a store: put a file or directory of its own \
-         in its place"
+        "a symlink is at or on the way to {shown}, and none is followed inside of a store: replace it with a regular \
+         file or directory"
     );
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }

@@ -47,17 +47,20 @@ impl VolumeDir {
         let laid_out = self.lay_out(settings.shards, &volume_file::render(settings), fill);
         if laid_out.is_ok() {
             if let Err(error) = self.copy_volume_file(settings) {
-                tracing::warn!("{} has no copy until it is served: {error}", self.volume_file().display());
+                tracing::warn!(
+                    "cannot write the copy of {}, the next server writes it: {error}",
+                    self.volume_file().display()
+                );
             }
             if let Err(error) = disk::remove_file(&self.unfinished_mark()) {
-                tracing::debug!(%error, "a server removes the mark of an unfinished format");
+                tracing::debug!(%error, "cannot remove the mark of an unfinished format, the next server removes it");
             }
         }
         if laid_out.is_err()
             && self.volume_file().symlink_metadata().is_err()
             && let Err(error) = self.clear_away(had_root, had_data)
         {
-            tracing::warn!("{}: what a failed format made stays: {error}", self.root().display());
+            tracing::warn!("{}: cannot remove the leftovers of a failed format: {error}", self.root().display());
         }
         drop(lock);
         laid_out.map_err(failed)

@@ -174,7 +174,7 @@ impl VolumeDir {
     /// Removes a key, by its name or id. Servers end its sessions when they notice the removal.
     pub fn revoke_host_key(&self, name: &str) -> io::Result<HostKey> {
         let unknown = || {
-            let message = format!("there is no key {name}: `varve key list` shows those that there are");
+            let message = format!("there is no key {name}: `varve key list` shows all keys");
             io::Error::new(io::ErrorKind::NotFound, message)
         };
         let directory = self.open_host_keys()?.ok_or_else(unknown)?;
@@ -255,7 +255,7 @@ fn open_key(directory: impl rustix::fd::AsFd, name: &Path, path: &Path) -> io::R
     // Without NONBLOCK, opening a FIFO would block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
-        Err(Errno::LOOP) => return Err(refused(format!("{} is a link: give the file itself", path.display()))),
+        Err(Errno::LOOP) => return Err(refused(format!("{} is a link: name the file itself", path.display()))),
         opened => opened.map_err(at(path))?,
     };
     let found = rustix::fs::fstat(&fd)?;
@@ -271,7 +271,7 @@ fn check_owner(found: &Stat, owner: u32, path: &Path) -> io::Result<()> {
     let uid = found.st_uid;
     if uid != 0 && (uid != owner || is_nobody(uid)) {
         return Err(refused(format!(
-            "{} belongs to user {uid} and not to user {owner} or root: it is not believed",
+            "{} belongs to user {uid} and not to user {owner} or root: its content is not trusted",
             path.display()
         )));
     }

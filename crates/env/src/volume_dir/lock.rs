@@ -143,15 +143,14 @@ fn describe(record: Option<ServerRecord>) -> String {
             let kind = if record.embedded { "a mount" } else { "a server" };
             format!("{kind}, {} on host {}", record.process(), printable(&record.host))
         }
-        None => "a process that has not said yet who it is, as one that is just starting, or that has locked its files"
-            .to_owned(),
+        None => "an unidentified process, which is just starting or has locked the volume's files".to_owned(),
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error(
-        "the volume {} is in use by {holder}: talk to that one, or stop it first", directory.display()
+        "the volume {} is in use by {holder}: connect to that one, or stop it first", directory.display()
     )]
     Held { directory: PathBuf, holder: String },
     #[error(

@@ -52,8 +52,8 @@ impl VolumeDir {
         let found = self.at_root().metadata()?;
         if is_nobody(found.uid()) {
             return Err(denied(format!(
-                "{} belongs to nobody in particular (user {}), so nobody can tell whose files are in it: give it to a user \
-                 (chown -R), or work as the user whom its file server knows, or in the user namespace of its owner",
+                "{} belongs to user {} (nobody), so the owner of its files is unknown: give it to a user (chown -R), \
+                 or work as the user that its file server knows, or in the user namespace of its owner",
                 printable_path(self.root()),
                 found.uid()
             )));
@@ -73,16 +73,16 @@ impl VolumeDir {
         let owner = self.owner()?;
         if found.uid() != owner {
             return Err(denied(format!(
-                "{path} belongs to user {}, and the store to user {owner}: give it back with `chown {owner} {path}` if that user \
-                 is the one who made it, else remove it",
+                "{path} belongs to user {}, and the store to user {owner}: give it back with `chown {owner} {path}` if \
+                 that user created it, else remove it",
                 found.uid()
             )));
         }
         refuse_writers(path.path(), found)?;
         if readers == Readers::OwnerAlone && found.mode() & OTHERS_ANY != 0 {
             return Err(denied(format!(
-                "other users may read {path} (mode {:04o}): whoever has read it may act as any user of the volume; close it with \
-                 `chmod 600 {path}`, or have `varve fsck --repair` make another one once it is removed",
+                "other users may read {path} (mode {:04o}): its readers can act as any user of the volume; close it \
+                 with `chmod 600 {path}`, or have `varve fsck --repair` make another one after you removed it",
                 found.mode() & 0o7777
             )));
         }
@@ -100,8 +100,8 @@ impl VolumeDir {
             // The root directory of a mounted disk usually belongs to root.
             if found.uid() != owner && found.uid() != 0 {
                 return Err(denied(format!(
-                    "the directory {directory} belongs to user {}, and the store to user {owner}: give it to that user with \
-                     `chown -R {owner} {directory}` if what is in it is the volume's",
+                    "the directory {directory} belongs to user {}, and the store to user {owner}: give it to that user \
+                     with `chown -R {owner} {directory}` if its content is the volume's",
                     found.uid()
                 )));
             }
@@ -116,9 +116,10 @@ fn refuse_writers(path: &Path, found: &Metadata) -> io::Result<()> {
         return Ok(());
     }
     let path = printable_path(path);
-    let what = if found.is_dir() { "so that they can replace what is in it" } else { "so that they can change it" };
+    let what = if found.is_dir() { "so that they can replace its content" } else { "so that they can change it" };
     Err(denied(format!(
-        "other users may write to {path} (mode {:04o}), {what}: close it with `chmod go-w {path}`, and look for what is not yours",
+        "other users may write to {path} (mode {:04o}), {what}: close it with `chmod go-w {path}`, and look for files \
+         that are not yours",
         found.mode() & 0o7777
     )))
 }

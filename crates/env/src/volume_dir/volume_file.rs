@@ -188,7 +188,7 @@ impl VolumeDir {
             {
                 // The store may be full: the volume works as before.
                 if let Err(error) = copied {
-                    tracing::warn!("{} has no copy: {error}", path.display());
+                    tracing::warn!("cannot write the copy of {}: {error}", path.display());
                 }
                 Ok(())
             }
@@ -297,7 +297,8 @@ pub enum VolumeFileError {
              again if a `varve load` was cut short there", directory.display())]
     NoVolume { directory: PathBuf },
     #[error(
-        "{} is not a Varve volume: there is no such directory; is the path right, and what holds it mounted?", directory.display()
+        "{} is not a Varve volume: there is no such directory; is the path right, and is its file system \
+         mounted?", directory.display()
     )]
     NoDirectory { directory: PathBuf },
     #[error("{} is not a Varve volume: it is no directory; give the one that `varve format` made", path.display())]

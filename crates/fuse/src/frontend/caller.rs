@@ -35,7 +35,7 @@ fn groups_of(pid: u32) -> Vec<u32> {
     let length = match read_status(pid, &mut status) {
         Ok(length) => length,
         Err(errno) => {
-            tracing::debug!(pid, %errno, "the caller's groups cannot be seen");
+            tracing::debug!(pid, %errno, "cannot read the caller's groups");
             return Vec::new();
         }
     };

@@ -106,13 +106,13 @@ fn fill(
                         progress(DumpProgress { shard, rows: loaded.rows });
                     }
                     if shard.0 >= settings.shards.get() {
-                        return Err(reader.broken(format!("a row of shard {shard}, which is none")).into());
+                        return Err(reader.broken(format!("a row of shard {shard}, which does not exist")).into());
                     }
                     loaded.rows += 1;
                     let decoded = codec::decode(&key, &row).map_err(|error| reader.broken(error.to_string()))?;
                     // Other kinds would be forged transactions and replies.
                     if !KINDS.contains(&decoded.0.kind()) {
-                        let what = format!("a row of the kind {:?}, which no dump has", decoded.0.kind());
+                        let what = format!("a row of kind {:?}, which dumps do not contain", decoded.0.kind());
                         return Err(reader.broken(what).into());
                     }
                     loaded.entries += u64::from(decoded.0.kind() == Kind::Entry);
@@ -122,13 +122,11 @@ fn fill(
                     }
                 }
                 DumpRecord::End(counts) => break counts,
-                DumpRecord::Volume(_) => return Err(reader.broken("settings in the middle").into()),
+                DumpRecord::Volume(_) => return Err(reader.broken("volume settings after the first record").into()),
             }
         };
         if counts != (DumpCounts { rows: loaded.rows, entries: loaded.entries }) {
-            return Err(reader
-                .broken(format!("it says that it has {} rows, and has {}", counts.rows, loaded.rows))
-                .into());
+            return Err(reader.broken(format!("it should have {} rows, and has {}", counts.rows, loaded.rows)).into());
         }
         reader.end()?;
         writer.close().await?;

@@ -30,9 +30,9 @@ pub enum DumpError {
     Locked(#[from] LockError),
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    #[error("shard {shard} holds a damaged row, {reason}: repair the volume with `varve fsck --repair`, then dump it")]
+    #[error("shard {shard} has a damaged row, {reason}: repair the volume with `varve fsck --repair`, then dump it")]
     Damaged { shard: ShardId, reason: String },
-    #[error("this is no dump of a Varve volume")]
+    #[error("not a dump of a Varve volume")]
     NoDump,
     #[error("the dump has format version {found}, and this program reads up to {VERSION}: use a newer varve")]
     Newer { found: u32 },
@@ -210,7 +210,7 @@ impl<'a> RecordReader<'a> {
         let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (length, kind) = (word(0), word(4));
         if length > BODY_BYTES_MAX {
-            return Err(DumpError::Broken { at: begin, reason: format!("a record of {length} bytes") });
+            return Err(DumpError::Broken { at: begin, reason: format!("invalid record length of {length} bytes") });
         }
         let mut body = vec![0; length as usize];
         self.fill(&mut body)?;
@@ -218,7 +218,7 @@ impl<'a> RecordReader<'a> {
         if sum != checksum(begin, &header[..8], &body) {
             return Err(DumpError::Broken { at: begin, reason: "a record's checksum is wrong".into() });
         }
-        let unknown = || DumpError::Broken { at: begin, reason: format!("no record of kind {kind} is like this") };
+        let unknown = || DumpError::Broken { at: begin, reason: format!("malformed record of kind {kind}") };
         DumpRecord::decode(kind, &body).ok_or_else(unknown)
     }
 
@@ -226,12 +226,12 @@ impl<'a> RecordReader<'a> {
     pub fn end(&mut self) -> Result<(), DumpError> {
         let rest = self.input.fill_buf();
         let rest = rest.map_err(|source| DumpError::Io { doing: "cannot read the dump".into(), source })?;
-        if rest.is_empty() { Ok(()) } else { Err(self.broken("it ends here, and more follows")) }
+        if rest.is_empty() { Ok(()) } else { Err(self.broken("it ends here, but more bytes follow")) }
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), DumpError> {
         self.input.read_exact(buffer).map_err(|source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => self.broken("it is cut short here"),
+            io::ErrorKind::UnexpectedEof => self.broken("unexpected end of the dump"),
             _ => DumpError::Io { doing: "cannot read the dump".into(), source },
         })?;
         self.at += buffer.len() as u64;

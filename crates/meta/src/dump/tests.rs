@@ -232,7 +232,7 @@ fn prepared_changes_in_a_dump_are_refused() {
     let data = (Data::InPlace, Privileges::Keep);
     let refused =
         load(&mut forged(&rows).as_slice(), &to, FormatOver::Nothing, data, &mut |_| {}).expect_err("refused");
-    assert!(refused.to_string().contains("which no dump has"), "{refused}");
+    assert!(refused.to_string().contains("which dumps do not contain"), "{refused}");
 }
 
 /// A dump that is truncated anywhere, or has one byte changed, is refused, and no volume is left.

@@ -21,7 +21,7 @@ pub fn compare(
     if is_gone(volume, census)? {
         report.data_gone = true;
         let files = census.backing.len();
-        let what = format_args!("it is not there or empty, and {files} large files have their content in it");
+        let what = format_args!("it is missing or empty, but {files} large files have their content in it");
         report.add(FindingKind::MissingData, volume.data().display(), what);
         census.backing.iter().for_each(|backing| report.fix(Fix::Bereaved { inode: backing.inode }));
         return Ok(());
@@ -60,7 +60,7 @@ fn compare_garbage(volume: &VolumeDir, census: &Census, report: &mut FsckReport)
     for (inode, shard) in &census.garbage {
         let place = format_args!("inode {inode}");
         if census.ids.binary_search(inode).is_ok() {
-            let what = format_args!("shard {shard} says that the file was removed, and it is there");
+            let what = format_args!("shard {shard} lists the file as removed, but it exists");
             report.add(FindingKind::RemovedContentInUse, place, what);
             report.fix(Fix::DropRow { shard: *shard, key: Key::Garbage(*inode) });
             continue;
@@ -68,10 +68,10 @@ fn compare_garbage(volume: &VolumeDir, census: &Census, report: &mut FsckReport)
         let path = volume.backing_file(*inode);
         match path.symlink_metadata() {
             Ok(found) => {
-                report.add(FindingKind::RemovedContent, place, format_args!("{} bytes are to be removed", found.len()));
+                report.add(FindingKind::RemovedContent, place, format_args!("{} bytes to remove", found.len()));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                report.add(FindingKind::RemovedContent, place, "the backing file is gone; a row is to follow");
+                report.add(FindingKind::RemovedContent, place, "the backing file is gone; its row is not removed yet");
             }
             Err(source) => {
                 return Err(FsckError::Io { doing: format!("cannot look at {}", path.display()), source });
@@ -103,11 +103,11 @@ fn compare_directory(
             Some(inode) if inodes.contains(&inode) || garbage.contains_key(&inode) => {}
             Some(inode) if path.symlink_metadata().is_ok_and(|found| found.is_file()) => {
                 let bytes = path.symlink_metadata().map_or(0, |found| found.len());
-                let what = format_args!("{bytes} bytes, and no row says that inode {inode} has content here");
+                let what = format_args!("{bytes} bytes, but no row of inode {inode} refers to this file");
                 report.add(FindingKind::StrayBackingFile, path.display(), what);
                 report.fix(Fix::AttachData { inode });
             }
-            _ => report.add(FindingKind::StrangeFile, path.display(), "it is no backing file"),
+            _ => report.add(FindingKind::StrangeFile, path.display(), "not a backing file"),
         }
     }
     Ok(())
@@ -118,7 +118,8 @@ fn compare_file(path: &StorePath, backing: &BackedFile, report: &mut FsckReport)
     let size = match path.symlink_metadata() {
         Ok(found) if found.is_file() => found.len(),
         Ok(_) => {
-            report.add(FindingKind::MissingBackingFile, place, format_args!("{} is no regular file", path.display()));
+            let path = path.display();
+            report.add(FindingKind::MissingBackingFile, place, format_args!("{path} is not a regular file"));
             report.fix(Fix::Bereaved { inode: backing.inode });
             return Ok(());
         }

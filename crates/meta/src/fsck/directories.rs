@@ -104,7 +104,7 @@ fn note_others(census: &Census, report: &mut FsckReport) {
             report.add(FindingKind::AbortedSplit, place, format_args!("{} entries", partition.row.entries));
             report.fix(Fix::DropPartition { directory, index });
         } else {
-            let what = format_args!("it overlaps others, and says that it has {} entries", partition.row.entries);
+            let what = format_args!("it overlaps others, and its row counts {} entries", partition.row.entries);
             report.add(FindingKind::StrayPartition, place, what);
             report.fix(Fix::DissolvePartition { directory, index });
         }
@@ -173,7 +173,7 @@ fn compare_partitions(census: &Census, report: &mut FsckReport) {
         // server has asked the source yet.
         if (row.entries, row.subdirectories) != (partition.entries, partition.subdirectories) {
             let what = format_args!(
-                "it says {} entries, {} of them directories, and has {} and {}",
+                "its row counts {} entries, {} of them directories, but it has {} and {}",
                 row.entries, row.subdirectories, partition.entries, partition.subdirectories
             );
             report.add(FindingKind::WrongCount, place, what);
@@ -184,13 +184,13 @@ fn compare_partitions(census: &Census, report: &mut FsckReport) {
             continue;
         };
         if !directory.map.has(*index) && lacking.insert(*inode) {
-            let what = format_args!("its map does not know partition {}", index.0);
+            let what = format_args!("its map lacks partition {}", index.0);
             report.add(FindingKind::WrongMap, format_args!("directory {inode}"), what);
             report.fix(Fix::SetMap { directory: *inode });
         }
         if (row.mode, row.uid, row.gid) != (directory.mode, directory.uid, directory.gid) {
             let what = format_args!(
-                "its mode, owner and group are {:o} {} {}, and the directory's {:o} {} {}",
+                "its mode, owner and group are {:o} {} {}, but those of the directory {:o} {} {}",
                 row.mode.bits(),
                 row.uid,
                 row.gid,
@@ -219,7 +219,7 @@ fn find_unreachable(census: &Census, report: &mut FsckReport) {
         }
         let named = |inode: InodeId| census.directories.get(&inode).is_some_and(|found| found.named_in.is_some());
         if walked.get(&here) == Some(start) && here != InodeId::ROOT && named(here) {
-            report.add(FindingKind::Unreachable, format_args!("directory {here}"), "its parents lead in a circle");
+            report.add(FindingKind::Unreachable, format_args!("directory {here}"), "its parents form a cycle");
             report.fix(Fix::AttachDirectory { directory: here });
         }
     }

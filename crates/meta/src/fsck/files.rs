@@ -66,7 +66,7 @@ impl EntryReader {
                     report.add(
                         FindingKind::WrongAttributes,
                         place,
-                        format_args!("it says {kind:?}, the inode row not"),
+                        format_args!("its kind is {kind:?}, that of the inode row is not"),
                     );
                     report.fix(Fix::CorrectReference { directory, name: name.clone() });
                 }
@@ -183,7 +183,7 @@ pub fn compare(census: &mut Census, report: &mut FsckReport) {
         let (inode, place) = (*inode, format_args!("inode {inode}"));
         let Some(row) = found.row else {
             let (directory, name) = found.named.as_ref().map_or((InodeId::ROOT, ""), |(of, name)| (*of, name));
-            let what = format_args!("{name} in directory {directory} names it, and it has no row");
+            let what = format_args!("{name} in directory {directory} refers to it, but it has no row");
             report.add(FindingKind::MissingInode, place, what);
             report.fix(Fix::DropReferences { inode });
             continue;
@@ -254,7 +254,8 @@ fn compare_counter(highest: InodeId, census: &Census, report: &mut FsckReport) {
     let shard = highest.shard();
     match census.inodes_end.get(usize::from(shard.0)) {
         None => {
-            report.add(FindingKind::WrongAttributes, place, format_args!("its id is of shard {shard}, which is none"));
+            let what = format_args!("its id is of shard {shard}, which does not exist");
+            report.add(FindingKind::WrongAttributes, place, what);
             report.fix(Fix::Duplicate { inode: highest });
         }
         Some(end) if highest.0 & InodeId::COUNTER_MAX >= *end => {

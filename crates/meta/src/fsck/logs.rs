@@ -35,7 +35,7 @@ fn note(shard: ShardId, torn: &TornEnd, report: &mut FsckReport) {
         names.iter().take(NAMES_MAX).map(|(directory, name)| format!("{name} in directory {directory}")).collect();
     let lost = match (lost.len(), names.len()) {
         (0, _) => "no change behind it can be read".to_owned(),
-        (rows, 0) => format!("acknowledged changes of {rows} rows behind it are lost, of no name"),
+        (rows, 0) => format!("acknowledged changes of {rows} rows behind it are lost, none of them names"),
         (rows, count) => {
             let reported = reported.join(", ");
             let more = if count > NAMES_MAX { format!(" and {} more", count - NAMES_MAX) } else { String::new() };

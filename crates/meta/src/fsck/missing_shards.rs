@@ -12,11 +12,7 @@ use varve_types::{ShardId, VolumeSettings};
 pub fn compare(volume: &VolumeDir, settings: &VolumeSettings, report: &mut FsckReport) -> Result<bool, FsckError> {
     let shards = volume.shards();
     if is_gone(&shards)? {
-        report.add(
-            FindingKind::MissingShard,
-            shards.display(),
-            "it is not there, and with it the tables of all shards",
-        );
+        report.add(FindingKind::MissingShard, shards.display(), "it is missing, and with it the tables of all shards");
         report.gone = settings.shards.all().collect();
         return Ok(true);
     }
@@ -27,8 +23,8 @@ pub fn compare(volume: &VolumeDir, settings: &VolumeSettings, report: &mut FsckR
             continue;
         }
         let what = match traced.is_some_and(|traced| u64::from(shard.0) >= traced) {
-            true => "it is not there, nor a trace of it: shards in varve.toml and its copy may be wrong",
-            false => "it is not there, which the format made",
+            true => "it is missing, without a trace: shards in varve.toml and its copy may be wrong",
+            false => "it is missing, although `varve format` created it",
         };
         report.add(FindingKind::MissingShard, directory.display(), what);
         report.gone.push(shard);
@@ -48,11 +44,11 @@ pub fn make(
     let all = is_gone(&volume.shards())?;
     volume.make_shards(gone).map_err(failed)?;
     for shard in gone {
-        repaired.note(format!("shard {shard}: made its directory, empty: what was in it is gone"));
+        repaired.note(format!("shard {shard}: created its directory, empty: the former content is lost"));
     }
     if all {
         volume.copy_volume_file(settings).map_err(failed)?;
-        repaired.note("made the copy of the volume file anew".to_owned());
+        repaired.note("recreated the copy of the volume file".to_owned());
     }
     Ok(())
 }

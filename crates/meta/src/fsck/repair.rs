@@ -123,7 +123,7 @@ pub(crate) fn repair_locked(
         report.fixes.retain(|_, fixes| !fixes.is_empty());
         let Some((stage, fixes)) = report.fixes.pop_first() else { break };
         if !rounds.goes_on(stage, &fixes) {
-            tracing::warn!(?stage, fixes = fixes.len(), "what was repaired is found again: it is left");
+            tracing::warn!(?stage, fixes = fixes.len(), "a repaired finding was found again; leaving it");
             break;
         }
         progress(CheckProgress::Repairing { fixes: fixes.len() });

@@ -24,13 +24,13 @@ impl Clients {
         let max = limits.connections_of_one;
         if let Some(full) = principals.iter().find(|principal| counts.of(**principal) >= max) {
             return Err(NotAdmitted::Crowded(format!(
-                "{full} has {max} connections of clients already at this worker: end mounts or programs that use the volume, or \
+                "{full} has {max} connections to this worker already: end mounts or programs that use the volume, or \
                  serve it with more --workers"
             )));
         }
         if worker.clients() >= limits.connections {
             return Err(NotAdmitted::Crowded(format!(
-                "the server has {} connections of clients already: end mounts or programs that use the volume, or serve it \
+                "the server has {} client connections already: end mounts or programs that use the volume, or serve it \
                  with more --workers",
                 limits.connections
             )));

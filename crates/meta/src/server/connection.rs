@@ -51,9 +51,9 @@ pub enum ConnectionError {
     Frame(#[from] FrameError),
     #[error("the connection ended in the middle of a frame, after {0} bytes")]
     Truncated(usize),
-    #[error("session {used:016x} is named on a connection of session {own:016x}")]
+    #[error("request of session {used:016x} on a connection of session {own:016x}")]
     ForeignSession { own: u64, used: u64 },
-    #[error("the peer has neither sent the rest of a message nor taken its answers for {:?}", .0)]
+    #[error("the peer has neither completed a message nor read its replies for {:?}", .0)]
     Stalled(Duration),
     #[error("the key of the client was revoked")]
     Revoked,

@@ -59,11 +59,11 @@ fn conclude(
         Ok(CompletedCall::Encoded(body)) => DispatchReply::Recorded { id, body },
         Err(failure) => {
             if let CallFailure::Server { message, .. } = &failure {
-                let untold = worker.error_log.due(About::Shard(shard), worker.shared.clock.monotonic());
-                match untold {
+                let suppressed = worker.error_log.due(About::Shard(shard), worker.shared.clock.monotonic());
+                match suppressed {
                     Some(0) => tracing::error!("a call of session {:016x} failed: {message}", id.session),
-                    Some(untold) => tracing::error!(
-                        "a call of session {:016x} failed, as {untold} calls since it was last told: {message}",
+                    Some(suppressed) => tracing::error!(
+                        "a call of session {:016x} failed ({suppressed} more calls since the last message): {message}",
                         id.session
                     ),
                     None => {}

@@ -22,19 +22,19 @@ const TELL_DEADLINE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    #[error("the handshake was not done within {0:?}")]
+    #[error("the handshake did not complete within {0:?}")]
     Deadline(Duration),
     #[error("the connection ended in the handshake, after {0} bytes of a message")]
     Ended(usize),
-    #[error("the first frame is no Hello: {0}")]
+    #[error("the first frame is not a Hello message: {0}")]
     Garbage(FrameError),
     #[error("refused: {0}")]
     Refused(String),
-    #[error("there is no room: {0}")]
+    #[error("limit reached: {0}")]
     Crowded(String),
-    #[error("{0} connections have not said who they are, and this one for longest: it goes to make room for others")]
+    #[error("too many unauthenticated connections ({0}), of which this is the oldest")]
     Evicted(usize),
-    #[error("the server's answer cannot be sealed: {0}")]
+    #[error("cannot encrypt the server's reply: {0}")]
     Unsealed(#[from] ExchangeError),
     #[error("the connection failed in the handshake: {0}")]
     Io(#[from] std::io::Error),
@@ -124,7 +124,7 @@ async fn prove<W: ShareMemory>(
         Ok(Some(key)) => key,
         // The reply and the work are the same as for a wrong key, so that nobody can learn which key ids exist.
         Ok(None) => VolumeKey(random::bytes()),
-        Err(error) => return Ok(Err(format!("the server cannot look for the key {}: {error}", hello.key))),
+        Err(error) => return Ok(Err(format!("the server cannot read the key {}: {error}", hello.key))),
     };
     let binding = Binding {
         volume: hello.volume,
@@ -150,7 +150,7 @@ async fn prove<W: ShareMemory>(
 fn judge(worker: &Rc<Worker>, hello: &Hello, proved: &Proved, peer: Peer) -> Result<(Admitted, Stays), NotAdmitted> {
     let shared = &worker.shared;
     if !proved.offer.credential.is_empty() {
-        let reason = "the client brings a credential of a user, which this server does not know";
+        let reason = "the client sends a user credential, which this server does not support";
         return Err(NotAdmitted::Refused(reason.into()));
     }
     let client = Clients::enter(worker, principals_of(peer, hello.key))?;

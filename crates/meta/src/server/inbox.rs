@@ -62,7 +62,7 @@ impl WorkerPeers {
         match self.inboxes[owner].send_timeout(message, DELIVERY_DEADLINE).await {
             Ok(()) => {}
             Err(_) => {
-                return PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, takes no calls").into());
+                return PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, accepts no calls").into());
             }
         }
         let gone = |_| PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, has ended").into());

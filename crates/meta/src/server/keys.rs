@@ -62,10 +62,10 @@ impl Keys {
                 Ok(Some(found)) if found == key => continue,
                 Ok(_) => tracing::info!("the key {id} was revoked: its sessions end"),
                 Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidData) => {
-                    tracing::warn!("the key {id} cannot be believed any more, and its sessions end: {error}");
+                    tracing::warn!("the key {id} is no longer trusted: its sessions end: {error}");
                 }
                 Err(error) => {
-                    tracing::warn!("cannot tell whether the key {id} was revoked: {error}");
+                    tracing::warn!("cannot check whether the key {id} was revoked: {error}");
                     continue;
                 }
             }

@@ -149,7 +149,7 @@ async fn accept_unix(listener: &UnixListener, worker: &Rc<Worker>) {
 fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
     let peer = match stream.peer_cred() {
         Ok(of) => Peer::Local { uid: of.uid(), gid: of.gid(), pid: of.pid() },
-        Err(error) => return tracing::warn!("a connection whose peer the kernel does not tell is closed: {error}"),
+        Err(error) => return tracing::warn!("connection closed: cannot read the peer's credentials: {error}"),
     };
     if let Err(reason) = worker.shared.sessions.check_peer(peer) {
         log_error(worker, About::Connections, &peer, &reason);
@@ -168,9 +168,7 @@ fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
 /// The reply for a principal that has reached its limit of unauthenticated connections.
 fn crowded(worker: &Worker, peer: Peer, max: usize) -> Answer {
     let principal = peer.principal();
-    let reason = format!(
-        "{principal} has {max} connections at this worker that have not said who they are: try again in a moment"
-    );
+    let reason = format!("{principal} has {max} unauthenticated connections to this worker: try again later");
     log_error(worker, About::Crowd, &peer, &reason);
     Answer::Crowded { reason }
 }
@@ -181,7 +179,7 @@ async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
         match listener.accept().await {
             Ok((stream, address)) => match tune(&stream) {
                 Ok(()) => spawn_tcp(stream, address, worker),
-                Err(error) => tracing::warn!("a TCP connection is closed: {error}"),
+                Err(error) => tracing::warn!("TCP connection closed: cannot set its options: {error}"),
             },
             Err(error) => pause(error).await,
         }
@@ -218,7 +216,9 @@ where
     worker.spawn_connection(async move {
         match task.await {
             Ok(()) => tracing::debug!(%peer, "connection ended"),
-            Err(ConnectionError::Handshake(HandshakeError::Ended(0))) => tracing::debug!(%peer, "left without a word"),
+            Err(ConnectionError::Handshake(HandshakeError::Ended(0))) => {
+                tracing::debug!(%peer, "connection ended before the handshake");
+            }
             Err(error @ ConnectionError::Handshake(HandshakeError::Crowded(_) | HandshakeError::Evicted(_))) => {
                 log_error(&reported, About::Crowd, &peer, &error.to_string());
             }
@@ -230,7 +230,9 @@ where
 fn log_error(worker: &Worker, about: About, peer: &Peer, why: &str) {
     match worker.error_log.due(about, worker.shared.clock.monotonic()) {
         Some(0) => tracing::warn!(%peer, "connection closed: {why}"),
-        Some(untold) => tracing::warn!(%peer, "connection closed, as {untold} since it was last told: {why}"),
+        Some(suppressed) => {
+            tracing::warn!(%peer, "connection closed ({suppressed} more since the last message): {why}");
+        }
         None => {}
     }
 }

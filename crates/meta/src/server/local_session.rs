@@ -112,7 +112,7 @@ fn response(answer: DispatchReply) -> Response {
     match answer {
         DispatchReply::Response(response) => response,
         DispatchReply::Recorded { id, body } => postcard::from_bytes(&body).unwrap_or_else(|error| {
-            let message = format!("the recorded answer is damaged: {error}");
+            let message = format!("the recorded reply is damaged: {error}");
             Response { id, result: Err(CallFailure::Server { errno: libc::EIO, message }) }
         }),
     }

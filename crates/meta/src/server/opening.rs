@@ -156,7 +156,7 @@ impl Worker {
                     if all_tried && !self.shared.any_opened.load(SeqCst) {
                         return Err(refused.cause.reason);
                     }
-                    tracing::error!("{}; calls for it fail until it can", refused.cause);
+                    tracing::error!("{}; calls for it fail until it opens", refused.cause);
                     self.spawn(Rc::clone(self).open_later(shard, refused));
                 }
             }
@@ -211,11 +211,11 @@ impl Worker {
         match Shard::open_read_only(self.shard_config(id), errno).await {
             Ok(shard) if owned.is_some_and(|owned| shard.epoch() > owned) => shard.close_read_only().await,
             Ok(shard) => {
-                tracing::warn!("shard {id} is only read until its store takes writes");
+                tracing::warn!("shard {id} is read-only until its store accepts writes");
                 self.opening.read_only.borrow_mut().insert(id, shard);
                 self.changed.notify_waiters();
             }
-            Err(error) => tracing::error!("shard {id} cannot be read meanwhile: {error}"),
+            Err(error) => tracing::error!("cannot open shard {id} read-only: {error}"),
         }
     }
 

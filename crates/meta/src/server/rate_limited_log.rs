@@ -26,7 +26,7 @@ pub struct RateLimitedLog(RefCell<HashMap<About, LastReport>>);
 
 struct LastReport {
     at: Instant,
-    untold: u64,
+    suppressed: u64,
 }
 
 impl RateLimitedLog {
@@ -36,13 +36,13 @@ impl RateLimitedLog {
         let mut reported = self.0.borrow_mut();
         match reported.get_mut(&about) {
             Some(last) if now < last.at.after(PAUSE) => {
-                last.untold += 1;
+                last.suppressed += 1;
                 None
             }
             last => {
-                let untold = last.map_or(0, |last| last.untold);
-                reported.insert(about, LastReport { at: now, untold: 0 });
-                Some(untold)
+                let suppressed = last.map_or(0, |last| last.suppressed);
+                reported.insert(about, LastReport { at: now, suppressed: 0 });
+                Some(suppressed)
             }
         }
     }

@@ -231,8 +231,8 @@ pub fn encode(answer: &DispatchReply, frames: &mut Vec<u8>) {
         DispatchReply::Recorded { id, body } => frame::encode_body(body, frames).map_err(|error| (*id, error)),
     };
     if let Err((id, error)) = encoded {
-        tracing::error!(?id, "an answer cannot be sent: {error}");
-        let failure = CallFailure::Server { errno: libc::EIO, message: format!("the answer cannot be sent: {error}") };
+        tracing::error!(?id, "cannot send a reply: {error}");
+        let failure = CallFailure::Server { errno: libc::EIO, message: format!("cannot send the reply: {error}") };
         let short = frame::encode(&Response { id, result: Err(failure) }, frames);
         debug_assert!(short.is_ok(), "a short failure always fits a frame");
     }

@@ -150,7 +150,7 @@ impl Sessions {
         key: KeyId,
     ) -> Result<(Admitted, SessionGuard), NotAdmitted> {
         if session.0 == 0 {
-            return Err(NotAdmitted::Refused("0 is not a session".into()));
+            return Err(NotAdmitted::Refused("invalid session id 0".into()));
         }
         let forced = self.credentials_of(peer).map_err(NotAdmitted::Refused)?;
         let works = purpose == Purpose::Work;
@@ -180,8 +180,8 @@ impl Sessions {
             let taken = table.sessions.iter().any(|(other, state)| state.works && *other != session);
             if !own || taken {
                 return Err(NotAdmitted::Refused(format!(
-                    "this volume is served from inside the mount of process {}, which works on it alone: \
-                     use that mount, or unmount it and start `varve serve`",
+                    "this volume is served from inside the mount of process {}, which admits no other client: use that \
+                     mount, or unmount it and start `varve serve`",
                     self.admission.server_pid
                 )));
             }
@@ -200,8 +200,8 @@ impl Sessions {
         let Limits { sessions, sessions_of_one, .. } = self.limits;
         if let Some(full) = principals.iter().find(|principal| table.counts.of(**principal) >= sessions_of_one) {
             return Err(NotAdmitted::Crowded(format!(
-                "{full} has {sessions_of_one} sessions at the server already, those of the last {} s included: end some mounts or \
-                 programs that use the volume, and try again",
+                "{full} has {sessions_of_one} sessions already, including those that ended in the last {} s: end \
+                 mounts or programs that use the volume, and try again",
                 SESSION_GRACE.as_secs()
             )));
         }
@@ -238,12 +238,12 @@ impl Sessions {
         }
         if uid == OVERFLOW_UID {
             return Err(format!(
-                "you are user {uid} here, whom this host's kernel shows for users that it does not know, as of another user \
-                 namespace: serve the volume with --listen and come by TCP (--tcp), or as a user that the host knows"
+                "the client runs as user {uid}, the id of users without a mapping in this user namespace: serve the \
+                 volume with --listen and connect by TCP (--tcp), or run the client as a user of this host"
             ));
         }
         if owner_uid != Credentials::ROOT_UID && uid != owner_uid {
-            return Err(format!("this volume belongs to user {owner_uid} alone, and you are user {uid}"));
+            return Err(format!("the volume belongs to user {owner_uid}, and the client runs as user {uid}"));
         }
         if uid == server_uid {
             return Ok(None);

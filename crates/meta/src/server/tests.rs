@@ -341,7 +341,7 @@ fn impossible_configurations_are_refused() {
         Server::start(config).err().unwrap().to_string()
     };
     assert!(refused(&|config| config.workers = 0).contains("0 workers"));
-    assert!(refused(&|config| config.unix_directory = None).contains("nowhere to listen"));
+    assert!(refused(&|config| config.unix_directory = None).contains("no address to listen on"));
     let long = site.directory.path().join("x".repeat(100));
     assert!(refused(&|config| config.unix_directory = Some(long.clone())).contains("too long"));
     assert!(refused(&|config| config.volume = VolumeDir::new("/nonexistent")).contains("not a Varve volume"));

@@ -260,7 +260,7 @@ impl Drop for ConnectionCount {
 
 fn broken(worker: usize, panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say which");
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
     format!("worker {worker} broke an invariant and has ended: {text}")
 }
 
@@ -373,11 +373,7 @@ async fn end_sessions(worker: Rc<Worker>) {
         let ServerShared { sessions, open_files, .. } = &*worker.shared;
         while let Some((session, closed)) = sessions.end_one(|session| open_files.end_session(session)) {
             let closed: Arc<[InodeId]> = closed.into();
-            tracing::info!(
-                "session {:016x} has ended; {} files that it alone had open are closed",
-                session.0,
-                closed.len()
-            );
+            tracing::info!("session {:016x} ended; closed {} files that only it had open", session.0, closed.len());
             for inbox in &worker.inboxes {
                 // A closed inbox belongs to a worker that has ended, along with its shards.
                 let _ = inbox.send(WorkerMessage::EndSession { session, closed: Arc::clone(&closed) }).await;

@@ -47,7 +47,7 @@ impl Shard {
                 Err(error) => {
                     let cause =
                         Cause { errno: error.errno(), reason: format!("shard {} cannot write: {error}", self.id) };
-                    tracing::error!("{cause}; the shard is opened again");
+                    tracing::error!("{cause}; reopening the shard");
                     state.failed = Some(cause.clone());
                     Err(ShardRefusal::Failed(cause))
                 }
@@ -278,7 +278,7 @@ impl Shard {
         };
         if let Some(cause) = unanswered {
             return Err(ShardRefusal::Failed(
-                cause.met("what was asked for waits for the outcome of a change over several shards"),
+                cause.met("the request waits for the outcome of a cross-shard transaction"),
             ));
         }
         self.wait_until(|state| locked(state).is_none()).await?;

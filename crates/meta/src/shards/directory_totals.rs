@@ -76,7 +76,7 @@ impl Shard {
             PeerReply::Busy => Err(ShardRefusal::Busy),
             // Damage lost this part. A full or hung store fails the call instead: its rows still exist.
             PeerReply::Failed(cause) if cause.errno == Errno::EIO => {
-                tracing::debug!("directory {directory} is told without its part in shard {shard}: {}", cause.reason);
+                tracing::debug!("the totals of directory {directory} lack its part in shard {shard}: {}", cause.reason);
                 Ok(DirectoryPart::Unread(index))
             }
             other => Err(other.unexpected(format_args!("shard {shard} did not answer for its part of a directory"))),

@@ -137,9 +137,7 @@ impl Shard {
         let not_before = refused.as_ref().map(|_| self.clock.monotonic().after(AGAIN_AFTER));
         if let Some(reason) = &refused {
             let (shard, number) = (self.id, left.len());
-            tracing::warn!(
-                "shard {shard}: {number} backing files of removed files stay until the store lets them go: {reason}"
-            );
+            tracing::warn!("shard {shard}: cannot remove {number} backing files of removed files yet: {reason}");
         }
         if state.failed.is_none() {
             gone.into_iter().for_each(|inode| self.apply(&mut state, Change::Delete(Key::Garbage(inode))));

@@ -115,7 +115,7 @@ impl Shard {
 
     fn of_another_attempt(&self, directory: InodeId) -> ShardRefusal {
         ShardRefusal::Failed(
-            format!("shard {} adopts from another attempt to split directory {directory}", self.id).into(),
+            format!("shard {} imports from another attempt to split directory {directory}", self.id).into(),
         )
     }
 
@@ -140,7 +140,7 @@ impl Shard {
                     Change::Put(key, row) => (key, Some(row)),
                     Change::Delete(key) => (key, None),
                     Change::Tally { .. } => {
-                        return Err(ShardRefusal::Failed(Cause::from("a split sends rows, not tallies")));
+                        return Err(ShardRefusal::Failed(Cause::from("a split sent a tally instead of rows")));
                     }
                 };
                 state.open.write(&key, row.as_deref());
@@ -178,7 +178,7 @@ impl Shard {
         partition: Row,
     ) -> Result<PeerReply, ShardRefusal> {
         let Row::Partition(mut row) = partition else {
-            return Err(ShardRefusal::Failed(Cause::from("a split ends with a partition row")));
+            return Err(ShardRefusal::Failed(Cause::from("a split did not end with a partition row")));
         };
         let (batch, imported) = {
             let mut state = self.state.borrow_mut();

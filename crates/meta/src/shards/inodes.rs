@@ -68,7 +68,7 @@ impl Shard {
                 } else {
                     let end = block.end + BLOCK;
                     if end > InodeId::COUNTER_MAX {
-                        tracing::error!("shard {} has given all the inode ids that it has", self.id);
+                        tracing::error!("shard {} has no inode ids left", self.id);
                         return Err(Errno::ENOSPC.into());
                     }
                     block.taking = true;

@@ -62,7 +62,7 @@ impl Shard {
             read += row.len();
             let (Key::Entry(_, name), Row::Entry(entry)) = self.decoded(&key, &row)? else {
                 return Err(ShardRefusal::Failed(
-                    format!("shard {}: no entry among the names: {key:?}", self.id).into(),
+                    format!("shard {}: a row among the names is not an entry: {key:?}", self.id).into(),
                 ));
             };
             let hash = name.hash();

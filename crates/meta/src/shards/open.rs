@@ -28,7 +28,7 @@ pub enum ShardError {
     Table(#[from] TableError),
     #[error("{0}")]
     Refused(#[from] ShardRefusal),
-    #[error("shard {0} holds a damaged row, {1}; run `varve fsck` on the volume")]
+    #[error("shard {0} has a damaged row, {1}; run `varve fsck` on the volume")]
     Damaged(varve_types::ShardId, String),
 }
 
@@ -186,7 +186,7 @@ impl Shard {
     /// Closes a shard that was opened read-only. Reads in progress fail.
     pub async fn close_read_only(&self) {
         if let Err(error) = self.table.close().await {
-            tracing::debug!("shard {} was not closed well after it was read at rest: {error}", self.id);
+            tracing::debug!("the read-only view of shard {} was not closed cleanly: {error}", self.id);
         }
     }
 

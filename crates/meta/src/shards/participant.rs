@@ -220,7 +220,7 @@ impl Shard {
                 PeerReply::Committed(commit) => match self.resolve(transaction, commit).await {
                     PeerReply::Done => continue,
                     // Happens immediately if rows that it changes are damaged.
-                    other => tracing::warn!("transaction {transaction:?} cannot be ended here: {other:?}"),
+                    other => tracing::warn!("transaction {transaction:?}: cannot end it in this shard: {other:?}"),
                 },
                 other => {
                     tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");

@@ -12,10 +12,10 @@ pub enum ShardRefusal {
     #[error("refused: {0:?}")]
     Rule(namespace::Refusal),
     /// Another shard holds the partition of this name; the map is newer than the caller's.
-    #[error("partition of directory {directory} is elsewhere")]
+    #[error("the partition of directory {directory} is at another shard")]
     Moved { directory: InodeId, map: PartitionMap },
     /// Another change is in progress on the same rows.
-    #[error("another change is under way on the same rows; ask again")]
+    #[error("another change to the same rows is in progress; try again")]
     Busy,
     /// The shard's store failed.
     #[error("{0}")]

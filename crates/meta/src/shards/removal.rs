@@ -306,7 +306,7 @@ impl Shard {
         join_all(by_holder.into_iter().map(|(holder, held)| async move {
             match self.peers.call(holder, PeerCall::Remove(held)).await {
                 PeerReply::Done => {}
-                other => tracing::warn!("rows of removed directories stay in shard {holder}: {other:?}"),
+                other => tracing::warn!("cannot remove rows of removed directories from shard {holder}: {other:?}"),
             }
         }))
         .await;

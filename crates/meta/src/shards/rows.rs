@@ -94,5 +94,5 @@ impl ShardRows {
 
 /// The error text for changes to a read-only shard.
 pub(super) fn no_changes(shard: ShardId) -> String {
-    format!("shard {shard} can only be read until its store takes writes again")
+    format!("shard {shard} is read-only until its store accepts writes again")
 }

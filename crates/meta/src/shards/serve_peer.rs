@@ -96,7 +96,7 @@ impl Shard {
         match self.peers.call(fresh.shard(), PeerCall::Apply(changes)).await {
             PeerReply::Done => Ok(()),
             PeerReply::Busy => Err(super::ShardRefusal::Busy),
-            other => Err(other.unexpected(format_args!("home {} took no rows", fresh.shard()))),
+            other => Err(other.unexpected(format_args!("home shard {} accepted no rows", fresh.shard()))),
         }
     }
 
@@ -107,7 +107,7 @@ impl Shard {
         let deletes = placed.into_iter().map(Change::Delete);
         match self.peers.call(fresh.shard(), PeerCall::Apply(deletes.collect())).await {
             PeerReply::Done => {}
-            other => tracing::warn!("rows of inode {fresh}, which got no name, stay: {other:?}"),
+            other => tracing::warn!("cannot remove the rows of inode {fresh}, which has no name: {other:?}"),
         }
     }
 

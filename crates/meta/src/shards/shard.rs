@@ -343,7 +343,7 @@ impl Shard {
                 match self.peers.call(InodeId::ROOT.shard(), PeerCall::LockRenames(holder)).await {
                     PeerReply::Done => txn.rename_lock = Some(holder),
                     PeerReply::Busy => return Err(ShardRefusal::Busy),
-                    other => return Err(other.unexpected("the rename lock is not to be had")),
+                    other => return Err(other.unexpected("cannot acquire the rename lock")),
                 }
                 return Ok(None);
             }

@@ -134,7 +134,7 @@ impl Shard {
             if let Err(refusal) = &result
                 && let Some(partition) = self.state.borrow_mut().partitions.get_mut(directory)
             {
-                tracing::debug!("shard {}: split of directory {directory} put off: {refusal}", self.id);
+                tracing::debug!("shard {}: split of directory {directory} postponed: {refusal}", self.id);
                 partition.split = None;
             }
             self.changed.notify_waiters();
@@ -226,7 +226,7 @@ impl Shard {
                 self.commit_split(directory, map, entries, subdirectories).await?;
                 Ok(moved)
             }
-            other => Err(other.unexpected(format_args!("shard {target} does not end a split"))),
+            other => Err(other.unexpected(format_args!("shard {target} did not end the split"))),
         }
     }
 

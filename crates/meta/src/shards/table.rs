@@ -206,7 +206,8 @@ impl Table {
         if matches!(flushed, Ok(Flushed::Left)) {
             // A table write that the store refuses is retried until the runtime ends; all rows are in the log.
             if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LEFT_MAX, closing).await {
-                tracing::debug!(shard = self.shard.0, %error, "a table was not closed well on a store that refuses tables");
+                let shard = self.shard.0;
+                tracing::debug!(shard, %error, "a table was not closed cleanly on a store that refuses tables");
             }
             return Ok(());
         }
@@ -231,8 +232,8 @@ impl Table {
             () = full => {
                 self.sync().await?;
                 tracing::info!(
-                    "shard {}: it has {TABLES_MAX} tables that are not merged; what its log alone has is there, synced, for the \
-                     next opening",
+                    "shard {}: it has {TABLES_MAX} unmerged tables; changes that are only in its log are synced and \
+                     replayed at the next opening",
                     self.shard
                 );
                 Ok(Flushed::Left)
@@ -240,7 +241,8 @@ impl Table {
             () = refused => {
                 self.sync().await?;
                 tracing::warn!(
-                    "shard {}: its store refuses a new table; what its log alone has is there, synced, for the next opening",
+                    "shard {}: its store refuses a new table; changes that are only in its log are synced and replayed \
+                     at the next opening",
                     self.shard
                 );
                 Ok(Flushed::Left)

@@ -205,7 +205,7 @@ impl Shard {
                 Err(ShardRefusal::Busy)
             }
             PeerReply::Busy => Err(ShardRefusal::Busy),
-            other => Err(other.unexpected("it is not known whether the rename lock is held yet")),
+            other => Err(other.unexpected("cannot check whether the rename lock is still held")),
         }
     }
 

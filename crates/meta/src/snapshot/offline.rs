@@ -80,7 +80,7 @@ impl OfflineSnapshot {
         }
         // The tables were only read; a table that fails to close ends with the runtime.
         if let Err(error) = source.close().await {
-            tracing::debug!(%error, "a table that was only read did not close well");
+            tracing::debug!(%error, "a read-only table was not closed cleanly");
         }
         Err(unreadable)
     }

@@ -22,11 +22,11 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    #[error("a key of {0} bytes is no key of this version")]
+    #[error("a key of {0} bytes is not a key of this version")]
     Key(usize),
     #[error("a row's version is {found}, not {ROW_VERSION}: it was written by another version of Varve")]
     Version { found: u8 },
-    #[error("a row of {0} bytes is empty or cut short, or holds what no row may: {1}")]
+    #[error("a row of {0} bytes is malformed: {1}")]
     Row(usize, String),
 }
 

@@ -60,14 +60,14 @@ impl StoredPartition<'_> {
     pub(super) fn to_row(&self) -> Result<PartitionRow, Unsound> {
         let map = self.map.to_map()?;
         if self.depth > map.shards().depth_max() || u32::from(self.index) >> self.depth != 0 {
-            return Err(format!("partition {} of depth {}", self.index, self.depth));
+            return Err(format!("invalid partition {} of depth {}", self.index, self.depth));
         }
         Ok(PartitionRow {
             index: PartitionIndex(self.index),
             depth: self.depth,
             state: match self.state {
                 StoredState::Live => PartitionState::Live,
-                StoredState::Sealed => return Err("a partition in state 1, which nobody writes".into()),
+                StoredState::Sealed => return Err("a partition in the unused state 1".into()),
                 StoredState::Incoming => PartitionState::Incoming,
             },
             mode: to_mode(self.mode)?,

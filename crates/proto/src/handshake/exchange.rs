@@ -31,11 +31,11 @@ pub const MESSAGE_BYTES_MAX: usize = 65_535;
 pub enum ExchangeError {
     /// The two sides hold different keys, or differ in a value that was sent in the clear. Neither side can distinguish
     /// the two cases.
-    #[error("the other side does not hold the same key, or was told other things than this side said")]
+    #[error("the peer does not have the same key, or received other handshake data than this side sent")]
     Unauthentic,
     #[error("a handshake message of {0} bytes is outside of {MESSAGE_OVERHEAD} to {MESSAGE_BYTES_MAX}")]
     Size(usize),
-    #[error("a handshake message is authentic and no message of this version: {0}")]
+    #[error("a handshake message is authentic, but not a message of this version: {0}")]
     Malformed(String),
     #[error("the key exchange failed: {0}")]
     Failed(String),
@@ -145,7 +145,7 @@ fn read<M: DeserializeOwned>(state: &mut HandshakeState, message: &[u8]) -> Resu
     };
     match postcard::take_from_bytes(&payload[..read]) {
         Ok((message, [])) => Ok(message),
-        Ok((_, rest)) => Err(ExchangeError::Malformed(format!("{} bytes too many", rest.len()))),
+        Ok((_, rest)) => Err(ExchangeError::Malformed(format!("{} trailing bytes", rest.len()))),
         Err(error) => Err(ExchangeError::Malformed(error.to_string())),
     }
 }

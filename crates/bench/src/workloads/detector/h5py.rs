@@ -66,7 +66,7 @@ fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Pipelin
     let mut said = BufReader::new(process.stdout.take().expect("piped above"));
     let mut line = String::new();
     said.read_line(&mut line).map_err(fail())?;
-    let port: u16 = line.trim().parse().map_err(|_| fail()(io::Error::other("it did not say its port")))?;
+    let port: u16 = line.trim().parse().map_err(|_| fail()(io::Error::other("it did not print its port")))?;
     let mut to = connect(([127, 0, 0, 1], port).into()).map_err(fail())?;
     send_to_service(&mut to, &ToService::Hello(hello(StreamRole::Frames, 1)), &[], 0).map_err(fail())?;
     let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), SendTimes::new(load.frames));
@@ -76,7 +76,7 @@ fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Pipelin
     said.read_line(&mut line).map_err(fail())?;
     let seconds = begun.elapsed().as_secs_f64();
     if line.is_empty() {
-        return Err(fail()(io::Error::other("it ended without its figures; what it said is above")));
+        return Err(fail()(io::Error::other("it ended without its figures; its output is above")));
     }
     let reported: H5pyReport = serde_json::from_str(&line)?;
     let mut latencies = Latencies::default();

@@ -303,7 +303,7 @@ impl BenchConnection {
         match answers.from_service().map_err(|error| failed("connection")(error.to_string()))? {
             Some(FromService::Welcome(_)) => Ok(BenchConnection { frames, answers }),
             Some(FromService::Error(refusal)) => Err(failed("run")(refusal.text)),
-            other => Err(failed("connection")(format!("instead of a welcome, it says {other:?}"))),
+            other => Err(failed("connection")(format!("it sent {other:?} instead of a welcome"))),
         }
     }
 

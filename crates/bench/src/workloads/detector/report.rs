@@ -226,15 +226,16 @@ impl DetectorReport {
         let near = |ratio: &CaseRatio| ratio.interval.is_none() && (ratio.median / ratio.bar - 1.0).abs() < 0.2;
         if self.ratios.iter().any(near) {
             self.warnings.push(format!(
-                "Ratios near their bars say little without an interval: --repeat {PAIRS_FOR_INTERVAL} or more gives one."
+                "Ratios near their bars mean little without an interval: --repeat {PAIRS_FOR_INTERVAL} or more gives \
+                 one."
             ));
         }
         if let Some(most) = self.results.iter().max_by(|one, other| one.others.total_cmp(&other.others))
             && most.others > OTHERS_WORTH_SAYING
         {
             self.warnings.push(format!(
-                "Others took {:.0}% of the processors during `{}`. The limits are of processors that nobody else uses: \
-                 ratios to them, and to neighbours, say little so.",
+                "Other processes used {:.0}% of the processors during `{}`. The limits assume idle processors: ratios \
+                 to them, and to neighbours, mean little.",
                 most.others * 100.0,
                 most.case
             ));

@@ -110,7 +110,7 @@ impl Processes {
             processes.0.push((child, SocketAddr::from(([127, 0, 0, 1], 0))));
             said.read_line(&mut line).map_err(fail())?;
             if line.is_empty() {
-                return Err(failed("writer")("it ended before it took frames; what it said is above".into()));
+                return Err(failed("writer")("it ended before it took frames; its output is above".into()));
             }
             let serving: WriterReady = serde_json::from_str(&line)?;
             processes.0[writer as usize].1 = serving.listen;

@@ -218,7 +218,7 @@ impl ClientWork {
             Fault::Failed(source) => Error::Operation { via, operation: self.phase.name(), path, source },
             Fault::WrongSize(size) => Error::WrongAnswer {
                 via,
-                what: format!("{} of {path} says {size} bytes where {} were written", self.phase.name(), self.bytes),
+                what: format!("{} of {path} reports {size} bytes, but {} were written", self.phase.name(), self.bytes),
             },
         }
     }

@@ -161,7 +161,7 @@ impl<'a> TurnRunner<'a> {
 
     /// Removes all files of the run and returns the measurement.
     pub(super) fn close(mut self, progress: &ProgressDisplay, outcome: Result<()>) -> Result<MdtestMeasurement> {
-        progress.show_line("removing what was made".to_owned());
+        progress.show_line("removing the created files".to_owned());
         let ceilings = std::mem::take(&mut self.ceilings);
         let mut contenders = Vec::new();
         for contender in &mut self.contenders {

@@ -94,13 +94,13 @@ fn say(line: &str) -> io::Result<()> {
 
 /// Executes the commands on stdin, which start and stop the counting of stages, until stdin ends.
 fn obey() -> Result<()> {
-    let failed = |error: io::Error| Problem::new("cannot answer the benchmark").caused_by(&error);
+    let failed = |error: io::Error| Problem::new("cannot reply to the benchmark").caused_by(&error);
     say(READY).map_err(failed)?;
     for order in io::stdin().lines() {
         let answer = match order.map_err(failed)?.as_str() {
             BEGIN => OwnStages.begin().map(|()| BEGUN.to_owned()),
             END => OwnStages.end().and_then(|sums| serde_json::to_string(&sums).map_err(io::Error::other)),
-            other => Err(io::Error::other(format!("{other} is no order"))),
+            other => Err(io::Error::other(format!("{other} is not a command"))),
         };
         let answered = answer.and_then(|answer| say(&answer));
         // The benchmark was killed. The mount ends as it does when stdin ends.
@@ -111,6 +111,9 @@ fn obey() -> Result<()> {
     }
     Ok(())
 }
+
+/// Variables that the process needs; `RUN_MARK` marks the processes of a test run.
+const KEPT_VARIABLES: [&str; 6] = ["PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "RUST_BACKTRACE", "RUN_MARK"];
 
 /// The benchmark's side.
 pub struct Companion {
@@ -135,7 +138,10 @@ impl Companion {
 
     fn start(directory: &Path, words: Vec<OsString>) -> io::Result<Companion> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "companion"]).args(words).process_group(0);
+        command.args(["bench", "companion"]).args(words).process_group(0).env_clear();
+        // The owner of the store can read the environment of this process, which may have been started by root.
+        let kept = std::env::vars_os().filter(|(name, _)| KEPT_VARIABLES.iter().any(|kept| name == kept));
+        command.envs(kept);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let orders = child.stdin.take();
         let answers = TimedLines { input: BufReader::new(child.stdout.take().expect("piped")), max: ANSWER_MAX };

@@ -102,7 +102,8 @@ fn text(comparison: &ComparisonOutput) -> String {
     }
     if let Some(other) = comparison.recorded_of.as_ref().filter(|of| **of != comparison.machine) {
         text.push_str(&format!(
-            "\nRecorded on {other}; this is {}, of which nothing is recorded: what fell may be the machine's. --record adds it.\n",
+            "\nRecorded on {other}; this is {}, which has no record: the machine may be the cause of a fall. --record \
+             adds it.\n",
             comparison.machine
         ));
     }

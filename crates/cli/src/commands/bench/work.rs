@@ -72,8 +72,8 @@ fn remove_leftovers(beneath: &Path) {
             continue;
         }
         match remove_leftover(&path) {
-            Ok(()) => tracing::info!("removed {}, which a killed benchmark has left", path.display()),
-            Err(error) => tracing::info!("{} was left by a killed benchmark, and stays: {error}", path.display()),
+            Ok(()) => tracing::info!("removed {}, a leftover of a killed benchmark", path.display()),
+            Err(error) => tracing::info!("cannot remove {}, a leftover of a killed benchmark: {error}", path.display()),
         }
     }
 }

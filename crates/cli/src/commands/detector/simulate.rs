@@ -165,8 +165,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         return Err(Problem::usage(format!("--drop {} is not from 0 to 1", arguments.drop)));
     }
     if arguments.frames == Some(0) {
-        return Err(Problem::usage("--frames 0: a run has at least one frame")
-            .next("Leave it out for 250 frames, or all that are replayed."));
+        return Err(Problem::usage("--frames is 0; a run has at least one frame")
+            .next("Give a larger number, or omit --frames for 250 frames or the whole replayed series."));
     }
     // The service and the other destinations handle a simulator that disappears.
     let stop = if arguments.to.out.is_some() { StopFlag::on_signals()? } else { Arc::default() };
@@ -204,7 +204,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     };
     output.result("detector simulate", &simulated, lines)?;
     if let Some(problem) = unreadable {
-        return Err(problem.next("What was brought ends with the frame before it."));
+        return Err(problem.next("The run ends with the frame before it."));
     }
     Ok(match (broken_off, dropped) {
         (true, _) => Exit::BrokenOff,
@@ -219,7 +219,7 @@ fn open(arguments: &Arguments) -> Result<(FrameSource, SeriesInfo)> {
     let series = |element, frame, frames| SeriesInfo { element, frame, frames, rate: arguments.rate };
     if let Some(path) = &arguments.replay {
         let replay = FrameReplay::open(path, arguments.dataset.as_deref())
-            .map_err(|error| Problem::new("nothing can be replayed").caused_by(&error))?;
+            .map_err(|error| Problem::new("cannot replay the series").caused_by(&error))?;
         let frames = arguments.frames.unwrap_or(replay.frames);
         let series = series(replay.element, replay.frame.clone(), frames);
         return Ok((FrameSource::Replayed(replay), series));
@@ -294,8 +294,7 @@ fn play(
             FrameSource::Replayed(replay) => {
                 if let Err(error) = replay.frame_into(number, &mut frame) {
                     played.broken_off = true;
-                    played.unreadable =
-                        Some(Problem::new(format!("frame {number} cannot be replayed")).caused_by(&error));
+                    played.unreadable = Some(Problem::new(format!("cannot replay frame {number}")).caused_by(&error));
                     break;
                 }
             }

@@ -76,13 +76,14 @@ impl ParentProcess {
 
     pub fn refuse(self, problem: &Problem) {
         if let Err(error) = self.say(&problem.to_string()) {
-            tracing::warn!("nobody hears that the mount has failed: {error}");
+            tracing::warn!("cannot report the failed mount to the command that started it: {error}");
         }
     }
 
     /// Writes `word`, then closes stdout, for which the parent waits.
     fn say(mut self, word: &str) -> Result<()> {
-        let failed = |error: std::io::Error| Problem::new("cannot answer who started this mount").caused_by(&error);
+        let failed =
+            |error: std::io::Error| Problem::new("cannot reply to the command that started it").caused_by(&error);
         self.stdout.write_all(word.as_bytes()).and_then(|()| self.stdout.flush()).map_err(failed)?;
         let null = std::fs::File::options().write(true).open("/dev/null").map_err(failed)?;
         rustix::stdio::dup2_stdout(null).map_err(|errno| failed(errno.into()))

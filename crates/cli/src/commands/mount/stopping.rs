@@ -70,18 +70,18 @@ impl Stopping {
         let target = self.unmounter.target().display();
         match (asked, before, error) {
             (StopReason::Now, StopState::Waiting, None) | (_, StopState::Covered, None) => tracing::warn!(
-                "asked to stop again: {target} is out of sight, and this process ends when the last file that is open there is \
-                 closed"
+                "asked to stop again: {target} is detached, and this process ends when the last file that is open \
+                 there is closed"
             ),
             (StopReason::Now, StopState::Waiting | StopState::Covered, Some(error @ Error::Busy { .. })) => {
                 tracing::warn!(
-                    "asked to stop again: {error}\n  It is taken out of sight when that mount is gone, which would go with it, or in its \
-                 stead."
+                    "asked to stop again: {error}\n  It is detached when that mount is gone, because detaching it now \
+                     would take that mount along."
                 )
             }
             (StopReason::Now, _, Some(error @ Error::Busy { .. })) => tracing::warn!(
-                "asked to stop: {error}\n  It is unmounted when it is free. To take it out of sight even while it is in use, send \
-                 SIGTERM or SIGINT again."
+                "asked to stop: {error}\n  It is unmounted when it is no longer in use. To detach it even while it is \
+                 in use, send SIGTERM or SIGINT again."
             ),
             (StopReason::Now, _, Some(error)) => tracing::warn!("asked to stop: {error}"),
             // Already logged.
@@ -121,7 +121,7 @@ impl Syncs {
         };
         if let Err(error) = std::thread::Builder::new().name("sync".into()).spawn(sync) {
             self.asked.store(0, Release);
-            tracing::error!("asked to stop, but cannot start a thread that syncs: {error}");
+            tracing::error!("asked to stop, but cannot start a thread for the sync: {error}");
         }
     }
 }

@@ -43,10 +43,13 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     if arguments.time.0 < TIME_MIN {
-        return Err(Problem::usage(format!("--time must be {} at least: less says nothing", Span(TIME_MIN))));
+        return Err(Problem::usage(format!(
+            "--time must be at least {}: a shorter probe measures nothing useful",
+            Span(TIME_MIN)
+        )));
     }
     if !arguments.directory.is_dir() {
-        return Err(Problem::usage(format!("{} is no directory", arguments.directory.display()))
+        return Err(Problem::usage(format!("{} is not a directory", arguments.directory.display()))
             .next("Give the directory where the runs will be written."));
     }
     let model: DetectorModel = arguments.model.parse().map_err(|error| Problem::usage("--model").caused_by(&error))?;
@@ -60,13 +63,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         time: arguments.time.0,
         threads_max: arguments.threads.unwrap_or(processors).max(1),
     };
-    let advice = advise(&request).map_err(|error| {
-        Problem::new(format!("{} cannot be probed", arguments.directory.display())).caused_by(&error)
-    })?;
+    let advice = advise(&request)
+        .map_err(|error| Problem::new(format!("cannot probe {}", arguments.directory.display())).caused_by(&error))?;
     output.result(COMMAND, &advice, lines)?;
     if !advice.reaches() {
         return Err(Problem::new(format!(
-            "no setting takes {} frames/s: the best, {} in {} with {} writers, takes {:.1}, {:.2} times that",
+            "no setting reaches {} frames/s: the best, {} in {} with {} writers, reaches {:.1}, {:.2} times that",
             advice.rate_hz,
             advice.filter,
             sides(advice.chunk.as_deref().unwrap_or(&advice.frame)),
@@ -74,7 +76,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             advice.frames_per_s,
             advice.margin
         ))
-        .because(format!("the narrowest place is {}", advice.narrowest()))
+        .because(format!("the bottleneck is {}", advice.narrowest()))
         .next("Lower the rate, write to another directory, or share the run among hosts (`varve record join`)."));
     }
     Ok(Exit::Done)
@@ -84,15 +86,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 pub fn read(path: &Path) -> Result<Advice> {
     let cannot = |what: &str| Problem::usage(format!("cannot {what} the advice {}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
-    let again = "Make it with: varve --json record advise … > advice.json";
+    let again = "Create it with: varve --json record advise … > advice.json";
     let understood = |error: serde_json::Error| cannot("understand").caused_by(&error).next(again);
     let envelope: AdviceEnvelope = serde_json::from_str(&text).map_err(understood)?;
     if let Some(command) = envelope.command.filter(|command| command != COMMAND) {
-        return Err(cannot("understand").because(format!("it is what `{command}` prints")).next(again));
+        return Err(cannot("understand").because(format!("it is the output of `{command}`")).next(again));
     }
     if let Some(version) = envelope.schema_version.filter(|version| *version > SCHEMA_VERSION) {
         return Err(cannot("understand")
-            .because(format!("it is of version {version}, and this program knows {SCHEMA_VERSION}"))
+            .because(format!("its schema version is {version}; this program supports up to {SCHEMA_VERSION}"))
             .next(again));
     }
     serde_json::from_str(&text).map_err(understood)
@@ -113,7 +115,7 @@ fn lines(advice: &Advice) -> String {
     let store = &advice.store;
     let stripe = match (store.stripe_bytes, store.stripe_count) {
         (Some(bytes), Some(count)) => format!("{bytes} bytes over {count}"),
-        _ => "not told".to_owned(),
+        _ => "not reported".to_owned(),
     };
     let mut rows = vec![
         ("directory", advice.directory.display().to_string()),

@@ -35,7 +35,7 @@ impl ServiceAddress {
         let HttpPlace { address, tls } = self.http.clone();
         if tls && !self.asking.has_ca() {
             return Err(Problem::usage(format!("--http https://{address} needs --tls-ca"))
-                .because("no certificate is trusted unless its signer is named")
+                .because("HTTPS needs a CA certificate to verify the service's certificate")
                 .next("Give --tls-ca FILE with the certificate of the authority that signed the service's."));
         }
         Ok(Control { address, token: self.asking.token()?, tls: self.asking.tls()? })
@@ -122,11 +122,12 @@ fn asked(what: &str, error: &ControlError) -> Problem {
     let problem = Problem::new(what.to_owned()).caused_by(error);
     match error {
         ControlError::Unreachable { .. } => problem.next(
-            "Is `varve record serve` running there? --http says where. A service with --tls-cert needs --tls-ca here.",
+            "Is `varve record serve` running there? --http sets the address. A service with --tls-cert needs --tls-ca \
+            here.",
         ),
-        ControlError::Refused { code, .. } if code == "token" => problem.next(
-            "Commands of the user who runs the service find its token on the same host; others give it with --token-file.",
-        ),
+        ControlError::Refused { code, .. } if code == "token" => {
+            problem.next("Commands of the service's user find its token on the same host; others need --token-file.")
+        }
         ControlError::Refused { .. } => problem,
     }
 }
@@ -137,12 +138,12 @@ fn sides(flag: &str, text: &str) -> Result<Vec<Option<u64>>> {
         word => word.parse().ok().map(Some),
     };
     let sides: Option<Vec<_>> = text.split('x').enumerate().map(side).collect();
-    sides.ok_or_else(|| Problem::usage(format!("{flag} {text} is no shape")).next("Write sides as in 1024x512."))
+    sides.ok_or_else(|| Problem::usage(format!("{flag} {text} is not a shape")).next("Write sides as in 1024x512."))
 }
 
 fn closed(flag: &str, text: &str) -> Result<Vec<u64>> {
     let sides: Option<Vec<u64>> = sides(flag, text)?.into_iter().collect();
-    sides.ok_or_else(|| Problem::usage(format!("{flag} {text} has no end")))
+    sides.ok_or_else(|| Problem::usage(format!("{flag} {text} is unlimited; only the first side of --scan may be `-`")))
 }
 
 /// The offset of a region in a frame, and its sides.
@@ -150,8 +151,7 @@ fn region(text: &str) -> Result<Region> {
     let numbers = |text: &str, by: char| text.split(by).map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>();
     let parts = text.split_once(':').and_then(|(offset, shape)| numbers(offset, ',').zip(numbers(shape, 'x')));
     let (offset, shape) = parts.ok_or_else(|| {
-        Problem::usage(format!("--region {text} is no region"))
-            .next("Write where it begins and its sides, as in 512,0:512x1024.")
+        Problem::usage(format!("--region {text} is not a region")).next("Write offset and shape, as in 512,0:512x1024.")
     })?;
     Ok(Region { offset, shape })
 }
@@ -184,7 +184,7 @@ impl StartArguments {
     fn flags(&self, advice: Option<&Advice>) -> Result<DatasetSpec> {
         let element = match (&self.element, advice) {
             (Some(name), _) => ElementType::named(name).ok_or_else(|| {
-                Problem::usage(format!("--element {name} is no type")).next("Use u8 to u64, i8 to i64, f16 to f64.")
+                Problem::usage(format!("--element {name} is not a type")).next("Use u8 to u64, i8 to i64, f16 to f64.")
             })?,
             (None, Some(advice)) => advice.element,
             (None, None) => ElementType::U16,
@@ -213,7 +213,7 @@ fn described(path: &std::path::Path) -> Result<DatasetSpec> {
 
 pub fn start(arguments: &StartArguments, output: &Output) -> Result<Exit> {
     let request = arguments.request()?;
-    let what = format!("run `{}` is not started", arguments.name);
+    let what = format!("cannot start run `{}`", arguments.name);
     let body = serde_json::to_value(&request).map_err(|error| Problem::new(what.clone()).caused_by(&error))?;
     let started = arguments.service.control()?.post("/runs", Some(body), CHANGE_WAIT);
     let status = started.map_err(|error| asked(&what, &error))?;
@@ -241,7 +241,7 @@ fn exit(status: &Value) -> Exit {
 
 pub fn status(arguments: &StatusArguments, output: &Output) -> Result<Exit> {
     let control = arguments.service.control()?;
-    let cannot = |error: ControlError| asked("cannot show what is recorded", &error);
+    let cannot = |error: ControlError| asked("cannot show the status", &error);
     if let Some(name) = &arguments.name {
         let status = control.get(&format!("/runs/{name}"), LOOK_WAIT).map_err(cannot)?;
         output.result("record status", &status, lines)?;

@@ -3,6 +3,7 @@
 
 use super::protection::{self, Listening};
 use super::validators;
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -101,12 +102,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         source: arguments.source,
         retry: arguments.retry.0,
     };
+    // As in `record serve`.
+    identity::take(&arguments.directory, Work::Detector, || Problem::new("cannot take a share of the run"))?;
     let (stop, stopped) = mpsc::channel();
     signals::listen()?.on_stop(move || {
         // If nobody listens any more, the process is stopping already.
         let _ = stop.send(());
     })?;
-    let failed = |error: ServiceError| Problem::new("this share cannot be taken").caused_by(&error);
+    let failed = |error: ServiceError| Problem::new("cannot take a share of the run").caused_by(&error);
     let service = Service::join(config, Joining { coordinator, sources: arguments.sources }).map_err(failed)?;
     let serving = JoinReady { run: arguments.run.clone(), pid: std::process::id(), listen: service.address() };
     output.announce("record join", &serving, |serving| {
@@ -130,7 +133,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 
 fn left(arguments: &Arguments, ended: RunEnd, output: &Output) -> Result<Exit> {
     if ended.how == EndKind::Failed {
-        return Err(Problem::new(format!("run `{}` has failed", arguments.run)).because(ended.why));
+        return Err(Problem::new(format!("run `{}` failed", arguments.run)).because(ended.why));
     }
     let left = JoinOutput { run: arguments.run.clone(), why: ended.why, finished: ended.finished };
     output.result("record join", &left, |left| {

@@ -39,21 +39,23 @@ impl Listening {
         if let Some((flag, address)) = listeners.iter().find(beyond) {
             let open = || Problem::usage(format!("{flag} {address} is open to other hosts"));
             if self.tls_cert.is_none() && !self.insecure {
-                return Err(open().because("the token and the frames would go over the network in clear").next(
-                    "Give --tls-cert and --tls-key, or listen at 127.0.0.1 and use a tunnel. --insecure does without either.",
+                return Err(open().because("token and frames would cross the network unencrypted").next(
+                    "Give --tls-cert and --tls-key, or listen at 127.0.0.1 and use a tunnel. --insecure allows it \
+                    unencrypted.",
                 ));
             }
             if self.token_file.is_none() {
-                return Err(open()
-                    .because("clients on other hosts cannot find a token that is made here")
-                    .next("Give --token-file with a file from `openssl rand -hex 32`, and its content to clients."));
+                return Err(open().because("clients on other hosts cannot find a token that is generated here").next(
+                    "Give --token-file with a file from `openssl rand -hex 32`, and the same token to the \
+                        clients.",
+                ));
             }
             if self.tls_cert.is_none() {
                 // A failed warning stops nothing: the administrator gave --insecure.
                 let _ = writeln!(
                     std::io::stderr(),
-                    "varve: warning: {flag} {address} is open to other hosts without TLS: everyone on the way reads the token \
-                     and the frames, and may change them"
+                    "varve: warning: {flag} {address} is open to other hosts without TLS: anyone on the network path \
+                    can read and change the token and the frames"
                 );
             }
         }

@@ -1,5 +1,6 @@
 //! `varve record recover FILE`: makes a valid file with every acknowledged frame, after a crash of its writer.
 
+use crate::identity::{self, Work};
 use crate::output::{Output, columns as columns_of};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -27,13 +28,18 @@ struct RecoverOutput {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let file = arguments.file.clone();
+    // Root has the rights of the user whose directory the file is in, who could put a link in the file's place.
+    let absolute =
+        std::path::absolute(&file).map_err(|error| Problem::new("cannot find the file").caused_by(&error))?;
+    let failed = || Problem::new(format!("cannot recover {}", file.display()));
+    identity::take(absolute.parent().unwrap_or(&absolute), Work::Detector, failed)?;
     let found = match recover(&file) {
         Ok(found) => Some(found),
         Err(RecoverError::NothingToDo { .. }) => None,
         Err(error) => {
             let problem = Problem::new(format!("cannot recover {}", file.display())).caused_by(&error);
             return Err(match error.is_full_store() {
-                true => problem.next("Make room in the store, then run it again: nothing is lost meanwhile."),
+                true => problem.next("Free space in the store, then run it again: nothing is lost meanwhile."),
                 false => problem,
             });
         }
@@ -46,7 +52,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 }
 
 const WHOLE_COPY: &str =
-    "a whole copy of the journal, put back beside the file, still recovers it: nothing of the file was removed";
+    "an intact copy of the journal, put back beside the file, still recovers the rest: the file lost nothing";
 
 fn lines(reported: &RecoverOutput) -> String {
     let Some(Recovered { counts, journal_damage, restored, damaged_journal, journal_head, .. }) = &reported.found
@@ -61,14 +67,14 @@ fn lines(reported: &RecoverOutput) -> String {
         ("damaged", counts.damaged.to_string()),
     ];
     if let (Some(kept), Some(Headless { why, frames })) = (damaged_journal, journal_head) {
-        rows.push(("journal", format!("it does not say what run it is of: {why}; it is kept as {}", kept.display())));
-        rows.push(("restored", format!("{restored} frames, all that the file's last commit has")));
-        let more = "what came after that commit, of which nothing else tells";
+        rows.push(("journal", format!("its head is unreadable: {why}; it is kept as {}", kept.display())));
+        rows.push(("restored", format!("{restored} frames, all of the file's last commit")));
+        let more = "everything after that commit: no other record of it exists";
         rows.push((
             "lost",
             match frames {
                 0 => more.to_owned(),
-                frames => format!("{frames} frames at least: {more}"),
+                frames => format!("at least {frames} frames: {more}"),
             },
         ));
         rows.push(("", WHOLE_COPY.to_owned()));
@@ -76,20 +82,20 @@ fn lines(reported: &RecoverOutput) -> String {
         let Damage { places, first, bytes, frames_max, end, columns } = journal_damage;
         let unread = (*places > 0)
             .then(|| format!("{bytes} bytes at {places} places, the first at byte {first}, could not be read"));
-        let gone = end.then(|| "its end is gone".to_owned());
+        let gone = end.then(|| "its end is missing".to_owned());
         let what: Vec<String> = unread.into_iter().chain(gone).collect();
         let what = what.join(", and ");
         rows.push(("journal", format!("{what}; it is kept as {}", kept.display())));
         rows.push(("restored", format!("{restored} frames that the journal lacked, from the file itself")));
         if *places > 0 {
-            rows.push(("lost", format!("at most {frames_max} frames, and scalars, of which only those bytes told")));
+            rows.push(("lost", format!("at most {frames_max} frames, and scalars, recorded only in those bytes")));
         }
         if *end {
-            rows.push(("lost", "what came after the file's last commit: nobody can say how many frames".to_owned()));
+            rows.push(("lost", "everything after the file's last commit: the number of frames is unknown".to_owned()));
             rows.push(("", WHOLE_COPY.to_owned()));
         }
         if *columns > 0 {
-            rows.push(("", format!("{columns} columns of scalars that were added after the damage")));
+            rows.push(("", format!("{columns} scalar columns added after the damage")));
         }
     }
     columns_of(&rows)

@@ -3,6 +3,7 @@
 use super::protection::Listening;
 use super::validators;
 use crate::escaping;
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -78,6 +79,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let listeners = [("--listen", arguments.listen), ("--http", arguments.http)];
     let (token, mut protection) = arguments.listening.protect(&listeners)?;
     protection.hosts.clone_from(&arguments.allow_host);
+    // Root has the rights of the user whose directory it is, who could put links in the place of runs. TLS and token files
+    // were read before that.
+    let cannot = || Problem::new("cannot start the detector service");
+    identity::take(&arguments.directory, Work::Detector, cannot)?;
     let tls = protection.tls.is_some();
     let defaults = Settings::default();
     let settings = Settings {
@@ -100,7 +105,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         connections_max: arguments.connections_max,
         idle: arguments.idle.0,
     };
-    let failed = |error: ServiceError| Problem::new("the detector service cannot start").caused_by(&error);
+    let failed = |error: ServiceError| Problem::new("cannot start the detector service").caused_by(&error);
     // Set up before the service accepts anything, so that no signal is missed.
     let (stop, stopped) = mpsc::channel();
     signals::listen()?.on_stop(move || {
@@ -111,7 +116,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     for address in &arguments.stream2 {
         service
             .take_stream2(address)
-            .map_err(|error| Problem::new(format!("cannot take the stream at {address}")).caused_by(&error))?;
+            .map_err(|error| Problem::new(format!("cannot receive the stream at {address}")).caused_by(&error))?;
     }
     let serving = RecordServeReady {
         directory: arguments.directory.clone(),
@@ -136,12 +141,13 @@ fn unfinished(left: &Unfinished, directory: &Path) -> String {
     let Unfinished { run, file, durable, trouble } = left;
     let file = file.display();
     let holds = match trouble {
-        None => format!("{file} shows its {durable} frames so far"),
-        Some(trouble) => format!("not all that was taken could be published: {trouble}"),
+        None => format!("{file} contains its {durable} frames so far"),
+        Some(trouble) => format!("some received frames could not be published: {trouble}"),
     };
     format!(
-        "varve: run `{run}` is not finished: {holds}\n  To go on with it, start the service again: varve record serve {}\n  \
-         To leave it at that: varve record recover {file}\n",
+        "varve: run `{run}` is not finished: {holds}\n  \
+         To continue it, start the service again: varve record serve {}\n  \
+         To finish the file as it is: varve record recover {file}\n",
         directory.display()
     )
 }
@@ -154,7 +160,7 @@ fn text(serving: &RecordServeReady) -> String {
         ("control", format!("{scheme}://{}", serving.http)),
     ];
     if let Some(file) = &serving.token_file {
-        rows.push(("token", format!("{} (programs of this user find it)", file.display())));
+        rows.push(("token", format!("{} (found by programs of this user)", file.display())));
     }
     rows.push(("process", serving.pid.to_string()));
     columns(&rows)

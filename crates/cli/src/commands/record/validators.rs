@@ -20,24 +20,24 @@ pub fn threads(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
         .filter(|threads| (1..=THREADS_MAX).contains(threads))
-        .ok_or_else(|| format!("give 1 to {THREADS_MAX}, or leave it out: one a processor"))
+        .ok_or_else(|| format!("give 1 to {THREADS_MAX}, or omit it for one thread per processor"))
 }
 
 /// A number of runs or connections.
 pub fn some(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "give a number from 1 on".to_owned())
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "give a number of at least 1".to_owned())
 }
 
 /// Frames a second. The limits exclude values that nobody can mean, such as a frame a year or a thousand million a
 /// second.
 pub fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (1e-6..=1e9).contains(rate));
-    rate.ok_or_else(|| "give frames a second, from 0.000001 to 1000000000".to_owned())
+    rate.ok_or_else(|| "give frames per second, from 0.000001 to 1000000000".to_owned())
 }
 
 fn at_least(text: &str, least: Bytes) -> Result<Bytes, String> {
     match text.parse()? {
-        bytes if bytes < least => Err(format!("{bytes} is too little; give {least} or more")),
+        bytes if bytes < least => Err(format!("{bytes} is too small; give at least {least}")),
         bytes => Ok(bytes),
     }
 }
@@ -77,7 +77,8 @@ pub struct HttpPlace {
 pub fn http(text: &str) -> Result<HttpPlace, String> {
     let wrong = || {
         format!(
-            "`{text}` is no place to ask; give HOST:PORT, http://HOST:PORT or https://HOST:PORT, as in 127.0.0.1:7421"
+            "`{text}` is not an HTTP address; give HOST:PORT, http://HOST:PORT or https://HOST:PORT, as in \
+            127.0.0.1:7421"
         )
     };
     let (address, tls) = match text.strip_prefix("https://") {
@@ -92,22 +93,21 @@ pub fn http(text: &str) -> Result<HttpPlace, String> {
 pub fn host(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
     if text.is_empty() || text.len() > 255 || !text.chars().all(fits) || place(text).is_some() {
-        return Err("give the name of a host as clients write it, without a port".to_owned());
+        return Err("give a host name as clients write it, without a port".to_owned());
     }
     Ok(text.to_owned())
 }
 
 /// An address to listen at.
 pub fn http_listen(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |_| {
-        format!("`{text}` is no address to listen at; give ADDRESS:PORT or http://ADDRESS:PORT, as in 127.0.0.1:7421")
-    };
+    let wrong =
+        |_| format!("`{text}` is not a listen address; give ADDRESS:PORT or http://ADDRESS:PORT, as in 127.0.0.1:7421");
     without_scheme(text).parse().map_err(wrong)
 }
 
 /// The address at which a detector sends stream2, as HOST:PORT.
 pub fn stream2(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}` is no place of a stream; give tcp://HOST:PORT, as in tcp://10.0.0.5:31001");
+    let wrong = || format!("`{text}` is not a stream address; give tcp://HOST:PORT, as in tcp://10.0.0.5:31001");
     place(text.strip_prefix("tcp://").unwrap_or(text)).map(str::to_owned).ok_or_else(wrong)
 }
 

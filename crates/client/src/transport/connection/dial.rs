@@ -23,8 +23,8 @@ pub(in crate::transport) struct Reach {
 /// The process behind a Unix socket may not be the volume's server.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the process that listens at {path} is user {peer}'s, who is neither root nor user {owner}, whose the store is: it is told \
-     nothing; if the volume is served, that socket is not its server's"
+    "the process that listens at {path} runs as user {peer}, which is neither root nor the store's owner, user \
+     {owner}: nothing was sent to it; if the volume is served, that socket is not its server's"
 )]
 pub(in crate::transport) struct Untrusted {
     path: String,
@@ -43,13 +43,13 @@ pub(super) fn dial(address: &WorkerAddress, reach: Reach) -> io::Result<Dialled>
     match (&address.unix, &address.tcp) {
         (Some(path), _) if local && !tcp => dial_unix(path, owner).map(Dialled::Unix),
         (None, Some(_)) if local && !tcp => Err(io::Error::other(
-            "the server is on this host and listens by TCP alone, which this host's clients use only if they are told to: come \
-             with --tcp",
+            "the server is on this host and listens only on TCP, which clients of this host use only on request: add \
+             --tcp",
         )),
         (_, Some(tcp)) => dial_tcp(tcp).map(Dialled::Tcp),
         (_, None) => Err(io::Error::other(
-            "the server listens on the Unix sockets of its own host alone: serve the volume with --listen HOST:PORT to reach it \
-             from other hosts and by --tcp",
+            "the server listens only on the Unix sockets of its own host: serve the volume with --listen HOST:PORT to \
+             reach it from other hosts and with --tcp",
         )),
     }
 }
@@ -59,8 +59,9 @@ fn dial_unix(path: &str, owner: u32) -> io::Result<UnixStream> {
         io::ErrorKind::NotFound => io::Error::new(
             error.kind(),
             format!(
-                "there is no {path} here, where the server on this host listens: in a container, mount the directory of the \
-                 server's sockets at the same place, or serve the volume with --listen HOST:PORT and come with --tcp"
+                "there is no {path} here, where the server on this host listens: in a container, mount the directory \
+                 of the server's sockets at the same place, or serve the volume with --listen HOST:PORT and connect \
+                 with --tcp"
             ),
         ),
         kind => io::Error::new(kind, format!("{path}: {error}")),
@@ -162,7 +163,7 @@ mod tests {
             assert!(error.contains(part), "{error}");
         };
         refused(&both, reach(true, false), "there is no");
-        refused(&by_tcp, reach(true, false), "come with --tcp");
+        refused(&by_tcp, reach(true, false), "add --tcp");
         refused(&by_unix, reach(true, true), "--listen HOST:PORT");
         refused(&by_unix, reach(false, false), "--listen HOST:PORT");
         for reach in [reach(true, true), reach(false, false), reach(false, true)] {

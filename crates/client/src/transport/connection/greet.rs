@@ -161,8 +161,8 @@ fn opened(initiator: Initiator, answer: Answer) -> Result<(Welcome, Records), Fi
 fn unproved(error: ExchangeError) -> FindError {
     FindError::Refused(match error {
         ExchangeError::Unauthentic => {
-            "the server does not hold the volume's key, or somebody between it and this client has \
-                                       changed what they said: it is not believed"
+            "the server does not hold the volume's key, or its messages were changed on the way: the connection is not \
+             trusted"
                 .to_owned()
         }
         error => format!("the handshake failed: {error}"),
@@ -173,8 +173,8 @@ fn unproved(error: ExchangeError) -> FindError {
 fn broken_handshake(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            "the server closed the connection before the handshake was done: it stops, or has too many connections on \
-             which nobody says who he is"
+            "the server closed the connection before the handshake was done: it is stopping, or has too many \
+             unauthenticated connections"
                 .into()
         }
         _ if is_timeout(error) => format!(

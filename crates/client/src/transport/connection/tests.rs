@@ -53,8 +53,8 @@ fn reply_in_shared_memory_is_one_message() {
 
 fn check(len: std::cmp::Ordering, received: io::Result<String>) {
     match len {
-        std::cmp::Ordering::Less => assert!(received.unwrap_err().to_string().contains("part of a message")),
+        std::cmp::Ordering::Less => assert!(received.unwrap_err().to_string().contains("incomplete message")),
         std::cmp::Ordering::Equal => assert_eq!(received.unwrap(), "so it is"),
-        std::cmp::Ordering::Greater => assert!(received.unwrap_err().to_string().contains("more than it was asked")),
+        std::cmp::Ordering::Greater => assert!(received.unwrap_err().to_string().contains("more replies than")),
     }
 }

@@ -67,11 +67,14 @@ impl FrameConnection<'_> {
         let (whole, came) = self.frames_body(header, &head)?;
         self.run.tallies.received_bytes.fetch_add(header.body_bytes, Relaxed);
         if self.hello.role != StreamRole::Frames {
-            return Ok(Err(StreamRefusal::new(ErrorCode::Protocol, "a frame on a connection that is not for frames")));
+            return Ok(Err(StreamRefusal::new(
+                ErrorCode::Protocol,
+                "a frame on a connection whose role is not frames",
+            )));
         }
         // The sender may have used a negative number. Only this message is refused.
         let Some(end) = head.number.checked_add(head.frames.into()) else {
-            let text = format!("no frame is numbered {}; is it a negative number, read as unsigned?", head.number);
+            let text = format!("{} is not a frame number; is it a negative number, read as unsigned?", head.number);
             self.run.tallies.refused.fetch_add(u64::from(head.frames), Relaxed);
             self.outbox.notice(NoticeCode::Refused.of(head.number, &text));
             return Ok(Ok(()));
@@ -151,7 +154,7 @@ impl FrameConnection<'_> {
         let shape = &description.regions()[set].shape;
         if head.element != description.element || sides != *shape {
             return Err(format!(
-                "it is {sides:?} of {}, the run's are {shape:?} of {}",
+                "it is {sides:?} of {}, the run's frames are {shape:?} of {}",
                 head.element.name(),
                 description.element.name()
             ));
@@ -159,7 +162,11 @@ impl FrameConnection<'_> {
         if head.chunks.is_empty() {
             let bytes = shape.iter().product::<u64>() as usize * description.element.size();
             if Some(body.len()) != bytes.checked_mul(head.frames as usize) {
-                return Err(format!("{} frames of {bytes} bytes came in {} bytes", head.frames, body.len()));
+                return Err(format!(
+                    "{} frames of {bytes} bytes do not match a body of {} bytes",
+                    head.frames,
+                    body.len()
+                ));
             }
             return Ok(FramePayload::Frames(if head.frames == 1 {
                 vec![Payload::Plain(body)]
@@ -173,20 +180,22 @@ impl FrameConnection<'_> {
         }
         let each = self.run.with(|sink| Ok(sink.chunks_of(set as u32))).map_err(|refusal| refusal.text)?;
         let Some(each) = each.map(|chunks| chunks as u64) else {
-            return Err("it is compressed, but its region is not made of whole chunks; send it plain".into());
+            return Err(
+                "it is compressed, but its region does not consist of whole chunks; send it uncompressed".into()
+            );
         };
         let chunk_group_frames = description.chunk_group_frames();
         let is_chunk_group = chunk_group_frames > 1;
         // Their numbers are checked frame by frame later.
         if is_chunk_group && u64::from(head.frames) > chunk_group_frames {
-            return Err(format!("{} frames, more than the {chunk_group_frames} of a chunk", head.frames));
+            return Err(format!("it has {} frames, more than the {chunk_group_frames} of a chunk", head.frames));
         }
         let wanted = if is_chunk_group { each } else { each * u64::from(head.frames) };
         if head.chunks.len() as u64 != wanted {
-            return Err(format!("{} chunks for {} frames, which have {wanted}", head.chunks.len(), head.frames));
+            return Err(format!("it has {} chunks for {} frames, which need {wanted}", head.chunks.len(), head.frames));
         }
         if head.chunks.iter().map(|bytes| u64::from(*bytes)).sum::<u64>() != body.len() as u64 {
-            return Err("the lengths of its chunks are not that of its body".into());
+            return Err("the sum of its chunk lengths differs from the length of its body".into());
         }
         if head.chunks.len() == 1 {
             let blobs = vec![Blob { bytes: body, xxh3 }];

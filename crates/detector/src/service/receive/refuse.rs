@@ -19,17 +19,17 @@ pub fn turn_away(shared: &Arc<ServiceShared>, socket: TcpStream) {
     let Some(counted) = CountGuard::enter(shared, |shared| &shared.turned_away, TURNED_AWAY_MAX) else { return };
     let reported = named("turn-away", move || {
         let text = format!(
-            "{} connections already, as many as this service takes: come again when one has ended, or start it with a \
-             larger --connections-max",
+            "the service has {} connections, its limit: retry when one has ended, or start it with a larger \
+            --connections-max",
             counted.of.config.connections_max
         );
         match protect(&counted.of, socket, TURN_AWAY_WAIT) {
             Ok(socket) => last_words(socket, StreamRefusal::new(ErrorCode::Full, text)),
-            Err(error) => tracing::debug!("a client does not hear that there is no room for it: {error}"),
+            Err(error) => tracing::debug!("cannot refuse a client over the connection limit: {error}"),
         }
     });
     if let Err(error) = reported {
-        tracing::warn!("a client does not hear that there is no room for it: {error}");
+        tracing::warn!("cannot refuse a client over the connection limit: {error}");
     }
 }
 
@@ -46,7 +46,7 @@ pub fn last_words(mut socket: Socket, refusal: StreamRefusal) {
         .set_write_timeout(Some(Duration::from_secs(1)))
         .and_then(|()| send_to_client(&mut socket, &FromService::Error(refusal)));
     if let Err(error) = reported {
-        tracing::debug!("a client does not hear why it is refused: {error}");
+        tracing::debug!("cannot send a refusal to a client: {error}");
     }
     linger(&socket);
 }

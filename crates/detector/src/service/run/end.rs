@@ -30,7 +30,7 @@ impl Run {
     pub fn cannot_begin_again(&self, ended: &RunEnd) -> StreamRefusal {
         let how = ["finished", "aborted", "failed"][ended.how as usize];
         let text = format!(
-            "a run `{}` has ended ({how}) and its file {} is there; give another name and file, or move that file away",
+            "a run `{}` has ended ({how}) and its file {} exists; give another name and file, or move that file",
             self.request.name,
             self.path.display()
         );
@@ -103,12 +103,12 @@ impl Run {
     /// Records the end for future services and notifies connected clients.
     fn keep_end(&self, ended: &RunEnd) {
         if let Err(error) = self.home.keep(&self.record(Some(ended.clone()))) {
-            tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
+            tracing::error!(run = self.request.name, "cannot record how the run ended: {error}");
         }
         *self.state.lock() = RunState::Ended(Box::new(ended.clone()));
         self.changed.notify_all();
         self.notify_end(ended);
-        tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
+        tracing::info!(run = self.request.name, file = %self.path.display(), "run ended: {:?}", ended.how);
     }
 
     /// Notifies all connected clients; the first final message counts.
@@ -187,13 +187,13 @@ impl Run {
                 }
                 let held = finished.received + finished.partial;
                 match finished.damaged {
-                    0 => format!("{why}; the file holds all {held} frames so far"),
-                    damaged => format!("{why}; the file holds {held} frames so far, and {damaged} are damaged"),
+                    0 => format!("{why}; the file contains all {held} frames so far"),
+                    damaged => format!("{why}; the file contains {held} frames so far, and {damaged} are damaged"),
                 }
             }
             Err(error) => format!(
-                "{why}; the file opens with the frames of its last commit, and once the cause is gone, \
-                 `varve record recover {}` brings back the others ({error})",
+                "{why}; the file opens with the frames of its last commit; after fixing the cause, recover the others \
+                with `varve record recover {}` ({error})",
                 self.path.display()
             ),
         }
@@ -220,7 +220,9 @@ impl Run {
         let (how, why) = match failure {
             Some(failure) => (EndKind::Failed, failure),
             None if leaves => (EndKind::Finished, "the run was stopped where it was started".into()),
-            None if late => (EndKind::Finished, format!("its clients were gone for {} s", self.request.absence_s)),
+            None if late => {
+                (EndKind::Finished, format!("its clients were disconnected for {} s", self.request.absence_s))
+            }
             None => return,
         };
         self.end_beside(how, why);
@@ -230,7 +232,7 @@ impl Run {
         let run = Arc::clone(self);
         let ended = std::thread::Builder::new().name("end".into()).spawn(move || drop(run.end(how, &why)));
         if let Err(error) = ended {
-            tracing::error!(run = self.request.name, "the run cannot be ended now, and will be later: {error}");
+            tracing::error!(run = self.request.name, "cannot end the run now, retrying later: {error}");
         }
     }
 

@@ -64,7 +64,7 @@ fn number_tables_grow_with_frames() {
         assert!(row.is_err(), "a row is as far");
         if taken == 0 {
             let why = writer.submit(frame, Duration::from_secs(10)).unwrap_err().to_string();
-            assert!(why.contains("is not taken after 0 frames"), "{why}");
+            assert!(why.contains("is not accepted after 0 frames"), "{why}");
         }
         submitted.is_err()
     };

@@ -99,7 +99,7 @@ fn a_key_is_the_owners_or_roots() {
     assert!(volume.host_key(key.id).unwrap().is_some());
     chown(directory.path(), OVERFLOW_UID);
     chown(volume.host_keys_directory().path(), OVERFLOW_UID);
-    refusal(volume.host_key(key.id), "belongs to nobody in particular");
+    refusal(volume.host_key(key.id), "(nobody)");
 }
 
 /// Promise: a host's key file contains the key and the volume, never overwrites a file, and is read only if other users

@@ -7,7 +7,7 @@ use super::*;
 fn the_lock_names_its_holder() {
     let (_directory, volume) = formatted();
     let lock = volume.lock().unwrap();
-    assert!(volume.lock().unwrap_err().to_string().contains("has not said yet"));
+    assert!(volume.lock().unwrap_err().to_string().contains("an unidentified process"));
     let workers = vec![WorkerRecord { unix: Some("/run/v.0".into()), tcp: Some("127.0.0.1:7".into()) }];
     let record = ServerRecord::of_this_process(&volume, false, workers).unwrap();
     volume.write_server_record(&lock, &record).unwrap();
@@ -35,7 +35,7 @@ fn lock_names_no_dead_process() {
         volume.write_server_record(&lock, &record).unwrap();
         let message = volume.lock().unwrap_err().to_string();
         let named = message.contains(&format!("a mount, {} on host", record.process()));
-        assert_ne!(named, message.contains("not said yet"), "{message}");
+        assert_ne!(named, message.contains("an unidentified process"), "{message}");
         assert_eq!(named, volume.read_holder().is_some(), "{message}");
         named
     };

@@ -42,7 +42,7 @@ impl RepairSession<'_> {
         } else {
             self.make_directory(directory, row);
         }
-        self.note(format!("made the row of directory {directory} again"));
+        self.note(format!("recreated the row of directory {directory}"));
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl RepairSession<'_> {
         for named in self.names_of(inode) {
             self.drop_name(named.directory, &named.name).await?;
             let (name, directory) = (&named.name, named.directory);
-            self.note(format!("removed {name} of directory {directory}, which led to nothing: inode {inode}"));
+            self.note(format!("removed {name} of directory {directory}, which referred to missing inode {inode}"));
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ pub fn exchange(volume: &VolumeDir, new: &StorePath, shard: ShardId) -> Result<S
         Err(error) => {
             // The next repair creates it again.
             if let Err(error) = disk::remove_tree(&kept) {
-                tracing::warn!("{} is a new table that is of no use, and stays: {error}", kept.display());
+                tracing::warn!("cannot remove the unused new table {}: {error}", kept.display());
             }
             return Err(failed("put the new table in the place of", &old)(error));
         }
@@ -80,10 +80,10 @@ pub fn end_begun(volume: &VolumeDir, settings: &VolumeSettings, repaired: &mut R
         let kept = aside.join(&name);
         repaired.note(match end(volume, &kept, &volume.shard(shard))? {
             ExchangeState::New => format!(
-                "shard {shard}: the new table, which an earlier repair has written, is in its place; the old one is in {}",
+                "shard {shard}: the new table of an interrupted repair is in place; the old one is in {}",
                 kept.display()
             ),
-            ExchangeState::Old => format!("shard {shard}: the table that an earlier repair took from its place is there again"),
+            ExchangeState::Old => format!("shard {shard}: put the table back that an interrupted repair had moved"),
         });
     }
     Ok(())
@@ -111,7 +111,8 @@ fn end(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result<Exchan
         // Another table was created in the place meanwhile, and it is unknown which one is right.
         (true, true) => {
             let doing = format!(
-                "cannot put the new table {} in the place of {}, where another has come to be: move away the one that does not count",
+                "cannot move the new table {} to {}, where another table exists: move the wrong one to a directory \
+                 outside the store",
                 kept.display(),
                 place.display()
             );

@@ -107,7 +107,7 @@ impl RepairSession<'_> {
         let content = Content::Backing(BackingSize::Stale { at_least: 0 });
         let row = NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs };
         self.put_home(EditStep::Rows, &Key::Inode(inode), Row::Inode(row));
-        self.note(format!("made the row of inode {inode} again; its owner and mode are lost, its content is there"));
+        self.note(format!("recreated the row of inode {inode}: its owner and mode are lost, its content is intact"));
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl RepairSession<'_> {
             let row = EntryRow { body: EntryBody::Reference(row.attributes.kind), ..entry };
             self.put(EditStep::Names, shard, &Key::Entry(directory, name.clone()), Row::Entry(row));
         }
-        self.note(format!("{name} of directory {directory} now says what its inode is"));
+        self.note(format!("{name} of directory {directory} now has the kind of its inode"));
         Ok(())
     }
 

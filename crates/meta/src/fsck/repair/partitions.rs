@@ -21,7 +21,7 @@ impl RepairSession<'_> {
             self.put_home(EditStep::Rows, &Key::Directory(InodeId::ROOT), Row::Directory(row));
             self.make_partition(InodeId::ROOT, PartitionIndex::FIRST, depth).await?;
         }
-        self.note("made the row of the root directory again");
+        self.note("recreated the row of the root directory");
         Ok(())
     }
 
@@ -59,7 +59,7 @@ impl RepairSession<'_> {
         let live =
             PartitionRecord { row: row.clone(), live: true, entries: row.entries, subdirectories: row.subdirectories };
         self.census.partitions.insert((directory, index), live);
-        self.note(format!("made partition {} of directory {directory} again, with {} names", index.0, row.entries));
+        self.note(format!("recreated partition {} of directory {directory}, with {} names", index.0, row.entries));
         self.put_home(EditStep::Rows, &key, Row::Partition(row));
         Ok(())
     }
@@ -76,7 +76,7 @@ impl RepairSession<'_> {
                 Some(there) if there.inode == row.inode => {}
                 Some(_) => {
                     let (_, path) = self.find_place(row).await?;
-                    self.note(format!("{name} of directory {directory} was there twice: one is now {path}"));
+                    self.note(format!("{name} of directory {directory} existed twice: one is now {path}"));
                 }
             }
             self.remove(shard, codec::encode_key(&entry));
@@ -94,7 +94,7 @@ impl RepairSession<'_> {
             self.remove(shard, codec::encode_key(&entry));
         }
         self.remove(shard, codec::encode_key(&key));
-        self.note(format!("removed partition {} of directory {directory}, which a split did not get to", index.0));
+        self.note(format!("removed partition {} of directory {directory}, left by an interrupted split", index.0));
         Ok(())
     }
 

@@ -51,29 +51,29 @@ impl RepairSession<'_> {
     /// Opening a table truncates the log of its last owner.
     pub async fn end_log(&mut self, shard: ShardId) -> Result<(), FsckError> {
         self.table(shard).await?;
-        self.note(format!("shard {shard}: ended its log before the bytes that are not whole"));
+        self.note(format!("shard {shard}: ended its log before the incomplete bytes"));
         Ok(())
     }
 
     pub fn make_volume_file(&mut self) -> Result<(), FsckError> {
-        let failed = |source| FsckError::Io { doing: "cannot make the volume file anew".into(), source };
+        let failed = |source| FsckError::Io { doing: "cannot recreate the volume file".into(), source };
         self.volume.make_volume_file(self.settings).map_err(failed)?;
-        self.note("made the volume file anew from its copy".to_owned());
+        self.note("recreated the volume file from its copy".to_owned());
         Ok(())
     }
 
     pub fn make_volume_copy(&mut self) -> Result<(), FsckError> {
-        let failed = |source| FsckError::Io { doing: "cannot make the copy of the volume file anew".into(), source };
+        let failed = |source| FsckError::Io { doing: "cannot recreate the copy of the volume file".into(), source };
         self.volume.copy_volume_file(self.settings).map_err(failed)?;
-        self.note("made the copy of the volume file anew".to_owned());
+        self.note("recreated the copy of the volume file".to_owned());
         Ok(())
     }
 
     /// Clients read the key again at each connection, so a new key works as well.
     pub fn make_key(&mut self) -> Result<(), FsckError> {
-        let failed = |source| FsckError::Io { doing: "cannot make the volume another key".into(), source };
+        let failed = |source| FsckError::Io { doing: "cannot create a new key for the volume".into(), source };
         self.volume.make_key().map_err(failed)?;
-        self.note("made the volume another key".to_owned());
+        self.note("created a new key for the volume".to_owned());
         Ok(())
     }
 

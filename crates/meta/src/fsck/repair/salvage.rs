@@ -116,13 +116,13 @@ fn replace(
     let kept = kept.display();
     repaired.note(match places {
         (0, ends) => format!(
-            "shard {shard}: wrote a table with {ends} damaged places, in which there are no rows, anew with all its {rows} \
+            "shard {shard}: rewrote a table with {ends} damaged places, where there are no rows, with all its {rows} \
              rows; the old table is in {kept}"
         ),
         (places, _) => format!(
-            "shard {shard}: saved {rows} rows of a table and its log with {places} damaged places: of what lay there alone, names \
-             are gone and files are as they were before, so compare what was written in this shard with a copy; the old table is \
-             in {kept}"
+            "shard {shard}: saved {rows} rows of a table and its log with {places} damaged places: changes that were \
+             only there are lost (names are gone, files have their earlier content), so compare this shard's recent \
+             changes with a copy; the old table is in {kept}"
         ),
     });
     Ok(())

@@ -24,7 +24,7 @@ impl RequestHandler<'_> {
         let ask = move || inodes.iter().map(|inode| size_and_mtime(&volume, *inode)).collect::<Vec<_>>();
         let reported = tokio::task::spawn_blocking(ask).await.map_err(|error| CallFailure::Server {
             errno: libc::EIO,
-            message: format!("sizes of backing files could not be asked for: {error}"),
+            message: format!("cannot read the sizes of backing files: {error}"),
         })?;
         for (node, reported) in size_stale.into_iter().zip(reported) {
             match reported {

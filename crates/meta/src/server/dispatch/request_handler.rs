@@ -201,7 +201,7 @@ impl RequestHandler<'_> {
         let Ok(Response { result: Ok(Reply::Node(node)), .. }) = response else {
             return Err(CallFailure::Server {
                 errno: libc::EIO,
-                message: format!("the recorded answer to call {:?} is damaged", self.id),
+                message: format!("the recorded reply to call {:?} is damaged", self.id),
             });
         };
         if let Some(writes) = opens {

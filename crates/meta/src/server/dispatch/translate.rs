@@ -11,9 +11,9 @@ pub fn failure(refusal: ShardRefusal) -> CallFailure {
         ShardRefusal::Rule(Rule::NotHere) => CallFailure::NotHere,
         ShardRefusal::Rule(Rule::Stale(generation)) => CallFailure::Stale { generation: generation.0 },
         ShardRefusal::Rule(Rule::MustPromote) => CallFailure::MustPromote,
-        ShardRefusal::Rule(Rule::Torn(inode)) => failed(
-            format!("a name means inode {inode}, which is missing: the volume is damaged; run `varve fsck`").into(),
-        ),
+        ShardRefusal::Rule(Rule::Torn(inode)) => {
+            failed(format!("a name refers to missing inode {inode}: the volume is damaged; run `varve fsck`").into())
+        }
         ShardRefusal::Moved { directory, map } => {
             CallFailure::Moved { directory: directory.0, map: WireMap::from(&map) }
         }

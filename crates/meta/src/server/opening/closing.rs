@@ -47,7 +47,7 @@ impl Worker {
         let opened =
             future::join_all(self.opening.size_stale().into_iter().map(|shard| self.opened(shard, OpenPurpose::End)));
         if tokio::time::timeout(LAST_MAX, opened).await.is_err() {
-            tracing::warn!("shards that failed are not open again after {LAST_MAX:?}");
+            tracing::warn!("failed shards did not reopen within {LAST_MAX:?}");
         }
     }
 
@@ -67,7 +67,7 @@ impl Worker {
         if !self.tables.table.store.is_there() {
             return Err(reason);
         }
-        tracing::warn!("{reason}; it is opened once more");
+        tracing::warn!("{reason}; reopening it");
         tokio::time::sleep(PREPARED_VALID).await;
         if self.open_shard(id).await.is_err() {
             return Err(reason);

@@ -41,7 +41,7 @@ impl ShardOpening {
         if found >= owing.acknowledged {
             return;
         }
-        let cause = owing.cause.met(format!("changes that shard {shard} had acknowledged and not synced are lost"));
+        let cause = owing.cause.met(format!("acknowledged, unsynced changes of shard {shard} are lost"));
         tracing::error!("{cause}");
         let mut lost = self.lost.borrow_mut();
         let lost = lost.entry(shard).or_insert_with(|| LostChanges { cause, untold: HashSet::new() });
@@ -73,7 +73,7 @@ impl ShardOpening {
         let may_be = || {
             let owing = self.owing.borrow();
             let (shard, owing) = owing.iter().find(|(_, owing)| owing.unsaved)?;
-            Some(owing.cause.clone().met(format!("changes that shard {shard} had acknowledged may be lost")))
+            Some(owing.cause.clone().met(format!("acknowledged changes of shard {shard} may be lost")))
         };
         lost.or_else(may_be)
     }

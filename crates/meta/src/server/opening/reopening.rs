@@ -105,7 +105,7 @@ impl Worker {
             let owned = Some(failed.epoch());
             let (closed, ()) = future::join(Rc::clone(&failed).close(), worker.serve_read_only(id, owned, errno)).await;
             if let Err(error) = closed {
-                tracing::debug!("shard {id} was not closed well: {error}");
+                tracing::debug!("shard {id} was not closed cleanly: {error}");
             }
             // The loss is known only after the close, which syncs as much as possible. Syncs have waited for it.
             worker.opening.owes(&failed, cause, worker.shared.sessions.working());

@@ -126,7 +126,7 @@ fn malformed_handshakes_are_refused() {
         frame::encode_body(body, &mut frame).unwrap();
         frame
     };
-    scene.refused("an empty message", "first frame is no Hello", |_| nonsense(&[]));
+    scene.refused("an empty message", "first frame is not a Hello", |_| nonsense(&[]));
     scene.refused("a message of another kind", "", |_| framed(&client::request(5, 1, 1, 0, Call::Sync)));
     scene.refused("bytes behind the message", "", |greeting| {
         let mut body = postcard::to_stdvec(&scene.claim().hello(greeting).1).unwrap();
@@ -206,8 +206,8 @@ fn a_handshake_is_bound_to_its_channel() {
 fn refusals_of_key_holders_are_sealed() {
     let scene = Scene::new();
     let cases = [
-        ("0 is not a session", Claim { session: 0, ..scene.claim() }),
-        ("a credential of a user", Claim { offer: Offer { shm_slot: false, credential: vec![1] }, ..scene.claim() }),
+        ("invalid session id 0", Claim { session: 0, ..scene.claim() }),
+        ("a user credential", Claim { offer: Offer { shm_slot: false, credential: vec![1] }, ..scene.claim() }),
     ];
     for (part, claim) in cases {
         let (mut stream, greeting) = scene.greeted();
@@ -271,7 +271,7 @@ fn slow_handshakes_are_cut_off() {
         let hello = framed(&Claim::of(&site.key, 5, Purpose::Work).hello(&greeting).1);
         stream.write_all(&hello[..bytes]).unwrap();
         let Answer::Refused { reason } = receive(&mut stream) else { panic!("{bytes} bytes: it was not refused") };
-        assert!(reason.contains("not done within"), "{reason}");
+        assert!(reason.contains("did not complete within"), "{reason}");
     }
 }
 

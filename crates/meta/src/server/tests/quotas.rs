@@ -30,7 +30,7 @@ fn unauthenticated_connections_have_a_share() {
     let begun = Instant::now();
     // Until the oldest has had its time and is evicted.
     while let Some(reason) = refusal() {
-        assert!(reason.contains("loopback has 3 connections"), "{reason}");
+        assert!(reason.contains("loopback has 3 unauthenticated connections"), "{reason}");
         assert!(begun.elapsed() < Duration::from_secs(60), "the oldest does not make room");
     }
     assert_serves(&server, &site);
@@ -47,7 +47,7 @@ fn connections_have_a_share() {
     let claim = Claim::of(&site.key, 9, Purpose::Work);
     let clients: Vec<_> = (0..4).map(|_| Remote::connect(&server, &claim).unwrap()).collect();
     let reason = Remote::connect(&server, &claim).err().unwrap();
-    assert!(reason.contains("loopback has 4 connections of clients already"), "{reason}");
+    assert!(reason.contains("loopback has 4 connections to this worker already"), "{reason}");
     assert_serves(&server, &site);
     drop(clients);
     let begun = Instant::now();
@@ -63,7 +63,7 @@ fn connections_have_a_limit() {
     let server = site.start();
     let _clients = [1, 2].map(|session| TestClient::of(&server, &site, session, Purpose::Work));
     let reason = Remote::connect(&server, &Claim::of(&site.key, 9, Purpose::Work)).err().unwrap();
-    assert!(reason.contains("the server has 2 connections of clients already"), "{reason}");
+    assert!(reason.contains("the server has 2 client connections already"), "{reason}");
 }
 
 /// Promise: sessions of one principal are limited, the next one gets the reason, and others still connect.

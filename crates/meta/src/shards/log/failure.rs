@@ -14,20 +14,20 @@ pub enum LogError {
     #[error("the log's directory {} is not there: {source}; bring the store back", directory.display())]
     Unreachable { directory: PathBuf, source: io::Error },
     #[error(
-        "the log file {} is damaged at byte {offset} ({reason}), below what was fsynced: acknowledged changes are lost. \
+        "the log file {} is damaged at byte {offset} ({reason}), in its fsynced part: acknowledged changes are lost. \
          Restore the file from a copy of the store, or save what is intact with `varve fsck --repair`", path.display()
     )]
     Damaged { path: PathBuf, offset: u64, reason: String },
     #[error(
-        "the log of shard {shard} lacks its files in {}: they end with group {found}, and the tables need those after \
-         group {needed}. Restore them from a copy of the store, or save what is intact with `varve fsck --repair`",
+        "the log of shard {shard} lacks its files in {}: they end with group {found}, but the tables need the groups \
+         after {needed}. Restore them from a copy of the store, or save what is intact with `varve fsck --repair`",
         directory.display()
     )]
     Missing { shard: ShardId, directory: PathBuf, found: u64, needed: u64 },
     #[error(
-        "the log of shard {shard} is gone: {} says that it was begun, and none of its files is there; acknowledged changes \
-         that it alone held are lost. Restore the directory from a copy of the store, or go on with what the tables hold by \
-         `varve fsck --repair`", mark.display()
+        "the log of shard {shard} is gone: {} exists, but no file of the log; acknowledged changes that were only in \
+         the log are lost. Restore the directory from a copy of the store, or continue with the content of the tables \
+         by `varve fsck --repair`", mark.display()
     )]
     Gone { shard: ShardId, mark: PathBuf },
     #[error("{} is of format version {found}, and this program reads version {known}: use a newer varve", path.display())]

@@ -315,7 +315,7 @@ pub enum LogFormatError {
     Checksum,
     #[error("its version is {0}")]
     Version(u32),
-    #[error("it belongs to another place")]
+    #[error("it belongs to another position")]
     Place,
     #[error("a row has unknown flags")]
     Flags,
@@ -323,7 +323,7 @@ pub enum LogFormatError {
     Empty,
     #[error("its group is out of order")]
     Order,
-    #[error("it ends here, and more of it was fsynced")]
+    #[error("it ends before its fsynced length")]
     Cut,
 }
 

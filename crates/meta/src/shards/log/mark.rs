@@ -41,7 +41,7 @@ impl Mark {
         {
             tracing::warn!(
                 file = %self.path.display(), %error,
-                "cannot note how far the log is fsynced; that is safe, but if something cuts the log it may not be seen"
+                "cannot record how far the log is fsynced; the log is safe, but a later truncation may go undetected"
             );
         }
     }
@@ -56,7 +56,10 @@ pub(super) fn synced(shard: u16, directory: &StorePath, epoch: u64) -> u64 {
     if let Err(error) = read
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(file = %path.display(), %error, "cannot read how far the log was fsynced; it is read without that");
+        tracing::warn!(
+            file = %path.display(), %error,
+            "cannot read how far the log was fsynced; reading the log without that mark"
+        );
     }
     match SyncedMark::decode(&bytes) {
         Ok(mark) if (mark.shard, mark.epoch) == (shard, epoch) => mark.synced,

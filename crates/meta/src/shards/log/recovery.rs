@@ -45,7 +45,7 @@ impl WriterInit for LogInit {
         let log = Arc::new(log);
         let writer = LogWriter::start(log.clone());
         if self.opened.set(log).is_err() {
-            return Err(WalError::InternalError(Arc::new(io::Error::other("a log is opened once"))));
+            return Err(WalError::InternalError(Arc::new(io::Error::other("a log can be opened only once"))));
         }
         Ok(WriterInitResult { replay_iterator: Box::new(replay.not_before(tick)), wal_writer: Box::new(writer) })
     }
@@ -141,8 +141,8 @@ pub(super) fn measure(
     if let Some(broken) = broken {
         tracing::warn!(
             shard, epoch, file = %broken.path.display(), offset = broken.offset, reason = %broken.reason,
-            "the log ends with bytes that are not whole; they are cut off. Nothing says that they were fsynced: after a loss \
-             of power they were not; else the disk has changed them"
+            "the log ends with incomplete bytes; they are cut off. There is no mark that they were fsynced: after a \
+             power loss they were not; otherwise the disk has changed them"
         );
     }
     Ok(seal)

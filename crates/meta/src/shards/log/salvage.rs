@@ -33,8 +33,7 @@ pub fn read_intact(
     let mut damaged = Vec::new();
     let epochs = directory::list(directory)?;
     if let Some(epoch) = directory::gone(&epochs) {
-        let reason =
-            format!("it is gone, and {} says that it was begun", name(&directory::begun_path(directory, epoch)));
+        let reason = format!("it is gone, but {} exists", name(&directory::begun_path(directory, epoch)));
         damaged.push(DamagedPlace { path: directory::file_path(directory, epoch, 0).into(), offset: None, reason });
     }
     if epochs.is_empty() && replay_after.is_some_and(|after| after > 0) {
@@ -94,7 +93,7 @@ fn broken(
     let gone = |number| DamagedPlace {
         path: directory::file_path(directory, epoch, number).into(),
         offset: None,
-        reason: format!("it is gone, and {} says that it counts", name(&directory::seal_path(directory, epoch))),
+        reason: format!("it is gone, but {} covers it", name(&directory::seal_path(directory, epoch))),
     };
     let Some((first, _)) = files.files.first_key_value() else { return Ok(reached.map(|_| gone(0))) };
     if let Some(number) = (*first..).zip(files.files.keys()).find_map(|(due, found)| (due != *found).then_some(due)) {

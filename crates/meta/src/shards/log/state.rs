@@ -363,7 +363,7 @@ impl LogState {
                 self.open.push(OpenFile { file: Arc::new(file), path, name_synced: false, end: None });
                 self.header = header;
             }
-            Err(error) => tracing::warn!(file = %path.display(), %error, "cannot begin a new log file"),
+            Err(error) => tracing::warn!(file = %path.display(), %error, "cannot start a new log file"),
         }
     }
 
@@ -380,13 +380,13 @@ impl LogState {
         let path = directory::file_path(&config.directory, self.epoch, header.number);
         match self.publish_copy(config, &header, &path, more) {
             Ok(file) => {
-                tracing::warn!(file = %path.display(), %cause, "the log goes on in a new file");
+                tracing::warn!(file = %path.display(), %cause, "the log continues in a new file");
                 self.header = header;
                 self.open = vec![OpenFile { file: Arc::new(file), path, name_synced: true, end: None }];
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(file = %path.display(), %error, "nor can it go on in a new file");
+                tracing::error!(file = %path.display(), %error, "cannot continue the log in a new file");
                 // Replay does not need this, because it cuts off a torn record anyway; but it avoids the warning.
                 let whole = self.offset(self.appended);
                 if let Err(error) = self.current().file.set_len(whole) {

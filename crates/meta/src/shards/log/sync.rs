@@ -128,12 +128,12 @@ async fn save_rest(log: &Arc<Log>) {
         let Some(work) = worker.state.lock().begin_sync() else { return };
         match fsync(&worker, &work) {
             Ok(()) => worker.state.lock().note_saved(work.target),
-            Err(error) => tracing::warn!("the log of a store that is away may have lost its end: {error}"),
+            Err(error) => tracing::warn!("the log of an unreachable store may have lost its end: {error}"),
         }
     };
     let _permit = fsyncs().acquire().await;
     if let Err(error) = log.config.background.spawn_blocking(save).await {
-        tracing::warn!("the log of a store that is away was not fsynced: {error}");
+        tracing::warn!("the log of an unreachable store was not fsynced: {error}");
     }
 }
 

@@ -284,7 +284,7 @@ impl WalWriter for LogWriter {
         };
         match (applied, status) {
             (None, _) => Err(WalError::InternalError(Arc::new(std::io::Error::other(
-                "rows were written to the table that were not handed over by its log",
+                "rows were written to the table without passing through its log",
             )))),
             (Some(true), Ok(status)) => {
                 log.notify(WalEvent::WalFlushed(status));

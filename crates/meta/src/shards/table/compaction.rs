@@ -95,7 +95,7 @@ impl Compaction {
                     tracing::warn!(
                         shard = config.shard.0,
                         tables,
-                        "a shard has not been opened for {LONG:?}: its log is replayed"
+                        "opening a shard has taken {LONG:?} so far: replaying its log"
                     );
                 }
                 if tables >= TABLES_MANY {
@@ -105,7 +105,7 @@ impl Compaction {
                 match compaction.admin.read_manifest(None).await {
                     Ok(manifest) => tables = manifest.map_or(0, |manifest| manifest.l0().len()),
                     Err(error) => {
-                        tracing::debug!(shard = config.shard.0, %error, "how many tables there are is not known")
+                        tracing::debug!(shard = config.shard.0, %error, "cannot count the tables")
                     }
                 }
             }
@@ -136,7 +136,7 @@ impl Compaction {
         }
         if running.placed.load(Ordering::Acquire) {
             if let Err(error) = running.compactor.stop().await {
-                tracing::warn!(shard = self.config.shard.0, %error, "the compactor did not end well");
+                tracing::warn!(shard = self.config.shard.0, %error, "the compactor was not stopped cleanly");
             }
             running.task.abort();
         }
@@ -172,7 +172,7 @@ impl Compaction {
             Ok(Err(error)) => error.to_string(),
             Err(join) => join.to_string(),
         };
-        tracing::warn!(shard = self.config.shard.0, reason, "the compactor has ended; it is started again later");
+        tracing::warn!(shard = self.config.shard.0, reason, "the compactor has ended; restarting it later");
     }
 
     async fn has_work(&self) -> Result<bool, slatedb::Error> {

@@ -80,13 +80,13 @@ async fn footer(path: &StorePath, reader: &SstReader, by_manifest: &SstFile) -> 
     let same = by_footer.read_block(0).await.is_ok_and(|found| found == rows);
     match same && by_footer.info() == by_manifest.info() {
         true => Ok(()),
-        false => Err("it says something else than the manifest".into()),
+        false => Err("it contradicts the manifest".into()),
     }
 }
 
 /// SlateDB treats an offset beyond the end of the file as a broken invariant and panics.
 fn leads_inside(path: &StorePath) -> io::Result<()> {
-    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "it leads beyond the end of the file");
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "it points beyond the end of the file");
     let file = path.open()?;
     let end = file.metadata()?.len().checked_sub(FOOTER_BYTES as u64).ok_or_else(invalid)?;
     let mut footer = [0; FOOTER_BYTES];

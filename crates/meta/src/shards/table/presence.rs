@@ -23,24 +23,24 @@ use varve_env::disk;
 #[derive(Debug, thiserror::Error)]
 pub enum MissingState {
     #[error(
-        "{} is not there, which the format made; restore it from a copy of the store, or go on without what it held \
-         by `varve fsck --repair`", directory.display()
+        "{} is missing; restore it from a copy of the store, or continue without its content by `varve fsck --repair`",
+        directory.display()
     )]
     Directory { directory: PathBuf },
     #[error(
-        "there is no manifest in {}, and its log was begun; restore it from a copy of the store, or save what is left \
+        "there is no manifest in {}, but a log; restore the manifest from a copy of the store, or save what is left \
          with `varve fsck --repair`", directory.display()
     )]
     Manifest { directory: PathBuf },
     #[error(
-        "what was in {} is gone: the shard was opened before; restore the directory from a copy of the store, or go on without \
-         what it held by `varve fsck --repair`", directory.display()
+        "the content of {} is gone: the shard was opened before; restore the directory from a copy of the store, or \
+         continue without its content by `varve fsck --repair`", directory.display()
     )]
     All { directory: PathBuf },
     #[error(
-        "the log in {} is gone, which was begun when the shard was first opened; acknowledged changes that it alone held \
-         are lost. Restore the directory from a copy of the store, or go on with what the tables hold by \
-         `varve fsck --repair`", directory.display()
+        "the log in {} is gone: the shard was opened before; acknowledged changes that were only in the log are lost. \
+         Restore the directory from a copy of the store, or continue with the content of the tables by `varve fsck \
+         --repair`", directory.display()
     )]
     Log { directory: PathBuf },
 }
@@ -58,7 +58,7 @@ pub(super) async fn ask(config: &TableConfig) -> Result<(), TableError> {
 pub(super) async fn refuse_unless_new(config: &TableConfig) -> Result<(), TableError> {
     let looked_at = config.clone();
     let looked = tokio::task::spawn_blocking(move || look(&looked_at)).await;
-    looked.map_err(|join| TableError::internal(config.shard, format!("its directory was not looked at: {join}")))?
+    looked.map_err(|join| TableError::internal(config.shard, format!("cannot check its directory: {join}")))?
 }
 
 /// Fails if the shard, which has a manifest, has lost its log.
@@ -75,7 +75,7 @@ pub(super) async fn refuse_without_log(config: &TableConfig) -> Result<(), Table
             })
         }
         Ok(Err(error)) => Err(TableError::from_log(config.shard, WalError::from(error))),
-        Err(join) => Err(TableError::internal(config.shard, format!("its log was not looked at: {join}"))),
+        Err(join) => Err(TableError::internal(config.shard, format!("cannot check its log: {join}"))),
     }
 }
 
@@ -112,8 +112,8 @@ pub(super) async fn note_opened(config: &TableConfig) {
     if let Err(error) = tokio::task::spawn_blocking(make).await.unwrap_or_else(|join| Err(io::Error::other(join))) {
         tracing::warn!(
             shard = config.shard.0, %error,
-            "cannot note that the shard was opened; that is safe, but if something takes its whole log, or all of it, that may \
-             not be seen"
+            "cannot record that the shard was opened; the shard is safe, but a later loss of its log or of the whole \
+             shard may go undetected"
         );
     }
 }

@@ -77,7 +77,7 @@ async fn open(config: &TableConfig) -> Result<(Epoch, Option<DbReader>), TableEr
     let (log, replay_after) = (config.log(), manifest.replay_after_wal_id());
     let flushed = manifest.next_wal_sst_id().saturating_sub(1);
     let log = tokio::task::spawn_blocking(move || ReadOnlyLog::open(&log, replay_after, flushed)).await;
-    let log = log.map_err(|join| TableError::internal(config.shard, format!("its log was not read: {join}")))?;
+    let log = log.map_err(|join| TableError::internal(config.shard, format!("cannot read its log: {join}")))?;
     let log = log.map_err(|error| TableError::from_log(config.shard, WalError::from(error)))?;
     let options = DbReaderOptions {
         manifest_poll_interval: POLL,

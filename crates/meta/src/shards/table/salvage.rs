@@ -177,7 +177,7 @@ impl NewestManifest {
         }
         // A shard that was never opened has lost nothing.
         if numbers.is_empty() && is_begun(&config.volume.shard_log(config.shard)).is_ok_and(|begun| begun) {
-            let reason = "there is no manifest, and the shard's log was begun".to_owned();
+            let reason = "there is no manifest, but the shard has a log".to_owned();
             damaged.push(DamagedPlace { path: directory.into(), offset: None, reason });
         }
         Ok(NewestManifest { manifest: None, damaged })

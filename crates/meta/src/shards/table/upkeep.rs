@@ -48,7 +48,7 @@ impl Upkeep {
         if let Some((stop, task)) = running {
             drop(stop);
             if let Err(error) = task.await {
-                tracing::warn!(%error, "a table's upkeep did not end well");
+                tracing::warn!(%error, "a table's maintenance failed");
             }
         }
     }
@@ -82,7 +82,7 @@ impl UpkeepTasks {
             let next = match self.round(Instant::now()).await {
                 Ok(next) => next,
                 Err(error) => {
-                    tracing::warn!(shard = self.shard, %error, "cannot look after a shard's tables");
+                    tracing::warn!(shard = self.shard, %error, "cannot maintain a shard's tables");
                     Some(Instant::now() + RETRY)
                 }
             };

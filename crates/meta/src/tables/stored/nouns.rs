@@ -45,7 +45,7 @@ impl StoredTime {
     pub(super) fn to_time(self) -> Result<Timestamp, Unsound> {
         match self.1 {
             0..=999_999_999 => Ok(Timestamp { seconds: self.0, nanoseconds: self.1 }),
-            more => Err(format!("a time with {more} nanoseconds")),
+            more => Err(format!("invalid time: {more} nanoseconds")),
         }
     }
 }
@@ -90,7 +90,7 @@ impl From<StoredKind> for FileKind {
 }
 
 pub(super) fn to_mode(bits: u16) -> Result<Mode, Unsound> {
-    if bits & !Mode::MASK == 0 { Ok(Mode(bits)) } else { Err(format!("a mode of {bits:o}")) }
+    if bits & !Mode::MASK == 0 { Ok(Mode(bits)) } else { Err(format!("invalid mode {bits:o}")) }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -158,6 +158,6 @@ impl StoredMap<'_> {
     pub(super) fn to_map(&self) -> Result<PartitionMap, Unsound> {
         ShardCount::new(self.0)
             .and_then(|shards| PartitionMap::from_words(shards, self.1.to_vec()))
-            .ok_or_else(|| format!("a partition map of {} shards with the words {:x?}", self.0, self.1))
+            .ok_or_else(|| format!("invalid partition map of {} shards: words {:x?}", self.0, self.1))
     }
 }

@@ -38,7 +38,7 @@ impl StoredChange {
                 let key = codec::decode_key(key).map_err(|e| e.to_string())?;
                 // An intent changes a volume's rows, never another intent, so decoding cannot recurse without end.
                 if key.kind() == crate::tables::Kind::Intent {
-                    return Err("an intent within an intent".to_owned());
+                    return Err("an intent nested in an intent".to_owned());
                 }
                 let row = codec::decode_row(key.kind(), row).map_err(|e| e.to_string())?;
                 Change::put(key, row)

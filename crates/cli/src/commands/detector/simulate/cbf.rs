@@ -18,14 +18,15 @@ pub struct CbfSink {
 impl CbfSink {
     pub fn begin(directory: &Path, series: &SeriesInfo) -> Result<CbfSink> {
         let [height, width] = series.frame[..] else {
-            return Err(Problem::usage("--cbf: a CBF file keeps frames of two dimensions"));
+            return Err(Problem::usage("--cbf: a CBF file holds only two-dimensional frames"));
         };
-        std::fs::create_dir_all(directory)
-            .map_err(|error| Problem::new(format!("cannot make {}", directory.display())).caused_by(&error))?;
+        std::fs::create_dir_all(directory).map_err(|error| {
+            Problem::new(format!("cannot create directory {}", directory.display())).caused_by(&error)
+        })?;
         let first = directory.join(format!("{}.cbf", name(0)));
         if first.symlink_metadata().is_ok() {
-            return Err(Problem::new(format!("{} exists; a series never writes over another", first.display()))
-                .next("Give another directory, or move that series away."));
+            return Err(Problem::new(format!("{} exists; a series never overwrites another", first.display()))
+                .next("Give another directory, or move that series."));
         }
         let mut header = vec!["Detector: Varve simulator".to_owned(), "Pixel_size 172e-6 m x 172e-6 m".to_owned()];
         if let Some(rate) = series.rate {

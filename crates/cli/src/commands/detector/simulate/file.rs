@@ -36,7 +36,7 @@ impl FileSink {
 fn failed(path: &Path, error: &WriteError) -> Problem {
     let problem = Problem::new(format!("cannot write the run to {}", path.display())).caused_by(error);
     match error.is_full_store() {
-        true => problem.next("Make room in the store, then start it again: nothing of it was left behind."),
+        true => problem.next("Free space in the store, then start it again; no file of the failed start remains."),
         false => problem,
     }
 }
@@ -44,7 +44,7 @@ fn failed(path: &Path, error: &WriteError) -> Problem {
 /// For a run that had begun: its file and its journal stay.
 fn broken_off(path: &Path, error: &WriteError) -> Problem {
     failed(path, error).next(format!(
-        "Make room if the store is full; `varve record recover {}` then makes a whole file of the frames so far.",
+        "Free space if the store is full; `varve record recover {}` then recovers the frames written so far.",
         path.display()
     ))
 }

@@ -27,7 +27,10 @@ impl StopFlag {
         if *asked {
             std::process::exit(Exit::BrokenOff.code().into());
         }
-        tracing::info!("broken off: the file is being ended; a second signal leaves it to `varve record recover`");
+        tracing::info!(
+            "interrupted: finishing the file; a second signal stops at once, and `varve record recover` \
+            must finish it"
+        );
         *asked = true;
         self.reported.notify_all();
     }

@@ -91,7 +91,7 @@ impl StreamSink {
             let request = StartRequest::new(&service.run, file.clone(), description);
             request.check().map_err(|why| Problem::usage("the run cannot start").because(why))?;
             options.start = serde_json::to_string(&request)
-                .map_err(|error| Problem::new("the run cannot be described").caused_by(&error))?;
+                .map_err(|error| Problem::new("cannot encode the dataset spec").caused_by(&error))?;
         }
         options.token = service.asking.token()?.unwrap_or_default();
         options.tls = service.asking.tls()?;
@@ -135,7 +135,7 @@ impl StreamSink {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(self.stuck("the frames that it has already are not safe"));
+                return Err(self.stuck("its frames in memory are not acknowledged at the requested level"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -144,7 +144,7 @@ impl StreamSink {
     fn stuck(&self, what: &str) -> Problem {
         Problem::new(format!("{} made no progress for {} s", self.url, self.patience.as_secs_f64()))
             .because(what.to_owned())
-            .next("See what `varve record status` says; --patience waits longer.")
+            .next("Check `varve record status`; --patience sets a longer timeout.")
     }
 
     /// Fails if the service refused a frame: a frame that does not fit the run implies that all later ones do not fit
@@ -155,7 +155,7 @@ impl StreamSink {
             None => Ok(()),
             Some(notice) => Err(Problem::new(format!("the service refuses frame {}", notice.frame))
                 .because(notice.text)
-                .next("Play the model that the run was started for, or start another with --file.")),
+                .next("Use the model that the run was started for, or start another run with --file.")),
         }
     }
 
@@ -175,7 +175,7 @@ impl StreamSink {
             }
             let reached = client.acknowledged(self.level).len();
             if before == Some(reached) {
-                return Err(self.stuck("frames are not acknowledged"));
+                return Err(self.stuck("it acknowledges no further frames"));
             }
             before = Some(reached);
         }
@@ -186,7 +186,7 @@ impl StreamSink {
 fn bands(series: &SeriesInfo, sources: u16) -> Result<Vec<Region>> {
     let (rows, sources) = (series.frame[0], u64::from(sources));
     if rows < sources {
-        return Err(Problem::usage(format!("--sources {sources}: a frame has {rows} rows only")));
+        return Err(Problem::usage(format!("--sources {sources}: a frame has only {rows} rows")));
     }
     let band = |number: u64| {
         let (first, end) = (rows * number / sources, rows * (number + 1) / sources);
@@ -198,15 +198,15 @@ fn bands(series: &SeriesInfo, sources: u16) -> Result<Vec<Region>> {
 }
 
 fn failed(url: &str, error: &ClientError) -> Problem {
-    let problem = Problem::new(format!("the frames do not come to {url}")).caused_by(error);
+    let problem = Problem::new(format!("cannot send frames to {url}")).caused_by(error);
     match error {
         ClientError::Unreachable { .. } => {
             problem.next("Is `varve record serve` running there? A service with --tls-cert needs --tls-ca here.")
         }
-        ClientError::Refused(refusal) if refusal.code == ErrorCode::Token => problem.next(
-            "Programs of the user who runs the service find its token on the same host; others give it with --token-file.",
-        ),
-        ClientError::Full { .. } => problem.next("--patience waits longer; fewer --connections need less room."),
+        ClientError::Refused(refusal) if refusal.code == ErrorCode::Token => {
+            problem.next("Programs of the service's user find its token on the same host; others need --token-file.")
+        }
+        ClientError::Full { .. } => problem.next("Give a longer --patience or fewer --connections."),
         _ => problem,
     }
 }
@@ -240,7 +240,7 @@ impl FrameSink for StreamSink {
                     source.client.lost(1);
                     whole = false;
                 }
-                Err(ClientError::Late(_)) => return Err(self.stuck("it takes no frame")),
+                Err(ClientError::Late(_)) => return Err(self.stuck("it accepts no frame")),
                 Err(error) => return Err(failed(&self.url, &error)),
             }
         }

@@ -28,20 +28,20 @@ impl Stream2Sink {
     /// `wait`: how long to wait for the client, which may start after the simulator.
     pub fn begin(url: &str, series: &SeriesInfo, wait: Duration) -> Result<Stream2Sink> {
         let address = url.strip_prefix(SCHEME).ok_or_else(|| {
-            Problem::usage(format!("--to {url} is no place for frames"))
+            Problem::usage(format!("--to {url} is not a frame destination"))
                 .next("Use tcp://HOST:PORT, or zmq+tcp://HOST:PORT for stream2.")
         })?;
         let [height, width] = series.frame[..] else {
-            return Err(Problem::usage("--to: stream2 has frames of two dimensions"));
+            return Err(Problem::usage("--to: stream2 carries only two-dimensional frames"));
         };
         // ZeroMQ libraries write `*` for all addresses of a machine.
         let address = address.replacen('*', "0.0.0.0", 1);
         let mut push = Push::bind(&address)
             .map_err(|error| Problem::new(format!("cannot listen on {address}")).caused_by(&error))?;
         push.accept(wait).map_err(|error| {
-            Problem::new(format!("no client took the stream at {url}"))
+            Problem::new(format!("no client connected to the stream at {url}"))
                 .caused_by(&error)
-                .next("Connect one, such as `varve record serve --stream2`; --patience waits longer.")
+                .next("Connect one, such as `varve record serve --stream2`; --patience sets a longer timeout.")
         })?;
         let start = SeriesStart {
             series: 1,
@@ -55,7 +55,7 @@ impl Stream2Sink {
             ..SeriesStart::default()
         };
         let encoder = Encoder::new(Filter::BSLZ4, series.element.size())
-            .map_err(|error| Problem::new("the frames cannot be compressed").caused_by(&error))?;
+            .map_err(|error| Problem::new("cannot compress the frames").caused_by(&error))?;
         let mut sink = Stream2Sink {
             url: url.to_owned(),
             push,
@@ -73,7 +73,7 @@ impl Stream2Sink {
     fn send(&mut self, message: &[u8]) -> Result<()> {
         self.push
             .send(message)
-            .map_err(|error| Problem::new(format!("the client of {} is gone", self.url)).caused_by(&error))
+            .map_err(|error| Problem::new(format!("the client of {} disconnected", self.url)).caused_by(&error))
     }
 }
 
@@ -82,7 +82,7 @@ impl FrameSink for Stream2Sink {
         self.chunk.clear();
         self.encoder
             .encode(frame, &mut self.chunk)
-            .map_err(|error| Problem::new(format!("frame {number} cannot be compressed")).caused_by(&error))?;
+            .map_err(|error| Problem::new(format!("cannot compress frame {number}")).caused_by(&error))?;
         let channel = Channel {
             name: CHANNEL,
             height: self.start.height,

@@ -146,10 +146,10 @@ fn a_false_server_is_refused() {
         let _: Hello = receive(stream);
         send(stream, &Answer::Sealed(vec![9; 5]));
     });
-    refused("a long greeting", "66000 are the most", |stream| {
+    refused("a long greeting", "limit of 66000 bytes", |stream| {
         let _ = stream.write_all(&[&1_000_000_u32.to_le_bytes()[..], &[0; 100]].concat());
     });
-    refused("a long answer", "66000 are the most", |stream| {
+    refused("a long answer", "limit of 66000 bytes", |stream| {
         greet(stream);
         let _: Hello = receive(stream);
         let _ = stream.write_all(&[&1_000_000_u32.to_le_bytes()[..], &[0; 100]].concat());

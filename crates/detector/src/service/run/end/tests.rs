@@ -41,7 +41,7 @@ fn failed_run_is_recovered_when_its_journal_is_unlocked() {
             drop(held);
         });
         let why = run.rescue("writing has failed", &mut finished);
-        assert!(why.contains("the file holds all 4 frames so far"), "{why}");
+        assert!(why.contains("the file contains all 4 frames so far"), "{why}");
     });
     assert_eq!(finished.received, FRAMES);
 }

@@ -27,7 +27,7 @@ fn shard_without_manifests_is_not_opened_as_new() {
         let aside = env.directory.path().join("aside");
         for (lost, words) in [
             (shard.join("manifest"), ["there is no manifest", "varve fsck --repair"]),
-            (shard.clone(), ["is not there, which the format made", "varve fsck --repair"]),
+            (shard.clone(), ["is missing; restore it", "varve fsck --repair"]),
         ] {
             std::fs::rename(&lost, &aside).unwrap();
             assert!(refused(env.config(LONG), &words).await.is_damage());

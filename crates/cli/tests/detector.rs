@@ -275,8 +275,8 @@ fn invalid_service_arguments_are_refused_with_advice() {
     for (flag, value, words) in [
         ("--threads", "0", "give 1 to 1024"),
         ("--threads", "many", "give 1 to 1024"),
-        ("--queue", "1", "give 1MiB or more"),
-        ("--stripe", "0", "give 4KiB or more"),
+        ("--queue", "1", "give at least 1MiB"),
+        ("--stripe", "0", "give at least 4KiB"),
         ("--commit-interval", "0s", "longer than 0"),
         ("--idle", "0", "longer than 0"),
         ("--runs-max", "0", "at least 1"),

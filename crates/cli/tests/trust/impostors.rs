@@ -151,9 +151,9 @@ fn killed_servers_port_gets_no_root_client() {
     }
     talk(&scene, &store);
     assert_eq!(listener.heard(), "", "root's processes talked to another user's process");
-    // With --tcp, a client connects, and sends nothing before the server has authenticated itself.
+    // With `--tcp`, a client may connect, but it sends nothing before a server has greeted it.
     run(scene.by_root().arg("status").arg("--tcp").arg(&store), END);
-    assert_eq!(listener.heard(), "connection\n");
+    assert!(!listener.heard().contains("bytes"), "a client sent something before the server's greeting");
 }
 
 /// Point 1, the relay itself: with TCP requested, an attacker between client and server learns and changes nothing.

@@ -118,7 +118,10 @@ fn a_server_of_another_user_is_told_nothing() {
             done.store(true, Ordering::SeqCst);
             assert_eq!(failure.errno, Errno::EACCES);
             let text = failure.to_string();
-            assert!(text.contains(&format!("runs as user {listener},")) && text.contains("cannot be trusted"), "{text}");
+            assert!(
+                text.contains(&format!("runs as user {listener},")) && text.contains("cannot be trusted"),
+                "{text}"
+            );
             let reported = reported.join().unwrap().expect("it connects, and asks the kernel whose process listens");
             assert!(reported.is_empty(), "the client of {owner}'s store spoke to user {listener}");
         });

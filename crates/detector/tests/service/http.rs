@@ -169,11 +169,11 @@ fn oversized_bodies_are_refused_immediately() {
     let service = Service::start(config(directory.path())).expect("a service");
     let (status, text) =
         exchange(&service, "POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
-    assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
+    assert!(status == 413 && text.contains("exceeds the limit of 1048576 bytes"), "{status} {text}");
     let chunk = format!("{:x}\r\n{}\r\n", 64 << 10, " ".repeat(64 << 10));
     let head = "POST /runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     let (status, text) = exchange(&service, &format!("{head}{}1\r\n \r\n", chunk.repeat(16)));
-    assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
+    assert!(status == 413 && text.contains("exceeds the limit of 1048576 bytes"), "{status} {text}");
     service.stop();
 }
 

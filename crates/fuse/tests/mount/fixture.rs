@@ -167,12 +167,13 @@ impl Volume {
             owner_uid,
         };
         varve_meta::format::format(&directory, &settings, FormatOver::Nothing).expect("formatted");
-        give_away(directory.root(), owner_uid);
         let mut serving = ServerConfig::new(directory.clone());
         serving.workers = 2;
         serving.embedded = embedded;
         serving.unix_directory = Some(store.path().join("sockets"));
         let server = Arc::new(Server::start(serving).expect("served"));
+        // The server of this process has root's rights, so its files are given away when they exist.
+        give_away(directory.root(), owner_uid);
         let (point, mounted, file_system) = mount(directory, list, |joining| join(joining, &server));
         Volume { point, mounted: Some(mounted), _file_system: file_system, server, _small: small, store }
     }

@@ -39,7 +39,7 @@ fn busy_mount_stops_when_it_becomes_free() {
     let mut mount = volume.mount(&[]);
     let mut file = open(&mount);
     terminate(&mount);
-    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
+    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is no longer in use"));
     assert!(mount.log().contains("is busy, held by"), "{}", mount.log());
     assert!(mount.log().contains(&format!("process {}", std::process::id())), "{}", mount.log());
     file.write_all(b" and after").expect("it is used on");
@@ -59,7 +59,7 @@ fn second_stop_detaches_a_busy_mount() {
     let mut mount = volume.mount(&[]);
     let mut file = open(&mount);
     terminate(&mount);
-    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
+    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is no longer in use"));
     terminate(&mount);
     until("it is out of sight", SHORT, || !is_mounted(&mount.directory));
     until("it says so", SHORT, || mount.log().contains("is detached, and this process ends"));
@@ -88,7 +88,7 @@ fn twice_stopped_covered_mount_ends_when_uncovered() {
     };
     cover(&["mount", "-t", "tmpfs", "varve-test"]);
     terminate(&mount);
-    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
+    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is no longer in use"));
     terminate(&mount);
     until("it says what is in the way", SHORT, || mount.log().contains("when that mount is gone"));
     cover(&["umount"]);
@@ -111,7 +111,7 @@ fn second_signal_does_not_wait_for_the_first_sync() {
     let held = File::open(&mount.directory).expect("a directory");
     server.kill();
     terminate(&mount);
-    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
+    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is no longer in use"));
     terminate(&mount);
     until("it is out of sight", SHORT, || !is_mounted(&mount.directory));
     let server = volume.serve(&[]);

@@ -1,13 +1,8 @@
 //! The metadata service of Varve.
 //!
-//! Data flows in one direction. [`server`] receives a request. [`shards`] fetches the rows that a verb needs.
-//! [`namespace`] decides. [`shards`] commits the changes, and [`server`] replies. [`tables`] defines the stored rows.
+//! Data flows in one direction. [`server`] receives a request. [`shards`] fetches the rows that a verb needs. The verb
+//! in `varve_posix` decides. [`shards`] commits the changes, and [`server`] replies. `varve_schema` defines the stored
+//! rows, and `varve_admin` works on all of them.
 
-pub mod dump;
-pub mod format;
-pub mod fsck;
-pub mod namespace;
 pub mod server;
 pub mod shards;
-pub mod snapshot;
-pub mod tables;

@@ -3,8 +3,8 @@
 //! Input: `K` and a key, or the tag byte of a kind of key and a row of that kind.
 
 use super::choice;
-use varve_meta::tables::Kind;
-use varve_meta::tables::codec::{decode_key, decode_row, encode_key, encode_row};
+use varve_schema::Kind;
+use varve_schema::codec::{decode_key, decode_row, encode_key, encode_row};
 
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {

@@ -19,14 +19,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use varve_admin::dump::{self, DumpError, DumpProgress, Dumped};
+use varve_admin::snapshot::{RowSource, Unreadable};
 use varve_client::{ClientConfig, FileSystem, Purpose};
 use varve_env::disk;
 use varve_env::identity::as_process_user;
 use varve_env::store_url::StoreUrl;
 use varve_env::trusted_path;
 use varve_env::volume_dir::{LockError, VolumeDir};
-use varve_meta::dump::{self, DumpError, DumpProgress, Dumped};
-use varve_meta::snapshot::{RowSource, Unreadable};
 use varve_types::{ShardCount, ShardId, VolumeSettings};
 
 /// A server that takes longer to reply is considered failed.

@@ -66,7 +66,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         1 => FormatOver::OtherFiles,
         _ => FormatOver::Volume,
     };
-    varve_meta::format::format(&VolumeDir::new(&directory), &settings, over)
+    varve_admin::format::format(&VolumeDir::new(&directory), &settings, over)
         .map_err(|error| explain(&directory, &error))?;
     let formatted = Formatted {
         store: directory,

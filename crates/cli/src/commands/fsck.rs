@@ -10,9 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
+use varve_admin::fsck::{self, CheckProgress, FsckError, FsckReport, MissingContent, Repaired, Severity};
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::{LockError, VolumeDir};
-use varve_meta::fsck::{self, CheckProgress, FsckError, FsckReport, MissingContent, Repaired, Severity};
 
 /// fsck(8)'s exit codes: errors were found and repaired; errors were found and left; the check itself failed.
 const REPAIRED: u8 = 1;

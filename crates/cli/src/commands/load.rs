@@ -11,11 +11,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use varve_admin::dump::{self, Data, Dropped, DumpError, LoadError, Loaded, Privileges};
+use varve_admin::fsck::FindingKind;
 use varve_env::store_url::StoreUrl;
 use varve_env::trusted_path;
 use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
-use varve_meta::dump::{self, Data, Dropped, DumpError, LoadError, Loaded, Privileges};
-use varve_meta::fsck::FindingKind;
 
 /// Make a volume from a dump
 ///

@@ -106,7 +106,7 @@ impl Scene {
             sync_interval: Duration::from_secs(300),
             owner_uid: rustix::process::geteuid().as_raw(),
         };
-        varve_meta::format::format(&VolumeDir::new(&store), &settings, FormatOver::Nothing).unwrap();
+        varve_admin::format::format(&VolumeDir::new(&store), &settings, FormatOver::Nothing).unwrap();
         let recording = Recording::begin(&store).unwrap();
         let running = Running::start(&store, &directory.path().join("sockets"));
         for path in ["/one", "/two"] {
@@ -163,7 +163,7 @@ impl Scene {
                 append(&running, *path, &found.content);
             }
             running.stop(true);
-            let report = varve_meta::fsck::check(&VolumeDir::new(&store), &mut |_| {}).unwrap();
+            let report = varve_admin::fsck::check(&VolumeDir::new(&store), &mut |_| {}).unwrap();
             let findings: Vec<String> = report.findings.iter().map(|finding| finding.to_string()).collect();
             assert!(report.is_sound(), "fsck: {findings:#?}");
         }));

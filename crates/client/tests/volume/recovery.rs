@@ -105,7 +105,7 @@ fn open_files_survive_unlink_and_rename_after_restart() {
     block_on(other.shutdown()).unwrap();
     std::thread::sleep(Duration::from_secs(32).saturating_sub(begun.elapsed()));
     server.stop(STOP).unwrap();
-    let report = varve_meta::fsck::check(&site.volume, &mut |_| {}).unwrap();
+    let report = varve_admin::fsck::check(&site.volume, &mut |_| {}).unwrap();
     assert!(report.totals.is_empty(), "{:?}", report.totals);
     assert_eq!(report.counts.orphans, 0);
 }

@@ -50,7 +50,7 @@ impl Site {
             sync_interval,
             owner_uid,
         };
-        varve_meta::format::format(&volume, &settings, FormatOver::Nothing).unwrap();
+        varve_admin::format::format(&volume, &settings, FormatOver::Nothing).unwrap();
         Site { directory, volume, workers: 2 }
     }
 

@@ -136,7 +136,7 @@ fn next_open_records_a_size_after_a_crash() {
     drop(one);
     cut_outside(&site, files[1], LEFT);
     let found = || {
-        let report = varve_meta::fsck::check(&site.volume, &mut |_| {}).unwrap();
+        let report = varve_admin::fsck::check(&site.volume, &mut |_| {}).unwrap();
         report.totals.into_iter().map(|(kind, count)| (kind.name(), count)).collect::<Vec<_>>()
     };
     assert_eq!(found(), [("wrong-size", 1), ("unsettled-size", 1)]);
@@ -200,7 +200,7 @@ fn unrecordable_size_is_reported() {
     std::fs::rename(&aside, &directory).unwrap();
     block_on(fs.shutdown()).unwrap();
     server.stop(STOP).unwrap();
-    let report = varve_meta::fsck::check(&site.volume, &mut |_| {}).unwrap();
+    let report = varve_admin::fsck::check(&site.volume, &mut |_| {}).unwrap();
     assert!(report.totals.is_empty(), "it is settled");
 }
 

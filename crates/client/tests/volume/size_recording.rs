@@ -46,7 +46,7 @@ fn played(text: &str, scene: impl FnOnce(&SharedFile, Handle) -> usize) {
     assert_eq!(size(&third, of.inode), length as u64, "{text}");
     block_on(third.shutdown()).unwrap();
     server.stop(STOP).unwrap();
-    let report = varve_meta::fsck::check(&site.volume, &mut |_| {}).unwrap();
+    let report = varve_admin::fsck::check(&site.volume, &mut |_| {}).unwrap();
     assert!(report.totals.is_empty(), "{text}: {:?}", report.totals);
 }
 

@@ -166,7 +166,7 @@ impl Volume {
             sync_interval: Duration::from_millis(200),
             owner_uid,
         };
-        varve_meta::format::format(&directory, &settings, FormatOver::Nothing).expect("formatted");
+        varve_admin::format::format(&directory, &settings, FormatOver::Nothing).expect("formatted");
         let mut serving = ServerConfig::new(directory.clone());
         serving.workers = 2;
         serving.embedded = embedded;

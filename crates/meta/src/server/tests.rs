@@ -63,7 +63,7 @@ impl Site {
             sync_interval,
             owner_uid: rustix::process::geteuid().as_raw(),
         };
-        crate::format::format(&volume, &settings, FormatOver::Nothing).unwrap();
+        varve_admin::format::format(&volume, &settings, FormatOver::Nothing).unwrap();
         let key = VolumeKey(volume.read_key().unwrap());
         let mut config = ServerConfig::new(volume);
         config.workers = 2;

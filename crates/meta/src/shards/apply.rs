@@ -5,7 +5,7 @@ use super::names::{NameSet, PartitionNames};
 use super::partitions::Partition;
 use super::replies::SessionChange;
 use super::shard::{Shard, ShardState};
-use crate::tables::{Change, Key, ReplyRecord, Row};
+use varve_schema::{Change, Key, ReplyRecord, Row};
 use varve_types::{InodeId, Name, Timestamp};
 
 impl Shard {

@@ -4,8 +4,8 @@ use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::Shard;
 use super::table::TableBatch;
-use crate::tables::{Key, ReplyRecord, Row, codec};
 use std::rc::Rc;
+use varve_schema::{Key, ReplyRecord, Row, codec};
 
 /// Called when a batch is appended, or when the append failed.
 pub type Waiter = Box<dyn FnOnce(&Rc<Shard>, Result<(), ShardRefusal>)>;

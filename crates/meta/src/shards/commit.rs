@@ -6,13 +6,13 @@ use super::refusal::{Cause, ShardRefusal};
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
 use super::table::{TableBatch, TableError};
-use crate::tables::{Key, TransactionId};
 use futures::FutureExt;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use varve_env::stages::{self, Stage};
+use varve_schema::{Key, TransactionId};
 use varve_types::Errno;
 
 /// How long a request waits for its batch at most. After that the store counts as hung.

@@ -10,10 +10,10 @@
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::shard::{Execution, Makes, RequestAddress, Shard};
-use crate::namespace::{self, DirectoryNode, GetDirectory};
-use crate::tables::{Key, PartitionRow, Row};
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::rc::Rc;
+use varve_posix::{DirectoryNode, GetDirectory};
+use varve_schema::{Key, PartitionRow, Row};
 use varve_types::{Credentials, Errno, InodeId, PartitionIndex};
 
 /// Limit on partitions of one directory asked in parallel. A server has fewer workers, and a store that must be read
@@ -36,7 +36,7 @@ impl Shard {
     ) -> Result<DirectoryNode, ShardRefusal> {
         let run = Execution { caller, address: RequestAddress::Inode(directory), makes: Makes::Nothing, record: None };
         let mut whole = self.run(&GetDirectory { directory }, run).await?;
-        let mut open: Vec<PartitionIndex> = namespace::cut_off(PartitionIndex::FIRST, whole.depth).collect();
+        let mut open: Vec<PartitionIndex> = varve_posix::cut_off(PartitionIndex::FIRST, whole.depth).collect();
         let mut asked = FuturesUnordered::new();
         loop {
             while asked.len() < ASKED_AT_ONCE
@@ -48,7 +48,7 @@ impl Shard {
             match answer? {
                 DirectoryPart::Row(row) => {
                     whole.counts.add(&row);
-                    open.extend(namespace::cut_off(row.index, row.depth));
+                    open.extend(varve_posix::cut_off(row.index, row.depth));
                 }
                 DirectoryPart::Unread(index) => {
                     whole.counts.unread = true;

@@ -6,8 +6,6 @@
 use super::refusal::{Cause, ShardRefusal, errno_of_store};
 use super::replies::SessionChange;
 use super::shard::Shard;
-use crate::namespace::{Effect, KeyState};
-use crate::tables::{Change, Content, Key, Row};
 use futures::future::join_all;
 use std::fs::Permissions;
 use std::io;
@@ -17,6 +15,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use varve_env::disk::File;
 use varve_env::store_path::StorePath;
 use varve_env::volume_dir::BACKING_MODE_BITS;
+use varve_posix::{Effect, KeyState};
+use varve_schema::{Change, Content, Key, Row};
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
 
 /// How long a started server waits for sessions of the server before it. A client with open files finds a restarted

@@ -6,9 +6,9 @@ use super::foreign::Foreign;
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::{DecisionOutcome, Execution, Makes, RequestAddress, Shard, TxnContext};
-use crate::namespace::{Effect, Verb};
-use crate::tables::{Change, Key};
 use std::rc::Rc;
+use varve_posix::{Effect, Verb};
+use varve_schema::{Change, Key};
 use varve_types::InodeId;
 
 /// The result of a verb on the fast path.

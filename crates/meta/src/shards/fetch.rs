@@ -9,12 +9,12 @@ use super::removal::PreparedRemoval;
 use super::resident::BatchNumber;
 use super::shard::{RequestAddress, Shard, ShardState};
 use super::table::{Cursor, TableError};
-use crate::namespace::KeyState;
-use crate::tables::codec;
-use crate::tables::{Key, PartitionRow, PartitionState, Row};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+use varve_posix::KeyState;
+use varve_schema::codec;
+use varve_schema::{Key, PartitionRow, PartitionState, Row};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
 /// The names of a partition with at most this many entries are read before it serves requests, which takes some
@@ -50,7 +50,7 @@ impl Shard {
         if !self.is_loaded(directory) {
             self.load_partition(directory).await?;
             // A cross-shard change that is decided but not yet carried out here may be creating the partition: a client
-            // whose call recreated a directory (`namespace::ReviveDirectory`) asks for its entries immediately.
+            // whose call recreated a directory (`varve_posix::ReviveDirectory`) asks for its entries immediately.
             let key = Key::Partition(directory, self.index_here(directory));
             let locked = |state: &ShardState| state.locks.get(&key).copied();
             if !self.is_loaded(directory) && self.wait_while_locked(locked).await? {

@@ -2,10 +2,10 @@
 
 use super::peers::ForeignRow;
 use super::shard::ShardState;
-use crate::namespace::KeyState;
-use crate::tables::Key;
 use std::collections::HashMap;
 use varve_env::key_hash::KeyHashing;
+use varve_posix::KeyState;
+use varve_schema::Key;
 use varve_types::InodeId;
 
 #[derive(Default)]

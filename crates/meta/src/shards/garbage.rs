@@ -7,8 +7,6 @@
 
 use super::refusal::ShardRefusal;
 use super::shard::Shard;
-use crate::namespace::Effect;
-use crate::tables::{Change, Key, Row};
 use std::collections::HashSet;
 use std::io;
 use std::rc::Rc;
@@ -17,6 +15,8 @@ use varve_env::clock::Instant;
 use varve_env::disk;
 use varve_env::store_path::StorePath;
 use varve_env::volume_dir::VolumeDir;
+use varve_posix::Effect;
+use varve_schema::{Change, Key, Row};
 use varve_types::InodeId;
 
 /// How often backing files are removed.

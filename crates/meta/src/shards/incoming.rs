@@ -8,8 +8,8 @@ use super::names::NameSet;
 use super::peers::{PeerReply, SplitAttempt};
 use super::refusal::{Cause, ShardRefusal};
 use super::shard::{Shard, ShardState};
-use crate::tables::{Change, EntryBody, Key, ReplyRecord, Row};
 use std::rc::Rc;
+use varve_schema::{Change, EntryBody, Key, ReplyRecord, Row};
 use varve_types::{HashRange, InodeId};
 
 /// Limit on incoming partitions of a target. Above it all are dropped, and their sources begin again.

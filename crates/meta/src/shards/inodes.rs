@@ -4,11 +4,11 @@
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::shard::Shard;
-use crate::tables::{Change, CounterRow, Key, Row};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use varve_env::key_hash::KeyHashing;
+use varve_schema::{Change, CounterRow, Key, Row};
 use varve_types::{Errno, InodeId, ShardId};
 
 /// Ids recorded as used in one step. One fsync covers that many creates; a server crash loses at most that many ids, of

@@ -5,10 +5,10 @@
 
 use super::refusal::ShardRefusal;
 use super::shard::{RequestAddress, Shard, ShardState};
-use crate::tables::codec;
-use crate::tables::{EntryRow, Key, PartitionRow, Row, TransactionId};
 use std::collections::HashSet;
 use std::rc::Rc;
+use varve_schema::codec;
+use varve_schema::{EntryRow, Key, PartitionRow, Row, TransactionId};
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionMap};
 
 /// Limit on bytes of rows read for one page, whatever size was requested: rows with inline content are long, their

@@ -1,9 +1,9 @@
 //! Keys locked by an undecided cross-shard transaction: no other request sees or changes them.
 
 use super::shard::ShardState;
-use crate::tables::{Change, Key, TransactionId};
 use std::collections::HashMap;
 use varve_env::key_hash::KeyHashing;
+use varve_schema::{Change, Key, TransactionId};
 use varve_types::InodeId;
 
 /// The directory whose partition `change` affects.

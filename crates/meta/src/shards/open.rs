@@ -14,12 +14,12 @@ use super::rows::ShardRows;
 use super::shard::{Shard, ShardConfig, ShardState};
 use super::table::{Table, TableError, TableReader};
 use super::transaction::Transactions;
-use crate::tables::codec;
-use crate::tables::{Key, Kind, Row};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use tokio::sync::Notify;
+use varve_schema::codec;
+use varve_schema::{Key, Kind, Row};
 use varve_types::{Epoch, Errno, InodeId, SessionId};
 
 #[derive(Debug, thiserror::Error)]

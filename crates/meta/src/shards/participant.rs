@@ -8,11 +8,11 @@ use super::refusal::{Cause, ShardRefusal};
 use super::resident::BatchNumber;
 use super::shard::{RequestAddress, Shard, ShardState};
 use super::transaction::{ASK_AGAIN, digest};
-use crate::namespace::KeyState;
-use crate::tables::{Change, IntentRow, Key, ReadRecord, Row, TransactionId};
 use std::rc::Rc;
 use std::time::Duration;
 use varve_env::clock::Instant;
+use varve_posix::KeyState;
+use varve_schema::{Change, IntentRow, Key, ReadRecord, Row, TransactionId};
 use varve_types::{InodeId, Timestamp};
 
 /// A prepared participant asks the coordinator after this time without news.

@@ -3,10 +3,10 @@
 use super::names::{NAME_BYTES, PartitionNames};
 use super::readahead::ReadOrder;
 use super::resident::{BatchNumber, CacheBudget};
-use crate::tables::{Key, PartitionRow, PartitionState};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use varve_env::key_hash::KeyHashing;
+use varve_schema::{Key, PartitionRow, PartitionState};
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionIndex};
 
 pub(super) struct Partition {

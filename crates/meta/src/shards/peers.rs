@@ -4,11 +4,11 @@
 
 use super::refusal::{Cause, ShardRefusal};
 use super::shard::Shard;
-use crate::tables::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use varve_schema::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
 use varve_types::{Epoch, InodeId, PartitionIndex, PartitionMap, ShardId};
 
 /// An attempt at a split: the epoch of its source, and its number in that epoch. A later attempt compares greater.

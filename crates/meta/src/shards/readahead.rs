@@ -7,7 +7,7 @@
 
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
-use crate::tables::{Key, Row, codec};
+use varve_schema::{Key, Row, codec};
 use varve_types::{HashRange, InodeId, NameHash};
 
 /// Rows read ahead at first, and at most. One row takes a few microseconds, during which its worker does nothing else.

@@ -1,6 +1,5 @@
 //! Why a shard refused or failed a request.
 
-use crate::namespace;
 use std::fmt;
 use std::io;
 use varve_types::{Errno, InodeId, PartitionMap};
@@ -10,7 +9,7 @@ use varve_types::{Errno, InodeId, PartitionMap};
 pub enum ShardRefusal {
     /// The namespace rules refuse it.
     #[error("refused: {0:?}")]
-    Rule(namespace::Refusal),
+    Rule(varve_posix::Refusal),
     /// Another shard holds the partition of this name; the map is newer than the caller's.
     #[error("the partition of directory {directory} is at another shard")]
     Moved { directory: InodeId, map: PartitionMap },
@@ -63,12 +62,12 @@ pub fn errno_of_store(error: &io::Error) -> Errno {
 
 impl From<Errno> for ShardRefusal {
     fn from(errno: Errno) -> ShardRefusal {
-        ShardRefusal::Rule(namespace::Refusal::Errno(errno))
+        ShardRefusal::Rule(varve_posix::Refusal::Errno(errno))
     }
 }
 
-impl From<namespace::Refusal> for ShardRefusal {
-    fn from(refusal: namespace::Refusal) -> ShardRefusal {
+impl From<varve_posix::Refusal> for ShardRefusal {
+    fn from(refusal: varve_posix::Refusal) -> ShardRefusal {
         ShardRefusal::Rule(refusal)
     }
 }

@@ -22,13 +22,13 @@ use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::{DecisionOutcome, Execution, Shard, ShardState, TxnContext};
 use super::transaction::{ASK_AGAIN, BegunTransaction, Sorted, digest};
-use crate::namespace::{KeyState, Verb};
-use crate::tables::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 use varve_env::clock::Instant;
+use varve_posix::{KeyState, Verb};
+use varve_schema::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use varve_types::{InodeId, PartitionIndex, ShardId};
 
 /// How long after the request a prepared removal is valid.

@@ -4,13 +4,13 @@
 //! the batch of its change and read again at the next open. Later batches delete the rows of ended sessions.
 
 use super::resident::BatchNumber;
-use crate::tables::{Key, ReplyRecord};
 use bytes::Bytes;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_env::key_hash::KeyHashing;
+use varve_schema::{Key, ReplyRecord};
 use varve_types::{HashRange, InodeId, SessionId};
 
 /// How long replies of an earlier epoch are kept if their slot is not used again: twice the longest deadline after

@@ -9,12 +9,12 @@ mod slot_map;
 
 pub use budget::CacheBudget;
 
-use crate::namespace::KeyState;
-use crate::tables::{Key, Row};
 use slot_map::SlotMap;
 use std::collections::HashSet;
 use std::sync::Arc;
 use varve_env::key_hash::KeyHashing;
+use varve_posix::KeyState;
+use varve_schema::{Key, Row};
 use varve_types::{HashRange, InodeId, Name};
 
 /// Numbers the batches of a shard's epoch, from 1. Each row records the batch of its last change.

@@ -2,8 +2,8 @@
 //! directory's map, which is a hint.
 
 use super::shard::{Shard, ShardState};
-use crate::namespace::KeyState;
-use crate::tables::{Change, Key, PartitionRow, PartitionState, Row};
+use varve_posix::KeyState;
+use varve_schema::{Change, Key, PartitionRow, PartitionState, Row};
 use varve_types::{InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
 /// Limit on cached maps of split directories; one takes 8 bytes at 64 shards.

@@ -4,9 +4,9 @@ use super::fetch::peer_reply;
 use super::peers::{PeerCall, PeerReply};
 use super::resident::BatchNumber;
 use super::shard::Shard;
-use crate::namespace::KeyState;
-use crate::tables::{Change, Key, Row};
 use std::rc::Rc;
+use varve_posix::KeyState;
+use varve_schema::{Change, Key, Row};
 use varve_types::InodeId;
 
 impl Shard {

@@ -25,8 +25,6 @@ use super::rows::{self, ShardRows};
 use super::table::TableConfig;
 use super::transaction::{Sorted, Transactions};
 use super::truncates::TruncateQueue;
-use crate::namespace::{self, Context, Decision, Effect, KeyState, MissingKeys, Verb, View};
-use crate::tables::{Change, Key, Row, TransactionId};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -38,6 +36,8 @@ use varve_env::clock::{Clock, Instant};
 use varve_env::key_hash::KeyHashing;
 use varve_env::stages::{self, Stage};
 use varve_env::volume_dir::VolumeDir;
+use varve_posix::{Context, Decision, Effect, KeyState, MissingKeys, Verb, View};
+use varve_schema::{Change, Key, Row, TransactionId};
 use varve_types::{Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, VolumeSettings};
 
 pub struct ShardConfig {
@@ -310,7 +310,7 @@ impl Shard {
             DecisionOutcome::Missing(_) => return Err(ShardRefusal::Busy),
             // A name may be replaced between two reads. A second read finds another inode, unless the first one is
             // lost.
-            DecisionOutcome::Refused(namespace::Refusal::Torn(inode))
+            DecisionOutcome::Refused(varve_posix::Refusal::Torn(inode))
                 if !foreign.is_empty() && txn.torn != Some(inode) =>
             {
                 txn.torn = Some(inode);
@@ -428,7 +428,7 @@ impl Shard {
             Effect::SizeStale(inode) => Some((*inode, number)),
             _ => None,
         }));
-        let reply = run.record.as_ref().map(|record| crate::tables::ReplyRecord {
+        let reply = run.record.as_ref().map(|record| varve_schema::ReplyRecord {
             session: record.session,
             slot: record.slot,
             number: record.number,
@@ -572,7 +572,7 @@ impl TxnContext {
 pub(super) enum DecisionOutcome<O> {
     /// No decision: these keys must be fetched first.
     Missing(Vec<Key>),
-    Refused(namespace::Refusal),
+    Refused(varve_posix::Refusal),
     Answered(O),
     Done {
         outcome: O,
@@ -588,7 +588,7 @@ pub(super) enum DecisionOutcome<O> {
         elsewhere: Vec<Change>,
         effects: Vec<Effect>,
         outcome: O,
-        reply: Option<crate::tables::ReplyRecord>,
+        reply: Option<varve_schema::ReplyRecord>,
         /// Inodes that the decision takes to be open nowhere.
         unopened: Vec<InodeId>,
     },

@@ -22,12 +22,12 @@ use super::partitions::Split;
 use super::peers::{PeerCall, PeerReply, SplitAttempt, SplitState};
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
-use crate::namespace::KeyState;
-use crate::tables::codec;
-use crate::tables::{Change, Key, PartitionRow, PartitionState, ReplyRecord, Row};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
+use varve_posix::KeyState;
+use varve_schema::codec;
+use varve_schema::{Change, Key, PartitionRow, PartitionState, ReplyRecord, Row};
 use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, PartitionMap, ShardId, VolumeSettings};
 
 /// Rows copied or deleted in one step. `STEP_BYTES` is reached first if the rows have inline content of 64 KiB.

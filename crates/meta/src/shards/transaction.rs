@@ -24,14 +24,14 @@ use super::refusal::{Cause, ShardRefusal};
 use super::removal::{PreparedRemoval, only_removes};
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
-use crate::tables::codec;
-use crate::tables::{Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_env::key_hash::KeyHashing;
+use varve_schema::codec;
+use varve_schema::{Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId};
 use varve_types::{Epoch, InodeId, ShardId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -6,12 +6,12 @@ use super::refusal::ShardRefusal;
 use super::replies::SessionChange;
 use super::shard::{Execution, Makes, RequestAddress, Shard, WAIT_MAX};
 use super::transaction::ASK_AGAIN;
-use crate::namespace::{AbandonTruncate, At, Effect, FindTruncate, FinishTruncate, PendingTruncate, Verb};
 use futures::FutureExt;
 use std::cell::RefCell;
 use std::rc::Rc;
 use varve_env::disk::File;
 use varve_env::store_path::StorePath;
+use varve_posix::{AbandonTruncate, At, Effect, FindTruncate, FinishTruncate, PendingTruncate, Verb};
 use varve_types::{Credentials, InodeId};
 
 /// Limit on repeated truncates of a file because another one was decided in the meantime; above it the caller retries.

@@ -140,7 +140,7 @@ impl ProfileSite {
             sync_interval: VolumeSettings::SYNC_INTERVAL_DEFAULT,
             owner_uid: rustix::process::geteuid().as_raw(),
         };
-        varve_meta::format::format(&volume, &settings, FormatOver::Nothing)
+        varve_admin::format::format(&volume, &settings, FormatOver::Nothing)
             .map_err(|error| Problem::new(failed("make")).caused_by(&error))?;
         let mut config = ServerConfig::new(volume.clone());
         config.embedded = embedded;

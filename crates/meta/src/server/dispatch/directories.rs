@@ -3,12 +3,12 @@
 use super::super::leases::LeaseKey;
 use super::request_handler::{CompletedCall, RequestHandler};
 use super::translate;
-use crate::namespace::{
+use crate::shards::RequestAddress;
+use varve_posix::{
     Context, Decision, DirectoryNode, Entry, GetDirectory, KeyState, List, MissingKeys, Refusal, Verb, View,
 };
-use crate::shards::RequestAddress;
-use crate::tables::{Key, PartitionRow, Row};
 use varve_proto::{CallFailure, EntryReply, Listing, ListingEntry, Reply, WireMap};
+use varve_schema::{Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};
 
 /// Maximum bytes of a listing. A frame has room for more even if the last entry is large.

@@ -3,11 +3,11 @@
 use super::super::leases::LeaseKey;
 use super::request_handler::{CompletedCall, RequestHandler};
 use super::translate;
-use crate::namespace::{
+use crate::shards::{Makes, RequestAddress};
+use varve_posix::{
     BackingFile, ChangeAttributes, GetAttributes, GetXattr, Granted, ListXattrs, MarkSizeStale, Node, Open, Promote,
     RaiseSize, ReadLink, RecordSize, RemoveXattr, SetXattr, Verb, WriteInline,
 };
-use crate::shards::{Makes, RequestAddress};
 use varve_proto::{
     CallFailure, FileContent, Locator, OpenMode, Reply, SizeState, WireSetAttributes, WireTime, XattrMode,
 };

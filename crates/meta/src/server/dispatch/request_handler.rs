@@ -4,9 +4,6 @@ use super::super::leases::LeaseBarrier;
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
-use crate::namespace::{
-    self, At, Context, Decision, Effect, Granted, MissingKeys, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
-};
 use crate::shards::{
     BatchNumber, Execution, FastPathRun, Makes, MeasuredBy, OpenFiles, OtherWriters, Placed, Replied, ReplyRecorder,
     RequestAddress, Shard, ShardRefusal,
@@ -15,6 +12,9 @@ use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
+use varve_posix::{
+    At, Context, Decision, Effect, Granted, MissingKeys, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
+};
 use varve_proto::{Call, CallFailure, CallId, FileContent, Locator, NodeReply, OpenMode, Reply, Response};
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
 
@@ -411,7 +411,7 @@ impl<V: Verb<Outcome = Node>> Verb for OpeningVerb<'_, V> {
         {
             self.open_files.open(self.session, node.inode, self.writes);
         }
-        if let (Decision::Refuse(namespace::Refusal::Errno(Errno::EACCES)), Some(inode)) =
+        if let (Decision::Refuse(varve_posix::Refusal::Errno(Errno::EACCES)), Some(inode)) =
             (&decision, self.opened_before)
         {
             self.open_files.keep(self.session, inode);
@@ -435,7 +435,7 @@ impl<V: Verb<Outcome = Node>> Verb for Resizing<'_, V> {
         if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
             && matches!(node.content, NodeContent::Backing { .. })
         {
-            let others = match namespace::nobody_writes(seen, &self.at) {
+            let others = match varve_posix::nobody_writes(seen, &self.at) {
                 true => OtherWriters::Known,
                 false => OtherWriters::Perhaps,
             };
@@ -499,10 +499,10 @@ impl<V: Verb<Outcome = Node>> Verb for MeasuredSizeVerb<'_, V> {
         let decision = self.verb.decide(seen, context)?;
         let for_nothing = match &decision {
             Decision::Answer(_) => true,
-            Decision::Refuse(namespace::Refusal::Stale(_)) => true,
+            Decision::Refuse(varve_posix::Refusal::Stale(_)) => true,
             // Another session renamed or removed the file, and the next session that opens it records the size. (The
             // client tries by inode last.)
-            Decision::Refuse(namespace::Refusal::NotHere) => matches!(at, At::Inode(_)),
+            Decision::Refuse(varve_posix::Refusal::NotHere) => matches!(at, At::Inode(_)),
             _ => false,
         };
         if for_nothing && matches!(reported, MeasureTime::Last) {
@@ -510,7 +510,7 @@ impl<V: Verb<Outcome = Node>> Verb for MeasuredSizeVerb<'_, V> {
         }
         Ok(match decision {
             Decision::Commit { outcome, .. } if !takes(outcome.inode) => {
-                let content = match namespace::size_state(seen, at) {
+                let content = match varve_posix::size_state(seen, at) {
                     Some(size) => NodeContent::Backing(size),
                     None => outcome.content,
                 };

@@ -1,8 +1,8 @@
 //! Translates types between the verbs and the protocol.
 
-use crate::namespace::{Entry, Node, NodeContent, RemovedName, SizeState};
-use crate::namespace::{NewNode, OpenMode, Refusal as Rule, RenameFlags, XattrMode};
 use crate::shards::{Cause, ShardRefusal};
+use varve_posix::{Entry, Node, NodeContent, RemovedName, SizeState};
+use varve_posix::{NewNode, OpenMode, Refusal as Rule, RenameFlags, XattrMode};
 use varve_proto::{CallFailure, EntryReply, FileContent, NodeReply, Reply, WireMap};
 
 pub fn failure(refusal: ShardRefusal) -> CallFailure {

@@ -83,7 +83,7 @@ fn a_shard_whose_store_was_full_serves_again() {
         assert!(found.is_ok(), "{number}: {found:?}");
     }
     server.stop(STOP).unwrap();
-    let report = crate::fsck::check(&small.site.config.volume, &mut |_| {}).unwrap();
+    let report = varve_admin::fsck::check(&small.site.config.volume, &mut |_| {}).unwrap();
     assert!(report.is_sound(), "{:#?}", report.findings);
 }
 

@@ -55,7 +55,7 @@ fn calls_wait_for_their_shard_to_be_open() {
         assert!(created.is_ok(), "{created:?}");
     }
     server.stop(STOP).unwrap();
-    assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+    assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
 /// A stop waits for the shards that are being opened and opens no others.
@@ -122,7 +122,7 @@ fn failed_shard_open_affects_only_that_shard() {
     }
     drop(clients);
     server.stop(STOP).unwrap();
-    assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+    assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
 /// A release takes effect even if the call that carries it is for a shard that cannot be opened: an orphan is removed.
@@ -213,7 +213,7 @@ fn sync_waits_for_the_next_open_attempt() {
     assert_eq!(client.call(1, Call::Sync), Ok(Reply::Done));
     drop(client);
     server.stop(STOP).unwrap();
-    assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+    assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
 /// If acknowledged changes of a failed shard are lost, the next sync of each session reports the loss, once. A failure

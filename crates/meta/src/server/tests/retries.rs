@@ -4,11 +4,11 @@ use super::client::request;
 use super::*;
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
 use crate::shards::{Table, TableBatch, TableConfig};
-use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, Row, codec};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_env::posix_store::PosixStore;
 use varve_proto::{Locator, NewNode, OpenMode};
+use varve_schema::{BackingSize, Content, EntryBody, EntryRow, Key, Row, codec};
 use varve_types::{InodeId, Name, SetAttributes, SetTime, ShardId, Timestamp};
 
 const SET: u64 = 1_000_000_000;

@@ -381,7 +381,7 @@ fn a_directory_splits_under_load() {
 
 /// Asserts that fsck finds nothing in the stopped volume.
 fn assert_sound(site: &Site) {
-    let report = crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap();
+    let report = varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap();
     assert_eq!(report.findings, []);
 }
 

@@ -113,7 +113,7 @@ fn stop_after_store_return_succeeds() {
             assert!(found.is_ok(), "{name}: {found:?}");
         }
         server.stop(STOP).unwrap();
-        assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+        assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
     }
 }
 
@@ -155,7 +155,7 @@ fn change_succeeds_after_store_return() {
         assert!(changed.is_ok(), "{change:?}: {changed:?}");
     }
     server.stop(STOP).unwrap();
-    assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+    assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
 /// A change that reached the log of a shard that then failed is acknowledged, and is executed once; if the trouble
@@ -181,5 +181,5 @@ fn retry_of_unknown_outcome_is_answered_after_reopen() {
     assert!(matches!(refused, Err(CallFailure::Server { errno: libc::EIO, .. })), "{refused:?}");
     unreachable.back();
     server.stop(STOP).unwrap();
-    assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+    assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }

@@ -1,8 +1,8 @@
 use super::super::tests::cluster::{Cluster, name};
 use super::*;
-use crate::namespace::{KeyState, Unlink};
 use crate::shards::Makes;
 use std::rc::Rc;
+use varve_posix::{KeyState, Unlink};
 use varve_types::{Name, PartitionIndex, ShardId};
 
 const WHOLE: HashRange = HashRange { first: NameHash(0), last: NameHash::LAST };

@@ -2,9 +2,9 @@
 //! one cache line of the index.
 
 use crate::shards::buckets::Buckets;
-use crate::tables::Key;
 use std::hash::BuildHasher;
 use varve_env::key_hash::KeyHashing;
+use varve_schema::Key;
 
 /// The map is sparse when it keeps more than this many times as many slots as entries.
 const SPARSE_TIMES: usize = 4;

@@ -2,7 +2,6 @@
 
 use super::{Table, TableBatch, TableConfig, TableError, presence};
 use crate::shards::log::{DamagedPlace, is_begun, read_intact};
-use crate::tables::{CounterRow, Key, Kind, Row, codec};
 use bytes::Bytes;
 use slatedb::admin::Admin;
 use slatedb::wal::WalError;
@@ -11,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeBounds;
 use varve_env::store_path::StorePath;
+use varve_schema::{CounterRow, Key, Kind, Row, codec};
 
 /// Bytes of rows written per batch.
 const BATCH_BYTES: usize = 1024 * 1024;

@@ -1,14 +1,12 @@
 //! A few shards of one volume in a temporary directory, with real tables and logs.
 
 use super::watched::Watched;
-use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use crate::shards::rows::ShardRows;
 use crate::shards::table::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
     CacheBudget, Execution, FastPathRun, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, RequestAddress,
     Shard, ShardConfig, ShardRefusal,
 };
-use crate::tables::{Change, DirectoryRow, EntryRow, Key, PartitionRow, PartitionState, Row};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -18,6 +16,8 @@ use std::time::{Duration, Instant as StdInstant};
 use varve_env::clock::{Instant, RealClock};
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir};
+use varve_posix::{Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
+use varve_schema::{Change, DirectoryRow, EntryRow, Key, PartitionRow, PartitionState, Row};
 use varve_types::{
     Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
     VolumeId, VolumeSettings,
@@ -343,7 +343,7 @@ impl Cluster {
         }
     }
 
-    pub async fn create(&self, directory: InodeId, at: &str) -> Result<namespace::Node, ShardRefusal> {
+    pub async fn create(&self, directory: InodeId, at: &str) -> Result<varve_posix::Node, ShardRefusal> {
         let at = name(at);
         let verb = Create { parent: directory, name: at.clone(), node: NewNode::Regular, mode: Mode::new(0o644) };
         self.at_name(directory, &at, Makes::File, &verb).await

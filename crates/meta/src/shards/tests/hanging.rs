@@ -2,17 +2,17 @@
 
 use super::cluster::{Cluster, PATIENCE, name};
 use super::split::settle;
-use crate::namespace::{MakeDirectory, Rename, RenameFlags, Unlink};
 use crate::shards::commit::APPEND_MAX;
 use crate::shards::participant::ASK_AFTER;
 use crate::shards::transaction::ASK_AGAIN;
 use crate::shards::{
     BatchNumber, Execution, Makes, PeerCall, PeerReply, Peers, ReplyRecorder, RequestAddress, Shard, ShardRefusal,
 };
-use crate::tables::{Change, IntentRow, Key, Row, TransactionId, codec};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
+use varve_posix::{MakeDirectory, Rename, RenameFlags, Unlink};
+use varve_schema::{Change, IntentRow, Key, Row, TransactionId, codec};
 use varve_types::{Credentials, Epoch, Errno, InodeId, Mode, PartitionIndex, SessionId, ShardId};
 
 /// Time for a reply that waits for nothing.

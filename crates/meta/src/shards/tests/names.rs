@@ -1,6 +1,6 @@
 use super::cluster::{Cluster, name};
-use crate::namespace::{RemoveDirectory, Unlink};
 use crate::shards::{Execution, Makes, ReplyRecorder, RequestAddress};
+use varve_posix::{RemoveDirectory, Unlink};
 use varve_types::{Credentials, Errno, InodeId, NameHash, SessionId, ShardId};
 
 #[test]

@@ -2,10 +2,10 @@
 
 use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::pass;
-use crate::namespace::Unlink;
 use crate::shards::Makes;
 use crate::shards::effects::{REAPED_AT_ONCE, SESSIONS_RETURN};
 use std::time::Duration;
+use varve_posix::Unlink;
 use varve_types::{InodeId, SessionId, ShardId};
 
 /// Promise: files removed while they were open, and not claimed after a restart, are reaped in batches, however many

@@ -17,7 +17,6 @@ mod picture;
 
 use super::cluster::Cluster;
 use super::watched::Watched;
-use crate::fsck;
 use operations::Operation;
 use picture::Picture;
 use std::collections::HashSet;
@@ -25,6 +24,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use varve_admin::fsck;
 use varve_env::power_loss::{CrashOrder, DiskState, Fate, History, Recording};
 use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_types::{InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};

@@ -1,8 +1,8 @@
 use super::cluster::{Cluster, name};
-use crate::namespace::Lookup;
 use crate::shards::{Makes, PeerCall, PeerReply, Peers, ShardRefusal};
-use crate::tables::{Change, IntentRow, Key, TransactionId};
 use varve_env::power_loss::DiskState;
+use varve_posix::Lookup;
+use varve_schema::{Change, IntentRow, Key, TransactionId};
 use varve_types::{Epoch, Errno, InodeId, NameHash, ShardId};
 
 /// Promise: in a read-only view everything acknowledged can be looked up and listed, over all shards, whether it is in

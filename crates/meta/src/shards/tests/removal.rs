@@ -1,12 +1,12 @@
 use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::pass;
-use crate::namespace::{At, MakeDirectory, RemoveDirectory, SetXattr, Unlink, XattrMode};
 use crate::shards::commit::APPEND_MAX;
 use crate::shards::{Execution, FastPathRun, Makes, PeerCall, PeerReply, Peers, RequestAddress, ShardRefusal};
-use crate::tables::Key;
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;
+use varve_posix::{At, MakeDirectory, RemoveDirectory, SetXattr, Unlink, XattrMode};
+use varve_schema::Key;
 use varve_types::{Credentials, Errno, InodeId, Mode, NameHash, PartitionIndex, ShardId};
 
 async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), ShardRefusal> {

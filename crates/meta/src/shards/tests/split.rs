@@ -1,10 +1,10 @@
 use super::cluster::{Cluster, name};
-use crate::namespace::Unlink;
 use crate::shards::peers::SplitAttempt;
 use crate::shards::{Makes, PeerCall, PeerReply, Peers};
-use crate::tables::{Change, EntryBody, EntryRow, Key, Row};
 use futures::future::join_all;
 use std::time::Duration;
+use varve_posix::Unlink;
+use varve_schema::{Change, EntryBody, EntryRow, Key, Row};
 use varve_types::{Epoch, Errno, FileKind, HashRange, InodeId, NameHash, PartitionIndex, ShardId};
 
 /// Waits until the splits in progress have ended: the map does not change any more.

@@ -1,10 +1,10 @@
 use super::cluster::{Cluster, PATIENCE, name};
-use crate::namespace::{At, ChangeAttributes, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};
 use crate::shards::partitions::Split;
 use crate::shards::{Makes, PeerCall, PeerReply, Peers, ShardRefusal};
-use crate::tables::{Change, EntryBody, EntryRow, IntentRow, Key, Row, TransactionId};
 use std::task::Poll;
 use std::time::Duration;
+use varve_posix::{At, ChangeAttributes, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};
+use varve_schema::{Change, EntryBody, EntryRow, IntentRow, Key, Row, TransactionId};
 use varve_types::{Errno, FileKind, HashRange, InodeId, Mode, NameHash, PartitionIndex, SetAttributes, ShardId};
 
 async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), ShardRefusal> {

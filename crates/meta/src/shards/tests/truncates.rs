@@ -2,15 +2,15 @@
 
 use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::{hang_for_long, pass};
-use crate::namespace::{
-    At, BackingFile, ChangeAttributes, FindTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode,
-    Promote, RaiseSize, RecordSize, Rename, RenameFlags, SizeState, Unlink, Verb,
-};
 use crate::shards::replies::SessionChange;
 use crate::shards::{Execution, FastPathRun, Makes, ReplyRecorder, RequestAddress, Shard, ShardRefusal};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
+use varve_posix::{
+    At, BackingFile, ChangeAttributes, FindTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode,
+    Promote, RaiseSize, RecordSize, Rename, RenameFlags, SizeState, Unlink, Verb,
+};
 use varve_types::{Credentials, Errno, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
 
 const WRITER: SessionId = SessionId(1);

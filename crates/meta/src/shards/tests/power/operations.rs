@@ -1,14 +1,14 @@
 //! Operations of a client, on a fixed set of names, so that two operations often meet.
 
-use crate::namespace::{
-    At, BackingFile, ChangeAttributes, Create, Granted, Link, NewNode, NodeContent, Open, OpenMode, Promote,
-    RecordSize, RemoveDirectory, RemoveXattr, Rename, RenameFlags, SetXattr, Unlink, Verb, WriteInline, XattrMode,
-};
 use crate::shards::tests::cluster::{Cluster, PATIENCE, name};
 use crate::shards::{Execution, Makes, RequestAddress, ShardRefusal};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use varve_env::disk;
+use varve_posix::{
+    At, BackingFile, ChangeAttributes, Create, Granted, Link, NewNode, NodeContent, Open, OpenMode, Promote,
+    RecordSize, RemoveDirectory, RemoveXattr, Rename, RenameFlags, SetXattr, Unlink, Verb, WriteInline, XattrMode,
+};
 use varve_types::{Credentials, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
 
 /// Directories of the root with their homes at the two shards.

@@ -1,14 +1,14 @@
 //! The visible state of a volume, found by a walk of its tree, without the ids and times that differ between runs.
 
-use crate::namespace::{
+use crate::shards::tests::cluster::{Cluster, PATIENCE};
+use crate::shards::{Execution, Makes, RequestAddress, ShardRefusal};
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+use varve_posix::{
     At, GetAttributes, GetXattr, Granted, ListXattrs, Node, NodeContent, Open, OpenMode, ReadLink, ReviveDirectory,
     SizeState, Verb,
 };
-use crate::shards::tests::cluster::{Cluster, PATIENCE};
-use crate::shards::{Execution, Makes, RequestAddress, ShardRefusal};
-use crate::tables::EntryBody;
-use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use varve_schema::EntryBody;
 use varve_types::{Credentials, FileKind, InodeId, Name};
 
 /// The content of each path. Names of one file have the same number.

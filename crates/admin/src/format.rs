@@ -1,0 +1,86 @@
+//! Creates a volume: its directory, its key and the rows of its root directory.
+
+use std::io;
+use varve_env::clock::{Clock, RealClock};
+use varve_env::posix_store::PosixStore;
+use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
+use varve_meta::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
+use varve_meta::shards::{Table, TableBatch, TableConfig, TableError};
+use varve_schema::{DirectoryRow, Key, PartitionRow, PartitionState, Row, codec};
+use varve_types::{InodeId, Mode, PartitionIndex, PartitionMap, VolumeSettings};
+
+/// Mode of a new volume's root directory.
+const ROOT_MODE: Mode = Mode(0o755);
+
+/// The table has two rows, so a small block cache is enough.
+const CACHE_BYTES: u64 = 1024 * 1024;
+
+/// Formats `volume` durably. The volume exists once its volume file exists, and `format` writes that file last: after a
+/// crash there is either a complete volume or none. Must not be called on a thread of an asynchronous runtime.
+pub fn format(volume: &VolumeDir, settings: &VolumeSettings, over: FormatOver) -> Result<(), VolumeFormatError> {
+    volume.format_with(settings, over, || make_root(volume, settings))
+}
+
+fn make_root(volume: &VolumeDir, settings: &VolumeSettings) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("varve-format")
+        .enable_all()
+        .build()?;
+    let config = TableConfig {
+        shard: InodeId::ROOT.shard(),
+        volume: volume.clone(),
+        store: PosixStore::open(volume.shards())?,
+        sync_interval: settings.sync_interval,
+        cache: TableCache::new(CACHE_BYTES),
+        background: runtime.handle().clone(),
+        merges: Merges::on(runtime.handle().clone()),
+        memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+    };
+    runtime.block_on(write_root(config, root_rows(settings))).map_err(io::Error::other)
+}
+
+async fn write_root(config: TableConfig, rows: [(Key, Row); 2]) -> Result<(), TableError> {
+    let table = Table::open(config).await?;
+    let mut batch = TableBatch::default();
+    for (key, row) in &rows {
+        batch.put(codec::encode_key(key), codec::encode_row(row));
+    }
+    table.write(&batch).await?;
+    table.sync().await?;
+    table.close().await
+}
+
+fn root_rows(settings: &VolumeSettings) -> [(Key, Row); 2] {
+    let now = RealClock::new().now();
+    let (uid, gid) = (settings.owner_uid, rustix::process::getegid().as_raw());
+    let map = PartitionMap::whole(settings.shards);
+    let directory = DirectoryRow {
+        parent: InodeId::ROOT,
+        mode: ROOT_MODE,
+        uid,
+        gid,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        map: map.clone(),
+        xattrs: Vec::new(),
+    };
+    let partition = PartitionRow {
+        index: PartitionIndex::FIRST,
+        depth: 0,
+        state: PartitionState::Live,
+        mode: ROOT_MODE,
+        uid,
+        gid,
+        entries: 0,
+        subdirectories: 0,
+        mtime: now,
+        map,
+    };
+    [
+        (Key::Directory(InodeId::ROOT), Row::Directory(directory)),
+        (Key::Partition(InodeId::ROOT, PartitionIndex::FIRST), Row::Partition(partition)),
+    ]
+}

@@ -1,0 +1,51 @@
+//! Gives a file another name.
+
+use super::locate::LocatedRow;
+use super::names::NameSlot;
+use super::reader::RowReader;
+use super::{At, Context, Decision, Entry, Refusal, Rule, commit};
+use varve_schema::EntryBody;
+use varve_types::{Errno, InodeId, Name};
+
+/// Maximum names of a file, so that the link count fits every `nlink_t`.
+pub const LINKS_MAX: u32 = i32::MAX as u32;
+
+/// Makes `name` in `parent` refer to the file at `source`, which gets an inode row if it has none. EEXIST if the name
+/// exists, EPERM for directories, EMLINK beyond [`LINKS_MAX`], ENOENT for a file that lost its last name.
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub source: At,
+    pub parent: InodeId,
+    pub name: Name,
+}
+
+impl Rule for Link {
+    type Outcome = Entry;
+    type Rows<'a> = (NameSlot<'a>, LocatedRow<'a>);
+
+    fn look<'a>(&'a self, reader: &RowReader<'a>) -> Option<Self::Rows<'a>> {
+        let (slot, found) = (NameSlot::look(self.parent, &self.name, reader), LocatedRow::look(&self.source, reader));
+        Some((slot?, found?))
+    }
+
+    fn rule(&self, (slot, found): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Entry>, Refusal> {
+        if let LocatedRow::Nothing = found {
+            return Err(Refusal::NotHere);
+        }
+        slot.vacant(context.caller)?;
+        let file = found.file(Errno::EPERM)?;
+        let mut row = file.row.clone();
+        match row.attributes.nlink {
+            0 => return Err(Errno::ENOENT.into()),
+            LINKS_MAX.. => return Err(Errno::EMLINK.into()),
+            _ => {}
+        }
+        row.attributes.nlink += 1;
+        row.attributes.ctime = context.now;
+        let kind = row.attributes.kind;
+        let mut changes = file.put_externalised(row);
+        changes.push(slot.put(file.inode, EntryBody::Reference(kind)));
+        changes.push(slot.tally(1, 0, context.now));
+        Ok(commit(changes, Entry::Elsewhere { inode: file.inode, kind }))
+    }
+}

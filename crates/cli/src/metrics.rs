@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use varve_detector::host_check::HostCheck;
+use varve_detector_service::host_check::HostCheck;
 
 /// Upper bounds of the latency buckets, in seconds: from the shortest request to a stuck store.
 const LATENCY_BUCKETS_S: [f64; 16] =

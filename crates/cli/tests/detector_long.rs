@@ -10,10 +10,10 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use varve_detector::client::{Client, ClientOptions, Outgoing};
-use varve_detector::dataset_spec::DatasetSpec;
-use varve_detector::frame::ElementType;
-use varve_detector::service::StartRequest;
+use varve_detector_dataset::dataset_spec::DatasetSpec;
+use varve_detector_hdf5::ElementType;
+use varve_detector_service::StartRequest;
+use varve_detector_stream::client::{Client, ClientOptions, Outgoing};
 
 const ROWS: u64 = 1024;
 const COLUMNS: u64 = 2048;

@@ -14,12 +14,12 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use varve_detector::client::{Client, ClientError, ClientOptions, Outgoing};
-use varve_detector::dataset_spec::DatasetSpec;
-use varve_detector::frame::AckLevel;
-use varve_detector::frame::ElementType;
-use varve_detector::service::StartRequest;
-use varve_detector::stream::ErrorCode;
+use varve_detector_dataset::dataset_spec::DatasetSpec;
+use varve_detector_dataset::frame::AckLevel;
+use varve_detector_hdf5::ElementType;
+use varve_detector_service::StartRequest;
+use varve_detector_stream::ErrorCode;
+use varve_detector_stream::client::{Client, ClientError, ClientOptions, Outgoing};
 
 const SIDE: u64 = 48;
 const WAIT: Duration = Duration::from_secs(60);
@@ -156,7 +156,7 @@ fn python(script: &str) -> Command {
     let interpreter = workspace().join("venv/bin/python");
     assert!(interpreter.exists(), "{} is missing; run `make setup`, which makes it", interpreter.display());
     let mut command = Command::new(interpreter);
-    command.arg(workspace().join("crates/detector/tests").join(script));
+    command.arg(workspace().join("crates/detector-writer/tests").join(script));
     command
 }
 
@@ -384,7 +384,7 @@ fn readers_follow_a_run_without_slowing_it() {
     let file = directory.path().join("live.h5");
     let mut follower = python("follow.py");
     let http = service.http.parse().expect("an address");
-    let token = varve_detector::token::for_peer("", http).expect("the service has published its token");
+    let token = varve_detector_stream::token::for_peer("", http).expect("the service has published its token");
     follower.arg(&file).arg(format!("http://{http}/runs/live")).args([SIDE.to_string(), "6".into(), token]);
     let follower = follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("python runs");
     // A reader that holds the file open and is stopped in the middle.

@@ -5,8 +5,8 @@
 //! report.
 
 use super::choice;
-use varve_detector::journal::{decode_records, encode};
-use varve_detector::stream::{FromService, Header, ToService};
+use varve_detector_file::journal::{decode_records, encode};
+use varve_detector_stream::{FromService, Header, ToService};
 
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {

@@ -4,10 +4,11 @@
 //! checksum.
 
 use super::choice;
-use varve_detector::catalog::Catalog;
-use varve_detector::dataset_spec::DatasetSpec;
-use varve_detector::hdf5::ElementType;
-use varve_detector::journal::{JournalEntry, decode, decode_entry, encode};
+use varve_detector_dataset::catalog::Catalog;
+use varve_detector_dataset::dataset_spec::DatasetSpec;
+use varve_detector_dataset::journal_entry::JournalEntry;
+use varve_detector_file::journal::{decode, decode_entry, encode};
+use varve_detector_hdf5::ElementType;
 
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {

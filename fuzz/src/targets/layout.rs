@@ -1,8 +1,8 @@
 //! Layout files of detector runs: XML, applied to a run that has a scalar and a value.
 
-use varve_detector::dataset_spec::{DatasetSpec, RunValue, Structure};
-use varve_detector::hdf5::ElementType;
-use varve_detector::layout::Layout;
+use varve_detector_dataset::dataset_spec::{DatasetSpec, RunValue, Structure};
+use varve_detector_dataset::layout::Layout;
+use varve_detector_hdf5::ElementType;
 
 pub fn reads(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };

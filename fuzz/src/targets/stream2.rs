@@ -4,12 +4,12 @@
 
 use super::choice;
 use std::io::{self, Read, Write};
-use varve_detector::cbf;
-use varve_detector::dataset_spec::DatasetSpec;
-use varve_detector::filters::Filter;
-use varve_detector::hdf5::ElementType;
-use varve_detector::stream2::zmtp::{ZmtpRole, handshake, receive};
-use varve_detector::stream2::{SeriesStart, Stream2Message, Stream2Series};
+use varve_detector_dataset::dataset_spec::DatasetSpec;
+use varve_detector_filters::Filter;
+use varve_detector_hdf5::ElementType;
+use varve_detector_stream2::zmtp::{ZmtpRole, handshake, receive};
+use varve_detector_stream2::{SeriesStart, Stream2Message, Stream2Series};
+use varve_detector_tools::cbf;
 
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {

@@ -2,7 +2,7 @@
 //! names the place and the correction.
 //!
 //! - [`layers`]: dependencies between crates follow the architecture page; SlateDB stays in `meta::shards`, HDF5 in
-//!   `detector`.
+//!   the crates of the detector service.
 //! - [`store_access`]: files of a store are opened beneath its directory, never by their full path.
 //! - [`text`]: no overlong files, no markers of unfinished work, no trailing blanks.
 //! - [`language`]: no retired words; no statement begins with a relative clause.

@@ -22,8 +22,8 @@ use crate::{Error, Result};
 use report::{BenchTurn, DetectorReport};
 use stages::Stages;
 use std::path::{Path, PathBuf};
-use varve_detector::filters::{Encoder, Filter};
-use varve_detector::simulator::{DetectorModel, Simulator};
+use varve_detector_filters::{Encoder, Filter};
+use varve_detector_tools::simulator::{DetectorModel, Simulator};
 use varve_env::private_file::make_directory;
 
 /// Chunks are made before the run and sent in turn. They exceed the processor caches, as a real detector's chunks do.

@@ -17,9 +17,9 @@ use clap::{Args, Subcommand};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-use varve_detector::dataset_spec::nxmx::Nxmx;
-use varve_detector::dataset_spec::{DatasetSpec, RunValue, Structure};
-use varve_detector::layout::Layout;
+use varve_detector_dataset::dataset_spec::nxmx::Nxmx;
+use varve_detector_dataset::dataset_spec::{DatasetSpec, RunValue, Structure};
+use varve_detector_dataset::layout::Layout;
 use varve_env::toml_text;
 
 /// Record runs of detectors, and maintain their files

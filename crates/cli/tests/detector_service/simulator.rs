@@ -73,7 +73,7 @@ fn simulator_streams_a_run_to_a_service() {
     let output = command.args(["--frames", "200", "--out"]).arg(&alone).output().expect("varve runs");
     assert!(output.status.success(), "{output:?}");
     let own = directory.path().join("own.h5");
-    let data = |file: &Path| varve_detector::replay::FrameReplay::open(file, None).expect("a file");
+    let data = |file: &Path| varve_detector_tools::replay::FrameReplay::open(file, None).expect("a file");
     let (own, alone) = (data(&own), data(&alone));
     let (mut one, mut other) = (Vec::new(), Vec::new());
     for number in [0, 1, 99, 199] {

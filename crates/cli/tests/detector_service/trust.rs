@@ -11,7 +11,7 @@ const STRANGER: u32 = 47111;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn certificate(name: &str) -> String {
-    workspace().join("crates/detector/tests/tls").join(name).to_str().expect("text").to_owned()
+    workspace().join("crates/detector-service/tests/tls").join(name).to_str().expect("text").to_owned()
 }
 
 fn token_file(directory: &Path, name: &str, mode: u32) -> PathBuf {

@@ -11,8 +11,8 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use varve_detector::stream::link::send_to_service;
-use varve_detector::stream::{StreamRole, ToService};
+use varve_detector_stream::link::send_to_service;
+use varve_detector_stream::{StreamRole, ToService};
 
 const PROGRAM: &str = include_str!("h5py.py");
 

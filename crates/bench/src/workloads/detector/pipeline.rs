@@ -11,16 +11,16 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_detector::dataset_spec::{DatasetSpec, Scalar, Structure};
-use varve_detector::filters::Filter;
-use varve_detector::frame::AckLevel;
-use varve_detector::service::{Config, Protection, Service, StartRequest};
-use varve_detector::stream::link::{Incoming, hold_little, send_to_service};
-use varve_detector::stream::scalars::ScalarRow;
-use varve_detector::stream::{
+use varve_detector_dataset::dataset_spec::{DatasetSpec, Scalar, Structure};
+use varve_detector_dataset::frame::AckLevel;
+use varve_detector_filters::Filter;
+use varve_detector_service::{Config, Protection, Service, StartRequest};
+use varve_detector_stream::link::{Incoming, hold_little, send_to_service};
+use varve_detector_stream::scalars::ScalarRow;
+use varve_detector_stream::{
     BodyChecksum, FrameHead, FromService, NoticeCode, ScalarsHead, StreamHello, StreamRole, ToService, VERSION,
 };
-use varve_detector::writer::Settings;
+use varve_detector_writer::Settings;
 
 /// The clients' default.
 pub const CHECKSUM: BodyChecksum = BodyChecksum::Xxh3;
@@ -162,7 +162,7 @@ pub fn send_frames(
         };
         let head = FrameHead {
             number,
-            taken: varve_detector::writer::unix_nanos(),
+            taken: varve_detector_dataset::time::unix_nanos(),
             element: model.element,
             frames: 1,
             sides: vec![model.height as u32, model.width as u32],
@@ -295,7 +295,7 @@ impl BenchConnection {
         let fail = |error: io::Error| failed("connection")(error.to_string());
         let mut frames = connect(address).map_err(fail)?;
         // Processes started for this run require the token that they have published.
-        let token = varve_detector::token::for_peer(&hello.token, address);
+        let token = varve_detector_stream::token::for_peer(&hello.token, address);
         let token = token.map_err(|error| failed("token")(error.to_string()))?;
         let hello = StreamHello { token, ..hello };
         send_to_service(&mut frames, &ToService::Hello(hello), &[], 0).map_err(fail)?;

@@ -9,10 +9,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_detector::filters::{Encoder, Filter};
-use varve_detector::frame::ElementType;
-use varve_detector::stream::link::{Incoming, send_to_service};
-use varve_detector::stream::{FrameHead, ToService};
+use varve_detector_filters::{Encoder, Filter};
+use varve_detector_hdf5::ElementType;
+use varve_detector_stream::link::{Incoming, send_to_service};
+use varve_detector_stream::{FrameHead, ToService};
 
 /// The bytes that a writer gathers before it writes.
 const STRIPE_BYTES: usize = 4 << 20;

@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
-use varve_detector::service::{Service, StartRequest};
-use varve_detector::stream::{StreamHello, StreamRole};
+use varve_detector_service::{Service, StartRequest};
+use varve_detector_stream::{StreamHello, StreamRole};
 
 pub const WRITERS: u64 = 4;
 

@@ -7,7 +7,7 @@ use crate::problem::{Exit, Result};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use varve_bench::workloads::detector::{self, DetectorConfig, PipelineCase, RATES};
-use varve_detector::simulator::DetectorModel;
+use varve_detector_tools::simulator::DetectorModel;
 use varve_env::private_file::check_directory;
 
 /// Measure the detector service: frames a second, drops, latencies, and what each stage takes

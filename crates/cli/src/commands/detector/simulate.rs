@@ -15,13 +15,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stop::StopFlag;
-use varve_detector::catalog::FrameCounts;
-use varve_detector::dataset_spec::DatasetSpec;
-use varve_detector::filters::Filter;
-use varve_detector::frame::ElementType;
-use varve_detector::replay::FrameReplay;
-use varve_detector::simulator::{DetectorModel, Simulator};
-use varve_detector::writer::Finished;
+use varve_detector_dataset::dataset_spec::DatasetSpec;
+use varve_detector_dataset::frame::FrameCounts;
+use varve_detector_filters::Filter;
+use varve_detector_hdf5::ElementType;
+use varve_detector_tools::replay::FrameReplay;
+use varve_detector_tools::simulator::{DetectorModel, Simulator};
+use varve_detector_writer::Finished;
 
 /// Play a simulated detector, or an existing series, into a file, a service, or CBF files
 #[derive(Debug, Args)]
@@ -251,7 +251,7 @@ fn description(arguments: &Arguments, series: &SeriesInfo) -> Result<DatasetSpec
         Metadata::read(metadata)?.add_to(&mut description);
     }
     if let Some(advice) = &arguments.advice {
-        advice_of(advice)?.apply(&mut description).map_err(|why| Problem::usage("--advice").because(why))?;
+        description.follow(&advice_of(advice)?).map_err(|why| Problem::usage("--advice").because(why))?;
     }
     Ok(description)
 }
@@ -269,7 +269,7 @@ fn play(
     let mut frame = Vec::new();
     for number in 0..series.frames {
         let missing = matches!(source, FrameSource::Replayed(replay) if replay.is_missing(number));
-        if missing || varve_detector::simulator::is_lost(arguments.seed, number, arguments.drop) {
+        if missing || varve_detector_tools::simulator::is_lost(arguments.seed, number, arguments.drop) {
             continue;
         }
         if sink.has(number) {

@@ -7,8 +7,9 @@ use clap::Args;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use varve_detector::advise::{Advice, AdviceRequest, advise};
-use varve_detector::simulator::DetectorModel;
+use varve_detector_dataset::advice::Advice;
+use varve_detector_tools::advise::{AdviceRequest, advise};
+use varve_detector_tools::simulator::DetectorModel;
 
 /// The command's name in its JSON.
 const COMMAND: &str = "record advise";

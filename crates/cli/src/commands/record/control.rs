@@ -1,20 +1,20 @@
 //! `varve record start|stop|abort|status|watch`: requests to the service over HTTP.
 
+use super::Metadata;
 use super::protection::Asking;
-use super::validators::HttpPlace;
-use super::{Metadata, validators};
+use super::validators::{self, HttpPlace};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
-use varve_detector::advise::Advice;
-use varve_detector::control::{Control, ControlError, printable};
-use varve_detector::dataset_spec::{DatasetSpec, Region};
-use varve_detector::filters::Filter;
-use varve_detector::frame::ElementType;
-use varve_detector::service::StartRequest;
+use varve_detector_dataset::advice::Advice;
+use varve_detector_dataset::dataset_spec::{DatasetSpec, Region};
+use varve_detector_filters::Filter;
+use varve_detector_hdf5::ElementType;
+use varve_detector_service::StartRequest;
+use varve_detector_stream::control::{Control, ControlError, printable};
 use varve_env::toml_text;
 
 /// Making or ending a file on a slow store takes a while.
@@ -164,7 +164,7 @@ impl StartArguments {
             None => self.flags(advice.as_ref())?,
         };
         if let Some(advice) = &advice {
-            advice.apply(&mut description).map_err(|why| Problem::usage("--advice").because(why))?;
+            description.follow(advice).map_err(|why| Problem::usage("--advice").because(why))?;
         }
         if let Some(layout) = &self.layout {
             description.structure = super::structure(layout)?;

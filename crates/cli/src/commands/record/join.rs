@@ -14,9 +14,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
-use varve_detector::service::{Config, EndKind, Joining, RunEnd, Service, ServiceError, WriterShareOptions};
-use varve_detector::stream::FinishedHead;
-use varve_detector::writer::Settings;
+use varve_detector_service::{Config, EndKind, Joining, RunEnd, Service, ServiceError, WriterShareOptions};
+use varve_detector_stream::FinishedHead;
+use varve_detector_writer::Settings;
 
 /// Receive frames for a writer share of a run, on this host or another, and write them into the run's one file
 #[derive(Debug, Args)]

@@ -5,9 +5,9 @@ use clap::Args;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use varve_detector::service::Protection;
-use varve_detector::tls::{ClientTls, ServerTls};
-use varve_detector::token;
+use varve_detector_service::Protection;
+use varve_detector_stream::tls::{ClientTls, ServerTls};
+use varve_detector_stream::token;
 
 /// Flags of a process that listens.
 #[derive(Debug, Args)]

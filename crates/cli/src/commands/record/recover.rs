@@ -6,8 +6,8 @@ use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
-use varve_detector::journal::Damage;
-use varve_detector::recover::{Headless, RecoverError, Recovered, recover};
+use varve_detector_file::journal::Damage;
+use varve_detector_file::recover::{Headless, RecoverError, Recovered, recover};
 
 /// Recover a run's file after its writer died; the journal beside it is removed, or kept if it is damaged
 #[derive(Debug, Args)]

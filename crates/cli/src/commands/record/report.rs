@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
-use varve_detector::report::{RunReport, report};
+use varve_detector_file::report::{RunReport, report};
 
 /// Show the latency of a run's frames between stages, and which stage was the slowest
 #[derive(Debug, Args)]

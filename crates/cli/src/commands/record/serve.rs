@@ -14,8 +14,8 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use varve_detector::service::{Config, Service, ServiceError, Unfinished};
-use varve_detector::writer::Settings;
+use varve_detector_service::{Config, Service, ServiceError, Unfinished};
+use varve_detector_writer::Settings;
 
 /// Receive frames of detectors over TCP and write them to HDF5 files, until SIGTERM or SIGINT
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use crate::quantity::Bytes;
 use std::net::SocketAddr;
-use varve_detector::stream::hello::check_run_name;
+use varve_detector_stream::hello::check_run_name;
 
 /// The queue's minimum; a smaller one would hold hardly a frame of any detector.
 const QUEUE_LEAST: Bytes = Bytes(1 << 20);

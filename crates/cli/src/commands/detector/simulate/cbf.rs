@@ -3,9 +3,9 @@
 use super::{FrameSink, SeriesInfo};
 use crate::problem::{Problem, Result};
 use std::path::{Path, PathBuf};
-use varve_detector::cbf::CbfImage;
-use varve_detector::frame::ElementType;
-use varve_detector::writer::Finished;
+use varve_detector_hdf5::ElementType;
+use varve_detector_tools::cbf::CbfImage;
+use varve_detector_writer::Finished;
 
 pub struct CbfSink {
     directory: PathBuf,

@@ -5,8 +5,9 @@ use crate::problem::{Problem, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::frame::{Frame, Payload};
-use varve_detector::writer::{Finished, Settings, WriteError, Writer, unix_nanos};
+use varve_detector_dataset::frame::{Frame, Payload};
+use varve_detector_dataset::time::unix_nanos;
+use varve_detector_writer::{Finished, Settings, WriteError, Writer};
 
 /// Limit of the wait for one frame. Without a rate, only a store that hangs takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +25,7 @@ impl FileSink {
         description.check().map_err(|error| failed(path, &error.into()))?;
         let mut settings = Settings::default();
         if let Some(advice) = &description.advice {
-            settings = advice.settings(settings);
+            settings = settings.with_advice(advice);
         }
         settings.threads = arguments.threads.unwrap_or(settings.threads);
         let writer = Writer::create(path, description, settings, Arc::new(())).map_err(|error| failed(path, &error))?;

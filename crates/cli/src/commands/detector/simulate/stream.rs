@@ -9,13 +9,14 @@ use clap::Args;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use varve_detector::catalog::FrameCounts;
-use varve_detector::client::{Client, ClientError, ClientOptions, Outgoing, identity};
-use varve_detector::dataset_spec::Region;
-use varve_detector::frame::{AckLevel, ElementType};
-use varve_detector::service::StartRequest;
-use varve_detector::stream::{ErrorCode, FinishedHead, NoticeCode};
-use varve_detector::writer::{Finished, unix_nanos};
+use varve_detector_dataset::dataset_spec::Region;
+use varve_detector_dataset::frame::{AckLevel, FrameCounts};
+use varve_detector_dataset::time::unix_nanos;
+use varve_detector_hdf5::ElementType;
+use varve_detector_service::StartRequest;
+use varve_detector_stream::client::{Client, ClientError, ClientOptions, Outgoing, identity};
+use varve_detector_stream::{ErrorCode, FinishedHead, NoticeCode};
+use varve_detector_writer::Finished;
 
 pub const SCHEME: &str = "tcp://";
 

@@ -3,11 +3,12 @@
 use super::{FrameSink, SeriesInfo};
 use crate::problem::{Problem, Result};
 use std::time::{Duration, Instant};
-use varve_detector::filters::{Encoder, Filter};
-use varve_detector::frame::ElementType;
-use varve_detector::stream2::message::{Channel, Stream2Compression};
-use varve_detector::stream2::{Push, SeriesStart, Stream2Image};
-use varve_detector::writer::{Finished, unix_nanos};
+use varve_detector_dataset::time::unix_nanos;
+use varve_detector_filters::{Encoder, Filter};
+use varve_detector_hdf5::ElementType;
+use varve_detector_stream2::message::{Channel, Stream2Compression};
+use varve_detector_stream2::{Push, SeriesStart, Stream2Image};
+use varve_detector_writer::Finished;
 
 const SCHEME: &str = "zmq+tcp://";
 const CHANNEL: &str = "threshold_1";

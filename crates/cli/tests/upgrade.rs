@@ -13,7 +13,7 @@ fn a_newer_volume_is_refused_with_advice() {
     let file = volume.store().join("varve.toml");
     let text = fs::read_to_string(&file).expect("the volume file");
     // A newer format may have keys that this program does not know.
-    let newer = text.replace("format_version = 3", "format_version = 4\nlater = true");
+    let newer = text.replace("format_version = 4", "format_version = 5\nlater = true");
     assert_ne!(text, newer);
     fs::write(&file, &newer).expect("the volume file can be written");
     let store = volume.store();
@@ -50,5 +50,5 @@ fn a_volume_of_version_1_opens() {
     mount.unmount();
     volume.expect_sound();
     let raised = fs::read_to_string(store.join("varve.toml")).expect("the volume file");
-    assert!(raised.contains("format_version = 3"), "older programs must refuse what a newer one has written: {raised}");
+    assert!(raised.contains("format_version = 4"), "older programs must refuse what a newer one has written: {raised}");
 }

@@ -5,10 +5,10 @@
 //! accepts any bytes: bytes that are not a valid key or row give a [`DecodeError`], never a panic.
 
 use super::stored::{
-    StoredCounter, StoredDecision, StoredDirectory, StoredEntry, StoredIntent, StoredNode, StoredOrphan,
-    StoredPartition, StoredReplies, WrittenReplies,
+    StoredCounter, StoredDecision, StoredDirectory, StoredDirectoryMoves, StoredEntry, StoredIntent, StoredNode,
+    StoredOrphan, StoredPartition, StoredReplies, WrittenReplies,
 };
-use super::{Key, Kind, ReplyRecord, Row, TransactionId};
+use super::{DirectoryMovesRow, Key, Kind, ReplyRecord, Row, TransactionId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub enum DecodeError {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Partition,
         Kind::Entry,
         Kind::Directory,
@@ -43,6 +43,7 @@ impl Kind {
         Kind::Decision,
         Kind::Replies,
         Kind::Counter,
+        Kind::DirectoryMoves,
     ];
 
     /// The first byte of this kind's keys.
@@ -59,6 +60,7 @@ impl Kind {
             Kind::Decision => b'V',
             Kind::Replies => b'R',
             Kind::Counter => b'C',
+            Kind::DirectoryMoves => b'M',
         }
     }
 }
@@ -100,7 +102,7 @@ pub fn append_key(key: &Key, out: &mut Vec<u8>) {
             out.extend_from_slice(&slot.to_be_bytes());
         }
         Key::Replies(number) => out.extend_from_slice(&number.to_be_bytes()),
-        Key::Counter => {}
+        Key::Counter | Key::DirectoryMoves => {}
     }
 }
 
@@ -144,6 +146,7 @@ fn parse_key(bytes: &[u8]) -> Option<Key> {
             }
         }
         Kind::Counter => whole((Key::Counter, rest)),
+        Kind::DirectoryMoves => whole((Key::DirectoryMoves, rest)),
     }
 }
 
@@ -216,6 +219,7 @@ pub fn append_row(row: &Row, out: &mut Vec<u8>) {
         Row::Decision(row) => append(&StoredDecision::from(row), out),
         Row::Replies(records) => append(&WrittenReplies(records), out),
         Row::Counter(row) => append(&StoredCounter::from(row), out),
+        Row::DirectoryMoves(row) => append(&StoredDirectoryMoves { count: row.count }, out),
     }
 }
 
@@ -248,6 +252,8 @@ pub fn decode_row(kind: Kind, bytes: &[u8]) -> Result<Row, DecodeError> {
         Kind::Decision => read::<StoredDecision>(body).map(|row| Row::Decision(row.to_row())),
         Kind::Replies => read::<StoredReplies<'_>>(body).map(|row| Row::Replies(row.to_records())),
         Kind::Counter => read::<StoredCounter>(body).map(|row| Row::Counter(row.to_row())),
+        Kind::DirectoryMoves => read::<StoredDirectoryMoves>(body)
+            .map(|StoredDirectoryMoves { count }| Row::DirectoryMoves(DirectoryMovesRow { count })),
     };
     row.map_err(|why| malformed(&why))
 }

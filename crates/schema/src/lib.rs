@@ -35,6 +35,8 @@ pub enum Key {
     /// Replies to the changes of one batch, in the format of earlier builds.
     Replies(u64),
     Counter,
+    /// In the shard of the root directory.
+    DirectoryMoves,
 }
 
 /// The kind of a key, which also determines the type of its row: the first byte of the key.
@@ -51,6 +53,7 @@ pub enum Kind {
     Decision,
     Replies,
     Counter,
+    DirectoryMoves,
 }
 
 impl Key {
@@ -67,6 +70,7 @@ impl Key {
             Key::Decision(_) => Kind::Decision,
             Key::Reply(..) | Key::Replies(_) => Kind::Replies,
             Key::Counter => Kind::Counter,
+            Key::DirectoryMoves => Kind::DirectoryMoves,
         }
     }
 }
@@ -95,6 +99,7 @@ pub enum Row {
     Decision(DecisionRow),
     Replies(Vec<ReplyRecord>),
     Counter(CounterRow),
+    DirectoryMoves(DirectoryMovesRow),
 }
 
 impl Row {
@@ -124,6 +129,7 @@ impl Row {
             Row::Decision(_) => Kind::Decision,
             Row::Replies(_) => Kind::Replies,
             Row::Counter(_) => Kind::Counter,
+            Row::DirectoryMoves(_) => Kind::DirectoryMoves,
         }
     }
 }
@@ -263,18 +269,22 @@ pub struct OrphanRow {
     pub since: Timestamp,
 }
 
-/// A participant's part of a transaction over several shards, fsynced before it votes. Its keys and the keys in `reads`
-/// stay locked until the coordinator has decided.
+/// One shard's part of a transaction over several shards, fsynced before the shard votes. Its keys stay locked until the
+/// transaction is decided.
+///
+/// The coordinator stores a part too. The transaction is committed if every part is stored. A participant that has
+/// applied its part keeps the row without changes until the coordinator has settled the transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentRow {
-    /// All participants, including the coordinator if it has a part.
+    /// The shards that the transaction changes, without the coordinator. (Earlier builds included the coordinator if it
+    /// had changes.)
     pub participants: Vec<ShardId>,
     /// The changes in this shard, in order.
     pub changes: Vec<Change>,
     /// The rows in this shard that the decision depends on: they were checked against these digests when the intent was
     /// written.
     pub reads: Vec<ReadRecord>,
-    /// The reply for a retry, in the part of the shard that the call was sent to.
+    /// The reply for a retry, in the coordinator's part.
     pub reply: Option<ReplyRecord>,
 }
 
@@ -287,10 +297,11 @@ pub struct ReadRecord {
 }
 
 /// The coordinator's record that a transaction over several shards is committed, kept until every participant has
-/// applied its part. Without this row, the transaction is aborted.
+/// applied its part on stable storage. If the coordinator has neither this row nor its own part, the transaction is
+/// aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionRow {
-    /// Participants that may not have applied their part yet.
+    /// The shards that may not have applied their part yet.
     pub participants: Vec<ShardId>,
 }
 
@@ -304,6 +315,13 @@ pub struct ReplyRecord {
     pub about: Option<(InodeId, NameHash)>,
     /// The encoded response.
     pub reply: Bytes,
+}
+
+/// Serialises moves of directories between parents: each such transaction reads this row and increments the count, so
+/// no two of them commit on the same ancestors. Without this, two concurrent moves could make a cycle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectoryMovesRow {
+    pub count: u64,
 }
 
 /// Counters of a shard.

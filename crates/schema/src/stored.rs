@@ -287,3 +287,8 @@ impl StoredCounter {
         CounterRow { inodes_end: self.inodes_end }
     }
 }
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredDirectoryMoves {
+    pub count: u64,
+}

@@ -132,11 +132,16 @@ fn note_unresolved(unresolved: &[Unresolved], report: &mut FsckReport) {
             UnresolvedKind::Decision { participants } => {
                 format!("committed; up to {participants} shards have to apply it")
             }
+            UnresolvedKind::Intent { changes: 0, .. } => {
+                format!("applied; shard {coordinator} has not settled it")
+            }
             UnresolvedKind::Intent { committed: true, changes } => {
-                format!("{changes} changes are to be applied, as shard {coordinator} has decided")
+                format!(
+                    "{changes} changes are to be applied, as shard {coordinator} or all shards together have decided"
+                )
             }
             UnresolvedKind::Intent { committed: false, changes } => {
-                format!("{changes} changes are to be dropped: shard {coordinator} has no decision")
+                format!("{changes} changes are to be dropped: there is no decision")
             }
         };
         report.add(FindingKind::Intent, format_args!("shard {shard} {transaction:?}"), what);

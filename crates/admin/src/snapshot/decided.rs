@@ -45,6 +45,9 @@ pub enum UnresolvedKind {
 }
 
 /// Reads decisions, then intents. Skips rows that cannot be decoded: the reader of that kind reports them.
+///
+/// A transaction is committed if its coordinator has decided so, or if the coordinator has its intent and each
+/// participant has an intent too (`shards/transaction.rs`).
 pub(super) async fn read(
     snapshot: &mut Snapshot<'_>,
     decided: &mut Vec<DecidedChanges>,
@@ -61,19 +64,31 @@ pub(super) async fn read(
             unresolved.push(Unresolved { shard, transaction, what });
         }
     }
+    let mut intents = Vec::new();
     for shard in shards.all() {
-        let mut here = DecidedChanges::default();
         let mut rows = snapshot.rows(shard, Kind::Intent).await?;
         while let Some(found) = rows.next().await? {
             let SnapshotRow::Row(Key::Intent(transaction), Row::Intent(row)) = found else { continue };
-            let committed = committed.contains(&transaction);
-            let what = UnresolvedKind::Intent { committed, changes: row.changes.len() };
-            unresolved.push(Unresolved { shard, transaction, what });
-            if committed {
-                row.changes.into_iter().for_each(|change| here.note(shard, shards, change));
-            }
+            intents.push((shard, transaction, row));
         }
-        decided.push(here);
+    }
+    let stored: HashSet<(ShardId, TransactionId)> =
+        intents.iter().map(|(shard, transaction, _)| (*shard, *transaction)).collect();
+    for (shard, transaction, row) in &intents {
+        let is_stored = |participant: &ShardId| stored.contains(&(*participant, *transaction));
+        if transaction.coordinator == *shard && row.participants.iter().all(is_stored) {
+            committed.insert(*transaction);
+        }
+    }
+    decided.extend(shards.all().map(|_| DecidedChanges::default()));
+    for (shard, transaction, row) in intents {
+        let committed = committed.contains(&transaction);
+        let what = UnresolvedKind::Intent { committed, changes: row.changes.len() };
+        unresolved.push(Unresolved { shard, transaction, what });
+        if committed {
+            let here = &mut decided[usize::from(shard.0)];
+            row.changes.into_iter().for_each(|change| here.note(shard, shards, change));
+        }
     }
     Ok(())
 }

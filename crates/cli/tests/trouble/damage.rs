@@ -135,7 +135,7 @@ fn a_volume_of_a_newer_format_is_refused_with_advice() {
     let (volume, kept) = worked_on(true);
     {
         let _newer = Damaged::by(&volume.store().join("varve.toml"), |bytes| {
-            let text = String::from_utf8_lossy(bytes).replace("format_version = 3", "format_version = 4");
+            let text = String::from_utf8_lossy(bytes).replace("format_version = 4", "format_version = 5");
             *bytes = format!("{text}something_new = true\n").into_bytes();
         });
         let advice = ["format version 4", "use a newer varve"];

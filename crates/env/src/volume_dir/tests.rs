@@ -152,7 +152,7 @@ fn foreign_volume_files_are_refused() {
         std::fs::write(volume.volume_file(), text).unwrap();
         volume.read_settings().unwrap_err().to_string()
     };
-    let newer = good.replace("format_version = 3", "format_version = 4") + "more = 1\n";
+    let newer = good.replace("format_version = 4", "format_version = 5") + "more = 1\n";
     assert!(refusal(newer).contains("use a newer varve"));
     assert!(refusal(good.clone() + "colour = 1\n").contains("colour"));
     assert!(refusal(good.replace("shards = 4", "shards = 5")).contains("shards = 5"));
@@ -263,7 +263,7 @@ fn contradictory_volume_file_copy_is_refused() {
             std::fs::write(&edited, &sound).unwrap();
         }
     }
-    let older = sound.replace("format_version = 3", "format_version = 1");
+    let older = sound.replace("format_version = 4", "format_version = 1");
     std::fs::write(volume.volume_file_copy(), older).unwrap();
     assert_eq!(volume.read_settings().unwrap(), settings());
 }
@@ -375,7 +375,7 @@ fn killed_format_leaves_no_lone_volume_file_copy() {
 fn volume_file_or_copy_exists_at_every_point() {
     let older = |path: StorePath| {
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(path, text.replace("format_version = 3", "format_version = 1")).unwrap();
+        std::fs::write(path, text.replace("format_version = 4", "format_version = 1")).unwrap();
     };
     let raise = |volume: &VolumeDir| volume.raise_format(&volume.lock().unwrap(), &settings_of(1)).unwrap();
     let of_older = |volume: &VolumeDir| {
@@ -404,7 +404,7 @@ fn volume_file_or_copy_exists_at_every_point() {
 fn older_volume_format_is_upgraded() {
     let (_directory, volume) = formatted();
     let now = std::fs::read_to_string(volume.volume_file()).unwrap();
-    std::fs::write(volume.volume_file(), now.replace("format_version = 3", "format_version = 1")).unwrap();
+    std::fs::write(volume.volume_file(), now.replace("format_version = 4", "format_version = 1")).unwrap();
     let older = volume.read_settings().unwrap();
     let lock = volume.lock().unwrap();
     for _ in 0..2 {
@@ -419,7 +419,7 @@ fn older_volume_format_is_upgraded() {
 fn golden_files() {
     let (_directory, volume) = formatted();
     let golden = "# A Varve volume. Written by `varve format`; do not edit.\n\
-                  format_version = 3\n\
+                  format_version = 4\n\
                   id = \"07070707070707070707070707070707\"\n\
                   name = \"scratch\"\n\
                   shards = 4\n\

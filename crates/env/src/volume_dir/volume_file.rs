@@ -1,7 +1,7 @@
 //! `varve.toml`: the settings that were chosen when the volume was formatted.
 //!
 //! ```toml
-//! format_version = 3
+//! format_version = 4
 //! id = "00112233445566778899aabbccddeeff"
 //! name = "scratch"
 //! shards = 64
@@ -29,7 +29,7 @@ use std::time::Duration;
 use varve_types::{ShardCount, VolumeSettings};
 
 /// The newest format that this version reads, and the one it writes. `formats/volume.md` lists the changes of each.
-pub const FORMAT_VERSION: i64 = 3;
+pub const FORMAT_VERSION: i64 = 4;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

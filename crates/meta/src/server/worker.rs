@@ -170,15 +170,16 @@ impl Worker {
                 }
                 changed.await;
             }
-            worker.end_removals().await;
+            worker.end_transactions().await;
             worker.board.reach(worker.index, WorkerStage::Drained);
         });
     }
 
-    /// Must run while the shards that the removals need are still open.
-    async fn end_removals(&self) {
+    /// Must run while the other shards of the transactions are still open.
+    async fn end_transactions(&self) {
         let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
         futures::future::join_all(shards.iter().map(Shard::end_removals)).await;
+        futures::future::join_all(shards.iter().map(Shard::end_transactions)).await;
     }
 
     pub fn close(self: &Rc<Self>) {

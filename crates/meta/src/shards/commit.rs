@@ -2,6 +2,8 @@
 //! task per shard or inline by a caller ([`super::committer`]).
 
 use super::batch::{CommitBatch, Waiter};
+use super::fetch::peer_reply;
+use super::peers::PeerReply;
 use super::refusal::{Cause, ShardRefusal};
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
@@ -221,6 +223,16 @@ impl Shard {
     pub(super) async fn durable(&self, batch: BatchNumber) -> Result<(), ShardRefusal> {
         self.appended(batch).await?;
         self.sync().await
+    }
+
+    /// The reply to a peer whose call is done once `batch` is appended to the log.
+    pub(super) async fn done_when_appended(&self, batch: BatchNumber) -> PeerReply {
+        self.appended(batch).await.map_or_else(peer_reply, |()| PeerReply::Done)
+    }
+
+    /// The reply to a peer whose call is done once `batch` is fsynced.
+    pub(super) async fn done_when_durable(&self, batch: BatchNumber) -> PeerReply {
+        self.durable(batch).await.map_or_else(peer_reply, |()| PeerReply::Done)
     }
 
     /// Returns when everything acknowledged before is fsynced. A shard whose log has ended is marked as failed here,

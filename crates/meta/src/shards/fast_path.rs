@@ -107,10 +107,7 @@ impl Shard {
             }
             DecisionOutcome::Answered(outcome) => Ok(outcome),
             DecisionOutcome::Refused(refusal) => Err(refusal.into()),
-            DecisionOutcome::Missing(_)
-            | DecisionOutcome::FreshElsewhere(_)
-            | DecisionOutcome::NeedsRenameLock
-            | DecisionOutcome::Several { .. } => {
+            DecisionOutcome::Missing(_) | DecisionOutcome::FreshElsewhere(_) | DecisionOutcome::Several { .. } => {
                 return None;
             }
         };

@@ -12,6 +12,7 @@
 mod apply;
 mod batch;
 mod buckets;
+mod carry_out;
 mod commit;
 mod committer;
 mod directory_totals;

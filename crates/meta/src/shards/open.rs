@@ -147,7 +147,7 @@ impl Shard {
     }
 
     /// All rows of a kind that has few rows.
-    async fn rows_of(&self, kind: Kind) -> Result<Vec<(Key, Row)>, ShardError> {
+    pub(super) async fn rows_of(&self, kind: Kind) -> Result<Vec<(Key, Row)>, ShardError> {
         let range = codec::keys_of(kind);
         let mut cursor = self.table.scan(range.start.into(), range.end.into()).await?;
         let mut rows = Vec::new();
@@ -205,14 +205,9 @@ impl Shard {
     }
 
     /// The reply for a retry, once it may be sent: if the store hangs, the first attempt ends before its change is in
-    /// the log. While any decided cross-shard change is not carried out, this reply may be to one, so it waits until
-    /// its batch is on disk.
+    /// the log.
     pub async fn reply_again(&self, replied: Replied) -> Result<bytes::Bytes, ShardRefusal> {
-        let may_be_of_several = self.state.borrow().transactions.any_decided();
-        match may_be_of_several {
-            true => self.durable(replied.batch).await?,
-            false => self.appended(replied.batch).await?,
-        }
+        self.appended(replied.batch).await?;
         Ok(replied.body)
     }
 

@@ -165,7 +165,7 @@ impl Shard {
         state.failed.is_none() && intent.reads.iter().all(as_read) && intent.changes.iter().all(free)
     }
 
-    /// Applies or drops an intent. The result is appended and fsynced when this returns `Done`.
+    /// Applies or drops an intent. The result is appended when this returns `Done`.
     pub(super) async fn resolve(self: &Rc<Self>, transaction: TransactionId, commit: bool) -> PeerReply {
         let found = match self.state.borrow().transactions.prepared.get(&transaction) {
             Some(Prepared { intent, found_at_open: true, .. }) => Some(intent.clone()),
@@ -182,10 +182,10 @@ impl Shard {
             _ => Vec::new(),
         };
         let Some((batch, kept)) = self.end_intent(transaction, commit) else {
-            // An earlier call may have just applied it. After `Done`, the coordinator deletes the decision, so a commit
-            // must be durable first. An abort needs no record: no decision means aborted.
+            // An earlier call may have just applied it. An abort needs no record: without the coordinator's intent or
+            // decision, the transaction is aborted.
             let batch = self.state.borrow().open.number;
-            return if commit { self.done_when_durable(batch).await } else { PeerReply::Done };
+            return if commit { self.done_when_appended(batch).await } else { PeerReply::Done };
         };
         self.changed.notify_waiters();
         orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
@@ -193,10 +193,11 @@ impl Shard {
             return PeerReply::Done;
         }
         self.work.notify_one();
-        self.done_when_durable(batch).await
+        self.done_when_appended(batch).await
     }
 
-    /// Applies or drops an intent, in memory and in the open batch. `None`: there is no such intent.
+    /// Applies or drops an intent, in memory and in the open batch. A stored intent that is applied leaves a mark until
+    /// [`Shard::settle`]. `None`: there is no such intent.
     pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<(BatchNumber, IntentKept)> {
         let mut state = self.state.borrow_mut();
         let Prepared { intent, found_at_open, kept, .. } = state.transactions.prepared.remove(&transaction)?;
@@ -204,11 +205,17 @@ impl Shard {
             state.transactions.to_pin.remove(&intent.changes);
         }
         unlock(&mut state, transaction, &intent.changes);
+        let IntentRow { participants, changes, .. } = intent;
         if commit {
-            intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
+            changes.into_iter().for_each(|change| self.apply(&mut state, change));
         }
         if kept == IntentKept::Stored {
-            state.open.write(&Key::Intent(transaction), None);
+            let mark = IntentRow { participants, changes: Vec::new(), reads: Vec::new(), reply: None };
+            let mark = commit.then_some(Row::Intent(mark));
+            state.open.write(&Key::Intent(transaction), mark.as_ref());
+            if commit {
+                state.transactions.applied.insert(transaction);
+            }
         }
         Some((state.open.number, kept))
     }
@@ -222,6 +229,8 @@ impl Shard {
                     // Happens immediately if rows that it changes are damaged.
                     other => tracing::warn!("transaction {transaction:?}: cannot end it in this shard: {other:?}"),
                 },
+                // The coordinator recovers the transaction.
+                PeerReply::Busy => {}
                 other => {
                     tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");
                     if let PeerReply::Failed(cause) = other
@@ -241,7 +250,7 @@ impl Shard {
     }
 
     /// Makes the rows resident that an intent of an earlier epoch changes. The intent itself has locked their keys.
-    async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), ShardRefusal> {
+    pub(super) async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), ShardRefusal> {
         for directory in intent.changes.iter().filter_map(directory_of) {
             self.load_partition(directory).await?;
         }

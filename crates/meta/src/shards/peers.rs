@@ -35,20 +35,24 @@ pub enum PeerCall {
     /// Rows of an inode that no other request knows yet or that no name reaches any more: applied in order and appended
     /// before the reply, without a vote.
     Apply(Vec<Change>),
-    /// First phase of a cross-shard change: check, write the intent, fsync, lock. Refused if a session has one of the
-    /// inodes open.
+    /// A participant's part of a cross-shard change: check, write the intent, fsync, lock. Refused if a session has one
+    /// of the inodes open.
     Prepare(TransactionId, IntentRow, Vec<InodeId>),
     /// Like `Prepare`, but only in memory: the intent only deletes rows of a removed directory.
     Hold(TransactionId, IntentRow),
     /// The removals for which these were prepared are durable: delete the rows. Appended before the reply.
     Remove(Vec<TransactionId>),
-    /// Second phase: apply or drop the intent; fsynced before the reply. Idempotent.
+    /// Apply or drop the intent; appended before the reply. Idempotent.
     Resolve {
         transaction: TransactionId,
         commit: bool,
     },
-    /// Whether the change is committed. The call aborts an undecided change.
+    /// These transactions are on stable storage as committed: fsync the applied intents and delete their marks.
+    Settle(Vec<TransactionId>),
+    /// To the coordinator: whether the transaction is committed. The call aborts an undecided one.
     Outcome(TransactionId),
+    /// From a coordinator that recovers: whether this shard has its intent, or has applied it. Fsynced before a yes.
+    IsPrepared(TransactionId),
     /// A split is about to create this partition: the home's map must list it before it is live.
     LearnMap {
         directory: InodeId,
@@ -83,11 +87,6 @@ pub enum PeerCall {
     },
     /// No session has this inode open any more: if it has no name, it is removed.
     Reap(InodeId),
-    /// Serialises renames of directories across parents; held until `UnlockRenames`.
-    LockRenames(u64),
-    UnlockRenames(u64),
-    /// Whether this holder still has the lock: the shard may have been opened again since.
-    HoldsRenames(u64),
 }
 
 impl PeerCall {

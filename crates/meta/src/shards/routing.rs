@@ -28,6 +28,7 @@ impl Shard {
                 self.partition_of(state, *directory, name.hash()).shard(directory.shard(), shards)
             }
             Key::Directory(inode) | Key::Inode(inode) | Key::Xattr(inode, _) | Key::Orphan(inode) => inode.shard(),
+            Key::DirectoryMoves => InodeId::ROOT.shard(),
             Key::Garbage(_) | Key::Intent(_) | Key::Decision(_) | Key::Replies(_) | Key::Reply(..) | Key::Counter => {
                 self.id
             }

@@ -35,7 +35,9 @@ impl Shard {
             PeerCall::Hold(transaction, intent) => Box::pin(self.hold(transaction, intent)).await,
             PeerCall::Remove(held) => self.remove_prepared(held).await,
             PeerCall::Resolve { transaction, commit } => Box::pin(self.resolve(transaction, commit)).await,
+            PeerCall::Settle(transactions) => self.settle(transactions).await,
             PeerCall::Outcome(transaction) => Box::pin(self.outcome(transaction)).await,
+            PeerCall::IsPrepared(transaction) => self.is_prepared(transaction).await,
             PeerCall::LearnMap { directory, map } => Box::pin(self.learn_map_at_home(directory, map)).await,
             PeerCall::ImportBegin { directory, attempt } => {
                 Box::pin(self.import_begin(directory, attempt)).await.map_or_else(peer_reply, |()| PeerReply::Done)
@@ -54,11 +56,6 @@ impl Shard {
             PeerCall::SplitOutcome { directory, index } => Box::pin(self.split_outcome(directory, index)).await,
             PeerCall::Reap(inode) => {
                 Box::pin(self.reap_orphan(inode)).await.map_or_else(peer_reply, |()| PeerReply::Done)
-            }
-            PeerCall::LockRenames(holder) => self.lock_renames(holder),
-            PeerCall::UnlockRenames(holder) => self.unlock_renames(holder),
-            PeerCall::HoldsRenames(holder) => {
-                PeerReply::Vote(self.state.borrow().transactions.rename_lock == Some(holder))
             }
         }
     }
@@ -109,24 +106,5 @@ impl Shard {
             PeerReply::Done => {}
             other => tracing::warn!("cannot remove the rows of inode {fresh}, which has no name: {other:?}"),
         }
-    }
-
-    fn lock_renames(&self, holder: u64) -> PeerReply {
-        let mut state = self.state.borrow_mut();
-        match state.transactions.rename_lock {
-            Some(other) if other != holder => PeerReply::Busy,
-            _ => {
-                state.transactions.rename_lock = Some(holder);
-                PeerReply::Done
-            }
-        }
-    }
-
-    fn unlock_renames(&self, holder: u64) -> PeerReply {
-        let mut state = self.state.borrow_mut();
-        if state.transactions.rename_lock == Some(holder) {
-            state.transactions.rename_lock = None;
-        }
-        PeerReply::Done
     }
 }

@@ -16,7 +16,7 @@ use super::incoming::IncomingPartition;
 use super::inodes::InodeBlock;
 use super::open_files::OpenFiles;
 use super::partitions::Partitions;
-use super::peers::{PeerCall, PeerReply, Peers};
+use super::peers::Peers;
 use super::refusal::{Cause, ShardRefusal};
 use super::removal::{PreparedRemoval, Removals};
 use super::replies::{Replies, SessionChange};
@@ -37,7 +37,7 @@ use varve_env::key_hash::KeyHashing;
 use varve_env::stages::{self, Stage};
 use varve_env::volume_dir::VolumeDir;
 use varve_posix::{Context, Decision, Effect, KeyState, MissingKeys, Verb, View};
-use varve_schema::{Change, Key, Row, TransactionId};
+use varve_schema::{Change, DirectoryMovesRow, Key, Row, TransactionId};
 use varve_types::{Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, VolumeSettings};
 
 pub struct ShardConfig {
@@ -251,9 +251,6 @@ impl Shard {
         {
             Box::pin(self.withdraw(txn.fresh, placed)).await;
         }
-        if let Some(holder) = txn.rename_lock {
-            self.peers.call(InodeId::ROOT.shard(), PeerCall::UnlockRenames(holder)).await;
-        }
         result
     }
 
@@ -281,7 +278,7 @@ impl Shard {
     }
 
     /// One round of fetch, decide, commit. `None`: decide again, because the rows of a fresh inode were stored at their
-    /// home or the rename lock was taken.
+    /// home.
     async fn attempt<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
@@ -338,20 +335,9 @@ impl Shard {
                 Box::pin(self.place_fresh(txn.fresh, changes)).await?;
                 return Ok(None);
             }
-            DecisionOutcome::NeedsRenameLock => {
-                let holder = varve_env::random::number();
-                match self.peers.call(InodeId::ROOT.shard(), PeerCall::LockRenames(holder)).await {
-                    PeerReply::Done => txn.rename_lock = Some(holder),
-                    PeerReply::Busy => return Err(ShardRefusal::Busy),
-                    other => return Err(other.unexpected("cannot acquire the rename lock")),
-                }
-                return Ok(None);
-            }
             DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened } => {
-                let held = txn.held.as_ref().filter(|_| txn.rename_lock.is_none());
-                let sorted = Sorted { unopened, ..self.sort(own, elsewhere, &foreign, held) };
-                let committed = self.commit_over_shards(sorted, &mut txn.held, reply, &mut txn.rename_lock);
-                let committed = Box::pin(committed).await;
+                let sorted = Sorted { unopened, ..self.sort(own, elsewhere, &foreign, txn.held.as_ref()) };
+                let committed = Box::pin(self.commit_over_shards(sorted, &mut txn.held, reply)).await;
                 // A session may have opened the file in the meantime. If the file is taken to be open and is not, it is
                 // an orphan for a moment.
                 txn.as_if_open |= matches!(committed, Err(ShardRefusal::Busy));
@@ -439,14 +425,17 @@ impl Shard {
             reply: (record.encode)(&outcome),
         });
         let is_here = |change: &Change| self.is_here(&state, change);
-        let (changes, elsewhere) = match changes.iter().all(is_here) {
+        let (mut changes, mut elsewhere) = match changes.iter().all(is_here) {
             true => (changes, Vec::new()),
             false => changes.into_iter().partition(is_here),
         };
         if !foreign.is_empty() || !elsewhere.iter().all(|change| is_about(change, txn.fresh)) {
             let moves = |change: &Change| moves_directory(&state, foreign, change);
-            if txn.rename_lock.is_none() && changes.iter().chain(&elsewhere).any(moves) {
-                return Ok((DecisionOutcome::NeedsRenameLock, newest));
+            if changes.iter().chain(&elsewhere).any(moves) {
+                let Some(counted) = self.count_directory_move(&state, foreign) else {
+                    return Ok((DecisionOutcome::Missing(vec![Key::DirectoryMoves]), newest));
+                };
+                if is_here(&counted) { changes.push(counted) } else { elsewhere.push(counted) }
             }
             let (own, unopened) = (changes, unopened.take());
             return Ok((DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened }, newest));
@@ -465,6 +454,18 @@ impl Shard {
         }
         let batch = state.open.number;
         Ok((DecisionOutcome::Done { outcome, effects, batch }, newest))
+    }
+
+    /// The change that excludes other moves of directories. `None`: the row must be fetched first.
+    fn count_directory_move(&self, state: &ShardState, foreign: &Foreign<'_>) -> Option<Change> {
+        let view = ShardView { shard: self, state, foreign, newest: Cell::new(BatchNumber(0)) };
+        let count = match view.row(&Key::DirectoryMoves) {
+            KeyState::Unknown => return None,
+            KeyState::Present(Row::DirectoryMoves(row)) => row.count,
+            KeyState::Present(_) | KeyState::Absent => 0,
+        };
+        let row = DirectoryMovesRow { count: count.wrapping_add(1) };
+        Some(Change::put(Key::DirectoryMoves, Row::DirectoryMoves(row)))
     }
 
     // Rules for showing and changing rows.
@@ -553,7 +554,6 @@ pub(super) struct TxnContext {
     pub placed: Option<Vec<Key>>,
     /// A name for `fresh` may be decided: then its rows stay.
     pub named: bool,
-    pub rename_lock: Option<u64>,
     /// Rows of a directory that another shard keeps locked until its removal is decided.
     pub held: Option<PreparedRemoval>,
     /// All inodes are taken to be open.
@@ -564,7 +564,7 @@ pub(super) struct TxnContext {
 
 impl TxnContext {
     pub fn of(fresh: InodeId) -> TxnContext {
-        TxnContext { fresh, placed: None, named: false, rename_lock: None, held: None, as_if_open: false, torn: None }
+        TxnContext { fresh, placed: None, named: false, held: None, as_if_open: false, torn: None }
     }
 }
 
@@ -581,8 +581,6 @@ pub(super) enum DecisionOutcome<O> {
     },
     /// The rows of a fresh inode must be stored at its home before its entry is stored here.
     FreshElsewhere(Vec<Change>),
-    /// A directory gets another parent. Only one request in the volume may do that at a time.
-    NeedsRenameLock,
     Several {
         own: Vec<Change>,
         elsewhere: Vec<Change>,

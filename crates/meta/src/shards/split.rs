@@ -571,14 +571,6 @@ impl Shard {
         self.done_when_durable(batch).await
     }
 
-    pub(super) async fn done_when_durable(&self, batch: super::resident::BatchNumber) -> PeerReply {
-        let durable = match self.appended(batch).await {
-            Ok(()) => self.sync().await,
-            Err(refusal) => Err(refusal),
-        };
-        durable.map_or_else(super::fetch::peer_reply, |()| PeerReply::Done)
-    }
-
     /// At the source: reports whether partition `index` has been split off. If not, this starts the split.
     pub(super) async fn split_outcome(self: &Rc<Self>, directory: InodeId, index: PartitionIndex) -> PeerReply {
         if let Err(refusal) = self.load_partition(directory).await {

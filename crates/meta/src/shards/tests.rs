@@ -1,5 +1,6 @@
 //! Several real shards on real tables, on one thread: verbs, cross-shard changes, splits, and recovery in a new epoch.
 
+mod carry_out;
 pub mod cluster;
 mod directory_totals;
 mod hanging;

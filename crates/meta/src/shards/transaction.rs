@@ -1,23 +1,33 @@
-//! Cross-shard transactions, the coordinator's side: two-phase commit with presumed abort. The participant's side is in
-//! `participant.rs`.
+//! Cross-shard transactions, the coordinator's side: one round, in which all shards store their parts in parallel. The
+//! participant's side is in `participant.rs`, what follows the commit and the recovery in `carry_out.rs`.
 //!
 //! (Changes for which other shards only remove rows of a directory use another protocol: `removal.rs`.)
 //!
-//! The coordinator is the shard that received the request. Order of what becomes durable:
+//! The coordinator is the shard that received the request. **A transaction is committed if and only if the intents of
+//! the coordinator and of every participant are on stable storage.** Order of what becomes durable:
 //!
 //! 1. Each participant checks that the rows the decision depends on are unchanged and that no session has opened an
 //!    inode that the decision takes to be open nowhere. It writes an intent, fsyncs, and votes. From then on the keys
-//!    it will change are locked: no other request sees or changes them.
-//! 2. The coordinator writes its decision together with its own changes and the reply, and fsyncs. Then it replies.
-//! 3. Each participant applies its intent and deletes it, in one batch, and fsyncs.
-//! 4. The coordinator deletes the decision.
+//!    it will change are locked: no other request sees or changes them. At the same time, the coordinator writes its
+//!    own intent, with its changes, the reply and the participants, and fsyncs. It does not write the intent before the
+//!    shards have voted of which the transaction only reads rows: recovery does not ask them.
+//! 2. When all have voted and the coordinator's intent is fsynced, the coordinator applies its changes, replaces its
+//!    intent by a decision, and replies. The reply waits for one fsync latency, that of the slowest shard.
+//! 3. Each participant applies its intent, and keeps it without changes as a mark.
+//! 4. For many transactions at once: the coordinator fsyncs its decisions, the participants fsync and delete their
+//!    marks, the coordinator deletes the decisions.
 //!
-//! A participant that has waited too long, or was opened again, asks the coordinator. No decision means aborted; a
-//! question about an undecided change aborts it. The end of an epoch leaves nothing undecided: the next epoch knows
-//! only decisions. A conflict never waits but fails with `Busy`, so opposite changes cannot deadlock.
+//! If the coordinator ends between 1 and 2, its next owner finds the intent and asks the participants: each that has an
+//! intent or a mark answers yes, and any other answer aborts. A participant that has waited too long, or was opened
+//! again, asks the coordinator. Neither an intent nor a decision there means aborted. A conflict never waits but fails
+//! with `Busy`, so opposite changes cannot deadlock.
+//!
+//! Moves of directories between parents could make a cycle without changing a common row. So each of them also changes
+//! the row [`Key::DirectoryMoves`].
 
+use super::carry_out::Settling;
 use super::foreign::Foreign;
-use super::locks::{ToPin, lock, lock_keys, unlock};
+use super::locks::{ToPin, lock, unlock};
 use super::participant::{IntentKept, Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, ShardRefusal};
@@ -25,6 +35,7 @@ use super::removal::{PreparedRemoval, only_removes};
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
 use futures::future::join_all;
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -44,14 +55,15 @@ pub(super) struct Transactions {
     counter: u64,
     /// Coordinated here, not decided.
     undecided: HashSet<TransactionId, KeyHashing>,
-    /// Coordinated here, committed, and not applied everywhere.
+    /// Coordinated here, committed, and not settled.
     decided: HashSet<TransactionId, KeyHashing>,
-    /// Intents of this shard.
+    /// Committed transactions whose part this shard has applied, and which their coordinators have not settled.
+    pub applied: HashSet<TransactionId, KeyHashing>,
+    pub settling: Settling,
+    /// Intents of this shard: parts of transactions that other shards coordinate, and parts of an earlier epoch.
     pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
     /// Directories affected by intents of an earlier epoch.
     pub to_pin: ToPin,
-    /// The holder of the right to rename directories across parents in the volume (kept by the root's home).
-    pub rename_lock: Option<u64>,
 }
 
 impl Transactions {
@@ -59,14 +71,13 @@ impl Transactions {
         self.undecided.len() + self.decided.len() + self.prepared.len()
     }
 
-    /// Whether a decision made here is not carried out everywhere.
-    pub fn any_decided(&self) -> bool {
-        !self.decided.is_empty()
-    }
-
-    /// Records a decided removal. This shard reports it as committed until its rows are gone elsewhere.
+    /// Records a committed transaction. This shard reports it as committed until the other shards have applied it.
     pub fn note_decided(&mut self, transaction: TransactionId) {
         self.decided.insert(transaction);
+    }
+
+    pub fn is_decided(&self, transaction: TransactionId) -> bool {
+        self.decided.contains(&transaction)
     }
 
     pub fn forget_undecided(&mut self, transaction: TransactionId) {
@@ -128,85 +139,126 @@ impl Shard {
         sorted: Sorted,
         held: &mut Option<PreparedRemoval>,
         reply: Option<ReplyRecord>,
-        rename_lock: &mut Option<u64>,
     ) -> Result<(), ShardRefusal> {
         let begun = self.begin(sorted, held.as_ref())?;
         let held = held.take();
-        if rename_lock.is_none() && only_removes(&begun.sorted.parts) {
+        if only_removes(&begun.sorted.parts) {
             return self.remove_in_order(begun, held, reply).await;
         }
         if let Some(held) = &held {
             self.call_off(held.transaction, [held.shard]).await;
         }
-        let carried_out = self.commit_in_two_phases(begun, reply, rename_lock).await?;
-        // The next holder of the lock must find the change applied everywhere.
-        if rename_lock.is_some() && !carried_out.await.unwrap_or(false) {
-            // The change is committed: the next owner of this shard reports that to a retry.
-            let ended = format!("shard {} has ended before a committed change was applied everywhere", self.id);
-            return Err(ShardRefusal::Failed(self.failed().unwrap_or_else(|| ended.into())));
-        }
-        Ok(())
+        self.commit_in_one_round(begun, reply).await
     }
 
-    /// Returns the task that carries the decision out (see [`Shard::carry_out`]).
-    async fn commit_in_two_phases(
+    async fn commit_in_one_round(
         self: &Rc<Self>,
         begun: BegunTransaction,
         reply: Option<ReplyRecord>,
-        rename_lock: &mut Option<u64>,
-    ) -> Result<tokio::task::JoinHandle<bool>, ShardRefusal> {
+    ) -> Result<(), ShardRefusal> {
         let BegunTransaction { transaction, sorted: Sorted { own, parts, unopened, .. } } = begun;
-        let participants: Vec<_> = parts.keys().copied().collect();
-        let unopened = &unopened;
-        let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
-            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent, unopened.clone())).await)
-        }))
-        .await;
-        let refused = votes.iter().find(|(_, vote)| !matches!(vote, PeerReply::Vote(true)));
-        let decided = match refused {
-            None => {
-                let locked = self.check_rename_lock(rename_lock).await;
-                locked.and_then(|()| self.decide_commit(transaction, &own, &participants, reply))
-            }
-            Some((shard, vote)) => {
-                tracing::debug!("transaction {transaction:?}: shard {shard} votes {vote:?}");
-                Err(match vote {
-                    PeerReply::Failed(cause) => ShardRefusal::Failed(cause.clone()),
-                    _ => ShardRefusal::Busy,
-                })
-            }
+        let (changing, reading): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(_, part)| !part.changes.is_empty());
+        let participants: Vec<_> = changing.iter().map(|(shard, _)| *shard).collect();
+        let proposed = Cell::new(false);
+        let own_part = async {
+            self.votes(transaction, reading, &unopened).await?;
+            let (participants, changes, reads) = (participants.clone(), own.clone(), Vec::new());
+            let intent = IntentRow { participants, changes, reads, reply: reply.clone() };
+            proposed.set(true);
+            self.durable(self.write_own_intent(transaction, intent)).await.map_err(NoVote::Unknown)
         };
-        let batch = match decided {
-            Ok(batch) => batch,
-            Err(refusal) => {
-                self.unlock_own(transaction, &own);
-                self.call_off(transaction, participants).await;
-                return Err(refusal);
-            }
+        let (stored, voted) = futures::join!(own_part, self.votes(transaction, changing, &unopened));
+        let decided = match (stored, voted) {
+            (Ok(()), Ok(())) => self.decide_commit(transaction, &own, &participants, reply).map_err(NoVote::Unknown),
+            // A participant's refusal is final, whatever the others did.
+            (_, Err(NoVote::Refused)) => Err(NoVote::Refused),
+            (Err(no), _) | (_, Err(no)) => Err(no),
         };
-        self.work.notify_one();
-        orphans_of(&own).into_iter().for_each(|inode| self.reap_if_orphan(inode));
-        if let Err(refusal) = self.durable(batch).await {
-            tokio::task::spawn_local(self.clone().carry_out_late(batch, transaction, participants));
-            return Err(refusal);
+        match decided {
+            Ok(batch) => {
+                self.work.notify_one();
+                orphans_of(&own).into_iter().for_each(|inode| self.reap_if_orphan(inode));
+                tokio::task::spawn_local(self.clone().carry_out(transaction, participants));
+                self.appended(batch).await
+            }
+            Err(no) => Err(self.abort(transaction, &own, participants, no, proposed.get()).await),
         }
-        Ok(tokio::task::spawn_local(self.clone().carry_out(transaction, participants)))
     }
 
-    /// Checks that the rename lock, if it was taken, is still held: only the memory of the root's shard records it, and
-    /// that shard may have been opened again. A later holder finds the keys locked that the votes locked; an earlier
-    /// holder may have moved a directory that this change depends on.
-    async fn check_rename_lock(&self, rename_lock: &mut Option<u64>) -> Result<(), ShardRefusal> {
-        let Some(holder) = *rename_lock else { return Ok(()) };
-        match self.peers.call(InodeId::ROOT.shard(), PeerCall::HoldsRenames(holder)).await {
-            PeerReply::Vote(true) => Ok(()),
-            PeerReply::Vote(false) => {
-                *rename_lock = None;
-                Err(ShardRefusal::Busy)
-            }
-            PeerReply::Busy => Err(ShardRefusal::Busy),
-            other => Err(other.unexpected("cannot check whether the rename lock is still held")),
+    /// Asks shards to prepare their parts.
+    async fn votes(
+        &self,
+        transaction: TransactionId,
+        parts: Vec<(ShardId, IntentRow)>,
+        unopened: &[InodeId],
+    ) -> Result<(), NoVote> {
+        let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
+            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent, unopened.to_vec())).await)
+        }))
+        .await;
+        let refused = |(_, vote): &(ShardId, PeerReply)| matches!(vote, PeerReply::Vote(false));
+        if votes.iter().any(refused) {
+            tracing::debug!("transaction {transaction:?}: a shard votes no: {votes:?}");
+            return Err(NoVote::Refused);
         }
+        let unclear = votes.into_iter().find(|(_, vote)| !matches!(vote, PeerReply::Vote(true)));
+        unclear.map_or(Ok(()), |(shard, vote)| {
+            tracing::debug!("transaction {transaction:?}: shard {shard} votes {vote:?}");
+            Err(NoVote::Unknown(match vote {
+                PeerReply::Failed(cause) => ShardRefusal::Failed(cause),
+                _ => ShardRefusal::Busy,
+            }))
+        })
+    }
+
+    /// Writes the coordinator's part to the open batch. It is the only record of the transaction until the decision.
+    pub(super) fn write_own_intent(&self, transaction: TransactionId, intent: IntentRow) -> BatchNumber {
+        let mut state = self.state.borrow_mut();
+        state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent)));
+        let batch = state.open.number;
+        drop(state);
+        self.work.notify_one();
+        batch
+    }
+
+    /// Aborts a transaction and returns the refusal for its caller.
+    ///
+    /// If every part may be on stable storage, the next owner of this shard would commit the transaction after a power
+    /// failure. So the abort is fsynced before the caller decides again. A participant that refused has no part and
+    /// never gets one, so then the abort needs no record; nor does it if the caller gets a failure, whose outcome is
+    /// unknown to it.
+    async fn abort(
+        self: &Rc<Self>,
+        transaction: TransactionId,
+        own: &[Change],
+        participants: Vec<ShardId>,
+        no: NoVote,
+        proposed: bool,
+    ) -> ShardRefusal {
+        self.unlock_own(transaction, own);
+        let mut refusal = match no {
+            NoVote::Refused => ShardRefusal::Busy,
+            NoVote::Unknown(ref refusal) => refusal.clone(),
+        };
+        if proposed {
+            let batch = {
+                let mut state = self.state.borrow_mut();
+                state.open.write(&Key::Intent(transaction), None);
+                state.open.number
+            };
+            self.work.notify_one();
+            if matches!(no, NoVote::Unknown(ShardRefusal::Busy))
+                && let Err(failed) = self.durable(batch).await
+            {
+                refusal = failed;
+            }
+        }
+        // The next owner decides what a shard leaves that has failed. An abort from here could reach a participant after
+        // that.
+        if !self.stopping() {
+            self.call_off(transaction, participants).await;
+        }
+        refusal
     }
 
     /// Makes other shards drop what they keep for a change that is not committed.
@@ -216,10 +268,10 @@ impl Shard {
     }
 
     /// Locks this shard's part. A prepared removal already has an id, which the change takes over. `Busy`: this shard's
-    /// part has to wait.
+    /// part has to wait, or too many transactions are not settled.
     fn begin(&self, sorted: Sorted, held: Option<&PreparedRemoval>) -> Result<BegunTransaction, ShardRefusal> {
         let mut state = self.state.borrow_mut();
-        if sorted.own.iter().any(|change| self.must_wait(&state, change)) {
+        if state.transactions.settling.are_many() || sorted.own.iter().any(|change| self.must_wait(&state, change)) {
             return Err(ShardRefusal::Busy);
         }
         let transaction = match held {
@@ -255,11 +307,8 @@ impl Shard {
         }
         // A row may have been another shard's when it was fetched and be this shard's now.
         parts.remove(&self.id);
-        let mut participants: Vec<_> = parts.keys().copied().collect();
-        if !own.is_empty() {
-            participants.push(self.id);
-        }
-        participants.sort_unstable();
+        let changes = |(shard, part): (&ShardId, &IntentRow)| (!part.changes.is_empty()).then_some(*shard);
+        let participants: Vec<_> = parts.iter().filter_map(changes).collect();
         parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
         Sorted { own, parts, holder: None, unopened: Vec::new() }
     }
@@ -274,9 +323,7 @@ impl Shard {
     ) -> Result<BatchNumber, ShardRefusal> {
         let mut state = self.state.borrow_mut();
         self.apply_own(&mut state, transaction, own, reply)?;
-        let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
-        state.open.write(&Key::Decision(transaction), Some(&row));
-        state.transactions.decided.insert(transaction);
+        note_decision(&mut state, transaction, participants);
         let batch = state.open.number;
         drop(state);
         self.changed.notify_waiters();
@@ -312,97 +359,22 @@ impl Shard {
         drop(state);
         self.changed.notify_waiters();
     }
+}
 
-    /// Makes every participant apply a committed change, then deletes the decision. `false`: this shard ended before
-    /// all participants replied, and leaves the rest, with the decision, to its next owner.
-    pub(super) async fn carry_out(self: Rc<Self>, transaction: TransactionId, participants: Vec<ShardId>) -> bool {
-        let this = &self;
-        let applied = join_all(participants.into_iter().map(|shard| async move {
-            loop {
-                match this.peers.call(shard, PeerCall::Resolve { transaction, commit: true }).await {
-                    PeerReply::Done => return true,
-                    _ if this.stopping() => return false,
-                    other => tracing::warn!("transaction {transaction:?}: shard {shard} did not apply: {other:?}"),
-                }
-                tokio::time::sleep(ASK_AGAIN).await;
-            }
-        }))
-        .await;
-        if applied.contains(&false) {
-            return false;
-        }
-        let mut state = self.state.borrow_mut();
-        state.transactions.decided.remove(&transaction);
-        state.open.write(&Key::Decision(transaction), None);
-        drop(state);
-        self.work.notify_one();
-        true
-    }
+/// Replaces the coordinator's intent by a decision, in the open batch.
+pub(super) fn note_decision(state: &mut ShardState, transaction: TransactionId, participants: &[ShardId]) {
+    let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
+    state.open.write(&Key::Intent(transaction), None);
+    state.open.write(&Key::Decision(transaction), Some(&row));
+    state.transactions.note_decided(transaction);
+}
 
-    /// Carries out a decision that was not durable when its caller got the error that the store hangs. `batch`, which
-    /// holds the decision, is still being written. No participant learns of it before it is durable. If this shard
-    /// ends, its next owner either finds the decision or does not.
-    async fn carry_out_late(
-        self: Rc<Self>,
-        batch: BatchNumber,
-        transaction: TransactionId,
-        participants: Vec<ShardId>,
-    ) {
-        loop {
-            let durable = self.durable(batch).await;
-            if self.stopping() {
-                return;
-            }
-            if durable.is_ok() {
-                break;
-            }
-            tokio::time::sleep(ASK_AGAIN).await;
-        }
-        self.carry_out(transaction, participants).await;
-    }
-
-    /// Whether the shard was closed or has failed: another owner may have it by now.
-    pub(super) fn stopping(&self) -> bool {
-        let state = self.state.borrow();
-        state.closing || state.failed.is_some()
-    }
-
-    /// Reports whether a change coordinated here is committed; aborts it if it is undecided.
-    pub(super) async fn outcome(self: &Rc<Self>, transaction: TransactionId) -> PeerReply {
-        let decided = {
-            let mut state = self.state.borrow_mut();
-            state.transactions.undecided.remove(&transaction);
-            state.transactions.decided.contains(&transaction)
-        };
-        if decided {
-            // The decision may be made and not yet in the log.
-            let batch = self.state.borrow().open.number;
-            if let Err(refusal) = self.durable(batch).await {
-                return super::fetch::peer_reply(refusal);
-            }
-        }
-        PeerReply::Committed(decided)
-    }
-
-    /// Restores an intent or a decision of an earlier epoch, found in the table at open.
-    pub(super) fn restore_transaction(self: &Rc<Self>, key: Key, row: Row) {
-        let mut state = self.state.borrow_mut();
-        match (key, row) {
-            (Key::Intent(transaction), Row::Intent(intent)) => {
-                lock_keys(&mut state, transaction, &intent.changes);
-                state.transactions.to_pin.add(&intent.changes);
-                let (found_at_open, kept, since) = (true, IntentKept::Stored, self.clock.monotonic());
-                let prepared = Prepared { intent, found_at_open, kept, since, unanswered: None };
-                state.transactions.prepared.insert(transaction, prepared);
-                tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, Duration::ZERO));
-            }
-            (Key::Decision(transaction), Row::Decision(decision)) => {
-                state.transactions.decided.insert(transaction);
-                tokio::task::spawn_local(self.clone().carry_out(transaction, decision.participants));
-            }
-            (key, row) => unreachable!("{key:?} of kind {:?} is no transaction", row.kind()),
-        }
-    }
+/// Why a transaction is not committed.
+enum NoVote {
+    /// A shard has refused: it has no part of the transaction and never will have.
+    Refused,
+    /// Every shard may have stored its part.
+    Unknown(ShardRefusal),
 }
 
 /// A cross-shard change with its coordinator's part locked.

@@ -55,6 +55,7 @@ fn golden_keys() {
         (Key::Reply(SessionId(8), 7), "52000000000000000800000007"),
         (Key::Replies(9), "520000000000000009"),
         (Key::Counter, "43"),
+        (Key::DirectoryMoves, "4d"),
     ];
     for (key, bytes) in golden {
         assert_eq!(hex(&encode_key(&key)), bytes, "{key:?}");
@@ -139,6 +140,7 @@ fn golden_rows() {
         (Row::Decision(DecisionRow { participants: vec![ShardId(300)] }), "0101ac02"),
         (Row::Replies(vec![record]), "0101010203010110026f6b"),
         (Row::Counter(CounterRow { inodes_end: 128 }), "018001"),
+        (Row::DirectoryMoves(DirectoryMovesRow { count: 300 }), "01ac02"),
     ];
     for (row, bytes) in golden {
         assert_eq!(hex(&encode_row(&row)), bytes, "{row:?}");
@@ -234,6 +236,7 @@ fn any_key() -> impl Strategy<Value = Key> {
         (any::<u64>(), any::<u32>()).prop_map(|(session, slot)| Key::Reply(SessionId(session), slot)),
         any::<u64>().prop_map(Key::Replies),
         Just(Key::Counter),
+        Just(Key::DirectoryMoves),
     ]
 }
 
@@ -358,6 +361,7 @@ fn any_plain_row() -> impl Strategy<Value = Row> {
         vec(any::<u16>().prop_map(ShardId), 0..9).prop_map(|participants| Row::Decision(DecisionRow { participants })),
         vec(any_reply(), 0..5).prop_map(Row::Replies),
         any::<u64>().prop_map(|inodes_end| Row::Counter(CounterRow { inodes_end })),
+        any::<u64>().prop_map(|count| Row::DirectoryMoves(DirectoryMovesRow { count })),
     ]
 }
 

@@ -321,6 +321,18 @@ fn a_decided_intent_is_applied() {
 }
 
 #[test]
+fn an_intent_stored_on_all_shards_is_applied() {
+    let damage = |site: &Site| {
+        intent(site);
+        let own = IntentRow { participants: vec![SHARD_1], changes: Vec::new(), reads: Vec::new(), reply: None };
+        site.put(SHARD_0, Key::Intent(transaction()), Row::Intent(own));
+        assert!(site.check().is_sound());
+    };
+    let come = [("/dir/made", "1 Regular made")];
+    repaired(damage, FindingKind::Intent, &Outcome { come: &come, ..NOTHING });
+}
+
+#[test]
 fn files_with_one_inode_id_are_separated() {
     let twin = |row: NodeRow| entry(PLAIN, EntryBody::Node(row));
     let inline_twin = |site: &Site| site.put(SHARD_1, entry_key(DIRECTORY, "twin"), twin(inline(b"twin")));
@@ -450,7 +462,7 @@ fn damaged_key_is_recreated() {
 fn volume_file_is_restored_from_its_copy() {
     let text = |site: &Site| std::fs::read_to_string(site.volume.volume_file()).unwrap();
     let sound = text(&Site::new());
-    let cut = |site: &Site| std::fs::write(site.volume.volume_file(), "format_version = 3\nid = \"00").unwrap();
+    let cut = |site: &Site| std::fs::write(site.volume.volume_file(), "format_version = 4\nid = \"00").unwrap();
     let lost = |site: &Site| std::fs::remove_file(site.volume.volume_file()).unwrap();
     let damages: [&dyn Fn(&Site); 2] = [&cut, &lost];
     for damage in damages {
@@ -464,7 +476,7 @@ fn volume_file_is_restored_from_its_copy() {
 fn damaged_volume_file_copy_is_restored() {
     let text = |site: &Site| std::fs::read_to_string(site.volume.volume_file_copy()).unwrap();
     let sound = text(&Site::new());
-    for damaged in [&b"format_version = 3\nid = \"00"[..], b"", b"\xff\xfe"] {
+    for damaged in [&b"format_version = 4\nid = \"00"[..], b"", b"\xff\xfe"] {
         let damage = |site: &Site| std::fs::write(site.volume.volume_file_copy(), damaged).unwrap();
         let site = repaired(damage, FindingKind::DamagedVolumeCopy, &NOTHING);
         assert_eq!(text(&site), sound);

@@ -38,12 +38,10 @@ pub struct LocalPeers {
     pub all_near: Cell<bool>,
     /// Action of another worker before the next cross-shard change is prepared.
     pub before_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
-    /// Action as soon as the next cross-shard change is prepared.
-    pub after_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
-    /// Number of requests for the rename lock.
-    pub rename_locks: Cell<usize>,
     /// Decisions of cross-shard changes are neither delivered to other shards nor reported to shards that ask.
     pub keeps_decisions: Cell<bool>,
+    /// Participants do not tell a coordinator that recovers whether they have prepared.
+    pub keeps_preparations: Cell<bool>,
     /// Number of decisions held back that way.
     pub kept_decisions: Cell<usize>,
 }
@@ -58,13 +56,13 @@ impl Peers for LocalPeers {
             {
                 first();
             }
-            if let PeerCall::LockRenames(_) = call {
-                self.rename_locks.set(self.rename_locks.get() + 1);
-            }
             if self.keeps_decisions.get()
                 && matches!(call, PeerCall::Resolve { commit: true, .. } | PeerCall::Outcome(_))
             {
                 self.kept_decisions.set(self.kept_decisions.get() + 1);
+                return PeerReply::Busy;
+            }
+            if self.keeps_preparations.get() && matches!(call, PeerCall::IsPrepared(_)) {
                 return PeerReply::Busy;
             }
             match shard {
@@ -77,14 +75,7 @@ impl Peers for LocalPeers {
                     self.fetches.set(self.fetches.get() - 1);
                     reply
                 }
-                Some(shard) => {
-                    let prepares = matches!(call, PeerCall::Prepare(..));
-                    let reply = shard.peer_call(call).await;
-                    if prepares && let Some(then) = self.after_prepare.take() {
-                        then();
-                    }
-                    reply
-                }
+                Some(shard) => shard.peer_call(call).await,
                 None => PeerReply::Busy,
             }
         })
@@ -202,6 +193,7 @@ impl Cluster {
     pub async fn close(&self) {
         for id in self.settings.shards.all() {
             self.shard(id).end_removals().await;
+            self.shard(id).end_transactions().await;
         }
         let shards = std::mem::take(&mut *self.peers.shards.borrow_mut());
         for shard in shards.into_values() {

@@ -7,7 +7,7 @@ use varve_posix::{At, ChangeAttributes, Link, RemoveDirectory, Rename, RenameFla
 use varve_schema::{Change, EntryBody, EntryRow, IntentRow, Key, Row, TransactionId};
 use varve_types::{Errno, FileKind, HashRange, InodeId, Mode, NameHash, PartitionIndex, SetAttributes, ShardId};
 
-async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), ShardRefusal> {
+pub async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), ShardRefusal> {
     let verb = Rename {
         parent: from.0,
         name: name(from.1),
@@ -209,69 +209,6 @@ fn opposite_renames_finish_without_a_cycle() {
         }
         assert!(cluster.lookup(a, "f").await.is_some() && cluster.lookup(b, "g").await.is_some());
     });
-}
-
-/// Promise: a rename of a directory does not retry for ever if its committing shard fails before all shards have
-/// applied it. Its caller gets an unknown outcome, other directories can be renamed, and the shard's next owner has the
-/// rename applied.
-#[test]
-fn next_owner_completes_a_rename_of_a_failed_shard() {
-    Cluster::run(4, 1000, |cluster| async move {
-        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
-        let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
-        let moved = cluster.mkdir(a, "x", ShardId(3)).await;
-        cluster.peers.keeps_decisions.set(true);
-        let (ended, ()) = futures::join!(tokio::time::timeout(PATIENCE, rename(&cluster, (a, "x"), (b, "x"))), async {
-            while cluster.peers.kept_decisions.get() == 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            cluster.shard(ShardId(1)).state.borrow_mut().failed = Some("its store is away".into());
-        });
-        let refused = ended.expect("it ends").unwrap_err();
-        assert!(
-            matches!(&refused, ShardRefusal::Failed(why) if why.reason.contains("its store is away")),
-            "{refused:?}"
-        );
-        let lock = PeerCall::LockRenames(7);
-        assert!(matches!(cluster.peers.call(InodeId::ROOT.shard(), lock).await, PeerReply::Done), "the lock is free");
-
-        cluster.peers.keeps_decisions.set(false);
-        cluster.reopen_after_crash().await;
-        assert_eq!(cluster.lookup(b, "x").await, Some((moved, true)));
-        assert_eq!(cluster.lookup(a, "x").await, None);
-        assert_eq!(cluster.parent_of(moved).await, b);
-    });
-}
-
-/// Promise: a rename of a directory is decided again under the lock if the root's shard is opened again in the meantime
-/// and forgets the holder. Otherwise two renames could each put a directory beneath the other's.
-#[test]
-fn rename_with_a_lost_lock_is_decided_again() {
-    for forgotten in [false, true] {
-        Cluster::run(4, 1000, |cluster| async move {
-            let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
-            let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
-            let moved = cluster.mkdir(a, "x", ShardId(3)).await;
-            let root = cluster.shard(InodeId::ROOT.shard());
-            *cluster.peers.after_prepare.borrow_mut() = Some(Box::new(move || {
-                let mut state = root.state.borrow_mut();
-                assert!(state.transactions.rename_lock.is_some());
-                if forgotten {
-                    state.transactions.rename_lock = None;
-                }
-            }));
-            rename(&cluster, (a, "x"), (b, "x")).await.unwrap();
-            assert!(cluster.peers.after_prepare.borrow().is_none());
-            assert_eq!(cluster.peers.rename_locks.get(), 1 + usize::from(forgotten));
-            assert_eq!(cluster.lookup(b, "x").await, Some((moved, true)));
-            assert_eq!(cluster.parent_of(moved).await, b);
-            let lock = PeerCall::LockRenames(7);
-            assert!(
-                matches!(cluster.peers.call(InodeId::ROOT.shard(), lock).await, PeerReply::Done),
-                "the lock is free"
-            );
-        });
-    }
 }
 
 fn nth(cluster: &Cluster, counter: u64) -> TransactionId {

@@ -5,8 +5,8 @@ use anyhow::Context;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Generated or downloaded directories, only at the root of the workspace.
-const NOT_OURS: [&str; 3] = ["target", "venv", ".git"];
+/// Generated, downloaded or vendored directories, only at the root of the workspace.
+const NOT_OURS: [&str; 4] = ["target", "third_party", "venv", ".git"];
 /// Files that are read as text; others (golden bytes, pictures) are not read.
 const TEXT: [&str; 7] = ["rs", "md", "toml", "py", "sh", "yml", "txt"];
 const TEXT_NAMES: [&str; 5] = ["Makefile", "run", "LICENSE", ".gitignore", "mount.fuse.varve"];

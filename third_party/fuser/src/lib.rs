@@ -71,6 +71,8 @@ pub use crate::reply::ReplyLseek;
 pub use crate::reply::ReplyOpen;
 pub use crate::reply::ReplyPoll;
 pub use crate::reply::ReplyStatfs;
+#[cfg(target_os = "linux")]
+pub use crate::reply::ReplyStatx;
 pub use crate::reply::ReplyWrite;
 pub use crate::reply::ReplyXattr;
 pub use crate::request_param::Request;
@@ -852,6 +854,45 @@ pub trait Filesystem: Send + Sync + 'static {
             "[Not Implemented] create(parent: {parent:#x?}, name: {name:?}, mode: {mode}, \
             umask: {umask:#x?}, flags: {flags:#x?})"
         );
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Create and open a file without a name (`O_TMPFILE`) in the directory `parent`.
+    ///
+    /// The reply is that of [`Filesystem::create`], with a link count of 0. A later
+    /// [`Filesystem::link`] gives the file a name. If this method returns ENOSYS, the kernel
+    /// answers EOPNOTSUPP and does not send the request again.
+    #[cfg(target_os = "linux")]
+    fn tmpfile(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        warn!(
+            "[Not Implemented] tmpfile(parent: {parent:#x?}, mode: {mode}, umask: {umask:#x?}, \
+            flags: {flags:#x?})"
+        );
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Get file attributes with the birth time, for statx(2) calls that ask for it.
+    ///
+    /// If this method returns ENOSYS, the kernel uses [`Filesystem::getattr`] from then on, and
+    /// statx(2) reports no birth time.
+    #[cfg(target_os = "linux")]
+    fn statx(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: Option<FileHandle>,
+        mask: u32,
+        reply: ReplyStatx,
+    ) {
+        warn!("[Not Implemented] statx(ino: {ino:#x?}, fh: {fh:#x?}, mask: {mask:#x?})");
         reply.error(Errno::ENOSYS);
     }
 

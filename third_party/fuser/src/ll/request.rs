@@ -1257,6 +1257,44 @@ mod op {
         }
     }
 
+    /// Create and open a file without a name (`O_TMPFILE`). The kernel sends the name `/`.
+    #[cfg(target_os = "linux")]
+    #[derive(Debug)]
+    pub(crate) struct TmpFile<'a> {
+        arg: &'a fuse_create_in,
+    }
+    #[cfg(target_os = "linux")]
+    impl TmpFile<'_> {
+        pub(crate) fn mode(&self) -> u32 {
+            self.arg.mode
+        }
+        /// Flags as passed to the `open()` call
+        pub(crate) fn flags(&self) -> i32 {
+            self.arg.flags
+        }
+        pub(crate) fn umask(&self) -> u32 {
+            self.arg.umask
+        }
+    }
+
+    /// Get file attributes, including the birth time.
+    #[cfg(target_os = "linux")]
+    #[derive(Debug)]
+    pub(crate) struct Statx<'a> {
+        arg: &'a fuse_statx_in,
+    }
+    #[cfg(target_os = "linux")]
+    impl Statx<'_> {
+        pub(crate) fn file_handle(&self) -> Option<FileHandle> {
+            GetattrFlags::from_bits_retain(self.arg.getattr_flags)
+                .contains(GetattrFlags::FUSE_GETATTR_FH)
+                .then_some(FileHandle(self.arg.fh))
+        }
+        pub(crate) fn mask(&self) -> u32 {
+            self.arg.sx_mask
+        }
+    }
+
     /// If a process issuing a FUSE filesystem request is interrupted, the
     /// following will happen:
     ///
@@ -1852,7 +1890,10 @@ mod op {
                 header,
                 arg: data.fetch()?,
             }),
-
+            #[cfg(target_os = "linux")]
+            fuse_opcode::FUSE_TMPFILE => Operation::TmpFile(TmpFile { arg: data.fetch()? }),
+            #[cfg(target_os = "linux")]
+            fuse_opcode::FUSE_STATX => Operation::Statx(Statx { arg: data.fetch()? }),
             #[cfg(target_os = "macos")]
             fuse_opcode::FUSE_SETVOLNAME => Operation::SetVolName(SetVolName {
                 header,
@@ -1926,6 +1967,10 @@ pub(crate) enum Operation<'a> {
     Rename2(Rename2<'a>),
     Lseek(Lseek<'a>),
     CopyFileRange(CopyFileRange<'a>),
+    #[cfg(target_os = "linux")]
+    TmpFile(TmpFile<'a>),
+    #[cfg(target_os = "linux")]
+    Statx(Statx<'a>),
 
     #[cfg(target_os = "macos")]
     SetVolName(SetVolName<'a>),
@@ -2102,7 +2147,10 @@ impl fmt::Display for Operation<'_> {
                 x.dest(),
                 x.len()
             ),
-
+            #[cfg(target_os = "linux")]
+            Operation::TmpFile(x) => write!(f, "TMPFILE mode {:#05o}, flags {:#x}", x.mode(), x.flags()),
+            #[cfg(target_os = "linux")]
+            Operation::Statx(x) => write!(f, "STATX mask {:#x}", x.mask()),
             #[cfg(target_os = "macos")]
             Operation::SetVolName(x) => write!(f, "SETVOLNAME name {:?}", x.name()),
             #[cfg(target_os = "macos")]

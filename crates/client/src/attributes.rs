@@ -38,7 +38,7 @@ impl FileSystem {
     /// The attributes of a directory that the frontend still has open and that was removed: no links, no entries, and
     /// otherwise the last known attributes. Lookups in it find nothing. If its name still refers to it, its rows were
     /// lost in a power failure; the lookup then restored them.
-    async fn as_removed(&self, directory: InodeId, stale: Failure) -> Result<NodeInfo> {
+    pub(crate) async fn as_removed(&self, directory: InodeId, stale: Failure) -> Result<NodeInfo> {
         if let Some((parent, name)) = self.core.inodes.name(directory) {
             match self.lookup_counting(&Credentials::root(), parent, &name, 0).await {
                 Ok(node) if node.inode == directory => return Ok(node),

@@ -52,6 +52,10 @@ struct ListingBatch {
 }
 
 impl ListingBatch {
+    fn nothing_from(from: u64) -> ListingBatch {
+        ListingBatch { from, children: Vec::new(), next: None }
+    }
+
     fn covers(&self, position: &ListingPosition) -> bool {
         self.from <= position.hash() && self.next.is_none_or(|next| position.hash() < next)
     }
@@ -88,7 +92,12 @@ impl FileSystem {
     pub async fn open_directory(&self, caller: &Credentials, inode: InodeId) -> Result<DirectoryHandle> {
         self.count(Operation::ReadDirectory, async {
             // The first batch is fetched with the caller's credentials; later ones rely on the permission checked here.
-            let batch = self.fetch(caller, inode, 0, BATCH_BYTES).await?;
+            let batch = match self.fetch(caller, inode, 0, BATCH_BYTES).await {
+                Err(failure) if failure.errno == Errno::ENOENT && self.core.inodes.is_directory(inode) => {
+                    self.first_batch_of_removed(caller, inode, failure).await?
+                }
+                fetched => fetched?,
+            };
             let listing = ListingState {
                 batch: Some(batch),
                 unread: true,
@@ -101,6 +110,21 @@ impl FileSystem {
             Ok(DirectoryHandle(number))
         })
         .await
+    }
+
+    /// The first batch of a directory that does not exist at the server: nothing, if the frontend still has the
+    /// directory. `missing`: the failure of the request for it.
+    async fn first_batch_of_removed(
+        &self,
+        caller: &Credentials,
+        directory: InodeId,
+        missing: Failure,
+    ) -> Result<ListingBatch> {
+        match Box::pin(self.as_removed(directory, missing)).await?.attributes.nlink {
+            0 => Ok(ListingBatch::nothing_from(0)),
+            // Its rows were lost in a power failure, and are restored now.
+            _ => self.fetch(caller, directory, 0, BATCH_BYTES).await,
+        }
     }
 
     /// Whether a handle of the inode is open in this client.
@@ -136,7 +160,8 @@ impl FileSystem {
         .await
     }
 
-    /// Passes `.` and `..`, unless the position is after them. `None`: no room.
+    /// Passes `.` and `..`, unless the position is after them. `None`: no room, or the directory was removed, and the
+    /// listing ends.
     async fn show_dots(
         &self,
         inode: InodeId,
@@ -144,13 +169,16 @@ impl FileSystem {
         visit: &mut EntryVisitor<'_>,
     ) -> Result<Option<ListingPosition>> {
         let kind = FileKind::Directory;
-        if position == ListingPosition::Start
-            && !visit(DirectoryEntry { cookie: AFTER_DOT, name: b".", inode, kind, node: None })
-        {
-            return Ok(None);
-        }
         if matches!(position, ListingPosition::Start | ListingPosition::AfterDot) {
-            let parent = self.parent(inode).await?;
+            let parent = match self.parent(inode).await {
+                Err(failure) if failure.errno == Errno::ESTALE => return Ok(None),
+                parent => parent?,
+            };
+            if position == ListingPosition::Start
+                && !visit(DirectoryEntry { cookie: AFTER_DOT, name: b".", inode, kind, node: None })
+            {
+                return Ok(None);
+            }
             if !visit(DirectoryEntry { cookie: AFTER_DOT_DOT, name: b"..", inode: parent, kind, node: None }) {
                 return Ok(None);
             }
@@ -247,12 +275,10 @@ impl FileSystem {
     /// has no more names.
     async fn fetch_on(&self, directory: InodeId, from: u64, bytes_max: u32) -> Result<ListingBatch> {
         if from > NameHash::LAST.0 {
-            return Ok(ListingBatch { from, children: Vec::new(), next: None });
+            return Ok(ListingBatch::nothing_from(from));
         }
         match self.fetch(&Credentials::root(), directory, from, bytes_max).await {
-            Err(failure) if failure.errno == Errno::ENOENT => {
-                Ok(ListingBatch { from, children: Vec::new(), next: None })
-            }
+            Err(failure) if failure.errno == Errno::ENOENT => Ok(ListingBatch::nothing_from(from)),
             fetched => fetched,
         }
     }

@@ -126,6 +126,9 @@ fn removed_directory_is_gone_for_open_handles() {
     fs::remove_dir(&path).unwrap();
     expect_gone(&open);
     drop(open);
+    // ls(1) of a removed working directory shows nothing.
+    fs::create_dir(&path).unwrap();
+    assert_eq!(shell("cd \"$1\"; rmdir \"$1\"; ls -a", &[&path]), "");
     // A new directory with that name is another inode.
     fs::create_dir(&path).unwrap();
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
@@ -138,7 +141,7 @@ fn expect_gone(open: &fs::File) {
     assert!(shown.is_dir());
     assert_eq!((shown.nlink(), shown.mode() & 0o7777), (0, 0o755));
     let within = format!("/proc/self/fd/{}", open.as_raw_fd());
-    assert_eq!(fs::read_dir(&within).map_or(0, Iterator::count), 0);
+    assert_eq!(fs::read_dir(&within).unwrap().count(), 0);
     let at = |name: &str| format!("{within}/{name}");
     let answers = [
         fs::symlink_metadata(at("f")).map(drop),

@@ -109,14 +109,24 @@ impl Inodes {
         self.name_stripe(key).lock().insert(key, seen.inode);
     }
 
+    /// Records a new file that has no name, and one reference by the frontend.
+    pub fn saw_unnamed(&self, inode: InodeId) {
+        self.change(inode, |known| known.lookups += 1);
+    }
+
     /// The frontend drops `lookups` references.
     pub fn forget(&self, inode: InodeId, lookups: u64) {
         self.change_and_prune(inode, |known| known.lookups = known.lookups.saturating_sub(lookups));
     }
 
     pub fn opened(&self, inode: InodeId) {
-        let mut stripe = self.stripe(inode).lock();
         // A frontend that remembers inodes longer than this table may open one by its number alone.
+        self.change(inode, |known| known.opens += 1);
+    }
+
+    /// Changes the entry of a file, which is located by its inode row if the table does not have it yet.
+    fn change(&self, inode: InodeId, change: impl FnOnce(&mut CachedInode)) {
+        let mut stripe = self.stripe(inode).lock();
         let unknown = || CachedInode {
             parent: InodeId::ROOT,
             name: None,
@@ -127,7 +137,7 @@ impl Inodes {
             durable: None,
             pages: Pages::Unknown,
         };
-        stripe.entry(inode).or_insert_with(unknown).opens += 1;
+        change(stripe.entry(inode).or_insert_with(unknown));
     }
 
     pub fn closed(&self, inode: InodeId) {

@@ -9,7 +9,7 @@ use crate::{FileSystem, NewNode, NodeInfo, OpenFlags, OpenedFile, Operation, Ren
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use varve_proto::{Call, EntryReply, NodeReply, Reply, WireTime};
-use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name};
+use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name, NameHash};
 
 /// Lookups of one name whose inode is removed between the two requests, before the name is considered absent: more than
 /// other clients that keep replacing it can win in a row.
@@ -62,8 +62,8 @@ impl FileSystem {
     }
 
     /// The kernel has dropped `lookups` of its references to `inode`; with the last one, its cached state is dropped.
-    /// Every `NodeInfo` that `lookup`, `create`, `make_node`, `make_directory`, `link` and `read_directory` with `plus`
-    /// return counts one reference.
+    /// Every `NodeInfo` that `lookup`, `create`, `create_unnamed`, `make_node`, `make_directory`, `link` and
+    /// `read_directory` with `plus` return counts one reference.
     pub fn forget(&self, inode: InodeId, lookups: u64) {
         self.core.inodes.forget(inode, lookups);
     }
@@ -130,6 +130,35 @@ impl FileSystem {
             }
         }
         Err(Errno::EBUSY.into())
+    }
+
+    /// Creates a regular file without a name in `parent` and opens it (O_TMPFILE). The file ends with its last handle
+    /// unless [`FileSystem::link`] names it before, which is refused if `flags` are exclusive.
+    pub async fn create_unnamed(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        mode: Mode,
+        flags: OpenFlags,
+    ) -> Result<(NodeInfo, OpenedFile)> {
+        self.count(Operation::Create, async {
+            self.check_writable()?;
+            let server = self.core.server().found;
+            let call = || Call::CreateUnnamed { parent: parent.0, mode: mode.bits(), linkable: !flags.exclusive };
+            let made = match self.core.ask_hash(caller, parent, NameHash::FIRST, call).await? {
+                Reply::Node(made) => made,
+                other => return Err(unexpected("CreateUnnamed", &other)),
+            };
+            self.core.inodes.saw_unnamed(InodeId(made.inode));
+            match self.opened_by_create(caller, parent, &made, flags, server).await {
+                Ok(opened) => Ok((self.node(&made, Duration::ZERO), opened)),
+                Err(failure) => {
+                    self.forget(InodeId(made.inode), 1);
+                    Err(failure)
+                }
+            }
+        })
+        .await
     }
 
     async fn lookup_and_open(

@@ -36,7 +36,7 @@ use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -44,7 +44,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use varve_client::{FileSystem, NodeInfo, block_on};
+use varve_client::{FileSystem, NodeInfo, OpenedFile, block_on};
 
 /// Inode ids are never reused, so every inode has the same generation.
 const GENERATION: Generation = Generation(0);
@@ -87,6 +87,25 @@ fn entry(result: Result<NodeInfo, Errno>, reply: ReplyEntry) {
 fn attributes(result: Result<NodeInfo, Errno>, reply: ReplyAttr) {
     match result {
         Ok(node) => reply.attr(&kernel_ttl(node.attributes_ttl), &file_attr(&node)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn created(
+    files: &files::OpenContext,
+    result: Result<(NodeInfo, varve_client::OpenFlags, OpenedFile), Errno>,
+    reply: ReplyCreate,
+) {
+    match result {
+        Ok((node, opening, opened)) => {
+            let answer = files.opened(node.inode, opening, opened, |file| reply.open_backing(file));
+            let (ttl, attr) = (shorter_ttl(&node), file_attr(&node));
+            let files::OpenReply { handle, flags, backing } = answer;
+            match backing {
+                Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, handle, flags, &backing),
+                None => reply.created(&ttl, &attr, GENERATION, handle, flags),
+            }
+        }
         Err(errno) => reply.error(errno),
     }
 }
@@ -155,6 +174,17 @@ impl Filesystem for FuseFrontend {
         let _reactor_turn = self.fs.reactor_turn();
         let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
         attributes(self.answer_of(request, "getattr", ino, asked), reply);
+        self.fs.kernel_has_attributes(inode(ino));
+    }
+
+    /// Requested by a statx(2) that asks for the birth time; the reply has all attributes.
+    fn statx(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, _mask: u32, reply: ReplyStatx) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
+        match self.answer_of(request, "statx", ino, asked) {
+            Ok(node) => reply.statx(&kernel_ttl(node.attributes_ttl), &file_attr(&node)),
+            Err(errno) => reply.error(errno),
+        }
         self.fs.kernel_has_attributes(inode(ino));
     }
 
@@ -283,18 +313,13 @@ impl Filesystem for FuseFrontend {
     ) {
         let _reactor_turn = self.fs.reactor_turn();
         let files = Arc::clone(&self.files);
-        self.create(caller(request), inode(parent), name, mode, flags, move |result| match result {
-            Ok((node, opening, opened)) => {
-                let answer = files.opened(node.inode, opening, opened, |file| reply.open_backing(file));
-                let (ttl, attr) = (shorter_ttl(&node), file_attr(&node));
-                let files::OpenReply { handle, flags, backing } = answer;
-                match backing {
-                    Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, handle, flags, &backing),
-                    None => reply.created(&ttl, &attr, GENERATION, handle, flags),
-                }
-            }
-            Err(errno) => reply.error(errno),
-        });
+        self.create(caller(request), inode(parent), name, mode, flags, move |result| created(&files, result, reply));
+    }
+
+    fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+        let _reactor_turn = self.fs.reactor_turn();
+        let result = answer("tmpfile", || self.create_unnamed(&caller(request), inode(parent), mode, flags));
+        created(&self.files, result, reply);
     }
 
     fn read(

@@ -4,7 +4,7 @@ use super::names::NameSlot;
 use super::reader::RowReader;
 use super::{Context, Decision, Node, Refusal, Rule, access, commit};
 use bytes::Bytes;
-use varve_schema::{Content, EntryBody, NodeRow};
+use varve_schema::{Content, EntryBody, NodeRow, PartitionRow};
 use varve_types::{Attributes, Errno, FileKind, InodeId, LayoutGeneration, Mode, Name};
 
 /// Bytes of a symlink's target: Linux's PATH_MAX without the final NUL.
@@ -36,8 +36,11 @@ impl NewNode {
     }
 }
 
+/// Device number of a whiteout, the character device by which an overlay marks a removed name (Linux's `WHITEOUT_DEV`).
+const WHITEOUT_RDEV: u32 = 0;
+
 /// Creates the file `name` in `parent` with the context's new inode id. `mode` has the caller's umask applied. EEXIST
-/// if the name exists, EPERM if a user other than root creates a device.
+/// if the name exists, EPERM if a user other than root creates a device that is not a whiteout (as Linux since 5.8).
 #[derive(Clone, Debug)]
 pub struct Create {
     pub parent: InodeId,
@@ -57,35 +60,17 @@ impl Rule for Create {
     fn rule(&self, slot: NameSlot<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         self.check_target()?;
         let parent = slot.vacant(context.caller)?;
-        let kind = self.node.kind();
-        if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && !context.caller.is_root() {
+        let privileged = match self.node {
+            NewNode::CharDevice { rdev } => rdev != WHITEOUT_RDEV,
+            NewNode::BlockDevice { .. } => true,
+            NewNode::Regular | NewNode::Symlink { .. } | NewNode::Fifo | NewNode::Socket => false,
+        };
+        if privileged && !context.caller.is_root() {
             return Err(Errno::EPERM.into());
         }
-        let mode = if kind == FileKind::Symlink { SYMLINK_MODE } else { self.mode };
-        let (gid, mode) = access::inherit(parent, kind, mode, context.caller);
-        let (content, size, rdev) = match &self.node {
-            NewNode::Regular => (Content::Inline(Bytes::new()), 0, 0),
-            NewNode::Symlink { target } => (Content::Symlink(target.clone()), target.len() as u64, 0),
-            NewNode::Fifo | NewNode::Socket => (Content::None, 0, 0),
-            NewNode::CharDevice { rdev } | NewNode::BlockDevice { rdev } => (Content::None, 0, *rdev),
-        };
-        let now = context.now;
-        let attributes = Attributes {
-            kind,
-            mode,
-            uid: context.caller.uid,
-            gid,
-            nlink: 1,
-            size,
-            rdev,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-        };
-        let row = NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs: Vec::new() };
+        let row = new_row(parent, &self.node, self.mode, context);
         let node = Node::of(context.fresh, &row, false);
-        let changes = vec![slot.put(context.fresh, EntryBody::Node(row)), slot.tally(1, 0, now)];
+        let changes = vec![slot.put(context.fresh, EntryBody::Node(row)), slot.tally(1, 0, context.now)];
         Ok(commit(changes, node))
     }
 }
@@ -99,4 +84,37 @@ impl Create {
             _ => Ok(()),
         }
     }
+}
+
+/// The row of a new file in `parent` that has one name and the caller as its owner.
+pub(super) fn new_row(parent: &PartitionRow, node: &NewNode, mode: Mode, context: &Context<'_>) -> NodeRow {
+    let kind = node.kind();
+    let mode = if kind == FileKind::Symlink { SYMLINK_MODE } else { mode };
+    let (gid, mode) = access::inherit(parent, kind, mode, context.caller);
+    let (content, size, rdev) = match node {
+        NewNode::Regular => (Content::Inline(Bytes::new()), 0, 0),
+        NewNode::Symlink { target } => (Content::Symlink(target.clone()), target.len() as u64, 0),
+        NewNode::Fifo | NewNode::Socket => (Content::None, 0, 0),
+        NewNode::CharDevice { rdev } | NewNode::BlockDevice { rdev } => (Content::None, 0, *rdev),
+    };
+    let now = context.now;
+    let attributes = Attributes {
+        kind,
+        mode,
+        uid: context.caller.uid,
+        gid,
+        nlink: 1,
+        size,
+        rdev,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+    };
+    NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs: Vec::new() }
+}
+
+/// The row of the whiteout that a rename leaves at the old name.
+pub(super) fn whiteout(parent: &PartitionRow, context: &Context<'_>) -> NodeRow {
+    new_row(parent, &NewNode::CharDevice { rdev: WHITEOUT_RDEV }, Mode(0), context)
 }

@@ -7,6 +7,7 @@
 
 mod access;
 mod create;
+mod create_unnamed;
 mod get_attributes;
 mod link;
 mod list;
@@ -28,6 +29,7 @@ mod write_inline;
 mod xattr;
 
 pub use create::{Create, NewNode};
+pub use create_unnamed::CreateUnnamed;
 pub use get_attributes::{DirectoryNode, GetAttributes, GetDirectory, PartitionTotals};
 pub use link::{LINKS_MAX, Link};
 pub use list::List;
@@ -279,6 +281,7 @@ macro_rules! verbs {
 verbs! {
     Lookup => Entry;
     Create => Node;
+    CreateUnnamed => Node;
     MakeDirectory => Node;
     ReviveDirectory => Node;
     Unlink => RemovedName;

@@ -3,7 +3,7 @@
 use super::{KeyState, MissingKeys, View};
 use bytes::Bytes;
 use std::cell::RefCell;
-use varve_schema::{DirectoryRow, EntryRow, Key, NodeRow, PartitionRow, Row};
+use varve_schema::{DirectoryRow, EntryRow, Key, NodeRow, OrphanRow, PartitionRow, Row};
 use varve_types::{InodeId, Name, NameHash, PartitionIndex};
 
 /// Reads rows for one verb. A read returns `None` while the row is unknown, and [`RowReader::into_missing`] then
@@ -77,6 +77,14 @@ impl<'a> RowReader<'a> {
         let row = self.row(Key::Inode(inode))?;
         Some(row.map(|row| match row {
             Row::Inode(row) => row,
+            other => wrong_kind(other),
+        }))
+    }
+
+    pub(super) fn orphan(&self, inode: InodeId) -> Option<Option<OrphanRow>> {
+        let row = self.row(Key::Orphan(inode))?;
+        Some(row.map(|row| match row {
+            Row::Orphan(row) => *row,
             other => wrong_kind(other),
         }))
     }

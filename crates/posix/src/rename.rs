@@ -7,7 +7,7 @@ use super::access::{self, Guard};
 use super::locate::put_inode;
 use super::names::{self, NameSlot, NameTarget, Removal};
 use super::reader::RowReader;
-use super::{Change, Context, Decision, Refusal, RemovedName, Rule};
+use super::{Change, Context, Decision, Refusal, RemovedName, Rule, create};
 use varve_schema::{DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
 use varve_types::{Errno, InodeId, Name};
 
@@ -20,7 +20,23 @@ pub enum RenameFlags {
     Replace,
     NoReplace,
     Exchange,
+    /// As `Replace`, and leaves a whiteout at the old name (RENAME_WHITEOUT).
+    Whiteout,
+    /// As `NoReplace`, and leaves a whiteout at the old name.
+    WhiteoutNoReplace,
 }
+
+impl RenameFlags {
+    fn replaces(self) -> bool {
+        !matches!(self, RenameFlags::NoReplace | RenameFlags::WhiteoutNoReplace)
+    }
+
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, RenameFlags::Whiteout | RenameFlags::WhiteoutNoReplace)
+    }
+}
+
+/// `context.fresh` is the inode of the whiteout, if the flags ask for one.
 
 #[derive(Clone, Debug)]
 pub struct Rename {
@@ -142,7 +158,7 @@ impl Rule for Rename {
         let source = MovedEntry::look(&old, entry, across, reader);
         let replaced = match new.entry {
             None => Some(Replaced::Nothing),
-            Some(target) if target.inode == entry.inode || self.flags == RenameFlags::NoReplace => Some(Replaced::Kept),
+            Some(target) if target.inode == entry.inode || !self.flags.replaces() => Some(Replaced::Kept),
             Some(target) if self.flags == RenameFlags::Exchange => {
                 MovedEntry::look(&new, target, across, reader).map(Replaced::Exchanged)
             }
@@ -170,7 +186,7 @@ impl Rule for Rename {
         new.search(context.caller)?;
         let source = found.and(rows.source).ok_or(Errno::ENOENT)?;
         match (self.flags, new.entry) {
-            (RenameFlags::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+            (flags, Some(_)) if !flags.replaces() => return Err(Errno::EEXIST.into()),
             (RenameFlags::Exchange, None) => return Err(Errno::ENOENT.into()),
             _ => {}
         }
@@ -198,6 +214,10 @@ impl Rule for Rename {
         if across {
             source.check_reparent(context)?;
         }
+        let whiteout = match self.flags.leaves_whiteout() {
+            true => Some(create::whiteout(old.parent()?, context)),
+            false => None,
+        };
         match &rows.replaced {
             Replaced::Exchanged(other) => {
                 if across {
@@ -213,9 +233,11 @@ impl Rule for Rename {
                     }
                     NameTarget::Torn(inode) => return Err(Refusal::Torn(*inode)),
                 };
-                Ok(move_over(old, new, &source, Some(removal), context))
+                Ok(move_over(old, new, &source, Left { removal: Some(removal), whiteout }, context))
             }
-            Replaced::Nothing | Replaced::Kept => Ok(move_over(old, new, &source, None, context)),
+            Replaced::Nothing | Replaced::Kept => {
+                Ok(move_over(old, new, &source, Left { removal: None, whiteout }, context))
+            }
         }
     }
 }
@@ -229,20 +251,32 @@ fn check_kinds(source: &MovedEntry<'_>, target: &NameTarget<'_>) -> Result<(), E
     }
 }
 
-/// Moves the source to the new name. `removal`: the removal of the target, which is of the same kind.
+/// What a move does to the two names besides moving the source.
+struct Left {
+    /// Of the target, which is of the same kind as the source.
+    removal: Option<Removal>,
+    /// The row of the whiteout at the old name.
+    whiteout: Option<NodeRow>,
+}
+
+/// Moves the source to the new name.
 fn move_over(
     old: &NameSlot<'_>,
     new: &NameSlot<'_>,
     source: &MovedEntry<'_>,
-    removal: Option<Removal>,
+    Left { removal, whiteout }: Left,
     context: &Context<'_>,
 ) -> Decision<RemovedName> {
     let subdirectories = i64::from(source.is_directory());
     let replaced = i64::from(removal.is_some());
     let removal = removal.unwrap_or_default();
+    let (at_old, entries) = match whiteout {
+        Some(row) => (old.put(context.fresh, EntryBody::Node(row)), 0),
+        None => (old.delete(), -1),
+    };
     let mut changes = vec![
-        old.delete(),
-        old.tally(-1, -subdirectories, context.now),
+        at_old,
+        old.tally(entries, -subdirectories, context.now),
         new.tally(1 - replaced, subdirectories * (1 - replaced), context.now),
     ];
     changes.extend(source.put_at(new, old.directory != new.directory, context));

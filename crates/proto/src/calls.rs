@@ -72,6 +72,8 @@ pub enum RenameFlags {
     Replace,
     NoReplace,
     Exchange,
+    Whiteout,
+    WhiteoutNoReplace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,6 +281,13 @@ pub enum Call {
     StatDirectory {
         directory: u64,
     },
+    /// Creates a regular file without a name (O_TMPFILE), which the session has open for writing. `linkable`: `Link`
+    /// may name it. Goes to the home of `parent`.
+    CreateUnnamed {
+        parent: u64,
+        mode: u16,
+        linkable: bool,
+    },
 }
 
 impl Call {
@@ -376,8 +385,8 @@ pub enum Reply {
         entry: EntryReply,
         lease_ms: u32,
     },
-    /// To `Create`, `MakeDirectory`, `ReviveDirectory`, `GetAttributes`, `SetAttributes`, `Open`, `WriteInline`,
-    /// `Promote`, `MarkSizeStale`, `RecordSize`, `RaiseSize`.
+    /// To `Create`, `CreateUnnamed`, `MakeDirectory`, `ReviveDirectory`, `GetAttributes`, `SetAttributes`, `Open`,
+    /// `WriteInline`, `Promote`, `MarkSizeStale`, `RecordSize`, `RaiseSize`.
     Node(NodeReply),
     /// To `Unlink`, `RemoveDirectory` and `Rename`: the inode whose last name was removed, if any, so that the client
     /// can drop its cached data, and the new mtime and ctime of the changed directories, unless those are later

@@ -20,4 +20,4 @@ pub use calls::{
 pub use nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireTime};
 
 /// Incremented whenever bytes on the wire change their meaning. A server refuses other versions in the handshake.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;

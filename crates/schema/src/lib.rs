@@ -266,6 +266,8 @@ pub struct DirectoryRow {
 /// An inode without a name, kept while it is open somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrphanRow {
+    /// When the inode lost its last name. [`Timestamp::NEVER`]: it never had one (O_TMPFILE), and link(2) may give it
+    /// one.
     pub since: Timestamp,
 }
 

@@ -190,7 +190,7 @@ pub fn compare(census: &mut Census, report: &mut FsckReport) {
         };
         if found.references == 0 {
             if census.orphans.contains(&inode) {
-                report.add(FindingKind::Orphan, place, "it was unlinked while open");
+                report.add(FindingKind::Orphan, place, "it has no name and was open");
                 report.fix(Fix::DropOrphan { inode });
             } else {
                 report.add(FindingKind::InodeWithoutName, place, format_args!("it counts {} links", row.nlink));

@@ -56,6 +56,18 @@ impl FuseFrontend {
         answer_later(&self.fs, "create", created, done);
     }
 
+    pub(super) fn create_unnamed(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(NodeInfo, OpenFlags, OpenedFile)> {
+        let flags = OpenFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+        let (node, opened) = block_on(self.fs.create_unnamed(caller, parent, Mode::new(mode), flags))?;
+        Ok((node, flags, opened))
+    }
+
     pub(super) fn make_node(
         &self,
         caller: &Credentials,
@@ -115,7 +127,11 @@ impl FuseFrontend {
             flags if flags.is_empty() => RenameFlags::Replace,
             KernelFlags::RENAME_NOREPLACE => RenameFlags::NoReplace,
             KernelFlags::RENAME_EXCHANGE => RenameFlags::Exchange,
-            // RENAME_WHITEOUT serves overlays, and the other combinations are invalid (renameat2(2)).
+            KernelFlags::RENAME_WHITEOUT => RenameFlags::Whiteout,
+            both if both == KernelFlags::RENAME_WHITEOUT | KernelFlags::RENAME_NOREPLACE => {
+                RenameFlags::WhiteoutNoReplace
+            }
+            // The other combinations are invalid (renameat2(2)).
             _ => return Err(Errno::EINVAL.into()),
         };
         block_on(self.fs.rename(caller, parent, &parse(name)?, new_parent, &parse(new_name)?, flags))

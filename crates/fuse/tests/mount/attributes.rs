@@ -16,6 +16,38 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
+/// statx(2) shows the birth time, which nothing changes, of files and directories.
+#[test]
+fn statx_shows_the_birth_time() {
+    let Some(volume) = volume() else { return };
+    let begun = SystemTime::now() - Duration::from_secs(1);
+    let (file, directory) = (volume.join("f"), volume.join("d"));
+    fs::write(&file, "small").unwrap();
+    fs::create_dir(&directory).unwrap();
+    let born = |path: &Path| fs::metadata(path).unwrap().created().unwrap();
+    let before = [born(&file), born(&directory), born(volume.path())];
+    assert!(before[..2].iter().all(|born| (begun..=SystemTime::now()).contains(born)), "{before:?}");
+    fs::write(&file, vec![1; 100_000]).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    fs::rename(&file, directory.join("f")).unwrap();
+    assert_eq!([born(&directory.join("f")), born(&directory), born(volume.path())], before);
+    // The other attributes come with the same reply.
+    let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let found = statx(CWD, directory.join("f"), AtFlags::STATX_FORCE_SYNC, flags).unwrap();
+    let basic = fs::metadata(directory.join("f")).unwrap();
+    assert_eq!((found.stx_size, u32::from(found.stx_mode)), (100_000, basic.mode()));
+    assert_eq!((found.stx_ino, found.stx_nlink, found.stx_blocks), (basic.ino(), 1, basic.blocks()));
+    assert_eq!((found.stx_mtime.tv_sec, i64::from(found.stx_mtime.tv_nsec)), (basic.mtime(), basic.mtime_nsec()));
+    if rustix::process::geteuid().is_root() {
+        let odd = rustix::fs::makedev(0xabc, 0x12345);
+        let kind = rustix::fs::FileType::BlockDevice;
+        rustix::fs::mknodat(CWD, volume.join("block"), kind, rustix::fs::Mode::empty(), odd).unwrap();
+        let found = statx(CWD, volume.join("block"), AtFlags::STATX_FORCE_SYNC, flags).unwrap();
+        assert_eq!((found.stx_rdev_major, found.stx_rdev_minor), (0xabc, 0x12345));
+    }
+    volume.close();
+}
+
 /// chmod(2), chown(2), and the umask of the caller.
 #[test]
 fn modes_and_owners_are_set() {

@@ -12,6 +12,7 @@ mod io_modes;
 mod late;
 mod names;
 mod null;
+mod overlay;
 mod process;
 mod races;
 mod space;

@@ -1,13 +1,14 @@
 //! Names: create, look up, link, rename, remove.
 
 use crate::fixture::volume;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 
 fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
@@ -51,6 +52,86 @@ fn rename_flags_replace_keep_or_exchange() {
     fs::write(volume.join("full").join("x"), "x").unwrap();
     fs::rename(volume.join("full"), d.join("a")).unwrap();
     assert_eq!(fs::read_to_string(d.join("a").join("x")).unwrap(), "x");
+    volume.close();
+}
+
+/// RENAME_WHITEOUT leaves a character device 0:0, which every user may make, at the old name.
+#[test]
+fn whiteouts_are_made_and_left_by_renames() {
+    let Some(volume) = volume() else { return };
+    let (a, b) = (volume.join("a"), volume.join("b"));
+    fs::write(&a, "a").unwrap();
+    let moved = inode(&a);
+    renameat_with(CWD, &a, CWD, &b, RenameFlags::WHITEOUT).unwrap();
+    let is_whiteout = |path: &Path| {
+        let found = fs::symlink_metadata(path).unwrap();
+        found.file_type().is_char_device() && (found.rdev(), found.nlink()) == (0, 1)
+    };
+    assert!(is_whiteout(&a) && inode(&b) == moved);
+    let both = RenameFlags::WHITEOUT | RenameFlags::NOREPLACE;
+    assert_eq!(renameat_with(CWD, &b, CWD, &a, both), Err(Errno::EXIST));
+    let neither = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+    assert_eq!(renameat_with(CWD, &b, CWD, &a, neither), Err(Errno::INVAL));
+    // Over the whiteout, between directories, and of a directory.
+    renameat_with(CWD, &b, CWD, &a, RenameFlags::WHITEOUT).unwrap();
+    assert!(is_whiteout(&b) && inode(&a) == moved);
+    fs::create_dir_all(volume.join("d/sub")).unwrap();
+    renameat_with(CWD, volume.join("d/sub"), CWD, volume.join("sub"), both).unwrap();
+    assert!(is_whiteout(&volume.join("d/sub")) && volume.join("sub").is_dir());
+    assert_eq!(fs::metadata(volume.join("d")).unwrap().nlink(), 2);
+    assert_eq!(fs::read_dir(volume.join("d")).unwrap().count(), 1);
+    fs::remove_file(volume.join("d/sub")).unwrap();
+    fs::remove_dir(volume.join("d")).unwrap();
+    if rustix::process::geteuid().is_root() {
+        fs::set_permissions(volume.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let script = "import os, sys; os.setgid(2); os.setuid(2); os.mknod(sys.argv[1], 0o020000, os.makedev(0, 0))\n\
+                      try: os.mknod(sys.argv[2], 0o020000, os.makedev(1, 3))\n\
+                      except PermissionError: sys.exit(0)\n\
+                      sys.exit(1)";
+        let of_user = volume.join("of-user");
+        let arguments = [script.as_ref(), of_user.as_os_str(), volume.join("null").as_os_str()].map(OsStr::to_owned);
+        let status = std::process::Command::new("/usr/bin/python3").arg("-c").args(arguments).status().unwrap();
+        assert!(status.success() && is_whiteout(&of_user));
+    }
+    volume.close();
+}
+
+/// open(2) with O_TMPFILE: a file without a name, which linkat(2) may name unless it was opened with O_EXCL.
+#[test]
+fn unnamed_file_gets_a_name_or_is_removed() {
+    let Some(volume) = volume() else { return };
+    fs::create_dir(volume.join("d")).unwrap();
+    let unnamed = |more: i32| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).mode(0o640).custom_flags(libc::O_TMPFILE | more).open(volume.join("d"))
+    };
+    let link = |file: &fs::File, to: &Path| {
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW)
+    };
+    for length in [10usize, 100_000] {
+        let mut file = unnamed(0).unwrap();
+        file.write_all(&vec![7; length]).unwrap();
+        let found = file.metadata().unwrap();
+        assert_eq!((found.nlink(), found.len(), found.mode() & 0o777), (0, length as u64, 0o640));
+        assert_eq!(fs::read_dir(volume.join("d")).unwrap().count(), 0);
+        rustix::fs::fsetxattr(&file, "user.x", b"y", rustix::fs::XattrFlags::empty()).unwrap();
+        file.sync_all().unwrap();
+        let named = volume.join("named");
+        link(&file, &named).unwrap();
+        assert_eq!((file.metadata().unwrap().nlink(), inode(&named)), (1, found.ino()));
+        file.write_all(b"more").unwrap();
+        drop(file);
+        let content = fs::read(&named).unwrap();
+        assert!(content.len() == length + 4 && content.ends_with(b"\x07more"));
+        fs::remove_file(&named).unwrap();
+    }
+    let exclusive = unnamed(libc::O_EXCL).unwrap();
+    assert_eq!(link(&exclusive, &volume.join("never")), Err(Errno::NOENT));
+    let mut left = unnamed(0).unwrap();
+    left.write_all(&[1; 100_000]).unwrap();
+    drop((exclusive, left));
+    assert_eq!(fs::read_dir(volume.path()).unwrap().count(), 1);
     volume.close();
 }
 

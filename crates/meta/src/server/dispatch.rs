@@ -232,6 +232,7 @@ fn changes(call: &Call) -> bool {
         | Call::RemoveDirectory { .. }
         | Call::Rename { .. }
         | Call::Link { .. }
+        | Call::CreateUnnamed { .. }
         | Call::SetAttributes { .. }
         | Call::WriteInline { .. }
         | Call::Promote { .. }
@@ -264,6 +265,7 @@ fn grows(call: &Call) -> bool {
     match call {
         Call::WriteInline { data, .. } => !data.is_empty(),
         Call::Create { .. }
+        | Call::CreateUnnamed { .. }
         | Call::MakeDirectory { .. }
         | Call::Link { .. }
         | Call::Promote { .. }
@@ -293,6 +295,9 @@ impl RequestHandler<'_> {
             Call::Lookup { parent, name } => Box::pin(self.lookup(parent, &name)).await,
             Call::Create { parent, name, node, mode, open } => {
                 Box::pin(self.create(parent, &name, node, mode, open)).await
+            }
+            Call::CreateUnnamed { parent, mode, linkable } => {
+                Box::pin(self.create_unnamed(parent, mode, linkable)).await
             }
             Call::MakeDirectory { parent, name, mode } => Box::pin(self.make_directory(parent, &name, mode)).await,
             Call::ReviveDirectory { parent, name } => Box::pin(self.revive_directory(parent, &name)).await,

@@ -31,7 +31,7 @@ macro_rules! call_kinds {
 }
 
 call_kinds! {
-    Lookup = "lookup", Create = "create", MakeDirectory = "make_directory",
+    Lookup = "lookup", Create = "create", CreateUnnamed = "create_unnamed", MakeDirectory = "make_directory",
     ReviveDirectory = "revive_directory", Unlink = "unlink",
     RemoveDirectory = "remove_directory", Rename = "rename", Link = "link", List = "list",
     GetDirectory = "get_directory", StatDirectory = "stat_directory", PartitionStatus = "partition_status",

@@ -2,8 +2,8 @@
 
 use super::table::{ReferenceTable, name, shards, user};
 use crate::{
-    At, Change, Create, Decision, Effect, Entry, GetDirectory, LINKS_MAX, Link, List, Lookup, MakeDirectory, NewNode,
-    Node, Promote, Refusal, RemoveDirectory, ReviveDirectory, SetXattr, Unlink, XattrMode,
+    At, Change, Create, CreateUnnamed, Decision, Effect, Entry, GetDirectory, LINKS_MAX, Link, List, Lookup,
+    MakeDirectory, NewNode, Node, Promote, Refusal, RemoveDirectory, ReviveDirectory, SetXattr, Unlink, XattrMode,
 };
 use bytes::Bytes;
 use varve_schema::{EntryBody, Key, Row};
@@ -136,9 +136,14 @@ fn new_directory_lives_on_the_shard_of_its_id() {
 }
 
 #[test]
-fn only_root_makes_devices() {
+fn only_root_makes_devices_but_whiteouts() {
     let mut table = ReferenceTable::new();
-    for node in [NewNode::CharDevice { rdev: 1 }, NewNode::BlockDevice { rdev: 1 }] {
+    let whiteout = NewNode::CharDevice { rdev: 0 };
+    let verb = Create { parent: InodeId::ROOT, name: name("whiteout"), node: whiteout, mode: Mode(0) };
+    let attributes = table.run(&verb, &user(1000)).unwrap().attributes;
+    assert_eq!((attributes.kind, attributes.rdev, attributes.uid), (FileKind::CharDevice, 0, 1000));
+    let devices = [NewNode::CharDevice { rdev: 1 }, NewNode::BlockDevice { rdev: 0 }, NewNode::BlockDevice { rdev: 1 }];
+    for node in devices {
         let verb = Create { parent: InodeId::ROOT, name: name("dev"), node, mode: Mode(0o600) };
         assert_eq!(table.run(&verb, &user(1000)), refused(Errno::EPERM));
     }
@@ -297,4 +302,31 @@ fn listing_needs_read_permission() {
     assert_eq!(table.run(&list, &user(1001)), refused(Errno::EACCES));
     let gone = List { directory: InodeId(999), from: NameHash(0) };
     assert_eq!(table.run(&gone, &root()), refused(Errno::ENOENT));
+}
+
+/// open(2) with O_TMPFILE: the file is an orphan. Without O_EXCL, link(2) gives it a name once.
+#[test]
+fn unnamed_file_gets_its_name_by_link() {
+    let mut table = ReferenceTable::new();
+    let closed = mkdir(&mut table, InodeId::ROOT, "closed", 0o755, &root()).unwrap().inode;
+    let unnamed = |parent, linkable| CreateUnnamed { parent, at: NameHash::FIRST, mode: Mode(0o640), linkable };
+    let link = |source, text: &str| Link { source: At::Inode(source), parent: InodeId::ROOT, name: name(text) };
+    let user = user(1000);
+    assert_eq!(table.run(&unnamed(InodeId(999), true), &user), refused(Errno::ENOENT));
+    assert_eq!(table.run(&unnamed(closed, true), &user), refused(Errno::EACCES));
+
+    let made = table.run(&unnamed(InodeId::ROOT, true), &user).unwrap();
+    assert_eq!((made.attributes.nlink, made.attributes.uid, made.by_inode), (0, 1000, true));
+    assert!(table.rows.contains_key(&Key::Orphan(made.inode)));
+    assert!(table.entries(InodeId::ROOT).iter().all(|(name, _)| name.as_bytes() == b"closed"));
+    table.run(&link(made.inode, "named"), &user).unwrap();
+    assert!(!table.rows.contains_key(&Key::Orphan(made.inode)));
+    assert_eq!(table.inode_row(made.inode).unwrap().attributes.nlink, 1);
+
+    // With its last name removed it is like any other file.
+    table.open.insert(made.inode);
+    unlink(&mut table, InodeId::ROOT, "named", &user).unwrap();
+    assert_eq!(table.run(&link(made.inode, "again"), &user), refused(Errno::ENOENT));
+    let exclusive = table.run(&unnamed(InodeId::ROOT, false), &user).unwrap();
+    assert_eq!(table.run(&link(exclusive.inode, "never"), &user), refused(Errno::ENOENT));
 }

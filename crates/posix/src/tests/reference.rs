@@ -38,6 +38,8 @@ pub struct ReferenceNode {
 pub struct Reference {
     pub nodes: BTreeMap<InodeId, ReferenceNode>,
     pub open: BTreeSet<InodeId>,
+    /// Files that never had a name and may get one.
+    linkable: BTreeSet<InodeId>,
     pub now: Timestamp,
 }
 
@@ -99,7 +101,12 @@ impl Reference {
             ctime: now,
             ctime_or: None,
         };
-        Reference { nodes: BTreeMap::from([(InodeId::ROOT, root)]), open: BTreeSet::new(), now }
+        Reference {
+            nodes: BTreeMap::from([(InodeId::ROOT, root)]),
+            open: BTreeSet::new(),
+            linkable: BTreeSet::new(),
+            now,
+        }
     }
 
     pub fn children(&self, directory: InodeId) -> ReferenceResult<&BTreeMap<ReferenceName, InodeId>> {
@@ -198,9 +205,15 @@ impl Reference {
             return no(Errno::EEXIST);
         }
         self.writable(who, directory)?;
-        if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && who.uid != 0 {
-            return no(Errno::EPERM);
-        }
+        let node = self.made(who, directory, kind, mode);
+        self.children_mut(directory).insert(name.clone(), inode);
+        self.touch_directory(directory);
+        self.nodes.insert(inode, node);
+        Ok(self.nodes.get_mut(&inode).unwrap())
+    }
+
+    /// A new node of `who` in `directory`, before it has content.
+    fn made(&self, who: &Credentials, directory: InodeId, kind: FileKind, mode: u16) -> ReferenceNode {
         let (mut gid, mut mode) = (who.gid, mode);
         let parent = &self.nodes[&directory];
         if parent.mode & 0o2000 != 0 {
@@ -213,7 +226,7 @@ impl Reference {
             }
         }
         let now = self.now;
-        let node = ReferenceNode {
+        ReferenceNode {
             kind,
             mode,
             uid: who.uid,
@@ -225,11 +238,7 @@ impl Reference {
             mtime: now,
             ctime: now,
             ctime_or: None,
-        };
-        self.children_mut(directory).insert(name.clone(), inode);
-        self.touch_directory(directory);
-        self.nodes.insert(inode, node);
-        Ok(self.nodes.get_mut(&inode).unwrap())
+        }
     }
 
     pub fn create(
@@ -245,12 +254,38 @@ impl Reference {
             return no(Errno::ENOENT);
         }
         let mode = if new.kind() == FileKind::Symlink { 0o777 } else { mode };
+        // Errors about the directory and the name come first.
+        let earlier = self.children(directory)?.contains_key(name) || !self.nodes[&directory].may(who, 3);
+        let device = matches!(new, NewNode::CharDevice { rdev: 1.. } | NewNode::BlockDevice { .. });
+        if device && who.uid != 0 && !earlier {
+            return no(Errno::EPERM);
+        }
         let node = self.make(who, directory, name, inode, new.kind(), mode)?;
         match new {
             NewNode::Regular => node.body = Body::Inline(Vec::new()),
             NewNode::Symlink { target } => node.body = Body::Symlink(target.to_vec()),
             NewNode::CharDevice { rdev } | NewNode::BlockDevice { rdev } => node.rdev = *rdev,
             NewNode::Fifo | NewNode::Socket => {}
+        }
+        Ok(())
+    }
+
+    /// open(2) with O_TMPFILE; the file is open.
+    pub fn create_unnamed(
+        &mut self,
+        who: &Credentials,
+        directory: InodeId,
+        inode: InodeId,
+        mode: u16,
+        linkable: bool,
+    ) -> ReferenceResult<()> {
+        self.children(directory)?;
+        self.writable(who, directory)?;
+        let node = self.made(who, directory, FileKind::Regular, mode);
+        self.nodes.insert(inode, ReferenceNode { body: Body::Inline(Vec::new()), ..node });
+        self.open.insert(inode);
+        if linkable {
+            self.linkable.insert(inode);
         }
         Ok(())
     }
@@ -323,6 +358,7 @@ impl Reference {
         (old_dir, old_name): (InodeId, &ReferenceName),
         (new_dir, new_name): (InodeId, &ReferenceName),
         flags: RenameFlags,
+        fresh: InodeId,
     ) -> ReferenceResult<Option<InodeId>> {
         self.searchable(who, old_dir)?;
         self.searchable(who, new_dir)?;
@@ -332,7 +368,7 @@ impl Reference {
         let target_is_directory = target.is_some_and(|target| self.nodes[&target].is_directory());
         let across = old_dir != new_dir;
         match (flags, target) {
-            (RenameFlags::NoReplace, Some(_)) => return no(Errno::EEXIST),
+            (RenameFlags::NoReplace | RenameFlags::WhiteoutNoReplace, Some(_)) => return no(Errno::EEXIST),
             (RenameFlags::Exchange, None) => return no(Errno::ENOENT),
             _ => {}
         }
@@ -371,6 +407,11 @@ impl Reference {
         self.touch_directory(old_dir);
         self.touch_directory(new_dir);
         self.may_have_changed(source);
+        if matches!(flags, RenameFlags::Whiteout | RenameFlags::WhiteoutNoReplace) {
+            self.children_mut(old_dir).insert(old_name.clone(), fresh);
+            let whiteout = self.made(who, old_dir, FileKind::CharDevice, 0);
+            self.nodes.insert(fresh, whiteout);
+        }
         if let (RenameFlags::Exchange, Some(target)) = (flags, target) {
             self.children_mut(old_dir).insert(old_name.clone(), target);
             self.may_have_changed(target);
@@ -393,7 +434,7 @@ impl Reference {
         if self.nodes[&source].is_directory() {
             return no(Errno::EPERM);
         }
-        if self.nlink(source) == 0 {
+        if self.nlink(source) == 0 && !self.linkable.remove(&source) {
             return no(Errno::ENOENT);
         }
         self.children_mut(directory).insert(name.clone(), source);

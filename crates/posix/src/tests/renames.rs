@@ -2,9 +2,9 @@
 
 use super::names::{create, mkdir, refused, root};
 use super::table::{ReferenceTable, name, user};
-use crate::{At, Change, Decision, GetAttributes, Refusal, Rename, RenameFlags};
+use crate::{At, Change, Decision, GetAttributes, Refusal, Rename, RenameFlags, Unlink};
 use varve_schema::{EntryBody, Key};
-use varve_types::{Credentials, Errno, FileKind, InodeId};
+use varve_types::{Credentials, Errno, FileKind, InodeId, Mode};
 
 fn verb(parent: InodeId, text: &str, new_parent: InodeId, new: &str, flags: RenameFlags) -> Rename {
     Rename { parent, name: name(text), new_parent, new_name: name(new), flags }
@@ -154,4 +154,30 @@ fn rename_within_parent_keeps_the_directory_row() {
     let Decision::Commit { changes, .. } = table.decide(&verb, &root()) else { panic!("a rename commits") };
     let outside = |change: &Change| !matches!(change, Change::Put(Key::Entry(..), _) | Change::Delete(Key::Entry(..)));
     assert!(changes.iter().filter(|change| outside(change)).all(|change| matches!(change, Change::Tally { .. })));
+}
+
+/// RENAME_WHITEOUT: the old name becomes a character device 0:0 of the caller, also for a directory.
+#[test]
+fn rename_leaves_a_whiteout_if_asked() {
+    let mut table = ReferenceTable::new();
+    let who = user(1000);
+    create(&mut table, ROOT, "file", 0o644, &root()).unwrap();
+    mkdir(&mut table, ROOT, "d", 0o755, &root()).unwrap();
+    for old in ["file", "d"] {
+        let moved = table.entry(ROOT, &name(old)).unwrap().inode;
+        table.run(&verb(ROOT, old, ROOT, "new", RenameFlags::WhiteoutNoReplace), &who).unwrap();
+        assert_eq!(table.entry(ROOT, &name("new")).unwrap().inode, moved);
+        let EntryBody::Node(row) = &table.entry(ROOT, &name(old)).unwrap().body else { panic!("no whiteout") };
+        let attributes = row.attributes;
+        assert_eq!((attributes.kind, attributes.rdev, attributes.mode), (FileKind::CharDevice, 0, Mode(0)));
+        assert_eq!((attributes.uid, attributes.nlink), (1000, 1));
+        let again = verb(ROOT, "new", ROOT, old, RenameFlags::WhiteoutNoReplace);
+        assert_eq!(table.run(&again, &who), refused(Errno::EEXIST));
+        table.run(&verb(ROOT, "new", ROOT, "other", RenameFlags::Whiteout), &who).unwrap();
+        table.run(&verb(ROOT, "other", ROOT, "elsewhere", RenameFlags::Replace), &who).unwrap();
+        table.run(&Unlink { parent: ROOT, name: name("new") }, &who).unwrap();
+        if old == "file" {
+            table.run(&Unlink { parent: ROOT, name: name("elsewhere") }, &who).unwrap();
+        }
+    }
 }

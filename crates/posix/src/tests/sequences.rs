@@ -5,9 +5,9 @@ use super::reference::{Body, Reference};
 use super::steps::{Dir, NAMES, Pick, Step, XATTRS, any_caller, any_step};
 use super::table::{ReferenceTable, name};
 use crate::{
-    At, BackingFile, ChangeAttributes, Create, Decision, Entry, GetAttributes, GetXattr, Granted, Link, ListXattrs,
-    Lookup, MakeDirectory, MarkSizeStale, Node, NodeContent, Open, OpenMode, PartitionTotals, Promote, RaiseSize,
-    ReadLink, RecordSize, Refusal, RemoveDirectory, RemoveXattr, Rename, SetXattr, SizeState, Unlink, Verb,
+    At, BackingFile, ChangeAttributes, Create, CreateUnnamed, Decision, Entry, GetAttributes, GetXattr, Granted, Link,
+    ListXattrs, Lookup, MakeDirectory, MarkSizeStale, Node, NodeContent, Open, OpenMode, PartitionTotals, Promote,
+    RaiseSize, ReadLink, RecordSize, Refusal, RemoveDirectory, RemoveXattr, Rename, SetXattr, SizeState, Unlink, Verb,
     WriteInline,
 };
 use bytes::Bytes;
@@ -112,6 +112,7 @@ impl Both {
         match step {
             Step::Lookup(..)
             | Step::Create(..)
+            | Step::CreateUnnamed(..)
             | Step::MakeDirectory(..)
             | Step::Unlink(..)
             | Step::RemoveDirectory(..)
@@ -169,6 +170,16 @@ impl Both {
                     reference.create(who, parent, &bytes, fresh, node, *mode).map(|()| fresh)
                 })?;
             }
+            Step::CreateUnnamed(dir, mode, linkable) => {
+                let (parent, linkable) = (self.directory(*dir), *linkable);
+                let verb = CreateUnnamed { parent, at: NameHash::FIRST, mode: Mode(*mode), linkable };
+                self.run_node(&verb, who, |reference| {
+                    reference.create_unnamed(who, parent, fresh, *mode, linkable).map(|()| fresh)
+                })?;
+                if self.reference.open.contains(&fresh) {
+                    self.table.open.insert(fresh);
+                }
+            }
             Step::MakeDirectory(dir, index, mode) => {
                 let (parent, (name, bytes)) = (self.directory(*dir), word(*index));
                 let verb = MakeDirectory { parent, name, mode: Mode(*mode) };
@@ -196,7 +207,7 @@ impl Both {
                 let (new_parent, (new_name, new_bytes)) = (self.directory(*new_dir), word(*new_index));
                 let verb = Rename { parent, name, new_parent, new_name, flags: *flags };
                 let answer = self.run(&verb, who);
-                let expected = self.reference.rename(who, (parent, &bytes), (new_parent, &new_bytes), *flags);
+                let expected = self.reference.rename(who, (parent, &bytes), (new_parent, &new_bytes), *flags, fresh);
                 prop_assert_eq!(answer.map(|removed| removed.last_name_of), expected);
             }
             _ => unreachable!("a step about names"),

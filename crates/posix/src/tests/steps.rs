@@ -28,6 +28,8 @@ pub enum Pick {
 pub enum Step {
     Lookup(Dir, Word),
     Create(Dir, Word, NewNode, u16),
+    /// `true`: link may name it.
+    CreateUnnamed(Dir, u16, bool),
     MakeDirectory(Dir, Word, u16),
     Unlink(Dir, Word),
     RemoveDirectory(Dir, Word),
@@ -72,12 +74,19 @@ pub fn any_new_node() -> impl Strategy<Value = NewNode> {
         1 => Just(NewNode::Fifo),
         1 => Just(NewNode::Socket),
         1 => Just(NewNode::CharDevice { rdev: 5 }),
+        1 => Just(NewNode::CharDevice { rdev: 0 }),
         1 => Just(NewNode::BlockDevice { rdev: 6 }),
     ]
 }
 
 pub fn any_flags() -> impl Strategy<Value = RenameFlags> {
-    prop_oneof![3 => Just(RenameFlags::Replace), 1 => Just(RenameFlags::NoReplace), 2 => Just(RenameFlags::Exchange)]
+    prop_oneof![
+        3 => Just(RenameFlags::Replace),
+        1 => Just(RenameFlags::NoReplace),
+        2 => Just(RenameFlags::Exchange),
+        1 => Just(RenameFlags::Whiteout),
+        1 => Just(RenameFlags::WhiteoutNoReplace),
+    ]
 }
 
 pub fn any_id() -> impl Strategy<Value = u32> {
@@ -124,6 +133,8 @@ pub fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => (any_dir(), word()).prop_map(|(dir, word)| Step::Lookup(dir, word)),
         8 => (any_dir(), word(), any_new_node(), any_mode()).prop_map(|(d, w, n, m)| Step::Create(d, w, n, m)),
+        2 => (any_dir(), any_mode(), any::<bool>())
+            .prop_map(|(dir, mode, linkable)| Step::CreateUnnamed(dir, mode, linkable)),
         8 => (any_dir(), word(), any_mode()).prop_map(|(dir, word, mode)| Step::MakeDirectory(dir, word, mode)),
         4 => (any_dir(), word()).prop_map(|(dir, word)| Step::Unlink(dir, word)),
         4 => (any_dir(), word()).prop_map(|(dir, word)| Step::RemoveDirectory(dir, word)),

@@ -138,7 +138,7 @@ impl RepairSession<'_> {
         }
         // The backing file is removed after its row, even if this repair ends before.
         self.put(EditStep::Rows, inode.shard(), &Key::Garbage(inode), Row::Garbage);
-        self.note(format!("removed inode {inode}, which was unlinked while open"));
+        self.note(format!("removed inode {inode}, which had no name and was open"));
         Ok(())
     }
 

@@ -3,10 +3,12 @@
 use super::super::leases::{LeaseKey, LeaseTicket};
 use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
 use super::{errno, translate};
+use varve_posix::{
+    Create, CreateUnnamed, Entry, Link, Lookup, MakeDirectory, Node, RemoveDirectory, Rename, ReviveDirectory, Unlink,
+};
 use crate::shards::{Makes, Placed, RequestAddress, ShardRefusal};
-use varve_posix::{Create, Entry, Link, Lookup, MakeDirectory, Node, RemoveDirectory, Rename, ReviveDirectory, Unlink};
 use varve_proto::{CallFailure, EntryReply, Locator, NewNode, RenameFlags, Reply};
-use varve_types::{Errno, FileKind, InodeId, Mode, Name, ShardId};
+use varve_types::{Errno, FileKind, InodeId, Mode, Name, NameHash, ShardId};
 
 impl RequestHandler<'_> {
     pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
@@ -86,6 +88,13 @@ impl RequestHandler<'_> {
         } else {
             self.try_change(&verb, address, Makes::File, made)
         }
+    }
+
+    pub async fn create_unnamed(&self, parent: u64, mode: u16, linkable: bool) -> Result<CompletedCall, CallFailure> {
+        let parent = self.inode(parent)?;
+        let at = NameHash::FIRST;
+        let verb = CreateUnnamed { parent, at, mode: Mode::new(mode.into()), linkable };
+        self.change(&self.opening(verb, true), RequestAddress::Name(parent, at), Makes::File, made).await
     }
 
     fn making(
@@ -186,8 +195,10 @@ impl RequestHandler<'_> {
         let (new_parent, new_name, _) = self.name(new_parent, new_name)?;
         let names = [LeaseKey::name(parent, name.hash()), LeaseKey::name(new_parent, new_name.hash())];
         let _hold = self.barrier(&names).await;
-        let verb = Rename { parent, name, new_parent, new_name, flags: translate::rename_flags(flags) };
-        self.change(&verb, address, Makes::Nothing, translate::removed).await
+        let flags = translate::rename_flags(flags);
+        let makes = if flags.leaves_whiteout() { Makes::File } else { Makes::Nothing };
+        let verb = Rename { parent, name, new_parent, new_name, flags };
+        self.change(&verb, address, makes, translate::removed).await
     }
 
     pub async fn link(

@@ -189,7 +189,7 @@ impl RequestHandler<'_> {
         let body = self.shard.reply_again(replied).await.map_err(translate::failure)?;
         let opens = match call {
             Call::Open { mode, .. } => Some(*mode != OpenMode::Read),
-            Call::Create { open: true, .. } => Some(true),
+            Call::Create { open: true, .. } | Call::CreateUnnamed { .. } => Some(true),
             _ => None,
         };
         let beside =

@@ -83,6 +83,8 @@ pub fn rename_flags(flags: varve_proto::RenameFlags) -> RenameFlags {
         varve_proto::RenameFlags::Replace => RenameFlags::Replace,
         varve_proto::RenameFlags::NoReplace => RenameFlags::NoReplace,
         varve_proto::RenameFlags::Exchange => RenameFlags::Exchange,
+        varve_proto::RenameFlags::Whiteout => RenameFlags::Whiteout,
+        varve_proto::RenameFlags::WhiteoutNoReplace => RenameFlags::WhiteoutNoReplace,
     }
 }
 

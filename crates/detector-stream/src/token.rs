@@ -14,13 +14,12 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use subtle::ConstantTimeEq;
+use varve_env::identity::is_nobody;
 
 /// Size of a generated token; too large to guess.
 const RANDOM_BYTES: usize = 32;
 /// Allowed length of a token.
 const BYTES: std::ops::RangeInclusive<usize> = 8..=1024;
-/// The overflow uid, which stands for all users that the kernel cannot represent.
-const NOBODY: u32 = 65534;
 /// Permission bits that give other users access, and those that let them write.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
@@ -99,7 +98,7 @@ pub fn read(path: &Path) -> Result<String, TokenError> {
 }
 
 fn is_trusted(owner: u32, user: u32) -> bool {
-    owner == 0 || owner == user && owner != NOBODY
+    owner == 0 || owner == user && !is_nobody(owner)
 }
 
 /// The token to send to `peer`: `given` if it is not empty, else the one that a service of this user has published for
@@ -146,7 +145,7 @@ fn open(directory: &Path) -> io::Result<OwnedFd> {
 fn check(directory: &OwnedFd) -> io::Result<()> {
     let stat = rustix::fs::fstat(directory)?;
     let user = rustix::process::geteuid().as_raw();
-    if stat.st_uid != user || user == NOBODY {
+    if stat.st_uid != user || is_nobody(user) {
         return Err(io::Error::other(format!("it belongs to user {}", stat.st_uid)));
     }
     if stat.st_mode & OTHERS_WRITE != 0 {

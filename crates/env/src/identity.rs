@@ -14,17 +14,16 @@
 //! It reads back the identity that the kernel set and aborts the process on a difference.
 
 mod decide;
+mod nobody;
 mod set;
 
+pub use nobody::{NOBODY, is_nobody};
 pub use set::{as_process_user, check_held, expect, file_group, file_user, must_take, take};
 
 use crate::trusted_path::{self, TrustedPathError};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// `nobody` on every Linux system: the kernel shows it for users that it cannot map, so it must never count as a user.
-pub const NOBODY: u32 = 65534;
 
 /// The rights of root that a process keeps when it works in another user's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

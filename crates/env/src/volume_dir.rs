@@ -26,10 +26,9 @@ mod server_record;
 mod volume_file;
 
 pub use format::{FormatOver, VolumeFormatError};
-pub use host_keys::{HOST_KEYS_MAX, HostKey, KeyFile, OVERFLOW_UID};
+pub use host_keys::{HOST_KEYS_MAX, HostKey, KeyFile};
 pub use lock::{LockError, ReadLock, VolumeLock};
 pub use pinned::PinnedDirectories;
-pub use rights::is_nobody;
 pub use server_record::{OtherStore, ServerRecord, ShutdownState, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 

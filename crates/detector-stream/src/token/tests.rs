@@ -1,6 +1,7 @@
 use super::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use varve_env::identity::NOBODY;
 
 const TOKEN: &str = "0123456789abcdef";
 

@@ -2,8 +2,9 @@
 
 use super::StoreRoot;
 use super::resolve::{self, link_refused};
+use crate::identity::is_nobody;
+use crate::mount_table;
 use crate::printable::{printable, printable_path};
-use crate::volume_dir::is_nobody;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, readlinkat, statx};
 use rustix::io::Errno;

@@ -6,10 +6,10 @@
 //! No file is opened by its full path: from the store's directory on, each step refuses links, and each opened file
 //! must belong to the store's owner or to root, and be inaccessible to other users.
 
-use super::rights::is_nobody;
 use super::{KEY_BYTES, VolumeDir};
 use crate::clock::{Clock, RealClock};
 use crate::disk::Location;
+use crate::identity::is_nobody;
 use crate::store_path::StorePath;
 use crate::{random, toml_text};
 use rustix::fd::OwnedFd;
@@ -29,10 +29,6 @@ const NAME_BYTES_MAX: usize = 64;
 
 /// A key's file has about 200 bytes.
 const FILE_BYTES_MAX: u64 = 4096;
-
-/// The kernel shows users without a mapping here as this uid (`/proc/sys/kernel/overflowuid`). It is no user: two files
-/// with this uid may belong to different users.
-pub const OVERFLOW_UID: u32 = 65_534;
 
 const DIRECTORY: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY).union(OFlags::NONBLOCK);

@@ -5,29 +5,17 @@
 //! no other user may have write access. Each is checked on the open descriptor whenever it is read.
 
 use super::VolumeDir;
+use crate::identity::is_nobody;
 use crate::printable::printable_path;
 use crate::store_path::StorePath;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// Bits of a mode: write permission for group or others; and any permission for them.
 const OTHERS_WRITE: u32 = 0o022;
 const OTHERS_ANY: u32 = 0o077;
-
-/// The uid that the kernel shows for users without a mapping here, unless it is configured differently.
-const NOBODY: u32 = 65534;
-
-/// Whether this uid stands for all users without a mapping here, as in a user namespace or on a file server that
-/// squashes uids: two files with it need not have the same owner.
-pub fn is_nobody(uid: u32) -> bool {
-    static SHOWN: OnceLock<[u32; 2]> = OnceLock::new();
-    let read = |path| std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY);
-    let shown = SHOWN.get_or_init(|| ["/proc/sys/kernel/overflowuid", "/proc/sys/fs/overflowuid"].map(read));
-    uid == NOBODY || shown.contains(&uid)
-}
 
 /// The file system uid of this thread (`setfsuid(2)`).
 pub(super) fn file_system_uid() -> u32 {

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
-use varve_env::volume_dir::OVERFLOW_UID;
+use varve_env::identity::is_nobody;
 use varve_proto::Request;
 use varve_proto::handshake::{KeyId, Purpose};
 use varve_types::{Credentials, SessionId};
@@ -236,7 +236,7 @@ impl Sessions {
         if uid == Credentials::ROOT_UID {
             return Ok(None);
         }
-        if uid == OVERFLOW_UID {
+        if is_nobody(uid) {
             return Err(format!(
                 "the client runs as user {uid}, the id of users without a mapping in this user namespace: serve the \
                  volume with --listen and connect by TCP (--tcp), or run the client as a user of this host"

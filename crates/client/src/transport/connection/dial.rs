@@ -6,7 +6,7 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use varve_env::volume_dir::OVERFLOW_UID;
+use varve_env::identity::{NOBODY, is_nobody};
 use varve_proto::handshake::WorkerAddress;
 
 /// How this client reaches a server.
@@ -79,7 +79,7 @@ fn dial_unix(path: &str, owner: u32) -> io::Result<UnixStream> {
 /// The user who called listen(2) on the other end. rustix cannot be used, because its credentials always have a
 /// process, and a process in another PID namespace has the number 0 here.
 fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
-    let mut found = libc::ucred { pid: 0, uid: OVERFLOW_UID, gid: OVERFLOW_UID };
+    let mut found = libc::ucred { pid: 0, uid: NOBODY, gid: NOBODY };
     let mut bytes = std::mem::size_of::<libc::ucred>() as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: the kernel writes at most `bytes` bytes to `found`, for which every bit pattern is valid.
@@ -91,7 +91,7 @@ fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
 /// Whether a process of user `peer` may serve a store of `owner`, for a client of user `own`. The client sends nothing
 /// to any other process, and trusts nothing from it, least of all descriptors.
 pub(super) fn may_serve(peer: u32, owner: u32, own: u32) -> bool {
-    peer == 0 || (peer != OVERFLOW_UID && (peer == owner || peer == own))
+    peer == 0 || (!is_nobody(peer) && (peer == owner || peer == own))
 }
 
 /// Connects with a timeout: a server whose connection queue is full would otherwise block the caller for ever.
@@ -138,9 +138,9 @@ mod tests {
             (1001, 1000, 0, false),
             (1001, 0, 0, false),
             (1001, 0, 1000, false),
-            (OVERFLOW_UID, OVERFLOW_UID, OVERFLOW_UID, false),
-            (OVERFLOW_UID, OVERFLOW_UID, 0, false),
-            (OVERFLOW_UID, 0, 0, false),
+            (NOBODY, NOBODY, NOBODY, false),
+            (NOBODY, NOBODY, 0, false),
+            (NOBODY, 0, 0, false),
         ];
         for (peer, owner, own, may) in cases {
             assert_eq!(may_serve(peer, owner, own), may, "peer {peer}, owner {owner}, own {own}");

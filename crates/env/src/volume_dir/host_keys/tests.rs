@@ -1,4 +1,5 @@
 use super::*;
+use crate::identity::NOBODY;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -97,8 +98,8 @@ fn a_key_is_the_owners_or_roots() {
     refusal(volume.host_key(key.id), "belongs to user 47112");
     chown(&file, 0);
     assert!(volume.host_key(key.id).unwrap().is_some());
-    chown(directory.path(), OVERFLOW_UID);
-    chown(volume.host_keys_directory().path(), OVERFLOW_UID);
+    chown(directory.path(), NOBODY);
+    chown(volume.host_keys_directory().path(), NOBODY);
     refusal(volume.host_key(key.id), "(nobody)");
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use varve_env::identity::NOBODY;
 use varve_types::Timestamp;
 
 struct StillClock(Mutex<Duration>);
@@ -100,9 +101,9 @@ fn a_session_ends_after_its_grace() {
 /// Promise: the overflow user is refused on every volume, even on its own.
 #[test]
 fn the_overflow_user_is_nobody() {
-    for owner in [0, 1000, OVERFLOW_UID] {
+    for owner in [0, 1000, NOBODY] {
         let (sessions, _) = sessions(owner, false);
-        let refused = sessions.check_peer(local(OVERFLOW_UID, 1)).unwrap_err();
+        let refused = sessions.check_peer(local(NOBODY, 1)).unwrap_err();
         assert!(refused.contains("--listen"), "{refused}");
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
+use varve_env::rate_limited_log::{RateLimitedLog, Suppressed};
 use varve_env::stages::{self, Stage};
 use varve_proto::{self as wire, Call, OpenMode, Reply, Request};
 use varve_types::{Credentials, Errno, InodeId, ShardId, VolumeSettings};
@@ -120,6 +121,8 @@ pub(crate) struct Core {
     pub inodes: Inodes,
     pub unknown_outcomes: UnknownOutcomes,
     pub counters: Counters,
+    /// Errors that calls of users can cause, by kind of message.
+    pub error_log: RateLimitedLog<(&'static str, Errno)>,
     pub reactor: Arc<Reactor>,
     pub transport: Box<dyn Transport>,
     server: RwLock<Arc<FoundServer>>,
@@ -150,6 +153,7 @@ impl Core {
             inodes: Inodes::default(),
             unknown_outcomes: UnknownOutcomes::default(),
             counters: Counters::default(),
+            error_log: RateLimitedLog::default(),
             reactor,
             server: RwLock::new(server),
             finding: futures::lock::Mutex::new(()),
@@ -176,6 +180,11 @@ impl Core {
     pub fn close(&self) {
         self.closed.store(true, Relaxed);
         self.transport.close();
+    }
+
+    /// Whether a failure of this kind is to be logged now, and how many were not since the last one.
+    pub fn log_is_due(&self, what: &'static str, failure: &Failure) -> Option<Suppressed> {
+        self.error_log.due((what, failure.errno), self.clock.monotonic())
     }
 
     pub fn deadline(&self) -> Instant {

@@ -18,6 +18,7 @@ pub mod printable;
 pub mod priority;
 pub mod private_file;
 pub mod random;
+pub mod rate_limited_log;
 pub mod reserve;
 pub mod runtime_dir;
 pub mod shm_slot;

@@ -5,7 +5,10 @@ use std::ffi::OsStr;
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
 use varve_client::{Failure, FileSystem, Result};
+use varve_env::clock::{Clock, RealClock};
+use varve_env::rate_limited_log::{RateLimitedLog, Suppressed};
 use varve_env::stages::{self, Stage};
 use varve_types::{Errno, Name, NameError};
 
@@ -43,10 +46,20 @@ pub(crate) fn answer_later<T: 'static>(
 
 /// The errno for the kernel. A failure with a message beyond its errno is logged.
 fn refused(what: &'static str, failure: &Failure) -> fuser::Errno {
-    if failure.message.is_some() {
-        tracing::warn!(call = what, "{failure}");
+    if failure.message.is_some()
+        && let Some(suppressed) = log_is_due(what, failure)
+    {
+        tracing::warn!(call = what, "{failure}{suppressed}");
     }
     fuser::Errno::from_i32(failure.errno.number())
+}
+
+/// Whether a failure of `what` is to be logged now, and how many with its errno were not since the last one. A user can
+/// repeat a call that fails as often as the mount answers, and the log belongs to the whole process.
+pub(crate) fn log_is_due(what: &'static str, failure: &Failure) -> Option<Suppressed> {
+    static REPORTED: LazyLock<(RateLimitedLog<(&str, Errno)>, RealClock)> = LazyLock::new(Default::default);
+    let (error_log, clock) = &*REPORTED;
+    error_log.due((what, failure.errno), clock.monotonic())
 }
 
 /// A name from the kernel. Every byte value is allowed except `/` and NUL.
@@ -74,6 +87,14 @@ mod tests {
         let panicked = answer::<()>("test", || panic!("a broken rule"));
         std::panic::set_hook(quiet);
         assert_eq!(panicked, Err(fuser::Errno::EIO));
+    }
+
+    /// Promise: a user cannot fill the log with calls that fail.
+    #[test]
+    fn repeated_failures_of_a_call_are_logged_once() {
+        let refused = Failure::new(Errno::EFBIG, "the store refuses it");
+        let logged = (0..1000).filter(|_| log_is_due("test of the log", &refused).is_some()).count();
+        assert!((1..5).contains(&logged), "{logged}");
     }
 
     #[test]

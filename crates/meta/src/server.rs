@@ -25,7 +25,6 @@ mod memory;
 mod memory_budget;
 mod metrics;
 mod opening;
-mod rate_limited_log;
 mod remote_stream;
 mod request_queue;
 mod sessions;

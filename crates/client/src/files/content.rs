@@ -572,7 +572,9 @@ impl FileSystem {
             // round does.
             let Some(mut content) = open.content.try_lock() else { continue };
             if let Err(failure) = self.write_back(&open, &mut content).await {
-                tracing::warn!(%inode, "cannot write back a file: {failure}");
+                if let Some(suppressed) = self.core.log_is_due("open file", &failure) {
+                    tracing::warn!(%inode, "cannot write back a file{suppressed}: {failure}");
+                }
                 // If the server is gone, every further file would wait as long; the next tick tries again.
                 let gone = failure.errno == Errno::ETIMEDOUT;
                 open.failures.lock().add(failure);

@@ -331,7 +331,9 @@ impl FileSystem {
         if last_writer {
             let mut content = open.content.lock().await;
             if let Err(failure) = self.write_back(open, &mut content).await {
-                tracing::error!(inode = %open.inode, "cannot write back a closed file: {failure}");
+                if let Some(suppressed) = self.core.log_is_due("closed file", &failure) {
+                    tracing::error!(inode = %open.inode, "cannot write back a closed file{suppressed}: {failure}");
+                }
                 // Unless another handle has the file open, and writes it back later.
                 self.core.inodes.pages_are_lost(open.inode);
             }
@@ -339,7 +341,10 @@ impl FileSystem {
                 self.has_grown(open);
                 if let Err(failure) = self.record_written_sizes(open, &mut content).await {
                     // The row still says that the backing file's own size counts, which is correct, but slower.
-                    tracing::warn!(inode = %open.inode, "cannot record the size of a closed file: {failure}");
+                    if let Some(suppressed) = self.core.log_is_due("size", &failure) {
+                        let inode = open.inode;
+                        tracing::warn!(%inode, "cannot record the size of a closed file{suppressed}: {failure}");
+                    }
                 }
             }
         }

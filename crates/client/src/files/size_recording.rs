@@ -214,7 +214,10 @@ impl FileSystem {
             // truncation by another program goes unnoticed.
             Err(failure) if may_pass(failure.errno) => (Outcome::Failed, Err(failure)),
             Err(failure) => {
-                tracing::warn!(inode = %due.inode, "cannot record the size of a closed file: {failure}");
+                if let Some(suppressed) = self.core.log_is_due("size", &failure) {
+                    let inode = due.inode;
+                    tracing::warn!(%inode, "cannot record the size of a closed file{suppressed}: {failure}");
+                }
                 (Outcome::Done, Ok(()))
             }
         };

@@ -2,6 +2,7 @@
 
 use super::convert::{bare_attr, file_attr, file_type, shorter_ttl};
 use super::{FuseFrontend, GENERATION};
+use crate::errno::log_is_due;
 use fuser::{FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -78,7 +79,10 @@ impl FuseFrontend {
             Err(failure) if self.fs.is_open(entry.inode) => Err(failure),
             // The name exists, so it is listed without attributes; a later stat returns the error.
             Err(failure) => {
-                tracing::warn!(%failure, name = %name.display(), inode = %entry.inode, "listed without attributes");
+                if let Some(suppressed) = log_is_due("listed", &failure) {
+                    let (name, inode) = (name.display(), entry.inode);
+                    tracing::warn!(%failure, %name, %inode, "listed without attributes{suppressed}");
+                }
                 Ok(add_bare(reply, entry))
             }
         }

@@ -17,9 +17,8 @@ pub use retries::{InFlight, UnknownOutcomeCalls};
 
 use super::metrics::{Outcome, Timed};
 use super::opening::{OpenPurpose, takes_no_writes};
-use super::rate_limited_log::About;
 use super::sessions::Admitted;
-use super::worker::Worker;
+use super::worker::{About, Worker};
 use crate::shards::Shard;
 use request_handler::{CompletedCall, RequestHandler};
 use std::rc::Rc;
@@ -60,13 +59,8 @@ fn conclude(
         Err(failure) => {
             if let CallFailure::Server { message, .. } = &failure {
                 let suppressed = worker.error_log.due(About::Shard(shard), worker.shared.clock.monotonic());
-                match suppressed {
-                    Some(0) => tracing::error!("a call of session {:016x} failed: {message}", id.session),
-                    Some(suppressed) => tracing::error!(
-                        "a call of session {:016x} failed ({suppressed} more calls since the last message): {message}",
-                        id.session
-                    ),
-                    None => {}
+                if let Some(suppressed) = suppressed {
+                    tracing::error!("a call of session {:016x} failed{suppressed}: {message}", id.session);
                 }
             }
             DispatchReply::Response(Response { id, result: Err(failure) })

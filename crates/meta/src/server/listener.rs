@@ -4,12 +4,11 @@ use super::connection::{self, ConnectionError};
 use super::handshake::HandshakeError;
 use super::limits::Source;
 use super::local_stream::LocalStream;
-use super::rate_limited_log::About;
 use super::remote_stream::RemoteStream;
 use super::sessions::Peer;
 use super::turned_away::turn_away;
 use super::unauthenticated::UnauthenticatedConnections;
-use super::worker::Worker;
+use super::worker::{About, Worker};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
@@ -228,12 +227,8 @@ where
 }
 
 fn log_error(worker: &Worker, about: About, peer: &Peer, why: &str) {
-    match worker.error_log.due(about, worker.shared.clock.monotonic()) {
-        Some(0) => tracing::warn!(%peer, "connection closed: {why}"),
-        Some(suppressed) => {
-            tracing::warn!(%peer, "connection closed ({suppressed} more since the last message): {why}");
-        }
-        None => {}
+    if let Some(suppressed) = worker.error_log.due(about, worker.shared.clock.monotonic()) {
+        tracing::warn!(%peer, "connection closed{suppressed}: {why}");
     }
 }
 

@@ -14,7 +14,6 @@ use super::listener::{self, Listeners};
 use super::memory_budget::MemoryBudget;
 use super::metrics::Metrics;
 use super::opening::ShardOpening;
-use super::rate_limited_log::RateLimitedLog;
 use super::shared::ServerShared;
 use super::unauthenticated::UnauthenticatedConnections;
 use super::worker_board::{WorkerBoard, WorkerStage};
@@ -32,6 +31,7 @@ use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, watch};
 use varve_env::key_hash::KeyHashing;
+use varve_env::rate_limited_log::RateLimitedLog;
 use varve_types::{InodeId, SessionId, ShardId};
 
 /// How often the first worker checks for sessions whose grace period is over.
@@ -65,6 +65,16 @@ pub struct TableLimits {
     pub names: Arc<CacheBudget>,
 }
 
+/// The subject of a failure in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum About {
+    Shard(ShardId),
+    /// Connections that are closed because of the peer's input.
+    Connections,
+    /// Connections that are refused or evicted because a limit is reached.
+    Crowd,
+}
+
 pub struct Worker {
     pub index: usize,
     pub shared: Arc<ServerShared>,
@@ -72,7 +82,7 @@ pub struct Worker {
     pub in_flight: InFlight,
     pub unknown_outcomes: UnknownOutcomeCalls,
     pub busy_poll: BusyPoll,
-    pub error_log: RateLimitedLog,
+    pub error_log: RateLimitedLog<About>,
     pub memory_held: MemoryBudget,
     board: Arc<WorkerBoard>,
     inboxes: Vec<mpsc::Sender<WorkerMessage>>,

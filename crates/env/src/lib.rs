@@ -12,6 +12,7 @@ pub mod disk;
 pub mod flock;
 pub mod identity;
 pub mod key_hash;
+pub mod mount_table;
 pub mod posix_store;
 pub mod power_loss;
 pub mod printable;

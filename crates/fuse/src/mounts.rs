@@ -1,33 +1,15 @@
-//! The kernel's mount table, as proc(5) shows it in `/proc/self/mountinfo`.
+//! The mounts of volumes in the kernel's mount table.
 
-use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+pub(crate) use varve_env::mount_table::MountEntry;
 use varve_env::trusted_path;
 
 /// The file system type of Varve's mounts.
 pub(crate) const TYPE: &str = "fuse.varve";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MountEntry {
-    /// The mount ID, unique in the table.
-    pub id: u32,
-    /// The mount ID of the parent mount.
-    parent: u32,
-    /// Major and minor number of the device that `stat` and `/proc/<pid>/maps` show.
-    pub device: (u32, u32),
-    pub target: PathBuf,
-    pub kind: String,
-    /// The mount source: the store, unless the mount option `fsname` gave another name.
-    pub source: PathBuf,
-}
-
 /// All mounts of this process's mount namespace, in the order in which they were made.
-pub(crate) fn table() -> io::Result<Vec<MountEntry>> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
-    Ok(text.split(|byte| *byte == b'\n').filter_map(entry).collect())
-}
+pub(crate) use varve_env::mount_table::read as table;
 
 /// The topmost mount at `target`, if `target` is a mount point.
 pub(crate) fn at(table: &[MountEntry], target: &Path) -> Option<MountEntry> {
@@ -99,26 +81,6 @@ fn lies_on(table: &[MountEntry], mount: &MountEntry, other: &MountEntry) -> bool
     chain.into_iter().any(|below| below.id == other.id)
 }
 
-/// Parses a line: `36 35 98:0 /root /target options [optional]… - type source options`; blanks and the like are in
-/// octal.
-fn entry(line: &[u8]) -> Option<MountEntry> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let mut text = || std::str::from_utf8(fields.next()?).ok();
-    let (id, parent) = (text()?.parse().ok()?, text()?.parse().ok()?);
-    let (major, minor) = text()?.split_once(':')?;
-    let target = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
-    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
-    let (kind, source) = (fields.next()?, fields.next()?);
-    Some(MountEntry {
-        id,
-        parent,
-        device: (major.parse().ok()?, minor.parse().ok()?),
-        target,
-        kind: String::from_utf8_lossy(kind).into_owned(),
-        source: PathBuf::from(OsString::from_vec(unescape(source))),
-    })
-}
-
 /// The source of the volume mounted at `target`: its store, unless the mount option `fsname` gave another name. `None`
 /// if no volume is mounted there. Sends no request to the mount itself, which may hang.
 pub fn source_of(target: &Path) -> io::Result<Option<PathBuf>> {
@@ -142,25 +104,6 @@ pub(crate) fn resolve(target: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        let octal = tail.get(..3).filter(|digits| *first == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
-        match octal {
-            Some(digits) => {
-                bytes.push(digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
-                rest = &tail[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,6 +117,7 @@ mod tests {
             target: target.into(),
             kind: (*kind).into(),
             source: "/store".into(),
+            options: "rw".into(),
         };
         lines.iter().enumerate().map(entry).collect()
     }
@@ -208,17 +152,5 @@ mod tests {
         assert_eq!(places(&[(7, 0, "/a/m", "fuse.other")]), [""; 0], "of a number that another has now");
         let other = table(&[(1, 0, "/", "ext4"), (8, 0, "/a/m", TYPE)]);
         assert_eq!(places_in(&other, None, Path::new("/a/m")).len(), 1, "as far as it is known");
-    }
-
-    /// `varve umount` finds a mount whatever bytes its path has.
-    #[test]
-    fn lines_of_mountinfo_are_read_with_their_escapes() {
-        let line = br"36 35 0:98 / /mnt/a\040b\134c rw,noatime shared:1 master:2 - fuse.varve /a\040store rw,user_id=0";
-        let entry = entry(line).unwrap();
-        assert_eq!((entry.id, entry.parent, entry.device), (36, 35, (0, 98)));
-        assert_eq!(entry.target, Path::new("/mnt/a b\\c"));
-        assert_eq!(entry.kind, TYPE);
-        assert_eq!(entry.source, Path::new("/a store"));
-        assert_eq!(super::entry(b""), None);
     }
 }

@@ -4,6 +4,7 @@ use super::machine::{CpuTimes, is_reporting_balloon, rfc3339};
 use super::{Environment, TargetEnvironment, mount_of, mounts};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
+use varve_env::mount_table;
 
 const TABLE: &[u8] = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n\
 31 22 7:0 / /mnt/a\\040b rw,noatime shared:5 - xfs /dev/loop0 rw,attr2\n\
@@ -12,7 +13,8 @@ const TABLE: &[u8] = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n\
 
 #[test]
 fn deepest_latest_mount_contains_path() {
-    let find = |path: &str| mounts::find(TABLE, path.as_bytes()).unwrap();
+    let table = mount_table::parse(TABLE);
+    let find = |path: &str| mounts::find(&table, Path::new(path)).unwrap();
     let ab = find("/mnt/a b/c");
     assert_eq!(
         (ab.mount_point.as_str(), ab.filesystem.as_str(), ab.source.as_str()),
@@ -22,7 +24,7 @@ fn deepest_latest_mount_contains_path() {
     assert_eq!(find("/mnt/v").filesystem, "tmpfs");
     assert_eq!(find("/mnt/vv").filesystem, "ext4");
     assert_eq!(find("/").filesystem, "ext4");
-    assert_eq!(mounts::find(b"garbage\n\n1 2 3 4 5", b"/"), None);
+    assert_eq!(mounts::find(&[], Path::new("/")), None);
 }
 
 #[test]

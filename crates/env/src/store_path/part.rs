@@ -99,17 +99,15 @@ pub(super) fn refuse_fuse(directory: BorrowedFd<'_>, below: &Path) -> io::Result
 
 fn refuse_if_fuse(mount: &OwnedFd, name: &Path) -> io::Result<()> {
     let found = statx(mount, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)?;
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let number = found.stx_mnt_id.to_string();
-    let Some(mount) = table.lines().find(|line| line.split(' ').next() == Some(&number)) else { return Ok(()) };
-    let kind = mount.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next()).unwrap_or_default();
-    if !kind.starts_with("fuse") {
+    let table = mount_table::read()?;
+    let Some(mount) = table.iter().find(|mount| u64::from(mount.id) == found.stx_mnt_id) else { return Ok(()) };
+    if !mount.kind.starts_with("fuse") {
         return Ok(());
     }
     let what = format!(
         "{} is a mount point of {}, whose server may never answer: unmount it; a store must not contain FUSE mounts",
         printable_path(name),
-        printable(kind)
+        printable(&mount.kind)
     );
     Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }

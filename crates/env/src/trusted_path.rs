@@ -5,6 +5,10 @@
 //! follows only links of root and of the effective user. The caller then opens the result without following links, so a
 //! component that becomes a link afterwards is an error.
 
+mod directory;
+
+pub use directory::TrustedPlace;
+
 use rustix::fs::{AtFlags, CWD, FileType, statat};
 use rustix::io::Errno;
 use std::collections::VecDeque;

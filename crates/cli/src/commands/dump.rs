@@ -11,12 +11,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_admin::dump::{self, DumpError, DumpProgress, Dumped};
@@ -25,7 +26,7 @@ use varve_client::{ClientConfig, FileSystem, Purpose};
 use varve_env::disk;
 use varve_env::identity::as_process_user;
 use varve_env::store_url::StoreUrl;
-use varve_env::trusted_path;
+use varve_env::trusted_path::TrustedPlace;
 use varve_env::volume_dir::{LockError, VolumeDir};
 use varve_types::{ShardCount, ShardId, VolumeSettings};
 
@@ -115,23 +116,36 @@ fn to_file(
     path: &Path,
     progress: &mut dyn FnMut(DumpProgress),
 ) -> std::result::Result<Dumped, DumpError> {
-    let resolve = || as_starter(|| Ok(trusted_path::resolve(path)?)).map_err(failed("find", path));
-    match as_starter(|| std::fs::metadata(path)) {
-        Ok(found) if found.is_dir() => Err(failed("write", path)(io::ErrorKind::IsADirectory.into())),
-        Ok(found) if !found.is_file() => to_device(config, path, progress),
-        Ok(_) => to_regular_file(config, &resolve()?, progress),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => to_regular_file(config, &resolve()?, progress),
-        Err(error) => Err(failed("write", path)(error)),
+    // Links such as /dev/stdout lead to an object that has no path. They are the system's.
+    let of_system = ["/dev", "/proc"].iter().any(|system| path.starts_with(system));
+    let is_plain = path.components().all(|part| part != Component::ParentDir);
+    if of_system && is_plain && as_starter(|| path.metadata()).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let open = || File::options().write(true).open(path);
+        return to_device(config, as_starter(open).map_err(failed("write", path))?, path, progress);
+    }
+    let place = as_starter(|| Ok(TrustedPlace::find(path)?)).map_err(failed("find", path))?;
+    match as_starter(|| place.file_type()).map_err(failed("write", path))? {
+        Some(FileType::Directory) => Err(failed("write", path)(io::ErrorKind::IsADirectory.into())),
+        Some(FileType::RegularFile) | None => to_regular_file(config, &place, path, progress),
+        // A link that appeared since is refused.
+        Some(_) => {
+            let opened = as_starter(|| place.open()).map_err(failed("write", path))?;
+            to_device(config, opened, path, progress)
+        }
     }
 }
 
 /// Writes to a file that is not regular. It belongs to the system or another program, so it is never replaced.
 fn to_device(
     config: &ClientConfig,
+    mut file: File,
     path: &Path,
     progress: &mut dyn FnMut(DumpProgress),
 ) -> std::result::Result<Dumped, DumpError> {
-    let mut file = as_starter(|| File::options().write(true).open(path)).map_err(failed("write", path))?;
+    let write = failed("write", path);
+    if file.metadata().map_err(&write)?.is_file() {
+        return Err(write(io::Error::other("a regular file replaced it meanwhile; try again")));
+    }
     let dumped = dump_volume(config, &mut file, progress)?;
     match rustix::fs::fsync(&file) {
         // A FIFO or a character device has nothing to sync: fsync(2).
@@ -140,28 +154,27 @@ fn to_device(
     }
 }
 
-/// The file appears when the dump is complete.
+/// The file appears when the dump is complete. The directory is held: its owner cannot lead the process elsewhere while
+/// the dump is written.
 fn to_regular_file(
     config: &ClientConfig,
+    place: &TrustedPlace,
     path: &Path,
     progress: &mut dyn FnMut(DumpProgress),
 ) -> std::result::Result<Dumped, DumpError> {
-    let temporary = disk::temporary(disk::parent(path));
-    let opened = as_starter(|| {
-        disk::write_synced(&temporary, &[], DUMP_MODE)?;
-        File::options().write(true).open(&temporary)
-    });
-    let written = opened.map_err(failed("make a file beside", path)).and_then(|mut file| {
-        let dumped = dump_volume(config, &mut file, progress)?;
+    let temporary = disk::temporary(Path::new(""));
+    let name = temporary.as_os_str();
+    let mut file = as_starter(|| place.create_beside(name, DUMP_MODE)).map_err(failed("make a file beside", path))?;
+    let written = dump_volume(config, &mut file, progress).and_then(|dumped| {
         file.sync_all().map_err(failed("fsync", path))?;
-        as_starter(|| disk::publish_replacing(&temporary, path)).map_err(failed("make", path))?;
+        as_starter(|| place.publish(name)).map_err(failed("make", path))?;
         Ok(dumped)
     });
     if written.is_err()
-        && let Err(error) = as_starter(|| std::fs::remove_file(&temporary))
+        && let Err(error) = as_starter(|| place.remove_beside(name))
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(file = %temporary.display(), %error, "an unfinished dump stays behind");
+        tracing::warn!(file = %path.with_file_name(name).display(), %error, "an unfinished dump stays behind");
     }
     written
 }

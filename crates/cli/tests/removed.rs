@@ -3,7 +3,11 @@
 mod common;
 
 use common::{SHORT, Volume, run, until, varve};
+use rustix::fs::{AtFlags, CWD};
 use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -119,4 +123,39 @@ fn killed_mount_leaves_no_open_unlinked_files() {
     let mount = volume.mount(&[]);
     expect_content(&directory);
     mount.unmount();
+}
+
+/// Promise: a file without a name (O_TMPFILE) ends with a mount that is killed, and one that was named stays.
+#[test]
+fn killed_mount_leaves_no_unnamed_files() {
+    let volume = volume();
+    for embedded in [true, false] {
+        let server = (!embedded).then(|| volume.serve(&[]));
+        let mut mount = volume.mount(&[]);
+        let at = volume.mount_point();
+        let unnamed = |bytes: usize| {
+            let mut options = fs::File::options();
+            let mut file = options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(&at).expect("O_TMPFILE");
+            file.write_all(&vec![7; bytes]).expect("it can be written");
+            file
+        };
+        let (small, large, named) = (unnamed(10), unnamed(300_000), unnamed(300_000));
+        let path = at.join(if embedded { "named" } else { "named-too" });
+        let from = format!("/proc/self/fd/{}", named.as_raw_fd());
+        rustix::fs::linkat(CWD, from, CWD, &path, AtFlags::SYMLINK_FOLLOW).expect("it gets a name");
+        named.sync_all().expect("it is synced");
+        mount.kill_process();
+        drop((small, large, named));
+        mount.bury();
+        if let Some(server) = server {
+            server.stop();
+        }
+        let repaired = run(varve().args(["--json", "fsck", "--repair"]).arg(volume.store()), SHORT).json();
+        assert_eq!(repaired["sound"], true, "{repaired}");
+        assert_eq!(backing_files(&volume), if embedded { 1 } else { 2 });
+        let mount = volume.mount(&[]);
+        assert_eq!(fs::read(&path).expect("it is there"), vec![7; 300_000]);
+        assert!(!at.join("lost+found").exists(), "nothing without a name comes back");
+        mount.unmount();
+    }
 }

@@ -2,10 +2,11 @@
 
 use crate::common::mounted::{detach, is_mounted};
 use crate::common::run;
-use crate::fixture::{END, Running, Scene, VICTIM, is_root};
+use crate::fixture::{ATTACKER, END, Running, Scene, VICTIM, is_root};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
+use std::process::Command;
 
 /// A field of /proc/PID/status, for each thread.
 fn of_threads(pid: u32, field: &str) -> Vec<String> {
@@ -93,6 +94,43 @@ fn repair_by_root_makes_files_of_the_owner() {
     run(scene.by_root().arg("dump").arg(&store).arg("-o").arg(scene.path("dump")), END).succeeded("varve dump");
     assert_eq!(fs::metadata(scene.path("dump")).expect("a dump").uid(), 0, "a dump is whose command it was");
     expect_owner(&store, VICTIM);
+}
+
+/// Promise: the owner of a directory can trace the programs that root's benchmark starts there, and finds nothing of
+/// root's in them: neither descriptors nor the environment.
+#[test]
+fn programs_of_roots_benchmark_have_nothing_of_root() {
+    if !is_root() {
+        return;
+    }
+    let scene = Scene::new();
+    let [directory, found, programs] = ["attacker/bench", "attacker/found", "programs"].map(|name| scene.path(name));
+    for made in [&directory, &programs] {
+        fs::create_dir(made).expect("a directory");
+    }
+    chown(&directory, Some(ATTACKER), Some(ATTACKER)).expect("root may give it away");
+    // The process that serves the benchmark's mount starts this program with its own environment and descriptors.
+    let script = format!(
+        "#!/bin/sh\nexec >{} 2>&1\nid -u\nenv\nls -l /proc/self/fd /proc/$PPID/fd\n\
+         tr '\\0' '\\n' </proc/$PPID/environ\nexit 1\n",
+        found.display()
+    );
+    let helper = programs.join("fusermount3");
+    fs::write(&helper, script).expect("a program");
+    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).expect("a mode");
+
+    // Root's shell passes an open file on.
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 9<\"$1\"; shift; exec \"$@\"", "sh"]).arg(scene.path("victim/file"));
+    command.arg(scene.path("varve")).args(["bench", "profile", "--files", "100"]).arg(&directory);
+    command.env("ROOTS_SECRET", "precious").env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+    let ended = run(command.env_remove("XDG_RUNTIME_DIR").current_dir("/"), END);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    let text = fs::read_to_string(&found).unwrap_or_else(|error| panic!("{error}: {}", ended.stderr));
+    assert!(text.starts_with(&format!("{ATTACKER}\n")) && text.contains("/proc/self/fd:"), "{text}");
+    for word in ["ROOTS_SECRET", "precious", "victim/file"] {
+        assert!(!text.contains(word), "{word}: {text}");
+    }
 }
 
 fn expect_owner(store: &Path, uid: u32) {

@@ -79,11 +79,11 @@ impl FileSystem {
     }
 
     /// The node of `reply`, which was just received. The attributes are newer if this client has the file open, or has
-    /// closed it since the request was sent.
+    /// closed it since the request was sent. They are not returned before an open file has the content they describe.
     pub(crate) async fn file_node(&self, reply: NodeReply, asked: FetchTicket) -> Result<NodeInfo> {
         let inode = InodeId(reply.inode);
         match self.files.find(inode) {
-            Some(open) if !open.quiet(&self.files) => {
+            Some(open) if !open.quiet(&self.files) || !self.embedded() && !open.confirmed_by(&reply) => {
                 Box::pin(waiting(self.open_attributes(&Credentials::root(), &open))).await
             }
             _ if self.files.is_outdated(inode, asked) => Box::pin(self.file_row(&Credentials::root(), inode)).await,

@@ -141,20 +141,16 @@ pub(crate) fn start<F: Filesystem>(
 }
 
 /// Starts the background work that needs the device of a volume's mount.
-fn begin_beside(
-    volume: &Arc<FileSystem>,
-    device: &Arc<OwnedFd>,
-    threads: usize,
-) -> io::Result<Option<InvalidatorThread>> {
+fn begin_beside(volume: &Arc<FileSystem>, device: &Arc<OwnedFd>, threads: usize) -> io::Result<InvalidatorThread> {
+    let invalidator = KernelInvalidator::of(volume).start(device.try_clone()?)?;
     if volume.embedded() {
-        // The kernel caches replies of an embedded server for a long time.
-        return KernelInvalidator::of(volume).start(device.try_clone()?).map(Some);
+        return Ok(invalidator);
     }
     // With a separate server, a thread that waits for a reply also polls the device for requests. The reference is weak
     // because the volume may outlive the mount, whose requests end when the last descriptor closes.
     let at = Arc::downgrade(device);
     volume.run_reactor_on(threads, move |wait| at.upgrade().is_none_or(|device| is_readable_within(&device, wait)));
-    Ok(None)
+    Ok(invalidator)
 }
 
 /// Waits at most `wait` for a request on the device, or for the end of the connection.

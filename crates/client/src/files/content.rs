@@ -105,6 +105,8 @@ pub(crate) struct ContentState {
     pub writer_gone: bool,
     /// The version of the file at its last open.
     pub version: Option<Version>,
+    /// When the last reply was requested that shows that `inline` is the row's content, apart from local changes.
+    pub confirmed_at: Instant,
 }
 
 impl OpenInode {
@@ -117,6 +119,7 @@ impl OpenInode {
             writer: Credentials::root(),
             writer_gone: false,
             version: None,
+            confirmed_at: Instant(Duration::ZERO),
         };
         OpenInode {
             inode,
@@ -140,6 +143,11 @@ impl OpenInode {
         let writers = self.counts.lock().writers;
         let size_stale = self.backing.read().size_stale;
         writers == 0 && !size_stale && !files.is_dirty(self.inode)
+    }
+
+    /// Whether reads return the content of `reply`: see [`ContentState::confirmed_by`].
+    pub fn confirmed_by(&self, reply: &NodeReply) -> bool {
+        self.file().is_some() || self.content.try_lock().is_some_and(|mut content| content.confirmed_by(reply))
     }
 
     /// Stores the row's state from a reply.
@@ -174,6 +182,15 @@ impl OpenInode {
 impl ContentState {
     pub fn dirty(&self) -> bool {
         self.inline.as_ref().is_some_and(|inline| inline.dirty().is_some())
+    }
+
+    /// Whether the inline content is the one of `reply`; if so, stores the reply's attributes.
+    pub(super) fn confirmed_by(&mut self, reply: &NodeReply) -> bool {
+        let confirmed = self.generation == reply.generation && matches!(reply.content, FileContent::Inline { .. });
+        if confirmed {
+            self.attributes = Some(reply.attributes.into());
+        }
+        confirmed
     }
 
     /// Shows changes that the row does not have. They may be lost, so the attributes must not be cached.
@@ -246,7 +263,7 @@ impl FileSystem {
         &self,
         open: &OpenInode,
         content: &mut ContentState,
-        reply: NodeReply,
+        reply: &NodeReply,
         truncated: bool,
     ) -> Result<()> {
         let unchanged = content.generation == reply.generation;
@@ -293,7 +310,7 @@ impl FileSystem {
                 content.writer_gone |=
                     truncated || matches!(size, SizeState::WriterGone { .. }) && self.may_record_size();
                 open.backing.write().size_stale |= truncated && *size != SizeState::Authoritative;
-                open.size_noted(&reply);
+                open.size_noted(reply);
                 // Another client moved the content. The caller must move local changes that are not in the row.
                 if truncated || !content.dirty() {
                     content.inline = None;
@@ -304,8 +321,8 @@ impl FileSystem {
             FileContent::None if reply.attributes.kind == WireKind::Directory => return Err(Errno::EISDIR.into()),
             FileContent::None => return Err(Errno::ENXIO.into()),
         }
-        content.version = Version::of(&reply);
-        open.note_reply(content, &reply);
+        content.version = Version::of(reply);
+        open.note_reply(content, reply);
         Ok(())
     }
 
@@ -461,7 +478,7 @@ impl FileSystem {
                     let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
                     let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
                     self.core.register(open.inode, OpenMode::ReadWrite, None);
-                    self.take_in(open, content, reply, false)?;
+                    self.take_in(open, content, &reply, false)?;
                 }
                 Err(refusal) => return Err(refusal.into()),
             }
@@ -469,13 +486,14 @@ impl FileSystem {
         Err(CallRefusal::Stale.into())
     }
 
-    /// Attributes of an open inode, at least as new as this client's last change.
+    /// Attributes of an open inode, at least as new as this client's last change. A read that begins afterwards returns
+    /// the content that they describe, or a newer one.
     pub(crate) async fn open_attributes(&self, caller: &Credentials, open: &Arc<OpenInode>) -> Result<NodeInfo> {
         let mut content = self.content_in_time(open).await?;
         // Written back rather than overlaid on the row, so that attributes shown now are the same after close.
         let reply = match self.write_back(open, &mut content).await {
             Ok(Some(reply)) => reply,
-            Ok(None) => self.ask_attributes(caller, open).await?,
+            Ok(None) => self.confirm(caller, open, &mut content).await?,
             // fsync and close report the failure to the writer.
             Err(failure) => {
                 let reply = self.ask_attributes(caller, open).await?;
@@ -491,7 +509,7 @@ impl FileSystem {
     }
 
     /// The row of an open inode. The caller holds the content lock.
-    async fn ask_attributes(&self, caller: &Credentials, open: &OpenInode) -> Result<NodeReply> {
+    pub(super) async fn ask_attributes(&self, caller: &Credentials, open: &OpenInode) -> Result<NodeReply> {
         let reply = self.get_attributes(caller, open.inode).await?;
         open.mode_noted(&reply);
         Ok(reply)
@@ -524,42 +542,36 @@ impl FileSystem {
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await;
         open.set_id.lock().changed();
-        let reply = reply?;
+        let mut reply = reply?;
         if content.generation == reply.generation {
             open.note_reply(&mut content, &reply);
         } else {
-            self.catch_up(open, &mut content).await?;
+            reply = self.catch_up(open, &mut content).await?;
         }
         self.open_node(open, &reply)
     }
 
-    /// The server truncated or extended an open file to `size`; the local state follows.
+    /// The server truncated or extended an open file; the local state follows. Returns the row that it has then.
     pub(super) async fn resized_by_server(
         &self,
         open: &OpenInode,
         content: &mut ContentState,
-        reply: &NodeReply,
-        size: u64,
-    ) -> Result<()> {
-        if content.generation != reply.generation {
-            // Another client moved the content before: the server resized it at its new location.
-            self.catch_up(open, content).await?;
+        mut reply: NodeReply,
+    ) -> Result<NodeReply> {
+        if content.generation == reply.generation {
+            open.note_reply(content, &reply);
         } else {
-            if let Some(inline) = &mut content.inline {
-                inline.resize(usize::try_from(size).map_err(|_| Errno::EFBIG)?);
-                inline.written_back();
-                content.written_at = None;
-            }
-            open.note_reply(content, reply);
+            // The server replaced the content in the row, or resized it where another client had moved it.
+            reply = self.catch_up(open, content).await?;
         }
         if open.file().is_some() {
-            open.size_noted(reply);
+            open.size_noted(&reply);
             content.writer_gone = true;
             if matches!(reply.content, FileContent::Backing(SizeState::Stale { .. })) {
                 open.backing.write().size_stale = true;
             }
         }
-        Ok(())
+        Ok(reply)
     }
 
     /// Writes back files that have waited for the sync interval.

@@ -52,7 +52,8 @@ impl FileSystem {
         let file = match open.file() {
             Some(file) => file,
             None => {
-                let content = open.content.lock().await;
+                let mut content = open.content.lock().await;
+                self.confirm_for_read(open, &mut content).await?;
                 match (&content.inline, open.file()) {
                     (Some(inline), _) => return Ok(inline.read(offset, buffer)),
                     (None, Some(file)) => file,

@@ -97,6 +97,7 @@ impl FileSystem {
         let taken_back = self.core.settle_releases(inode).await?;
         let mut server = self.core.server().found;
         let mut unwritten = None;
+        let mut asked_at = self.core.clock.monotonic();
         let asked = async {
             if !flags.truncate {
                 // The reply must include the writes of other handles. If the store refuses the write-back, a read-only
@@ -106,6 +107,7 @@ impl FileSystem {
                     written => drop(written?),
                 }
                 server = self.core.server().found;
+                asked_at = self.core.clock.monotonic();
             }
             let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
             Ok(self.ask_open(caller, inode, call).await?)
@@ -121,7 +123,9 @@ impl FileSystem {
         }
         self.core.register(inode, flags.mode, taken_back);
         self.register_if_lost(inode, flags.mode, server).await?;
-        self.take_in(open, content, reply, flags.truncate)
+        self.take_in(open, content, &reply, flags.truncate)?;
+        content.confirmed_at = asked_at;
+        Ok(())
     }
 
     /// Opens the file without a handle and without a permission check; [`FileSystem::leave`] undoes it.
@@ -259,7 +263,7 @@ impl FileSystem {
         self.core.inodes.opened(inode);
         self.core.register(inode, flags.mode, None);
         let mut content = open.content.lock().await;
-        let mut take_in = || self.take_in(&open, &mut content, made.clone(), true);
+        let mut take_in = || self.take_in(&open, &mut content, made, true);
         let taken = match made.content {
             // The backing file is opened, which may block.
             FileContent::Backing(_) => waiting(async { take_in() }).await,

@@ -40,7 +40,7 @@ impl FileSystem {
             // An `Open` finishes an interrupted truncation before it replies; a request for attributes would not.
             let call = |at| Call::Open { at, mode: OpenMode::Read, truncate: false };
             let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
-            self.take_in(open, content, reply, false)?;
+            self.take_in(open, content, &reply, false)?;
             if content.attributes == before && open.ends_early(size) && backing::stat(&file)?.size == size {
                 return Err(self.cut_short(open, size));
             }

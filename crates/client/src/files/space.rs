@@ -48,7 +48,7 @@ impl FileSystem {
             };
         }
         match self.files.find(inode) {
-            Some(open) => self.resize_at_server(&open, caller, size, set).await,
+            Some(open) => self.resize_at_server(&open, caller, set).await,
             None => {
                 let reply = self.send_attributes(caller, inode, set).await?;
                 Ok(self.node(&reply, std::time::Duration::ZERO))
@@ -102,13 +102,12 @@ impl FileSystem {
         &self,
         open: &Arc<OpenInode>,
         caller: &Credentials,
-        size: u64,
         set: SetAttributes,
     ) -> Result<NodeInfo> {
         let mut content = self.content_in_time(open).await?;
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await?;
-        self.resized_by_server(open, &mut content, &reply, size).await?;
+        let reply = self.resized_by_server(open, &mut content, reply).await?;
         self.open_node(open, &reply)
     }
 
@@ -174,7 +173,8 @@ impl FileSystem {
     pub async fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64> {
         self.count(Operation::Seek, async {
             let handle = self.files.handle(handle)?;
-            let content = handle.inode.content.lock().await;
+            let mut content = handle.inode.content.lock().await;
+            self.confirm_for_read(&handle.inode, &mut content).await?;
             if let Some(file) = handle.inode.file() {
                 // This moves the file position, which no other code uses: all I/O on backing files passes its offset.
                 let from = match whence {

@@ -3,6 +3,7 @@
 mod async_ops;
 mod exercise;
 mod files;
+mod followed;
 mod io_modes;
 mod late;
 mod listings;

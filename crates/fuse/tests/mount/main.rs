@@ -15,4 +15,5 @@ mod null;
 mod overlay;
 mod process;
 mod races;
+mod shared;
 mod space;

@@ -16,6 +16,7 @@ mod definition;
 mod embedded;
 mod escaping;
 mod identity;
+mod late_replies;
 mod metrics;
 mod output;
 mod problem;
@@ -31,12 +32,15 @@ pub use problem::Exit;
 use clap::FromArgMatches;
 use definition::{Command, Global, Varve};
 use escaping::Escaping;
+use late_replies::WithoutLateReplies;
 use output::Output;
 use problem::{Problem, Result};
 use rustix::process::{Resource, Rlimit};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 /// Runs the command in `arguments` (the program's name first).
 pub fn run(arguments: Vec<OsString>) -> Exit {
@@ -162,6 +166,7 @@ fn listen_to_logs(global: &Global) -> Result<()> {
     })?;
     let colours = colours(std::io::stderr().is_terminal());
     let writer = move || Escaping::new(std::io::stderr(), colours);
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(writer).init();
+    let lines = fmt::layer().with_ansi(colours).with_writer(writer);
+    tracing_subscriber::registry().with(filter).with(WithoutLateReplies).with(lines).init();
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! A store that is full, frozen, read-only or failing, and a server that does not run.
 
 use super::common::disk::Disk;
-use super::common::{Mount, SHORT, Server, Volume, expect_bounded, must, run, soak, varve};
+use super::common::{Mount, SHORT, Server, Volume, expect_bounded, must, run, soak, until, varve};
 use super::{DEADLINE, DEADLINE_OPTION, Kept, comes_back, expect_no_panic, fails, says};
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, OpenFlags, block_on};
@@ -258,6 +258,35 @@ fn a_full_store_takes_removals() {
     assert_eq!(left.filter(|name| is_small(name)).count(), 0);
     std::fs::remove_file(&large).expect("removals go on");
     site.ends_well();
+}
+
+/// Signals to programs that wait for a call leave no error in the log of the mount.
+#[test]
+fn interrupted_calls_log_no_error() {
+    let volume = Volume::format(&SMALL);
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    std::fs::write(mount.directory.join("f"), b"content").expect("written");
+    server.hang();
+    let read = || Command::new("cat").arg(mount.directory.join("f")).stdout(Stdio::null()).spawn().expect("cat");
+    let mut waiting: Vec<_> = (0..8).map(|_| read()).collect();
+    until("all of them wait for the mount", SHORT, || {
+        let waits = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/wchan"));
+        waiting.iter().all(|child| waits(child.id()).is_ok_and(|function| function == "request_wait_answer"))
+    });
+    for child in &waiting {
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    server.go_on();
+    waiting.iter_mut().for_each(|child| drop(child.wait().expect("waited for")));
+    assert_eq!(std::fs::read(mount.directory.join("f")).expect("the mount works"), b"content");
+    let log = mount.log();
+    assert!(!log.contains("ERROR"), "{log}");
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
 }
 
 /// A server was stopped or killed, and others filled its store in the meantime. It starts on its reserve, so that files

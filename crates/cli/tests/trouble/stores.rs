@@ -260,6 +260,46 @@ fn a_full_store_takes_removals() {
     site.ends_well();
 }
 
+/// When a removal of a large file returns, the next call can use its space, whether or not the server had noticed that
+/// the store is full.
+#[test]
+fn removal_on_a_full_store_gives_space_at_once() {
+    let Some(disk) = Disk::make("96M") else { return };
+    let site = Site::on(&disk.path());
+    let path = |name: &str| site.mount.directory.join(name);
+    let write = |name: &str, mib: usize| -> io::Result<()> {
+        let mut file = File::create(path(name))?;
+        let piece = vec![7; 1 << 20];
+        (0..mib).try_for_each(|_| io::Write::write_all(&mut file, &piece))?;
+        file.sync_all()
+    };
+    let mut directories = 0;
+    let mut make = || {
+        directories += 1;
+        std::fs::create_dir(path(&format!("directory-{directories}")))
+    };
+    for round in 0..4 {
+        assert_eq!(fails("filling the store", || write("large", 128)), libc::ENOSPC);
+        if round % 2 == 1 {
+            let end = Instant::now() + super::RECOVERY;
+            while make().is_ok() {
+                assert!(Instant::now() < end, "the server does not notice that the store is full");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        std::fs::remove_file(path("large")).expect("removals go on");
+        make().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        write("next", 16).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        std::fs::remove_file(path("next")).expect("removals go on");
+        // This removal was not from a full store.
+        until("the space is free", SHORT, || {
+            let store = rustix::fs::statvfs(disk.path()).expect("a file system");
+            store.f_bavail * store.f_frsize > 72 << 20
+        });
+    }
+    site.ends_well();
+}
+
 /// Signals to programs that wait for a call leave no error in the log of the mount.
 #[test]
 fn interrupted_calls_log_no_error() {

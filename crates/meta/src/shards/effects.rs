@@ -48,7 +48,7 @@ impl Shard {
     async fn perform_one(self: &Rc<Self>, effect: Effect, asked: Option<SessionChange>) -> Result<(), ShardRefusal> {
         match effect {
             // The garbage row records it.
-            Effect::Reap(_) => {}
+            Effect::Reap(inode) => self.make_room(inode).await,
             Effect::Own { inode, uid, gid, mode } => {
                 if self.settings.owner_uid == Credentials::ROOT_UID {
                     self.on_backing_file(inode, move |path| {
@@ -162,7 +162,7 @@ impl Shard {
             return Ok(());
         }
         let (orphan, node) = (Key::Orphan(inode), Key::Inode(inode));
-        let batch = loop {
+        let (batch, has_backing_file) = loop {
             self.fetch_here(&orphan).await?;
             self.fetch_here(&node).await?;
             let mut state = self.state.borrow_mut();
@@ -185,10 +185,14 @@ impl Shard {
                 changes.push(super::garbage::row_for(inode));
             }
             changes.into_iter().for_each(|change| self.apply(&mut state, change));
-            break state.open.number;
+            break (state.open.number, has_backing_file);
         };
         self.work.notify_one();
-        self.appended(batch).await
+        self.appended(batch).await?;
+        if has_backing_file {
+            self.make_room(inode).await;
+        }
+        Ok(())
     }
 }
 

@@ -4,15 +4,22 @@
 //! change. The backing file is removed only after that batch is fsynced: otherwise a machine failure could bring back a
 //! name whose data are gone. The row is deleted when the removal of the backing file is on disk, so the shard's next
 //! owner continues after a crash. Ids are never reused, so a late removal hits no other file.
+//!
+//! Removals are gathered for a second. While the store is short of space, each is done before the reply to the change
+//! that caused it, so that a program which removes a file finds the space that it had.
 
 use super::refusal::ShardRefusal;
-use super::shard::Shard;
+use super::shard::{Shard, ShardState};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 use varve_env::clock::Instant;
 use varve_env::disk;
+use varve_env::reserve::Reserve;
 use varve_env::store_path::StorePath;
 use varve_env::volume_dir::VolumeDir;
 use varve_posix::Effect;
@@ -32,14 +39,46 @@ const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Time limit for removals when a shard closes; the rest is removed after the next open.
 const AT_CLOSE_MAX: Duration = Duration::from_secs(5);
 
+/// How long a reply waits for the removal of a backing file from a full store: fsyncs of the log and of a directory.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How long the free space of the store is believed, so that removals of many large files do not each look at it.
+const ROOM_BELIEVED: Duration = Duration::from_millis(5);
+
 /// Backing files that have garbage rows in this shard.
 #[derive(Default)]
 pub(super) struct Garbage {
     waiting: Vec<InodeId>,
     /// After a refusal of the store, no removal before this time.
     not_before: Option<Instant>,
-    /// A round is in progress.
-    at_work: bool,
+    /// The files of the round in progress.
+    at_work: Vec<InodeId>,
+}
+
+/// The free space of a shard's store.
+pub(super) struct Room {
+    /// `None`: nothing is known of the store's space.
+    reserve: Option<Arc<Reserve>>,
+    looked: Cell<Option<Instant>>,
+    /// Wakes the removal of backing files.
+    wanted: Notify,
+}
+
+impl Room {
+    pub fn of(reserve: Option<Arc<Reserve>>) -> Room {
+        Room { reserve, looked: Cell::new(None), wanted: Notify::new() }
+    }
+
+    /// Looks at the store's free space, and takes the reserve again or reports the shortage.
+    async fn look(&self) {
+        let Some(reserve) = self.reserve.clone() else { return };
+        // The server logs failures of its own checks.
+        let _ = tokio::task::spawn_blocking(move || reserve.tend()).await;
+    }
+
+    fn is_short(&self) -> bool {
+        self.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
+    }
 }
 
 impl Garbage {
@@ -49,19 +88,27 @@ impl Garbage {
     }
 
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.at_work.len()
+    }
+
+    fn is_refused(&self, now: Instant) -> bool {
+        self.not_before.is_some_and(|then| now < then)
+    }
+
+    fn holds(&self, inode: InodeId) -> bool {
+        self.waiting.contains(&inode) || self.at_work.contains(&inode)
     }
 
     fn take(&mut self, now: Instant) -> Vec<InodeId> {
-        if self.at_work || self.waiting.is_empty() || self.not_before.is_some_and(|then| now < then) {
+        if !self.at_work.is_empty() || self.waiting.is_empty() || self.is_refused(now) {
             return Vec::new();
         }
-        self.at_work = true;
-        self.waiting.split_off(self.waiting.len().saturating_sub(ROUND_MAX))
+        self.at_work = self.waiting.split_off(self.waiting.len().saturating_sub(ROUND_MAX));
+        self.at_work.clone()
     }
 
     fn end_round(&mut self, left: impl IntoIterator<Item = InodeId>, not_before: Option<Instant>) {
-        self.at_work = false;
+        self.at_work.clear();
         self.not_before = not_before;
         self.waiting.extend(left);
     }
@@ -83,20 +130,46 @@ impl Shard {
     /// Removes backing files until the shard closes.
     pub(super) async fn collect_garbage(self: Rc<Self>) {
         loop {
-            tokio::time::sleep(COLLECT_EVERY).await;
+            let wanted = tokio::time::timeout(COLLECT_EVERY, self.room.wanted.notified()).await.is_ok();
             if self.stopping() {
                 return;
             }
-            // An idle shard gives back memory that others need.
-            self.shrink(&mut self.state.borrow_mut());
+            if !wanted {
+                // An idle shard gives back memory that others need.
+                self.shrink(&mut self.state.borrow_mut());
+            }
             while self.collect_round().await {}
         }
+    }
+
+    /// Called when the garbage row of `inode` is appended. If the store is short of space, returns when that of its
+    /// backing file is free, unless the store refuses or takes too long.
+    pub(super) async fn make_room(&self, inode: InodeId) {
+        let now = self.clock.monotonic();
+        let believed = self.room.looked.get().is_some_and(|looked| now.since(looked) < ROOM_BELIEVED);
+        let room = async {
+            if !believed && !self.room.is_short() {
+                self.room.looked.set(Some(now));
+                self.room.look().await;
+            }
+            if !self.room.is_short() {
+                return;
+            }
+            self.room.wanted.notify_one();
+            let gone =
+                |state: &ShardState| !state.garbage.holds(inode) || state.garbage.is_refused(self.clock.monotonic());
+            if self.wait_until(gone).await.is_ok() {
+                self.room.look().await;
+            }
+        };
+        // Too slow: the space is free later.
+        let _ = tokio::time::timeout(ROOM_WAIT_MAX, room).await;
     }
 
     /// Removes as much as possible before the shard closes, unless the store refuses.
     pub(super) async fn collect_last_garbage(&self) {
         let collect = async {
-            self.wait_until(|state| !state.garbage.at_work).await?;
+            self.wait_until(|state| state.garbage.at_work.is_empty()).await?;
             while self.collect_round().await {}
             Ok::<(), ShardRefusal>(())
         };

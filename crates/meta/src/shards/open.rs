@@ -3,7 +3,7 @@
 use super::batch::CommitBatch;
 use super::committer::CommitWork;
 use super::effects::reap_leftovers;
-use super::garbage::Garbage;
+use super::garbage::{Garbage, Room};
 use super::inodes::InodeBlock;
 use super::partitions::Partitions;
 use super::refusal::ShardRefusal;
@@ -112,6 +112,7 @@ impl Shard {
             state: RefCell::new(state),
             changed: Notify::new(),
             work: CommitWork::default(),
+            room: Room::of(config.table.store.reserve().cloned()),
         })
     }
 

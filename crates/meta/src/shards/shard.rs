@@ -11,7 +11,7 @@
 use super::batch::{CommitBatch, Waiter};
 use super::committer::CommitWork;
 use super::foreign::Foreign;
-use super::garbage::Garbage;
+use super::garbage::{Garbage, Room};
 use super::incoming::IncomingPartition;
 use super::inodes::InodeBlock;
 use super::open_files::OpenFiles;
@@ -71,6 +71,7 @@ pub struct Shard {
     pub(super) changed: Notify,
     /// Wakes the committer: the open batch is not empty.
     pub(super) work: CommitWork,
+    pub(super) room: Room,
 }
 
 pub(super) struct ShardState {

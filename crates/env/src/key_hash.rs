@@ -1,67 +1,35 @@
 //! Hashing of keys of in-memory tables: fast, and seeded per process, because users choose the names in the keys.
 
-use std::hash::{BuildHasher, Hasher};
+use foldhash::SharedSeed;
+use foldhash::fast::FoldHasher;
+use std::hash::BuildHasher;
 use std::sync::OnceLock;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// foldhash with seeds from this crate's random numbers, in place of those that it would draw itself.
 #[derive(Clone, Copy)]
-pub struct KeyHashing {
-    seed: u64,
+pub struct KeyHashing(&'static Seeds);
+
+struct Seeds {
+    start: u64,
+    shared: SharedSeed,
 }
 
 impl Default for KeyHashing {
     fn default() -> KeyHashing {
-        static SEED: OnceLock<u64> = OnceLock::new();
-        KeyHashing { seed: *SEED.get_or_init(crate::random::number) }
+        static SEEDS: OnceLock<Seeds> = OnceLock::new();
+        KeyHashing(SEEDS.get_or_init(|| {
+            let start = crate::random::number();
+            Seeds { start, shared: SharedSeed::from_u64(start) }
+        }))
     }
 }
 
 impl BuildHasher for KeyHashing {
-    type Hasher = KeyHasher;
+    type Hasher = FoldHasher<'static>;
 
-    fn build_hasher(&self) -> KeyHasher {
-        KeyHasher(self.seed)
-    }
-}
-
-pub struct KeyHasher(u64);
-
-impl KeyHasher {
-    /// Multiplies by an odd constant with evenly spread bits and folds both halves of the product: every bit of either
-    /// operand affects the bits that a map uses.
-    fn mix(&mut self, value: u64) {
-        let product = u128::from(self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        self.0 = (product as u64) ^ ((product >> 64) as u64);
-    }
-}
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.mix(value.into());
-    }
-
-    fn write_u16(&mut self, value: u16) {
-        self.mix(value.into());
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.mix(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.mix(value);
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.mix(value as u64);
+    #[inline]
+    fn build_hasher(&self) -> FoldHasher<'static> {
+        FoldHasher::with_seed(self.0.start, &self.0.shared)
     }
 }
 

@@ -237,26 +237,10 @@ fn unknown(place: String, key: &str, known: &[String]) -> Problem {
 }
 
 fn nearest<'a>(key: &str, known: &'a [String]) -> Option<&'a str> {
-    let distances = known.iter().map(|candidate| (edit_distance(key, candidate), candidate.as_str()));
+    let distances = known.iter().map(|candidate| (strsim::levenshtein(key, candidate), candidate.as_str()));
     // A short key is close to every other key, so at most half of it may differ.
     let limit = SUGGESTION_DISTANCE_MAX.min(key.chars().count() / 2);
     distances.min().filter(|(distance, _)| *distance <= limit).map(|(_, candidate)| candidate)
-}
-
-/// The Levenshtein distance: insertions, deletions and replacements that turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

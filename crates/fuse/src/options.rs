@@ -258,25 +258,10 @@ fn nearest(name: &str) -> Option<&'static str> {
     let known = FLAGS.iter().map(|(flag, _, _)| *flag).chain(ACCEPTED.iter().copied()).chain(OWN.iter().copied());
     let allowed = name.len().div_ceil(3);
     known
-        .map(|candidate| (distance(name, candidate.trim_end_matches('=')), candidate))
+        .map(|candidate| (strsim::levenshtein(name, candidate.trim_end_matches('=')), candidate))
         .filter(|(distance, _)| *distance <= allowed)
         .min()
         .map(|(_, candidate)| candidate)
-}
-
-/// The Levenshtein distance in bytes.
-fn distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.bytes().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[to.len()]
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The configuration file names flags and is checked, and the command line overrides it.
 
-use super::{apply, check_variables, edit_distance, with_environment};
+use super::{apply, check_variables, with_environment};
 use crate::definition::definition;
 use std::path::Path;
 
@@ -103,12 +103,5 @@ fn variables_of_destructive_flags_are_refused() {
         let matches = command.try_get_matches_from_mut(words).expect("the command line is sound");
         let checked = check_variables(&command, &matches, "VARVE", &|name| name == variable);
         assert_eq!(checked.is_err(), is_refused, "{words:?} with {variable}");
-    }
-}
-
-#[test]
-fn edit_distance_is_levenshtein() {
-    for (a, b, distance) in [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("worker", "workers", 1)] {
-        assert_eq!(edit_distance(a, b), distance);
     }
 }

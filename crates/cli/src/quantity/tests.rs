@@ -21,6 +21,8 @@ fn sizes_are_read() {
         ("2 GiB", 2 << 30),
         ("10kB", 10_000),
         ("3TB", 3_000_000_000_000),
+        ("64k", 65_536),
+        ("18446744073709551615", u64::MAX),
     ];
     for (text, bytes) in cases {
         assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
@@ -29,7 +31,8 @@ fn sizes_are_read() {
 
 #[test]
 fn invalid_sizes_are_refused() {
-    for text in ["", "KiB", "-1", "1e3", "12parsecs", "0.3", "99999999TiB", "1.2.3"] {
+    for text in ["", "KiB", "-1", "1e3", "12parsecs", "0.3", "99999999TiB", "99999999.5TiB", "1.2.3", ".", "0.0001KiB"]
+    {
         assert!(text.parse::<Bytes>().is_err(), "{text}");
     }
 }
@@ -37,7 +40,7 @@ fn invalid_sizes_are_refused() {
 #[test]
 fn durations_are_read() {
     let cases =
-        [("0", 0), ("250us", 250), ("5ms", 5_000), ("5s", 5_000_000), ("1.5s", 1_500_000), ("2min", 120_000_000)];
+        [("0", 0), ("250us", 250), ("5ms", 5_000), ("1.5s", 1_500_000), ("2min", 120_000_000), ("1m 30s", 90_000_000)];
     for (text, micros) in cases {
         assert_eq!(text.parse(), Ok(Span(Duration::from_micros(micros))), "{text}");
     }
@@ -45,7 +48,7 @@ fn durations_are_read() {
 
 #[test]
 fn invalid_durations_are_refused() {
-    for text in ["", "5", "s", "-5s", "5 fortnights"] {
+    for text in ["", "5", "s", "-5s", "5 fortnights", "99999999999999999999s", "9999999999999999d"] {
         assert!(text.parse::<Span>().is_err(), "{text}");
     }
 }

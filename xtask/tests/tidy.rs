@@ -147,6 +147,31 @@ fn missing_promise_file_is_reported() {
 }
 
 #[test]
+fn log_message_missing_from_the_page_is_reported() {
+    for (code, part) in [
+        ("fn a() {\n    warn!(\"cannot sync the log: {error}\");\n}\n", "a.rs:2: docs/operate/log-messages.md lacks"),
+        (
+            "fn a() { tracing::error!(call = \"b\", %error, \"shard {id}: the store is \\\n    gone\"); }\n",
+            "the store is gone",
+        ),
+    ] {
+        let reported = violation_of("crates/client/src/a.rs", code);
+        assert!(reported.contains(part), "{part}: {reported}");
+    }
+}
+
+#[test]
+fn documented_log_messages_pass() {
+    let tree = sound();
+    let page = "| Level | Message | Meaning |\n|---|---|---|\n| WARN | cannot sync `a` of N files: … | x |\n";
+    write(tree.path(), "docs/operate/log-messages.md", page);
+    let code = "fn a() {\n    warn!(\"cannot sync `a` of {} files: {error}\", 1);\n    warn!(\"{error}\");\n    \
+                info!(\"the server has stopped\");\n}\n#[cfg(test)]\nmod tests {\n    fn b() { warn!(\"in a test only\") }\n}\n";
+    write(tree.path(), "crates/client/src/a.rs", code);
+    assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
+}
+
+#[test]
 fn dangling_links_are_reported() {
     for (link, violation) in [
         ("gone.md", "`docs/gone.md`, which does not exist"),

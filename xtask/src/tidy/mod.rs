@@ -7,6 +7,7 @@
 //! - [`text`]: no overlong files, no markers of unfinished work, no trailing blanks.
 //! - [`language`]: no retired words; no statement begins with a relative clause.
 //! - [`documents`]: every format names an existing test; every command that the README names exists.
+//! - [`log_messages`]: every message above INFO is in `docs/operate/log-messages.md`.
 //! - [`promises`]: `docs/semantics.md` and `tests/promises.toml` name the same promises; every promise has existing
 //!   tests.
 //! - [`links`]: the target file and heading of a relative link in a document exist.
@@ -15,6 +16,7 @@ pub mod documents;
 pub mod language;
 pub mod layers;
 pub mod links;
+pub mod log_messages;
 pub mod promises;
 pub mod store_access;
 pub mod text;
@@ -59,6 +61,7 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Violation>> {
         text::unfinished,
         text::blanks,
         promises::promises,
+        log_messages::documented,
         links::links,
         language::retired_words,
         language::relative_subjects,

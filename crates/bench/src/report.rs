@@ -1,6 +1,7 @@
 //! The report of a run as data ([`BenchReport`], which is also the JSON), as a text table, as a page, and compared with
 //! a recorded one.
 
+mod answer;
 mod build;
 mod chart;
 mod compare;
@@ -146,6 +147,12 @@ impl BenchReport {
     /// A self-contained HTML page.
     pub fn to_html(&self) -> String {
         page::render(self)
+    }
+
+    /// Rates with the largest number of clients and their ratios to the plain directory, for a terminal of 80 columns;
+    /// no trailing newline.
+    pub fn to_brief_text(&self) -> String {
+        answer::Answer::of(self).map_or_else(String::new, |answer| answer.to_text(self))
     }
 
     /// mdtest's summary, with the targets side by side; no trailing newline.

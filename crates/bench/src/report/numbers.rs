@@ -45,6 +45,29 @@ pub fn grouped(value: f64) -> String {
     text
 }
 
+/// Three significant digits, thousands grouped by commas: `45,300`.
+pub fn with_commas(value: f64) -> String {
+    if value.abs() < 999.5 || !value.is_finite() {
+        return digits(value);
+    }
+    let unit = 10_f64.powf(value.abs().log10().floor() - 2.0);
+    grouped((value / unit).round() * unit).replace('\u{202f}', ",")
+}
+
+/// One digit after the point below ten, none above.
+fn one_digit(value: f64) -> String {
+    if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// A ratio of rates in words: `2.1 times as fast`, `3.4 times slower`.
+pub fn times_as_fast(ratio: f64) -> String {
+    match ratio {
+        x if (0.95..1.05).contains(&x) => "about as fast".to_owned(),
+        x if x < 0.95 => format!("{} times slower", one_digit(1.0 / x)),
+        x => format!("{} times as fast", one_digit(x)),
+    }
+}
+
 /// Two digits after the point, three below a tenth, one above 10: `0.42`, `0.031`, `13.1`.
 pub fn ratio(value: f64) -> String {
     match value {

@@ -1,5 +1,6 @@
 //! The page: one self-contained HTML file without network access or scripts.
 
+use super::answer::Answer;
 use super::chart::{self, colour, escape};
 use super::{BenchReport, CeilingResult, PhaseResult, numbers, text};
 use crate::workloads::mdtest::Phase;
@@ -37,10 +38,14 @@ fn begun(title: &str) -> String {
     )
 }
 
+/// The answer, then the plots, then the details.
 fn section(report: &BenchReport, page: &mut String) {
     head(report, page);
+    answer(report, page);
+    legend(report, page);
     rates(report, page);
     latencies(report, page);
+    details(report, page);
     table(report, page);
     ceilings(report, page);
     method(report, page);
@@ -68,6 +73,35 @@ fn head(report: &BenchReport, page: &mut String) {
         numbers::bytes(environment.memory_bytes),
         escape(&environment.kernel)
     );
+}
+
+/// Each operation's rate, and how many times as fast as the plain directory it is.
+fn answer(report: &BenchReport, page: &mut String) {
+    let Some(answer) = Answer::of(report) else { return };
+    let _ = write!(
+        page,
+        "<p>{}.</p>\n<div class=\"table answer\"><table>\n<thead><tr><th class=\"name\">Operation</th>",
+        escape(&answer.title(report))
+    );
+    for way in &answer.ways {
+        let _ = write!(page, "<th>{}</th>", escape(way));
+    }
+    page.push_str("</tr></thead>\n<tbody>\n");
+    for row in &answer.rows {
+        let _ = write!(page, "<tr class=\"first\"><td class=\"name\">{}</td>", escape(&capital(row.operation)));
+        for cell in &row.cells {
+            let ratio = cell.ratio.map_or(String::new(), |ratio| {
+                format!("<br/><span class=\"soft\">{}</span>", escape(&numbers::times_as_fast(ratio)))
+            });
+            let _ = write!(page, "<td><b>{}</b>{ratio}</td>", numbers::with_commas(cell.rate));
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+fn details(report: &BenchReport, page: &mut String) {
+    page.push_str("<h2>Details</h2>\n");
     if !report.arguments.is_empty() {
         let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&command_line(&report.arguments)));
     }
@@ -78,7 +112,6 @@ fn head(report: &BenchReport, page: &mut String) {
         }
         page.push_str("</ul>\n");
     }
-    legend(report, page);
 }
 
 /// The command line in a form that can be typed again.
@@ -105,19 +138,12 @@ fn legend(report: &BenchReport, page: &mut String) {
             escape(place)
         );
     }
-    let mut names: Vec<&str> = Vec::new();
-    for ceiling in &report.ceilings {
-        let shown = report.results.iter().any(|result| ceiling.bounds(&result.via, &result.target));
-        if shown && !names.contains(&ceiling.name.as_str()) {
-            names.push(&ceiling.name);
-        }
-    }
-    for name in names {
-        let name = escape(name);
-        let _ = writeln!(
-            page,
-            "<li><svg viewBox=\"0 0 18 12\"><line class=\"ceiling {name}\" x1=\"0\" x2=\"18\" y1=\"6\" y2=\"6\"/></svg>\
-             <span>{name} <span class=\"soft\">(ceiling)</span></span></li>"
+    let is_shown =
+        |ceiling: &CeilingResult| report.results.iter().any(|result| ceiling.bounds(&result.via, &result.target));
+    if report.ceilings.iter().any(is_shown) {
+        page.push_str(
+            "<li><svg viewBox=\"0 0 18 12\"><rect class=\"ceiling\" x=\"8\" width=\"2\" height=\"12\"/></svg>\
+             <span>ceiling</span></li>\n",
         );
     }
     page.push_str("</ul>\n");
@@ -126,8 +152,8 @@ fn legend(report: &BenchReport, page: &mut String) {
 fn rates(report: &BenchReport, page: &mut String) {
     let _ = write!(
         page,
-        "<h2>Rates</h2>\n<p class=\"soft\">{}; a bar is the median of the turns, its whisker goes from the slowest to the \
-         fastest. Each drawing has its own scale.</p>\n{}",
+        "<h2>Rates</h2>\n<p class=\"soft\">{} on a logarithmic axis. A bar is the median of the turns; the thin line \
+         across its end goes from the slowest turn to the fastest. A red line is a ceiling of that target.</p>\n{}",
         capital(report.unit()),
         cards(report)
     );
@@ -140,8 +166,8 @@ fn rates(report: &BenchReport, page: &mut String) {
 
 fn latencies(report: &BenchReport, page: &mut String) {
     page.push_str(
-        "<h2>Latencies</h2>\n<p class=\"soft\">Of single operations, all turns together, on a logarithmic axis: the large \
-         dot is the median, the small one the 99th percentile, the stroke the 99.9th.</p>\n",
+        "<h2>Latencies</h2>\n<p class=\"soft\">Of single operations, all turns together, on a logarithmic axis. The large dot \
+         and the figure are the median, the small dot is the 99th percentile, the end of the line the 99.9th.</p>\n",
     );
     page.push_str(cards(report));
     for phase in report.phases() {

@@ -166,7 +166,50 @@ fn page_is_self_contained() {
     assert_eq!(page.matches("<svg viewBox=\"0 0 420").count(), 6, "rates and latencies of three phases");
     assert!(page.contains("&lt;x&gt;&amp;y") && !page.contains("<x>"));
     assert!(page.contains("'it'\\''s'"), "the command line can be typed again");
+    assert!(page.contains("name=\"viewport\""), "a small screen shows it in its own width");
     well_formed(&BenchReport { results: Vec::new(), ..sample(1, 1.0) }.to_html());
+}
+
+#[test]
+fn page_shows_answer_then_plots_then_details() {
+    let page = sample(3, 1.0).to_html();
+    let places = ["1.2 times as fast", "<h2>Rates", "<h2>Latencies", "<h2>Details", "<h2>Figures", "<h2>Environment"];
+    let places = places.map(|text| page.find(text).unwrap_or_else(|| panic!("{text} is missing")));
+    assert!(places.is_sorted(), "{places:?}");
+}
+
+#[test]
+fn small_and_large_bars_are_both_legible() {
+    let mut report = sample(3, 1.0);
+    report.results[0].ops_per_s = crate::measure::Spread::of(&[2_000_000.0]).unwrap();
+    let widths: Vec<f64> = chart::rates(&report, "create")
+        .lines()
+        .filter(|line| line.starts_with("<rect") && !line.contains("fill=\"none\""))
+        .map(|line| line.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap())
+        .collect();
+    assert!(widths.len() == 3 && widths.iter().all(|width| *width >= 10.0), "{widths:?}");
+}
+
+#[test]
+fn charts_accept_any_number_in_a_saved_report() {
+    for value in [0.0, -1.0, 1e-300, f64::MAX, f64::INFINITY, f64::NAN] {
+        let mut report = sample(1, 1.0);
+        let rate = &mut report.results[0].ops_per_s;
+        (rate.min, rate.median, rate.max) = (value, value, value);
+        report.results[0].latency_us.p999 = value;
+        well_formed(&report.to_html());
+    }
+}
+
+#[test]
+fn brief_text_answers_in_eighty_columns() {
+    let text = sample(3, 1.0).to_brief_text();
+    assert!(text.starts_with("operations/s with 8 clients, compared with the plain directory\n"), "{text}");
+    assert!(text.contains("create  50,500     60,600 (1.2 times as fast)  15,200 (3.3 times slower)"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let mut nothing = sample(1, 1.0);
+    nothing.results.clear();
+    assert_eq!(nothing.to_brief_text(), "");
 }
 
 /// Checks that every tag is closed in order and every attribute is quoted, as an XML parser requires.

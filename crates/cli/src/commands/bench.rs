@@ -41,6 +41,9 @@ enum Workload {
 /// Output flags common to all workloads.
 #[derive(Debug, Args)]
 struct ReportFlags {
+    /// Print one small table: rates, and how many times as fast as the plain directory they are
+    #[arg(long)]
+    brief: bool,
     /// Write a self-contained HTML page with plots
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
@@ -104,7 +107,11 @@ impl ReportFlags {
 fn deliver(report: &BenchReport, recorded: Option<&BenchReport>, flags: &ReportFlags, output: &Output) -> Result<Exit> {
     let json = report.to_json().map_err(|error| explain(&error))?;
     let saved = flags.save.as_ref().map(|path| write(path, &format!("{json}\n"))).transpose();
-    output::print_line(&if output.is_json() { escaping::json(&json) } else { escaping::lines(&report.to_text()) })?;
+    output::print_line(&match (output.is_json(), flags.brief) {
+        (true, _) => escaping::json(&json),
+        (false, true) => escaping::lines(&report.to_brief_text()),
+        (false, false) => escaping::lines(&report.to_text()),
+    })?;
     saved?;
     if let Some(path) = &flags.page {
         write(path, &report.to_html())?;

@@ -1,10 +1,10 @@
-# Chores. `make demo` shows Varve at work, `make test` proves it, `make check` keeps the house rules.
-# A fresh Debian 12 with Rust and Python is enough: `make setup` brings the rest (packages need root or sudo).
+# Targets: `make demo` shows Varve at work, `make test` runs all tests, `make check` checks style, lints and licences.
+# They need Debian 12 with Rust and Python. `make setup` installs the rest; packages need root or sudo.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-# A recipe is one script.
+# Each recipe runs as one script.
 .ONESHELL:
 
 CARGO ?= cargo
@@ -26,8 +26,8 @@ PACKAGES := hdf5-tools fuse3 attr acl libacl1-dev rsync git pkg-config build-ess
 PROOFS := h5dump:hdf5-tools fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rsync git:git pkg-config:pkg-config \
   cc:build-essential mkfs.ext4:e2fsprogs mpirun:openmpi-bin x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine
 
-# `make fuzz`: the instrumentation that libFuzzer is guided by, which stable Rust has, for all crates but not for what the
-# build itself runs: hence --target.
+# `make fuzz` compiles all crates with libFuzzer's instrumentation, which stable Rust has. --target keeps the
+# instrumentation out of build scripts and procedural macros.
 FUZZ_TARGETS ?= rows log wire handshake record config volume names journal stream2 layout detector_stream
 FUZZ_SECONDS ?= 300
 FUZZ_FLAGS := --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 -Cpasses=sancov-module \
@@ -35,16 +35,16 @@ FUZZ_FLAGS := --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units
   -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
-# Time limits, in the form of timeout(1). The end-to-end suites get one each, so that one that hangs is named; a machine whose
-# host is busy takes six times as long for the same work.
+# Time limits for timeout(1). Each end-to-end suite has its own, so that the output names a suite that hangs. A virtual
+# machine on a busy host takes six times as long for the same work.
 UNIT_LIMIT ?= 45m
 SUITE_LIMIT ?= 25m
 SOAK_LIMIT ?= 4h
 SUITES := cli profile readme conformance realwork crash trouble million
-# Those with long counts of their own.
+# The suites that run longer with VARVE_SOAK=1.
 SOAK_SUITES := volume power writer readers kill detector_service detector_long decoders conformance realwork crash trouble repair dump million
-# The integration tests of the other crates. Every build below selects the whole workspace, so that each crate is built
-# once, with one set of features, and then runs what it names.
+# The integration tests of the other crates. Every build below selects the whole workspace, so that cargo builds each
+# crate once with one set of features, and then runs the named tests.
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
   $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))))
 
@@ -65,7 +65,7 @@ setup: packages tools venv
 
 packages:
 	@missing=""
-	# Where the tools of administrators are, which is not on everyone's path.
+	# The directories of administrators' tools are not on every user's PATH.
 	PATH="$$PATH:/usr/sbin:/sbin"
 	for proof in $(PROOFS); do command -v "$${proof%%:*}" >/dev/null || missing="$$missing $${proof#*:}"; done
 	[ -e /usr/include/sys/acl.h ] || missing="$$missing libacl1-dev"
@@ -78,7 +78,7 @@ packages:
 	$$as apt-get update -qq
 	$$as apt-get install -y -qq --no-install-recommends $$missing
 
-# The suites of others that the mount is tested with: built once into target/tools.
+# Test suites of other projects that run on the mount. They are built once into target/tools.
 tools: $(TOOLS)/bin/pjdfstest-$(PJDFSTEST_VERSION) $(TOOLS)/bin/fsx-$(FSX_VERSION)
 
 $(TOOLS)/bin/pjdfstest-$(PJDFSTEST_VERSION): | packages
@@ -89,7 +89,7 @@ $(TOOLS)/bin/fsx-$(FSX_VERSION): | packages
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build --version =$(FSX_VERSION) fsx
 	touch $@
 
-# Python with the readers that files of the detector service are tested with, and what speaks stream2.
+# Python packages that read the detector service's files, and that send stream2.
 PYTHON_READY := venv/.h5py-$(H5PY_VERSION)-pyzmq-$(PYZMQ_VERSION)
 venv: $(PYTHON_READY)
 
@@ -119,7 +119,7 @@ soak: setup
 	    $(CARGO) test --workspace --test $$suite --locked -- --nocapture
 	done
 
-# What is found is written to target/fuzz/TARGET/: copied to fuzz/corpus/TARGET/, `make test` keeps it.
+# The fuzzer writes its findings to target/fuzz/TARGET/. Copy them to fuzz/corpus/TARGET/, and `make test` runs them.
 fuzz: packages
 	RUSTFLAGS="$(FUZZ_FLAGS)" $(CARGO) build --locked --profile fuzz --package varve-fuzz --features libfuzzer \
 	  --target $(HOST) --target-dir $(TARGET)/fuzz/build
@@ -130,7 +130,7 @@ fuzz: packages
 	    -max_len=4096 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1
 	done
 
-# Tests are outside the `world` seam (clippy.toml), all else about them is linted.
+# clippy runs twice: tests may use clocks, threads and sockets directly, and other code may not (clippy.toml).
 check: packages tidy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --locked -- -D warnings

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Looks for advisories against the crates of Cargo.lock: advisories.sh CARGO [ARGUMENTS OF cargo deny]. An advisory is a failure. A
-# database that cannot be fetched is none, for the machine may have no network: one that was fetched earlier is used, or it is said
-# that nothing was checked.
+# Checks the crates of Cargo.lock against the advisory database, and fails if there is an advisory. If the database cannot
+# be fetched, because the machine may have no network, the script uses the copy of an earlier run, or reports that it
+# checked nothing.
+# usage: advisories.sh CARGO [ARGUMENTS OF cargo deny]
 set -euo pipefail
 
 cargo=${1:-cargo}
@@ -10,7 +11,7 @@ said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 
 check() {
-  # The network may hang rather than refuse.
+  # A network can hang instead of refusing a connection.
   timeout --kill-after=10s "${ADVISORIES_LIMIT:-5m}" "$cargo" deny --log-level error "$@" >"$said" 2>&1
 }
 found() { grep -qE '^error\[(vulnerability|unmaintained|unsound|yanked|notice|unsupported)' "$said"; }

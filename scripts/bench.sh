@@ -1,11 +1,11 @@
 #!/bin/bash
-# Measures everything that SPEED asks for, in about ten minutes, on a file system of its own: a fresh XFS (or ext4 with its
-# journal) in an image on a loop device where this is root's machine, for a worn or shared file system beneath would be
-# measured instead; else in a local directory, and says so. Writes a report a run, one page of all of them, and compares
-# the ratios with those recorded. Ends with 3 if one fell by more than a tenth.
+# Measures every performance bar in about ten minutes. As root it measures on a fresh XFS, or ext4 with a journal, in an
+# image on a loop device, because a shared or fragmented file system would distort the figures. Other users measure in a
+# local directory, and the script says so. It writes a report for each run and one page of all reports, and compares the
+# ratios with the recorded ones. The exit code is 3 if a ratio fell by more than a tenth.
 # usage: bench.sh VARVE DIRECTORY RECORDED
-# BENCH_FILES, BENCH_PREFILL, BENCH_STREAM, BENCH_PAIRS: files of a pass, files in the directory before, bytes of a stream,
-# turns of large files and of the directory that was filled before.
+# Environment: BENCH_FILES, files of a pass; BENCH_PREFILL, files in the directory before the measurement; BENCH_STREAM,
+# bytes of a stream; BENCH_PAIRS, turns of large files and of the prefilled directory.
 set -euo pipefail
 varve=$1
 out=$2
@@ -13,7 +13,7 @@ recorded=$3
 files=${BENCH_FILES:-20000}
 prefill=${BENCH_PREFILL:-5000000}
 stream=${BENCH_STREAM:-1GiB}
-# Turns of what is to be within a few hundredths of what it is compared with.
+# Turns of measurements whose ratio must be accurate to a few hundredths.
 pairs=${BENCH_PAIRS:-15}
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/varve-bench-XXXXXX")
@@ -21,7 +21,7 @@ chmod 755 "$work"
 disk=$work/disk
 server=
 loop=
-# A virtual machine's host that takes back free memory would be measured instead: not while this runs.
+# A host that takes back the free memory of this virtual machine would slow it down. This turns that off meanwhile.
 reporting=/sys/module/page_reporting/parameters/page_reporting_order
 order=
 mounted() { grep -qs " $1 " /proc/self/mountinfo; }
@@ -52,7 +52,7 @@ trap 'exit 143' TERM
 fresh_disk() {
   truncate -s 24G "$work/disk.img"
   if command -v mkfs.xfs >/dev/null; then mkfs.xfs -q "$work/disk.img"; else mkfs.ext4 -q -F "$work/disk.img"; fi
-  # Past the page cache of the file system that holds the image: what is read from the disk is, and not from memory.
+  # Direct I/O avoids the page cache of the file system that holds the image, so that reads come from the disk.
   loop=$(losetup --find --show --direct-io=on "$work/disk.img" || losetup --find --show "$work/disk.img") || return 1
   mount "$loop" "$disk"
 }
@@ -67,7 +67,7 @@ serve() {
   exit 1
 }
 mount_volume() { "$varve" mount "$disk/store" "$work/mnt" --log-file "$work/mount.log" "$@"; }
-# Clock ticks that the processes have used.
+# The clock ticks that the processes have used.
 ticks() { for pid in "$@"; do cut -d' ' -f14,15 "/proc/$pid/stat"; done | awk '{ sum += $1 + $2 } END { print sum }'; }
 run() {
   echo "== $1"
@@ -98,7 +98,7 @@ for size in 1KiB 4KiB 32KiB; do
 done
 echo "== idle, ten seconds: server and mount with $("$varve" --json status "$disk/store" | grep -o '"shards":[0-9]*' | head -1 | cut -d: -f2) shards"
 pids="$server $("$varve" --json stats "$work/mnt" | grep -o '"pid":[0-9]*' | cut -d: -f2)"
-# What was written a moment ago is still merged into tables, which is not idle yet.
+# The server still merges recent writes into tables. It is idle only after that.
 settled=0
 for second in $(seq 120); do
   # shellcheck disable=SC2086
@@ -128,8 +128,8 @@ run embedded mdtest --files "$files" --clients 1,2,8 --repeat 3 --ceilings --via
 run stream stream --bytes "$stream" --clients 1,2 --repeat "$pairs" --via "path:$disk/plain" --via "mount:$work/mnt"
 "$varve" umount "$work/mnt"
 
-# A user's own mount: as another user where this is root's machine; the program is copied to where that user can go. Where
-# /dev/fuse is root's alone, the user's is another node, in a mount namespace that ends with this.
+# A user's own mount. Root runs it as user 2, with a copy of the program that this user can reach. If only root may open
+# /dev/fuse, the user gets another device node, in a mount namespace that ends with this script.
 as=
 if [ "$(id -u)" = 0 ]; then as="setpriv --reuid 2 --regid 2 --clear-groups env HOME=$disk/user"; fi
 mkdir -p "$disk/user/mnt" "$disk/user/plain"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the documents as a site. Their links are relative within the repository, so they are copied with its layout; the
-# one list that mdBook wants at the top of its sources, SUMMARY.md, is made from docs/SUMMARY.md.
+# Builds the documents as a site. Their links are relative within the repository, so the script copies them with its
+# layout. mdBook needs SUMMARY.md at the top of its sources; the script makes it from docs/SUMMARY.md.
 # usage: docs.sh MDBOOK DIRECTORY
 set -euo pipefail
 mdbook=$1

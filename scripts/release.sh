@@ -1,9 +1,8 @@
 #!/bin/bash
-# Builds the program as it is to be installed. It is built twice: with counters first, does everything that bench.sh measures, in
-# small, and is built again from what was counted. What a request runs through lies together then, and not among what only errors
-# run through (docs/internals/performance-findings.md, "Build, allocator, memory").
-# Where the compiler's tools for that cannot be had, it is built once, and
-# that is said.
+# Builds the program for installation with profile-guided optimisation. The first build has counters and runs everything
+# that bench.sh measures, with small counts. The second build uses the counted profile: it places the code of requests
+# together, apart from the code of errors (docs/internals/performance-findings.md, "Build, allocator, memory").
+# Without the compiler's profiling tools the script builds the program once and says so.
 # usage: release.sh TARGET PROGRAM
 # TARGET: cargo's directory. PROGRAM: where the program is put.
 set -euo pipefail
@@ -11,7 +10,7 @@ cd "$(dirname "$0")/.."
 target=$1
 program=$2
 counted=$target/counted
-# What bash makes of the word, for it may be two, as in `cargo +nightly`.
+# The word may be two words, as in `cargo +nightly`, so bash splits it.
 read -ra cargo <<<"${CARGO:-cargo}"
 
 host=$(rustc -vV | sed -n 's/^host: //p')
@@ -20,7 +19,7 @@ if [ ! -x "$merge" ] && command -v rustup >/dev/null; then
   rustup component add llvm-tools >&2 || true
 fi
 
-# With --target the flags are the program's alone, and not those of what runs while it is built. Encoded, they may have spaces.
+# With --target the flags apply to the program alone, not to build scripts. The encoded form may contain spaces.
 build() {
   CARGO_ENCODED_RUSTFLAGS=$1 "${cargo[@]}" build --locked --release --package varve-cli --target "$host" --target-dir "$2"
 }
@@ -32,7 +31,7 @@ if [ -x "$merge" ]; then
   counting=$counted/build/$host/release/varve
   if [ ! -e "$counted/counts" ] || [ "$counting" -nt "$counted/counts" ] || [ scripts/bench.sh -nt "$counted/counts" ]; then
     rm -rf "$counted/raw" "$counted"/*.profdata
-    # The runs of another user that are part of it count as well.
+    # Runs as another user are part of the profile too.
     mkdir -m 1777 "$counted/raw"
     chmod 1777 "$counted/raw"
     echo "== counting what a run of everything that is measured runs through"
@@ -46,7 +45,7 @@ if [ -x "$merge" ]; then
     mv "$counted/counts.new" "$counted/counts"
     rm -rf "$counted/raw"
   fi
-  # By its content, for cargo takes one that has only changed for the same.
+  # The name contains a hash of the content, because cargo does not notice a changed profile under the same name.
   counts=$counted/$(sha256sum "$counted/counts" | cut -c1-16).profdata
   cp "$counted/counts" "$counts"
   flags=-Cprofile-use=$counts

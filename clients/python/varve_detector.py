@@ -169,7 +169,7 @@ class Client:
                                   wait, self.client_id)
         self._hello += struct.pack("<H", len(run.encode())) + run.encode()
         text = (start or "").encode()
-        # What comes after the token in HELLO.
+        # The part of HELLO after the token.
         self._start = struct.pack("<I", len(text)) + text
         self._socket = None
         self._kept, self._kept_bytes = OrderedDict(), 0
@@ -192,7 +192,7 @@ class Client:
         self.frames_there = 0
         self._work(lambda: self._welcomed, None, "connecting")
 
-    # What callers say.
+    # Methods for callers.
 
     def send(self, number, frame, *, taken=None, shape=None, element=None, copy=True, timeout=None):
         """Sends plain elements: an array, or bytes, whose shape and type are those of `start` unless given. `taken`:
@@ -408,7 +408,7 @@ class Client:
     def _step(self, done, deadline):
         now = time.monotonic()
         if self._socket is None:
-            # Who waits for nothing is held up only as long as a host that is there takes to answer.
+            # A caller that waits for nothing is delayed at most by the time in which a reachable host answers.
             if now >= self._next_try:
                 self._connect(now + CONNECT_GLANCE if done() else deadline)
             elif not done():
@@ -449,7 +449,7 @@ class Client:
     def _read(self):
         try:
             data = self._socket.recv(1 << 16)
-            # What a TLS session has decrypted already makes no socket readable.
+            # select(2) does not report data that the TLS session has already decrypted.
             while data and self._tls is not None and self._socket.pending():
                 data += self._socket.recv(1 << 16)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -498,7 +498,7 @@ class Client:
         self._out.clear()
         self._in.clear()
 
-    # What the service says.
+    # Messages of the service.
 
     def _hear(self, kind, head):
         if kind == ACK:
@@ -508,7 +508,7 @@ class Client:
         elif kind == WELCOME:
             self._version, idle, self._body_max, self.frames_there = struct.unpack_from("<HxxIQQ", head)
             self._idle = max(idle, 100) / 1000
-            # What it had in memory only may be lost: it says itself what it has.
+            # The service may have lost frames that it had only in memory. It reports the frames that it has.
             for kept in self._kept.values():
                 kept.level = 0
         elif kind == PONG:

@@ -215,6 +215,28 @@ fn retired_words_are_reported() {
 }
 
 #[test]
+fn hash_comments_are_checked() {
+    for (path, text, violation) in [
+        ("scripts/a.sh", "#!/bin/bash\n# What is left is removed.\n", "scripts/a.sh:2: a statement begins with `What`"),
+        ("scripts/a.py", "a = 1  # an errand\n", "scripts/a.py:1: `errand` is retired"),
+        ("deny.toml", "[a]\n# It ends. Who\n# asks waits.\n", "deny.toml:2: a statement begins with `Who`"),
+        (".ci/run", "if a; then\n  # A mailbox.\nfi\n", ".ci/run:2: `mailbox` is retired"),
+        ("Makefile", "test: ; cargo test\n# a desk\n", "Makefile:2: `desk` is retired"),
+    ] {
+        let reported = violation_of(path, text);
+        assert!(reported.contains(violation), "{violation}: {reported}");
+    }
+}
+
+#[test]
+fn hash_signs_outside_comments_pass() {
+    let tree = sound();
+    let script = "echo \"a # What is\" 'a # desk' $# ${a#Who} https://a/#mailbox\n# Why?\n";
+    write(tree.path(), "scripts/a.sh", script);
+    assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
+}
+
+#[test]
 fn retired_words_elsewhere_pass() {
     let tree = sound();
     let code = "fn f<'a>(at: &'a str, rest: char) {\n    g(at, rest, '\"', \"a mailbox // desk\");\n    \

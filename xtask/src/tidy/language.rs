@@ -1,8 +1,8 @@
 //! Language rules of `STYLE.md`: retired words stay out of prose and identifiers, and no statement has a relative clause
 //! as its subject.
 //!
-//! The rules check Markdown and, in Rust, comments and identifiers. They do not check string literals: names of threads
-//! and stored names outlive a renaming.
+//! The rules check Markdown, comments and identifiers of Rust, and `#` comments of Python, shell, TOML and the Makefile.
+//! They do not check string literals, because stored names outlive a renaming.
 
 use super::{SourceFile, SourceTree, Violation};
 
@@ -35,6 +35,10 @@ const RETIRED_IN_PROSE: [(&str, &str); 3] = [
 
 /// Beginnings of a relative clause in the place of the subject.
 const RELATIVE: [&str; 4] = ["Who", "Whoever", "What", "That which"];
+
+/// Extensions and names of files with `#` comments.
+const HASH_EXTENSIONS: [&str; 3] = ["py", "sh", "toml"];
+const HASH_NAMES: [&str; 2] = ["Makefile", "run"];
 
 const REPLACED: &str = "the request path that replaces this code deletes it";
 
@@ -150,8 +154,35 @@ impl Source {
             let prose = lines.map(|(index, line)| ProseLine { index, is_first: index == 0, text: line.to_owned() });
             return Source { prose: prose.collect(), code: Vec::new() };
         }
+        let name = file.path.rsplit('/').next().unwrap_or_default();
+        if HASH_EXTENSIONS.iter().any(|extension| file.has_extension(extension)) || HASH_NAMES.contains(&name) {
+            return Source { prose: hash_comments(&file.text), code: Vec::new() };
+        }
         Source::default()
     }
+}
+
+/// The `#` comments of a file. A `#` begins a comment at the start of a line, or after a blank outside quotes.
+fn hash_comments(text: &str) -> Vec<ProseLine> {
+    let mut prose = Vec::new();
+    let mut last_alone = None;
+    for (index, line) in text.lines().enumerate() {
+        let begin = line.match_indices('#').map(|(at, _)| at).find(|at| {
+            let before = &line[..*at];
+            let is_quoted = ['"', '\''].iter().any(|quote| before.matches(*quote).count() % 2 == 1);
+            before.trim().is_empty() || (before.ends_with([' ', '\t']) && !is_quoted)
+        });
+        let Some(begin) = begin else { continue };
+        let comment = line[begin..].trim_start_matches('#');
+        if index == 0 && comment.starts_with('!') {
+            continue;
+        }
+        let is_alone = line[..begin].trim().is_empty();
+        let is_first = !is_alone || last_alone.is_none_or(|last| last + 1 != index);
+        prose.push(ProseLine { index, is_first, text: comment.to_owned() });
+        last_alone = is_alone.then_some(index);
+    }
+    prose
 }
 
 /// Position of the Rust scanner.

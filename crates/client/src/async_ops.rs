@@ -81,7 +81,7 @@ fn take_up(waker: Waker, here: Here) {
 /// Has an asynchronous operation taken up by a thread made for it.
 pub(crate) fn elsewhere(waker: Waker) {
     let theirs = waker.clone();
-    let spawned = std::thread::Builder::new().name("varve-errand".into());
+    let spawned = std::thread::Builder::new().name("varve-async-op".into());
     if let Err(error) = spawned.spawn(move || take_up(theirs, Here::Leaves)) {
         tracing::warn!(%error, "cannot start a thread for a blocking call; retrying");
         LEFT.lock().push(waker);

@@ -51,7 +51,7 @@ impl BackgroundThreads {
         }
         let spawn = |name, rest, look| BackgroundThreads::spawn(name, file_system, rest, look);
         spawn("varve-background", rest, |file_system| ticking(file_system.tick()))?;
-        spawn("varve-errands", async_ops_rest, FileSystem::drive_async_ops)?;
+        spawn("varve-async-ops", async_ops_rest, FileSystem::drive_async_ops)?;
         spawn("varve-register", rest, |file_system| ticking(file_system.register_late()))?;
         spawn("varve-settle", rest, |file_system| ticking(file_system.record_closed_sizes()))
     }

@@ -135,7 +135,7 @@ impl ServerSide {
     /// # Errors
     /// If the kernel has no memory or no descriptor for it.
     pub fn make() -> io::Result<(ServerSide, OwnedFd)> {
-        let shared = rustix::fs::memfd_create("varve-mailbox", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let shared = rustix::fs::memfd_create("varve-shm-slot", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&shared, BYTES as u64)?;
         rustix::fs::fcntl_add_seals(&shared, SEALS)?;
         let memory = SlotMemory::map(&shared)?;

@@ -69,7 +69,7 @@ impl KernelInvalidator {
                 }
             }
         };
-        std::thread::Builder::new().name("fuse-doubts".into()).spawn(work)?;
+        std::thread::Builder::new().name("fuse-invalidate".into()).spawn(work)?;
         Ok(InvalidatorThread(stop))
     }
 }

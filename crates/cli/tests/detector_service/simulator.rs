@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Promise: the simulator waits for free connections up to the limit of --patience, and reports that it waits.
+/// Promise: the simulator waits for free connections up to the limit of --timeout, and reports that it waits.
 #[test]
 fn simulator_waits_for_a_free_connection() {
     let directory = common::scratch();
@@ -13,7 +13,7 @@ fn simulator_waits_for_a_free_connection() {
     let listen = service.reported()["listen"].as_str().expect("an address").to_owned();
     let holds = Client::connect(options(&listen, &start("holds"))).expect("in");
     let to = format!("tcp://{listen}");
-    let simulate = |patience: &str| {
+    let simulate = |timeout: &str| {
         let mut command = varve();
         command.args([
             "detector",
@@ -27,13 +27,13 @@ fn simulator_waits_for_a_free_connection() {
             "--file",
             "late.h5",
         ]);
-        command.args(["--patience", patience]).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(["--timeout", timeout]).stdout(Stdio::null()).stderr(Stdio::piped());
         command.spawn().expect("varve runs")
     };
     let output = simulate("500ms").wait_with_output().expect("it ends");
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{printed}");
-    for words in ["waiting up to 500ms for a free connection", "no free connection to", "longer --patience"] {
+    for words in ["waiting up to 500ms for a free connection", "no free connection to", "longer --timeout"] {
         assert!(printed.contains(words), "{words}: {printed}");
     }
     let waits = simulate("60s");
@@ -108,7 +108,7 @@ fn simulator_streams_a_run_to_a_service() {
     assert!(code == 1 && wrong.contains("there is no run `nowhere`"), "{code} {wrong}");
     resumed(&service, &to);
     // A service that is unreachable, and one that hangs.
-    let flags = ["--run", "lost", "--file", "lost.h5", "--frames", "3000", "--rate", "300", "--patience", "500ms"];
+    let flags = ["--run", "lost", "--file", "lost.h5", "--frames", "3000", "--rate", "300", "--timeout", "500ms"];
     let hung = varve().args(model).args(flags).stderr(Stdio::piped()).spawn().expect("varve runs");
     until("the run", || service.record(&["status", "lost"]).1["durable"].as_u64() > Some(0));
     let pid = rustix::process::Pid::from_child(&service.process.child);
@@ -119,7 +119,7 @@ fn simulator_streams_a_run_to_a_service() {
     let reported = ["made no progress for 0.5 s", "no reply for 5s"].iter().any(|reported| wrong.contains(reported));
     assert!(output.status.code() == Some(1) && reported, "{output:?}");
     service.process.kill();
-    let (code, _, wrong) = simulate(&["--run", "lost", "--frames", "20", "--patience", "300ms"]);
+    let (code, _, wrong) = simulate(&["--run", "lost", "--frames", "20", "--timeout", "300ms"]);
     assert!(code == 1 && wrong.contains("cannot reach"), "{code} {wrong}");
 }
 

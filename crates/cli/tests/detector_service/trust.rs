@@ -49,7 +49,11 @@ fn listening_beyond_this_host_needs_tls_and_a_token() {
     refused(at, &["--tls-key", &key], "--tls-cert");
     refused(at, &["--insecure", "--tls-cert", &cert, "--tls-key", &key], "cannot be used with");
     refused(at, &["--tls-cert", &key, "--tls-key", &key], "contains no certificate");
-    refused(at, &["--tls-cert", &certificate("stranger.pem"), "--tls-key", &key], "cannot use the certificate and key");
+    refused(
+        at,
+        &["--tls-cert", &certificate("untrusted.pem"), "--tls-key", &key],
+        "cannot use the certificate and key",
+    );
     refused(at, &["--allow-host", "http://name"], "without a port");
 }
 
@@ -130,7 +134,7 @@ fn commands_and_the_simulator_speak_tls() {
     let status =
         run(varve().args(["--json", "record", "status", "tls"]).args(trusting), LIMIT).succeeded("status").json();
     assert_eq!(status["durable"], 20, "{status}");
-    let unauthenticated = certificate("stranger.pem");
+    let unauthenticated = certificate("untrusted.pem");
     for (arguments, words) in [
         (&["--http", &url][..], "needs --tls-ca"),
         (&["--http", &service.http], "--tls-ca"),

@@ -181,9 +181,9 @@ fn tls_is_never_left_out() {
     unreachable(control(None, at.to_string()).get("/runs", WAIT));
     assert!(matches!(Client::connect(client(None)), Err(ClientError::Unreachable { .. })));
     // A certificate of another authority, and one for another name.
-    let why = unreachable(control(trusting("stranger.pem"), at.to_string()).get("/runs", WAIT));
+    let why = unreachable(control(trusting("untrusted.pem"), at.to_string()).get("/runs", WAIT));
     assert!(why.contains("is not trusted") && why.contains("--tls-ca"), "{why}");
-    match Client::connect(client(trusting("stranger.pem"))) {
+    match Client::connect(client(trusting("untrusted.pem"))) {
         Err(ClientError::Unreachable { why, .. }) => assert!(why.contains("is not trusted"), "{why}"),
         other => panic!("{:?}", other.err()),
     }
@@ -230,7 +230,7 @@ fn unusable_certificates_are_refused() {
     assert!(matches!(ServerTls::read(&nowhere, &key), Err(TlsError::Certificates { .. })));
     assert!(matches!(ServerTls::read(&empty, &key), Err(TlsError::NoCertificate { .. })));
     assert!(matches!(ServerTls::read(&service, &empty), Err(TlsError::Key { .. })));
-    assert!(matches!(ServerTls::read(&certificate("stranger.pem"), &key), Err(TlsError::Unusable(_))));
+    assert!(matches!(ServerTls::read(&certificate("untrusted.pem"), &key), Err(TlsError::Unusable(_))));
     assert!(matches!(ClientTls::trusting(&empty), Err(TlsError::NoCertificate { .. })));
     assert!(matches!(ClientTls::trusting(&nowhere), Err(TlsError::Certificates { .. })));
 }

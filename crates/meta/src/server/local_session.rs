@@ -80,7 +80,7 @@ impl LocalSession {
     /// Has a worker answer a request. Waits while its inbox is full; to be called on no thread of the server's.
     pub fn ask(&self, worker: usize, request: Request, answered: ReplyCallback) {
         let Some(inbox) = self.inboxes.get(worker) else { return };
-        debug_assert_eq!(request.id.session, self.caller.session.0, "a guest speaks for its own session");
+        debug_assert_eq!(request.id.session, self.caller.session.0, "a local session sends only its own requests");
         let local_call = LocalCall { caller: Arc::clone(&self.caller), request, answered, sent_at: stages::begin() };
         // An inbox that is closed is that of a worker which has ended: the visit is dropped, and with it `answered`.
         if let Err(mpsc::error::TrySendError::Full(local_call)) = inbox.try_send(WorkerMessage::LocalCall(local_call)) {

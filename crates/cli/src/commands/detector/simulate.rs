@@ -59,7 +59,7 @@ pub struct Arguments {
     #[arg(long, default_value = "bslz4")]
     filter: Filter,
     /// Groups and datasets of the file: raw, nexus, or an XML file in the format of areaDetector's HDF5 writer
-    #[arg(long, value_name = "raw|nexus|FILE", default_value = "nexus")]
+    #[arg(long, value_name = "NAME|FILE", default_value = "nexus")]
     layout: PathBuf,
     /// Metadata of the whole run, as TOML or, in a .json file, JSON: a table `values` by name, a table `nxmx` for the
     /// structure nexus
@@ -177,7 +177,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         }
         Destination { to: Some(url), .. } => match url.strip_prefix(stream::SCHEME) {
             Some(address) => (Box::new(stream::StreamSink::begin(url, address, arguments, &series)?), url.clone()),
-            None => (Box::new(stream2::Stream2Sink::begin(url, &series, arguments.service.patience.0)?), url.clone()),
+            None => (Box::new(stream2::Stream2Sink::begin(url, &series, arguments.service.timeout.0)?), url.clone()),
         },
         Destination { out: Some(file), .. } => {
             (Box::new(file::FileSink::begin(file, arguments, &series)?), file.display().to_string())

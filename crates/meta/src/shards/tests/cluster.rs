@@ -377,7 +377,7 @@ impl Cluster {
     pub fn snapshots(&self, id: ShardId) -> Arc<ConsistentSnapshots> {
         match &self.shard(id).table {
             ShardRows::Own(table) => table.snapshots(),
-            ShardRows::ReadOnly(..) => panic!("shard {id} is at rest"),
+            ShardRows::ReadOnly(..) => panic!("shard {id} is open read-only"),
         }
     }
 
@@ -400,7 +400,7 @@ impl Cluster {
         for id in self.settings.shards.all() {
             match &self.shard(id).table {
                 ShardRows::Own(table) => table.flush().await.unwrap(),
-                ShardRows::ReadOnly(..) => panic!("shard {id} is at rest"),
+                ShardRows::ReadOnly(..) => panic!("shard {id} is open read-only"),
             }
         }
     }

@@ -47,8 +47,8 @@ pub struct ServiceArguments {
     leave: bool,
     /// How long the service may be unreachable, or accept nothing, before the simulator gives up; also the wait for the
     /// first client of zmq+tcp
-    #[arg(long, value_name = "TIME", default_value = "30s", requires = "to")]
-    pub(super) patience: Span,
+    #[arg(long, alias = "patience", value_name = "TIME", default_value = "30s", requires = "to")]
+    pub(super) timeout: Span,
     #[command(flatten)]
     asking: Asking,
 }
@@ -73,7 +73,7 @@ pub struct StreamSink {
     sources: Vec<StreamSource>,
     url: String,
     level: AckLevel,
-    patience: Duration,
+    timeout: Duration,
     /// How long a frame may wait for space; zero if the detector has a rate.
     wait: Duration,
     leave: bool,
@@ -98,7 +98,7 @@ impl StreamSink {
         options.tls = service.asking.tls()?;
         options.connections = service.connections.max(1);
         options.level = service.level;
-        options.retry = service.patience.0;
+        options.retry = service.timeout.0;
         options.client = service.client.as_ref().map(|client| identity(&service.run, client));
         let mut sources = Vec::new();
         let row = series.frame[1..].iter().product::<u64>() as usize * series.element.size();
@@ -114,8 +114,8 @@ impl StreamSink {
             sources,
             url: url.to_owned(),
             level: service.level,
-            patience: service.patience.0,
-            wait: if series.rate.is_some() { Duration::ZERO } else { service.patience.0 },
+            timeout: service.timeout.0,
+            wait: if series.rate.is_some() { Duration::ZERO } else { service.timeout.0 },
             leave: service.leave,
             element: series.element,
         };
@@ -126,7 +126,7 @@ impl StreamSink {
     /// Waits until the frames that the service has only in memory are acknowledged at the requested level. A continued
     /// run must not start before, because the service may still lose these frames.
     fn settle_before(&self) -> Result<()> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         loop {
             let is_safe = |source: &StreamSource| {
                 let safe = source.client.acknowledged(self.level);
@@ -143,9 +143,9 @@ impl StreamSink {
     }
 
     fn stuck(&self, what: &str) -> Problem {
-        Problem::new(format!("{} made no progress for {} s", self.url, self.patience.as_secs_f64()))
+        Problem::new(format!("{} made no progress for {} s", self.url, self.timeout.as_secs_f64()))
             .because(what.to_owned())
-            .next("Check `varve record status`; --patience sets a longer timeout.")
+            .next("Check `varve record status`; --timeout sets a longer timeout.")
     }
 
     /// Fails if the service refused a frame: a frame that does not fit the run implies that all later ones do not fit
@@ -169,7 +169,7 @@ impl StreamSink {
     fn settle_one(&self, client: &Client) -> Result<()> {
         let mut before = None;
         loop {
-            match client.settle(self.patience) {
+            match client.settle(self.timeout) {
                 Ok(()) => return Ok(()),
                 Err(ClientError::Late(_)) => {}
                 Err(error) => return Err(failed(&self.url, &error)),
@@ -207,7 +207,7 @@ fn failed(url: &str, error: &ClientError) -> Problem {
         ClientError::Refused(refusal) if refusal.code == ErrorCode::Token => {
             problem.next("Programs of the service's user find its token on the same host; others need --token-file.")
         }
-        ClientError::Full { .. } => problem.next("Give a longer --patience or fewer --connections."),
+        ClientError::Full { .. } => problem.next("Give a longer --timeout or fewer --connections."),
         _ => problem,
     }
 }
@@ -251,16 +251,16 @@ impl FrameSink for StreamSink {
 
     fn finish(self: Box<Self>, _complete: bool) -> Result<Option<Finished>> {
         self.settle()?;
-        let StreamSink { sources, url, patience, leave, .. } = *self;
+        let StreamSink { sources, url, timeout, leave, .. } = *self;
         // A run ends when all its sources have ended, so the sources must end concurrently: each waits for the others.
         let end = |StreamSource { client, .. }: StreamSource| {
-            if leave { client.leave(patience) } else { client.finish(patience) }
+            if leave { client.leave(timeout) } else { client.finish(timeout) }
         };
         let ended = std::thread::scope(|scope| {
             let ends: Vec<_> = sources.into_iter().map(|source| scope.spawn(|| end(source))).collect();
-            ends.into_iter().map(|end| end.join().unwrap_or(Err(ClientError::Late(patience)))).next_back()
+            ends.into_iter().map(|end| end.join().unwrap_or(Err(ClientError::Late(timeout)))).next_back()
         });
-        let ended = ended.unwrap_or(Err(ClientError::Late(patience)));
+        let ended = ended.unwrap_or(Err(ClientError::Late(timeout)));
         let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes, partial } =
             ended.map_err(|error| failed(&url, &error))?;
         // Counts by status: here each frame has exactly one.

@@ -42,7 +42,7 @@ impl Stream2Sink {
         push.accept(wait).map_err(|error| {
             Problem::new(format!("no client connected to the stream at {url}"))
                 .caused_by(&error)
-                .next("Connect one, such as `varve record serve --stream2`; --patience sets a longer timeout.")
+                .next("Connect one, such as `varve record serve --stream2`; --timeout sets a longer timeout.")
         })?;
         let start = SeriesStart {
             series: 1,

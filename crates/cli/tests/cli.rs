@@ -85,6 +85,7 @@ fn results_are_json_with_a_schema_version() {
     assert_eq!((&formatted["shards"], &formatted["sync_interval_ms"]), (&Value::from(8), &Value::from(250)));
     let status = outcome(&["status", &store, "--json"]);
     assert_eq!(status.code(), Some(0));
+    assert_eq!(outcome(&["status", &store, "--require-server"]).code(), Some(3));
     let status = status.json();
     assert_eq!((&status["schema_version"], &status["command"]), (&Value::from(1), &Value::from("status")));
     assert_eq!(status["volume"]["id"], formatted["id"]);

@@ -32,6 +32,9 @@ pub struct Arguments {
     /// Show every shard
     #[arg(long)]
     shards: bool,
+    /// Treat a volume without a server as a problem: exit code 3
+    #[arg(long)]
+    require_server: bool,
 }
 
 #[derive(Serialize)]
@@ -123,7 +126,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let server = record.map(|record| ask(&volume, &settings, record, &approach)).transpose()?;
     // A store that does not report its space counts as not full.
     let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);
-    let degraded = full || server.as_ref().is_some_and(|server| !server.problems().is_empty());
+    let degraded = full || server.as_ref().map_or(arguments.require_server, |server| !server.problems().is_empty());
     let status = StatusOutput {
         volume: VolumeOutput {
             id: settings.id.to_string(),

@@ -56,7 +56,8 @@ impl<'a> Answer<'a> {
         } else {
             ""
         };
-        format!("{} with {clients}{compared}", report.unit())
+        let unit = if report.unit() == "MiB/s" { "MiB a second" } else { "Operations a second" };
+        format!("{unit} with {clients}{compared}")
     }
 
     /// A table for a terminal of 80 columns; no trailing newline.

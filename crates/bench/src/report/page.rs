@@ -40,8 +40,8 @@ fn begun(title: &str) -> String {
 
 /// The answer, then the plots, then the details.
 fn section(report: &BenchReport, page: &mut String) {
-    head(report, page);
     answer(report, page);
+    machine(report, page);
     legend(report, page);
     rates(report, page);
     latencies(report, page);
@@ -61,13 +61,11 @@ fn ended(report: &BenchReport, page: &mut String) {
     );
 }
 
-fn head(report: &BenchReport, page: &mut String) {
+fn machine(report: &BenchReport, page: &mut String) {
     let environment = &report.environment;
-    let _ = write!(
+    let _ = writeln!(
         page,
-        "<h1>{}</h1>\n<p>{}</p>\n<p class=\"soft\">{} · {} · {} of memory · {}</p>\n",
-        escape(&format!("varve {}", report.command)),
-        escape(&text::workload(report)),
+        "<p class=\"soft\">{} · {} · {} of memory · {}</p>",
         escape(&environment.date.replace('T', " ").replace('Z', " UTC")),
         escape(&environment.machine()),
         numbers::bytes(environment.memory_bytes),
@@ -77,6 +75,12 @@ fn head(report: &BenchReport, page: &mut String) {
 
 /// Each operation's rate, and how many times as fast as the plain directory it is.
 fn answer(report: &BenchReport, page: &mut String) {
+    let _ = write!(
+        page,
+        "<h1>{}</h1>\n<p>{}.</p>\n",
+        escape(&format!("varve {}", report.command)),
+        escape(&text::workload(report))
+    );
     let Some(answer) = Answer::of(report) else { return };
     let _ = write!(
         page,

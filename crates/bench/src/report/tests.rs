@@ -204,7 +204,7 @@ fn charts_accept_any_number_in_a_saved_report() {
 #[test]
 fn brief_text_answers_in_eighty_columns() {
     let text = sample(3, 1.0).to_brief_text();
-    assert!(text.starts_with("operations/s with 8 clients, compared with the plain directory\n"), "{text}");
+    assert!(text.starts_with("Operations a second with 8 clients, compared with the plain directory\n"), "{text}");
     assert!(text.contains("create  50,500     60,600 (1.2 times as fast)  15,200 (3.3 times slower)"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let mut nothing = sample(1, 1.0);

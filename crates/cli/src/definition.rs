@@ -3,6 +3,7 @@
 
 use crate::commands;
 use crate::config;
+use crate::help;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -71,7 +72,7 @@ pub enum Command {
     Man(commands::man::Arguments),
 }
 
-/// The command line with the environment variables of its flags.
+/// The command line with the environment variables of its flags and its help screens.
 pub fn definition() -> clap::Command {
-    config::with_environment(Varve::command())
+    help::with_screens(config::with_environment(Varve::command()))
 }

@@ -15,6 +15,7 @@ mod config;
 mod definition;
 mod embedded;
 mod escaping;
+mod help;
 mod identity;
 mod late_replies;
 mod metrics;

@@ -35,7 +35,7 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 const PAGE_BYTES: u32 = 1024 * 1024;
 /// A dump contains the small files of all users.
 const DUMP_MODE: u32 = 0o600;
-/// Write the metadata of a volume, small files included, to a file or to stdout; also while it is served
+/// Write a volume's metadata and small files to a file or stdout; also while it is served
 ///
 /// The dump is a consistent snapshot of the volume. It does not contain the content of files that have a backing file
 /// (`varve info` shows which; a small file has one if it was large once, or was made among large ones). Copy the

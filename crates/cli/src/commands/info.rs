@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// Show a file's or directory's inode, shard, partitions, and the location of its bytes
+/// Show a file's inode, shard, partitions and where its bytes are; also a directory's
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory of a mounted volume; symlinks are not followed

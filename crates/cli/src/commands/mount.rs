@@ -50,9 +50,9 @@ pub struct Arguments {
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, key_file=FILE,
-    /// tcp, embedded, noembedded, threads=COUNT, nopassthrough, direct_io and nodirect_io (whether large files without
-    /// passthrough bypass the mount's page cache; by default they do with a separate server while they are open for
-    /// reading only or with O_DIRECT)
+    /// tcp, embedded, noembedded, threads=COUNT, nopassthrough, direct_io, nodirect_io. The last two say whether large files
+    /// without passthrough bypass the mount's page cache. By default they do with a separate server while they are open
+    /// for reading only or with O_DIRECT
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Show the operations of a mount: how many, how fast and with what latency
+/// Show the operations of a mount: counts, rates and latencies
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Directory on which the volume is mounted

@@ -19,12 +19,13 @@ HDF5PLUGIN_VERSION := 7.1.0
 PYZMQ_VERSION := 27.3.0
 CBOR2_VERSION := 6.2.1
 
-# Packages of Debian and what shows that each is there.
-# The second line: parallel HDF5, and the clients of the detector service on Windows, built and run.
-PACKAGES := hdf5-tools fuse3 attr acl libacl1-dev rsync git pkg-config build-essential e2fsprogs \
-  openmpi-bin python3-mpi4py python3-h5py-mpi gcc-mingw-w64-x86-64 wine wine64
-PROOFS := h5dump:hdf5-tools fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rsync git:git pkg-config:pkg-config \
-  cc:build-essential mkfs.ext4:e2fsprogs mpirun:openmpi-bin x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine
+# Debian packages, each after a command or file that shows that it is installed. Builds and the demo need only the first list.
+# The second list is for tests: HDF5 tools, parallel HDF5, and the detector clients on Windows, built and run.
+BUILD_PACKAGES := cc:build-essential fusermount3:fuse3 mkfs.ext4:e2fsprogs
+TEST_PACKAGES := h5dump:hdf5-tools setfattr:attr setfacl:acl /usr/include/sys/acl.h:libacl1-dev rsync:rsync git:git \
+  pkg-config:pkg-config mpirun:openmpi-bin \
+  /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi:python3-h5py-mpi \
+  /usr/lib/python3/dist-packages/mpi4py:python3-mpi4py x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine wine:wine64
 
 # `make fuzz` compiles all crates with libFuzzer's instrumentation, which stable Rust has. --target keeps the
 # instrumentation out of build scripts and procedural macros.
@@ -34,6 +35,9 @@ FUZZ_FLAGS := --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units
   -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
   -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
+# The directory that `make demo` works in.
+DEMO_DIR ?= $(or $(TMPDIR),/tmp)
 
 # Time limits for timeout(1). Each end-to-end suite has its own, so that the output names a suite that hangs. A virtual
 # machine on a busy host takes six times as long for the same work.
@@ -48,35 +52,26 @@ SOAK_SUITES := volume power writer readers kill detector_service detector_long d
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
   $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))))
 
-.PHONY: help setup packages tools venv demo test check tidy docs release bench soak fuzz
+.PHONY: help setup build-packages packages tools venv demo test check tidy docs release bench soak fuzz
 
 help:
-	@echo "make setup   install what building and testing need"
-	@echo "make demo    format, mount and measure a volume in a local directory, in under two minutes after the build"
+	@echo "make setup   install the packages and tools for builds and tests"
+	@echo "make demo    format, mount and measure a volume (DEMO_DIR=$(DEMO_DIR)); VERBOSE=1 prints every figure"
 	@echo "make test    all tests, end to end too"
-	@echo "make check   format, lints, house rules, licences, advisories"
-	@echo "make release the program as it is to be installed, built from what a run of it does: $(TARGET)/varve"
-	@echo "make bench   that, and measure everything in about ten minutes beside the recorded ratios; the page is $(TARGET)/bench/page.html"
+	@echo "make check   format, lints, style rules, licences, advisories"
+	@echo "make release the program to install, with profile-guided optimisation: $(TARGET)/varve"
+	@echo "make bench   make release, then measure everything in ten minutes; the page is $(TARGET)/bench/page.html"
 	@echo "make soak    the suites with their long counts"
 	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
 	@echo "make docs    the documents as a site: $(TARGET)/book/site/index.html"
 
 setup: packages tools venv
 
+build-packages:
+	@bash scripts/packages.sh $(BUILD_PACKAGES)
+
 packages:
-	@missing=""
-	# The directories of administrators' tools are not on every user's PATH.
-	PATH="$$PATH:/usr/sbin:/sbin"
-	for proof in $(PROOFS); do command -v "$${proof%%:*}" >/dev/null || missing="$$missing $${proof#*:}"; done
-	[ -e /usr/include/sys/acl.h ] || missing="$$missing libacl1-dev"
-	[ -e /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi ] || missing="$$missing python3-mpi4py python3-h5py-mpi"
-	if [ -z "$$missing" ]; then exit 0; fi
-	if [ "$$(id -u)" = 0 ]; then as=""; elif command -v sudo >/dev/null; then as=sudo; else
-	  echo "missing packages:$$missing; ask root to run: apt-get install $(PACKAGES)" >&2; exit 1
-	fi
-	export DEBIAN_FRONTEND=noninteractive
-	$$as apt-get update -qq
-	$$as apt-get install -y -qq --no-install-recommends $$missing
+	@bash scripts/packages.sh $(BUILD_PACKAGES) $(TEST_PACKAGES)
 
 # Test suites of other projects that run on the mount. They are built once into target/tools.
 tools: $(TOOLS)/bin/pjdfstest-$(PJDFSTEST_VERSION) $(TOOLS)/bin/fsx-$(FSX_VERSION)
@@ -99,9 +94,13 @@ $(PYTHON_READY): | packages
 	  pyzmq==$(PYZMQ_VERSION) cbor2==$(CBOR2_VERSION)
 	touch $@
 
-demo: packages
-	$(CARGO) build --release --package varve-cli
-	@bash scripts/demo.sh $(TARGET)/release/varve $(TARGET)/demo.html
+demo:
+	@echo "make demo: compiles the program (about five minutes on two cores, the first time only), then runs it for about a"
+	echo "minute. It installs the Debian packages $(foreach each,$(BUILD_PACKAGES),$(lastword $(subst :, ,$(each)))) if they are missing."
+	echo "It uses at most 3 GiB in $(DEMO_DIR) and removes everything at the end, but for the program and the page."
+	bash scripts/packages.sh $(BUILD_PACKAGES)
+	$(CARGO) build --profile demo --locked --package varve-cli
+	bash scripts/demo.sh $(if $(VERBOSE),--verbose) $(TARGET)/demo/varve $(TARGET)/demo.html "$(DEMO_DIR)"
 
 test: setup
 	$(CARGO) fetch --locked
@@ -152,7 +151,7 @@ $(TOOLS)/bin/mdbook-$(MDBOOK_VERSION):
 	  --no-default-features --features search mdbook
 	touch $@
 
-release: packages
+release: build-packages
 	@CARGO="$(CARGO)" bash scripts/release.sh $(TARGET) $(TARGET)/varve
 
 bench: release

@@ -1,6 +1,8 @@
 //! The program from its user's view: errors with advice, exit codes, JSON, configuration, background processes, users.
 
 mod common;
+#[path = "cli/demo.rs"]
+mod demo;
 #[path = "cli/directories.rs"]
 mod directories;
 #[path = "cli/keys.rs"]

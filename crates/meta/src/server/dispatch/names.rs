@@ -3,10 +3,10 @@
 use super::super::leases::{LeaseKey, LeaseTicket};
 use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
 use super::{errno, translate};
+use crate::shards::{Makes, Placed, RequestAddress, ShardRefusal};
 use varve_posix::{
     Create, CreateUnnamed, Entry, Link, Lookup, MakeDirectory, Node, RemoveDirectory, Rename, ReviveDirectory, Unlink,
 };
-use crate::shards::{Makes, Placed, RequestAddress, ShardRefusal};
 use varve_proto::{CallFailure, EntryReply, Locator, NewNode, RenameFlags, Reply};
 use varve_types::{Errno, FileKind, InodeId, Mode, Name, NameHash, ShardId};
 

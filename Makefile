@@ -95,7 +95,7 @@ $(PYTHON_READY): | packages
 	touch $@
 
 demo:
-	@echo "make demo: compiles the program (about five minutes on two cores, the first time only), then runs it for about a"
+	@echo "make demo: compiles the program (five to seven minutes on two cores, the first time only), then runs it for about a"
 	echo "minute. It installs the Debian packages $(foreach each,$(BUILD_PACKAGES),$(lastword $(subst :, ,$(each)))) if they are missing."
 	echo "It uses at most 3 GiB in $(DEMO_DIR) and removes everything at the end, but for the program and the page."
 	bash scripts/packages.sh $(BUILD_PACKAGES)

@@ -3,6 +3,7 @@
 pub mod detector;
 pub mod mdtest;
 pub mod stream;
+pub mod tree;
 
 use crate::target::{BenchTarget, TargetClient, Via};
 use crate::{Error, Result};

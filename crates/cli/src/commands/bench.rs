@@ -7,6 +7,7 @@ mod mdtest;
 mod null;
 mod profile;
 mod stream;
+mod tree;
 mod work;
 
 use crate::escaping;
@@ -36,6 +37,7 @@ enum Workload {
     Compare(compare::Arguments),
     Profile(profile::Arguments),
     Stream(stream::Arguments),
+    Tree(tree::Arguments),
 }
 
 /// Output flags common to all workloads.
@@ -63,6 +65,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Workload::Compare(arguments) => compare::run(arguments, output),
         Workload::Profile(arguments) => profile::run(arguments, output),
         Workload::Stream(arguments) => stream::run(arguments, output),
+        Workload::Tree(arguments) => tree::run(arguments, output),
     }
 }
 

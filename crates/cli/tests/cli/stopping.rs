@@ -127,10 +127,15 @@ fn interrupted_benchmark_cleans_up() {
     let directory = scratch();
     let via = format!("path:{}", directory.path().display());
     let made = || fs::read_dir(directory.path()).expect("a directory").count();
-    for (signal, workload) in [("INT", "stream"), ("TERM", "stream"), ("INT", "mdtest")] {
+    let workloads = [("INT", "stream"), ("TERM", "stream"), ("INT", "mdtest"), ("INT", "tree"), ("TERM", "tree")];
+    for (signal, workload) in workloads {
         let mut bench = varve();
-        let size: &[&str] = if workload == "stream" { &["--bytes", "1MiB"] } else { &["--files", "100"] };
-        bench.args(["bench", workload, "--clients", "1", "--repeat", "10000", "--via", &via]).args(size);
+        bench.args(["bench", workload, "--repeat", "10000"]);
+        match workload {
+            "stream" => bench.args(["--clients", "1", "--via", &via, "--bytes", "1MiB"]),
+            "mdtest" => bench.args(["--clients", "1", "--via", &via, "--files", "100"]),
+            _ => bench.args(["--names", "100", "--files", "100"]).arg(directory.path()),
+        };
         let child = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("varve runs");
         until("it is at work", SHORT, || made() > 0);
         must(Command::new("kill").args(["-s", signal, &child.id().to_string()]));

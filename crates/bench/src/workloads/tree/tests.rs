@@ -1,0 +1,70 @@
+use super::*;
+
+fn config(directories: &[&std::path::Path]) -> TreeConfig {
+    TreeConfig {
+        directories: directories.iter().map(|directory| (*directory).to_owned()).collect(),
+        names: 300,
+        files: 250,
+        repeat: 2,
+        programs: Vec::new(),
+        progress: false,
+        arguments: vec!["varve".to_owned()],
+    }
+}
+
+#[test]
+fn each_program_is_timed_in_each_directory() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let report = run(&config(&[first.path(), second.path()])).unwrap();
+    let names: Vec<&str> = report.results.iter().map(|result| result.workload.as_str()).collect();
+    let expected = TreeProgram::ALL.iter().filter(|program| program.is_installed()).map(|program| program.name());
+    assert_eq!(names, expected.collect::<Vec<_>>());
+    for result in &report.results {
+        assert_eq!(result.via.len(), 2);
+        assert!(result.via.iter().all(|sample| sample.seconds.samples.len() == 2 && sample.seconds.min > 0.0));
+        assert_eq!(result.via[0].ratio.median, 1.0);
+    }
+    let read: TreeReport = serde_json::from_str(&report.to_json().unwrap()).unwrap();
+    let names_read: Vec<&str> = read.results.iter().map(|result| result.workload.as_str()).collect();
+    assert_eq!(names_read, names);
+    assert!(report.to_text().contains("cp-al"));
+    for directory in [first, second] {
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "the run removes its files");
+    }
+}
+
+#[test]
+fn failed_program_is_named_and_files_are_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut tree = Tree::open(directory.path()).unwrap();
+    let progress = ProgressDisplay::new(false, 0);
+    tree.fill(NAMES, 3, &progress).unwrap();
+    let config = config(&[directory.path()]);
+    let failed = tree.time(TreeProgram::Tar, &config).unwrap_err().to_string();
+    assert!(failed.contains("cannot run tar: exit status: 2: tar: files"), "{failed}");
+    let short = tree.time(TreeProgram::ListNames, &config).unwrap_err().to_string();
+    assert!(short.contains("ls-f printed 5 lines"), "{short}");
+    tree.remove(Ok(())).unwrap();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn senseless_configurations_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let refused = |change: fn(&mut TreeConfig)| {
+        let mut config = config(&[at]);
+        change(&mut config);
+        match run(&config) {
+            Err(Error::Usage(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(refused(|config| config.directories.clear()).contains("at least one directory"));
+    assert!(refused(|config| config.directories.push(config.directories[0].clone())).contains("twice"));
+    assert!(refused(|config| config.repeat = 0).contains("repeats"));
+    assert!(refused(|config| config.names = 0).contains("names and files"));
+    assert!(refused(|config| config.files = TREE_FILES_MAX + 1).contains("names and files"));
+    assert!(refused(|config| config.programs = vec![TreeProgram::Tar; 2]).contains("tar is given twice"));
+    assert!("ls".parse::<TreeProgram>().unwrap_err().contains("ls-f, ls-f-changed, ls-l"));
+}

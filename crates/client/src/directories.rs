@@ -1,29 +1,37 @@
 //! Listings: a stream of batches in hash order, each from the shard that has that part of the directory. An open
 //! directory keeps one batch, whatever the directory's size.
 
+mod batch;
 mod cookies;
+mod kernel_listings;
+
+pub use kernel_listings::KernelListing;
 
 use crate::files::FetchTicket;
 use crate::inodes::ObservedInode;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, NodeInfo, Operation, Result};
+use batch::{BatchEntry, ListingBatch, ended, show_batch};
 use cookies::{AFTER_DOT, AFTER_DOT_DOT, Cookies, ListingPosition};
+use kernel_listings::{KernelListings, Parts};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use varve_env::random;
-use varve_proto::{Call, EntryReply, ListingEntry, Reply};
+use varve_proto::{Call, EntryReply, ListedPartition, ListingEntry, NameEntry, Reply};
 use varve_types::{Credentials, Errno, FileKind, InodeId, Name, NameHash};
 
-/// Size of a batch of a plain listing: some hundreds of names, so that the first arrive soon and a large directory
-/// takes few requests.
+/// Size of the first batch of a plain listing: some hundreds of names, so that the first arrive soon.
+const BATCH_BYTES_MIN: u32 = 32 * 1024;
+
+/// Size of later batches: a large directory takes few requests.
 const BATCH_BYTES: u32 = 64 * 1024;
 
-/// Size of the first batch of a listing with attributes. Attributes must be newer than the reader's request, so entries
-/// that do not fit the kernel's buffer are fetched again. The kernel's buffer often is one page.
+/// Sizes of a batch of a listing with attributes. Attributes must be newer than the reader's request, so entries that do
+/// not fit the kernel's buffer are fetched again. The kernel's buffer often is one page.
 const PLUS_BATCH_BYTES_MIN: u32 = 8 * 1024;
+const PLUS_BATCH_BYTES: u32 = 64 * 1024;
 
 /// An open directory of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,32 +50,8 @@ pub struct DirectoryEntry<'a> {
     pub node: Option<NodeInfo>,
 }
 
-/// The last batch: all names with hashes from `from` to before `next`.
-struct ListingBatch {
-    from: u64,
-    /// Ordered by hash, then by name.
-    children: Vec<ListingEntry>,
-    /// `None`: up to the end of the directory.
-    next: Option<u64>,
-}
-
-impl ListingBatch {
-    fn nothing_from(from: u64) -> ListingBatch {
-        ListingBatch { from, children: Vec::new(), next: None }
-    }
-
-    fn covers(&self, position: &ListingPosition) -> bool {
-        self.from <= position.hash() && self.next.is_none_or(|next| position.hash() < next)
-    }
-
-    /// The index of the first name at or after the position.
-    fn find(&self, position: &ListingPosition) -> usize {
-        self.children.partition_point(|child| !position.precedes(child.hash, &child.name))
-    }
-}
-
 struct ListingState {
-    batch: Option<ListingBatch>,
+    batch: Option<ListingBatch<NameEntry>>,
     /// The batch is the one that opening fetched, and no entry of it was returned yet.
     unread: bool,
     cookies: Cookies,
@@ -76,6 +60,9 @@ struct ListingState {
 
 struct OpenDirectory {
     inode: InodeId,
+    kernel: KernelListing,
+    /// Names were returned to a kernel that may cache them.
+    fills_kernel: AtomicBool,
     listing: futures::lock::Mutex<ListingState>,
 }
 
@@ -83,6 +70,20 @@ struct OpenDirectory {
 pub(crate) struct Directories {
     open: Mutex<HashMap<u64, Arc<OpenDirectory>>>,
     made: AtomicU64,
+    kernel: KernelListings,
+}
+
+impl Directories {
+    /// Called before names of `batch` are returned for `open`.
+    fn note<E: BatchEntry>(&self, open: &OpenDirectory, batch: &ListingBatch<E>) {
+        if open.kernel != KernelListing::Bypass {
+            if !open.fills_kernel.swap(true, Relaxed) {
+                self.kernel.begin(open.inode);
+            }
+            let unknown = ListedPartition { first: 0, last: 0, version: None };
+            self.kernel.note(open.inode, batch.partition.as_ref().unwrap_or(&unknown), batch.has_plain_cookies());
+        }
+    }
 }
 
 type EntryVisitor<'a> = dyn FnMut(DirectoryEntry<'_>) -> bool + 'a;
@@ -91,40 +92,68 @@ impl FileSystem {
     /// `EACCES` unless `caller` may read the directory.
     pub async fn open_directory(&self, caller: &Credentials, inode: InodeId) -> Result<DirectoryHandle> {
         self.count(Operation::ReadDirectory, async {
-            // The first batch is fetched with the caller's credentials; later ones rely on the permission checked here.
-            let batch = match self.fetch(caller, inode, 0, BATCH_BYTES).await {
-                Err(failure) if failure.errno == Errno::ENOENT && self.core.inodes.is_directory(inode) => {
-                    self.first_batch_of_removed(caller, inode, failure).await?
-                }
-                fetched => fetched?,
-            };
-            let listing = ListingState {
-                batch: Some(batch),
-                unread: true,
-                cookies: Cookies::default(),
-                plus_batch_bytes: PLUS_BATCH_BYTES_MIN,
-            };
-            let open = OpenDirectory { inode, listing: futures::lock::Mutex::new(listing) };
-            let number = self.directories.made.fetch_add(1, Relaxed) + 1;
-            self.directories.open.lock().insert(number, Arc::new(open));
-            Ok(DirectoryHandle(number))
+            Ok(self.opened(inode, KernelListing::Bypass, Some(self.first_batch(caller, inode).await?)))
         })
         .await
     }
 
-    /// The first batch of a directory that does not exist at the server: nothing, if the frontend still has the
-    /// directory. `missing`: the failure of the request for it.
-    async fn first_batch_of_removed(
+    /// [`FileSystem::open_directory`] for a kernel that caches listings.
+    pub async fn open_directory_cached(
         &self,
         caller: &Credentials,
-        directory: InodeId,
-        missing: Failure,
-    ) -> Result<ListingBatch> {
-        match Box::pin(self.as_removed(directory, missing)).await?.attributes.nlink {
-            0 => Ok(ListingBatch::nothing_from(0)),
-            // Its rows were lost in a power failure, and are restored now.
-            _ => self.fetch(caller, directory, 0, BATCH_BYTES).await,
+        inode: InodeId,
+    ) -> Result<(DirectoryHandle, KernelListing)> {
+        self.count(Operation::ReadDirectory, async {
+            let current = self.current_parts(caller, inode).await?;
+            let batch = match current {
+                Some(_) => None,
+                None => Some(self.first_batch(caller, inode).await?),
+            };
+            let kernel = self.directories.kernel.open(inode, current.as_ref());
+            Ok((self.opened(inode, kernel, batch), kernel))
+        })
+        .await
+    }
+
+    /// The first batch, fetched with the caller's credentials; later ones rely on the permission checked here. Nothing for
+    /// a directory that does not exist at the server, if the frontend still has it.
+    async fn first_batch(&self, caller: &Credentials, directory: InodeId) -> Result<ListingBatch<NameEntry>> {
+        match self.fetch_names(caller, directory, 0, BATCH_BYTES_MIN).await {
+            Err(failure) if failure.errno == Errno::ENOENT && self.core.inodes.is_directory(directory) => {
+                match Box::pin(self.as_removed(directory, failure)).await?.attributes.nlink {
+                    0 => Ok(ListingBatch::empty(0)),
+                    // Its rows were lost in a power failure, and are restored now.
+                    _ => self.fetch_names(caller, directory, 0, BATCH_BYTES_MIN).await,
+                }
+            }
+            fetched => fetched,
         }
+    }
+
+    /// The versions of the names that the kernel has cached, if the server still has all of them.
+    async fn current_parts(&self, caller: &Credentials, inode: InodeId) -> Result<Option<Parts>> {
+        let Some(parts) = self.directories.kernel.cached(inode) else { return Ok(None) };
+        for (first, (last, version)) in &parts {
+            let found = ended(self.fetch_names(caller, inode, *first, 0).await, *first)?.partition;
+            if found != Some(ListedPartition { first: *first, last: *last, version: Some(*version) }) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(parts))
+    }
+
+    fn opened(&self, inode: InodeId, kernel: KernelListing, batch: Option<ListingBatch<NameEntry>>) -> DirectoryHandle {
+        let listing = ListingState {
+            unread: batch.is_some(),
+            batch,
+            cookies: Cookies::default(),
+            plus_batch_bytes: PLUS_BATCH_BYTES_MIN,
+        };
+        let (fills_kernel, listing) = (AtomicBool::new(false), futures::lock::Mutex::new(listing));
+        let open = OpenDirectory { inode, kernel, fills_kernel, listing };
+        let number = self.directories.made.fetch_add(1, Relaxed) + 1;
+        self.directories.open.lock().insert(number, Arc::new(open));
+        DirectoryHandle(number)
     }
 
     /// Whether a handle of the inode is open in this client.
@@ -133,7 +162,10 @@ impl FileSystem {
     }
 
     pub fn close_directory(&self, handle: DirectoryHandle) {
-        self.directories.open.lock().remove(&handle.0);
+        let closed = self.directories.open.lock().remove(&handle.0);
+        if let Some(open) = closed.filter(|open| open.fills_kernel.load(Relaxed)) {
+            self.directories.kernel.end(open.inode);
+        }
     }
 
     /// Passes the entries after `cookie` (0: from the start) to `visit`, until that returns `false` (the entry did not
@@ -152,9 +184,9 @@ impl FileSystem {
             let position = listing.cookies.position(cookie);
             let Some(position) = self.show_dots(open.inode, position, visit).await? else { return Ok(()) };
             if plus {
-                self.show_with_attributes(open.inode, &mut listing, position, visit).await
+                self.show_with_attributes(&open, &mut listing, position, visit).await
             } else {
-                self.show(open.inode, &mut listing, position, cookie == cookies::START, visit).await
+                self.show(&open, &mut listing, position, cookie == cookies::START, visit).await
             }
         })
         .await
@@ -190,7 +222,7 @@ impl FileSystem {
     /// Lists names only. A rewind fetches anew; otherwise the present batch is used.
     async fn show(
         &self,
-        inode: InodeId,
+        open: &OpenDirectory,
         listing: &mut ListingState,
         mut position: ListingPosition,
         rewound: bool,
@@ -205,8 +237,12 @@ impl FileSystem {
             let ListingState { batch, cookies, .. } = listing;
             let batch = match batch {
                 Some(batch) if batch.covers(&position) => batch,
-                _ => batch.insert(self.fetch_on(inode, position.hash(), BATCH_BYTES).await?),
+                _ => {
+                    let bytes_max = if position.hash() == 0 { BATCH_BYTES_MIN } else { BATCH_BYTES };
+                    batch.insert(self.further(open.inode, position.hash(), bytes_max).await?)
+                }
             };
+            self.directories.note(open, batch);
             if !show_batch(batch, cookies, &position, &mut |_, entry| visit(entry))? {
                 return Ok(());
             }
@@ -220,7 +256,7 @@ impl FileSystem {
     /// Lists with attributes, which the kernel caches: only entries fetched for this call may be returned.
     async fn show_with_attributes(
         &self,
-        inode: InodeId,
+        open: &OpenDirectory,
         listing: &mut ListingState,
         mut position: ListingPosition,
         visit: &mut EntryVisitor<'_>,
@@ -228,13 +264,14 @@ impl FileSystem {
         (listing.batch, listing.unread) = (None, false);
         loop {
             let asked = self.files.asking();
-            let batch = self.fetch_on(inode, position.hash(), listing.plus_batch_bytes).await?;
+            let batch = self.further_plus(open.inode, position.hash(), listing.plus_batch_bytes).await?;
+            self.directories.note(open, &batch);
             let mut shown = 0;
             let all = show_batch(&batch, &mut listing.cookies, &position, &mut |child, entry| {
-                let node = self.listed_node(inode, child, asked);
+                let node = self.listed_node(open.inode, child, asked);
                 let taken = visit(DirectoryEntry { node, ..entry });
                 if taken && node.is_some() {
-                    self.saw_listed(inode, child);
+                    self.saw_listed(open.inode, child);
                 }
                 shown += usize::from(taken);
                 taken
@@ -245,7 +282,7 @@ impl FileSystem {
                 }
                 return Ok(());
             }
-            listing.plus_batch_bytes = (listing.plus_batch_bytes * 2).min(BATCH_BYTES);
+            listing.plus_batch_bytes = (listing.plus_batch_bytes * 2).min(PLUS_BATCH_BYTES);
             match batch.next {
                 Some(next) => position = ListingPosition::From(next),
                 None => return Ok(()),
@@ -273,55 +310,47 @@ impl FileSystem {
 
     /// Fetches a further batch on behalf of the user who opened the directory. A directory that was removed meanwhile
     /// has no more names.
-    async fn fetch_on(&self, directory: InodeId, from: u64, bytes_max: u32) -> Result<ListingBatch> {
+    async fn further(&self, directory: InodeId, from: u64, bytes_max: u32) -> Result<ListingBatch<NameEntry>> {
         if from > NameHash::LAST.0 {
-            return Ok(ListingBatch::nothing_from(from));
+            return Ok(ListingBatch::empty(from));
         }
-        match self.fetch(&Credentials::root(), directory, from, bytes_max).await {
-            Err(failure) if failure.errno == Errno::ENOENT => Ok(ListingBatch::nothing_from(from)),
-            fetched => fetched,
-        }
+        ended(self.fetch_names(&Credentials::root(), directory, from, bytes_max).await, from)
     }
 
-    async fn fetch(&self, caller: &Credentials, directory: InodeId, from: u64, bytes_max: u32) -> Result<ListingBatch> {
+    /// As [`FileSystem::further`], with attributes.
+    async fn further_plus(&self, directory: InodeId, from: u64, bytes_max: u32) -> Result<ListingBatch<ListingEntry>> {
+        if from > NameHash::LAST.0 {
+            return Ok(ListingBatch::empty(from));
+        }
         let call = || Call::List { directory: directory.0, from, bytes_max };
+        let listed = match self.core.ask_hash(&Credentials::root(), directory, NameHash(from), call).await {
+            Ok(Reply::Listing(listing)) => {
+                self.core.routing.learn(directory, &listing.map);
+                ListingBatch::of(from, listing.children, listing.next, listing.partition)
+            }
+            Ok(other) => Err(unexpected("List", &other)),
+            Err(failure) => Err(failure),
+        };
+        ended(listed, from)
+    }
+
+    /// With a `bytes_max` of 0 only the partition.
+    async fn fetch_names(
+        &self,
+        caller: &Credentials,
+        directory: InodeId,
+        from: u64,
+        bytes_max: u32,
+    ) -> Result<ListingBatch<NameEntry>> {
+        let call = || Call::ListNames { directory: directory.0, from, bytes_max };
         let listing = match self.core.ask_hash(caller, directory, NameHash(from), call).await? {
-            Reply::Listing(listing) => listing,
-            other => return Err(unexpected("List", &other)),
+            Reply::Names(listing) => listing,
+            other => return Err(unexpected("ListNames", &other)),
         };
         self.core.routing.learn(directory, &listing.map);
-        let mut children = listing.children;
-        let in_range = |child: &ListingEntry| {
-            child.hash >= from && listing.next.is_none_or(|next| child.hash < next) && Name::new(&child.name).is_ok()
-        };
-        if listing.next.is_some_and(|next| next <= from) || !children.iter().all(in_range) {
-            return Err(Failure::new(Errno::EIO, "the server listed names that were not requested"));
-        }
-        children.sort_by(|a, b| (a.hash, &a.name).cmp(&(b.hash, &b.name)));
-        Ok(ListingBatch { from, children, next: listing.next })
+        let next = listing.next.filter(|_| bytes_max > 0);
+        ListingBatch::of(from, listing.names, next, listing.partition)
     }
-}
-
-/// Passes the names of `batch` after `position` to `visit`. `false`: the visitor has no more room.
-fn show_batch(
-    batch: &ListingBatch,
-    cookies: &mut Cookies,
-    position: &ListingPosition,
-    visit: &mut dyn FnMut(&ListingEntry, DirectoryEntry<'_>) -> bool,
-) -> Result<bool> {
-    for at in batch.find(position)..batch.children.len() {
-        let child = &batch.children[at];
-        let last = batch.children.get(at + 1).is_none_or(|next| next.hash != child.hash);
-        let cookie = cookies.after(child.hash, &child.name, last, random::number)?;
-        let (inode, kind) = match &child.entry {
-            EntryReply::Node(reply) => (InodeId(reply.inode), reply.attributes.kind.into()),
-            EntryReply::Elsewhere { inode, kind } => (InodeId(*inode), (*kind).into()),
-        };
-        if !visit(child, DirectoryEntry { cookie, name: &child.name, inode, kind, node: None }) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ mod volume;
 pub use block_on::block_on;
 pub use config::ClientConfig;
 pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount};
-pub use directories::{DirectoryEntry, DirectoryHandle};
+pub use directories::{DirectoryEntry, DirectoryHandle, KernelListing};
 pub use failure::{Failure, Result};
 pub use file_system::{FileSystem, NodeInfo, Timeouts};
 pub use files::{Handle, Io, OpenFlags, OpenedFile, StaleSizes, Whence, WriteFlags};

@@ -33,10 +33,10 @@ use crate::session::CloseOutcome;
 use caller::{caller, identity};
 use convert::{file_attr, inode, kernel_ttl, shorter_ttl};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -388,8 +388,8 @@ impl Filesystem for FuseFrontend {
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _reactor_turn = self.fs.reactor_turn();
-        match answer("opendir", || block_on(self.fs.open_directory(&caller(request), inode(ino)))) {
-            Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
+        match answer("opendir", || block_on(self.fs.open_directory_cached(&caller(request), inode(ino)))) {
+            Ok((handle, listing)) => reply.opened(FileHandle(handle.0), directories::open_flags(listing)),
             Err(errno) => reply.error(errno),
         }
     }

@@ -288,6 +288,12 @@ pub enum Call {
         mode: u16,
         linkable: bool,
     },
+    /// As `List`, without attributes. With a `bytes_max` of 0 the reply has no entries, only the version.
+    ListNames {
+        directory: u64,
+        from: u64,
+        bytes_max: u32,
+    },
 }
 
 impl Call {
@@ -362,6 +368,43 @@ pub struct Listing {
     /// Hash at which the listing continues; `None` at the end of the directory.
     pub next: Option<u64>,
     pub map: WireMap,
+    pub partition: ListedPartition,
+}
+
+/// One entry of a listing without attributes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameEntry {
+    #[serde(with = "crate::octets")]
+    pub name: Vec<u8>,
+    pub hash: u64,
+    pub inode: u64,
+    pub kind: WireKind,
+}
+
+/// Identifies the set of names of a partition, with their inodes. While it stays the same, so do they.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamesVersion {
+    pub loaded: u64,
+    pub batch: u64,
+}
+
+/// The partition that a listing read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedPartition {
+    /// Its first and last hash.
+    pub first: u64,
+    pub last: u64,
+    /// At the start of the request; the names may be newer. `None` if the server does not know it.
+    pub version: Option<NamesVersion>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameListing {
+    pub names: Vec<NameEntry>,
+    /// Hash at which the listing continues; `None` at the end of the directory.
+    pub next: Option<u64>,
+    pub map: WireMap,
+    pub partition: ListedPartition,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -420,6 +463,7 @@ pub enum Reply {
     },
     /// To `ReadSnapshot`: keys and rows in order; empty when there are no more.
     Rows(Vec<(Vec<u8>, Vec<u8>)>),
+    Names(NameListing),
 }
 
 /// Why a call failed.

@@ -7,7 +7,7 @@ fn child(hash: u64, name: &str) -> ListingEntry {
 }
 
 /// Reads a whole batch with a reader that takes `room` names at a time.
-fn read_in_portions(batch: &ListingBatch, room: usize) -> Vec<String> {
+fn read_in_portions(batch: &ListingBatch<ListingEntry>, room: usize) -> Vec<String> {
     let mut cookies = Cookies::default();
     let mut cookie = AFTER_DOT_DOT;
     let mut names = Vec::new();
@@ -34,7 +34,7 @@ fn read_in_portions(batch: &ListingBatch, room: usize) -> Vec<String> {
 fn listing_has_each_name_once() {
     let names = [(20, "a"), (30, "b"), (30, "c"), (30, "d"), (31, "e"), (40, "f"), (40, "g")];
     let children = names.iter().map(|(hash, name)| child(*hash, name)).collect();
-    let batch = ListingBatch { from: 0, children, next: None };
+    let batch = ListingBatch { from: 0, children, next: None, partition: None };
     for room in 1..8 {
         assert_eq!(read_in_portions(&batch, room), ["a", "b", "c", "d", "e", "f", "g"], "{room} at a time");
     }
@@ -43,7 +43,7 @@ fn listing_has_each_name_once() {
 /// Promise: a batch covers positions within the range of hashes that it was fetched for, and no others.
 #[test]
 fn a_batch_covers_its_range() {
-    let batch = ListingBatch { from: 20, children: vec![child(25, "a")], next: Some(50) };
+    let batch = ListingBatch { from: 20, children: vec![child(25, "a")], next: Some(50), partition: None };
     assert!(batch.covers(&ListingPosition::From(20)));
     assert!(batch.covers(&ListingPosition::After(49, b"x".to_vec())));
     assert!(!batch.covers(&ListingPosition::From(19)));

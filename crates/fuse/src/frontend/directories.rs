@@ -3,15 +3,24 @@
 use super::convert::{bare_attr, file_attr, file_type, shorter_ttl};
 use super::{FuseFrontend, GENERATION};
 use crate::errno::log_is_due;
-use fuser::{FileHandle, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use fuser::{FileHandle, FopenFlags, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use varve_client::{DirectoryEntry, DirectoryHandle, NodeInfo, Result, block_on};
+use varve_client::{DirectoryEntry, DirectoryHandle, KernelListing, NodeInfo, Result, block_on};
 use varve_types::{Credentials, Errno, InodeId};
 
 pub(super) fn handle(fh: FileHandle) -> DirectoryHandle {
     DirectoryHandle(fh.0)
+}
+
+pub(super) fn open_flags(listing: KernelListing) -> FopenFlags {
+    match listing {
+        // Without FOPEN_KEEP_CACHE the kernel would drop what another handle uses.
+        KernelListing::Bypass => FopenFlags::FOPEN_KEEP_CACHE,
+        KernelListing::Refill => FopenFlags::FOPEN_CACHE_DIR,
+        KernelListing::Keep => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+    }
 }
 
 impl FuseFrontend {

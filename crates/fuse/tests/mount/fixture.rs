@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_client::{ClientConfig, FileSystem};
+use varve_client::{ClientConfig, FileSystem, Operation};
 use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_fuse::{MountOptions, MountSession, Unmounter};
 use varve_meta::server::{Server, ServerConfig};
@@ -94,7 +94,7 @@ const VOLUME: &str = "volume";
 pub struct Volume {
     pub point: MountPoint,
     mounted: Option<MountSession>,
-    _file_system: Arc<FileSystem>,
+    file_system: Arc<FileSystem>,
     server: Arc<Server>,
     _small: Option<SmallStore>,
     pub store: tempfile::TempDir,
@@ -175,7 +175,7 @@ impl Volume {
         // The server of this process has root's rights, so its files are given away when they exist.
         give_away(directory.root(), owner_uid);
         let (point, mounted, file_system) = mount(directory, list, |joining| join(joining, &server));
-        Volume { point, mounted: Some(mounted), _file_system: file_system, server, _small: small, store }
+        Volume { point, mounted: Some(mounted), file_system, server, _small: small, store }
     }
 
     pub fn path(&self) -> &Path {
@@ -184,6 +184,11 @@ impl Volume {
 
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.point.join(name)
+    }
+
+    /// The operations of this kind that the kernel requested until now.
+    pub fn operations(&self, operation: Operation) -> u64 {
+        self.file_system.counters().of(operation).calls
     }
 
     pub fn unmounter(&self) -> Unmounter {

@@ -10,6 +10,7 @@ mod invalidation;
 mod io_modes;
 #[path = "../../../client/tests/volume/late.rs"]
 mod late;
+mod listings;
 mod names;
 mod null;
 mod overlay;

@@ -237,6 +237,7 @@ fn changes(call: &Call) -> bool {
         | Call::RemoveXattr { .. } => true,
         Call::Lookup { .. }
         | Call::List { .. }
+        | Call::ListNames { .. }
         | Call::GetDirectory { .. }
         | Call::StatDirectory { .. }
         | Call::PartitionStatus { .. }
@@ -302,6 +303,9 @@ impl RequestHandler<'_> {
             }
             Call::Link { source, inode, parent, name } => Box::pin(self.link(source, inode, parent, &name)).await,
             Call::List { directory, from, bytes_max } => Box::pin(self.list(directory, from, bytes_max)).await,
+            Call::ListNames { directory, from, bytes_max } => {
+                Box::pin(self.list_names(directory, from, bytes_max)).await
+            }
             Call::GetDirectory { directory } => Box::pin(self.get_directory(directory)).await,
             Call::StatDirectory { directory } => Box::pin(self.stat_directory(directory)).await,
             Call::PartitionStatus { directory } => Box::pin(self.partition_status(directory)).await,

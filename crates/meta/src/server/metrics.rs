@@ -33,7 +33,7 @@ macro_rules! call_kinds {
 call_kinds! {
     Lookup = "lookup", Create = "create", CreateUnnamed = "create_unnamed", MakeDirectory = "make_directory",
     ReviveDirectory = "revive_directory", Unlink = "unlink",
-    RemoveDirectory = "remove_directory", Rename = "rename", Link = "link", List = "list",
+    RemoveDirectory = "remove_directory", Rename = "rename", Link = "link", List = "list", ListNames = "list_names",
     GetDirectory = "get_directory", StatDirectory = "stat_directory", PartitionStatus = "partition_status",
     GetAttributes = "get_attributes", SetAttributes = "set_attributes", Open = "open", WriteInline = "write_inline", Promote = "promote",
     MarkSizeStale = "mark_size_stale", RecordSize = "record_size", RaiseSize = "raise_size", ReadLink = "read_link", GetXattr = "get_xattr",

@@ -68,8 +68,10 @@ impl Shard {
         match (was_present, is_present) {
             (false, true) => partition.names.insert(hash),
             (true, false) => partition.names.remove(hash),
-            _ => {}
+            // A replaced name comes with a tally.
+            _ => return,
         }
+        partition.names_changed(number);
     }
 
     fn tally(&self, state: &mut ShardState, directory: InodeId, entries: i64, subdirectories: i64, at: Timestamp) {
@@ -82,6 +84,10 @@ impl Shard {
             if self.is_too_large(directory, row) {
                 state.split_wanted.push(directory);
             }
+        }
+        // Every change of a name sets the times of its directory, by a tally.
+        if let Some(partition) = state.partitions.get_mut(directory) {
+            partition.names_changed(number);
         }
         state.partitions.mark_dirty(directory, number);
     }

@@ -3,6 +3,7 @@
 //! A position is a hash, so it stays valid across splits: the shard that serves the hash's range continues from it. A
 //! page ends between two hashes, so entries of equal hash are always in one page.
 
+use super::partitions::{NamesVersion, Partition};
 use super::refusal::ShardRefusal;
 use super::shard::{RequestAddress, Shard, ShardState};
 use std::collections::HashSet;
@@ -15,40 +16,36 @@ use varve_types::{HashRange, InodeId, Name, NameHash, PartitionMap};
 /// replies short.
 const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// The size of a page.
+#[derive(Clone, Copy, Debug)]
+pub struct PageLimit {
+    pub bytes_max: usize,
+    /// Bytes of an entry besides its name.
+    pub entry_bytes: usize,
+}
+
 pub struct Page {
     pub entries: Vec<(Name, EntryRow)>,
     /// Where the next page begins; `None` at the end of the directory.
     pub next: Option<NameHash>,
     pub map: PartitionMap,
+    /// The hashes of the partition.
+    pub range: HashRange,
+    /// `None` if the partition is not loaded.
+    pub version: Option<NamesVersion>,
 }
 
 impl Shard {
-    /// Lists the entries of `directory` in this shard's partition whose hashes are `from` or above, about `bytes_max`
-    /// bytes of names and attributes. The page includes everything acknowledged before the call.
+    /// Lists the entries of `directory` in this shard's partition whose hashes are `from` or above, about as many
+    /// bytes as `limit` says. The page includes everything acknowledged before the call.
     pub async fn list(
         self: &Rc<Self>,
         directory: InodeId,
         from: NameHash,
-        bytes_max: usize,
+        limit: PageLimit,
     ) -> Result<Page, ShardRefusal> {
-        self.check_address(RequestAddress::Name(directory, from)).await?;
-        // A cross-shard change is acknowledged when it is decided, and its names change a little later. This call waits
-        // for the changes found now, but not for later ones, because there may always be another.
-        let by = |(key, by): (&Key, &TransactionId)| is_name_of(key, directory).then_some(*by);
-        let found: HashSet<TransactionId> = self.state.borrow().locks.iter().filter_map(by).collect();
-        let left = |state: &ShardState| state.locks.iter().filter_map(by).find(|by| found.contains(by));
-        if !found.is_empty() && self.wait_while_locked(left).await? {
-            self.check_address(RequestAddress::Name(directory, from)).await?;
-        }
-        let (range, map, changed_in) = {
-            let state = self.state.borrow();
-            let Some(row) = self.partition_here(&state, directory) else { return Err(ShardRefusal::Busy) };
-            let changed_in = state.partitions.get(directory).map(|partition| partition.changed_in);
-            (row.index.range(row.depth), row.map.clone(), changed_in)
-        };
-        if let Some(batch) = changed_in {
-            self.appended(batch).await?;
-        }
+        let mut page = self.names_version(directory, from).await?;
+        let range = page.range;
         let bytes = codec::entries_of(directory, HashRange { first: from, last: range.last });
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
         // A split committed in the meantime may have removed rows before the scan began.
@@ -56,7 +53,6 @@ impl Shard {
         if !self.partition_here(&self.state.borrow(), directory).is_some_and(uncut) {
             return Err(ShardRefusal::Busy);
         }
-        let mut entries: Vec<(Name, EntryRow)> = Vec::new();
         let (mut read, mut listed) = (0, 0);
         while let Some((key, row)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
             read += row.len();
@@ -66,21 +62,50 @@ impl Shard {
                 ));
             };
             let hash = name.hash();
-            let full = listed >= bytes_max || read >= READ_BYTES_MAX;
-            if full && entries.last().is_some_and(|(last, _)| last.hash() != hash) {
-                return Ok(Page { entries, next: Some(hash), map });
+            let full = listed >= limit.bytes_max || read >= READ_BYTES_MAX;
+            if full && page.entries.last().is_some_and(|(last, _)| last.hash() != hash) {
+                page.next = Some(hash);
+                return Ok(page);
             }
-            listed += CHILD_BYTES + name.as_bytes().len();
-            entries.push((name, entry));
+            listed += limit.entry_bytes + name.as_bytes().len();
+            page.entries.push((name, entry));
         }
-        let next = (range.last < NameHash::LAST).then(|| NameHash(range.last.0 + 1));
-        Ok(Page { entries, next, map })
+        page.next = (range.last < NameHash::LAST).then(|| NameHash(range.last.0 + 1));
+        Ok(page)
+    }
+
+    /// The page before the first entry: its version includes every change of a name that was acknowledged before the
+    /// call, and so does a scan that begins after it.
+    pub async fn names_version(self: &Rc<Self>, directory: InodeId, from: NameHash) -> Result<Page, ShardRefusal> {
+        self.check_address(RequestAddress::Name(directory, from)).await?;
+        // A cross-shard change is acknowledged when it is decided, and its names change a little later. This call waits
+        // for the changes found now, but not for later ones, because there may always be another.
+        let by = |(key, by): (&Key, &TransactionId)| is_name_of(key, directory).then_some(*by);
+        let found: HashSet<TransactionId> = self.state.borrow().locks.iter().filter_map(by).collect();
+        let left = |state: &ShardState| state.locks.iter().filter_map(by).find(|by| found.contains(by));
+        if !found.is_empty() && self.wait_while_locked(left).await? {
+            self.check_address(RequestAddress::Name(directory, from)).await?;
+        }
+        let (page, changed_in) = {
+            let state = self.state.borrow();
+            let Some(row) = self.partition_here(&state, directory) else { return Err(ShardRefusal::Busy) };
+            let partition = state.partitions.get(directory);
+            let page = Page {
+                entries: Vec::new(),
+                next: Some(from),
+                map: row.map.clone(),
+                range: row.index.range(row.depth),
+                version: partition.map(Partition::names_version),
+            };
+            (page, partition.map(|partition| partition.changed_in))
+        };
+        if let Some(batch) = changed_in {
+            self.appended(batch).await?;
+        }
+        Ok(page)
     }
 }
 
 fn is_name_of(key: &Key, directory: InodeId) -> bool {
     matches!(key, Key::Entry(of, _) if *of == directory)
 }
-
-/// Size of an entry on the wire besides its name: the inode and the attributes with four times, rounded.
-const CHILD_BYTES: usize = 80;

@@ -48,7 +48,7 @@ mod truncates;
 
 pub use effects::SESSIONS_RETURN;
 pub use fast_path::{FastPathRun, Placed};
-pub use listing::Page;
+pub use listing::{Page, PageLimit};
 pub use log::{DamagedPlace, TornEnd, torn_end};
 #[cfg(test)]
 pub use names::NAME_BYTES;

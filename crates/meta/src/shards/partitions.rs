@@ -6,6 +6,7 @@ use super::resident::{BatchNumber, CacheBudget};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use varve_env::key_hash::KeyHashing;
+use varve_env::random;
 use varve_schema::{Key, PartitionRow, PartitionState};
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionIndex};
 
@@ -15,6 +16,7 @@ pub(super) struct Partition {
     range: Option<HashRange>,
     pub names: PartitionNames,
     pub changed_in: BatchNumber,
+    names_version: NamesVersion,
     /// The row changed since it was last put into a batch; see [`Partitions::mark_dirty`].
     row_dirty: bool,
     /// Tallies in undecided intents.
@@ -22,6 +24,16 @@ pub(super) struct Partition {
     pub split: Option<Split>,
     pub order: ReadOrder,
     pub used: bool,
+}
+
+/// Identifies the set of names of a partition, with their inodes: while two are equal, no name was made, removed or
+/// replaced between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamesVersion {
+    /// A random number for each time that the partition was loaded: batches that changed it earlier are not known.
+    pub loaded: u64,
+    /// The batch of the last change of a name since then.
+    pub batch: BatchNumber,
 }
 
 /// A split in progress, at its source.
@@ -57,6 +69,7 @@ impl Partition {
             range: range_of(row),
             names,
             changed_in: BatchNumber(0),
+            names_version: NamesVersion { loaded: random::number(), batch: BatchNumber(0) },
             row_dirty: false,
             pending_tallies: 0,
             split: None,
@@ -68,6 +81,15 @@ impl Partition {
     /// Updates the range from the partition's new row.
     pub fn follow(&mut self, row: &PartitionRow) {
         self.range = range_of(row);
+    }
+
+    pub fn names_version(&self) -> NamesVersion {
+        self.names_version
+    }
+
+    /// Records that a name was made, removed or replaced in `batch`.
+    pub fn names_changed(&mut self, batch: BatchNumber) {
+        self.names_version.batch = batch;
     }
 
     /// Whether names with this hash are decided on here.

@@ -19,7 +19,7 @@ use varve_types::{HashRange, InodeId, Name};
 
 /// Numbers the batches of a shard's epoch, from 1. Each row records the batch of its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BatchNumber(pub(super) u64);
+pub struct BatchNumber(pub(crate) u64);
 
 struct CachedRow {
     /// `None`: known to be absent. Boxed, because many slots are empty and, where much is removed, many rows are

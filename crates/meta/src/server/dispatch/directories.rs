@@ -3,11 +3,11 @@
 use super::super::leases::LeaseKey;
 use super::request_handler::{CompletedCall, RequestHandler};
 use super::translate;
-use crate::shards::RequestAddress;
+use crate::shards::{Page, PageLimit, RequestAddress};
 use varve_posix::{
     Context, Decision, DirectoryNode, Entry, GetDirectory, KeyState, List, MissingKeys, Refusal, Verb, View,
 };
-use varve_proto::{CallFailure, EntryReply, Listing, ListingEntry, Reply, WireMap};
+use varve_proto::{CallFailure, EntryReply, Listing, ListingEntry, NameListing, Reply, WireMap};
 use varve_schema::{Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};
 
@@ -65,11 +65,7 @@ impl RequestHandler<'_> {
     }
 
     pub async fn list(&self, directory: u64, from: u64, bytes_max: u32) -> Result<CompletedCall, CallFailure> {
-        let directory = self.inode(directory)?;
-        let from = NameHash(from.min(NameHash::LAST.0));
-        self.ask(&List { directory, from }, RequestAddress::Name(directory, from)).await?;
-        let bytes_max = (bytes_max as usize).min(LISTING_BYTES_MAX);
-        let page = self.shard.list(directory, from, bytes_max).await.map_err(translate::failure)?;
+        let page = self.page(directory, from, bytes_max.max(1), NODE_BYTES).await?;
         let mut children: Vec<ListingEntry> = page
             .entries
             .iter()
@@ -85,9 +81,37 @@ impl RequestHandler<'_> {
         });
         self.fill_stale_size(nodes).await?;
         let next = page.next.map(|hash| hash.0);
-        Ok(Reply::Listing(Listing { children, next, map: WireMap::from(&page.map) }).into())
+        let (map, partition) = (WireMap::from(&page.map), translate::listed_partition(&page));
+        Ok(Reply::Listing(Listing { children, next, map, partition }).into())
+    }
+
+    pub async fn list_names(&self, directory: u64, from: u64, bytes_max: u32) -> Result<CompletedCall, CallFailure> {
+        let page = self.page(directory, from, bytes_max, NAME_BYTES).await?;
+        let (next, map) = (page.next.map(|hash| hash.0), WireMap::from(&page.map));
+        let partition = translate::listed_partition(&page);
+        let names = page.entries.iter().map(|(name, row)| translate::name_entry(name, row)).collect();
+        Ok(Reply::Names(NameListing { names, next, map, partition }).into())
+    }
+
+    /// Entries from the hash `from` on, which take `entry_bytes` each besides their names. With a `bytes_max` of 0 only
+    /// the version of the names.
+    async fn page(&self, directory: u64, from: u64, bytes_max: u32, entry_bytes: usize) -> Result<Page, CallFailure> {
+        let directory = self.inode(directory)?;
+        let from = NameHash(from.min(NameHash::LAST.0));
+        self.ask(&List { directory, from }, RequestAddress::Name(directory, from)).await?;
+        let bytes_max = (bytes_max as usize).min(LISTING_BYTES_MAX);
+        let page = match bytes_max {
+            0 => self.shard.names_version(directory, from).await,
+            _ => self.shard.list(directory, from, PageLimit { bytes_max, entry_bytes }).await,
+        };
+        page.map_err(translate::failure)
     }
 }
+
+/// Size of an entry on the wire besides its name: the inode and the attributes with four times, rounded.
+const NODE_BYTES: usize = 80;
+/// Size of an entry without attributes on the wire besides its name: hash, inode, kind and a length.
+const NAME_BYTES: usize = 20;
 
 /// Reads a partition's row.
 struct PartitionStatus {

@@ -1,9 +1,13 @@
 //! Translates types between the verbs and the protocol.
 
-use crate::shards::{Cause, ShardRefusal};
+use crate::shards::{Cause, Page, ShardRefusal};
 use varve_posix::{Entry, Node, NodeContent, RemovedName, SizeState};
 use varve_posix::{NewNode, OpenMode, Refusal as Rule, RenameFlags, XattrMode};
-use varve_proto::{CallFailure, EntryReply, FileContent, NodeReply, Reply, WireMap};
+use varve_proto::{
+    CallFailure, EntryReply, FileContent, ListedPartition, NameEntry, NamesVersion, NodeReply, Reply, WireMap,
+};
+use varve_schema::{EntryBody, EntryRow};
+use varve_types::{FileKind, Name};
 
 pub fn failure(refusal: ShardRefusal) -> CallFailure {
     match refusal {
@@ -54,6 +58,23 @@ pub fn is_size_stale(node: &Node) -> bool {
 
 pub fn is_size_stale_reply(node: &NodeReply) -> bool {
     matches!(node.content, FileContent::Backing(varve_proto::SizeState::Stale { .. }))
+}
+
+pub fn listed_partition(page: &Page) -> ListedPartition {
+    ListedPartition {
+        first: page.range.first.0,
+        last: page.range.last.0,
+        version: page.version.map(|version| NamesVersion { loaded: version.loaded, batch: version.batch.0 }),
+    }
+}
+
+pub fn name_entry(name: &Name, row: &EntryRow) -> NameEntry {
+    let kind = match &row.body {
+        EntryBody::Node(node) => node.attributes.kind,
+        EntryBody::Directory(_) => FileKind::Directory,
+        EntryBody::Reference(kind) => *kind,
+    };
+    NameEntry { name: name.as_bytes().to_vec(), hash: name.hash().0, inode: row.inode.0, kind: kind.into() }
 }
 
 pub fn entry(entry: &Entry) -> EntryReply {

@@ -3,7 +3,9 @@
 use super::client::request;
 use super::*;
 use std::collections::BTreeSet;
-use varve_proto::{EntryReply, FileContent, Locator, NewNode, NodeReply, OpenMode, RenameFlags, WireCredentials};
+use varve_proto::{
+    EntryReply, FileContent, Locator, NameListing, NewNode, NodeReply, OpenMode, RenameFlags, WireCredentials,
+};
 use varve_types::{Errno, InodeId};
 
 const ROOT: u64 = InodeId::ROOT.0;
@@ -53,6 +55,61 @@ fn files_are_created_and_removed() {
         |reply: &Reply| matches!(reply, Reply::Removed { last_name_of: Some(inode), .. } if *inode == made.inode);
     assert!(removed.as_ref().is_ok_and(last), "{removed:?}");
     assert_eq!(client.call(0, lookup("a")), Err(CallFailure::Errno(Errno::ENOENT.number())));
+}
+
+fn list_names(client: &mut TestClient<UnixStream>, bytes_max: u32) -> NameListing {
+    match client.call(0, Call::ListNames { directory: ROOT, from: 0, bytes_max }) {
+        Ok(Reply::Names(listing)) => listing,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Promise: the version of a partition's names changes with every change of a name, and with no other change.
+#[test]
+fn names_version_follows_changes_of_names() {
+    let site = Site::new(4);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    let made = node(client.call(0, create("a")));
+    node(client.call(0, create("b")));
+    let listed = list_names(&mut client, 64 * 1024);
+    let mut names: Vec<_> = listed.names.iter().map(|entry| (entry.name.as_slice(), entry.inode)).collect();
+    names.sort();
+    assert_eq!(names[0], (&b"a"[..], made.inode));
+    assert_eq!((names.len(), listed.next), (2, None));
+    let known = list_names(&mut client, 0);
+    assert_eq!((known.names.len(), known.partition), (0, listed.partition), "nothing changed");
+    assert!(known.partition.version.is_some());
+
+    let at = Locator::Entry { parent: ROOT, name: b"a".to_vec(), inode: made.inode };
+    let set = varve_proto::WireSetAttributes { mode: Some(0o600), ..varve_types::SetAttributes::default().into() };
+    node(client.call(0, Call::SetAttributes { at: at.clone(), set }));
+    node(client.call(0, Call::WriteInline { at, generation: made.generation, data: b"x".to_vec(), mtime: None }));
+    assert_eq!(list_names(&mut client, 0).partition, listed.partition, "no name changed");
+
+    let rename = |name: &str, new: &str| Call::Rename {
+        parent: ROOT,
+        name: name.into(),
+        new_parent: ROOT,
+        new_name: new.into(),
+        flags: RenameFlags::Replace,
+    };
+    let made = Call::MakeDirectory { parent: ROOT, name: b"d".to_vec(), mode: 0o755 };
+    let changes =
+        [create("c"), rename("a", "e"), rename("e", "b"), made, Call::Unlink { parent: ROOT, name: b"c".to_vec() }];
+    let mut versions = vec![listed.partition.version];
+    for change in changes {
+        client.call(0, change.clone()).unwrap();
+        let version = list_names(&mut client, 0).partition.version;
+        assert!(!versions.contains(&version), "{change:?}");
+        versions.push(version);
+    }
+    server.stop(STOP).unwrap();
+
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 2, Purpose::Work);
+    let version = list_names(&mut client, 0).partition.version;
+    assert!(!versions.contains(&version), "another server does not know of changes since");
 }
 
 /// A retry gets the first reply, from the same server and from the next one.

@@ -4,8 +4,8 @@ use super::watched::Watched;
 use crate::shards::rows::ShardRows;
 use crate::shards::table::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
-    CacheBudget, Execution, FastPathRun, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, RequestAddress,
-    Shard, ShardConfig, ShardRefusal,
+    CacheBudget, Execution, FastPathRun, Makes, OpenFiles, PageLimit, PeerCall, PeerFuture, PeerReply, Peers,
+    RequestAddress, Shard, ShardConfig, ShardRefusal,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -414,7 +414,11 @@ impl Cluster {
         let mut map = PartitionMap::whole(self.settings.shards);
         let (mut names, mut from) = (Vec::new(), NameHash(0));
         loop {
-            match self.shard(map.shard_of(directory.shard(), from)).list(directory, from, 2000).await {
+            match self
+                .shard(map.shard_of(directory.shard(), from))
+                .list(directory, from, PageLimit { bytes_max: 2000, entry_bytes: 80 })
+                .await
+            {
                 Ok(page) => {
                     names.extend(page.entries);
                     match page.next {

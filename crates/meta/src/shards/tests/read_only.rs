@@ -1,5 +1,5 @@
 use super::cluster::{Cluster, name};
-use crate::shards::{Makes, PeerCall, PeerReply, Peers, ShardRefusal};
+use crate::shards::{Makes, PageLimit, PeerCall, PeerReply, Peers, ShardRefusal};
 use varve_env::power_loss::DiskState;
 use varve_posix::Lookup;
 use varve_schema::{Change, IntentRow, Key, TransactionId};
@@ -73,7 +73,11 @@ fn read_only_view_refuses_names_of_undecided_changes() {
         cluster.rest_after_crash().await;
         let lookup = Lookup { parent: directory, name: name("locked") };
         let looked_up = cluster.at_name(directory, &name("locked"), Makes::Nothing, &lookup).await.map(drop);
-        let listed = cluster.shard(ShardId(1)).list(directory, NameHash(0), 2000).await.map(drop);
+        let listed = cluster
+            .shard(ShardId(1))
+            .list(directory, NameHash(0), PageLimit { bytes_max: 2000, entry_bytes: 80 })
+            .await
+            .map(drop);
         for refused in [looked_up, listed] {
             assert!(matches!(&refused, Err(ShardRefusal::Failed(why)) if why.errno == Errno::EROFS), "{refused:?}");
         }

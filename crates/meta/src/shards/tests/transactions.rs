@@ -1,6 +1,6 @@
 use super::cluster::{Cluster, PATIENCE, name};
 use crate::shards::partitions::Split;
-use crate::shards::{Makes, PeerCall, PeerReply, Peers, ShardRefusal};
+use crate::shards::{Makes, PageLimit, PeerCall, PeerReply, Peers, ShardRefusal};
 use std::task::Poll;
 use std::time::Duration;
 use varve_posix::{At, ChangeAttributes, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};
@@ -239,7 +239,8 @@ fn a_listing_waits_for_the_changes_that_it_finds() {
         cluster.create(InodeId::ROOT, "f").await.unwrap();
         let root = cluster.shard(InodeId::ROOT.shard());
         assert!(matches!(root.peer_call(makes(&cluster, 1, "one")).await, PeerReply::Vote(true)));
-        let mut listing = Box::pin(root.list(InodeId::ROOT, NameHash(0), 2000));
+        let mut listing =
+            Box::pin(root.list(InodeId::ROOT, NameHash(0), PageLimit { bytes_max: 2000, entry_bytes: 80 }));
         assert!(futures::poll!(&mut listing).is_pending(), "it may be decided");
         assert!(matches!(root.peer_call(makes(&cluster, 2, "other")).await, PeerReply::Vote(true)));
         assert!(futures::poll!(&mut listing).is_pending());

@@ -5,8 +5,12 @@ mod common;
 mod demo;
 #[path = "cli/directories.rs"]
 mod directories;
+#[path = "cli/handles.rs"]
+mod handles;
 #[path = "cli/keys.rs"]
 mod keys;
+#[path = "cli/remounting.rs"]
+mod remounting;
 #[path = "cli/starting.rs"]
 mod starting;
 #[path = "cli/stdout.rs"]

@@ -257,3 +257,49 @@ fn missing_mount_is_reported_once() {
     assert_eq!(refused.code(), Some(1));
     assert_eq!(refused.stderr.matches("cannot unmount").count(), 1, "{}", refused.stderr);
 }
+
+/// A user of umount(8), which returns before the mount's process has closed the volume, may use the volume at once.
+#[test]
+fn volume_is_usable_right_after_umount8() {
+    let volume = Volume::format(&["--shards", "64"]);
+    let root = volume.mount_point();
+    for round in 0..3 {
+        let mut mount = volume.mount(&[]);
+        for number in 0..200 {
+            fs::write(root.join(format!("{round}-{number}")), LARGE).expect("a file");
+        }
+        run(Command::new("umount").arg(&root), SHORT).succeeded("umount");
+        volume.expect_sound();
+        mount.expect_end();
+        let mut mount = volume.mount(&[]);
+        fs::write(root.join("again"), LARGE).expect("a file");
+        run(Command::new("umount").arg(&root), SHORT).succeeded("umount");
+        let next = volume.mount(&[]);
+        mount.expect_end();
+        assert_eq!(fs::read_dir(&root).expect("it can be read").count(), 200 * (round + 1) + 1);
+        next.unmount();
+    }
+}
+
+/// A forced unmount does not wait as long as the mount waits for its server, and ends the calls that wait.
+#[test]
+fn forced_unmount_ends_waiting_calls() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&["-o", "deadline=10m,noembedded"]);
+    let root = volume.mount_point();
+    fs::create_dir(root.join("directory")).expect("a directory");
+    server.hang();
+    let mut waiting = Command::new("stat").arg("-f").arg(root.join("directory/absent")).spawn().expect("stat");
+    until("stat waits for the server", SHORT, || {
+        fs::read_to_string(format!("/proc/{}/wchan", waiting.id())).is_ok_and(|wait| wait.contains("fuse"))
+    });
+    let given_up = run(varve().args(["umount", "--force"]).arg(&root), SHORT);
+    assert_eq!(given_up.code(), Some(3), "{}\n{}", given_up.stdout, given_up.stderr);
+    assert!(!is_mounted(&root));
+    until("the waiting call ends", SHORT, || waiting.try_wait().expect("a child").is_some());
+    server.go_on();
+    drop(mount);
+    server.stop();
+    volume.expect_sound();
+}

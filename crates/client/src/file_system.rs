@@ -4,6 +4,7 @@ use crate::async_ops::AsyncOps;
 use crate::attribute_cache::AttributeCache;
 use crate::background::BackgroundThreads;
 use crate::block_on;
+use crate::by_number::Searches;
 use crate::calls::Core;
 use crate::directories::Directories;
 use crate::directory_cache::{DirectoryCache, PendingChange};
@@ -68,6 +69,7 @@ pub struct FileSystem {
     pub(crate) attribute_cache: AttributeCache,
     pub(crate) lookup_pins: LookupPins,
     pub(crate) async_ops: AsyncOps,
+    pub(crate) searches: Searches,
     /// Counts operations that may change names or attributes of files, except creations and writes; instead of writes,
     /// it counts opens for writing.
     pub(crate) changes: AtomicU64,
@@ -128,6 +130,7 @@ impl FileSystem {
             attribute_cache: AttributeCache::default(),
             lookup_pins: LookupPins::default(),
             async_ops: AsyncOps::default(),
+            searches: Searches::default(),
             changes: AtomicU64::new(0),
             lease_ms: AtomicU64::new(0),
             core,
@@ -195,9 +198,14 @@ impl FileSystem {
         })
     }
 
+    /// Whether the client is configured read-only.
+    pub fn read_only(&self) -> bool {
+        self.core.config.read_only
+    }
+
     /// Fails if the client is configured read-only.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.core.config.read_only { Err(Errno::EROFS.into()) } else { Ok(()) }
+        if self.read_only() { Err(Errno::EROFS.into()) } else { Ok(()) }
     }
 
     /// The node of `reply` for a frontend. `lease`: how long a directory's name may be cached.

@@ -2,9 +2,13 @@
 //! whether its attributes are in that entry or in an inode row.
 //!
 //! An inode is kept for as long as the frontend counts lookups of it or has it open. All of it is a hint: the server
-//! answers a wrong locator with `NotHere`, and the client corrects it ([`crate::locate`]).
+//! answers a wrong locator with `NotHere`, and the client corrects it ([`crate::locate`]). Of dropped inodes it remembers
+//! some names for file handles ([`crate::by_number`]).
+
+mod hints;
 
 use crate::files::Version;
+use hints::NameHints;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -20,8 +24,11 @@ const STRIPES: usize = 16;
 #[derive(Clone, Debug)]
 struct CachedInode {
     parent: InodeId,
-    /// `None` for the root, and after the last known name was removed.
+    /// `None` for the root, after the last known name was removed, and until a name is known if the inode was found by
+    /// its number.
     name: Option<Name>,
+    /// Found by its number: it has names, and none of them is known.
+    name_unknown: bool,
     kind: FileKind,
     /// The attributes are in an inode row (or directory row).
     by_inode: bool,
@@ -51,6 +58,8 @@ pub(crate) struct Inodes {
     stripes: [Mutex<HashMap<InodeId, CachedInode, KeyHashing>>; STRIPES],
     /// The inode last seen under a name, by a hash of directory and name. A collision only makes a hint wrong.
     names: [Mutex<HashMap<u64, InodeId, KeyHashing>>; STRIPES],
+    /// Names of files that are not in `stripes`.
+    hints: Mutex<NameHints>,
     /// Number of times that a directory was seen under another name than before.
     moves: AtomicU64,
 }
@@ -62,6 +71,22 @@ pub(crate) struct ObservedInode<'a> {
     pub name: &'a Name,
     pub kind: FileKind,
     pub by_inode: bool,
+}
+
+impl CachedInode {
+    fn unnamed(kind: FileKind, by_inode: bool) -> CachedInode {
+        CachedInode {
+            parent: InodeId::ROOT,
+            name: None,
+            name_unknown: false,
+            kind,
+            by_inode,
+            lookups: 0,
+            opens: 0,
+            durable: None,
+            pages: Pages::Unknown,
+        }
+    }
 }
 
 impl Inodes {
@@ -78,6 +103,7 @@ impl Inodes {
                         return;
                     }
                     known.durable = None;
+                    known.name_unknown = false;
                     if known.kind == FileKind::Directory {
                         self.moves.fetch_add(1, SeqCst);
                     }
@@ -90,12 +116,8 @@ impl Inodes {
                     let known = CachedInode {
                         parent: seen.parent,
                         name: Some(seen.name.clone()),
-                        kind: seen.kind,
-                        by_inode,
                         lookups,
-                        opens: 0,
-                        durable: None,
-                        pages: Pages::Unknown,
+                        ..CachedInode::unnamed(seen.kind, by_inode)
                     };
                     stripe.insert(seen.inode, known);
                     None
@@ -114,6 +136,27 @@ impl Inodes {
         self.change(inode, |known| known.lookups += 1);
     }
 
+    /// Records that the inode was found by its number, with its attributes in an inode row or directory row, and counts
+    /// one more reference by the frontend.
+    pub fn found(&self, inode: InodeId, kind: FileKind) {
+        let unnamed = || CachedInode { name_unknown: true, ..CachedInode::unnamed(kind, true) };
+        self.stripe(inode).lock().entry(inode).or_insert_with(unnamed).lookups += 1;
+    }
+
+    /// Whether the inode has names of which none is known.
+    pub fn name_is_unknown(&self, inode: InodeId) -> bool {
+        self.stripe(inode).lock().get(&inode).is_some_and(|known| known.name_unknown)
+    }
+
+    /// A name that `inode` has, or had when it was last seen.
+    pub fn name_hint(&self, inode: InodeId) -> Option<(InodeId, Name)> {
+        self.name(inode).or_else(|| self.hints.lock().get(inode))
+    }
+
+    pub fn add_name_hint(&self, inode: InodeId, parent: InodeId, name: Name) {
+        self.hints.lock().add(inode, parent, name);
+    }
+
     /// The frontend drops `lookups` references.
     pub fn forget(&self, inode: InodeId, lookups: u64) {
         self.change_and_prune(inode, |known| known.lookups = known.lookups.saturating_sub(lookups));
@@ -126,18 +169,8 @@ impl Inodes {
 
     /// Changes the entry of a file, which is located by its inode row if the table does not have it yet.
     fn change(&self, inode: InodeId, change: impl FnOnce(&mut CachedInode)) {
-        let mut stripe = self.stripe(inode).lock();
-        let unknown = || CachedInode {
-            parent: InodeId::ROOT,
-            name: None,
-            kind: FileKind::Regular,
-            by_inode: true,
-            lookups: 0,
-            opens: 0,
-            durable: None,
-            pages: Pages::Unknown,
-        };
-        change(stripe.entry(inode).or_insert_with(unknown));
+        let unknown = || CachedInode::unnamed(FileKind::Regular, true);
+        change(self.stripe(inode).lock().entry(inode).or_insert_with(unknown));
     }
 
     pub fn closed(&self, inode: InodeId) {
@@ -254,8 +287,11 @@ impl Inodes {
             }
             stripe.remove(&inode)
         };
-        if let Some(CachedInode { parent, name: Some(name), .. }) = removed {
+        if let Some(CachedInode { parent, name: Some(name), by_inode, .. }) = removed {
             self.drop_name(parent, &name, inode);
+            if !by_inode {
+                self.add_name_hint(inode, parent, name);
+            }
         }
     }
 

@@ -19,6 +19,7 @@ mod attribute_cache;
 mod attributes;
 mod background;
 mod block_on;
+mod by_number;
 mod calls;
 mod config;
 mod counters;
@@ -42,6 +43,7 @@ mod unknown_outcomes;
 mod volume;
 
 pub use block_on::block_on;
+pub use by_number::Searcher;
 pub use config::ClientConfig;
 pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount};
 pub use directories::{DirectoryEntry, DirectoryHandle, KernelListing};

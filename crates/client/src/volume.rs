@@ -5,8 +5,8 @@ use crate::{Failure, FileSystem, Operation, Result};
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_env::{disk, reserve};
-use varve_proto::{Call, Reply, ShardStatus};
-use varve_types::{Errno, Name, ShardId};
+use varve_proto::{Call, FoundName, Reply, ShardStatus};
+use varve_types::{Errno, InodeId, Name, ShardId};
 
 /// The result of statfs(2): the space and files of the store, which the volume shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,21 @@ impl FileSystem {
         match self.core.ask_shard(shard, Call::ReadSnapshot { number, from, end, bytes_max }).await? {
             Reply::Rows(rows) => Ok(rows),
             other => Err(unexpected("ReadMoment", &other)),
+        }
+    }
+
+    /// The next names of files in the range of `inode` ([`varve_proto::FOUND_RANGE`]) in the snapshot `number` of
+    /// `shard`, and where the search goes on: empty at the end.
+    pub(crate) async fn find_names(
+        &self,
+        number: u64,
+        shard: ShardId,
+        inode: InodeId,
+        from: Vec<u8>,
+    ) -> Result<(Vec<FoundName>, Vec<u8>)> {
+        match self.core.ask_shard(shard, Call::FindNames { number, inode: inode.0, from }).await? {
+            Reply::FoundNames { found, next } => Ok((found, next)),
+            other => Err(unexpected("FindNames", &other)),
         }
     }
 

@@ -6,7 +6,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// The file system type of Varve's mounts.
+pub const VARVE_TYPE: &str = "fuse.varve";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +30,13 @@ pub struct MountEntry {
 /// All mounts of this process's mount namespace, in the order in which they were made.
 pub fn read() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// Whether the table of `process`, a directory of proc(5), has a Varve mount whose source is `store`. `None`: it cannot
+/// be read.
+pub fn has_mounted(process: &Path, store: &Path) -> Option<bool> {
+    let table = parse(&std::fs::read(process.join("mountinfo")).ok()?);
+    Some(table.iter().any(|mount| mount.kind == VARVE_TYPE && mount.source == store))
 }
 
 /// The mounts of a table; lines that are not of its form are skipped.
@@ -85,7 +95,6 @@ mod tests {
     use super::*;
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
-    use std::path::Path;
 
     /// A mount is found whatever bytes its path has, and whatever another line has.
     #[test]
@@ -100,5 +109,11 @@ mod tests {
         assert_eq!(first.options, "rw,noatime,user_id=0");
         assert_eq!(second.target.as_os_str(), OsStr::from_bytes(b"/mnt/\xff\\9"));
         assert_eq!((second.source.as_path(), second.options.as_str()), (Path::new(""), "ro,rw"));
+    }
+
+    #[test]
+    fn mounts_of_a_store_are_looked_for_in_the_table_of_a_process() {
+        assert_eq!(has_mounted(Path::new("/proc/self"), Path::new("/no/such/store")), Some(false));
+        assert_eq!(has_mounted(Path::new("/nowhere"), Path::new("/")), None);
     }
 }

@@ -88,6 +88,30 @@ pub(crate) fn detach(target: &Path, id: Option<u32>, lazily: bool) -> io::Result
     }
 }
 
+/// Unmounts the mount `id` of `device` without a reply from its process: requests that wait for one end with an error
+/// (ENOTCONN, ECONNABORTED), and what is still open there is detached.
+pub(crate) fn force(target: &Path, id: u32, device: (u32, u32)) -> io::Result<()> {
+    let forced = as_starter(|| {
+        let (parent, name) = around(target)?;
+        drop(open_within(&parent, name, target, id)?);
+        // The kernel aborts the connection before it looks whether the mount is busy.
+        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE;
+        rustix::mount::unmount(through(&parent).join(name), flags).map_err(io::Error::from)
+    });
+    match forced {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => detach(target, Some(id), true),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            // fusectl gives the file to the user who mounted. Where it is not mounted, callers wait for their timeout.
+            let abort = format!("/sys/fs/fuse/connections/{}/abort", device.1);
+            if let Err(error) = std::fs::write(&abort, "1") {
+                tracing::debug!(%error, "cannot abort the connection by {abort}");
+            }
+            by_helper(target, true)
+        }
+        done => done,
+    }
+}
+
 /// The helper takes a path. It unmounts only mounts of the user who starts it.
 fn by_helper(target: &Path, lazily: bool) -> io::Result<()> {
     let mut command = Command::new("fusermount3");

@@ -53,6 +53,8 @@ pub enum Error {
     NotDurable { target: PathBuf, source: io::Error },
     #[error("cannot unmount {}: {source}", target.display())]
     Unmount { target: PathBuf, source: io::Error },
+    #[error("cannot remount {}: {}", target.display(), remount_refused(source))]
+    Remount { target: PathBuf, source: io::Error },
     #[error("{} is unmounted, but its process {pid} is still at work in the store after {waited:?}", target.display())]
     StillRunning { target: PathBuf, pid: u32, waited: Duration },
     #[error("{} is unmounted, but its process cannot be watched from here: {source}", target.display())]
@@ -60,6 +62,14 @@ pub enum Error {
     /// The frontend reported this error when it closed the volume.
     #[error("the volume was unmounted, but closing it failed: {0}")]
     Closing(String),
+}
+
+fn remount_refused(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => "files are open for writing there (`fuser -vm DIR` shows by whom)".into(),
+        Some(libc::EPERM) => "only root may do that".into(),
+        _ => error.to_string(),
+    }
 }
 
 fn held_by(holders: &[MountHolder]) -> String {

@@ -17,6 +17,7 @@ mod caller;
 mod convert;
 mod directories;
 mod files;
+mod handles;
 mod init;
 mod names;
 mod passthrough;
@@ -28,10 +29,11 @@ pub(crate) use init::negotiate;
 pub(crate) use passthrough::PassthroughCount;
 
 use crate::errno::answer;
+use crate::numbers::NodeNumbers;
 use crate::options::MountOptions;
 use crate::session::CloseOutcome;
 use caller::{caller, identity};
-use convert::{file_attr, inode, kernel_ttl, shorter_ttl};
+use convert::{file_attr, kernel_ttl, shorter_ttl};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, Generation, INodeNo,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr,
@@ -45,12 +47,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use varve_client::{FileSystem, NodeInfo, OpenedFile, block_on};
+use varve_types::InodeId;
 
 /// Inode ids are never reused, so every inode has the same generation.
 const GENERATION: Generation = Generation(0);
 
 pub(crate) struct FuseFrontend {
     fs: Arc<FileSystem>,
+    numbers: NodeNumbers,
     files: Arc<files::OpenContext>,
     passthrough_wanted: bool,
     closed: CloseOutcome,
@@ -59,7 +63,12 @@ pub(crate) struct FuseFrontend {
 impl FuseFrontend {
     pub fn new(fs: Arc<FileSystem>, options: &MountOptions, closed: CloseOutcome) -> FuseFrontend {
         let files = Arc::new(files::OpenContext::of(Arc::clone(&fs)));
-        FuseFrontend { fs, files, passthrough_wanted: options.passthrough, closed }
+        let numbers = NodeNumbers::of_mount(options.inode32, fs.settings().shards);
+        FuseFrontend { fs, numbers, files, passthrough_wanted: options.passthrough, closed }
+    }
+
+    fn inode(&self, number: INodeNo) -> InodeId {
+        self.numbers.inode(number)
     }
 
     /// [`answer`] for a request about an inode that may no longer exist.
@@ -70,28 +79,29 @@ impl FuseFrontend {
         ino: INodeNo,
         call: impl FnOnce() -> varve_client::Result<T>,
     ) -> Result<T, Errno> {
-        answer(what, || self.fs.noticed(request.pid(), inode(ino), call()))
+        answer(what, || self.fs.noticed(request.pid(), self.inode(ino), call()))
     }
 }
 
-fn entry(result: Result<NodeInfo, Errno>, reply: ReplyEntry) {
+fn entry(numbers: NodeNumbers, result: Result<NodeInfo, Errno>, reply: ReplyEntry) {
     match result {
         Ok(node) => {
             let (attributes_ttl, entry_ttl) = (kernel_ttl(node.attributes_ttl), kernel_ttl(node.entry_ttl));
-            reply.entry_with_ttls(&attributes_ttl, &entry_ttl, &file_attr(&node), GENERATION);
+            reply.entry_with_ttls(&attributes_ttl, &entry_ttl, &file_attr(numbers, &node), GENERATION);
         }
         Err(errno) => reply.error(errno),
     }
 }
 
-fn attributes(result: Result<NodeInfo, Errno>, reply: ReplyAttr) {
+fn attributes(numbers: NodeNumbers, result: Result<NodeInfo, Errno>, reply: ReplyAttr) {
     match result {
-        Ok(node) => reply.attr(&kernel_ttl(node.attributes_ttl), &file_attr(&node)),
+        Ok(node) => reply.attr(&kernel_ttl(node.attributes_ttl), &file_attr(numbers, &node)),
         Err(errno) => reply.error(errno),
     }
 }
 
 fn created(
+    numbers: NodeNumbers,
     files: &files::OpenContext,
     result: Result<(NodeInfo, varve_client::OpenFlags, OpenedFile), Errno>,
     reply: ReplyCreate,
@@ -99,7 +109,7 @@ fn created(
     match result {
         Ok((node, opening, opened)) => {
             let answer = files.opened(node.inode, opening, opened, |file| reply.open_backing(file));
-            let (ttl, attr) = (shorter_ttl(&node), file_attr(&node));
+            let (ttl, attr) = (shorter_ttl(&node), file_attr(numbers, &node));
             let files::OpenReply { handle, flags, backing } = answer;
             match backing {
                 Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, handle, flags, &backing),
@@ -146,7 +156,11 @@ impl Filesystem for FuseFrontend {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _reactor_turn = self.fs.reactor_turn();
-        let (fs, parent, absent) = (Arc::clone(&self.fs), inode(parent), name.to_owned());
+        if let Some(of) = handles::LookupByNumber::of(name) {
+            return self.look_up_by_number(of, self.inode(parent), reply);
+        }
+        let (fs, numbers) = (Arc::clone(&self.fs), self.numbers);
+        let (parent, absent) = (self.inode(parent), name.to_owned());
         self.look_up_by(request.pid(), caller(request), parent, name, move |result| match result {
             Err(Errno::ENOENT) => {
                 let ttl = kernel_ttl(fs.absent_ttl(parent, absent.as_bytes()));
@@ -156,7 +170,7 @@ impl Filesystem for FuseFrontend {
                     false => reply.entry(&ttl, &bare_attr(0, FileType::RegularFile), GENERATION),
                 }
             }
-            result => entry(result, reply),
+            result => entry(numbers, result, reply),
         });
     }
 
@@ -165,27 +179,27 @@ impl Filesystem for FuseFrontend {
         let _reactor_turn = self.fs.reactor_turn_of_part();
         // Forget has no reply that could carry a failure; a panic is logged.
         let _ = answer("forget", || {
-            self.fs.forget(inode(ino), nlookup);
+            self.fs.forget(self.inode(ino), nlookup);
             Ok(())
         });
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let _reactor_turn = self.fs.reactor_turn();
-        let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
-        attributes(self.answer_of(request, "getattr", ino, asked), reply);
-        self.fs.kernel_has_attributes(inode(ino));
+        let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), self.inode(ino)));
+        attributes(self.numbers, self.answer_of(request, "getattr", ino, asked), reply);
+        self.fs.kernel_has_attributes(self.inode(ino));
     }
 
     /// Requested by a statx(2) that asks for the birth time; the reply has all attributes.
     fn statx(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, _mask: u32, reply: ReplyStatx) {
         let _reactor_turn = self.fs.reactor_turn();
-        let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
+        let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), self.inode(ino)));
         match self.answer_of(request, "statx", ino, asked) {
-            Ok(node) => reply.statx(&kernel_ttl(node.attributes_ttl), &file_attr(&node)),
+            Ok(node) => reply.statx(&kernel_ttl(node.attributes_ttl), &file_attr(self.numbers, &node)),
             Err(errno) => reply.error(errno),
         }
-        self.fs.kernel_has_attributes(inode(ino));
+        self.fs.kernel_has_attributes(self.inode(ino));
     }
 
     fn setattr(
@@ -219,16 +233,18 @@ impl Filesystem for FuseFrontend {
         let result = self.answer_of(request, "setattr", ino, || {
             // Before a write the kernel requests that set-id bits are cleared by a SETATTR that names no attribute.
             if set == varve_types::SetAttributes::default() {
-                return block_on(self.fs.drop_set_id(&caller(request), inode(ino)));
+                return block_on(self.fs.drop_set_id(&caller(request), self.inode(ino)));
             }
-            block_on(self.fs.set_attributes(&caller(request), inode(ino), set, fh.map(files::handle)))
+            block_on(self.fs.set_attributes(&caller(request), self.inode(ino), set, fh.map(files::handle)))
         });
-        attributes(result, reply);
+        attributes(self.numbers, result, reply);
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
         let _reactor_turn = self.fs.reactor_turn();
-        match self.answer_of(request, "readlink", ino, || block_on(self.fs.read_link(&identity(request), inode(ino)))) {
+        match self
+            .answer_of(request, "readlink", ino, || block_on(self.fs.read_link(&identity(request), self.inode(ino))))
+        {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
         }
@@ -238,30 +254,34 @@ impl Filesystem for FuseFrontend {
         let _reactor_turn = self.fs.reactor_turn();
         let result = answer("mknod", || {
             let node = convert::new_node(mode, rdev)?;
-            self.make_node(&caller(request), inode(parent), name, mode, node)
+            self.make_node(&caller(request), self.inode(parent), name, mode, node)
         });
-        entry(result, reply);
+        entry(self.numbers, result, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let _reactor_turn = self.fs.reactor_turn();
-        let result = answer("mkdir", || self.make_directory(&caller(request), inode(parent), name, mode));
-        entry(result, reply);
+        let result = answer("mkdir", || self.make_directory(&caller(request), self.inode(parent), name, mode));
+        entry(self.numbers, result, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _reactor_turn = self.fs.reactor_turn();
-        self.unlink(caller(request), inode(parent), name, |result| done(result, reply));
+        self.unlink(caller(request), self.inode(parent), name, |result| done(result, reply));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _reactor_turn = self.fs.reactor_turn();
-        done(answer("rmdir", || self.remove_directory(&caller(request), inode(parent), name)), reply);
+        done(answer("rmdir", || self.remove_directory(&caller(request), self.inode(parent), name)), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let _reactor_turn = self.fs.reactor_turn();
-        entry(answer("symlink", || self.make_symlink(&caller(request), inode(parent), name, target)), reply);
+        entry(
+            self.numbers,
+            answer("symlink", || self.make_symlink(&caller(request), self.inode(parent), name, target)),
+            reply,
+        );
     }
 
     fn rename(
@@ -276,22 +296,22 @@ impl Filesystem for FuseFrontend {
     ) {
         let _reactor_turn = self.fs.reactor_turn();
         let result = answer("rename", || {
-            let from = (inode(parent), name);
-            self.rename(&caller(request), from, (inode(newparent), newname), flags)
+            let from = (self.inode(parent), name);
+            self.rename(&caller(request), from, (self.inode(newparent), newname), flags)
         });
         done(result, reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _reactor_turn = self.fs.reactor_turn();
-        let linked = || self.link(&caller(request), inode(ino), inode(newparent), newname);
+        let linked = || self.link(&caller(request), self.inode(ino), self.inode(newparent), newname);
         let result = self.answer_of(request, "link", ino, linked);
-        entry(result, reply);
+        entry(self.numbers, result, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _reactor_turn = self.fs.reactor_turn();
-        let opened = || self.open(&caller(request), inode(ino), flags.0, |file| reply.open_backing(file));
+        let opened = || self.open(&caller(request), self.inode(ino), flags.0, |file| reply.open_backing(file));
         match self.answer_of(request, "open", ino, opened) {
             Ok(files::OpenReply { handle, flags, backing: Some(backing) }) => {
                 reply.opened_passthrough(handle, flags, &backing);
@@ -312,14 +332,16 @@ impl Filesystem for FuseFrontend {
         reply: ReplyCreate,
     ) {
         let _reactor_turn = self.fs.reactor_turn();
-        let files = Arc::clone(&self.files);
-        self.create(caller(request), inode(parent), name, mode, flags, move |result| created(&files, result, reply));
+        let (files, numbers) = (Arc::clone(&self.files), self.numbers);
+        self.create(caller(request), self.inode(parent), name, mode, flags, move |result| {
+            created(numbers, &files, result, reply)
+        });
     }
 
     fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
         let _reactor_turn = self.fs.reactor_turn();
-        let result = answer("tmpfile", || self.create_unnamed(&caller(request), inode(parent), mode, flags));
-        created(&self.files, result, reply);
+        let result = answer("tmpfile", || self.create_unnamed(&caller(request), self.inode(parent), mode, flags));
+        created(self.numbers, &self.files, result, reply);
     }
 
     fn read(
@@ -388,7 +410,7 @@ impl Filesystem for FuseFrontend {
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _reactor_turn = self.fs.reactor_turn();
-        match answer("opendir", || block_on(self.fs.open_directory_cached(&caller(request), inode(ino)))) {
+        match answer("opendir", || block_on(self.fs.open_directory_cached(&caller(request), self.inode(ino)))) {
             Ok((handle, listing)) => reply.opened(FileHandle(handle.0), directories::open_flags(listing)),
             Err(errno) => reply.error(errno),
         }
@@ -411,7 +433,7 @@ impl Filesystem for FuseFrontend {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _reactor_turn = self.fs.reactor_turn();
-        match answer("readdirplus", || self.list_plus(inode(ino), fh, offset, &mut reply)) {
+        match answer("readdirplus", || self.list_plus(self.inode(ino), fh, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
         }
@@ -428,7 +450,7 @@ impl Filesystem for FuseFrontend {
 
     fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
-        done(answer("fsyncdir", || block_on(self.fs.fsync_directory(inode(ino)))), reply);
+        done(answer("fsyncdir", || block_on(self.fs.fsync_directory(self.inode(ino)))), reply);
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -459,25 +481,25 @@ impl Filesystem for FuseFrontend {
         reply: ReplyEmpty,
     ) {
         let _reactor_turn = self.fs.reactor_turn();
-        let set = || self.set_xattr(&caller(request), inode(ino), name, value, flags);
+        let set = || self.set_xattr(&caller(request), self.inode(ino), name, value, flags);
         done(self.answer_of(request, "setxattr", ino, set), reply);
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let _reactor_turn = self.fs.reactor_turn();
-        let got = || self.get_xattr(&caller(request), inode(ino), name);
+        let got = || self.get_xattr(&caller(request), self.inode(ino), name);
         value(self.answer_of(request, "getxattr", ino, got), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let _reactor_turn = self.fs.reactor_turn();
-        let listed = || self.list_xattrs(&caller(request), inode(ino));
+        let listed = || self.list_xattrs(&caller(request), self.inode(ino));
         value(self.answer_of(request, "listxattr", ino, listed), size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _reactor_turn = self.fs.reactor_turn();
-        let removed = || self.remove_xattr(&caller(request), inode(ino), name);
+        let removed = || self.remove_xattr(&caller(request), self.inode(ino), name);
         done(self.answer_of(request, "removexattr", ino, removed), reply);
     }
 

@@ -9,6 +9,7 @@
 //! ([`FileSystem::next_unknown_outcome`]), because then it answers requests as well. To drop pages, the kernel waits for
 //! reads of them that are in progress; the server has just answered for their file.
 
+use crate::numbers::NodeNumbers;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::io;
@@ -31,7 +32,7 @@ const INVAL_ENTRY: u32 = 3;
 const EXPIRE_ONLY: u32 = 1;
 
 /// A file system that is about to be mounted.
-pub(crate) struct KernelInvalidator(Weak<FileSystem>);
+pub(crate) struct KernelInvalidator(Weak<FileSystem>, NodeNumbers);
 
 /// A thread that sends the invalidations to the kernel until this handle is dropped. The drop does not wait for the
 /// thread.
@@ -44,12 +45,12 @@ struct StopSignal {
 }
 
 impl KernelInvalidator {
-    pub fn of(fs: &Arc<FileSystem>) -> KernelInvalidator {
+    pub fn of(fs: &Arc<FileSystem>, numbers: NodeNumbers) -> KernelInvalidator {
         if fs.embedded() {
             // Only replies of an embedded server are cached longer than a lease.
             fs.subscribe_unknown_outcomes();
         }
-        KernelInvalidator(Arc::downgrade(fs))
+        KernelInvalidator(Arc::downgrade(fs), numbers)
     }
 
     pub fn start(self, device: OwnedFd) -> io::Result<InvalidatorThread> {
@@ -65,7 +66,7 @@ impl KernelInvalidator {
                     if theirs.is_asked_within(Duration::ZERO) {
                         return;
                     }
-                    take_back(&device, &invalidation);
+                    take_back(&device, self.1, &invalidation);
                 }
             }
         };
@@ -101,15 +102,19 @@ enum Invalidation {
 
 /// Encodes a notification to the kernel, as <linux/fuse.h> defines it. (`fuser` cannot express that a name expires and
 /// is looked up again; it can only drop the name, with everything mounted beneath it.)
-fn notification(invalidation: &Invalidation) -> Vec<u8> {
+fn notification(numbers: NodeNumbers, invalidation: &Invalidation) -> Vec<u8> {
     let inode = |inode: InodeId, offset: i64| {
         // A length of 0 means to the end.
-        (INVAL_INODE, [inode.0.to_ne_bytes(), offset.to_ne_bytes(), 0i64.to_ne_bytes()].concat())
+        (INVAL_INODE, [numbers.number(inode).0.to_ne_bytes(), offset.to_ne_bytes(), 0i64.to_ne_bytes()].concat())
     };
     let (code, body) = match invalidation {
         Invalidation::Unknown(UnknownOutcome::Name(parent, name)) => {
             let name = name.as_bytes();
-            let head = [&parent.0.to_ne_bytes()[..], &(name.len() as u32).to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes()];
+            let head = [
+                &numbers.number(*parent).0.to_ne_bytes()[..],
+                &(name.len() as u32).to_ne_bytes(),
+                &EXPIRE_ONLY.to_ne_bytes(),
+            ];
             (INVAL_ENTRY, [&head.concat(), name, b"\0"].concat())
         }
         // A negative offset invalidates the attributes but no pages, some of which may be dirty.
@@ -121,8 +126,8 @@ fn notification(invalidation: &Invalidation) -> Vec<u8> {
     [&length.to_ne_bytes()[..], &code.to_ne_bytes(), &no_request.to_ne_bytes(), &body].concat()
 }
 
-fn take_back(kernel: &OwnedFd, invalidation: &Invalidation) {
-    match (rustix::io::write(kernel, &notification(invalidation)), invalidation) {
+fn take_back(kernel: &OwnedFd, numbers: NodeNumbers, invalidation: &Invalidation) {
+    match (rustix::io::write(kernel, &notification(numbers, invalidation)), invalidation) {
         // ENOENT: the kernel has no such entry cached.
         (Ok(_) | Err(Errno::NOENT), _) => {}
         (Err(error), Invalidation::Unknown(unknown_outcome)) => {
@@ -142,14 +147,14 @@ mod tests {
     #[test]
     fn notifications_have_the_kernels_layout() {
         let name = UnknownOutcome::Name(InodeId(7), Name::new(b"name").unwrap());
-        let name = notification(&Invalidation::Unknown(name));
+        let name = notification(NodeNumbers::Ids, &Invalidation::Unknown(name));
         let expected = [37u32.to_ne_bytes(), 3u32.to_ne_bytes(), [0; 4], [0; 4]].concat();
         assert_eq!(name[..16], expected);
         assert_eq!(name[16..], [&7u64.to_ne_bytes()[..], &4u32.to_ne_bytes(), &1u32.to_ne_bytes(), b"name\0"].concat());
-        let attributes = notification(&Invalidation::Unknown(UnknownOutcome::Attributes(InodeId(8))));
+        let attributes = notification(NodeNumbers::Ids, &Invalidation::Unknown(UnknownOutcome::Attributes(InodeId(8))));
         assert_eq!(attributes[..8], [40u32.to_ne_bytes(), 2u32.to_ne_bytes()].concat());
         assert_eq!(attributes[16..], [8i64.to_ne_bytes(), (-1i64).to_ne_bytes(), [0; 8]].concat());
-        let pages = notification(&Invalidation::Pages(InodeId(9)));
+        let pages = notification(NodeNumbers::Ids, &Invalidation::Pages(InodeId(9)));
         assert_eq!(pages[..16], attributes[..16]);
         assert_eq!(pages[16..], [9i64.to_ne_bytes(), [0; 8], [0; 8]].concat());
     }

@@ -1,12 +1,19 @@
 //! The mounts of volumes in the kernel's mount table.
 
+use crate::options::FLAGS;
+use rustix::mount::MountFlags;
 use std::io;
 use std::path::{Path, PathBuf};
 pub(crate) use varve_env::mount_table::MountEntry;
 use varve_env::trusted_path;
 
-/// The file system type of Varve's mounts.
-pub(crate) const TYPE: &str = "fuse.varve";
+pub(crate) use varve_env::mount_table::VARVE_TYPE as TYPE;
+
+/// The flags of a mount and its file system, as mount(2) takes them.
+pub(crate) fn flags_of(mount: &MountEntry) -> MountFlags {
+    let flag = |option: &str| FLAGS.iter().find(|(name, _, on)| *on && *name == option).map(|flag| flag.1);
+    mount.options.split(',').filter_map(flag).collect()
+}
 
 /// All mounts of this process's mount namespace, in the order in which they were made.
 pub(crate) use varve_env::mount_table::read as table;

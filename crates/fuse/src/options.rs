@@ -21,11 +21,17 @@ pub struct MountOptions {
     pub source: String,
     /// `ro`, `nosuid`, `noatime` and the like, as mount(2) takes them.
     pub flags: MountFlags,
+    /// Those of `flags` that were named, set or cleared.
+    pub named: MountFlags,
+    /// Change the flags of the mount that is there ([`crate::remount`]).
+    pub remount: bool,
     pub access: Access,
     /// fusermount3 unmounts when this process ends for any reason.
     pub auto_unmount: bool,
     /// Maximum bytes of one read request; `None` uses the kernel's default.
     pub max_read: Option<u32>,
+    /// Inode numbers of 32 bits as far as possible, for 32-bit programs.
+    pub inode32: bool,
     /// Threads that serve requests.
     pub threads: usize,
     /// Whether the kernel may read and write backing files itself, where it supports this.
@@ -51,12 +57,10 @@ pub enum OptionError {
     Value { name: &'static str, value: String, expected: &'static str },
     #[error("mount option {0:?} takes no value")]
     NoValue(String),
-    #[error("mount option \"remount\": a mounted volume cannot be changed; unmount it and mount it anew")]
-    Remount,
 }
 
 /// Options that set or clear a flag of mount(2).
-const FLAGS: &[(&str, MountFlags, bool)] = &[
+pub(crate) const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
     ("nosuid", MountFlags::NOSUID, true),
@@ -102,9 +106,12 @@ const ACCEPTED: &[&str] = &[
 ];
 
 const OWN: &[&str] = &[
+    "remount",
     "allow_other",
     "allow_root",
     "auto_unmount",
+    "inode32",
+    "inode64",
     "passthrough",
     "nopassthrough",
     "direct_io",
@@ -124,9 +131,12 @@ impl MountOptions {
         MountOptions {
             source: source.into(),
             flags: if root { MountFlags::empty() } else { MountFlags::NOSUID | MountFlags::NODEV },
+            named: MountFlags::empty(),
+            remount: false,
             access: if root { Access::Everyone } else { Access::Owner },
             auto_unmount: false,
             max_read: None,
+            inode32: false,
             // A thread blocks while its call is with the server, so there are more threads than processors.
             threads: (2 * processors).clamp(THREADS_MIN, THREADS_MAX),
             passthrough: true,
@@ -147,6 +157,7 @@ impl MountOptions {
     pub fn parse_one(&mut self, option: &str) -> Result<(), OptionError> {
         if let Some((_, flag, on)) = FLAGS.iter().find(|(name, _, _)| *name == option) {
             self.flags.set(*flag, *on);
+            self.named |= *flag;
             return Ok(());
         }
         if option.is_empty() || ACCEPTED.contains(&option) || option.starts_with("x-") {
@@ -158,7 +169,9 @@ impl MountOptions {
         };
         match (name, value) {
             ("comment", _) => {}
-            ("remount", _) => return Err(OptionError::Remount),
+            ("remount", None) => self.remount = true,
+            ("inode32", None) => self.inode32 = true,
+            ("inode64", None) => self.inode32 = false,
             ("allow_other", None) => self.access = Access::Everyone,
             ("allow_root", None) => self.access = Access::OwnerAndRoot,
             ("auto_unmount", None) => self.auto_unmount = true,

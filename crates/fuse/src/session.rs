@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::frontend::FuseFrontend;
 use crate::invalidation::{InvalidatorThread, KernelInvalidator};
 use crate::mounts::MountLocation;
+use crate::numbers::NodeNumbers;
 use crate::options::{Access, MountOptions};
 use crate::unmount::MountHolder;
 use fuser::{Config, Filesystem, Session, SessionACL};
@@ -119,7 +120,7 @@ pub(crate) fn start<F: Filesystem>(
         let device_too = Arc::new(device_too);
         let unmounter = Unmounter { target: target.clone(), number, device: Arc::downgrade(&device_too), closed };
         let requests: Box<dyn RequestLoop> = Box::new(DeviceLoop::new(file_system, device, options)?);
-        let reported = volume.map(|volume| begin_beside(volume, &device_too, options.threads)).transpose()?;
+        let reported = volume.map(|volume| begin_beside(volume, &device_too, options)).transpose()?;
         let thread = std::thread::Builder::new().name("fuse".into()).spawn(move || {
             let _until_the_end = (reported, device_too);
             requests.run()
@@ -141,15 +142,22 @@ pub(crate) fn start<F: Filesystem>(
 }
 
 /// Starts the background work that needs the device of a volume's mount.
-fn begin_beside(volume: &Arc<FileSystem>, device: &Arc<OwnedFd>, threads: usize) -> io::Result<InvalidatorThread> {
-    let invalidator = KernelInvalidator::of(volume).start(device.try_clone()?)?;
+fn begin_beside(
+    volume: &Arc<FileSystem>,
+    device: &Arc<OwnedFd>,
+    options: &MountOptions,
+) -> io::Result<InvalidatorThread> {
+    let numbers = NodeNumbers::of_mount(options.inode32, volume.settings().shards);
+    let invalidator = KernelInvalidator::of(volume, numbers).start(device.try_clone()?)?;
     if volume.embedded() {
         return Ok(invalidator);
     }
     // With a separate server, a thread that waits for a reply also polls the device for requests. The reference is weak
     // because the volume may outlive the mount, whose requests end when the last descriptor closes.
     let at = Arc::downgrade(device);
-    volume.run_reactor_on(threads, move |wait| at.upgrade().is_none_or(|device| is_readable_within(&device, wait)));
+    volume.run_reactor_on(options.threads, move |wait| {
+        at.upgrade().is_none_or(|device| is_readable_within(&device, wait))
+    });
     Ok(invalidator)
 }
 

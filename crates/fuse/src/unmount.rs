@@ -88,8 +88,17 @@ pub struct UnmountOutcome {
     pub size_stale: Option<StaleSizes>,
 }
 
+/// A stage of an unmount.
+#[derive(Debug)]
+pub enum UnmountProgress {
+    /// The mount's process and its server answer.
+    Answering,
+    /// It waits until these sizes can be recorded, which is known to take long.
+    AwaitingSizes(StaleSizes),
+}
+
 /// Unmounts the volume at `target` and waits for its process to end. Each takes at most `wait`, except for the time
-/// that the kernel itself waits. `tell` receives the sizes that the unmount waits for, if that is known to take long.
+/// that the kernel itself waits. `tell` is called at each stage.
 ///
 /// # Errors
 /// [`Error::Busy`] with the holders of the mount; [`Error::NotDurable`] if the store refuses data that is not yet on
@@ -99,21 +108,25 @@ pub fn unmount(
     target: &Path,
     wait: Duration,
     unwritten: Unwritten,
-    tell: &dyn Fn(&StaleSizes),
+    tell: &dyn Fn(UnmountProgress),
 ) -> Result<UnmountOutcome> {
     let clock = RealClock::new();
     let end = clock.monotonic().after(wait);
-    let MountEntry { target, id, .. } = find(target)?;
+    let MountEntry { target, id, device, .. } = find(target)?;
     // All requests go to the mount that was found, even if its path leads elsewhere by now.
     let point = MountPoint::open(&target, id).map_err(|source| Error::Unmount { target: target.clone(), source })?;
     // A volume whose process died has nothing left to write.
     let alive = !matches!(rustix::fs::statfs(point.path()), Err(Errno::NOTCONN | Errno::CONNABORTED));
     let process = if alive { server_of(point.path()) } else { Ok(None) };
+    // Only the server can describe the root directory. An error is an answer too.
+    if alive && !process.as_ref().is_err_and(is_timeout) && virtual_xattrs::is_answered(point.path()) {
+        tell(UnmountProgress::Answering);
+    }
     let written = match &process {
         _ if !alive => Ok(()),
         // The server was unreachable for as long as the mount waits for it. A sync would wait as long, and fail as
         // well.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EHOSTDOWN)) => {
+        Err(error) if is_timeout(error) => {
             Err(io::Error::new(error.kind(), format!("its server does not answer: {error}")))
         }
         _ => sync(point.path()),
@@ -124,9 +137,15 @@ pub fn unmount(
         (Err(source), Unwritten::GiveUp) => Some(source),
     };
     let size_stale = if alive && given_up.is_none() { record_sizes(point.path()) } else { None };
-    detach(&target, Some(id))?;
+    match detach(&target, Some(id)) {
+        // Callers that wait for the mount in the kernel hold it, and /proc does not show by what.
+        Err(Error::Busy { holders, .. }) if holders.is_empty() && given_up.is_some() => {
+            detach::force(&target, id, device).map_err(|source| Error::Unmount { target: target.clone(), source })?;
+        }
+        detached => detached?,
+    }
     if let Some(awaited) = size_stale.filter(|size_stale| size_stale.awaited) {
-        tell(&awaited);
+        tell(UnmountProgress::AwaitingSizes(awaited));
     }
     let unmounted = UnmountOutcome { given_up, size_stale: size_stale.filter(|size_stale| !size_stale.awaited) };
     match process {
@@ -142,13 +161,18 @@ pub fn unmount(
     }
 }
 
-/// Detaches the volume at `target` whose process has not answered. Sends no request to the process, and gives up
-/// unwritten data. `asker`: a process that waits for a reply from the mount, and is killed.
+/// Whether the mount's server was unreachable for as long as the mount waits for it.
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EHOSTDOWN))
+}
+
+/// Detaches the volume at `target` whose process has not answered. Sends no request to the process, gives up unwritten
+/// data, and ends the calls that wait for a reply. `asker`: a process that waits for one, and is killed.
 ///
 /// # Errors
 /// [`Error::Busy`] with the other holders of the mount.
 pub fn take_away(target: &Path, asker: u32) -> Result<()> {
-    let Some(MountEntry { target, id, .. }) = find_unasked(target) else {
+    let Some(MountEntry { target, id, device, .. }) = find_unasked(target) else {
         return Err(Error::NotMounted(target.to_owned()));
     };
     let mut holders = holders(&target);
@@ -157,7 +181,7 @@ pub fn take_away(target: &Path, asker: u32) -> Result<()> {
     if !holders.is_empty() {
         return Err(Error::Busy { target, holders });
     }
-    detach::detach(&target, Some(id), true).map_err(|source| Error::Unmount { target, source })
+    detach::force(&target, id, device).map_err(|source| Error::Unmount { target, source })
 }
 
 /// Whether a volume is mounted at `target`, as far as this can be determined without a request to its process.
@@ -201,7 +225,7 @@ pub(crate) fn detach(target: &Path, id: Option<u32>) -> Result<()> {
     Err(Error::Busy { target: target.to_owned(), holders: Vec::new() })
 }
 
-fn find(target: &Path) -> Result<MountEntry> {
+pub(crate) fn find(target: &Path) -> Result<MountEntry> {
     if let Some(mount) = find_unasked(target) {
         return Ok(mount);
     }

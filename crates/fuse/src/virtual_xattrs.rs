@@ -82,6 +82,17 @@ pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     text(directory, SYNC).map(drop)
 }
 
+/// Whether the server of the mount at `directory` answers: only it can describe the directory. An error is an answer.
+pub(crate) fn is_answered(directory: &Path) -> bool {
+    !text(directory, INFO).as_ref().is_err_and(crate::unmount::is_timeout)
+}
+
+/// Whether the mount at `directory` was made read-only.
+pub(crate) fn is_read_only(directory: &Path) -> io::Result<bool> {
+    let stated: serde_json::Value = serde_json::from_str(&text(directory, STATS)?)?;
+    stated["read_only"].as_bool().ok_or_else(|| io::Error::other("it does not report whether it was made read-only"))
+}
+
 /// Records the sizes of closed files on the mount at `directory`, and returns those that cannot be recorded yet.
 pub(crate) fn record_sizes(directory: &Path) -> io::Result<Option<StaleSizes>> {
     let stated = text(directory, RECORD_SIZES)?;
@@ -119,6 +130,7 @@ pub(crate) fn counters(fs: &FileSystem, passthrough: PassthroughCount) -> String
     };
     json!({
         "pid": std::process::id(),
+        "read_only": fs.read_only(),
         "requests": counters.requests(),
         "retries": counters.retries(),
         "reconnects": counters.reconnects(),

@@ -294,6 +294,15 @@ pub enum Call {
         from: u64,
         bytes_max: u32,
     },
+    /// Reads entries of the shard from a snapshot and returns the names of the files whose attributes they hold and
+    /// whose numbers are in the range of `inode` ([`FOUND_RANGE`]). `from`: the `next` of the previous reply; empty at
+    /// first. Fails with ESTALE if the server no longer holds the snapshot.
+    FindNames {
+        number: u64,
+        inode: u64,
+        #[serde(with = "crate::octets")]
+        from: Vec<u8>,
+    },
 }
 
 impl Call {
@@ -420,6 +429,19 @@ pub struct ShardStatus {
     pub orphans: u64,
 }
 
+/// `FindNames` returns the names of all files whose numbers, divided by this, are equal. Files that are used together
+/// were often made together, so one search answers for many. The names of all of them fit into a frame.
+pub const FOUND_RANGE: u64 = 1024;
+
+/// The name of a file whose attributes are in its entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundName {
+    pub inode: u64,
+    pub parent: u64,
+    #[serde(with = "crate::octets")]
+    pub name: Vec<u8>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     Done,
@@ -464,6 +486,12 @@ pub enum Reply {
     /// To `ReadSnapshot`: keys and rows in order; empty when there are no more.
     Rows(Vec<(Vec<u8>, Vec<u8>)>),
     Names(NameListing),
+    /// To `FindNames`. `next`: where the search goes on; empty at the end of the shard.
+    FoundNames {
+        found: Vec<FoundName>,
+        #[serde(with = "crate::octets")]
+        next: Vec<u8>,
+    },
 }
 
 /// Why a call failed.

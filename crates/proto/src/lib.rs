@@ -14,9 +14,9 @@ pub mod record;
 
 pub use append::append;
 pub use calls::{
-    Call, CallFailure, CallId, EntryReply, FileContent, ListedPartition, Listing, ListingEntry, Locator, NameEntry,
-    NameListing, NamesVersion, NewNode, NodeReply, OpenMode, RenameFlags, Reply, Request, Response, ShardStatus,
-    SizeState, XattrMode,
+    Call, CallFailure, CallId, EntryReply, FOUND_RANGE, FileContent, FoundName, ListedPartition, Listing, ListingEntry,
+    Locator, NameEntry, NameListing, NamesVersion, NewNode, NodeReply, OpenMode, RenameFlags, Reply, Request, Response,
+    ShardStatus, SizeState, XattrMode,
 };
 pub use nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireTime};
 

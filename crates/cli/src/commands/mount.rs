@@ -49,10 +49,10 @@ pub struct Arguments {
     /// Directory to mount on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, key_file=FILE,
-    /// tcp, embedded, noembedded, threads=COUNT, nopassthrough, direct_io, nodirect_io. The last two say whether large files
-    /// without passthrough bypass the mount's page cache. By default they do with a separate server while they are open
-    /// for reading only or with O_DIRECT
+    /// Mount options as of mount(8) and fuse(8), `remount` for flags such as ro included, and: deadline=DURATION,
+    /// workers=COUNT, memory=SIZE, key_file=FILE, tcp, embedded, noembedded, threads=COUNT, inode32, nopassthrough,
+    /// direct_io, nodirect_io. The last two say whether large files without passthrough bypass the mount's page cache.
+    /// By default they do with a separate server while they are open for reading only or with O_DIRECT
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground
@@ -91,6 +91,10 @@ struct MountOutput<'a> {
 
 pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Exit> {
     let options = FstabOptions::parse(arguments)?;
+    if options.fuse.remount {
+        let failed = |error: varve_fuse::Error| Problem::new(error.to_string());
+        return varve_fuse::remount(&options.directory, &options.fuse).map_err(failed).map(|()| Exit::Done);
+    }
     if arguments.in_background {
         let waiting = background::begin()?;
         let mount = match start(&options, arguments) {

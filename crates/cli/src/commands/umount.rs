@@ -10,16 +10,22 @@ use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
 use clap::Args;
 use serde::Serialize;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_client::StaleSizes;
 use varve_fuse::Error;
-use varve_fuse::unmount::{self, MountHolder, Unwritten, unmount};
+use varve_fuse::unmount::{self, MountHolder, UnmountProgress, Unwritten, unmount};
 
 /// Extra time beyond the deadline, for a last report of the separate process.
 const SAID_MAX: Duration = Duration::from_millis(500);
+/// With --force: how long the mount and its server may take for a first answer. A server that is restarted answers again
+/// within a second.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// A line by which the separate process reports that answer.
+const ANSWERING: &str = "answering\n";
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
 /// Unmount a volume; returns when everything is on disk
@@ -73,8 +79,16 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
     Ok(exit)
 }
 
-/// Shows the reason for the wait to the user.
-fn tell(size_stale: &StaleSizes) {
+/// Reports to the command that started this process, which shows the reason for a wait to the user.
+fn tell(progress: UnmountProgress) {
+    let size_stale = match progress {
+        UnmountProgress::Answering => {
+            // If it has ended, nobody reads this.
+            let _ = io::stdout().write_all(ANSWERING.as_bytes()).and_then(|()| io::stdout().flush());
+            return;
+        }
+        UnmountProgress::AwaitingSizes(size_stale) => size_stale,
+    };
     let seconds = size_stale.known_in.as_secs() + 1;
     let _ = writeln!(
         io::stderr(),
@@ -135,12 +149,21 @@ fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output
         let _ = io::copy(&mut problems, &mut io::stderr());
     };
     let telling = std::thread::Builder::new().spawn(tell).map_err(failed)?;
-    if let Some(status) = ended(&mut child, wait.saturating_add(SAID_MAX)).map_err(failed)? {
+    let answering = Arc::new(AtomicBool::new(!arguments.force));
+    let (results, answers) = (child.stdout.take().expect("piped"), Arc::clone(&answering));
+    let reading = std::thread::Builder::new().spawn(move || printed(results, &answers)).map_err(failed)?;
+    let begun = Instant::now();
+    let in_time = || {
+        let wait = wait.saturating_add(SAID_MAX);
+        begun.elapsed() < if answering.load(Relaxed) { wait } else { wait.min(ANSWER_MAX) }
+    };
+    if let Some(status) = ended(&mut child, in_time).map_err(failed)? {
         telling.join().expect("what copies does not panic");
-        let (result, exit) = printed(&mut child, status).map_err(failed)?;
+        let result = reading.join().expect("what reads does not panic").map_err(failed)?;
         output::print_line(&result)?;
-        return Ok(Apart::Done(exit));
+        return Ok(Apart::Done(exit_of(status)));
     }
+    let wait = if answering.load(Relaxed) { wait } else { wait.min(ANSWER_MAX) };
     // The process does nothing more after this, though it may take a while to end.
     child.kill().map_err(failed)?;
     let why = format!("the mount has not answered for {}, or has not written everything in that time", Span(wait));
@@ -174,24 +197,32 @@ fn held(directory: &Path, asker: u32) -> String {
     }
 }
 
-/// `None`: it has not ended within `wait`.
-fn ended(child: &mut Child, wait: Duration) -> io::Result<Option<ExitStatus>> {
-    let begun = Instant::now();
+/// `None`: it has not ended, and time is over.
+fn ended(child: &mut Child, in_time: impl Fn() -> bool) -> io::Result<Option<ExitStatus>> {
     loop {
         match child.try_wait()? {
-            None if begun.elapsed() < wait => std::thread::sleep(LOOKED_AT_EVERY),
+            None if in_time() => std::thread::sleep(LOOKED_AT_EVERY),
             status => return Ok(status),
         }
     }
 }
 
-/// The output of `child`, which has ended, and its exit code.
-fn printed(child: &mut Child, status: ExitStatus) -> io::Result<(String, Exit)> {
-    let mut out = Vec::new();
-    child.stdout.take().expect("piped").read_to_end(&mut out)?;
+/// The output of the separate process, once it has ended. Sets `answering` when it reports that the mount answers.
+fn printed(results: ChildStdout, answering: &AtomicBool) -> io::Result<String> {
+    let mut results = BufReader::new(results);
+    let mut text = String::new();
+    results.read_line(&mut text)?;
+    if text == ANSWERING {
+        answering.store(true, Relaxed);
+        text.clear();
+    }
+    results.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn exit_of(status: ExitStatus) -> Exit {
     let exits = [Exit::Done, Exit::Usage, Exit::Degraded];
-    let exit = exits.into_iter().find(|exit| status.code() == Some(exit.code().into())).unwrap_or(Exit::Failed);
-    Ok((String::from_utf8_lossy(&out).into_owned(), exit))
+    exits.into_iter().find(|exit| status.code() == Some(exit.code().into())).unwrap_or(Exit::Failed)
 }
 
 fn text(unmounted: &UmountOutput) -> String {

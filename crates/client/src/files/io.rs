@@ -296,8 +296,9 @@ impl FileSystem {
                 break;
             }
             let Some((parent, name)) = core.inodes.name(at) else {
-                // Without a name there is no entry to sync. A directory's entry may then be in any shard.
-                if at != inode || core.inodes.is_directory(at) {
+                // Without a name there is no entry to sync. A directory's entry may then be in any shard, as may that
+                // of a file that was found by its number.
+                if at != inode || core.inodes.is_directory(at) || core.inodes.name_is_unknown(at) {
                     shards.extend(core.settings.shards.all());
                 }
                 break;

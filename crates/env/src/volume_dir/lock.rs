@@ -12,6 +12,7 @@ use crate::flock::Locked;
 use crate::printable::printable;
 use crate::store_path::StorePath;
 use rustix::fs::FlockOperation;
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -21,6 +22,12 @@ use std::time::Duration;
 /// large process, unless the store beneath hangs.
 const LET_GO_MAX: Duration = Duration::from_secs(2);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
+
+/// How long to wait for a mount that was unmounted and still writes: umount(8) returns before that. A close takes about a
+/// second, and longer on a slow store.
+const UNMOUNTED_MAX: Duration = Duration::from_secs(20);
+/// The user is told the reason of a longer wait.
+const WAIT_UNTOLD_MAX: Duration = Duration::from_secs(1);
 
 /// The right to serve a volume, until it is dropped.
 #[derive(Debug)]
@@ -37,8 +44,8 @@ pub struct ReadLock {
 }
 
 impl VolumeDir {
-    /// Takes the lock, or fails with the name of its holder. Waits at most 2 s, and only for a holder that is about to
-    /// release it: a process that was killed, or processes that only read.
+    /// Takes the lock, or fails with the name of its holder. Waits only for a holder that is about to release it: at most
+    /// 2 s for a process that was killed and for processes that only read, and 20 s for a mount that was unmounted.
     pub fn lock(&self) -> Result<VolumeLock, LockError> {
         let path = self.lock_file();
         let file = match disk::open_lock_file(&path).and_then(|file| self.check_lock(&path, file)) {
@@ -106,10 +113,17 @@ impl VolumeDir {
 
     fn try_flock(&self, file: File, path: StorePath, operation: FlockOperation) -> Result<Locked, LockError> {
         let clock = RealClock::new();
-        let end = clock.monotonic().after(LET_GO_MAX);
+        let began = clock.monotonic();
+        let told = Cell::new(false);
         let again = || {
-            let again = clock.monotonic() < end && (self.is_holder_ending() || is_shared(&path));
+            let waited = clock.monotonic().since(began);
+            let again = waited < LET_GO_MAX && (self.is_holder_ending() || is_shared(&path))
+                || waited < UNMOUNTED_MAX && self.is_holder_unmounted();
             if again {
+                if waited >= WAIT_UNTOLD_MAX && !told.replace(true) {
+                    let (volume, holder) = (self.root().display(), describe(self.read_holder()));
+                    tracing::warn!("waiting until the volume {volume} is released by {holder}");
+                }
                 std::thread::sleep(LOOKED_AT_EVERY);
             }
             again
@@ -129,6 +143,12 @@ impl VolumeDir {
     /// A process keeps its locks until it has ended.
     fn is_holder_ending(&self) -> bool {
         self.read_server_record().ok().flatten().is_some_and(|record| record.is_of_one_that_ends())
+    }
+
+    /// Whether the holder is another process's mount that is mounted nowhere: it closes the volume, or is about to mount
+    /// it.
+    fn is_holder_unmounted(&self) -> bool {
+        self.read_holder().is_some_and(|record| record.is_of_an_unmounted_mount())
     }
 }
 

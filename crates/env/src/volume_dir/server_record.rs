@@ -6,6 +6,7 @@
 use super::rights::Readers;
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
+use crate::mount_table::has_mounted;
 use crate::printable::printable;
 use crate::reserve::is_for_want_of_room;
 use crate::store_path::StorePath;
@@ -14,7 +15,7 @@ use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const SERVERS_MODE: u32 = 0o755;
 
@@ -125,6 +126,18 @@ impl ServerRecord {
     /// Whether its process, in our PID namespace, was killed or is exiting, and has not ended yet.
     pub fn is_of_one_that_ends(&self) -> bool {
         self.is_of_our_processes() && is_ending(self.pid) && !is_gone(self.pid)
+    }
+
+    /// Whether its process, another one in our PID namespace, serves a mount that is in no mount table: it was unmounted,
+    /// perhaps lazily, or is not mounted yet. A mount with another source than its store (`-o fsname`) is not found.
+    pub fn is_of_an_unmounted_mount(&self) -> bool {
+        let Some(store) = self.store.as_deref().filter(|_| self.embedded && self.is_of_our_processes()) else {
+            return false;
+        };
+        // Another user's process may hide its table.
+        let shown = ["/proc/self".into(), PathBuf::from(format!("/proc/{}", self.pid))];
+        let mounted = |process: &PathBuf| has_mounted(process, Path::new(store)) == Some(true);
+        self.pid != std::process::id() && !shown.iter().any(mounted)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Conversions of attributes, times and file types between `fuser` and Varve.
 
+use crate::numbers::NodeNumbers;
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_client::{NewNode, NodeInfo};
-use varve_types::{Attributes, Errno, FileKind, InodeId, SetTime, Timestamp};
+use varve_types::{Attributes, Errno, FileKind, SetTime, Timestamp};
 
 /// `st_blksize`: the I/O size that programs such as cp(1) choose. It is large because every call has a fixed cost.
 const PREFERRED_IO_BYTES: u32 = 128 * 1024;
@@ -12,14 +13,10 @@ const PREFERRED_IO_BYTES: u32 = 128 * 1024;
 /// counts whole ticks of up to 10 ms. On a busy machine a thread may be preempted for a few ticks in between.
 const KERNEL_LATE: Duration = Duration::from_millis(50);
 
-pub(crate) fn inode(number: INodeNo) -> InodeId {
-    InodeId(number.0)
-}
-
-pub(crate) fn file_attr(node: &NodeInfo) -> FileAttr {
+pub(crate) fn file_attr(numbers: NodeNumbers, node: &NodeInfo) -> FileAttr {
     let Attributes { kind, mode, uid, gid, nlink, size, rdev, atime, mtime, ctime, btime } = node.attributes;
     FileAttr {
-        ino: INodeNo(node.inode.0),
+        ino: numbers.number(node.inode),
         size,
         blocks: node.blocks,
         atime: system_time(atime),

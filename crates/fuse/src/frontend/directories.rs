@@ -3,7 +3,8 @@
 use super::convert::{bare_attr, file_attr, file_type, shorter_ttl};
 use super::{FuseFrontend, GENERATION};
 use crate::errno::log_is_due;
-use fuser::{FileHandle, FopenFlags, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use crate::numbers::NodeNumbers;
+use fuser::{FileHandle, FopenFlags, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -28,7 +29,7 @@ impl FuseFrontend {
         let mut taken = false;
         let visit = &mut |entry: DirectoryEntry<'_>| {
             let name = OsStr::from_bytes(entry.name);
-            let full = reply.add(INodeNo(entry.inode.0), entry.cookie, file_type(entry.kind), name);
+            let full = reply.add(self.numbers.number(entry.inode), entry.cookie, file_type(entry.kind), name);
             taken |= !full;
             !full
         };
@@ -66,17 +67,17 @@ impl FuseFrontend {
     ) -> Result<EntryAdded> {
         let name = OsStr::from_bytes(entry.name);
         if matches!(entry.name, b"." | b"..") {
-            return Ok(add_bare(reply, entry));
+            return Ok(add_bare(self.numbers, reply, entry));
         }
         if let Some(node) = &entry.node {
-            return Ok(add_plus(reply, entry, node));
+            return Ok(add_plus(self.numbers, reply, entry, node));
         }
         // The protocol allows an entry without attributes, but `fuser` cannot express one. The lookup runs as root
         // because its attributes are for the kernel, which does not show them to a user without search permission on
         // the directory.
         match self.look_up(&Credentials::root(), directory, name) {
             Ok(node) => {
-                let added = add_plus(reply, entry, &node);
+                let added = add_plus(self.numbers, reply, entry, &node);
                 if added == EntryAdded::NoRoom {
                     self.fs.forget(node.inode, 1);
                 }
@@ -92,7 +93,7 @@ impl FuseFrontend {
                     let (name, inode) = (name.display(), entry.inode);
                     tracing::warn!(%failure, %name, %inode, "listed without attributes{suppressed}");
                 }
-                Ok(add_bare(reply, entry))
+                Ok(add_bare(self.numbers, reply, entry))
             }
         }
     }
@@ -120,12 +121,18 @@ fn after(entries: bool, listed: Result<()>) -> Result<()> {
 }
 
 /// Adds inode number and type alone, with a zero timeout: the kernel looks the name up before it uses it.
-fn add_bare(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>) -> EntryAdded {
-    let attr = bare_attr(entry.inode.0, file_type(entry.kind));
+fn add_bare(numbers: NodeNumbers, reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>) -> EntryAdded {
+    let attr = bare_attr(numbers.number(entry.inode).0, file_type(entry.kind));
     EntryAdded::of(reply.add(attr.ino, entry.cookie, OsStr::from_bytes(entry.name), &Duration::ZERO, &attr, GENERATION))
 }
 
-fn add_plus(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>, node: &NodeInfo) -> EntryAdded {
+fn add_plus(
+    numbers: NodeNumbers,
+    reply: &mut ReplyDirectoryPlus,
+    entry: &DirectoryEntry<'_>,
+    node: &NodeInfo,
+) -> EntryAdded {
     let (name, ttl) = (OsStr::from_bytes(entry.name), shorter_ttl(node));
-    EntryAdded::of(reply.add(INodeNo(node.inode.0), entry.cookie, name, &ttl, &file_attr(node), GENERATION))
+    let attr = file_attr(numbers, node);
+    EntryAdded::of(reply.add(attr.ino, entry.cookie, name, &ttl, &attr, GENERATION))
 }

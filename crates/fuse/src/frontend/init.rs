@@ -27,7 +27,6 @@ const STACK_DEPTH_MAX: u32 = 1;
 /// - FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS: with one mount the kernel keeps locks itself.
 /// - FUSE_DONT_MASK and FUSE_POSIX_ACL: Varve has no ACLs.
 /// - FUSE_SPLICE_*: payloads are copied once either way.
-/// - FUSE_EXPORT_SUPPORT: an inode that was not looked up cannot be found by its number alone.
 /// - FUSE_ASYNC_DIO: the kernel would send the pieces of one direct write that is larger than a request at once, and
 ///   they arrive in any order. To append them in the right order, the kernel would have to know the end of the file. No
 ///   kernel knows it after other mounts write, or after a store truncates without a notification. The cost is that the
@@ -43,6 +42,8 @@ const WANTED: &[InitFlags] = &[
     // A symlink's target never changes while its inode exists.
     InitFlags::FUSE_CACHE_SYMLINKS,
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    // File handles: the kernel may ask for an inode by its number (`handles.rs`).
+    InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
 /// `alone`: no other mount can change the volume, so cached pages stay valid even when the times of their file change.

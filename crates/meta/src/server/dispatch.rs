@@ -131,7 +131,10 @@ fn wanted_to(call: &Call) -> OpenPurpose {
     match call {
         Call::Sync => OpenPurpose::Sync,
         Call::Release | Call::ShardStatus => OpenPurpose::Change,
-        Call::TakeSnapshot { .. } | Call::ReadSnapshot { .. } | Call::ReleaseSnapshot { .. } => OpenPurpose::Change,
+        Call::TakeSnapshot { .. }
+        | Call::ReadSnapshot { .. }
+        | Call::FindNames { .. }
+        | Call::ReleaseSnapshot { .. } => OpenPurpose::Change,
         call if changes(call) => OpenPurpose::Change,
         _ => OpenPurpose::Read,
     }
@@ -250,6 +253,7 @@ fn changes(call: &Call) -> bool {
         | Call::ShardStatus
         | Call::TakeSnapshot { .. }
         | Call::ReadSnapshot { .. }
+        | Call::FindNames { .. }
         | Call::ReleaseSnapshot { .. }
         | Call::Ping { .. } => false,
     }
@@ -339,6 +343,7 @@ impl RequestHandler<'_> {
             Call::ReadSnapshot { number, from, end, bytes_max } => {
                 Box::pin(self.read_snapshot(number, from, end, bytes_max)).await
             }
+            Call::FindNames { number, inode, from } => Box::pin(self.find_names(number, inode, from)).await,
             Call::ReleaseSnapshot { number } => self.release_snapshot(number),
         }
     }

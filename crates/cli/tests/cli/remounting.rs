@@ -1,0 +1,117 @@
+//! Mount options that change what programs see: `remount`, `ro`, `inode32`.
+
+use crate::common::{Outcome, SHORT, Volume, run};
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirEntryExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The helper as mount(8) calls it for a line of fstab.
+fn helper(volume: &Volume, options: &str) -> Outcome {
+    let helper = volume.beside("mount.fuse.varve");
+    if !helper.exists() {
+        symlink(env!("CARGO_BIN_EXE_varve"), &helper).expect("a link");
+    }
+    let mut command = Command::new(&helper);
+    command.arg(volume.store()).arg(volume.mount_point()).args(["-o", options]);
+    run(&mut command, SHORT)
+}
+
+fn expect_read_only(root: &Path) {
+    let refused = fs::write(root.join("new"), "").expect_err("read-only");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    let refused = File::options().append(true).open(root.join("large")).expect_err("read-only");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(fs::read(root.join("large")).expect("it can be read").len(), 100_000);
+}
+
+/// `mount -o remount,ro` makes a mount refuse changes, with and without the helper, and `rw` takes that back. While a
+/// file is open for writing, it is refused.
+#[test]
+fn remount_changes_read_only() {
+    if !rustix::process::geteuid().is_root() {
+        // mount(2) needs root.
+        return;
+    }
+    let volume = Volume::format(&["--shards", "4"]);
+    let root = volume.mount_point();
+    let mount = volume.mount(&["-o", "noatime"]);
+    fs::write(root.join("large"), vec![1; 100_000]).expect("a file");
+    let open = File::options().append(true).open(root.join("large")).expect("a file");
+    let refused = helper(&volume, "rw,remount,ro,memory=512MiB");
+    assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("cannot remount") && refused.stderr.contains("open for writing"));
+    drop(open);
+    helper(&volume, "rw,remount,ro,memory=512MiB").succeeded("remount,ro");
+    expect_read_only(&root);
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("a table");
+    let line = table.lines().find(|line| line.contains(root.to_str().expect("plain"))).expect("mounted").to_owned();
+    assert!(line.contains("ro,noatime"), "{line}");
+    helper(&volume, "remount,rw").succeeded("remount,rw");
+    fs::write(root.join("new"), "").expect("it can be changed");
+    fs::remove_file(root.join("new")).expect("it can be changed");
+    // Without the helper.
+    run(Command::new("mount").args(["-i", "-o", "remount,ro"]).arg(&root), SHORT).succeeded("mount");
+    expect_read_only(&root);
+    mount.unmount();
+    volume.expect_sound();
+}
+
+/// What was mounted read-only stays so, and what is not mounted cannot be remounted.
+#[test]
+fn remount_to_writable_needs_a_writable_mount() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let refused = helper(&volume, "remount,ro");
+    assert!(refused.code() == Some(1) && refused.stderr.contains("nothing is mounted"), "{}", refused.stderr);
+    let mount = volume.mount(&["-o", "ro"]);
+    let refused = helper(&volume, "remount,rw");
+    assert!(refused.code() == Some(1) && refused.stderr.contains("mounted read-only"), "{}", refused.stderr);
+    mount.unmount();
+}
+
+/// With `inode32`, numbers fit into 32 bits, a listing and stat agree, and two names of a file have one number. They
+/// are the same in the next mount.
+#[test]
+fn inode32_numbers_fit_into_32_bits() {
+    let volume = Volume::format(&["--shards", "64"]);
+    let root = volume.mount_point();
+    let mut before = None;
+    for round in 0..2 {
+        let mount = volume.mount(&["-o", "inode32"]);
+        if round == 0 {
+            for number in 0..100 {
+                fs::create_dir(root.join(format!("{number}"))).expect("a directory");
+                fs::write(root.join(format!("{number}/file")), "x").expect("a file");
+            }
+            fs::hard_link(root.join("1/file"), root.join("2/link")).expect("a second name");
+        }
+        let numbers = numbers_below(&root);
+        let number_of = |name: &str| numbers.iter().find(|(path, _)| path.ends_with(name)).expect("listed").1;
+        assert_eq!(number_of("1/file"), number_of("2/link"));
+        let distinct: std::collections::HashSet<u64> = numbers.iter().map(|(_, number)| *number).collect();
+        assert_eq!(distinct.len(), 200, "100 directories and 100 files");
+        assert!(distinct.iter().all(|number| *number <= u64::from(u32::MAX)));
+        assert_eq!(fs::metadata(&root).expect("the root").ino(), 1);
+        assert!(before.replace(numbers.clone()).is_none_or(|before| before == numbers));
+        fs::rename(root.join("3/file"), root.join("4/other")).expect("renamed");
+        fs::rename(root.join("4/other"), root.join("3/file")).expect("renamed");
+        mount.unmount();
+    }
+    volume.expect_sound();
+}
+
+/// Path and number of everything below, sorted.
+fn numbers_below(directory: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let entry = entry.expect("an entry");
+        assert_eq!(entry.ino(), entry.metadata().expect("attributes").ino(), "{:?}", entry.path());
+        found.push((entry.path(), entry.ino()));
+        if entry.file_type().expect("a type").is_dir() {
+            found.extend(numbers_below(&entry.path()));
+        }
+    }
+    found.sort();
+    found
+}

@@ -43,11 +43,7 @@ fn connect(volume: &Volume) -> Library {
 }
 
 fn caller() -> Credentials {
-    Credentials {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        groups: Vec::new(),
-    }
+    Credentials::user(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw(), Vec::new())
 }
 
 #[test]

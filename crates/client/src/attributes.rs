@@ -248,6 +248,7 @@ impl FileSystem {
             let _change = self.changing(inode);
             let call = |at| Call::SetXattr { at, name: name.to_vec(), value: value.to_vec(), mode };
             let asked = self.core.ask_inode(caller, inode, call).await;
+            self.xattr_is_set(inode, name);
             match asked.map_err(|refusal| self.unknown_outcome(refusal.into(), &[], &[Some(inode)]))? {
                 Reply::Done | Reply::Node(_) => {
                     // Files with xattrs have inode rows.

@@ -28,8 +28,8 @@ use varve_env::stages::{self, Stage};
 use varve_env::volume_dir::VolumeDir;
 use varve_env::volume_dir::VolumeFileError;
 use varve_proto::handshake::{KeyId, Purpose, VolumeKey};
-use varve_proto::{EntryReply, FileContent, NodeReply};
-use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, SessionId, VolumeSettings};
+use varve_proto::{EntryReply, FileContent, NodeReply, SizeState};
+use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, Mode, SessionId, VolumeSettings};
 
 /// How long the kernel of an embedded mount may cache names and attributes: no other client changes them, and the
 /// kernel knows this mount's changes. An hour bounds the damage of a mistake.
@@ -224,7 +224,11 @@ impl FileSystem {
             (Duration::ZERO, Duration::ZERO)
         };
         let outcome_unknown = self.core.unknown_outcomes.of_inode(InodeId(reply.inode));
-        let attributes_ttl = if outcome_unknown { Duration::ZERO } else { attributes_ttl };
+        // The kernel does not tell of a write through a mapping of a passthrough file, nor refresh set-id bits that the
+        // client has removed.
+        let changes_silently = matches!(reply.content, FileContent::Backing(size) if size != SizeState::Authoritative)
+            || attributes.kind == FileKind::Regular && attributes.mode.has(Mode::SET_UID | Mode::SET_GID);
+        let attributes_ttl = if outcome_unknown || changes_silently { Duration::ZERO } else { attributes_ttl };
         let blocks = match reply.content {
             FileContent::Backing { .. } => backing_blocks(&self.core, InodeId(reply.inode)),
             _ => None,

@@ -45,6 +45,10 @@ use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
+/// Linux's `__FMODE_EXEC`: the kernel opens the file to run it. open(2) removes the bit from the flags of a program and
+/// openat2(2) refuses it, so only execve(2) sets it.
+const FOR_EXECUTION: i32 = 0x20;
+
 /// The flags of open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFlags {
@@ -67,6 +71,7 @@ impl OpenFlags {
     /// Converts open(2)'s flags. `None` if the access mode is none of the three.
     pub fn from_bits(bits: i32) -> Option<OpenFlags> {
         let mode = match bits & libc::O_ACCMODE {
+            libc::O_RDONLY if bits & FOR_EXECUTION != 0 => OpenMode::Execute,
             libc::O_RDONLY => OpenMode::Read,
             libc::O_WRONLY => OpenMode::Write,
             libc::O_RDWR => OpenMode::ReadWrite,
@@ -83,7 +88,7 @@ impl OpenFlags {
     }
 
     pub fn writable(&self) -> bool {
-        self.mode != OpenMode::Read
+        self.mode.writes()
     }
 
     pub fn readable(&self) -> bool {

@@ -53,6 +53,7 @@ pub use files::{Handle, Io, OpenFlags, OpenedFile, StaleSizes, Whence, WriteFlag
 pub use inode_info::{ContentLocation, InodeInfo, PartitionInfo};
 pub use library::Library;
 pub use reactor::ReactorTurn;
+pub use set_id::FILE_CAPABILITIES;
 pub use unknown_outcomes::UnknownOutcome;
 pub use varve_proto::ShardStatus;
 pub use varve_proto::handshake::Purpose;

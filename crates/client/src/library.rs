@@ -64,11 +64,11 @@ impl Library {
         let file_system = FileSystem::connect(ClientConfig::new(store))?;
         let groups = rustix::process::getgroups()
             .map_err(|error| Failure::new(Errno::EIO, format!("cannot learn the process's groups: {error}")))?;
-        let caller = Credentials {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            groups: groups.into_iter().map(|group| group.as_raw()).take(Credentials::GROUPS_MAX).collect(),
-        };
+        let caller = Credentials::user(
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+            groups.into_iter().map(|group| group.as_raw()).take(Credentials::GROUPS_MAX).collect(),
+        );
         Ok(Library::new(file_system, caller))
     }
 

@@ -9,7 +9,7 @@ use crate::{FileSystem, NewNode, NodeInfo, OpenFlags, OpenedFile, Operation, Ren
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use varve_proto::{Call, EntryReply, NodeReply, Reply, WireTime};
-use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name, NameHash};
+use varve_types::{Authority, Credentials, Errno, FileKind, InodeId, Mode, Name, NameHash};
 
 /// Lookups of one name whose inode is removed between the two requests, before the name is considered absent: more than
 /// other clients that keep replacing it can win in a row.
@@ -173,7 +173,10 @@ impl FileSystem {
             if node.attributes.kind == FileKind::Symlink {
                 return Err(Errno::ELOOP.into());
             }
-            let opened = self.open_with(caller, node.inode, flags, true).await?;
+            // The kernel has checked the creation of a name, not the use of a file that has it.
+            let unchecked = Credentials { authority: Authority::Ids, ..caller.clone() };
+            let opener = if caller.is_checked() { &unchecked } else { caller };
+            let opened = self.open_with(opener, node.inode, flags, true).await?;
             // The open may have truncated the file.
             match self.attributes_of(caller, node.inode).await {
                 Ok(after) => Ok((NodeInfo { entry_ttl: node.entry_ttl, ..after }, opened)),

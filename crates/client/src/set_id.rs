@@ -1,15 +1,21 @@
-//! Clears set-user-id and set-group-id bits when an unprivileged user writes.
+//! Clears set-user-id bits, set-group-id bits and file capabilities when an unprivileged user writes.
 
 use crate::files::OpenInode;
 use crate::{FileSystem, Handle, NodeInfo, Result};
-use varve_types::{Credentials, FileKind, InodeId, Mode, SetAttributes};
+use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, SetAttributes};
 
-/// The state of the set-id bits of an open file.
+/// The extended attribute with the capabilities that a program gets when it is run.
+pub const FILE_CAPABILITIES: &[u8] = b"security.capability";
+
+/// The state of the set-id bits and capabilities of an open file.
 #[derive(Default)]
 pub(crate) struct SetId {
-    /// The mode in the last reply had none. A change by another mount becomes known with the next call about the file.
+    /// The mode in the last reply had no bits. A change by another mount becomes known with the next call about the
+    /// file.
     none: bool,
-    /// Number of mode changes by this client.
+    /// This client has removed the capabilities.
+    no_capabilities: bool,
+    /// Number of changes of mode or capabilities by this client.
     changes: u64,
 }
 
@@ -19,9 +25,14 @@ impl SetId {
         self.none = mode.without(Mode::SET_UID).without(Mode::SET_GID) == mode;
     }
 
-    /// Records that the mode may have changed.
+    /// Records that the file was just made, and so has no capabilities.
+    pub fn made(&mut self) {
+        self.no_capabilities = true;
+    }
+
+    /// Records that mode or capabilities may have changed.
     pub fn changed(&mut self) {
-        *self = SetId { none: false, changes: self.changes + 1 };
+        *self = SetId { none: false, no_capabilities: false, changes: self.changes + 1 };
     }
 }
 
@@ -40,17 +51,53 @@ impl FileSystem {
     ) -> Result<()> {
         let changes = {
             let known = open.set_id.lock();
-            if known.none {
-                return Ok(());
-            }
-            known.changes
+            (!known.none).then_some(known.changes)
         };
-        let node = self.drop_set_id(&caller(), open.inode).await?;
-        let mut known = open.set_id.lock();
-        if known.changes == changes {
-            known.seen(node.attributes.mode);
+        if let Some(changes) = changes {
+            let node = self.drop_set_id(&caller(), open.inode).await?;
+            let mut known = open.set_id.lock();
+            if known.changes == changes {
+                known.seen(node.attributes.mode);
+            }
         }
         Ok(())
+    }
+
+    /// Called before a write through `handle` that the kernel has not prepared: the file loses its capabilities, whoever
+    /// writes. (The server removes those of a file whose content is in its row.)
+    pub async fn drop_capabilities_of(&self, handle: Handle) -> Result<()> {
+        let handle = self.files.handle(handle)?;
+        let open = &handle.inode;
+        let changes = {
+            let known = open.set_id.lock();
+            (!known.no_capabilities).then_some(known.changes)
+        };
+        if let Some(changes) = changes
+            && open.file().is_some()
+        {
+            self.drop_capabilities(open.inode).await?;
+            let mut known = open.set_id.lock();
+            known.no_capabilities = known.changes == changes;
+        }
+        Ok(())
+    }
+
+    /// Removes the file's capabilities. The client does this as root, because a writer may have no other right than its
+    /// open descriptor. A user's server refuses it; there, root's mounts ignore capabilities.
+    async fn drop_capabilities(&self, inode: InodeId) -> Result<()> {
+        match self.remove_xattr(&Credentials::root(), inode, FILE_CAPABILITIES).await {
+            Err(failure) if !matches!(failure.errno, Errno::ENODATA | Errno::EPERM) => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// Called when an extended attribute is set: the file may have capabilities now.
+    pub(crate) fn xattr_is_set(&self, inode: InodeId, name: &[u8]) {
+        if name == FILE_CAPABILITIES
+            && let Some(open) = self.files.find(inode)
+        {
+            open.set_id.lock().changed();
+        }
     }
 
     /// Clears set-id bits as Linux does, before `caller`, who is not privileged, writes to `inode`, or makes a chown(2)
@@ -74,7 +121,8 @@ impl FileSystem {
         if without == mode {
             return Ok(node);
         }
-        let owner = Credentials { uid: node.attributes.uid, gid, groups: Vec::new() };
-        self.set_attributes(&owner, inode, SetAttributes { mode: Some(without), ..Default::default() }, None).await
+        let owner = Credentials::user(node.attributes.uid, gid, Vec::new());
+        let set = SetAttributes { mode: Some(without), ..Default::default() };
+        self.set_attributes(&owner, inode, set, None).await
     }
 }

@@ -6,6 +6,7 @@
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 
 /// A file with a lock on it. The kernel releases the lock when the process ends, for whatever reason.
 #[derive(Debug)]
@@ -34,6 +35,32 @@ impl Locked {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// `fcntl(F_SETSIG)` of <asm-generic/fcntl.h>, which `libc` lacks.
+const F_SETSIG: i32 = 10;
+
+/// Whether anybody has the file open for writing or mapped for writing, including this process. `file` is open for
+/// reading only. `None`: the file system has no leases, and so does not know.
+///
+/// The kernel grants a read lease only on a file without writers. The lease is given back at once. Somebody who opens the
+/// file for writing in between waits for that, and makes the kernel send a signal to the holder.
+pub fn has_writer(file: &File) -> Option<bool> {
+    let set = |command, value: i32| {
+        // SAFETY: the descriptor is open while `file` lives, and these commands touch no memory of this process.
+        let done = unsafe { libc::fcntl(file.as_raw_fd(), command, value) };
+        if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // By default this signal does nothing, while SIGIO ends the process.
+    set(F_SETSIG, libc::SIGURG).ok()?;
+    match set(libc::F_SETLEASE, libc::F_RDLCK) {
+        Ok(()) => {
+            set(libc::F_SETLEASE, libc::F_UNLCK).ok()?;
+            Some(false)
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Some(true),
+        Err(_) => None,
     }
 }
 
@@ -70,5 +97,17 @@ mod tests {
         drop(first);
         Locked::take(open(), NOW).unwrap();
         drop(inherited);
+    }
+
+    #[test]
+    fn writer_is_seen_while_it_has_the_file_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let writer = File::create(&path).unwrap();
+        let reader = File::open(&path).unwrap();
+        assert_eq!(has_writer(&reader), Some(true));
+        drop(writer);
+        assert_eq!(has_writer(&reader), Some(false));
+        assert_eq!(has_writer(&reader), Some(false), "the lease was given back");
     }
 }

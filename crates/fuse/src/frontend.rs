@@ -1,9 +1,9 @@
 //! The FUSE frontend: it translates each kernel request to a client call, and the result to a reply. It decides nothing
 //! itself.
 //!
-//! - **Credentials:** [`caller`] determines them. The kernel also checks permissions (`default_permissions`) against
-//!   the attributes it has cached, so that access(2) and the directories of a path cost no request. The server's check
-//!   is final.
+//! - **Credentials:** [`caller`] determines them. The kernel checks permissions (`default_permissions`) against the
+//!   attributes it has cached, so that access(2) and the directories of a path cost no request. The server checks them
+//!   again, except for root's mount that serves root's volume itself.
 //! - **umask:** applied by the kernel. FUSE_DONT_MASK serves file systems whose default ACLs replace the umask; Varve
 //!   has none, so the frontend does not request the flag, and `mode` already includes the `umask` argument.
 //! - **Interrupts:** a call runs to its end. A killed caller waits until its call is answered, at the latest at the
@@ -13,6 +13,7 @@
 //! - **Panics:** fail one call; see [`crate::errno::answer`].
 //! - **Names** hold any byte but `/` and NUL.
 
+mod attributes;
 mod caller;
 mod convert;
 mod directories;
@@ -25,14 +26,14 @@ mod xattrs;
 
 pub(crate) use convert::bare_attr;
 pub(crate) use files::with_buffer as with_read_buffer;
-pub(crate) use init::negotiate;
+pub(crate) use init::{Wishes, negotiate};
 pub(crate) use passthrough::PassthroughCount;
 
 use crate::errno::answer;
 use crate::numbers::NodeNumbers;
-use crate::options::MountOptions;
+use crate::options::{Access, MountOptions};
 use crate::session::CloseOutcome;
-use caller::{caller, identity};
+use caller::{Callers, identity};
 use convert::{file_attr, kernel_ttl, shorter_ttl};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, Generation, INodeNo,
@@ -47,7 +48,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use varve_client::{FileSystem, NodeInfo, OpenedFile, block_on};
-use varve_types::InodeId;
+use varve_types::{Credentials, InodeId};
 
 /// Inode ids are never reused, so every inode has the same generation.
 const GENERATION: Generation = Generation(0);
@@ -58,13 +59,19 @@ pub(crate) struct FuseFrontend {
     files: Arc<files::OpenContext>,
     passthrough_wanted: bool,
     closed: CloseOutcome,
+    callers: Callers,
+    /// Whether all users may use the mount. Otherwise their ids are needed to refuse the others.
+    for_everyone: bool,
 }
 
 impl FuseFrontend {
-    pub fn new(fs: Arc<FileSystem>, options: &MountOptions, closed: CloseOutcome) -> FuseFrontend {
+    /// `trusted`: mount and volume are root's.
+    pub fn new(fs: Arc<FileSystem>, options: &MountOptions, trusted: bool, closed: CloseOutcome) -> FuseFrontend {
         let files = Arc::new(files::OpenContext::of(Arc::clone(&fs)));
         let numbers = NodeNumbers::of_mount(options.inode32, fs.settings().shards);
-        FuseFrontend { fs, numbers, files, passthrough_wanted: options.passthrough, closed }
+        let callers = Callers::of_mount(trusted, fs.embedded());
+        let for_everyone = options.access == Access::Everyone;
+        FuseFrontend { fs, numbers, files, passthrough_wanted: options.passthrough, closed, callers, for_everyone }
     }
 
     fn inode(&self, number: INodeNo) -> InodeId {
@@ -139,7 +146,8 @@ fn value(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
 
 impl Filesystem for FuseFrontend {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        if negotiate(config, self.passthrough_wanted, self.fs.embedded()) {
+        let idmap = self.callers == Callers::ByKernel && self.for_everyone;
+        if negotiate(config, &Wishes { passthrough: self.passthrough_wanted, alone: self.fs.embedded(), idmap }) {
             self.fs.direct_is_coherent();
         }
         Ok(())
@@ -161,7 +169,7 @@ impl Filesystem for FuseFrontend {
         }
         let (fs, numbers) = (Arc::clone(&self.fs), self.numbers);
         let (parent, absent) = (self.inode(parent), name.to_owned());
-        self.look_up_by(request.pid(), caller(request), parent, name, move |result| match result {
+        self.look_up_by(request, parent, name, move |result| match result {
             Err(Errno::ENOENT) => {
                 let ttl = kernel_ttl(fs.absent_ttl(parent, absent.as_bytes()));
                 match ttl.is_zero() {
@@ -230,14 +238,8 @@ impl Filesystem for FuseFrontend {
             mtime: mtime.map(convert::set_time),
             ctime: ctime.map(convert::requested_time),
         };
-        let result = self.answer_of(request, "setattr", ino, || {
-            // Before a write the kernel requests that set-id bits are cleared by a SETATTR that names no attribute.
-            if set == varve_types::SetAttributes::default() {
-                return block_on(self.fs.drop_set_id(&caller(request), self.inode(ino)));
-            }
-            block_on(self.fs.set_attributes(&caller(request), self.inode(ino), set, fh.map(files::handle)))
-        });
-        attributes(self.numbers, result, reply);
+        let done = || self.set_attributes(request, self.inode(ino), set, fh.map(files::handle));
+        attributes(self.numbers, self.answer_of(request, "setattr", ino, done), reply);
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -254,34 +256,36 @@ impl Filesystem for FuseFrontend {
         let _reactor_turn = self.fs.reactor_turn();
         let result = answer("mknod", || {
             let node = convert::new_node(mode, rdev)?;
-            self.make_node(&caller(request), self.inode(parent), name, mode, node)
+            let make = |caller: &Credentials| self.make_node(caller, self.inode(parent), name, mode, node.clone());
+            match convert::sets_group_id(mode) {
+                true => make(&self.callers.with_capabilities(request)),
+                false => self.callers.run(request, make),
+            }
         });
         entry(self.numbers, result, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let _reactor_turn = self.fs.reactor_turn();
-        let result = answer("mkdir", || self.make_directory(&caller(request), self.inode(parent), name, mode));
-        entry(self.numbers, result, reply);
+        let make = |caller: &Credentials| self.make_directory(caller, self.inode(parent), name, mode);
+        entry(self.numbers, answer("mkdir", || self.callers.run(request, make)), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _reactor_turn = self.fs.reactor_turn();
-        self.unlink(caller(request), self.inode(parent), name, |result| done(result, reply));
+        self.unlink(request, self.inode(parent), name, |result| done(result, reply));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _reactor_turn = self.fs.reactor_turn();
-        done(answer("rmdir", || self.remove_directory(&caller(request), self.inode(parent), name)), reply);
+        let remove = |caller: &Credentials| self.remove_directory(caller, self.inode(parent), name);
+        done(answer("rmdir", || self.callers.run(request, remove)), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let _reactor_turn = self.fs.reactor_turn();
-        entry(
-            self.numbers,
-            answer("symlink", || self.make_symlink(&caller(request), self.inode(parent), name, target)),
-            reply,
-        );
+        let make = |caller: &Credentials| self.make_symlink(caller, self.inode(parent), name, target);
+        entry(self.numbers, answer("symlink", || self.callers.run(request, make)), reply);
     }
 
     fn rename(
@@ -296,22 +300,23 @@ impl Filesystem for FuseFrontend {
     ) {
         let _reactor_turn = self.fs.reactor_turn();
         let result = answer("rename", || {
-            let from = (self.inode(parent), name);
-            self.rename(&caller(request), from, (self.inode(newparent), newname), flags)
+            let (from, to) = ((self.inode(parent), name), (self.inode(newparent), newname));
+            self.callers.run(request, |caller| self.rename(caller, from, to, flags))
         });
         done(result, reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _reactor_turn = self.fs.reactor_turn();
-        let linked = || self.link(&caller(request), self.inode(ino), self.inode(newparent), newname);
+        let link = |caller: &Credentials| self.link(caller, self.inode(ino), self.inode(newparent), newname);
+        let linked = || self.callers.run(request, link);
         let result = self.answer_of(request, "link", ino, linked);
         entry(self.numbers, result, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _reactor_turn = self.fs.reactor_turn();
-        let opened = || self.open(&caller(request), self.inode(ino), flags.0, |file| reply.open_backing(file));
+        let opened = || self.open(request, self.inode(ino), flags.0, |file| reply.open_backing(file));
         match self.answer_of(request, "open", ino, opened) {
             Ok(files::OpenReply { handle, flags, backing: Some(backing) }) => {
                 reply.opened_passthrough(handle, flags, &backing);
@@ -333,14 +338,18 @@ impl Filesystem for FuseFrontend {
     ) {
         let _reactor_turn = self.fs.reactor_turn();
         let (files, numbers) = (Arc::clone(&self.files), self.numbers);
-        self.create(caller(request), self.inode(parent), name, mode, flags, move |result| {
+        self.create(request, self.inode(parent), name, mode, flags, move |result| {
             created(numbers, &files, result, reply)
         });
     }
 
     fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
         let _reactor_turn = self.fs.reactor_turn();
-        let result = answer("tmpfile", || self.create_unnamed(&caller(request), self.inode(parent), mode, flags));
+        let make = |caller: &Credentials| self.create_unnamed(caller, self.inode(parent), mode, flags);
+        let result = answer("tmpfile", || match convert::sets_group_id(mode) {
+            true => make(&self.callers.with_capabilities(request)),
+            false => self.callers.run(request, make),
+        });
         created(self.numbers, &self.files, result, reply);
     }
 
@@ -410,7 +419,8 @@ impl Filesystem for FuseFrontend {
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _reactor_turn = self.fs.reactor_turn();
-        match answer("opendir", || block_on(self.fs.open_directory_cached(&caller(request), self.inode(ino)))) {
+        let open = |caller: &Credentials| block_on(self.fs.open_directory_cached(caller, self.inode(ino)));
+        match answer("opendir", || self.callers.run(request, open)) {
             Ok((handle, listing)) => reply.opened(FileHandle(handle.0), directories::open_flags(listing)),
             Err(errno) => reply.error(errno),
         }
@@ -481,25 +491,25 @@ impl Filesystem for FuseFrontend {
         reply: ReplyEmpty,
     ) {
         let _reactor_turn = self.fs.reactor_turn();
-        let set = || self.set_xattr(&caller(request), self.inode(ino), name, value, flags);
+        let set = || self.callers.run(request, |caller| self.set_xattr(caller, self.inode(ino), name, value, flags));
         done(self.answer_of(request, "setxattr", ino, set), reply);
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let _reactor_turn = self.fs.reactor_turn();
-        let got = || self.get_xattr(&caller(request), self.inode(ino), name);
+        let got = || self.get_xattr(request, self.inode(ino), name);
         value(self.answer_of(request, "getxattr", ino, got), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let _reactor_turn = self.fs.reactor_turn();
-        let listed = || self.list_xattrs(&caller(request), self.inode(ino));
+        let listed = || self.list_xattrs(&self.callers.identified(request), self.inode(ino));
         value(self.answer_of(request, "listxattr", ino, listed), size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _reactor_turn = self.fs.reactor_turn();
-        let removed = || self.remove_xattr(&caller(request), self.inode(ino), name);
+        let removed = || self.remove_xattr(request, self.inode(ino), name);
         done(self.answer_of(request, "removexattr", ino, removed), reply);
     }
 

@@ -7,7 +7,7 @@
 //! directory can be removed while names are in it. That is enough for mdtest, and no more.
 
 use crate::error::Result;
-use crate::frontend::{bare_attr, negotiate, with_read_buffer};
+use crate::frontend::{Wishes, bare_attr, negotiate, with_read_buffer};
 use crate::options::MountOptions;
 use crate::session::{self, CloseOutcome, MountSession};
 use fuser::{
@@ -140,7 +140,7 @@ fn done(result: std::result::Result<(), Errno>, reply: ReplyEmpty) {
 
 impl Filesystem for NullFileSystem {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, false, true);
+        negotiate(config, &Wishes { passthrough: false, alone: true, idmap: false });
         Ok(())
     }
 

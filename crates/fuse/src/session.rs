@@ -88,7 +88,8 @@ pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Resu
     let store = fs.store().root();
     let ask = |source| Error::Store { store: store.to_owned(), source };
     let owner = store.metadata().map_err(ask)?.uid();
-    let frontend = FuseFrontend::new(Arc::clone(&fs), options, Arc::clone(&closed));
+    let trusted = owner == 0 && rustix::process::geteuid().is_root();
+    let frontend = FuseFrontend::new(Arc::clone(&fs), options, trusted, Arc::clone(&closed));
     let mut options = options.clone();
     if owner != 0 {
         // The owner can write any content to the store's tables, including set-user-id bits and devices.

@@ -1,11 +1,15 @@
-//! Permission checks: the rules of POSIX.1-2024 4.7 with Linux's rules for root, sticky directories and set-id bits.
+//! Permission checks: the rules of POSIX.1-2024 4.7 with Linux's rules for root, capabilities, sticky directories and
+//! set-id bits.
 
 use varve_schema::{DirectoryRow, PartitionRow};
-use varve_types::{Attributes, Credentials, Errno, FileKind, Mode};
+use varve_types::{Attributes, Capability, Credentials, Errno, FileKind, Mode};
 
 pub(super) const READ: u16 = 4;
 pub(super) const WRITE: u16 = 2;
 pub(super) const EXECUTE: u16 = 1;
+
+/// The extended attribute with the capabilities that a program gets when it is run.
+pub(super) const FILE_CAPABILITIES: &[u8] = b"security.capability";
 
 /// The attributes of a file that permission checks use.
 #[derive(Clone, Copy, Debug)]
@@ -36,12 +40,22 @@ impl From<&PartitionRow> for Guard {
 
 impl Guard {
     /// Whether `caller` has all of `wanted` ([`READ`], [`WRITE`], [`EXECUTE`]). The first class that includes the
-    /// caller decides, even if a later class would grant more. Root has every permission, except execution of a file
-    /// that nobody may execute.
+    /// caller decides, even if a later class would grant more. Root and CAP_DAC_OVERRIDE have every permission, except
+    /// execution of a file that nobody may execute. CAP_DAC_READ_SEARCH reads files, and reads and searches
+    /// directories.
     pub(super) fn allows(&self, caller: &Credentials, wanted: u16) -> bool {
         let bits = self.mode.bits();
+        let directory = self.kind == FileKind::Directory;
+        let runnable = wanted & EXECUTE == 0 || directory || bits & 0o111 != 0;
+        if caller.is_checked() || runnable && self.capable(caller, Capability::DacOverride) {
+            return true;
+        }
+        let searches = wanted & !(READ | if directory { EXECUTE } else { 0 }) == 0;
+        if searches && self.capable(caller, Capability::DacReadSearch) {
+            return true;
+        }
         if caller.is_root() {
-            return wanted & EXECUTE == 0 || self.kind == FileKind::Directory || bits & 0o111 != 0;
+            return false;
         }
         let granted = if caller.uid == self.uid {
             bits >> 6
@@ -58,14 +72,19 @@ impl Guard {
         if self.allows(caller, wanted) { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// Whether `caller` owns the file or is root.
+    /// Whether `caller` owns the file, is root or has CAP_FOWNER.
     pub(super) fn owned_by(&self, caller: &Credentials) -> bool {
-        caller.is_root() || caller.uid == self.uid
+        caller.uid == self.uid || self.capable(caller, Capability::Fowner)
+    }
+
+    /// Whether `caller` has `capability` for this file.
+    pub(super) fn capable(&self, caller: &Credentials, capability: Capability) -> bool {
+        caller.capable_for(capability, self.uid, self.gid)
     }
 
     /// The mode after a write, truncate or change of owner: without set-user-id, and without set-group-id if the group
     /// may execute or the caller is not in the group (otherwise the bit has another meaning and stays; Linux's
-    /// `setattr_should_drop_sgid`).
+    /// `setattr_should_drop_sgid`). The ids of the caller decide, also if the kernel has checked the call.
     pub(super) fn mode_without_set_id(&self, caller: &Credentials) -> Mode {
         let mut mode = self.mode.without(Mode::SET_UID);
         if mode.has(0o010) || !(caller.is_root() || caller.in_group(self.gid)) {
@@ -74,10 +93,16 @@ impl Guard {
         mode
     }
 
-    /// The mode after `caller` wrote to the file: a regular file loses its set-id bits unless root wrote.
+    /// The mode after `caller` wrote to the file: a regular file loses its set-id bits unless the caller keeps them.
     pub(super) fn mode_after_write(&self, caller: &Credentials) -> Mode {
-        if caller.is_root() { self.mode } else { self.mode_without_set_id(caller) }
+        if keeps_set_id(caller) { self.mode } else { self.mode_without_set_id(caller) }
     }
+}
+
+/// Whether a write by `caller` keeps the set-id bits: root's does. For a caller that the kernel does not name, the mount
+/// removes the bits before the write, when the kernel demands it.
+pub(super) fn keeps_set_id(caller: &Credentials) -> bool {
+    caller.is_root() || caller.uid == Credentials::UNKNOWN_ID
 }
 
 /// The partition row of a name's parent. If it is absent, the directory does not exist.
@@ -95,13 +120,15 @@ pub(super) fn check_make(parent: &PartitionRow, caller: &Credentials) -> Result<
     Guard::from(parent).check(caller, WRITE | EXECUTE)
 }
 
-/// Checks that `caller` may remove a name from `parent` whose target belongs to `owner_uid`. In a sticky directory only
-/// the owner of the file, the owner of the directory and root may. `owner_uid` is `None` if the directory is not sticky
-/// and the owner was not read.
-pub(super) fn check_take(parent: &PartitionRow, owner_uid: Option<u32>, caller: &Credentials) -> Result<(), Errno> {
+/// Checks that `caller` may remove a name from `parent` whose target has this owner and group. In a sticky directory
+/// only the owner of the file, the owner of the directory, root and CAP_FOWNER may. `owner` is `None` if the directory
+/// is not sticky and the owner was not read.
+pub(super) fn check_take(parent: &PartitionRow, owner: Option<(u32, u32)>, caller: &Credentials) -> Result<(), Errno> {
     Guard::from(parent).check(caller, WRITE | EXECUTE)?;
-    let free =
-        !parent.mode.has(Mode::STICKY) || caller.is_root() || caller.uid == parent.uid || owner_uid == Some(caller.uid);
+    let owns = |(uid, gid): (u32, u32)| uid == caller.uid || caller.capable_for(Capability::Fowner, uid, gid);
+    let free = !parent.mode.has(Mode::STICKY)
+        || caller.uid == parent.uid
+        || owner.map_or(caller.capable(Capability::Fowner), owns);
     if free { Ok(()) } else { Err(Errno::EPERM) }
 }
 
@@ -112,7 +139,7 @@ pub(super) fn inherit(parent: &PartitionRow, kind: FileKind, mode: Mode, caller:
     if !parent.mode.has(Mode::SET_GID) {
         return (caller.gid, mode);
     }
-    let foreign = !(caller.is_root() || caller.in_group(parent.gid));
+    let foreign = !(caller.in_group(parent.gid) || Guard::from(parent).capable(caller, Capability::Fsetid));
     let mode = match kind {
         FileKind::Directory => Mode(mode.bits() | Mode::SET_GID),
         _ if mode.has(Mode::SET_GID) && mode.has(0o010) && foreign => mode.without(Mode::SET_GID),

@@ -5,7 +5,7 @@ use super::reader::RowReader;
 use super::{Context, Decision, Node, Refusal, Rule, access, commit};
 use bytes::Bytes;
 use varve_schema::{Content, EntryBody, NodeRow, PartitionRow};
-use varve_types::{Attributes, Errno, FileKind, InodeId, LayoutGeneration, Mode, Name};
+use varve_types::{Attributes, Capability, Errno, FileKind, InodeId, LayoutGeneration, Mode, Name};
 
 /// Bytes of a symlink's target: Linux's PATH_MAX without the final NUL.
 pub const TARGET_BYTES_MAX: usize = 4095;
@@ -40,7 +40,7 @@ impl NewNode {
 const WHITEOUT_RDEV: u32 = 0;
 
 /// Creates the file `name` in `parent` with the context's new inode id. `mode` has the caller's umask applied. EEXIST
-/// if the name exists, EPERM if a user other than root creates a device that is not a whiteout (as Linux since 5.8).
+/// if the name exists, EPERM if a user without CAP_MKNOD creates a device that is not a whiteout (as Linux since 5.8).
 #[derive(Clone, Debug)]
 pub struct Create {
     pub parent: InodeId,
@@ -65,7 +65,7 @@ impl Rule for Create {
             NewNode::BlockDevice { .. } => true,
             NewNode::Regular | NewNode::Symlink { .. } | NewNode::Fifo | NewNode::Socket => false,
         };
-        if privileged && !context.caller.is_root() {
+        if privileged && !context.caller.capable(Capability::Mknod) {
             return Err(Errno::EPERM.into());
         }
         let row = new_row(parent, &self.node, self.mode, context);

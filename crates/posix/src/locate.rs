@@ -1,10 +1,10 @@
 //! Locates a file's row, writes it back, and moves it from its entry to an inode row.
 
-use super::access::Guard;
+use super::access::{FILE_CAPABILITIES, Guard};
 use super::reader::RowReader;
 use super::{At, Change, Node, Refusal};
 use varve_schema::{DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
-use varve_types::{Credentials, InodeId, Name, Timestamp};
+use varve_types::{Credentials, InodeId, Mode, Name, Timestamp};
 
 /// A file's row and its location.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +88,13 @@ impl Located<'_> {
         }
     }
 
+    /// [`Located::put`] for a row that may list fewer extended attributes: deletes the values of the others.
+    pub(super) fn put_without_xattrs(&self, row: NodeRow) -> Vec<Change> {
+        let gone = self.row.xattrs.iter().filter(|name| row.xattrs.binary_search(name).is_err());
+        let deleted: Vec<Change> = gone.map(|name| Change::Delete(Key::Xattr(self.inode, name.clone()))).collect();
+        std::iter::once(self.put(row)).chain(deleted).collect()
+    }
+
     /// Writes `row` to an inode row and makes the file's entry refer to it.
     pub(super) fn put_externalised(&self, row: NodeRow) -> Vec<Change> {
         let kind = row.attributes.kind;
@@ -98,12 +105,20 @@ impl Located<'_> {
         changes
     }
 
-    /// The row after `caller` has changed the file's content at `now`.
+    /// The row after `caller` has changed the file's content at `now`. As in Linux, the file loses its capabilities
+    /// whoever writes. [`Located::put_without_xattrs`] writes the row.
     pub(super) fn written(&self, caller: &Credentials, now: Timestamp) -> NodeRow {
-        let mut row = self.row.clone();
-        row.attributes.mode = self.guard().mode_after_write(caller);
+        let mut row = self.without_privileges(self.guard().mode_after_write(caller));
         row.attributes.mtime = now;
         row.attributes.ctime = now;
+        row
+    }
+
+    /// The row with `mode` and without file capabilities.
+    pub(super) fn without_privileges(&self, mode: Mode) -> NodeRow {
+        let mut row = self.row.clone();
+        row.attributes.mode = mode;
+        row.xattrs.retain(|name| name.as_ref() != FILE_CAPABILITIES);
         row
     }
 }

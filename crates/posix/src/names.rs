@@ -102,10 +102,11 @@ impl<'a> NameTarget<'a> {
         })
     }
 
-    pub(super) fn owner_uid(&self) -> Option<u32> {
+    /// Owner and group.
+    pub(super) fn owner(&self) -> Option<(u32, u32)> {
         match self {
-            NameTarget::File { row, .. } => Some(row.attributes.uid),
-            NameTarget::Directory { row, .. } => Some(row.uid),
+            NameTarget::File { row, .. } => Some((row.attributes.uid, row.attributes.gid)),
+            NameTarget::Directory { row, .. } => Some((row.uid, row.gid)),
             NameTarget::Torn(_) => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Opens a file or directory.
 
-use super::access::{READ, WRITE};
+use super::access::{EXECUTE, READ, WRITE};
 use super::get_attributes::{directory_node, look_with_home};
 use super::locate::{Located, LocatedRow};
 use super::reader::RowReader;
@@ -15,6 +15,8 @@ pub enum OpenMode {
     Read,
     Write,
     ReadWrite,
+    /// For execve(2), which reads the file without permission to read it.
+    Execute,
 }
 
 impl OpenMode {
@@ -23,6 +25,7 @@ impl OpenMode {
             OpenMode::Read => READ,
             OpenMode::Write => WRITE,
             OpenMode::ReadWrite => READ | WRITE,
+            OpenMode::Execute => EXECUTE,
         }
     }
 }
@@ -112,7 +115,7 @@ impl Open {
         if !in_row {
             effects.push(Effect::Truncate { at: self.at.clone(), decided: PendingTruncate::of(&row) });
         }
-        Decision::Commit { changes: vec![file.put(row)], effects, outcome }
+        Decision::Commit { changes: file.put_without_xattrs(row), effects, outcome }
     }
 }
 

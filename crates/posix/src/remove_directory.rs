@@ -33,7 +33,7 @@ impl Rule for RemoveDirectory {
     fn rule(&self, (slot, target): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<RemovedName>, Refusal> {
         slot.search(context.caller)?;
         let target = target.ok_or(Errno::ENOENT)?;
-        access::check_take(slot.parent()?, target.owner_uid(), context.caller)?;
+        access::check_take(slot.parent()?, target.owner(), context.caller)?;
         let removal = match &target {
             NameTarget::Directory { inode, row, partitions } => names::remove_directory(*inode, row, partitions)?,
             NameTarget::File { .. } => return Err(Errno::ENOTDIR.into()),

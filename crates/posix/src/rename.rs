@@ -93,8 +93,10 @@ impl<'a> MovedEntry<'a> {
         matches!(self.entry.body, EntryBody::Directory(_))
     }
 
-    fn owner_uid(&self) -> Option<u32> {
-        self.node.map(|row| row.attributes.uid).or(self.directory.map(|row| row.uid))
+    /// Owner and group.
+    fn owner(&self) -> Option<(u32, u32)> {
+        let file = self.node.map(|row| (row.attributes.uid, row.attributes.gid));
+        file.or(self.directory.map(|row| (row.uid, row.gid)))
     }
 
     /// A directory that changes its parent needs write permission on itself, because its `..` changes.
@@ -201,15 +203,15 @@ impl Rule for Rename {
             return Ok(Decision::Answer(RemovedName::default()));
         }
         let across = self.parent != self.new_parent;
-        access::check_take(old.parent()?, source.owner_uid(), context.caller)?;
+        access::check_take(old.parent()?, source.owner(), context.caller)?;
         let new_parent = new.parent()?;
         match &rows.replaced {
             Replaced::Nothing | Replaced::Kept => access::check_make(new_parent, context.caller)?,
             Replaced::Removed(target) => {
-                access::check_take(new_parent, target.owner_uid(), context.caller)?;
+                access::check_take(new_parent, target.owner(), context.caller)?;
                 check_kinds(&source, target)?;
             }
-            Replaced::Exchanged(other) => access::check_take(new_parent, other.owner_uid(), context.caller)?,
+            Replaced::Exchanged(other) => access::check_take(new_parent, other.owner(), context.caller)?,
         }
         if across {
             source.check_reparent(context)?;

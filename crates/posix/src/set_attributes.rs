@@ -9,13 +9,13 @@ use super::size::{PendingTruncate, own_if_changed};
 use super::{At, Change, Context, Decision, Effect, Node, Refusal, Rule, commit};
 use bytes::Bytes;
 use varve_schema::{BackingSize, Content, DirectoryRow, Key, NodeRow, PartitionRow, Row};
-use varve_types::{Errno, FileKind, InodeId, Mode, SetAttributes, SetTime, Timestamp};
+use varve_types::{Capability, Errno, FileKind, InodeId, Mode, SetAttributes, SetTime, Timestamp};
 
 /// Maximum bytes of a file: the maximum of `off_t`.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Changes attributes, all or none. Attributes that `set` does not name stay unchanged, except for ctime and the set-id
-/// bits, which a change of owner or of size clears.
+/// Changes attributes, all or none. Attributes that `set` does not name stay unchanged, except for ctime, and for the
+/// set-id bits and file capabilities, which a change of owner or of size clears.
 ///
 /// A size above the inline limit is refused with [`Refusal::MustPromote`] while the content is in the row: the caller
 /// writes the content to the backing file, promotes the file and retries. So a row never promises bytes that only an
@@ -67,7 +67,11 @@ impl ChangeAttributes {
         }
         let is_open = (context.is_open)(file.inode);
         let owner = check(file.guard(), &self.set, is_open, context)?;
-        let mut row = file.row.clone();
+        // A new owner or size takes the file's capabilities.
+        let mut row = match self.set.uid.is_some() || self.set.gid.is_some() || self.set.size.is_some() {
+            true => file.without_privileges(file.row.attributes.mode),
+            false => file.row.clone(),
+        };
         let mut effects = Vec::new();
         if let Some(size) = self.set.size {
             self.resize(&mut row, size, context)?;
@@ -84,7 +88,7 @@ impl ChangeAttributes {
         }
         effects.extend(self.beside(file, &row));
         let outcome = Node::of(file.inode, &row, file.by_inode());
-        Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome })
+        Ok(Decision::Commit { changes: file.put_without_xattrs(row), effects, outcome })
     }
 
     fn resize(&self, row: &mut NodeRow, size: u64, context: &Context<'_>) -> Result<(), Refusal> {
@@ -207,7 +211,8 @@ fn check(guard: Guard, set: &SetAttributes, is_open: bool, context: &Context<'_>
                 return Err(Errno::EPERM);
             }
             // chmod(2): a caller outside the group cannot set set-group-id.
-            if caller.is_root() || caller.in_group(gid) { mode } else { mode.without(Mode::SET_GID) }
+            let keeps = caller.in_group(gid) || guard.capable(caller, Capability::Fsetid);
+            if keeps { mode } else { mode.without(Mode::SET_GID) }
         }
         None => implied_mode(guard, set, context),
     };
@@ -225,10 +230,12 @@ fn implied_mode(guard: Guard, set: &SetAttributes, context: &Context<'_>) -> Mod
     }
 }
 
-/// chown(2): root may change any owner; an owner may change the group to one of their own groups.
+/// chown(2): root and CAP_CHOWN may change any owner, in a user namespace to its mapped ids; an owner may change the
+/// group to one of their own groups.
 fn check_owner(guard: Guard, set: &SetAttributes, context: &Context<'_>) -> Result<(), Errno> {
     let caller = context.caller;
-    if caller.is_root() {
+    let (uid, gid) = (set.uid.unwrap_or(guard.uid), set.gid.unwrap_or(guard.gid));
+    if guard.capable(caller, Capability::Chown) && caller.capable_for(Capability::Chown, uid, gid) {
         return Ok(());
     }
     let owns = caller.uid == guard.uid;

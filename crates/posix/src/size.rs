@@ -13,6 +13,7 @@
 //!
 //! As in [`super::WriteInline`], the right to write was checked when the file was opened.
 
+use super::access::keeps_set_id;
 use super::locate::{Located, LocatedRow};
 use super::reader::RowReader;
 use super::{At, Context, Decision, Effect, KeyState, Node, Refusal, Rule, SizeState, View, commit};
@@ -52,7 +53,7 @@ impl Rule for Promote {
         let (uid, gid, mode) = (row.attributes.uid, row.attributes.gid, row.attributes.mode);
         let effects = vec![Effect::Own { inode: file.inode, uid, gid, mode }];
         let outcome = Node::of(file.inode, &row, file.by_inode());
-        Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome })
+        Ok(Decision::Commit { changes: file.put_without_xattrs(row), effects, outcome })
     }
 }
 
@@ -109,8 +110,11 @@ impl SizeRule for MarkSizeStale {
         size: BackingSize,
         context: &Context<'_>,
     ) -> Result<Decision<Node>, Refusal> {
-        let mut row = file.row.clone();
-        row.attributes.mode = file.guard().mode_after_write(context.caller);
+        // Root keeps the privileges here, because it may not write. The kernel removes them before it does.
+        let mut row = match keeps_set_id(context.caller) {
+            true => file.row.clone(),
+            false => file.without_privileges(file.guard().mode_after_write(context.caller)),
+        };
         let mut effects: Vec<Effect> = own_if_changed(&file, &row).into_iter().collect();
         match size {
             BackingSize::Stale { at_least } if at_least <= self.at_least => {}
@@ -128,7 +132,7 @@ impl SizeRule for MarkSizeStale {
             return Ok(Decision::Answer(file.node()));
         }
         let outcome = Node::of(file.inode, &row, file.by_inode());
-        Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome })
+        Ok(Decision::Commit { changes: file.put_without_xattrs(row), effects, outcome })
     }
 }
 

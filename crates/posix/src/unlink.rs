@@ -37,7 +37,7 @@ impl Rule for Unlink {
     fn rule(&self, (slot, target): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<RemovedName>, Refusal> {
         slot.search(context.caller)?;
         let target = target.ok_or(Errno::ENOENT)?;
-        access::check_take(slot.parent()?, target.owner_uid(), context.caller)?;
+        access::check_take(slot.parent()?, target.owner(), context.caller)?;
         let removal = match target {
             NameTarget::File { inode, row, by_inode } => names::remove_file(inode, row, by_inode, context),
             NameTarget::Directory { .. } => return Err(Errno::EISDIR.into()),

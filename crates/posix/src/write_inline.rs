@@ -46,6 +46,6 @@ impl Rule for WriteInline {
         row.content = Content::Inline(self.data.clone());
         row.generation = row.generation.next();
         let node = Node::of(file.inode, &row, file.by_inode());
-        Ok(commit(vec![file.put(row)], node))
+        Ok(commit(file.put_without_xattrs(row), node))
     }
 }

@@ -3,13 +3,13 @@
 //! A file's first attribute moves the file's row from its entry to an inode row. The names are listed there (or in the
 //! directory row), and each value has a row of its own.
 
-use super::access::{Guard, READ, WRITE};
+use super::access::{FILE_CAPABILITIES, Guard, READ, WRITE};
 use super::locate::{Located, LocatedRow};
 use super::reader::RowReader;
 use super::{At, Change, Context, Decision, Refusal, Rule, commit};
 use bytes::Bytes;
 use varve_schema::{DirectoryRow, Key, Row};
-use varve_types::{Errno, FileKind, InodeId, Mode, Timestamp};
+use varve_types::{Capability, Errno, FileKind, InodeId, Mode, Timestamp};
 
 /// Bytes of a name, namespace included (Linux's XATTR_NAME_MAX).
 pub const NAME_BYTES_MAX: usize = 255;
@@ -90,7 +90,7 @@ impl Rule for SetXattr {
         if self.value.len() > VALUE_BYTES_MAX {
             return Err(Errno::E2BIG.into());
         }
-        holder.check_write(Namespace::of(&self.name)?, context)?;
+        holder.check_write(&self.name, context)?;
         let mut names = holder.names().to_vec();
         match (names.binary_search(&self.name), self.mode) {
             (Ok(_), XattrMode::Create) => return Err(Errno::EEXIST.into()),
@@ -118,6 +118,7 @@ impl Rule for ListXattrs {
 
     fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<Vec<Bytes>>, Refusal> {
         let holder = holder(found)?;
+        // The kernel checks no permission to list names, so the ids of the caller decide.
         let shown = |name: &&Bytes| context.caller.is_root() || Namespace::of(name) != Ok(Namespace::Trusted);
         Ok(Decision::Answer(holder.names().iter().filter(shown).cloned().collect()))
     }
@@ -134,7 +135,7 @@ impl Rule for RemoveXattr {
     fn rule(&self, found: LocatedRow<'_>, context: &Context<'_>) -> Result<Decision<()>, Refusal> {
         let holder = holder(found)?;
         check_name(&self.name)?;
-        holder.check_write(Namespace::of(&self.name)?, context)?;
+        holder.check_write(&self.name, context)?;
         let mut names = holder.names().to_vec();
         let place = names.binary_search(&self.name).map_err(|_| Errno::ENODATA)?;
         names.remove(place);
@@ -214,21 +215,25 @@ impl<'a> XattrHolder<'a> {
     }
 
     /// xattr(7): `user.` follows the file's permissions and exists only on regular files and directories. Only root
-    /// reads `trusted.`. Everybody reads `security.`.
+    /// and CAP_SYS_ADMIN read `trusted.`. Everybody reads `security.`.
     fn check_read(&self, namespace: Namespace, context: &Context<'_>) -> Result<(), Errno> {
         let guard = self.guard();
         match namespace {
             Namespace::User if !has_user_namespace(guard.kind) => Err(Errno::ENODATA),
             Namespace::User => guard.check(context.caller, READ),
-            Namespace::Trusted if !context.caller.is_root() => Err(Errno::ENODATA),
+            Namespace::Trusted if !context.caller.capable(Capability::SysAdmin) => Err(Errno::ENODATA),
             Namespace::Trusted | Namespace::Security => Ok(()),
         }
     }
 
     /// xattr(7): only the owner of a sticky directory, in which many users may write, changes its own `user.`
-    /// attributes.
-    fn check_write(&self, namespace: Namespace, context: &Context<'_>) -> Result<(), Errno> {
-        let guard = self.guard();
+    /// attributes. CAP_SETFCAP changes `security.capability`, CAP_SYS_ADMIN the other names.
+    fn check_write(&self, name: &[u8], context: &Context<'_>) -> Result<(), Errno> {
+        let (guard, namespace) = (self.guard(), Namespace::of(name)?);
+        let privileged = match name {
+            FILE_CAPABILITIES => guard.capable(context.caller, Capability::Setfcap),
+            _ => context.caller.capable(Capability::SysAdmin),
+        };
         match namespace {
             Namespace::User if !has_user_namespace(guard.kind) => Err(Errno::EPERM),
             Namespace::User
@@ -239,7 +244,7 @@ impl<'a> XattrHolder<'a> {
                 Err(Errno::EPERM)
             }
             Namespace::User => guard.check(context.caller, WRITE),
-            Namespace::Trusted | Namespace::Security if !context.caller.is_root() => Err(Errno::EPERM),
+            Namespace::Trusted | Namespace::Security if !privileged => Err(Errno::EPERM),
             Namespace::Trusted | Namespace::Security => Ok(()),
         }
     }

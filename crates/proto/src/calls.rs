@@ -81,6 +81,19 @@ pub enum OpenMode {
     Read,
     Write,
     ReadWrite,
+    /// To run the file: needs permission to execute, and reads.
+    Execute,
+}
+
+impl OpenMode {
+    pub fn writes(self) -> bool {
+        matches!(self, OpenMode::Write | OpenMode::ReadWrite)
+    }
+
+    /// The mode in which a client registers the open file again: the right to run it was checked at the first open.
+    pub fn registered(self) -> OpenMode {
+        if self == OpenMode::Execute { OpenMode::Read } else { self }
+    }
 }
 
 /// setxattr(2)'s flags.

@@ -18,7 +18,9 @@ pub use calls::{
     Locator, NameEntry, NameListing, NamesVersion, NewNode, NodeReply, OpenMode, RenameFlags, Reply, Request, Response,
     ShardStatus, SizeState, XattrMode,
 };
-pub use nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireTime};
+pub use nouns::{
+    WireAttributes, WireAuthority, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireTime,
+};
 
 /// Incremented whenever bytes on the wire change their meaning. A server refuses other versions in the handshake.
 pub const VERSION: u16 = 9;

@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 use varve_types::{
-    Attributes, Credentials, FileKind, Mode, PartitionMap, SetAttributes, SetTime, ShardCount, Timestamp,
+    Attributes, Authority, CallerCapabilities, Credentials, FileKind, IdRange, MappedIds, Mode, PartitionMap,
+    SetAttributes, SetTime, ShardCount, Timestamp,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,17 +167,75 @@ pub struct WireCredentials {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
+    pub authority: WireAuthority,
+}
+
+/// The rights of a caller beyond those of its ids.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WireAuthority {
+    Ids,
+    /// Capabilities of the initial user namespace.
+    Capabilities {
+        effective: u64,
+    },
+    /// Capabilities of a user namespace that maps these ids, as pairs of first id and count.
+    MappedCapabilities {
+        effective: u64,
+        uids: Vec<(u32, u32)>,
+        gids: Vec<(u32, u32)>,
+    },
+    /// The kernel has checked the permissions.
+    Checked,
+}
+
+impl WireCredentials {
+    /// A user with no rights beyond those of its ids.
+    pub fn user(uid: u32, gid: u32, groups: Vec<u32>) -> WireCredentials {
+        WireCredentials { uid, gid, groups, authority: WireAuthority::Ids }
+    }
+
+    /// Whether no list is longer than Linux allows.
+    pub fn is_within_limits(&self) -> bool {
+        let ranges = match &self.authority {
+            WireAuthority::MappedCapabilities { uids, gids, .. } => uids.len().max(gids.len()),
+            WireAuthority::Ids | WireAuthority::Capabilities { .. } | WireAuthority::Checked => 0,
+        };
+        self.groups.len() <= Credentials::GROUPS_MAX && ranges <= MappedIds::RANGES_MAX
+    }
 }
 
 impl From<Credentials> for WireCredentials {
     fn from(c: Credentials) -> WireCredentials {
-        WireCredentials { uid: c.uid, gid: c.gid, groups: c.groups }
+        let pairs = |ranges: Vec<IdRange>| ranges.into_iter().map(|range| (range.first, range.count)).collect();
+        let authority = match c.authority {
+            Authority::Ids => WireAuthority::Ids,
+            Authority::Checked => WireAuthority::Checked,
+            Authority::Capabilities(own) => match (own.effective, own.namespace) {
+                (effective, None) => WireAuthority::Capabilities { effective },
+                (effective, Some(MappedIds { uids, gids })) => {
+                    WireAuthority::MappedCapabilities { effective, uids: pairs(uids), gids: pairs(gids) }
+                }
+            },
+        };
+        WireCredentials { uid: c.uid, gid: c.gid, groups: c.groups, authority }
     }
 }
 
 impl From<WireCredentials> for Credentials {
     fn from(c: WireCredentials) -> Credentials {
-        Credentials { uid: c.uid, gid: c.gid, groups: c.groups }
+        let ranges =
+            |pairs: Vec<(u32, u32)>| pairs.into_iter().map(|(first, count)| IdRange { first, count }).collect();
+        let capabilities =
+            |effective, namespace| Authority::Capabilities(Box::new(CallerCapabilities { effective, namespace }));
+        let authority = match c.authority {
+            WireAuthority::Ids => Authority::Ids,
+            WireAuthority::Checked => Authority::Checked,
+            WireAuthority::Capabilities { effective } => capabilities(effective, None),
+            WireAuthority::MappedCapabilities { effective, uids, gids } => {
+                capabilities(effective, Some(MappedIds { uids: ranges(uids), gids: ranges(gids) }))
+            }
+        };
+        Credentials { uid: c.uid, gid: c.gid, groups: c.groups, authority }
     }
 }
 

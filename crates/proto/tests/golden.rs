@@ -2,7 +2,7 @@
 
 use varve_proto::{Call, CallId, Request, WireCredentials, frame};
 
-const EXAMPLE: &str = "14 00 00 00 a6 95 c3 f2 82 02 03 ac 02 05 e8 07 64 01 07 00 02 01 03 72 75 6e ed 03";
+const EXAMPLE: &str = "15 00 00 00 3d b8 72 42 82 02 03 ac 02 05 e8 07 64 01 07 00 00 02 01 03 72 75 6e ed 03";
 
 /// formats/wire.md, "Example".
 #[test]
@@ -10,7 +10,7 @@ fn golden_bytes() {
     let request = Request {
         id: CallId { session: 0x0102, slot: 3, number: 300 },
         shard: 5,
-        credentials: WireCredentials { uid: 1000, gid: 100, groups: vec![7] },
+        credentials: WireCredentials::user(1000, 100, vec![7]),
         released: vec![],
         call: Call::MakeDirectory { parent: 1, name: b"run".to_vec(), mode: 0o755 },
     };

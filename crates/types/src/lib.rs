@@ -12,7 +12,7 @@ mod partition;
 mod volume;
 
 pub use attributes::{Attributes, FileKind, Mode, SetAttributes, SetTime, Timestamp};
-pub use credentials::Credentials;
+pub use credentials::{Authority, CallerCapabilities, Capability, Credentials, IdRange, MappedIds};
 pub use errno::Errno;
 pub use ids::{Epoch, InodeId, LayoutGeneration, SessionId, ShardCount, ShardId, VolumeId};
 pub use name::{Name, NameError, NameHash};

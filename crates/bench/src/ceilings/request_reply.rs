@@ -81,7 +81,7 @@ impl MessageSizes {
             mode: 0o644,
             open: false,
         };
-        let credentials = WireCredentials { uid: 1000, gid: 1000, groups: vec![1000, 27] };
+        let credentials = WireCredentials::user(1000, 1000, vec![1000, 27]);
         let request = Request { id, shard: 9, credentials, released: Vec::new(), call };
         let attributes = WireAttributes {
             kind: WireKind::Regular,

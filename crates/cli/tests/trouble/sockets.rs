@@ -90,7 +90,7 @@ fn greeted(socket: &Path, store: &Path, session: u64, shm_slot: bool) -> UnixStr
 }
 
 fn ping(session: u64, payload: Vec<u8>) -> Request {
-    let credentials = WireCredentials { uid: 0, gid: 0, groups: Vec::new() };
+    let credentials = WireCredentials::user(0, 0, Vec::new());
     let id = CallId { session, slot: 0, number: 1 };
     Request { id, shard: 0, credentials, released: Vec::new(), call: Call::Ping { payload } }
 }

@@ -12,7 +12,7 @@ use crate::set_id::SetId;
 use crate::{Failure, FileSystem, NodeInfo, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_env::disk::File;
@@ -66,6 +66,8 @@ pub(crate) struct OpenInode {
     /// Set if this client has just made the file.
     pub made: Mutex<Option<FreshFile>>,
     pub set_id: Mutex<SetId>,
+    /// A handle was closed through which the kernel may still have the backing file mapped for writing.
+    pub may_be_mapped: AtomicBool,
     /// The directory that the file was made in, while this client writes it and its final size is not known.
     pub growing_in: Mutex<Option<InodeId>>,
 }
@@ -130,6 +132,7 @@ impl OpenInode {
             stream: Mutex::default(),
             made: Mutex::new(None),
             set_id: Mutex::default(),
+            may_be_mapped: AtomicBool::new(false),
             growing_in: Mutex::new(None),
         }
     }

@@ -103,7 +103,7 @@ impl FileSystem {
                 // The reply must include the writes of other handles. If the store refuses the write-back, a read-only
                 // open is served from memory.
                 match self.write_back(open, content).await {
-                    Err(failure) if flags.mode == OpenMode::Read => unwritten = Some(failure),
+                    Err(failure) if !flags.writable() => unwritten = Some(failure),
                     written => drop(written?),
                 }
                 server = self.core.server().found;
@@ -121,8 +121,8 @@ impl FileSystem {
             self.core.not_opened(inode, taken_back.max(Some(now)), false);
             return Err(failure);
         }
-        self.core.register(inode, flags.mode, taken_back);
-        self.register_if_lost(inode, flags.mode, server).await?;
+        self.core.register(inode, flags.mode.registered(), taken_back);
+        self.register_if_lost(inode, flags.mode.registered(), server).await?;
         self.take_in(open, content, &reply, flags.truncate)?;
         content.confirmed_at = asked_at;
         Ok(())
@@ -260,6 +260,7 @@ impl FileSystem {
     ) -> Result<OpenedFile> {
         let inode = InodeId(made.inode);
         let open = self.files.enter(inode, flags.writable());
+        open.set_id.lock().made();
         self.core.inodes.opened(inode);
         self.core.register(inode, flags.mode, None);
         let mut content = open.content.lock().await;
@@ -322,7 +323,12 @@ impl FileSystem {
         let last_writer = {
             let mut counts = open.counts.lock();
             match *handle.handle_io.lock() {
-                HandleIo::Passthrough => counts.passthrough -= 1,
+                HandleIo::Passthrough => {
+                    counts.passthrough -= 1;
+                    if handle.flags.mode == OpenMode::ReadWrite {
+                        open.may_be_mapped.store(true, Relaxed);
+                    }
+                }
                 HandleIo::Direct => counts.mappable -= usize::from(handle.flags.readable()),
                 HandleIo::Cached => counts.cached -= 1,
             }

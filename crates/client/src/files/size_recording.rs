@@ -18,8 +18,9 @@ use crate::calls::{CallRefusal, Wait};
 use crate::{Failure, FileSystem, Result};
 use queue::{Due, EnqueueOutcome, Outcome, Round, RoundTurn};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use varve_env::disk;
+use varve_env::{disk, flock};
 use varve_proto::handshake::Purpose;
 use varve_proto::{Call, FileContent, SizeState};
 use varve_types::{Errno, InodeId};
@@ -81,7 +82,9 @@ impl FileSystem {
     /// Queues the file for recording its size. `false`: the queue is full.
     pub(super) fn record_size_later(&self, open: &OpenInode, content: &ContentState) -> bool {
         let due = self.core.clock.monotonic().after(self.core.settings.sync_interval);
-        let added = self.files.size_queue.lock().add(open.inode, due, content.generation, &content.writer);
+        let may_be_mapped = open.may_be_mapped.load(Relaxed);
+        let added =
+            self.files.size_queue.lock().add(open.inode, due, content.generation, &content.writer, may_be_mapped);
         if matches!(added, EnqueueOutcome::Anew | EnqueueOutcome::InPlaceOf(_)) {
             // The file's locator is kept while it is queued.
             self.core.inodes.opened(open.inode);
@@ -202,7 +205,8 @@ impl FileSystem {
         let written = self.files.find(due.inode).is_some_and(|open| open.counts.lock().writers > 0);
         let there = if synced || written { Ok(true) } else { self.sync_closed(due.inode) };
         let recorded = match there {
-            Ok(true) if written => Ok(Outcome::Later),
+            // The mapping changes the times of the backing file, which count while the size is stale.
+            Ok(true) if written || due.may_be_mapped && self.is_mapped(due.inode) => Ok(Outcome::Later),
             Ok(true) => self.record_closed_size(due).await,
             // Removed since.
             Ok(false) => Ok(Outcome::Done),
@@ -238,6 +242,13 @@ impl FileSystem {
             Err(_) if self.is_removed(inode) => Ok(false),
             Err(error) => Err(Failure::store("cannot sync a backing file", &error)),
         }
+    }
+
+    /// Whether somebody has the closed file mapped for writing. The kernel tells of the close of a passthrough file, but
+    /// not of the end of its mapping.
+    fn is_mapped(&self, inode: InodeId) -> bool {
+        let file = disk::File::open(&self.core.config.store.backing_file(inode));
+        file.is_ok_and(|file| flock::has_writer(&file.into_lock()) == Some(true))
     }
 
     /// `false` also if the store is unreachable.

@@ -474,7 +474,7 @@ fn failed_open_leaves_nothing_open() {
     let _server = site.serve();
     let fs = site.connect();
     let (inode, handle) = create(&fs, "f");
-    let unauthenticated = Credentials { uid: 4711, gid: 4711, groups: Vec::new() };
+    let unauthenticated = Credentials::user(4711, 4711, Vec::new());
     close(&fs, handle);
     let refused = block_on(fs.open(&unauthenticated, inode, OpenFlags::READ_WRITE)).unwrap_err();
     assert_eq!(refused.errno, Errno::EACCES);

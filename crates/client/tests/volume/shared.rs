@@ -190,7 +190,7 @@ fn set_id_bits_set_by_another_client_are_cleared() {
     let site = Site::new(4);
     let _server = site.serve();
     let (one, other) = (site.connect(), site.connect());
-    let writer = || Credentials { uid: 4711, gid: 4711, groups: Vec::new() };
+    let writer = || Credentials::user(4711, 4711, Vec::new());
     let large = 3 * LIMIT as usize;
     for (text, len, syncs) in
         [("small", 10, false), ("small, synced", 10, true), ("large", large, false), ("large, synced", large, true)]
@@ -386,7 +386,7 @@ fn truncate_through_roots_descriptor_clears_set_id_bits() {
     let site = Site::new(4);
     let _server = site.serve();
     let one = site.connect();
-    let somebody = Credentials { uid: 4711, gid: 4711, groups: Vec::new() };
+    let somebody = Credentials::user(4711, 4711, Vec::new());
     let large = 3 * LIMIT as usize;
     for (len, size) in [(10, 5), (10, large), (large, large / 2), (large, 2 * large)] {
         let (inode, handle) = create(&one, &format!("{len} to {size}"));

@@ -90,6 +90,12 @@ pub(crate) fn new_node(mode: u32, rdev: u32) -> Result<NewNode, Errno> {
     }
 }
 
+/// Whether a mode has set-group-id, which a caller outside the group keeps only with a capability: it is dropped without
+/// an error.
+pub(crate) fn sets_group_id(mode: u32) -> bool {
+    mode & libc::S_ISGID != 0
+}
+
 pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,

@@ -1,7 +1,6 @@
 //! Open files.
 
 use super::FuseFrontend;
-use super::caller::caller;
 use super::init::REQUEST_BYTES_MAX;
 use super::passthrough::Registrations;
 use fuser::{BackingId, FileHandle, FopenFlags, Request, WriteFlags as KernelWriteFlags};
@@ -10,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use varve_client::{FileSystem, Handle, Io, OpenFlags, OpenedFile, Result, Whence, WriteFlags, block_on};
 use varve_env::disk::File;
-use varve_types::{Credentials, Errno, InodeId};
+use varve_types::{Errno, InodeId};
 
 /// Largest copy of one copy_file_range(2): the reply's size field has 32 bits, and a call should end in reasonable
 /// time. Callers repeat the call for the rest.
@@ -99,13 +98,13 @@ impl FuseFrontend {
     /// `register` registers a backing file with the kernel for passthrough.
     pub(super) fn open(
         &self,
-        caller: &Credentials,
+        request: &Request,
         inode: InodeId,
         bits: i32,
         register: impl FnOnce(&File) -> io::Result<BackingId>,
     ) -> Result<OpenReply> {
         let flags = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;
-        let opened = block_on(self.fs.open(caller, inode, flags))?;
+        let opened = self.callers.run(request, |caller| block_on(self.fs.open(caller, inode, flags)))?;
         Ok(self.files.opened(inode, flags, opened, register))
     }
 
@@ -132,8 +131,9 @@ impl FuseFrontend {
             return self.write_pages(handle, offset, data);
         }
         if how.contains(KernelWriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            block_on(self.fs.drop_set_id_of(handle, || caller(request)))?;
+            block_on(self.fs.drop_set_id_of(handle, || self.callers.identified(request)))?;
         }
+        block_on(self.fs.drop_capabilities_of(handle))?;
         block_on(self.fs.write_with(handle, offset, data, WriteFlags::from_bits(flags.0)))
     }
 

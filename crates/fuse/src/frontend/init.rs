@@ -46,19 +46,30 @@ const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
-/// `alone`: no other mount can change the volume, so cached pages stay valid even when the times of their file change.
-///
+/// What a mount asks the kernel for.
+pub(crate) struct Wishes {
+    pub passthrough: bool,
+    /// No other mount can change the volume, so cached pages stay valid even when the times of their file change.
+    pub alone: bool,
+    /// Id-mapped mounts (mount_setattr(2)). The kernel then names a caller only in requests that create files, so it
+    /// must be the one who checks permissions.
+    pub idmap: bool,
+}
+
 /// Returns whether the kernel keeps its page cache coherent with I/O that bypasses it. Kernels that do (since Linux
 /// 6.6) are those that allow such files to be mapped.
-pub(crate) fn negotiate(config: &mut KernelConfig, passthrough: bool, alone: bool) -> bool {
+pub(crate) fn negotiate(config: &mut KernelConfig, wishes: &Wishes) -> bool {
     for flag in WANTED {
         request(config, *flag);
     }
     let direct_is_coherent = request(config, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-    if !alone {
+    if !wishes.alone {
         request(config, InitFlags::FUSE_AUTO_INVAL_DATA);
     }
-    if passthrough && request(config, InitFlags::FUSE_PASSTHROUGH) {
+    if wishes.idmap {
+        request(config, InitFlags::FUSE_ALLOW_IDMAP);
+    }
+    if wishes.passthrough && request(config, InitFlags::FUSE_PASSTHROUGH) {
         config.set_max_stack_depth(STACK_DEPTH_MAX).expect("the kernel's limit is 2");
     }
     config.set_max_write(REQUEST_BYTES_MAX).expect("below the session's buffer");

@@ -1,8 +1,9 @@
 //! Creates, removes, renames and links names.
 
 use super::FuseFrontend;
+use super::convert::sets_group_id;
 use crate::errno::{answer, answer_later, name as parse};
-use fuser::RenameFlags as KernelFlags;
+use fuser::{RenameFlags as KernelFlags, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -18,17 +19,24 @@ impl FuseFrontend {
         block_on(self.fs.lookup(caller, parent, &parse(name)?))
     }
 
-    /// Looks a name up for `thread`, which may request the attributes next. `done` may run later, on another thread.
+    /// Looks a name up for a thread that may request the attributes next. `done` may run later, on another thread.
     pub(super) fn look_up_by(
         &self,
-        thread: u32,
-        caller: Credentials,
+        request: &Request,
         parent: InodeId,
         name: &OsStr,
         done: impl FnOnce(std::result::Result<NodeInfo, fuser::Errno>) + Send + 'static,
     ) {
         let (fs, name) = (Arc::clone(&self.fs), parse(name));
-        let looked_up = async move { fs.lookup_by(thread, &caller, parent, &name?).await };
+        let (callers, thread, caller) = (self.callers, request.pid(), self.callers.caller(request));
+        let looked_up = async move {
+            let name = name?;
+            let result = fs.lookup_by(thread, &caller, parent, &name).await;
+            match callers.after_refusal(thread, &caller, &result) {
+                Some(capable) => Box::pin(fs.lookup_by(thread, &capable, parent, &name)).await,
+                None => result,
+            }
+        };
         match self.fs.embedded() {
             // A lookup may read the size of a large file from the store; the worker that delivers the reply must not
             // block on that.
@@ -40,7 +48,7 @@ impl FuseFrontend {
     /// `done` may run later, on another thread.
     pub(super) fn create(
         &self,
-        caller: Credentials,
+        request: &Request,
         parent: InodeId,
         name: &OsStr,
         mode: u32,
@@ -48,9 +56,19 @@ impl FuseFrontend {
         done: impl FnOnce(std::result::Result<(NodeInfo, OpenFlags, OpenedFile), fuser::Errno>) + Send + 'static,
     ) {
         let (fs, name) = (Arc::clone(&self.fs), parse(name));
+        let (callers, pid) = (self.callers, request.pid());
+        let caller = match sets_group_id(mode) {
+            true => callers.with_capabilities(request),
+            false => callers.caller(request),
+        };
         let created = async move {
+            let (name, mode) = (name?, Mode::new(mode));
             let flags = OpenFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-            let (node, opened) = fs.create(&caller, parent, &name?, Mode::new(mode), flags).await?;
+            let result = fs.create(&caller, parent, &name, mode, flags).await;
+            let (node, opened) = match callers.after_refusal(pid, &caller, &result) {
+                Some(capable) => Box::pin(fs.create(&capable, parent, &name, mode, flags)).await?,
+                None => result?,
+            };
             Ok((node, flags, opened))
         };
         answer_later(&self.fs, "create", created, done);
@@ -103,13 +121,22 @@ impl FuseFrontend {
     /// `done` may run later, on another thread.
     pub(super) fn unlink(
         &self,
-        caller: Credentials,
+        request: &Request,
         parent: InodeId,
         name: &OsStr,
         done: impl FnOnce(std::result::Result<(), fuser::Errno>) + Send + 'static,
     ) {
         let (fs, name) = (Arc::clone(&self.fs), parse(name));
-        answer_later(&self.fs, "unlink", async move { fs.unlink(&caller, parent, &name?).await }, done);
+        let (callers, pid, caller) = (self.callers, request.pid(), self.callers.caller(request));
+        let unlinked = async move {
+            let name = name?;
+            let result = fs.unlink(&caller, parent, &name).await;
+            match callers.after_refusal(pid, &caller, &result) {
+                Some(capable) => Box::pin(fs.unlink(&capable, parent, &name)).await,
+                None => result,
+            }
+        };
+        answer_later(&self.fs, "unlink", unlinked, done);
     }
 
     pub(super) fn remove_directory(&self, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<()> {

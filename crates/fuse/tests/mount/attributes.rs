@@ -129,6 +129,60 @@ fn times_are_kept_to_the_nanosecond() {
     volume.close();
 }
 
+/// The reply to mkdir(2) has the times that are stored, also where the directory's rows are in another shard.
+#[test]
+fn times_of_a_new_directory_stay() {
+    let Some(volume) = volume() else { return };
+    for number in 0..16 {
+        let path = volume.join(format!("d{number}"));
+        fs::create_dir(&path).unwrap();
+        let times = |flags| {
+            let shown = statx(CWD, &path, flags, StatxFlags::BASIC_STATS).unwrap();
+            [shown.stx_atime, shown.stx_mtime, shown.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec))
+        };
+        assert_eq!(times(AtFlags::STATX_DONT_SYNC), times(AtFlags::STATX_FORCE_SYNC));
+    }
+    volume.close();
+}
+
+/// A store through a mapping changes mtime and ctime, also when the file was closed before, and its size recorded.
+#[test]
+fn mapped_write_changes_times_after_close() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("large");
+    fs::write(&path, vec![7; 200_000]).unwrap();
+    let times = || {
+        let shown = fs::metadata(&path).unwrap();
+        [(shown.mtime(), shown.mtime_nsec()), (shown.ctime(), shown.ctime_nsec())]
+    };
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    // SAFETY: the address is chosen by the kernel, and the mapping is used within its length until it is unmapped.
+    let mapped = unsafe {
+        let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        libc::mmap(std::ptr::null_mut(), 200_000, read_write, shared, std::os::fd::AsRawFd::as_raw_fd(&file), 0)
+    };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    drop(file);
+    // Longer than the size of a closed file waits to be recorded in this volume.
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut before = times();
+    for _ in 0..2 {
+        // SAFETY: as above.
+        unsafe {
+            mapped.cast::<u8>().add(5).write_volatile(8);
+            assert_eq!(libc::msync(mapped, 200_000, libc::MS_SYNC), 0);
+        }
+        let after = times();
+        assert!(after[0] > before[0] && after[1] > before[1], "{before:?} {after:?}");
+        before = after;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::munmap(mapped, 200_000) }, 0);
+    assert_eq!(times(), before);
+    volume.close();
+}
+
 /// A time outside the range of `fuser`'s clock does not stop the mount.
 #[test]
 fn the_earliest_time_is_survived() {

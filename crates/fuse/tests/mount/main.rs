@@ -14,6 +14,7 @@ mod listings;
 mod names;
 mod null;
 mod overlay;
+mod permissions;
 mod process;
 mod races;
 mod shared;

@@ -23,7 +23,7 @@ use crate::shards::Shard;
 use request_handler::{CompletedCall, RequestHandler};
 use std::rc::Rc;
 use varve_env::stages::{self, Stage};
-use varve_proto::{Call, CallFailure, CallId, OpenMode, Reply, Request, Response, ShardStatus, WireCredentials};
+use varve_proto::{Call, CallFailure, CallId, Reply, Request, Response, ShardStatus, WireCredentials};
 use varve_types::{Credentials, Errno, InodeId, ShardId};
 
 /// The reply to a request.
@@ -202,7 +202,7 @@ fn check(caller: &Admitted, credentials: WireCredentials, call: &Call) -> Result
     if caller.observer && changes(call) {
         return Err(errno(Errno::EROFS));
     }
-    if credentials.groups.len() > Credentials::GROUPS_MAX {
+    if !credentials.is_within_limits() {
         return Err(errno(Errno::EINVAL));
     }
     Ok(caller.forced.clone().unwrap_or_else(|| credentials.into()))
@@ -221,7 +221,7 @@ fn check_room(worker: &Worker, call: &Call) -> Result<(), CallFailure> {
 /// sent.
 fn changes(call: &Call) -> bool {
     match call {
-        Call::Open { mode, truncate, .. } => *truncate || *mode != OpenMode::Read,
+        Call::Open { mode, truncate, .. } => *truncate || mode.writes(),
         Call::Create { .. }
         | Call::MakeDirectory { .. }
         | Call::ReviveDirectory { .. }

@@ -248,7 +248,7 @@ impl Sessions {
         if uid == server_uid {
             return Ok(None);
         }
-        Ok(Some(Credentials { uid, gid, groups: Vec::new() }))
+        Ok(Some(Credentials::user(uid, gid, Vec::new())))
     }
 
     /// Ends a session whose grace period is over, if there is one, and returns it with the result of `end`. No session

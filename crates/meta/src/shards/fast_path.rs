@@ -9,7 +9,7 @@ use super::shard::{DecisionOutcome, Execution, Makes, RequestAddress, Shard, Txn
 use std::rc::Rc;
 use varve_posix::{Effect, Verb};
 use varve_schema::{Change, Key};
-use varve_types::InodeId;
+use varve_types::{InodeId, Timestamp};
 
 /// The result of a verb on the fast path.
 pub enum FastPathRun<O> {
@@ -28,6 +28,8 @@ pub struct Placed {
     batch: BatchNumber,
     fresh: InodeId,
     keys: Vec<Key>,
+    /// The time in the rows.
+    at: Timestamp,
 }
 
 impl Placed {
@@ -53,7 +55,9 @@ impl Shard {
             Makes::Directory { home } => self.inode_of_at_hand(home)?,
         };
         match self.decide(verb, run, &TxnContext::of(fresh), &Foreign::default()).ok()? {
-            (DecisionOutcome::FreshElsewhere(rows), _) => self.try_place(fresh, rows).map(FastPathRun::Placed),
+            (DecisionOutcome::FreshElsewhere { rows, at }, _) => {
+                self.try_place(fresh, rows, at).map(FastPathRun::Placed)
+            }
             (DecisionOutcome::Missing(keys), _) if V::REMOVES_DIRECTORY => self.try_remove(verb, run, keys),
             (decided, newest) => self.ran(decided, newest),
         }
@@ -70,7 +74,7 @@ impl Shard {
         if !self.is_undisturbed(run.address) {
             return None;
         }
-        let txn = TxnContext { placed: Some(Vec::new()), ..TxnContext::of(placed.fresh) };
+        let txn = TxnContext { placed: Some(Vec::new()), placed_at: Some(placed.at), ..TxnContext::of(placed.fresh) };
         let (decided, newest) = self.decide(verb, run, &txn, &Foreign::default()).ok()?;
         self.ran(decided, newest)
     }
@@ -83,9 +87,12 @@ impl Shard {
         placed: Placed,
         appended: Result<(), ShardRefusal>,
     ) -> Result<V::Outcome, ShardRefusal> {
-        let Placed { fresh, keys, .. } = placed;
+        let Placed { fresh, keys, at, .. } = placed;
         match appended {
-            Ok(()) => self.run_on(verb, &run, TxnContext { placed: Some(keys), ..TxnContext::of(fresh) }).await,
+            Ok(()) => {
+                let txn = TxnContext { placed: Some(keys), placed_at: Some(at), ..TxnContext::of(fresh) };
+                self.run_on(verb, &run, txn).await
+            }
             Err(refusal) => {
                 self.withdraw(fresh, keys).await;
                 Err(refusal)
@@ -93,11 +100,11 @@ impl Shard {
         }
     }
 
-    fn try_place(&self, fresh: InodeId, rows: Vec<Change>) -> Option<Placed> {
+    fn try_place(&self, fresh: InodeId, rows: Vec<Change>, at: Timestamp) -> Option<Placed> {
         let home = self.peers.near(fresh.shard()).filter(|home| home.takes_changes())?;
         let keys = rows.iter().filter_map(Change::put_key).cloned().collect();
         let batch = home.take_rows(rows);
-        Some(Placed { home, batch, fresh, keys })
+        Some(Placed { home, batch, fresh, keys, at })
     }
 
     fn ran<O>(&self, decided: DecisionOutcome<O>, newest: BatchNumber) -> Option<FastPathRun<O>> {
@@ -107,7 +114,7 @@ impl Shard {
             }
             DecisionOutcome::Answered(outcome) => Ok(outcome),
             DecisionOutcome::Refused(refusal) => Err(refusal.into()),
-            DecisionOutcome::Missing(_) | DecisionOutcome::FreshElsewhere(_) | DecisionOutcome::Several { .. } => {
+            DecisionOutcome::Missing(_) | DecisionOutcome::FreshElsewhere { .. } | DecisionOutcome::Several { .. } => {
                 return None;
             }
         };

@@ -38,7 +38,9 @@ use varve_env::stages::{self, Stage};
 use varve_env::volume_dir::VolumeDir;
 use varve_posix::{Context, Decision, Effect, KeyState, MissingKeys, Verb, View};
 use varve_schema::{Change, DirectoryMovesRow, Key, Row, TransactionId};
-use varve_types::{Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, VolumeSettings};
+use varve_types::{
+    Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, Timestamp, VolumeSettings,
+};
 
 pub struct ShardConfig {
     pub id: ShardId,
@@ -331,9 +333,10 @@ impl Shard {
                 }
                 (outcome, effects)
             }
-            DecisionOutcome::FreshElsewhere(changes) => {
-                txn.placed = Some(changes.iter().filter_map(Change::put_key).cloned().collect());
-                Box::pin(self.place_fresh(txn.fresh, changes)).await?;
+            DecisionOutcome::FreshElsewhere { rows, at } => {
+                txn.placed = Some(rows.iter().filter_map(Change::put_key).cloned().collect());
+                txn.placed_at = Some(at);
+                Box::pin(self.place_fresh(txn.fresh, rows)).await?;
                 return Ok(None);
             }
             DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened } => {
@@ -386,7 +389,7 @@ impl Shard {
         let may_be_open = |inode| !self.knows_sessions() || is_open(inode);
         let context = Context {
             caller: run.caller,
-            now: self.clock.now(),
+            now: txn.placed_at.unwrap_or_else(|| self.clock.now()),
             fresh: txn.fresh,
             shards: self.settings.shards,
             inline_limit: self.settings.inline_limit,
@@ -442,7 +445,7 @@ impl Shard {
             return Ok((DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened }, newest));
         }
         if !elsewhere.is_empty() && txn.placed.is_none() {
-            return Ok((DecisionOutcome::FreshElsewhere(elsewhere), newest));
+            return Ok((DecisionOutcome::FreshElsewhere { rows: elsewhere, at: context.now }, newest));
         }
         if changes.iter().any(|change| self.must_wait(&state, change)) {
             return Err(ShardRefusal::Busy);
@@ -553,6 +556,8 @@ pub(super) struct TxnContext {
     pub fresh: InodeId,
     /// Rows of `fresh` already stored at its home.
     pub placed: Option<Vec<Key>>,
+    /// The time in these rows, with which the name is decided too.
+    pub placed_at: Option<Timestamp>,
     /// A name for `fresh` may be decided: then its rows stay.
     pub named: bool,
     /// Rows of a directory that another shard keeps locked until its removal is decided.
@@ -565,7 +570,7 @@ pub(super) struct TxnContext {
 
 impl TxnContext {
     pub fn of(fresh: InodeId) -> TxnContext {
-        TxnContext { fresh, placed: None, named: false, held: None, as_if_open: false, torn: None }
+        TxnContext { fresh, placed: None, placed_at: None, named: false, held: None, as_if_open: false, torn: None }
     }
 }
 
@@ -581,7 +586,10 @@ pub(super) enum DecisionOutcome<O> {
         batch: BatchNumber,
     },
     /// The rows of a fresh inode must be stored at its home before its entry is stored here.
-    FreshElsewhere(Vec<Change>),
+    FreshElsewhere {
+        rows: Vec<Change>,
+        at: Timestamp,
+    },
     Several {
         own: Vec<Change>,
         elsewhere: Vec<Change>,

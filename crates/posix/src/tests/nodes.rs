@@ -124,7 +124,7 @@ fn only_owner_sets_arbitrary_times() {
     let mut table = ReferenceTable::new();
     let at = file(&mut table, 0o646, &user(1000));
     let (now, then) = (Some(SetTime::Now), Some(SetTime::To(at_second(5))));
-    let (writer, reader) = (user(1001), Credentials { uid: 7, gid: 1000, groups: Vec::new() });
+    let (writer, reader) = (user(1001), Credentials::user(7, 1000, Vec::new()));
     assert_eq!(set(&mut table, &at, times(then, then), &writer), refused(Errno::EPERM));
     assert_eq!(set(&mut table, &at, times(None, now), &writer), refused(Errno::EPERM));
     assert!(set(&mut table, &at, times(now, now), &writer).is_ok());

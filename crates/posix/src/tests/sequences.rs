@@ -233,6 +233,7 @@ impl Both {
                     OpenMode::Read => 4,
                     OpenMode::Write => 2,
                     OpenMode::ReadWrite => 6,
+                    OpenMode::Execute => 1,
                 };
                 self.run_node(
                     &Open { at, mode: *mode, truncate: *truncate, granted: Granted::Nothing },

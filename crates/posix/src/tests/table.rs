@@ -23,7 +23,7 @@ pub fn name(text: &str) -> Name {
 }
 
 pub fn user(uid: u32) -> Credentials {
-    Credentials { uid, gid: uid, groups: vec![3000] }
+    Credentials::user(uid, uid, vec![3000])
 }
 
 pub fn at_second(seconds: i64) -> Timestamp {

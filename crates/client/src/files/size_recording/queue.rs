@@ -38,12 +38,15 @@ pub struct ClosedFile {
     tried: u64,
     pub generation: u32,
     pub writer: Credentials,
+    may_be_mapped: bool,
 }
 
 /// A file that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
     pub inode: InodeId,
+    /// The kernel may have the file mapped for writing after its close.
+    pub may_be_mapped: bool,
     close: u64,
 }
 
@@ -90,8 +93,18 @@ impl SizeQueue {
         SizeQueue { files: HashMap::new(), failed: BTreeMap::new(), waiting_max, closes: 0, rounds: 0 }
     }
 
-    pub fn add(&mut self, inode: InodeId, due: Instant, generation: u32, writer: &Credentials) -> EnqueueOutcome {
-        let waiting = self.files.get(&inode).map(|closed| (closed.due, closed.close));
+    /// `may_be_mapped`: the kernel may have the file mapped for writing after its close.
+    pub fn add(
+        &mut self,
+        inode: InodeId,
+        due: Instant,
+        generation: u32,
+        writer: &Credentials,
+        may_be_mapped: bool,
+    ) -> EnqueueOutcome {
+        let before = self.files.get(&inode);
+        let may_be_mapped = may_be_mapped || before.is_some_and(|closed| closed.may_be_mapped);
+        let waiting = before.map(|closed| (closed.due, closed.close));
         let mut added = if waiting.is_some() { EnqueueOutcome::Again } else { EnqueueOutcome::Anew };
         if waiting.is_none() && self.files.len() >= self.waiting_max {
             let Some((_, oldest)) = self.failed.pop_first() else { return EnqueueOutcome::Full };
@@ -105,7 +118,8 @@ impl SizeQueue {
         // A file that is closed repeatedly is recorded as early as one that is closed once.
         let due = waiting.map_or(due, |(before, _)| before.min(due));
         let writer = writer.clone();
-        let closed = ClosedFile { due, close: self.closes, asked: 0, known_from: None, tried: 0, generation, writer };
+        let close = self.closes;
+        let closed = ClosedFile { due, close, asked: 0, known_from: None, tried: 0, generation, writer, may_be_mapped };
         self.files.insert(inode, closed);
         added
     }
@@ -154,7 +168,8 @@ impl SizeQueue {
         let due = self.files.iter().filter(|(_, closed)| closed.tried < round.0 && is_due(closed));
         let mut due: Vec<_> = due.map(|(inode, closed)| (closed.tried, closed.close, *inode)).collect();
         due.sort_unstable();
-        due.into_iter().map(|(_, close, inode)| Due { inode, close }).take(ROUND_MAX).collect()
+        let due = due.into_iter().take(ROUND_MAX);
+        due.map(|(_, close, inode)| Due { inode, close, may_be_mapped: self.files[&inode].may_be_mapped }).collect()
     }
 
     pub fn get(&self, due: Due) -> Option<&ClosedFile> {
@@ -208,7 +223,7 @@ mod tests {
     fn queue(waiting_max: usize, files: u64) -> SizeQueue {
         let mut queue = SizeQueue::new(waiting_max);
         for inode in 1..=files {
-            assert_eq!(queue.add(InodeId(inode), at(5), 0, &Credentials::root()), EnqueueOutcome::Anew);
+            assert_eq!(queue.add(InodeId(inode), at(5), 0, &Credentials::root(), false), EnqueueOutcome::Anew);
         }
         queue
     }
@@ -249,7 +264,7 @@ mod tests {
         }
         // A sync does not wait until it is due again.
         let late = RoundTurn::Late { closes: queue.closes(), now: at(23) };
-        queue.add(InodeId(9), at(0), 0, &Credentials::root());
+        queue.add(InodeId(9), at(0), 0, &Credentials::root(), false);
         assert_eq!(round(&mut queue, late, at(23), |_| Outcome::Done), [2], "what was closed since may wait");
         assert_eq!((queue.len(), queue.failed()), (1, 0));
     }
@@ -258,7 +273,7 @@ mod tests {
     #[test]
     fn oldest_failed_entry_is_evicted() {
         let mut queue = queue(3, 3);
-        let add = |queue: &mut SizeQueue, inode| queue.add(InodeId(inode), at(5), 0, &Credentials::root());
+        let add = |queue: &mut SizeQueue, inode| queue.add(InodeId(inode), at(5), 0, &Credentials::root(), false);
         assert_eq!(add(&mut queue, 4), EnqueueOutcome::Full);
         round(&mut queue, RoundTurn::All, at(5), |inode| if inode == 1 { Outcome::Later } else { Outcome::Failed });
         assert_eq!(add(&mut queue, 2), EnqueueOutcome::Again, "closed again, and so the youngest");

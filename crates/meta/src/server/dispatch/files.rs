@@ -39,7 +39,7 @@ impl RequestHandler<'_> {
 
     pub async fn open(&self, at: Locator, mode: OpenMode, truncate: bool) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
-        let writes = mode != OpenMode::Read;
+        let writes = mode.writes();
         let granted = if truncate { Granted::Nothing } else { self.granted_before(at.inode(), writes) };
         let verb = Open { at: at.clone(), mode: translate::open_mode(mode), truncate, granted };
         if truncate {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use varve_posix::{
     At, Context, Decision, Effect, Granted, MissingKeys, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
 };
-use varve_proto::{Call, CallFailure, CallId, FileContent, Locator, NodeReply, OpenMode, Reply, Response};
+use varve_proto::{Call, CallFailure, CallId, FileContent, Locator, NodeReply, Reply, Response};
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
 
 /// Capacity that fits most replies to changes: the attributes of a file.
@@ -188,7 +188,7 @@ impl RequestHandler<'_> {
     pub async fn replayed(&self, call: &Call, replied: Replied) -> Result<CompletedCall, CallFailure> {
         let body = self.shard.reply_again(replied).await.map_err(translate::failure)?;
         let opens = match call {
-            Call::Open { mode, .. } => Some(*mode != OpenMode::Read),
+            Call::Open { mode, .. } => Some(mode.writes()),
             Call::Create { open: true, .. } | Call::CreateUnnamed { .. } => Some(true),
             _ => None,
         };

@@ -114,6 +114,7 @@ pub fn open_mode(mode: varve_proto::OpenMode) -> OpenMode {
         varve_proto::OpenMode::Read => OpenMode::Read,
         varve_proto::OpenMode::Write => OpenMode::Write,
         varve_proto::OpenMode::ReadWrite => OpenMode::ReadWrite,
+        varve_proto::OpenMode::Execute => OpenMode::Execute,
     }
 }
 

@@ -53,7 +53,7 @@ fn user_volume_admits_only_its_user() {
 fn credentials_are_forced_to_the_peer() {
     let (sessions, _) = sessions(0, false);
     let (admitted, _guard) = sessions.admit(SessionId(1), Purpose::Work, local(1000, 1), KeyId::VOLUME).unwrap();
-    assert_eq!(admitted.forced, Some(Credentials { uid: 1000, gid: 1001, groups: vec![] }));
+    assert_eq!(admitted.forced, Some(Credentials::user(1000, 1001, vec![])));
     let (admitted, _guard) = sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
     assert_eq!(admitted.forced, None);
 }

@@ -97,7 +97,7 @@ pub fn opened(initiator: Initiator, answer: Answer) -> Result<(Welcome, Records)
 }
 
 pub fn request(session: u64, slot: u32, number: u64, shard: u16, call: Call) -> Request {
-    let credentials = WireCredentials { uid: 0, gid: 0, groups: vec![] };
+    let credentials = WireCredentials::user(0, 0, vec![]);
     Request { id: CallId { session, slot, number }, shard, credentials, released: vec![], call }
 }
 

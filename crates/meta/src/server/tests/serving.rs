@@ -205,7 +205,7 @@ fn credentials_are_forced_to_the_peer() {
         open: false,
     };
     let mut spoken_for = request(1, 2, 1, 0, in_it("spoken-for"));
-    spoken_for.credentials = WireCredentials { uid: 4321, gid: 4321, groups: vec![] };
+    spoken_for.credentials = WireCredentials::user(4321, 4321, vec![]);
     assert_eq!(node(root.exchange(spoken_for).unwrap()).attributes.uid, 4321);
     let made = std::thread::scope(|scope| {
         let user = scope.spawn(|| {
@@ -251,7 +251,7 @@ fn a_file_without_permissions_is_opened_again() {
             let call = Call::Open { at: at.clone(), mode, truncate };
             client.number += 1;
             let mut asked = request(session, 1, client.number, 0, call);
-            asked.credentials = WireCredentials { uid, gid: uid, groups: vec![] };
+            asked.credentials = WireCredentials::user(uid, uid, vec![]);
             client.exchange(asked).unwrap()
         };
         assert!(open(&mut maker, 2, 0, OpenMode::ReadWrite, false).is_ok(), "it has it open");

@@ -157,7 +157,7 @@ fn refused_removal_releases_prepared_rows() {
     Cluster::run(4, 1000, |cluster| async move {
         let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
         let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
-        let caller = &Credentials { uid: 7, gid: 7, groups: Vec::new() };
+        let caller = &Credentials::user(7, 7, Vec::new());
         let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
         let run = Execution { caller, address, makes: Makes::Nothing, record: None };
         cluster.peers.all_near.set(true);

@@ -157,7 +157,7 @@ fn failed_truncate_is_not_reported_as_done() {
         run(&large.shard, &large.at, &ChangeAttributes { at: large.at.clone(), set: mode }).await.unwrap();
         let aside = large.path.with_extension("aside");
         // For this caller, the `Own` effect clears the set-user-id bit of the backing file before the truncate.
-        let other = Credentials { uid: 1000, gid: 1000, groups: Vec::new() };
+        let other = Credentials::user(1000, 1000, Vec::new());
         let (mode, granted) = (OpenMode::ReadWrite, Granted::Nothing);
         let open = Open { at: large.at.clone(), mode, truncate: true, granted };
         for by_open in [false, true] {

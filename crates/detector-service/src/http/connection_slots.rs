@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+/// Timeout for a TLS handshake, for the head of a request, and for its body.
+pub const HEAD_WAIT: Duration = Duration::from_secs(10);
 /// Limit for connections without a complete request; it bounds the number of connections and the memory for their
 /// bodies.
 const UNASKED_MAX: usize = 128;

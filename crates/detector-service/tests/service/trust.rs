@@ -79,8 +79,17 @@ fn every_request_must_give_the_token() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = protected(directory.path(), Protection::default());
     let at = service.http().expect("HTTP");
-    let requests =
-        ["GET /runs", "GET /metrics", "POST /runs", "POST /runs/any/abort", "GET /nothing", "DELETE /openapi.json"];
+    let requests = [
+        "GET /runs",
+        "GET /runs/",
+        "GET /metrics",
+        "POST /runs",
+        "POST /runs/any/abort",
+        "GET /nothing",
+        "OPTIONS /runs",
+        "DELETE /openapi.json",
+        "DELETE /runs",
+    ];
     for request in requests {
         for given in
             ["X: y", "Authorization: Bearer", "Authorization: Bearer x", "Authorization: Basic eDp5", "Cookie: token"]

@@ -1,5 +1,9 @@
-//! Reader of CBOR items (RFC 8949), borrowed from the message. It allocates nothing, so no length field in a message
-//! can cost more than the message itself.
+//! Items of CBOR (RFC 8949), read by `minicbor` and borrowed from the message. Items are never copied, so no length field
+//! in a message can cost more than the message itself. [`CborReader::skip`] is our own, because the library's keeps a stack
+//! that grows with the nesting of a hostile message.
+
+use minicbor::Decoder;
+use minicbor::data::Token;
 
 /// stream2 messages nest four levels deep; user data may nest deeper, up to this limit.
 const DEPTH_MAX: usize = 32;
@@ -15,8 +19,7 @@ pub struct BadCbor {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CborItem<'m> {
     Unsigned(u64),
-    /// The value is -1 minus this.
-    Negative(u64),
+    Negative(i128),
     Bytes(&'m [u8]),
     Text(&'m str),
     /// Number of items that follow; `None`: until [`CborItem::Break`].
@@ -27,80 +30,58 @@ pub enum CborItem<'m> {
     Float(f64),
     Bool(bool),
     /// Null, undefined, and other simple values.
-    Simple(u8),
+    Simple,
     Break,
 }
 
 /// Reads the items of a message from its start.
 #[derive(Clone, Debug)]
-pub struct CborReader<'m> {
-    bytes: &'m [u8],
-    at: usize,
-}
+pub struct CborReader<'m>(Decoder<'m>);
 
 impl<'m> CborReader<'m> {
     pub fn new(bytes: &'m [u8]) -> CborReader<'m> {
-        CborReader { bytes, at: 0 }
+        CborReader(Decoder::new(bytes))
     }
 
     pub fn at_end(&self) -> bool {
-        self.at == self.bytes.len()
+        self.0.position() == self.0.input().len()
     }
 
     pub fn bad<T>(&self, what: &'static str) -> Result<T, BadCbor> {
-        Err(BadCbor { what, at: self.at })
-    }
-
-    fn take(&mut self, count: u64) -> Result<&'m [u8], BadCbor> {
-        let rest = &self.bytes[self.at..];
-        let taken = usize::try_from(count).ok().and_then(|count| rest.get(..count));
-        let Some(taken) = taken else { return self.bad("the message is truncated") };
-        self.at += taken.len();
-        Ok(taken)
-    }
-
-    fn number(&mut self, bytes: u64) -> Result<u64, BadCbor> {
-        Ok(self.take(bytes)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        Err(BadCbor { what, at: self.0.position() })
     }
 
     pub fn item(&mut self) -> Result<CborItem<'m>, BadCbor> {
-        let first = self.number(1)? as u8;
-        let (major, low) = (first >> 5, first & 0x1f);
-        if major == 7 {
-            return self.simple(low);
-        }
-        let argument = match low {
-            0..=23 => Some(u64::from(low)),
-            24..=27 => Some(self.number(1 << (low - 24))?),
-            31 if (2..=5).contains(&major) => None,
-            _ => return self.bad("an item has an invalid length"),
+        let token = match self.0.decode::<Token<'m>>() {
+            Ok(token) => token,
+            Err(error) if error.is_end_of_input() => return self.bad("the message is truncated"),
+            Err(_) => return self.bad("an item is invalid"),
         };
-        match (major, argument) {
-            (0, Some(value)) => Ok(CborItem::Unsigned(value)),
-            (1, Some(value)) => Ok(CborItem::Negative(value)),
-            (2, Some(length)) => Ok(CborItem::Bytes(self.take(length)?)),
-            (3, Some(length)) => match std::str::from_utf8(self.take(length)?) {
-                Ok(text) => Ok(CborItem::Text(text)),
-                Err(_) => self.bad("a text is not UTF-8"),
-            },
-            (4, count) => Ok(CborItem::Array(count)),
-            (5, count) => Ok(CborItem::Map(count)),
-            (6, Some(tag)) => Ok(CborItem::Tag(tag)),
-            _ => self.bad("strings of indefinite length are not supported"),
-        }
-    }
-
-    fn simple(&mut self, low: u8) -> Result<CborItem<'m>, BadCbor> {
-        Ok(match low {
-            20 => CborItem::Bool(false),
-            21 => CborItem::Bool(true),
-            24 => CborItem::Simple(self.number(1)? as u8),
-            25 => CborItem::Float(half(self.number(2)? as u16)),
-            26 => CborItem::Float(f32::from_bits(self.number(4)? as u32).into()),
-            27 => CborItem::Float(f64::from_bits(self.number(8)?)),
-            31 => CborItem::Break,
-            0..=23 => CborItem::Simple(low),
-            _ => return self.bad("an item has an invalid type"),
+        Ok(match token {
+            Token::U8(value) => CborItem::Unsigned(value.into()),
+            Token::U16(value) => CborItem::Unsigned(value.into()),
+            Token::U32(value) => CborItem::Unsigned(value.into()),
+            Token::U64(value) => CborItem::Unsigned(value),
+            Token::I8(value) => CborItem::Negative(value.into()),
+            Token::I16(value) => CborItem::Negative(value.into()),
+            Token::I32(value) => CborItem::Negative(value.into()),
+            Token::I64(value) => CborItem::Negative(value.into()),
+            Token::Int(value) => CborItem::Negative(value.into()),
+            Token::F16(value) | Token::F32(value) => CborItem::Float(value.into()),
+            Token::F64(value) => CborItem::Float(value),
+            Token::Bytes(bytes) => CborItem::Bytes(bytes),
+            Token::String(text) => CborItem::Text(text),
+            Token::Array(count) => CborItem::Array(Some(count)),
+            Token::BeginArray => CborItem::Array(None),
+            Token::Map(count) => CborItem::Map(Some(count)),
+            Token::BeginMap => CborItem::Map(None),
+            Token::Tag(tag) => CborItem::Tag(tag.as_u64()),
+            Token::Bool(value) => CborItem::Bool(value),
+            Token::Simple(_) | Token::Null | Token::Undefined => CborItem::Simple,
+            Token::Break => CborItem::Break,
+            Token::BeginBytes | Token::BeginString => {
+                return self.bad("strings of indefinite length are not supported");
+            }
         })
     }
 
@@ -181,68 +162,5 @@ impl<'m> CborReader<'m> {
             left = left.map(|left| left - 1);
         }
         Ok(())
-    }
-}
-
-fn half(bits: u16) -> f64 {
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
-    let size = match exponent {
-        0 => fraction * 2_f64.powi(-24),
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        _ => (fraction + 1024.0) * 2_f64.powi(exponent - 25),
-    };
-    if bits & 0x8000 == 0 { size } else { -size }
-}
-
-#[derive(Debug, Default)]
-pub struct CborWriter(pub Vec<u8>);
-
-impl CborWriter {
-    fn head(&mut self, major: u8, argument: u64) -> &mut CborWriter {
-        let (low, bytes) = match argument {
-            0..=23 => (argument as u8, 0),
-            24..=0xff => (24, 1),
-            0x100..=0xffff => (25, 2),
-            0x1_0000..=0xffff_ffff => (26, 4),
-            _ => (27, 8),
-        };
-        self.0.push(major << 5 | low);
-        self.0.extend_from_slice(&argument.to_be_bytes()[8 - bytes..]);
-        self
-    }
-
-    pub fn unsigned(&mut self, value: u64) -> &mut CborWriter {
-        self.head(0, value)
-    }
-
-    pub fn bytes(&mut self, bytes: &[u8]) -> &mut CborWriter {
-        self.head(2, bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    pub fn text(&mut self, text: &str) -> &mut CborWriter {
-        self.head(3, text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
-        self
-    }
-
-    pub fn array(&mut self, items: u64) -> &mut CborWriter {
-        self.head(4, items)
-    }
-
-    pub fn map(&mut self, pairs: u64) -> &mut CborWriter {
-        self.head(5, pairs)
-    }
-
-    pub fn tag(&mut self, tag: u64) -> &mut CborWriter {
-        self.head(6, tag)
-    }
-
-    pub fn float(&mut self, value: f64) -> &mut CborWriter {
-        self.0.push(7 << 5 | 27);
-        self.0.extend_from_slice(&value.to_be_bytes());
-        self
     }
 }

@@ -225,8 +225,8 @@ fn float(reader: &mut CborReader<'_>) -> Result<Option<f64>, BadStream2Message> 
     match reader.item()? {
         CborItem::Float(value) => Ok(Some(value)),
         CborItem::Unsigned(value) => Ok(Some(value as f64)),
-        CborItem::Negative(value) => Ok(Some(-1.0 - value as f64)),
-        CborItem::Simple(_) => Ok(None),
+        CborItem::Negative(value) => Ok(Some(value as f64)),
+        CborItem::Simple => Ok(None),
         _ => bad("expected a number"),
     }
 }
@@ -249,7 +249,7 @@ fn energies(reader: &mut CborReader<'_>) -> Result<Option<Vec<(String, f64)>>, B
 fn optional_text(reader: &mut CborReader<'_>) -> Result<Option<String>, BadStream2Message> {
     match reader.item()? {
         CborItem::Text(text) => Ok(Some(text.to_owned())),
-        CborItem::Simple(_) => Ok(None),
+        CborItem::Simple => Ok(None),
         _ => bad("expected a text"),
     }
 }
@@ -257,7 +257,7 @@ fn optional_text(reader: &mut CborReader<'_>) -> Result<Option<String>, BadStrea
 fn optional_unsigned(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
     match reader.item()? {
         CborItem::Unsigned(value) => Ok(Some(value)),
-        CborItem::Simple(_) => Ok(None),
+        CborItem::Simple => Ok(None),
         _ => bad("expected an unsigned number"),
     }
 }
@@ -318,7 +318,7 @@ fn date(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
     match reader.item()? {
         CborItem::Tag(DATE) => Ok(date::parse(reader.text()?)),
         CborItem::Text(text) => Ok(date::parse(text)),
-        CborItem::Simple(_) => Ok(None),
+        CborItem::Simple => Ok(None),
         _ => bad("expected a date"),
     }
 }

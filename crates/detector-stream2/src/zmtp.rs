@@ -1,5 +1,9 @@
 //! PUSH and PULL sockets of ZeroMQ over TCP: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/) with the NULL mechanism, which
 //! every libzmq from 4.0 on supports. One connection, one direction; peers that require more are refused.
+//!
+//! Our own because the `zeromq` crate (0.7.0) has no limit on the size of a message: it reserves the length that a peer
+//! claims, up to half the address space, before a byte of it has arrived, and it keeps any number of parts of one message.
+//! [`receive`] allocates as bytes arrive and refuses a message above the caller's limit.
 
 use std::io::{self, Read, Write};
 

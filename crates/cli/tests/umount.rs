@@ -292,7 +292,7 @@ fn forced_unmount_ends_waiting_calls() {
     server.hang();
     let mut waiting = Command::new("stat").arg("-f").arg(root.join("directory/absent")).spawn().expect("stat");
     until("stat waits for the server", SHORT, || {
-        fs::read_to_string(format!("/proc/{}/wchan", waiting.id())).is_ok_and(|wait| wait.contains("fuse"))
+        fs::read_to_string(format!("/proc/{}/stack", waiting.id())).is_ok_and(|stack| stack.contains("fuse"))
     });
     let given_up = run(varve().args(["umount", "--force"]).arg(&root), SHORT);
     assert_eq!(given_up.code(), Some(3), "{}\n{}", given_up.stdout, given_up.stderr);

@@ -23,7 +23,7 @@ fn a_newer_volume_is_refused_with_advice() {
         let refused = run(varve().args(words).arg(&store), SHORT);
         assert!(!refused.status.success(), "{words:?}");
         let printed = &refused.stderr;
-        assert!(printed.contains("format version 4") && printed.contains("use a newer varve"), "{words:?}: {printed}");
+        assert!(printed.contains("format version 5") && printed.contains("use a newer varve"), "{words:?}: {printed}");
     }
     let mount = run(varve().arg("mount").arg(&store).arg(volume.mount_point()).arg("-f"), SHORT);
     assert!(!mount.status.success() && mount.stderr.contains("use a newer varve"), "{}", mount.stderr);

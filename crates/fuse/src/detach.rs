@@ -7,7 +7,8 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -103,7 +104,8 @@ pub(crate) fn force(target: &Path, id: u32, device: (u32, u32)) -> io::Result<()
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             // fusectl gives the file to the user who mounted. Where it is not mounted, callers wait for their timeout.
             let abort = format!("/sys/fs/fuse/connections/{}/abort", device.1);
-            if let Err(error) = std::fs::write(&abort, "1") {
+            let written = File::options().write(true).open(&abort).and_then(|mut file| file.write_all(b"1"));
+            if let Err(error) = written {
                 tracing::debug!(%error, "cannot abort the connection by {abort}");
             }
             by_helper(target, true)

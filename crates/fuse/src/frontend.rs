@@ -146,7 +146,7 @@ fn value(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
 
 impl Filesystem for FuseFrontend {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let idmap = self.callers == Callers::ByKernel && self.for_everyone;
+        let idmap = self.callers == Callers::Kernel && self.for_everyone;
         if negotiate(config, &Wishes { passthrough: self.passthrough_wanted, alone: self.fs.embedded(), idmap }) {
             self.fs.direct_is_coherent();
         }

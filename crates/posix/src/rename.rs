@@ -253,7 +253,7 @@ fn check_kinds(source: &MovedEntry<'_>, target: &NameTarget<'_>) -> Result<(), E
     }
 }
 
-/// What a move does to the two names besides moving the source.
+/// Effects of a move on the two names besides the source's new name.
 struct Left {
     /// Of the target, which is of the same kind as the source.
     removal: Option<Removal>,

@@ -13,7 +13,7 @@ const VALUE: &str = "…";
 
 /// Each message at WARN or ERROR is in the page.
 pub fn documented(tree: &SourceTree) -> Vec<Violation> {
-    let page = tree.file(PAGE).map_or(String::new(), |page| messages_of(page));
+    let page = tree.file(PAGE).map_or(String::new(), messages_of);
     let mut violations = Vec::new();
     for file in tree.with_extension("rs").filter(|file| is_product(&file.path)) {
         let code = file.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();

@@ -58,7 +58,7 @@ fn remount_changes_read_only() {
     volume.expect_sound();
 }
 
-/// What was mounted read-only stays so, and what is not mounted cannot be remounted.
+/// A mount that was made read-only stays so, and a directory without a mount cannot be remounted.
 #[test]
 fn remount_to_writable_needs_a_writable_mount() {
     let volume = Volume::format(&["--shards", "4"]);

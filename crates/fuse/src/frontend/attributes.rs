@@ -23,7 +23,7 @@ impl FuseFrontend {
         // A new owner or size clears set-id bits, depending on the caller. `fuser` does not pass on the kernel's flag
         // for that (FATTR_KILL_SUIDGID).
         let clears_set_id = set.uid.is_some() || set.gid.is_some() || set.size.is_some();
-        if clears_set_id && self.callers == Callers::ByKernel {
+        if clears_set_id && self.callers == Callers::Kernel {
             return change(&self.callers.identified(request));
         }
         match set.mode.is_some_and(|mode| sets_group_id(mode.bits().into())) {

@@ -21,31 +21,31 @@ const OVERFLOW_ID: u32 = 65534;
 pub(crate) enum Callers {
     /// The server checks the ids of the caller. The volume or the mount is not root's, so a capability, which root
     /// gave, says nothing about the volume.
-    ByIds,
+    Ids,
     /// root's mount of a volume of root's, beside a server. The server checks the ids of the caller, and its
     /// capabilities if the ids do not suffice. It does not rely on the kernel's check, because the attributes that the
     /// kernel has of an open file can be outdated: another mount may have changed the file's owner.
-    ByCapabilities,
+    Capabilities,
     /// root's mount of a volume of root's that serves the volume itself. No other client changes attributes, so the
     /// check of the kernel (`default_permissions`) is final.
-    ByKernel,
+    Kernel,
 }
 
 impl Callers {
     /// `trusted`: mount and volume are root's. `alone`: the mount serves the volume itself.
     pub fn of_mount(trusted: bool, alone: bool) -> Callers {
         match (trusted, alone) {
-            (false, _) => Callers::ByIds,
-            (true, false) => Callers::ByCapabilities,
-            (true, true) => Callers::ByKernel,
+            (false, _) => Callers::Ids,
+            (true, false) => Callers::Capabilities,
+            (true, true) => Callers::Kernel,
         }
     }
 
     /// Credentials for calls whose permissions are checked.
     pub fn caller(self, request: &Request) -> Credentials {
         match self {
-            Callers::ByKernel => Credentials { authority: Authority::Checked, ..identity(request) },
-            Callers::ByIds | Callers::ByCapabilities => self.identified(request),
+            Callers::Kernel => Credentials { authority: Authority::Checked, ..identity(request) },
+            Callers::Ids | Callers::Capabilities => self.identified(request),
         }
     }
 
@@ -62,7 +62,7 @@ impl Callers {
                 (None, false) => Credentials::user(OVERFLOW_ID, OVERFLOW_ID, Vec::new()),
             },
         };
-        if self == Callers::ByKernel {
+        if self == Callers::Kernel {
             caller.authority = Authority::Checked;
         }
         caller
@@ -94,7 +94,7 @@ impl Callers {
     }
 
     fn capable(self, pid: u32, caller: &Credentials) -> Option<Credentials> {
-        if self != Callers::ByCapabilities || caller.is_root() || caller.authority != Authority::Ids {
+        if self != Callers::Capabilities || caller.is_root() || caller.authority != Authority::Ids {
             return None;
         }
         let capabilities = Process::of(pid)?.capabilities()?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use varve_client::{Failure, FileSystem, NodeInfo, Result, block_on};
 use varve_types::{Errno, InodeId};
 
-/// What the kernel asks for by the number of an inode.
+/// The target of a lookup by number.
 #[derive(Clone, Copy)]
 pub(super) enum LookupByNumber {
     Itself,

@@ -46,7 +46,7 @@ const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
-/// What a mount asks the kernel for.
+/// The features that a mount asks the kernel for.
 pub(crate) struct Wishes {
     pub passthrough: bool,
     /// No other mount can change the volume, so cached pages stay valid even when the times of their file change.

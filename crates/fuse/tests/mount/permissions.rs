@@ -174,7 +174,7 @@ fails as 47111 /usr/bin/python3 -c 'import os; os.open("plain", 0x20)'
     );
 }
 
-/// Whoever changes a program takes its capabilities and set-id bits, in the volume and in the kernel's caches.
+/// A writer of a program removes its capabilities and set-id bits, in the volume and in the kernel's caches.
 #[test]
 fn writer_takes_privileges_of_a_program() {
     on_all_mounts(

@@ -104,7 +104,8 @@ impl Shard {
         };
         let mut state = self.state.borrow_mut();
         state.transactions.settling.at_work -= 1;
-        if !rest.is_empty() && !(state.closing || state.failed.is_some()) {
+        let stopping = state.closing || state.failed.is_some();
+        if !rest.is_empty() && !stopping {
             state.transactions.settling.waiting.extend(rest);
             self.settle_soon(&mut state, ASK_AGAIN);
         }

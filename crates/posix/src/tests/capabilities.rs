@@ -107,7 +107,8 @@ fn checked_calls_are_not_refused() {
 /// The value of file capabilities goes with their name, whoever writes.
 #[test]
 fn content_and_owner_changes_remove_file_capabilities() {
-    let changes: [(&str, fn(&mut ReferenceTable, &At)); 4] = [
+    type Change = fn(&mut ReferenceTable, &At);
+    let changes: [(&str, Change); 4] = [
         ("write", |table, at| {
             let open = Open { at: at.clone(), mode: OpenMode::Write, truncate: false, granted: Granted::Nothing };
             let node = table.run(&open, &root()).unwrap();

@@ -75,6 +75,7 @@ fn unknown_versions_and_drawn_cookies_are_never_kept() {
 fn records_and_their_partitions_are_limited() {
     let listings = KernelListings::default();
     listings.open(D, None);
+    listings.begin(D);
     let width = (NameHash::LAST.0 + 1) / 32;
     for at in 0..32 {
         listings.note(D, &partition(at * width, (at + 1) * width - 1, 1), true);

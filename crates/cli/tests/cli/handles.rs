@@ -70,7 +70,7 @@ const NAMES: [&str; 7] = ["a/small", "a/large", "a/first", "a/moved", "a/link", 
 /// One file of each kind of row, and a directory in a directory.
 fn make_files(root: &Path) {
     fs::create_dir_all(root.join("a/b/c/d")).expect("directories");
-    fs::create_dir(root.join("other")).expect("a directory");
+    fs::create_dir_all(root.join("other")).expect("a directory");
     fs::write(root.join("a/small"), "small").expect("a file");
     fs::write(root.join("a/large"), vec![b'l'; 10_000]).expect("a large file");
     fs::write(root.join("a/first"), "linked").expect("a file");

@@ -69,9 +69,12 @@ pub fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// Gives a tree to `owner`.
+/// Gives a tree to `owner`. A server that works in it may remove its temporary files meanwhile.
 fn give_away(path: &Path, owner: u32) {
-    std::os::unix::fs::lchown(path, Some(owner), None).expect("given away");
+    match std::os::unix::fs::lchown(path, Some(owner), None) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        given => given.expect("given away"),
+    }
     if path.is_dir() {
         let entries = std::fs::read_dir(path).expect("a directory");
         entries.for_each(|entry| give_away(&entry.expect("an entry").path(), owner));

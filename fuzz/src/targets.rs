@@ -2,7 +2,7 @@
 
 mod config;
 mod detector_stream;
-mod handshake;
+pub mod handshake;
 mod journal;
 mod layout;
 mod log;

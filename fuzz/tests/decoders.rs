@@ -120,6 +120,15 @@ fn golden_bytes_are_read() {
     }
 }
 
+/// Rewrites the golden `Hello` after a change of the protocol's version, which it proves with the key:
+/// `cargo test -p varve-fuzz --test decoders rewrite_golden_hello -- --ignored`
+#[test]
+#[ignore = "writes into the corpus"]
+fn rewrite_golden_hello() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/handshake/golden-hello");
+    std::fs::write(file, varve_fuzz::targets::handshake::golden_hello()).expect("the corpus can be written");
+}
+
 /// The measurement counts allocations.
 #[test]
 fn memory_is_measured() {

@@ -38,6 +38,28 @@ fn binding(hello: &Hello) -> Binding {
     }
 }
 
+/// A `Hello` that the server of this version accepts, as in `corpus/handshake/golden-hello`.
+pub fn golden_hello() -> Vec<u8> {
+    let mut hello = unsealed();
+    let (_, sealed) = Initiator::begin(&KEY, &binding(&hello), &Offer::default()).expect("it is sound");
+    hello.sealed = sealed;
+    let mut framed = Vec::new();
+    frame::encode(&hello, &mut framed).expect("it is small");
+    [b"H", &framed[HEADER_BYTES..]].concat()
+}
+
+fn unsealed() -> Hello {
+    Hello {
+        version: varve_proto::VERSION,
+        volume: [1; 16],
+        key: KeyId::VOLUME,
+        purpose: Purpose::Work,
+        session: 3,
+        worker: 0,
+        sealed: Vec::new(),
+    }
+}
+
 fn accepts(hello: Hello) -> bool {
     let Ok((responder, _)) = Responder::accept(&KEY, &binding(&hello), &hello.sealed) else { return false };
     let other = Binding { nonce: [6; 16], ..binding(&hello) };
@@ -47,15 +69,7 @@ fn accepts(hello: Hello) -> bool {
 
 /// A client accepts no answer that was not made with the key for this `Hello`; it reads a refusal.
 fn believes(answer: Answer) -> bool {
-    let hello = Hello {
-        version: varve_proto::VERSION,
-        volume: [1; 16],
-        key: KeyId::VOLUME,
-        purpose: Purpose::Work,
-        session: 3,
-        worker: 0,
-        sealed: Vec::new(),
-    };
+    let hello = unsealed();
     let (initiator, _) = Initiator::begin(&KEY, &binding(&hello), &Offer::default()).expect("it is sound");
     match answer {
         Answer::Sealed(sealed) => {

@@ -43,9 +43,19 @@ impl Settling {
 }
 
 impl Shard {
-    /// Makes every participant apply a committed transaction. If this shard ends first, its next owner does the rest.
-    pub(super) async fn carry_out(self: Rc<Self>, transaction: TransactionId, participants: Vec<ShardId>) {
-        self.state.borrow_mut().transactions.settling.at_work += 1;
+    /// Starts a task that makes every participant apply a committed transaction. If this shard ends first, its next
+    /// owner does the rest.
+    pub(super) fn begin_to_carry_out(
+        self: &Rc<Self>,
+        state: &mut ShardState,
+        transaction: TransactionId,
+        participants: Vec<ShardId>,
+    ) {
+        state.transactions.settling.at_work += 1;
+        tokio::task::spawn_local(self.clone().carry_out(transaction, participants));
+    }
+
+    async fn carry_out(self: Rc<Self>, transaction: TransactionId, participants: Vec<ShardId>) {
         let this = &self;
         let applied = join_all(participants.iter().map(|shard| async move {
             loop {
@@ -217,7 +227,7 @@ impl Shard {
             }
             (Key::Decision(transaction), Row::Decision(decision)) => {
                 state.transactions.note_decided(transaction);
-                tokio::task::spawn_local(self.clone().carry_out(transaction, decision.participants));
+                self.begin_to_carry_out(&mut state, transaction, decision.participants);
             }
             (key, row) => unreachable!("{key:?} of kind {:?} is no transaction", row.kind()),
         }
@@ -277,11 +287,11 @@ impl Shard {
                 self.remember(&mut state, reply);
             }
             note_decision(&mut state, transaction, &intent.participants);
+            self.begin_to_carry_out(&mut state, transaction, intent.participants);
         }
         self.work.notify_one();
         self.changed.notify_waiters();
         orphans_of(&intent.changes).into_iter().for_each(|inode| self.reap_if_orphan(inode));
-        tokio::task::spawn_local(self.clone().carry_out(transaction, intent.participants.clone()));
         Ok(())
     }
 

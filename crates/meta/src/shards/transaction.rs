@@ -178,7 +178,7 @@ impl Shard {
             Ok(batch) => {
                 self.work.notify_one();
                 orphans_of(&own).into_iter().for_each(|inode| self.reap_if_orphan(inode));
-                tokio::task::spawn_local(self.clone().carry_out(transaction, participants));
+                self.begin_to_carry_out(&mut self.state.borrow_mut(), transaction, participants);
                 self.appended(batch).await
             }
             Err(no) => Err(self.abort(transaction, &own, participants, no, proposed.get()).await),

@@ -59,7 +59,9 @@ quietly() {
   "$varve" "$@" >"$work/output" || fail "varve $1 failed"
   if [ -n "$verbose" ]; then cat "$work/output"; fi
 }
+# A shell that was started with SIGINT ignored cannot trap it; the command that it runs still ends with 130.
 fail() {
+  if [ $? = 130 ]; then exit 130; fi
   echo "demo: $1" >&2
   cat "$work"/*.log >&2 2>/dev/null || true
   exit 1
@@ -118,5 +120,5 @@ cat "$work/table"
 echo
 echo "Files: $files empty ones in one directory."
 echo "Store: $where."
-echo "Detector: $frames frames of a $model at $rate a second in one HDF5 file, none dropped."
+echo "Detector: $frames frames ($model) at $rate/s in one HDF5 file, none dropped."
 echo "Plots and details: $page"

@@ -190,6 +190,9 @@ async fn respond_at(
     if let Some(cause) = shard.failed() {
         return Err(translate::failed(cause));
     }
+    if shard.is_recovering(caller.session, id.slot) {
+        return Err(CallFailure::Busy);
+    }
     if let Some(replied) = shard.find_reply(caller.session, id.slot, id.number) {
         return Box::pin(handler.replayed(&call, replied)).await;
     }

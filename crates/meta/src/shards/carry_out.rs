@@ -217,6 +217,9 @@ impl Shard {
                 }
                 lock_keys(&mut state, transaction, &intent.changes);
                 state.transactions.to_pin.add(&intent.changes);
+                if let Some(reply) = intent.reply.as_ref().filter(|_| is_own) {
+                    state.transactions.recovering.insert((reply.session, reply.slot));
+                }
                 let (found_at_open, kept, since) = (true, IntentKept::Stored, self.clock.monotonic());
                 let prepared = Prepared { intent, found_at_open, kept, since, unanswered: None };
                 state.transactions.prepared.insert(transaction, prepared);
@@ -284,6 +287,7 @@ impl Shard {
             unlock(&mut state, transaction, &intent.changes);
             intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
             if let Some(reply) = intent.reply {
+                state.transactions.recovering.remove(&(reply.session, reply.slot));
                 self.remember(&mut state, reply);
             }
             note_decision(&mut state, transaction, &intent.participants);
@@ -301,6 +305,9 @@ impl Shard {
             state.transactions.prepared.remove(&transaction);
             state.transactions.to_pin.remove(&intent.changes);
             unlock(&mut state, transaction, &intent.changes);
+            if let Some(reply) = &intent.reply {
+                state.transactions.recovering.remove(&(reply.session, reply.slot));
+            }
             state.open.write(&Key::Intent(transaction), None);
             state.open.number
         };

@@ -205,6 +205,13 @@ impl Shard {
         self.state.borrow().replies.find(session, slot, number)
     }
 
+    /// Whether a transaction that may be the latest change of this slot is being recovered. A retry of that change must
+    /// not be decided anew before the recovery has ended.
+    pub fn is_recovering(&self, session: SessionId, slot: u32) -> bool {
+        let state = self.state.borrow();
+        !state.transactions.recovering.is_empty() && state.transactions.recovering.contains(&(session, slot))
+    }
+
     /// The reply for a retry, once it may be sent: if the store hangs, the first attempt ends before its change is in
     /// the log.
     pub async fn reply_again(&self, replied: Replied) -> Result<bytes::Bytes, ShardRefusal> {

@@ -43,7 +43,7 @@ use varve_env::clock::Instant;
 use varve_env::key_hash::KeyHashing;
 use varve_schema::codec;
 use varve_schema::{Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId};
-use varve_types::{Epoch, InodeId, ShardId, Timestamp};
+use varve_types::{Epoch, InodeId, SessionId, ShardId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Pause between attempts to reach a shard about a decision. The number of attempts has no limit: a decision must be
@@ -60,6 +60,8 @@ pub(super) struct Transactions {
     /// Committed transactions whose part this shard has applied, and which their coordinators have not settled.
     pub applied: HashSet<TransactionId, KeyHashing>,
     pub settling: Settling,
+    /// Calls whose transactions an earlier owner left undecided: their replies, if any, are not known yet.
+    pub recovering: HashSet<(SessionId, u32)>,
     /// Intents of this shard: parts of transactions that other shards coordinate, and parts of an earlier epoch.
     pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
     /// Directories affected by intents of an earlier epoch.

@@ -90,7 +90,9 @@ fn look(
         Call::GetAttributes { at } => return handler.try_get_attributes(at).map(seen),
         changes => {
             let Some(entered) = worker.in_flight.enter(id) else { return Err(CallFailure::Busy) };
-            if shard.find_reply(caller.session, id.slot, id.number).is_some() {
+            if shard.is_recovering(caller.session, id.slot)
+                || shard.find_reply(caller.session, id.slot, id.number).is_some()
+            {
                 return Ok(FastPathResult::Waits);
             }
             super::check_room(worker, changes)?;

@@ -188,9 +188,10 @@ fn settled_transactions_leave_no_records() {
     });
 }
 
-/// Promise: a participant that asks gets no outcome before the coordinator has recovered the transaction.
+/// Promise: before the coordinator has recovered the transaction, a participant that asks gets no outcome, and a retry
+/// of the call is not decided anew.
 #[test]
-fn outcome_is_busy_until_recovered() {
+fn outcome_and_retry_wait_for_the_recovery() {
     Cluster::run(4, 1000, |cluster| async move {
         let names = Names::make(&cluster).await;
         let id = transaction(&cluster);
@@ -201,8 +202,11 @@ fn outcome_is_busy_until_recovered() {
         cluster.reopen_after_crash().await;
         let asked = cluster.shard(COORDINATOR).peer_call(PeerCall::Outcome(id)).await;
         assert!(matches!(asked, PeerReply::Busy), "{asked:?}");
+        assert!(cluster.shard(COORDINATOR).is_recovering(SESSION, 0));
         cluster.peers.keeps_preparations.set(false);
         assert!(names.are_made(&cluster).await);
+        assert!(!cluster.shard(COORDINATOR).is_recovering(SESSION, 0));
+        assert!(is_replied(&cluster));
     });
 }
 

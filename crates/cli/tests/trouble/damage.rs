@@ -138,7 +138,7 @@ fn a_volume_of_a_newer_format_is_refused_with_advice() {
             let text = String::from_utf8_lossy(bytes).replace("format_version = 4", "format_version = 5");
             *bytes = format!("{text}something_new = true\n").into_bytes();
         });
-        let advice = ["format version 4", "use a newer varve"];
+        let advice = ["format version 5", "use a newer varve"];
         refuses_to_serve(&volume, &advice);
         let store = volume.store();
         for command in ["status", "fsck"] {

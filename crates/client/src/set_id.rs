@@ -63,8 +63,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Called before a write through `handle` that the kernel has not prepared: the file loses its capabilities, whoever
-    /// writes. (The server removes those of a file whose content is in its row.)
+    /// Called before a write through `handle` that the kernel has not prepared: every write takes the file's capabilities,
+    /// root's too. (The server removes those of a file whose content is in its row.)
     pub async fn drop_capabilities_of(&self, handle: Handle) -> Result<()> {
         let handle = self.files.handle(handle)?;
         let open = &handle.inode;

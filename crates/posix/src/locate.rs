@@ -105,8 +105,8 @@ impl Located<'_> {
         changes
     }
 
-    /// The row after `caller` has changed the file's content at `now`. As in Linux, the file loses its capabilities
-    /// whoever writes. [`Located::put_without_xattrs`] writes the row.
+    /// The row after `caller` has changed the file's content at `now`. As in Linux, every write takes the file's
+    /// capabilities, root's too. [`Located::put_without_xattrs`] writes the row.
     pub(super) fn written(&self, caller: &Credentials, now: Timestamp) -> NodeRow {
         let mut row = self.without_privileges(self.guard().mode_after_write(caller));
         row.attributes.mtime = now;

@@ -1,4 +1,4 @@
-//! Removes a directory whose rows are in other shards. It needs no two-phase commit and no fsync before the reply, only
+//! Removes a directory whose rows are in other shards. It needs no stored intents and no fsync before the reply, only
 //! an order:
 //!
 //! 1. Each shard with rows of the directory checks that they are unchanged and that the directory is empty, and

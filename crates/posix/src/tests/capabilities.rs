@@ -104,7 +104,7 @@ fn checked_calls_are_not_refused() {
     assert_eq!(table.run(&Unlink { parent: ROOT, name: name("f") }, &kernel).map(drop), Ok(()));
 }
 
-/// The value of file capabilities goes with their name, whoever writes.
+/// The value of file capabilities goes with their name at every write, root's too.
 #[test]
 fn content_and_owner_changes_remove_file_capabilities() {
     type Change = fn(&mut ReferenceTable, &At);

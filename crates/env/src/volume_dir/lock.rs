@@ -18,8 +18,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long to wait for a holder that was killed, or for one that only reads: enough for the kernel to tear down a
-/// large process, unless the store beneath hangs.
+/// How long to wait for a holder that was killed or has removed its record, or for one that only reads: enough for the
+/// kernel to tear down a large process, unless the store beneath hangs.
 const LET_GO_MAX: Duration = Duration::from_secs(2);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
@@ -45,7 +45,7 @@ pub struct ReadLock {
 
 impl VolumeDir {
     /// Takes the lock, or fails with the name of its holder. Waits only for a holder that is about to release it: at most
-    /// 2 s for a process that was killed and for processes that only read, and 20 s for a mount that was unmounted.
+    /// 2 s for a process without a record and for processes that only read, and 20 s for a mount that was unmounted.
     pub fn lock(&self) -> Result<VolumeLock, LockError> {
         let path = self.lock_file();
         let file = match disk::open_lock_file(&path).and_then(|file| self.check_lock(&path, file)) {
@@ -115,9 +115,12 @@ impl VolumeDir {
         let clock = RealClock::new();
         let began = clock.monotonic();
         let told = Cell::new(false);
+        // What the last refusal found. The holder may release the lock right after it.
+        let shared = Cell::new(false);
         let again = || {
             let waited = clock.monotonic().since(began);
-            let again = waited < LET_GO_MAX && (self.is_holder_ending() || is_shared(&path))
+            shared.set(is_shared(&path));
+            let again = waited < LET_GO_MAX && (shared.get() || self.is_holder_ending())
                 || waited < UNMOUNTED_MAX && self.is_holder_unmounted();
             if again {
                 if waited >= WAIT_UNTOLD_MAX && !told.replace(true) {
@@ -130,7 +133,7 @@ impl VolumeDir {
         };
         match Locked::take_while(file, operation, again) {
             Ok(locked) => Ok(locked),
-            Err(rustix::io::Errno::WOULDBLOCK) if is_shared(&path) => {
+            Err(rustix::io::Errno::WOULDBLOCK) if shared.get() => {
                 Err(LockError::Read { directory: self.root().to_owned(), path: path.into() })
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -140,9 +143,10 @@ impl VolumeDir {
         }
     }
 
-    /// A process keeps its locks until it has ended.
+    /// Whether no running process is recorded as the holder, or the recorded one is exiting. A server removes its record
+    /// before it releases the lock, and a process keeps its locks until it has ended.
     fn is_holder_ending(&self) -> bool {
-        self.read_server_record().ok().flatten().is_some_and(|record| record.is_of_one_that_ends())
+        self.read_holder().is_none_or(|record| record.is_of_one_that_ends())
     }
 
     /// Whether the holder is another process's mount that is mounted nowhere: it closes the volume, or is about to mount

@@ -4,11 +4,12 @@ use crate::fixture::{Volume, can_mount, shell, volume};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Below the inline limit of the fixture, across it, and well above.
 const LENGTHS: [usize; 4] = [0, 5_000, 20_000, 3_000_000];
@@ -109,7 +110,14 @@ fn running_program_is_not_modified() {
     let sleep = shell("command -v sleep", &[]);
     fs::copy(sleep.trim(), &path).unwrap();
     let wanted = fs::read(&path).unwrap();
-    let mut running = std::process::Command::new(&path).arg("60").spawn().unwrap();
+    // A process that another test has forked may have inherited the copy's descriptor, until it executes its program.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut running = loop {
+        match std::process::Command::new(&path).arg("60").spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {}
+            spawned => break spawned.unwrap(),
+        }
+    };
     for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
         // SAFETY: a NUL-terminated string that lives through the call.

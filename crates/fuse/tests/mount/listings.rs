@@ -101,8 +101,15 @@ fn repeated_listing_comes_from_the_kernel() {
         while listed(40) > 1 {
             assert!(Instant::now() < deadline, "never kept");
         }
-        fs::write(directory.join("name-1"), "content").unwrap();
-        assert_eq!(listed(40), 1, "only opendir");
+        // The kernel may drop its pages of the listing by itself, if memory is short.
+        let deadline = Instant::now() + REWIND;
+        loop {
+            fs::write(directory.join("name-1"), "content").unwrap();
+            if listed(40) == 1 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "dropped by each write of a file");
+        }
         make(&directory, 40..41);
         assert!(listed(41) > 1);
         fs::remove_file(directory.join("name-1")).unwrap();

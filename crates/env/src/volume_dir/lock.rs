@@ -115,7 +115,7 @@ impl VolumeDir {
         let clock = RealClock::new();
         let began = clock.monotonic();
         let told = Cell::new(false);
-        // What the last refusal found. The holder may release the lock right after it.
+        // The finding at the last refusal: the holder may release the lock right after it.
         let shared = Cell::new(false);
         let again = || {
             let waited = clock.monotonic().since(began);

@@ -117,11 +117,17 @@ impl VolumeDir {
         let told = Cell::new(false);
         // The finding at the last refusal: the holder may release the lock right after it.
         let shared = Cell::new(false);
+        // When the holder was last seen closing the volume. The shorter wait counts from then.
+        let closed = Cell::new(began);
         let again = || {
-            let waited = clock.monotonic().since(began);
+            let now = clock.monotonic();
+            let waited = now.since(began);
             shared.set(is_shared(&path));
-            let again = waited < LET_GO_MAX && (shared.get() || self.is_holder_ending())
-                || waited < UNMOUNTED_MAX && self.is_holder_unmounted();
+            let closes = waited < UNMOUNTED_MAX && self.is_holder_unmounted();
+            if closes {
+                closed.set(now);
+            }
+            let again = closes || now.since(closed.get()) < LET_GO_MAX && (shared.get() || self.is_holder_ending());
             if again {
                 if waited >= WAIT_UNTOLD_MAX && !told.replace(true) {
                     let (volume, holder) = (self.root().display(), describe(self.read_holder()));

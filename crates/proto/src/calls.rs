@@ -40,7 +40,7 @@ pub enum Locator {
     /// the entry itself.
     Entry {
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         inode: u64,
     },
@@ -53,7 +53,7 @@ pub enum Locator {
 pub enum NewNode {
     Regular,
     Symlink {
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         target: Vec<u8>,
     },
     Fifo,
@@ -109,13 +109,13 @@ pub enum Call {
     // Calls on names in a directory. They go to the shard of the name's partition.
     Lookup {
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
     /// Creates anything but a directory. `open`: the session has the new file open, as after `Open`.
     Create {
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         node: NewNode,
         mode: u16,
@@ -123,7 +123,7 @@ pub enum Call {
     },
     MakeDirectory {
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         mode: u16,
     },
@@ -131,26 +131,26 @@ pub enum Call {
     /// empty.
     ReviveDirectory {
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
     Unlink {
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
     RemoveDirectory {
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
     /// Goes to the shard of the old name's partition.
     Rename {
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
         new_parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         new_name: Vec<u8>,
         flags: RenameFlags,
     },
@@ -159,7 +159,7 @@ pub enum Call {
         source: Locator,
         inode: u64,
         parent: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
     /// Lists entries with hashes from `from` on, in order of hash, about `bytes_max` bytes of them. A reply contains
@@ -200,7 +200,7 @@ pub enum Call {
     WriteInline {
         at: Locator,
         generation: u32,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         data: Vec<u8>,
         mtime: Option<WireTime>,
     },
@@ -232,14 +232,14 @@ pub enum Call {
     },
     GetXattr {
         at: Locator,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
     SetXattr {
         at: Locator,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         value: Vec<u8>,
         mode: XattrMode,
     },
@@ -248,7 +248,7 @@ pub enum Call {
     },
     RemoveXattr {
         at: Locator,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
 
@@ -260,7 +260,7 @@ pub enum Call {
     ShardStatus,
     /// The server replies immediately; measures the transport.
     Ping {
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         payload: Vec<u8>,
     },
     /// Takes a consistent snapshot of all shards of the server under a number that the client chose at random. Goes to
@@ -272,9 +272,9 @@ pub enum Call {
     /// bytes of them. Fails with ESTALE if the server no longer holds the snapshot.
     ReadSnapshot {
         number: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         from: Vec<u8>,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         end: Vec<u8>,
         bytes_max: u32,
     },
@@ -313,7 +313,7 @@ pub enum Call {
     FindNames {
         number: u64,
         inode: u64,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         from: Vec<u8>,
     },
 }
@@ -332,7 +332,7 @@ impl Call {
 pub enum FileContent {
     /// In the row. Only replies to `Open` contain the bytes.
     Inline {
-        #[serde(with = "crate::octets::option")]
+        #[serde(with = "serde_bytes")]
         data: Option<Vec<u8>>,
     },
     /// In the store's file `data/<xx>/<inode>`.
@@ -378,7 +378,7 @@ pub enum EntryReply {
 /// One entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListingEntry {
-    #[serde(with = "crate::octets")]
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
     pub hash: u64,
     pub entry: EntryReply,
@@ -396,7 +396,7 @@ pub struct Listing {
 /// One entry of a listing without attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameEntry {
-    #[serde(with = "crate::octets")]
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
     pub hash: u64,
     pub inode: u64,
@@ -451,7 +451,7 @@ pub const FOUND_RANGE: u64 = 1024;
 pub struct FoundName {
     pub inode: u64,
     pub parent: u64,
-    #[serde(with = "crate::octets")]
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
 }
 
@@ -488,12 +488,12 @@ pub enum Reply {
         ctime: WireTime,
     },
     Listing(Listing),
-    Target(#[serde(with = "crate::octets")] Vec<u8>),
-    Xattr(#[serde(with = "crate::octets")] Vec<u8>),
+    Target(#[serde(with = "serde_bytes")] Vec<u8>),
+    Xattr(#[serde(with = "serde_bytes")] Vec<u8>),
     Xattrs(Vec<Vec<u8>>),
     ShardStatus(ShardStatus),
     Pong {
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         payload: Vec<u8>,
     },
     /// To `ReadSnapshot`: keys and rows in order; empty when there are no more.
@@ -502,7 +502,7 @@ pub enum Reply {
     /// To `FindNames`. `next`: where the search goes on; empty at the end of the shard.
     FoundNames {
         found: Vec<FoundName>,
-        #[serde(with = "crate::octets")]
+        #[serde(with = "serde_bytes")]
         next: Vec<u8>,
     },
 }

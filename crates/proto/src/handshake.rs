@@ -88,7 +88,7 @@ pub struct Hello {
     /// The worker to which the client connects.
     pub worker: u16,
     /// The first message of the exchange, with an [`Offer`].
-    #[serde(with = "crate::octets")]
+    #[serde(with = "serde_bytes")]
     pub sealed: Vec<u8>,
 }
 
@@ -100,7 +100,7 @@ pub struct Offer {
     pub shm_slot: bool,
     /// Reserved for a proof of the user on whose behalf a client calls. Empty in this version; a server refuses any
     /// other value.
-    #[serde(with = "crate::octets")]
+    #[serde(with = "serde_bytes")]
     pub credential: Vec<u8>,
 }
 
@@ -108,7 +108,7 @@ pub struct Offer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// The second message of the exchange, with a [`Welcome`].
-    Sealed(#[serde(with = "crate::octets")] Vec<u8>),
+    Sealed(#[serde(with = "serde_bytes")] Vec<u8>),
     /// In the clear, because neither side is authenticated yet. The client logs the reason and does not act on it.
     Refused { reason: String },
     /// In the clear: the server has reached its limit of connections. The client may retry later.

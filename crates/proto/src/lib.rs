@@ -9,7 +9,6 @@ pub mod calls;
 pub mod frame;
 pub mod handshake;
 mod nouns;
-mod octets;
 pub mod record;
 
 pub use append::append;

@@ -1,7 +1,7 @@
 //! The stored representation of the shared types.
 
 use bytes::Bytes;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use varve_types::{Attributes, FileKind, Mode, PartitionMap, ShardCount, Timestamp};
 
@@ -9,20 +9,9 @@ use varve_types::{Attributes, FileKind, Mode, PartitionMap, ShardCount, Timestam
 pub(super) type Unsound = String;
 
 /// A byte string, preceded by its length.
-#[derive(Clone, Copy)]
-pub(super) struct RawBytes<'a>(pub(super) &'a [u8]);
-
-impl Serialize for RawBytes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self.0)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for RawBytes<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&[u8]>::deserialize(deserializer).map(RawBytes)
-    }
-}
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct RawBytes<'a>(#[serde(borrow, with = "serde_bytes")] pub(super) &'a [u8]);
 
 impl RawBytes<'_> {
     /// Copies the bytes, so that a row in memory does not keep the whole block that it was read from.

@@ -1,8 +1,11 @@
 //! Creates a file of any kind except a directory.
 
+use super::access;
 use super::names::NameSlot;
+use super::node::Node;
 use super::reader::RowReader;
-use super::{Context, Decision, Node, Refusal, Rule, access, commit};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal, commit};
 use bytes::Bytes;
 use varve_schema::{Content, EntryBody, NodeRow, PartitionRow};
 use varve_types::{Attributes, Capability, Errno, FileKind, InodeId, LayoutGeneration, Mode, Name};

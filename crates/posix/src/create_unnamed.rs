@@ -1,10 +1,13 @@
 //! Creates a regular file without a name: open(2) with O_TMPFILE.
 
+use super::access;
 use super::create::{NewNode, new_row};
 use super::locate::put_inode;
+use super::node::Node;
 use super::reader::RowReader;
-use super::{Change, Context, Decision, Node, Refusal, Rule, access, commit};
-use varve_schema::{Key, OrphanRow, PartitionRow, Row};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal, commit};
+use varve_schema::{Change, Key, OrphanRow, PartitionRow, Row};
 use varve_types::{InodeId, Mode, NameHash, Timestamp};
 
 /// Creates a file with the context's new inode id and no name. `parent` determines only who may do this and the group

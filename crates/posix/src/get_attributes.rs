@@ -1,8 +1,10 @@
 //! The attributes that stat(2) returns.
 
 use super::locate::LocatedRow;
+use super::node::{At, Node, NodeContent};
 use super::reader::RowReader;
-use super::{At, Context, Decision, Node, NodeContent, Refusal, Rule};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal};
 use varve_schema::{DirectoryRow, PartitionRow};
 use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, PartitionIndex, PartitionMap, Timestamp};
 

@@ -2,9 +2,11 @@
 
 use super::locate::LocatedRow;
 use super::names::NameSlot;
+use super::node::{At, Entry};
 use super::reader::RowReader;
-use super::{At, Change, Context, Decision, Entry, Refusal, Rule, commit};
-use varve_schema::{EntryBody, Key, OrphanRow};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal, commit};
+use varve_schema::{Change, EntryBody, Key, OrphanRow};
 use varve_types::{Errno, InodeId, Name, Timestamp};
 
 /// Maximum names of a file, so that the link count fits every `nlink_t`.

@@ -2,7 +2,8 @@
 
 use super::access::{self, Guard, READ};
 use super::reader::RowReader;
-use super::{Context, Decision, Refusal, Rule};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal};
 use varve_schema::PartitionRow;
 use varve_types::{InodeId, NameHash};
 

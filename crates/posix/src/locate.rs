@@ -1,9 +1,10 @@
 //! Locates a file's row, writes it back, and moves it from its entry to an inode row.
 
 use super::access::{FILE_CAPABILITIES, Guard};
+use super::node::{At, Node};
 use super::reader::RowReader;
-use super::{At, Change, Node, Refusal};
-use varve_schema::{DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
+use super::verb::Refusal;
+use varve_schema::{Change, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
 use varve_types::{Credentials, InodeId, Mode, Name, Timestamp};
 
 /// A file's row and its location.

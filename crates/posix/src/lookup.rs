@@ -1,8 +1,10 @@
 //! Looks up a name.
 
 use super::names::NameSlot;
+use super::node::{Entry, Node};
 use super::reader::RowReader;
-use super::{Context, Decision, Entry, Node, Refusal, Rule};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal};
 use varve_schema::{EntryBody, EntryRow};
 use varve_types::{Errno, FileKind, InodeId, Name};
 

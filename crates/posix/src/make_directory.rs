@@ -1,10 +1,13 @@
 //! Creates a directory.
 
+use super::access;
 use super::get_attributes::directory_node;
 use super::names::NameSlot;
+use super::node::Node;
 use super::reader::RowReader;
-use super::{Change, Context, Decision, Node, Refusal, Rule, access, commit};
-use varve_schema::{DirectoryRow, EntryBody, Key, PartitionRow, PartitionState, Row};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal, commit};
+use varve_schema::{Change, DirectoryRow, EntryBody, Key, PartitionRow, PartitionState, Row};
 use varve_types::{Attributes, FileKind, InodeId, Mode, Name, PartitionIndex, PartitionMap, ShardCount};
 
 /// Creates the directory `name` in `parent`. Its home is the shard of the context's new inode id. `mode` has the

@@ -4,8 +4,8 @@ use super::access;
 use super::locate::put_inode;
 use super::partitions::{self, PartitionRows};
 use super::reader::RowReader;
-use super::{Change, Context, Effect};
-use varve_schema::{Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, OrphanRow, PartitionRow, Row};
+use super::verb::{Context, Effect};
+use varve_schema::{Change, Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, OrphanRow, PartitionRow, Row};
 use varve_types::{Credentials, Errno, InodeId, Mode, Name, Timestamp};
 
 /// A name, the partition of its parent that holds it, and the entry if there is one.

@@ -1,11 +1,13 @@
 //! Opens a file or directory.
 
-use super::access::{EXECUTE, READ, WRITE};
+use super::access::{EXECUTE, Guard, READ, WRITE};
 use super::get_attributes::{directory_node, look_with_home};
 use super::locate::{Located, LocatedRow};
+use super::node::{At, Node, NodeContent};
 use super::reader::RowReader;
-use super::size::{PendingTruncate, own_if_changed};
-use super::{At, Context, Decision, Effect, Node, NodeContent, Refusal, Rule};
+use super::rule::Rule;
+use super::size::own_if_changed;
+use super::verb::{Context, Decision, Effect, PendingTruncate, Refusal};
 use bytes::Bytes;
 use varve_schema::{BackingSize, Content, NodeRow, PartitionRow};
 use varve_types::{Errno, FileKind};
@@ -65,7 +67,7 @@ impl Rule for Open {
             LocatedRow::Nothing => Err(Refusal::NotHere),
             LocatedRow::Directory(..) if wanted & WRITE != 0 => Err(Errno::EISDIR.into()),
             LocatedRow::Directory(inode, row) => {
-                super::access::Guard::from(row).check(context.caller, wanted)?;
+                Guard::from(row).check(context.caller, wanted)?;
                 Ok(Decision::Answer(directory_node(inode, row, home)))
             }
             LocatedRow::File(file) if file.row.attributes.kind == FileKind::Symlink => Err(Errno::ELOOP.into()),

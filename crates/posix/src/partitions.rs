@@ -1,8 +1,7 @@
 //! Finds all partitions of a directory from the partition rows themselves, because maps are only hints.
 
-use super::Change;
 use super::reader::RowReader;
-use varve_schema::{DirectoryRow, Key, PartitionRow};
+use varve_schema::{Change, DirectoryRow, Key, PartitionRow};
 use varve_types::{InodeId, PartitionIndex};
 
 /// The partition rows of a directory, each with its index. Empty if partition 0 is absent: then the directory does not

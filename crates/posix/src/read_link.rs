@@ -1,8 +1,10 @@
 //! Reads a symlink.
 
 use super::locate::LocatedRow;
+use super::node::At;
 use super::reader::RowReader;
-use super::{At, Context, Decision, Refusal, Rule};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal};
 use bytes::Bytes;
 use varve_schema::Content;
 use varve_types::Errno;

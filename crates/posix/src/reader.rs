@@ -1,6 +1,6 @@
 //! Typed reads of a [`View`] that collect the missing keys.
 
-use super::{KeyState, MissingKeys, View};
+use super::verb::{KeyState, MissingKeys, View};
 use bytes::Bytes;
 use std::cell::RefCell;
 use varve_schema::{DirectoryRow, EntryRow, Key, NodeRow, OrphanRow, PartitionRow, Row};

@@ -1,8 +1,11 @@
 //! Removes an empty directory.
 
+use super::access;
 use super::names::{self, NameSlot, NameTarget};
 use super::reader::RowReader;
-use super::{Context, Decision, Refusal, RemovedName, Rule, access, commit};
+use super::rule::Rule;
+use super::unlink::RemovedName;
+use super::verb::{Context, Decision, Refusal, commit};
 use varve_types::{Errno, InodeId, Name};
 
 /// Removes the directory `name` from `parent`. ENOTDIR if it is not a directory, ENOTEMPTY if it is not empty.

@@ -4,11 +4,14 @@
 //! parent, keep their ctime (POSIX leaves that open), so that such a rename changes only the two names.
 
 use super::access::{self, Guard};
+use super::create;
 use super::locate::put_inode;
 use super::names::{self, NameSlot, NameTarget, Removal};
 use super::reader::RowReader;
-use super::{Change, Context, Decision, Refusal, RemovedName, Rule, create};
-use varve_schema::{DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
+use super::rule::Rule;
+use super::unlink::RemovedName;
+use super::verb::{Context, Decision, Refusal, commit};
+use varve_schema::{Change, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, Row};
 use varve_types::{Errno, InodeId, Name};
 
 /// Levels of directories that the check for cycles climbs before it assumes that the volume is damaged (ELOOP). A path
@@ -299,7 +302,7 @@ fn exchange(
     let mut changes = vec![old.tally(0, -more, context.now), new.tally(0, more, context.now)];
     changes.extend(source.put_at(new, across, context));
     changes.extend(other.put_at(old, across, context));
-    super::commit(changes, RemovedName::default())
+    commit(changes, RemovedName::default())
 }
 
 /// Whether `upper` is `directory` or one of its ancestors.

@@ -3,9 +3,11 @@
 use super::get_attributes::directory_node;
 use super::make_directory::first_rows;
 use super::names::NameSlot;
+use super::node::Node;
 use super::reader::RowReader;
-use super::{Change, Context, Decision, Node, Refusal, Rule, commit};
-use varve_schema::{DirectoryRow, EntryBody, Key, PartitionRow, Row};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal, commit};
+use varve_schema::{Change, DirectoryRow, EntryBody, Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, Name, PartitionIndex};
 
 /// Recreates the directory that `name` in `parent` refers to, empty and with its original attributes, if it has no

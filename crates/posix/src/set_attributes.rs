@@ -3,12 +3,14 @@
 use super::access::{Guard, WRITE};
 use super::get_attributes::directory_node;
 use super::locate::{Located, LocatedRow};
+use super::node::{At, Node};
 use super::partitions::{self, PartitionRows};
 use super::reader::RowReader;
-use super::size::{PendingTruncate, own_if_changed};
-use super::{At, Change, Context, Decision, Effect, Node, Refusal, Rule, commit};
+use super::rule::Rule;
+use super::size::own_if_changed;
+use super::verb::{Context, Decision, Effect, PendingTruncate, Refusal, commit};
 use bytes::Bytes;
-use varve_schema::{BackingSize, Content, DirectoryRow, Key, NodeRow, PartitionRow, Row};
+use varve_schema::{BackingSize, Change, Content, DirectoryRow, Key, NodeRow, PartitionRow, Row};
 use varve_types::{Capability, Errno, FileKind, InodeId, Mode, SetAttributes, SetTime, Timestamp};
 
 /// Maximum bytes of a file: the maximum of `off_t`.

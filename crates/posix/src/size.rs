@@ -15,8 +15,10 @@
 
 use super::access::keeps_set_id;
 use super::locate::{Located, LocatedRow};
+use super::node::{At, Node, SizeState};
 use super::reader::RowReader;
-use super::{At, Context, Decision, Effect, KeyState, Node, Refusal, Rule, SizeState, View, commit};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Effect, KeyState, PendingTruncate, Refusal, View, commit};
 use varve_schema::{BackingSize, Content, EntryBody, Key, NodeRow, Row};
 use varve_types::{Errno, LayoutGeneration, Timestamp};
 
@@ -200,30 +202,6 @@ impl SizeRule for RaiseSize {
             // The row already states at least that size, or a truncate is pending and the row states no minimum.
             _ => Ok(Decision::Answer(file.node())),
         }
-    }
-}
-
-/// A truncate that a row requires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PendingTruncate {
-    pub size: u64,
-    /// The times of the row distinguish this truncate from another one to the same size. A change that does not
-    /// truncate the file may change the ctime.
-    pub ctime: Timestamp,
-    pub mtime: Timestamp,
-}
-
-impl PendingTruncate {
-    pub(super) fn of(row: &NodeRow) -> Option<PendingTruncate> {
-        let NodeRow { attributes, content: Content::Backing(BackingSize::Truncating(size)), .. } = row else {
-            return None;
-        };
-        Some(PendingTruncate { size: *size, ctime: attributes.ctime, mtime: attributes.mtime })
-    }
-
-    fn is_of(&self, row: &NodeRow) -> bool {
-        PendingTruncate::of(row)
-            .is_some_and(|found| found.size == self.size && (found.ctime == self.ctime || found.mtime == self.mtime))
     }
 }
 

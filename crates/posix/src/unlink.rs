@@ -1,8 +1,10 @@
 //! Removes a name of a file.
 
+use super::access;
 use super::names::{self, NameSlot, NameTarget};
 use super::reader::RowReader;
-use super::{Context, Decision, Refusal, Rule, access};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal};
 use varve_types::{Errno, InodeId, Name, Timestamp};
 
 /// Removes `name` from `parent`. EISDIR if it is a directory.

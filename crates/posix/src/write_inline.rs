@@ -1,8 +1,10 @@
 //! Replaces the content that is stored in the row.
 
 use super::locate::LocatedRow;
+use super::node::{At, Node};
 use super::reader::RowReader;
-use super::{At, Context, Decision, Node, Refusal, Rule, commit};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal, commit};
 use bytes::Bytes;
 use varve_schema::Content;
 use varve_types::{Errno, LayoutGeneration, Timestamp};

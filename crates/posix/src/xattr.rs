@@ -5,10 +5,12 @@
 
 use super::access::{FILE_CAPABILITIES, Guard, READ, WRITE};
 use super::locate::{Located, LocatedRow};
+use super::node::At;
 use super::reader::RowReader;
-use super::{At, Change, Context, Decision, Refusal, Rule, commit};
+use super::rule::Rule;
+use super::verb::{Context, Decision, Refusal, commit};
 use bytes::Bytes;
-use varve_schema::{DirectoryRow, Key, Row};
+use varve_schema::{Change, DirectoryRow, Key, Row};
 use varve_types::{Capability, Errno, FileKind, InodeId, Mode, Timestamp};
 
 /// Bytes of a name, namespace included (Linux's XATTR_NAME_MAX).

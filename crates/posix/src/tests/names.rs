@@ -2,11 +2,11 @@
 
 use super::table::{ReferenceTable, name, shards, user};
 use crate::{
-    At, Change, Create, CreateUnnamed, Decision, Effect, Entry, GetDirectory, LINKS_MAX, Link, List, Lookup,
-    MakeDirectory, NewNode, Node, Promote, Refusal, RemoveDirectory, ReviveDirectory, SetXattr, Unlink, XattrMode,
+    At, Create, CreateUnnamed, Decision, Effect, Entry, GetDirectory, LINKS_MAX, Link, List, Lookup, MakeDirectory,
+    NewNode, Node, Promote, Refusal, RemoveDirectory, ReviveDirectory, SetXattr, Unlink, XattrMode,
 };
 use bytes::Bytes;
-use varve_schema::{EntryBody, Key, Row};
+use varve_schema::{Change, EntryBody, Key, Row};
 use varve_types::{Credentials, Errno, FileKind, InodeId, LayoutGeneration, Mode, NameHash, PartitionIndex};
 
 pub fn create(

@@ -3,12 +3,12 @@
 use super::names::{create, mkdir, refused, root};
 use super::table::{INLINE_LIMIT, ReferenceTable, at_second, name, user};
 use crate::{
-    AbandonTruncate, At, BackingFile, Change, ChangeAttributes, Decision, DirectoryNode, Effect, FindTruncate,
-    FinishTruncate, GetAttributes, Granted, Link, MarkSizeStale, Node, NodeContent, Open, OpenMode, PartitionTotals,
-    PendingTruncate, Promote, RaiseSize, ReadLink, RecordSize, Refusal, SizeState, WriteInline,
+    AbandonTruncate, At, BackingFile, ChangeAttributes, Decision, DirectoryNode, Effect, FindTruncate, FinishTruncate,
+    GetAttributes, Granted, Link, MarkSizeStale, Node, NodeContent, Open, OpenMode, PartitionTotals, PendingTruncate,
+    Promote, RaiseSize, ReadLink, RecordSize, Refusal, SizeState, WriteInline,
 };
 use bytes::Bytes;
-use varve_schema::{BackingSize, Content, EntryBody, Key, Row};
+use varve_schema::{BackingSize, Change, Content, EntryBody, Key, Row};
 use varve_types::{Credentials, Errno, InodeId, LayoutGeneration, Mode, NameHash, SetAttributes, SetTime, Timestamp};
 
 const ROOT: InodeId = InodeId::ROOT;

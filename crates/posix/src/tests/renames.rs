@@ -2,8 +2,8 @@
 
 use super::names::{create, mkdir, refused, root};
 use super::table::{ReferenceTable, name, user};
-use crate::{At, Change, Decision, GetAttributes, Refusal, Rename, RenameFlags, Unlink};
-use varve_schema::{EntryBody, Key};
+use crate::{At, Decision, GetAttributes, Refusal, Rename, RenameFlags, Unlink};
+use varve_schema::{Change, EntryBody, Key};
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode};
 
 fn verb(parent: InodeId, text: &str, new_parent: InodeId, new: &str, flags: RenameFlags) -> Rename {

@@ -1,12 +1,11 @@
 //! All rows of a small volume in memory, and a minimal driver: it fetches only the rows that the verb requests,
 //! decides, and applies the changes.
 
-use crate::{
-    At, Change, Context, Decision, Effect, FindTruncate, FinishTruncate, KeyState, MissingKeys, Refusal, Verb, View,
-};
+use crate::{At, Context, Decision, Effect, FindTruncate, FinishTruncate, KeyState, MissingKeys, Refusal, Verb, View};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use varve_schema::{
-    BackingSize, Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, PartitionRow, PartitionState, Row, codec,
+    BackingSize, Change, Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, PartitionRow, PartitionState, Row,
+    codec,
 };
 use varve_types::{
     Attributes, Credentials, HashRange, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount,

@@ -120,7 +120,7 @@ mod tests {
         let end = STEP_BYTES * 3 / 4;
         length.ensure(&file, end).expect("longer");
         assert!(bytes() >= end + STEP_BYTES);
-        assert!(length.unsettled(end).is_zero(), "who saw the length of before finds a superblock within it");
+        assert!(length.unsettled(end).is_zero(), "a reader that saw the previous length finds a superblock within it");
         length.check(&file).expect("as long as it was made");
         file.set_len(end).expect("shorter");
         length.check(&file).expect_err("cut");

@@ -1,4 +1,4 @@
-//! How a run is written, and who hears of its progress.
+//! Settings of a run's writer, and the receivers of its progress.
 
 use std::time::Duration;
 use varve_detector_dataset::advice::Advice;

@@ -449,7 +449,7 @@ fn close_returns_while_a_hanging_store_blocks_the_writer() {
         }
         let hangs = !writing.is_finished();
         disk.thaw();
-        let closed = closing.join().expect("who closes").expect_err("its content was being written");
+        let closed = closing.join().expect("the closing thread").expect_err("its content was being written");
         assert_eq!(closed.errno, Errno::ETIMEDOUT, "{closed}");
         assert!(hangs, "the writer waited for the store");
         assert_eq!(writing.join().expect("the writer").expect("it is written"), 100_000);

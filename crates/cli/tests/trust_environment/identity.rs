@@ -134,7 +134,7 @@ fn commands_of_root_leave_the_store_to_its_user() {
     run(varve(&site).args(["fsck", "--repair"]).arg(&store), SHORT).succeeded("fsck");
     let roots = closed.join("dump");
     run(varve(&site).arg("dump").arg(&store).arg("-o").arg(&roots), SHORT).succeeded("dump");
-    assert_eq!(roots.metadata().expect("it is there").uid(), 0, "the dump is root's, who made it");
+    assert_eq!(roots.metadata().expect("it is there").uid(), 0, "root made the dump and owns it");
     run(varve(&site).arg("dump").arg(&store).arg("-o").arg(&dump), SHORT).succeeded("dump");
     run(varve(&site).arg("load").arg(&roots).arg(&loaded), SHORT).succeeded("load");
     expect_all_of(USER, &store);

@@ -41,9 +41,9 @@ fn unplaceable_append_is_kept() {
     close(&other, outgrowing);
 
     late.set(ChangeTiming::AtOnce);
-    assert_eq!(block_on(fs.attributes(&root(), inode)).unwrap_err().errno, Errno::EIO, "who only asks is told");
+    assert_eq!(block_on(fs.attributes(&root(), inode)).unwrap_err().errno, Errno::EIO, "a stat reports the error");
     assert_eq!(read(&fs, handle, 0, 100), b"small and more");
-    assert_eq!(block_on(fs.flush(handle)).unwrap_err().errno, Errno::EIO, "and who closes, as long as it lasts");
+    assert_eq!(block_on(fs.flush(handle)).unwrap_err().errno, Errno::EIO, "so does a close, as long as it lasts");
     late.set(ChangeTiming::Truly);
     close(&fs, handle);
     assert!(content(&site.connect(), "f") == [&large, &b" and more"[..]].concat());

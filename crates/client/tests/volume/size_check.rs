@@ -72,7 +72,7 @@ fn externally_truncated_file_is_refused() {
     assert_eq!(content(&other, "cut"), vec![8; 2 * INLINE_LIMIT as usize]);
 }
 
-/// Promise: the size that was fsynced is checked at once, whether or not the file is closed, and whoever writes it. A
+/// Promise: the size that was fsynced is checked at once, whether or not the file is closed, and for every writer. A
 /// truncation through Varve is not treated as damage, and later writes can be synced.
 #[test]
 fn externally_truncated_synced_file_is_refused() {

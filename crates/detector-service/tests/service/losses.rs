@@ -133,7 +133,7 @@ fn frames_sent_twice_are_acknowledged_by_a_writer_share() {
             std::thread::sleep(Duration::from_millis(5));
         }
         bring(&second, 0..12);
-        second.settle(SOON).expect("durable, whoever brought it");
+        second.settle(SOON).expect("all frames are durable, from either client");
         let mut reported = Vec::new();
         while reported.len() < 8 {
             assert!(Instant::now() < deadline, "{reported:?}");

@@ -110,7 +110,7 @@ fn waiting_run_can_be_aborted() {
     let file = directory.path().join("held.h5");
     leave_a_run(directory.path(), "held");
     let other = std::fs::File::open(&file).expect("the file");
-    let other = Locked::take(other, FlockOperation::NonBlockingLockExclusive).expect("as who writes to it");
+    let other = Locked::take(other, FlockOperation::NonBlockingLockExclusive).expect("locked as by a writer");
     let service = Service::start(config(directory.path())).expect("a service");
     let run = service.shared().run("held").expect("known");
     assert!(run.awaits().is_some_and(|why| why.contains("has the file open for writing")));

@@ -23,7 +23,7 @@ fn unbounded_producer_blocks_once_when_writers_stall() {
     assert_eq!(queue.push(part(8, BYTES), Duration::ZERO.into()), Err(QueueRefused::Full));
     assert!(matches!(queue.pop(false), NextJob::Job(Job { chunk_group: 0, .. })));
     assert!(!queue.state.lock().stalled);
-    queue.push(part(8, BYTES), Duration::ZERO.into()).expect("who cannot wait has all room");
+    queue.push(part(8, BYTES), Duration::ZERO.into()).expect("a caller that does not wait may use the whole queue");
 }
 
 /// The queue does not close while a caller writes its own frame, and hands out a frame that the caller drops.

@@ -32,7 +32,7 @@ fn receiving_thread_may_write_its_frame() {
         let frame = Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 1200)) };
         let inline_write =
             writer.hand_in(0, frame, WaitPolicy::Writes { more: number % 2 == 0 }).expect("a frame taken");
-        charges.push(inline_write.expect("it is who brought it that writes it"));
+        charges.push(inline_write.expect("the caller that hands a frame in writes it"));
     }
     let late = charges.split_off(FRAMES as usize / 2);
     // Written and dropped frames, in any order.

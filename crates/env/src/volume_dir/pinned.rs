@@ -159,7 +159,7 @@ mod tests {
             let other = volume(&root, key);
             assert_eq!(held.in_place().unwrap_err().kind(), io::ErrorKind::NotFound);
             assert!(held.lacks(&path).is_err(), "of what is in another nothing is known");
-            assert!(other.in_place().is_ok(), "who holds none takes what is there");
+            assert!(other.in_place().is_ok(), "a volume that is not held accepts the directory that is there");
             fs::remove_dir_all(&root).unwrap();
         }
         fs::rename(&aside, &root).unwrap();

@@ -43,7 +43,8 @@ fn a_name_is_had_once() {
     }
 }
 
-/// Promise: links, files of other kinds, permissive modes and foreign content are refused, whoever created them.
+/// Promise: links, files of other kinds, permissive modes and foreign content are refused, also if the volume's owner
+/// created them.
 #[test]
 fn what_is_no_key_is_refused() {
     let (directory, volume) = volume();

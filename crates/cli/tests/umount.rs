@@ -263,8 +263,8 @@ fn missing_mount_is_reported_once() {
 fn volume_is_usable_right_after_umount8() {
     let volume = Volume::format(&["--shards", "64"]);
     let root = volume.mount_point();
-    for round in 0..3 {
-        let mut mount = volume.mount(&[]);
+    for (round, options) in ["rw", "fsname=elsewhere", "rw"].into_iter().enumerate() {
+        let mut mount = volume.mount(&["-o", options]);
         for number in 0..200 {
             fs::write(root.join(format!("{round}-{number}")), LARGE).expect("a file");
         }

@@ -32,11 +32,11 @@ pub fn read() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// Whether the table of `process`, a directory of proc(5), has a Varve mount whose source is `store`. `None`: it cannot
+/// Whether the table of `process`, a directory of proc(5), has a Varve mount that `is_wanted` accepts. `None`: it cannot
 /// be read.
-pub fn has_mounted(process: &Path, store: &Path) -> Option<bool> {
+pub fn has_mounted(process: &Path, is_wanted: impl Fn(&MountEntry) -> bool) -> Option<bool> {
     let table = parse(&std::fs::read(process.join("mountinfo")).ok()?);
-    Some(table.iter().any(|mount| mount.kind == VARVE_TYPE && mount.source == store))
+    Some(table.iter().any(|mount| mount.kind == VARVE_TYPE && is_wanted(mount)))
 }
 
 /// The mounts of a table; lines that are not of its form are skipped.
@@ -112,8 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_a_store_are_looked_for_in_the_table_of_a_process() {
-        assert_eq!(has_mounted(Path::new("/proc/self"), Path::new("/no/such/store")), Some(false));
-        assert_eq!(has_mounted(Path::new("/nowhere"), Path::new("/")), None);
+    fn mounts_are_looked_for_in_the_table_of_a_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let table = "36 35 0:98 / /mnt rw - fuse.varve elsewhere rw\n37 36 0:9 / /srv rw - tmpfs /srv/volume rw\n";
+        std::fs::write(directory.path().join("mountinfo"), table).unwrap();
+        let is_mounted_on = |target: &str| has_mounted(directory.path(), |mount| mount.target == Path::new(target));
+        assert_eq!(is_mounted_on("/mnt"), Some(true));
+        assert_eq!(is_mounted_on("/srv"), Some(false), "of another type");
+        assert_eq!(has_mounted(Path::new("/nowhere"), |_| true), None);
     }
 }

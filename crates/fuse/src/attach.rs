@@ -45,14 +45,11 @@ pub(crate) fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
+/// The mount target as the kernel names it.
+///
 /// # Errors
 /// If nothing can be mounted at `target`: it is no directory, or it is a Varve mount, live or dead.
-pub fn check_target(target: &Path) -> Result<()> {
-    resolve(target).map(drop)
-}
-
-/// The mount target as the kernel names it.
-pub(crate) fn resolve(target: &Path) -> Result<PathBuf> {
+pub fn check_target(target: &Path) -> Result<PathBuf> {
     let wrap = |source: io::Error| match source.raw_os_error() {
         Some(libc::ENOTCONN) => Error::DeadMount(target.to_owned()),
         _ => Error::Target { target: target.to_owned(), source },
@@ -164,8 +161,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         std::fs::write(&file, b"").unwrap();
-        assert!(matches!(resolve(&file), Err(Error::NotADirectory(_))));
-        assert!(matches!(resolve(&directory.path().join("absent")), Err(Error::Target { .. })));
-        assert!(resolve(directory.path()).unwrap().is_absolute());
+        assert!(matches!(check_target(&file), Err(Error::NotADirectory(_))));
+        assert!(matches!(check_target(&directory.path().join("absent")), Err(Error::Target { .. })));
+        assert!(check_target(directory.path()).unwrap().is_absolute());
     }
 }

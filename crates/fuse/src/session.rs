@@ -114,7 +114,7 @@ pub(crate) fn start<F: Filesystem>(
     closed: CloseOutcome,
     volume: Option<&Arc<FileSystem>>,
 ) -> Result<MountSession> {
-    let target = attach::resolve(target)?;
+    let target = attach::check_target(target)?;
     let Attached { device, helper } = attach::attach(&target, options)?;
     let number = crate::mounts::device_at(&target);
     let started = device.try_clone().and_then(|device_too| {

@@ -92,6 +92,9 @@ pub struct ServerConfig {
     pub unix_directory: Option<PathBuf>,
     /// The server runs inside a mount: one session of this process may change the volume, all others only observe.
     pub embedded: bool,
+    /// For the server record: where an embedded server's process mounts the volume, if the source of the mount is not
+    /// the store.
+    pub mount_point: Option<PathBuf>,
     /// Approximate memory limit. The sizes of caches and memtables follow from it ([`MemoryShares`]).
     pub memory_bytes: u64,
     /// A `metrics` recorder is installed: count and time calls.
@@ -116,6 +119,7 @@ impl ServerConfig {
             listen: None,
             unix_directory: Some(runtime_dir::default_directory()),
             embedded: false,
+            mount_point: None,
             memory_bytes: MemoryShares::BYTES_DEFAULT,
             measure: false,
             limits: Limits::default(),
@@ -248,7 +252,7 @@ impl Server {
         let threads = spawn_workers(&config, &shared, &board, &command, store, &background, shm_slots)?;
         let running = Mutex::new(Some(RunningServer { threads, background, lock }));
         let server = Server { shared, board, command, inboxes, running };
-        match server.open_listeners() {
+        match server.open_listeners(config.mount_point.as_deref()) {
             Ok(()) => {
                 server.shared.reserve.has_started();
                 Ok(server)
@@ -261,7 +265,7 @@ impl Server {
         }
     }
 
-    fn open_listeners(&self) -> Result<(), ServerError> {
+    fn open_listeners(&self, mount_point: Option<&Path>) -> Result<(), ServerError> {
         self.board.wait_for(WorkerStage::Ready, None).map_err(ServerError::from)?;
         let addresses = self.board.addresses();
         let record_of = |address: &WorkerAddress| WorkerRecord { unix: address.unix.clone(), tcp: address.tcp.clone() };
@@ -271,7 +275,8 @@ impl Server {
         self.command.send_replace(ServerCommand::Accept);
         let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
             .map_err(doing("cannot identify this host and boot"))?;
-        let record = ServerRecord { after_open_files: self.leaves_as_found(), ..record };
+        let mount_point = mount_point.map(|path| path.to_string_lossy().into_owned());
+        let record = ServerRecord { mount_point, after_open_files: self.leaves_as_found(), ..record };
         let running = self.running.lock();
         let lock = &running.as_ref().expect("a server that starts is not stopped").lock;
         self.shared.volume.write_server_record(lock, &record).map_err(doing("cannot write the server record"))

@@ -27,7 +27,7 @@ use varve_client::{ClientConfig, FileSystem};
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_fuse::MountSession;
-use varve_meta::server::{Server, ServerError};
+use varve_meta::server::{Server, ServerConfig, ServerError};
 use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
 
 /// Limits of the wait for a server that was started just before. `BEGINNING_MAX` is the time from the start of its
@@ -164,8 +164,15 @@ fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> 
         error => Problem::new(failed()).caused_by(error),
     };
     // Checked before a server starts, because that changes the volume.
-    varve_fuse::check_target(&options.directory).map_err(of_mount)?;
-    let server = embed(options, arguments, &volume, &rights)?.map(Arc::new);
+    let target = varve_fuse::check_target(&options.directory).map_err(of_mount)?;
+    let server = match options.may_embed() {
+        true => {
+            let mut config = arguments.server.config(volume.clone(), &rights)?;
+            options.apply(&mut config, target);
+            embed(options, config)?.map(Arc::new)
+        }
+        false => None,
+    };
     let mut config = ClientConfig::new(volume);
     approach.apply(&mut config);
     config.deadline = options.deadline.0;
@@ -216,13 +223,7 @@ fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
 /// Starts a server in this process, unless another one has the volume. If the holder of the lock has not published its
 /// record yet, this waits for it: the holder is a server that is just starting, or one that has stopped or died and is
 /// about to release the lock.
-fn embed(options: &FstabOptions, arguments: &Arguments, volume: &VolumeDir, rights: &Rights) -> Result<Option<Server>> {
-    if options.embedded == Some(false) || (options.embedded.is_none() && options.client.any()) {
-        return Ok(None);
-    }
-    let mut config = arguments.server.config(volume.clone(), rights)?;
-    options.apply(&mut config);
-    config.embedded = true;
+fn embed(options: &FstabOptions, config: ServerConfig) -> Result<Option<Server>> {
     let failed = |error: &ServerError| server::explain(format!("cannot mount {}", options.store.display()), error);
     let until = Instant::now() + STARTING_MAX;
     loop {
@@ -234,14 +235,14 @@ fn embed(options: &FstabOptions, arguments: &Arguments, volume: &VolumeDir, righ
         if !held || options.embedded == Some(true) {
             return Err(failed(&error));
         }
-        match volume.read_holder() {
+        match config.volume.read_holder() {
             Some(holder) if holder.embedded => {
                 let next = "Unmount it there first. To mount a volume more than once, run `varve serve STORE` before.";
                 return Err(failed(&error).next(next));
             }
             Some(_) => return Ok(None),
             None if Instant::now() >= until => return Err(failed(&error)),
-            None => await_word_of_holder(volume, until),
+            None => await_word_of_holder(&config.volume, until),
         }
     }
 }

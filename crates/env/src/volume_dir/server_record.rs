@@ -6,7 +6,7 @@
 use super::rights::Readers;
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
-use crate::mount_table::has_mounted;
+use crate::mount_table::{MountEntry, has_mounted};
 use crate::printable::printable;
 use crate::reserve::is_for_want_of_room;
 use crate::store_path::StorePath;
@@ -38,6 +38,10 @@ pub struct ServerRecord {
     /// The device and inode number of that directory. Earlier versions write neither `store` nor `store_id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_id: Option<String>,
+    /// Where an embedded server mounts the volume, if the mount has another source than the store (`-o fsname`). It
+    /// identifies the mount in a mount table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_point: Option<String>,
     /// An embedded server that began while clients of the previous server might have had files open: those clients do
     /// not connect to it, and it leaves them to the next server.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -75,6 +79,7 @@ impl ServerRecord {
             embedded,
             store: Some(store),
             store_id: Some(store_id),
+            mount_point: None,
             after_open_files: false,
             workers,
         })
@@ -129,14 +134,19 @@ impl ServerRecord {
     }
 
     /// Whether its process, another one in our PID namespace, serves a mount that is in no mount table: it was unmounted,
-    /// perhaps lazily, or is not mounted yet. A mount with another source than its store (`-o fsname`) is not found.
+    /// perhaps lazily, or is not mounted yet.
     pub fn is_of_an_unmounted_mount(&self) -> bool {
         let Some(store) = self.store.as_deref().filter(|_| self.embedded && self.is_of_our_processes()) else {
             return false;
         };
         // Another user's process may hide its table.
         let shown = ["/proc/self".into(), PathBuf::from(format!("/proc/{}", self.pid))];
-        let mounted = |process: &PathBuf| has_mounted(process, Path::new(store)) == Some(true);
+        let mount_point = self.mount_point.as_deref().map(Path::new);
+        let is_ours = |mount: &MountEntry| match mount_point {
+            Some(mount_point) => mount.target == mount_point,
+            None => mount.source == Path::new(store),
+        };
+        let mounted = |process: &PathBuf| has_mounted(process, is_ours) == Some(true);
         self.pid != std::process::id() && !shown.iter().any(mounted)
     }
 }

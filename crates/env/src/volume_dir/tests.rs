@@ -437,6 +437,7 @@ fn golden_files() {
         embedded: false,
         store: Some("/srv/volume".into()),
         store_id: Some("fe01-2a".into()),
+        mount_point: None,
         after_open_files: false,
         workers: vec![
             WorkerRecord { unix: Some("/run/0".into()), tcp: Some("127.0.0.1:4000".into()) },
@@ -450,8 +451,10 @@ fn golden_files() {
                   [[worker]]\ntcp = \"127.0.0.1:4001\"\n";
     assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
     assert_eq!(volume.read_server_record().unwrap().as_ref(), Some(&record));
-    volume.write_server_record(&lock, &ServerRecord { after_open_files: true, ..record }).unwrap();
-    let golden = golden.replace("\n\n[[worker]]\nunix", "\nafter_open_files = true\n\n[[worker]]\nunix");
+    let mount_point = Some("/mnt".into());
+    volume.write_server_record(&lock, &ServerRecord { mount_point, after_open_files: true, ..record }).unwrap();
+    let of_a_mount = "\nmount_point = \"/mnt\"\nafter_open_files = true\n\n[[worker]]\nunix";
+    let golden = golden.replace("\n\n[[worker]]\nunix", of_a_mount);
     assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
     // The record as it was before it contained the store's directory.
     let older = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = true\n";

@@ -4,7 +4,7 @@ use super::Arguments;
 use crate::client::ClientFlags;
 use crate::problem::{Problem, Result};
 use crate::quantity::{Bytes, Span};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use varve_fuse::MountOptions;
 use varve_meta::server::{ServerConfig, WORKERS_MAX};
@@ -91,7 +91,15 @@ impl FstabOptions {
         self.fuse.parse(&rest.join(",")).map_err(|error| error.to_string())
     }
 
-    pub fn apply(&self, config: &mut ServerConfig) {
+    /// Whether this process serves the volume if no other does.
+    pub fn may_embed(&self) -> bool {
+        self.embedded.unwrap_or_else(|| !self.client.any())
+    }
+
+    /// Configures the server inside a mount on `target`.
+    pub fn apply(&self, config: &mut ServerConfig, target: PathBuf) {
+        config.embedded = true;
+        config.mount_point = (Path::new(&self.fuse.source) != self.store).then_some(target);
         if let Some(workers) = self.workers {
             config.workers = workers.into();
         }

@@ -4,6 +4,16 @@ use std::time::Duration;
 use varve_env::volume_dir::{KeyFile, VolumeDir};
 use varve_proto::handshake::Purpose;
 
+/// The size of positions in listings ([`crate::DirectoryEntry::cookie`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CookieWidth {
+    /// 63 bits: the hash of a name.
+    #[default]
+    Long,
+    /// 31 bits, for programs whose `off_t` or `long` has 32.
+    Short,
+}
+
 /// Parameters of a connection.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -24,6 +34,7 @@ pub struct ClientConfig {
     /// O_DIRECT or for reading. In that case the kernel requests a file's attributes before each read of cached pages,
     /// which takes as long as a read past the cache.
     pub direct_io: Option<bool>,
+    pub cookies: CookieWidth,
     /// Bytes of small files that may wait in memory for their write-back. Above this, a writer writes its own file back
     /// at once.
     pub dirty_bytes_max: usize,
@@ -45,6 +56,7 @@ impl ClientConfig {
             read_only: false,
             passthrough: false,
             direct_io: None,
+            cookies: CookieWidth::Long,
             dirty_bytes_max: Self::DIRTY_BYTES_DEFAULT,
         }
     }

@@ -7,6 +7,7 @@ mod kernel_listings;
 
 pub use kernel_listings::KernelListing;
 
+use crate::config::CookieWidth;
 use crate::files::FetchTicket;
 use crate::inodes::ObservedInode;
 use crate::locate::unexpected;
@@ -71,9 +72,14 @@ pub(crate) struct Directories {
     open: Mutex<HashMap<u64, Arc<OpenDirectory>>>,
     made: AtomicU64,
     kernel: KernelListings,
+    width: CookieWidth,
 }
 
 impl Directories {
+    pub fn new(width: CookieWidth) -> Directories {
+        Directories { width, ..Directories::default() }
+    }
+
     /// Called before names of `batch` are returned for `open`.
     fn note<E: BatchEntry>(&self, open: &OpenDirectory, batch: &ListingBatch<E>) {
         if open.kernel != KernelListing::Bypass {
@@ -81,7 +87,8 @@ impl Directories {
                 self.kernel.begin(open.inode);
             }
             let unknown = ListedPartition { first: 0, last: 0, version: None };
-            self.kernel.note(open.inode, batch.partition.as_ref().unwrap_or(&unknown), batch.has_plain_cookies());
+            let repeatable = batch.has_plain_cookies(self.width);
+            self.kernel.note(open.inode, batch.partition.as_ref().unwrap_or(&unknown), repeatable);
         }
     }
 }
@@ -146,7 +153,7 @@ impl FileSystem {
         let listing = ListingState {
             unread: batch.is_some(),
             batch,
-            cookies: Cookies::default(),
+            cookies: Cookies::new(self.directories.width),
             plus_batch_bytes: PLUS_BATCH_BYTES_MIN,
         };
         let (fills_kernel, listing) = (AtomicBool::new(false), futures::lock::Mutex::new(listing));

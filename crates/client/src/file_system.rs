@@ -124,7 +124,7 @@ impl FileSystem {
         let core = block_on(Core::start(config, settings, clock, session, reactor, transport))?;
         let file_system = Arc::new(FileSystem {
             files: FileTable::new(&core.settings),
-            directories: Directories::default(),
+            directories: Directories::new(core.config.cookies),
             background: BackgroundThreads::default(),
             directory_cache: DirectoryCache::default(),
             attribute_cache: AttributeCache::default(),

@@ -44,7 +44,7 @@ mod volume;
 
 pub use block_on::block_on;
 pub use by_number::Searcher;
-pub use config::ClientConfig;
+pub use config::{ClientConfig, CookieWidth};
 pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount};
 pub use directories::{DirectoryEntry, DirectoryHandle, KernelListing};
 pub use failure::{Failure, Result};

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stopping::Stopping;
-use varve_client::{ClientConfig, FileSystem};
+use varve_client::{ClientConfig, CookieWidth, FileSystem};
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_fuse::MountSession;
@@ -179,6 +179,7 @@ fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> 
     config.read_only = options.fuse.read_only();
     config.passthrough = options.fuse.passthrough;
     config.direct_io = options.fuse.direct_io;
+    config.cookies = if options.fuse.inode32 { CookieWidth::Short } else { CookieWidth::Long };
     let connected = match &server {
         Some(server) => FileSystem::connect_within(config, Arc::new(Embedded(Arc::clone(server)))),
         None => connect(config),

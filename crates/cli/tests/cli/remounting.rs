@@ -101,6 +101,43 @@ fn inode32_numbers_fit_into_32_bits() {
     volume.expect_sound();
 }
 
+/// With `inode32`, offsets in listings fit into a signed 32-bit number, which such a program's `readdir` requires. A
+/// listing in small pieces has each name once, and continues after the entry whose offset is sought.
+#[test]
+fn inode32_offsets_fit_into_31_bits() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let mount = volume.mount(&["-o", "inode32"]);
+    let directory = mount.directory.join("directory");
+    fs::create_dir(&directory).expect("a directory");
+    let mut made: Vec<String> = (0..500).map(|number| format!("{number:0100}")).collect();
+    made.iter().for_each(|name| fs::write(directory.join(name), "x").expect("a file"));
+    made.sort();
+    let opened = fs::File::open(&directory).expect("it can be opened");
+    let mut listed = offsets(&opened);
+    let (_, middle) = listed[250].clone();
+    rustix::fs::seek(&opened, rustix::fs::SeekFrom::Start(middle)).expect("an offset of the listing");
+    assert_eq!(offsets(&opened), listed[251..]);
+    drop(opened);
+    assert!(listed.iter().all(|(_, offset)| *offset <= i32::MAX as u64), "{listed:?}");
+    listed.retain(|(name, _)| name != "." && name != "..");
+    let mut names: Vec<String> = listed.into_iter().map(|(name, _)| name).collect();
+    names.sort();
+    assert_eq!(names, made);
+    mount.unmount();
+}
+
+/// Each entry from the current position on, with the offset after it.
+fn offsets(directory: &fs::File) -> Vec<(String, u64)> {
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1024];
+    let mut entries = rustix::fs::RawDir::new(directory, &mut buffer);
+    let mut found = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry.expect("an entry");
+        found.push((entry.file_name().to_str().expect("digits").to_owned(), entry.next_entry_cookie()));
+    }
+    found
+}
+
 /// Path and number of everything below, sorted.
 fn numbers_below(directory: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();

@@ -2,6 +2,7 @@
 
 use super::DirectoryEntry;
 use super::cookies::{Cookies, ListingPosition};
+use crate::config::CookieWidth;
 use crate::{Failure, Result};
 use varve_env::random;
 use varve_proto::{EntryReply, ListedPartition, ListingEntry, NameEntry};
@@ -91,9 +92,15 @@ impl<E: BatchEntry> ListingBatch<E> {
         self.children.partition_point(|child| !position.precedes(child.hash(), child.name()))
     }
 
-    /// Whether no two names share a hash, so that each cookie is a hash.
-    pub fn has_plain_cookies(&self) -> bool {
-        self.children.is_sorted_by(|a, b| a.hash() < b.hash())
+    /// Whether no two names share a cookie, so that no cookie is a random number.
+    pub fn has_plain_cookies(&self, width: CookieWidth) -> bool {
+        (0..self.children.len()).all(|at| self.is_last_of_cookie(at, width))
+    }
+
+    /// Whether the cookie of the name at `at` is that of no later name. The first hash of the next batch counts as a name.
+    fn is_last_of_cookie(&self, at: usize, width: CookieWidth) -> bool {
+        let later = self.children.get(at + 1).map(E::hash).or(self.next);
+        later.is_none_or(|later| width.of(later) != width.of(self.children[at].hash()))
     }
 }
 
@@ -114,7 +121,7 @@ pub(super) fn show_batch<E: BatchEntry>(
 ) -> Result<bool> {
     for at in batch.find(position)..batch.children.len() {
         let child = &batch.children[at];
-        let last = batch.children.get(at + 1).is_none_or(|next| next.hash() != child.hash());
+        let last = batch.is_last_of_cookie(at, cookies.width);
         let cookie = cookies.after(child.hash(), child.name(), last, random::number)?;
         let (inode, kind) = child.target();
         if !visit(child, DirectoryEntry { cookie, name: child.name(), inode, kind, node: None }) {

@@ -8,7 +8,11 @@
 //! ```text
 //! 0  start       1  after "."       2  after ".."       from 16  after the names with this hash, or a random number
 //! ```
+//!
+//! Programs with 32-bit offsets get the top 31 bits of the hash. Names with equal top bits are then a run like names with
+//! the same hash.
 
+use crate::config::CookieWidth;
 use std::collections::HashMap;
 use varve_types::{Errno, NameHash};
 
@@ -16,8 +20,33 @@ pub(super) const START: u64 = 0;
 pub(super) const AFTER_DOT: u64 = 1;
 pub(super) const AFTER_DOT_DOT: u64 = 2;
 
-/// Random cookies that one handle remembers. Two names share a hash once in 2^63; this many indicate an attack.
+/// Random cookies that one handle remembers. Two names share a hash once in 2^63; this many indicate an attack. Two names
+/// share the top 31 bits more often: a directory of 16 million names needs this many.
 const DRAWN_MAX: usize = 65_536;
+
+impl CookieWidth {
+    /// The low bits of the hash that a cookie lacks.
+    fn cut(self) -> u32 {
+        match self {
+            CookieWidth::Long => 0,
+            CookieWidth::Short => 32,
+        }
+    }
+
+    /// The cookie after all names with the hash, or with the same top bits.
+    pub(super) fn of(self, hash: u64) -> u64 {
+        (hash >> self.cut()).max(NameHash::FIRST.0)
+    }
+
+    /// The lowest hash after those of the cookie.
+    fn next_hash(self, cookie: u64) -> u64 {
+        cookie.saturating_add(1).saturating_mul(1 << self.cut())
+    }
+
+    fn largest(self) -> u64 {
+        NameHash::LAST.0 >> self.cut()
+    }
+}
 
 /// The position where a listing continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,11 +80,16 @@ impl ListingPosition {
 
 #[derive(Default)]
 pub(super) struct Cookies {
+    pub width: CookieWidth,
     drawn: HashMap<u64, (u64, Vec<u8>)>,
     known: HashMap<(u64, Vec<u8>), u64>,
 }
 
 impl Cookies {
+    pub fn new(width: CookieWidth) -> Cookies {
+        Cookies { width, ..Cookies::default() }
+    }
+
     pub fn position(&self, cookie: u64) -> ListingPosition {
         match cookie {
             START => ListingPosition::Start,
@@ -63,15 +97,16 @@ impl Cookies {
             AFTER_DOT_DOT => ListingPosition::From(0),
             _ => match self.drawn.get(&cookie) {
                 Some((hash, name)) => ListingPosition::After(*hash, name.clone()),
-                None => ListingPosition::From(cookie.saturating_add(1)),
+                None => ListingPosition::From(self.width.next_hash(cookie)),
             },
         }
     }
 
-    /// The cookie after a name; `last`: no later name has the same hash.
+    /// The cookie after a name; `last`: no later name has a hash with the same cookie.
     pub fn after(&mut self, hash: u64, name: &[u8], last: bool, mut draw: impl FnMut() -> u64) -> Result<u64, Errno> {
-        if last && !self.drawn.contains_key(&hash) {
-            return Ok(hash);
+        let plain = self.width.of(hash);
+        if last && !self.drawn.contains_key(&plain) {
+            return Ok(plain);
         }
         let position = (hash, name.to_vec());
         if let Some(cookie) = self.known.get(&position) {
@@ -81,7 +116,7 @@ impl Cookies {
             return Err(Errno::EOVERFLOW);
         }
         let cookie = loop {
-            let drawn = draw() & NameHash::LAST.0;
+            let drawn = draw() & self.width.largest();
             if drawn >= NameHash::FIRST.0 && !self.drawn.contains_key(&drawn) {
                 break drawn;
             }

@@ -46,3 +46,17 @@ fn allocated_cookies_stay_valid() {
     assert_eq!(cookies.position(drawn), ListingPosition::After(500, b"a".to_vec()));
     assert_eq!(cookies.position(other), ListingPosition::After(drawn, b"x".to_vec()));
 }
+
+/// Promise: short cookies fit into 31 bits and keep the order, and none means the start, `.` or `..`.
+#[test]
+fn short_cookies_fit_into_31_bits() {
+    let mut cookies = Cookies::new(CookieWidth::Short);
+    for (hash, cookie) in [(NameHash::FIRST.0, 16), (99 << 32 | 5, 99), (NameHash::LAST.0, (1 << 31) - 1)] {
+        assert_eq!(cookies.after(hash, b"a", true, counting()), Ok(cookie));
+        let position = cookies.position(cookie);
+        assert!(!position.precedes(hash, b"a") && position.precedes((cookie + 1) << 32, b"a"), "{hash}");
+    }
+    let drawn = cookies.after(500 << 32, b"a", false, || u64::MAX).unwrap();
+    assert_eq!(drawn, (1 << 31) - 1);
+    assert_eq!(cookies.position(u64::MAX), ListingPosition::From(u64::MAX));
+}

@@ -15,7 +15,7 @@ const SEAMS: [(&str, &[&str]); 7] = [
     ("libloading", &["crates/detector-filters/"]),
     ("roxmltree", &["crates/detector-dataset/"]),
     ("subtle", &["crates/detector-stream/"]),
-    ("tokio_rustls", &["crates/detector-stream/"]),
+    ("tokio_rustls", &["crates/cluster/", "crates/detector-stream/"]),
 ];
 
 /// Dependencies between crates match the code map in docs/internals/architecture.md. Dependencies of tests are

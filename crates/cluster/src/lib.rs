@@ -1,0 +1,22 @@
+//! The servers of a volume: which ones there are, which shards each owns, and which of them are alive.
+//!
+//! **Safety** does not depend on this crate: the log and the tables of a shard are fenced, so a shard never has two
+//! histories, whoever believes to own it. This crate provides **liveness**: one server at a time is asked for a shard,
+//! and the shards of a dead server get another owner.
+//!
+//! - [`map`]: the shard map, a chain of versions. A change is version n + 1, made from version n.
+//! - [`registry`]: the trait by which servers share the map and prove that they are alive. [`store_registry`] keeps both
+//!   in the store beneath the volume, [`etcd`] in an etcd cluster. One test suite covers both.
+//! - [`lease`]: how long a server may answer for its shards, from its own renewals.
+//! - [`detector`]: which other servers have stopped renewing.
+//! - [`membership`]: runs all of this for one server.
+//! - [`probe`]: proves that a registry gives each number to one server only.
+
+pub mod detector;
+pub mod etcd;
+pub mod lease;
+pub mod map;
+pub mod membership;
+pub mod probe;
+pub mod registry;
+pub mod store_registry;

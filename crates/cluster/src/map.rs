@@ -1,0 +1,245 @@
+//! The shard map: the members of the cluster and the owner of each shard. All functions are pure: a change returns the
+//! next version, which counts once a registry has published it.
+
+mod balance;
+
+pub use balance::{Handover, handovers};
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+use varve_types::{ShardCount, ShardId};
+
+/// One server process. A random number: a restarted server is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerId(pub u64);
+
+impl fmt::Display for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("a server's number is 16 hexadecimal digits, not {0:?}")]
+pub struct InvalidServerId(String);
+
+impl FromStr for ServerId {
+    type Err = InvalidServerId;
+
+    fn from_str(text: &str) -> Result<ServerId, InvalidServerId> {
+        let number = (text.len() == 16).then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        number.map(ServerId).ok_or_else(|| InvalidServerId(text.to_owned()))
+    }
+}
+
+impl Serialize for ServerId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ServerId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<ServerId, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The number of one ownership of a shard by a server. A later owner has a greater one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Term(pub u64);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterMap {
+    /// The first version is 1.
+    pub version: u64,
+    /// How long a renewal is valid, for every member.
+    pub lease_ms: u64,
+    pub members: BTreeMap<ServerId, Member>,
+    /// One for each shard of the volume.
+    pub shards: Vec<Ownership>,
+    /// A command that needs the volume without servers, such as `varve fsck`.
+    pub claim: Option<Claim>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub host: String,
+    pub boot_id: String,
+    pub pid: u32,
+    /// Addresses of the workers, in the order of their numbers.
+    pub addresses: Vec<String>,
+    pub state: MemberState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberState {
+    Active,
+    /// Gives its shards away, and takes none.
+    Draining,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ownership {
+    /// `None`: the shard is offered to any member, as while no member is active.
+    pub owner: Option<ServerId>,
+    /// The term of the owner, or of the last one.
+    pub term: Term,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    pub holder: ServerId,
+    /// The command, for messages.
+    pub purpose: String,
+    pub host: String,
+    pub pid: u32,
+}
+
+/// Why a change of the map is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapRefusal {
+    #[error("server {0} is not a member of the cluster; `varve cluster status` lists the members")]
+    NotAMember(ServerId),
+    #[error("server {0} is a member already")]
+    AlreadyAMember(ServerId),
+    #[error("server {0} is being drained and takes no shards")]
+    Draining(ServerId),
+    #[error("the volume has shards 0 to {last}, and no shard {shard}")]
+    NoSuchShard { shard: ShardId, last: usize },
+    #[error("server {owner} owns shard {shard}, not server {claimed}")]
+    NotTheOwner { shard: ShardId, owner: ServerId, claimed: ServerId },
+    #[error("`{purpose}` of process {pid} on host {host} uses the volume without servers; wait until it has ended")]
+    Claimed { purpose: String, host: String, pid: u32 },
+    #[error("the volume has {0} members; stop them first, or ask one of them")]
+    HasMembers(usize),
+}
+
+impl ClusterMap {
+    /// Version 1: no members yet.
+    pub fn first(shards: ShardCount, lease: Duration) -> ClusterMap {
+        ClusterMap {
+            version: 1,
+            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+            members: BTreeMap::new(),
+            shards: vec![Ownership::default(); usize::from(shards.get())],
+            claim: None,
+        }
+    }
+
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+
+    /// Whether the parts agree with each other: what a server checks before it believes a map that it has read.
+    pub fn is_consistent(&self) -> bool {
+        let owners_are_members =
+            self.shards.iter().filter_map(|shard| shard.owner).all(|owner| self.members.contains_key(&owner));
+        let count = u16::try_from(self.shards.len()).ok().and_then(ShardCount::new);
+        self.version > 0 && self.lease_ms > 0 && count.is_some() && owners_are_members
+    }
+
+    pub fn ownership(&self, shard: ShardId) -> Option<Ownership> {
+        self.shards.get(usize::from(shard.0)).copied()
+    }
+
+    pub fn shards_of(&self, server: ServerId) -> impl Iterator<Item = ShardId> {
+        let owned = move |(_, shard): &(usize, &Ownership)| shard.owner == Some(server);
+        self.shards.iter().enumerate().filter(owned).map(|(shard, _)| ShardId(shard as u16))
+    }
+
+    /// Members that may own shards.
+    pub fn active(&self) -> impl Iterator<Item = ServerId> {
+        self.members.iter().filter(|(_, member)| member.state == MemberState::Active).map(|(server, _)| *server)
+    }
+
+    /// The members that watch `server`: the two after it, in a circle. (With three members or fewer, all others.)
+    pub fn watchers(&self, server: ServerId) -> Vec<ServerId> {
+        let after = self.members.range(server..).chain(self.members.range(..server)).map(|(id, _)| *id);
+        after.filter(|id| *id != server).take(2).collect()
+    }
+
+    fn next(&self) -> ClusterMap {
+        ClusterMap { version: self.version + 1, ..self.clone() }
+    }
+
+    fn member(&self, server: ServerId) -> Result<&Member, MapRefusal> {
+        self.members.get(&server).ok_or(MapRefusal::NotAMember(server))
+    }
+
+    /// `server` joins. The first member gets all shards; a later one gets shards from their owners ([`handovers`]), and
+    /// those without an owner at once.
+    pub fn joined(&self, server: ServerId, member: Member) -> Result<ClusterMap, MapRefusal> {
+        if let Some(Claim { purpose, host, pid, .. }) = self.claim.clone() {
+            return Err(MapRefusal::Claimed { purpose, host, pid });
+        }
+        if self.members.contains_key(&server) {
+            return Err(MapRefusal::AlreadyAMember(server));
+        }
+        let mut next = self.next();
+        next.members.insert(server, member);
+        next.assign_free_shards();
+        Ok(next)
+    }
+
+    /// `server` is dead, was evicted, or has stopped. Its shards get other owners, if there are any.
+    pub fn left(&self, server: ServerId) -> Result<ClusterMap, MapRefusal> {
+        self.member(server)?;
+        let mut next = self.next();
+        next.members.remove(&server);
+        next.shards.iter_mut().filter(|shard| shard.owner == Some(server)).for_each(|shard| shard.owner = None);
+        next.assign_free_shards();
+        Ok(next)
+    }
+
+    /// `server` gives its shards away from now on.
+    pub fn draining(&self, server: ServerId) -> Result<ClusterMap, MapRefusal> {
+        self.member(server)?;
+        let mut next = self.next();
+        next.members.get_mut(&server).expect("it is a member").state = MemberState::Draining;
+        Ok(next)
+    }
+
+    /// The owner `from` has closed the shard and gives it to `to`.
+    pub fn moved(&self, shard: ShardId, from: ServerId, to: ServerId) -> Result<ClusterMap, MapRefusal> {
+        if self.member(to)?.state == MemberState::Draining {
+            return Err(MapRefusal::Draining(to));
+        }
+        let last = self.shards.len() - 1;
+        let ownership = self.ownership(shard).ok_or(MapRefusal::NoSuchShard { shard, last })?;
+        if let Some(owner) = ownership.owner.filter(|owner| *owner != from) {
+            return Err(MapRefusal::NotTheOwner { shard, owner, claimed: from });
+        }
+        let mut next = self.next();
+        next.give(shard, to);
+        Ok(next)
+    }
+
+    /// A command takes the volume, which has no members, so that no server joins.
+    pub fn claimed(&self, claim: Claim) -> Result<ClusterMap, MapRefusal> {
+        if let Some(Claim { purpose, host, pid, .. }) = self.claim.clone() {
+            return Err(MapRefusal::Claimed { purpose, host, pid });
+        }
+        if !self.members.is_empty() {
+            return Err(MapRefusal::HasMembers(self.members.len()));
+        }
+        Ok(ClusterMap { claim: Some(claim), ..self.next() })
+    }
+
+    /// The command has ended. `None`: another claim is in its place, or none.
+    pub fn released(&self, holder: ServerId) -> Option<ClusterMap> {
+        self.claim.as_ref().filter(|claim| claim.holder == holder)?;
+        Some(ClusterMap { claim: None, ..self.next() })
+    }
+
+    fn give(&mut self, shard: ShardId, to: ServerId) {
+        let ownership = &mut self.shards[usize::from(shard.0)];
+        *ownership = Ownership { owner: Some(to), term: Term(ownership.term.0 + 1) };
+    }
+}
+
+#[cfg(test)]
+mod tests;

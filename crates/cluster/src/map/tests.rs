@@ -1,0 +1,167 @@
+use super::*;
+use proptest::prelude::*;
+
+const LEASE: Duration = Duration::from_secs(2);
+
+pub(crate) fn member(pid: u32) -> Member {
+    let (host, boot_id) = ("host".to_owned(), "boot".to_owned());
+    Member { host, boot_id, pid, addresses: vec![format!("10.0.0.1:{pid}")], state: MemberState::Active }
+}
+
+fn of_members(shards: u16, members: u64) -> ClusterMap {
+    let mut map = ClusterMap::first(ShardCount::new(shards).unwrap(), LEASE);
+    for id in 1..=members {
+        map = balanced(map.joined(ServerId(id), member(id as u32)).unwrap());
+    }
+    map
+}
+
+/// Carries out the handovers as their owners would.
+fn balanced(mut map: ClusterMap) -> ClusterMap {
+    for Handover { shard, from, to } in handovers(&map) {
+        map = map.moved(shard, from, to).unwrap();
+    }
+    map
+}
+
+fn counts(map: &ClusterMap) -> Vec<usize> {
+    map.active().map(|server| map.shards_of(server).count()).collect()
+}
+
+fn adjacent_of_one_owner(map: &ClusterMap) -> usize {
+    let count = map.shards.len();
+    (0..count).filter(|at| map.shards[*at].owner == map.shards[(at + 1) % count].owner).count()
+}
+
+#[test]
+fn first_member_owns_all_shards() {
+    let map = of_members(64, 1);
+    assert_eq!(counts(&map), [64]);
+    assert!(map.shards.iter().all(|shard| shard.term == Term(1)));
+    assert!(map.is_consistent());
+    assert!(handovers(&map).is_empty());
+}
+
+#[test]
+fn adjacent_shards_go_to_different_members() {
+    for members in [2, 4, 8, 16] {
+        let map = of_members(64, members);
+        assert_eq!(counts(&map), vec![64 / members as usize; members as usize]);
+        assert_eq!(adjacent_of_one_owner(&map), 0, "{members} members");
+    }
+}
+
+#[test]
+fn join_moves_only_the_share_of_the_new_member() {
+    for members in 2..=8 {
+        let before = of_members(64, members - 1);
+        let joined = before.joined(ServerId(99), member(99)).unwrap();
+        let moves = handovers(&joined);
+        assert_eq!(moves.len(), 64 / members as usize);
+        assert!(moves.iter().all(|handover| handover.to == ServerId(99)));
+    }
+}
+
+#[test]
+fn shards_of_a_dead_member_get_other_owners_at_once() {
+    let map = of_members(64, 4);
+    let terms: Vec<_> = map.shards.iter().map(|shard| shard.term).collect();
+    let next = map.left(ServerId(2)).unwrap();
+    assert_eq!(next.version, map.version + 1);
+    for (shard, before) in map.shards.iter().enumerate() {
+        let after = next.shards[shard];
+        match before.owner == Some(ServerId(2)) {
+            true => assert!(after.owner.is_some() && after.owner != before.owner && after.term.0 == terms[shard].0 + 1),
+            false => assert_eq!(after, *before),
+        }
+    }
+    let counts = counts(&balanced(next));
+    assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
+}
+
+#[test]
+fn last_member_leaves_shards_without_owner() {
+    let map = of_members(4, 1);
+    let empty = map.left(ServerId(1)).unwrap();
+    assert!(empty.shards.iter().all(|shard| shard.owner.is_none() && shard.term == Term(1)));
+    let next = empty.joined(ServerId(2), member(2)).unwrap();
+    assert!(next.shards.iter().all(|shard| shard.owner == Some(ServerId(2)) && shard.term == Term(2)));
+}
+
+#[test]
+fn draining_member_gives_all_and_takes_nothing() {
+    let map = of_members(16, 3).draining(ServerId(1)).unwrap();
+    let moves = handovers(&map);
+    assert_eq!(moves.len(), map.shards_of(ServerId(1)).count());
+    let drained = balanced(map);
+    assert_eq!(drained.shards_of(ServerId(1)).count(), 0);
+    let refused = drained.moved(ShardId(0), drained.shards[0].owner.unwrap(), ServerId(1));
+    assert_eq!(refused, Err(MapRefusal::Draining(ServerId(1))));
+}
+
+#[test]
+fn claim_and_members_exclude_each_other() {
+    let empty = ClusterMap::first(ShardCount::new(4).unwrap(), LEASE);
+    let claim = Claim { holder: ServerId(7), purpose: "varve fsck".into(), host: "host".into(), pid: 1 };
+    let claimed = empty.claimed(claim.clone()).unwrap();
+    assert!(matches!(claimed.joined(ServerId(1), member(1)), Err(MapRefusal::Claimed { .. })));
+    assert!(matches!(claimed.claimed(claim.clone()), Err(MapRefusal::Claimed { .. })));
+    assert_eq!(claimed.released(ServerId(8)), None);
+    let free = claimed.released(ServerId(7)).unwrap();
+    let one = free.joined(ServerId(1), member(1)).unwrap();
+    assert_eq!(one.claimed(claim), Err(MapRefusal::HasMembers(1)));
+}
+
+#[test]
+fn every_member_is_watched_by_the_next_two() {
+    let map = of_members(16, 4);
+    assert_eq!(map.watchers(ServerId(1)), [ServerId(2), ServerId(3)]);
+    assert_eq!(map.watchers(ServerId(3)), [ServerId(4), ServerId(1)]);
+    assert_eq!(of_members(16, 2).watchers(ServerId(2)), [ServerId(1)]);
+    assert!(of_members(16, 1).watchers(ServerId(1)).is_empty());
+}
+
+#[test]
+fn json_of_a_map_is_stable() {
+    let map = of_members(2, 2);
+    let json = serde_json::to_string(&map).unwrap();
+    let member = |pid| {
+        format!(r#"{{"host":"host","boot_id":"boot","pid":{pid},"addresses":["10.0.0.1:{pid}"],"state":"active"}}"#)
+    };
+    let expected = format!(
+        concat!(
+            r#"{{"version":4,"lease_ms":2000,"members":{{"0000000000000001":{},"0000000000000002":{}}},"#,
+            r#""shards":[{{"owner":"0000000000000002","term":2}},{{"owner":"0000000000000001","term":1}}],"claim":null}}"#
+        ),
+        member(1),
+        member(2)
+    );
+    assert_eq!(json, expected);
+    assert_eq!(serde_json::from_str::<ClusterMap>(&json).unwrap(), map);
+}
+
+proptest! {
+    /// After any sequence of joins and ends, the balanced map is even, and no change lowers a term.
+    #[test]
+    fn balance_is_even_after_any_changes(changes in proptest::collection::vec((0..6u64, 0..3u8), 1..30)) {
+        let mut map = ClusterMap::first(ShardCount::new(32).unwrap(), LEASE);
+        for (server, change) in changes {
+            let server = ServerId(server);
+            let changed = match change {
+                0 => map.joined(server, member(1)),
+                1 => map.left(server),
+                _ => map.draining(server),
+            };
+            let Ok(changed) = changed else { continue };
+            let next = balanced(changed);
+            prop_assert!(next.is_consistent());
+            prop_assert!(next.shards.iter().zip(&map.shards).all(|(after, before)| after.term >= before.term));
+            let counts = counts(&next);
+            if let (Some(most), Some(least)) = (counts.iter().max(), counts.iter().min()) {
+                prop_assert!(most - least <= 1, "{counts:?}");
+                prop_assert_eq!(counts.iter().sum::<usize>(), 32);
+            }
+            map = next;
+        }
+    }
+}

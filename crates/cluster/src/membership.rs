@@ -1,0 +1,170 @@
+//! One server in the cluster: joins, renews its lease, watches others, and follows the map, until it leaves or is killed.
+//!
+//! [`Membership::run`] belongs on a thread of its own: a renewal must not wait for other work of the server.
+
+mod rounds;
+
+use crate::lease::Lease;
+use crate::map::{ClusterMap, MapRefusal, Member, ServerId};
+use crate::probe::{self, ProbeFailure};
+use crate::registry::{Beat, Pulse, Registry, RegistryError, Taken};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use varve_env::clock::Clock;
+use varve_types::ShardCount;
+
+/// How long a client may believe a reply that was under way when the lease ended. A successor waits for that.
+pub const REPLY_GRACE: Duration = Duration::from_millis(500);
+
+/// Attempts at a change of the map. Each attempt that fails means that another server's change succeeded.
+const ATTEMPTS_MAX: u32 = 1000;
+
+pub struct JoinConfig {
+    pub registry: Arc<dyn Registry>,
+    pub clock: Arc<dyn Clock>,
+    pub server: ServerId,
+    pub member: Member,
+    /// The volume's number of shards.
+    pub shards: ShardCount,
+    /// The lease of a cluster that this server begins. A later member takes the cluster's.
+    pub lease: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MembershipError {
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Map(#[from] MapRefusal),
+    #[error("the registry is not fit for a cluster: {0}")]
+    Probe(#[from] ProbeFailure),
+    #[error("the volume has {volume} shards, and the cluster's map has {map}: the registry holds another volume's map")]
+    OtherVolume { volume: usize, map: usize },
+    #[error("server {0} was taken for dead by another server, which has its shards now; start it again")]
+    Killed(ServerId),
+    #[error("other servers changed the cluster's map {0} times before this change")]
+    Contended(u32),
+}
+
+/// The place of a server in the cluster, as far as it knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// A member; the newest map that it knows.
+    Member(Arc<ClusterMap>),
+    /// Killed by another server, or evicted. It owns nothing any more.
+    Killed,
+}
+
+pub struct Membership {
+    registry: Arc<dyn Registry>,
+    clock: Arc<dyn Clock>,
+    server: ServerId,
+    lease: Arc<Lease>,
+    lease_time: Duration,
+    /// The last number that this server has taken.
+    beat: Beat,
+    standing: watch::Sender<Standing>,
+}
+
+impl Membership {
+    /// Proves that the registry is fast enough, and becomes a member.
+    pub async fn join(config: JoinConfig) -> Result<Membership, MembershipError> {
+        let JoinConfig { registry, clock, server, member, shards, lease } = config;
+        let found = registry.newest_map().await?;
+        let lease_time = found.map_or(lease, |map| map.lease());
+        probe::measure(&*registry, &*clock, lease_time).await?;
+        let held = Arc::new(Lease::new(Arc::clone(&clock)));
+        let begun = clock.monotonic();
+        let beat = Beat::default().next();
+        if registry.renew(server, beat).await? == Taken::Others {
+            return Err(MembershipError::Killed(server));
+        }
+        held.renewed(begun, lease_time);
+        let joined = change(&*registry, |map| {
+            let first = || ClusterMap { version: 0, ..ClusterMap::first(shards, lease) };
+            let map = map.unwrap_or_else(first);
+            let count = usize::from(shards.get());
+            if map.shards.len() != count {
+                return Err(MembershipError::OtherVolume { volume: count, map: map.shards.len() });
+            }
+            Ok(map.joined(server, member.clone())?)
+        })
+        .await?;
+        let lease_time = joined.lease();
+        let standing = watch::Sender::new(Standing::Member(Arc::new(joined)));
+        Ok(Membership { registry, clock, server, lease: held, lease_time, beat, standing })
+    }
+
+    /// Every reply of the server looks at this lease.
+    pub fn lease(&self) -> Arc<Lease> {
+        Arc::clone(&self.lease)
+    }
+
+    /// Follows the map.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
+    }
+}
+
+/// Changes the newest map. `made` makes the next version, again if another server was faster; it gets `None` if there
+/// is no map yet.
+pub async fn change<E: From<RegistryError> + From<Contended>>(
+    registry: &dyn Registry,
+    made: impl Fn(Option<ClusterMap>) -> Result<ClusterMap, E>,
+) -> Result<ClusterMap, E> {
+    for _ in 0..ATTEMPTS_MAX {
+        let next = made(registry.newest_map().await?)?;
+        if registry.publish(&next).await? == Taken::Ours {
+            return Ok(next);
+        }
+    }
+    Err(Contended.into())
+}
+
+/// Other servers were always faster.
+pub struct Contended;
+
+impl From<Contended> for MembershipError {
+    fn from(_: Contended) -> MembershipError {
+        MembershipError::Contended(ATTEMPTS_MAX)
+    }
+}
+
+/// `server` has closed its shards, or another server has seen that it was killed.
+pub async fn leave(registry: &dyn Registry, server: ServerId) -> Result<(), MembershipError> {
+    let left = change(registry, |map| {
+        let map = map.ok_or(MapRefusal::NotAMember(server))?;
+        Ok::<_, MembershipError>(map.left(server)?)
+    })
+    .await;
+    match left {
+        // Another server has noticed it too.
+        Ok(_) | Err(MembershipError::Map(MapRefusal::NotAMember(_))) => {}
+        Err(error) => return Err(error),
+    }
+    registry.forget(server).await?;
+    Ok(())
+}
+
+/// Removes a member whether or not it is alive, as an administrator asks. Its shards get other owners once its lease has
+/// certainly ended.
+pub async fn evict(registry: &dyn Registry, server: ServerId) -> Result<(), MembershipError> {
+    let map = registry.newest_map().await?.ok_or(MapRefusal::NotAMember(server))?;
+    if !map.members.contains_key(&server) {
+        return Err(MapRefusal::NotAMember(server).into());
+    }
+    for _ in 0..ATTEMPTS_MAX {
+        match registry.pulse(server).await? {
+            Pulse::Killed => {
+                tokio::time::sleep(map.lease() + map.lease() / 10).await;
+                return leave(registry, server).await;
+            }
+            // It may renew at the same time.
+            Pulse::Beats(beat) => {
+                registry.kill(server, beat.next()).await?;
+            }
+        }
+    }
+    Err(Contended.into())
+}

@@ -1,0 +1,202 @@
+//! A registry in the store itself, by creates that fail if the name exists:
+//!
+//! ```text
+//! cluster/map/<version>           the shard map
+//! cluster/beat/<server>/<number>  a renewal, or a kill
+//! ```
+//!
+//! A number is taken by the server whose object has its name. Two things need care:
+//!
+//! - **A repeated create.** A network file system may send one create twice and report that the name exists, and a server
+//!   repeats a create whose answer was lost. So the content decides whose a number is: what the server itself would have
+//!   written is its own.
+//! - **A late create.** Old objects are removed. A server that was stopped for long could then create a number anew
+//!   whose successors exist. So a create counts only if a listing that began after it shows no later number.
+
+use crate::map::{ClusterMap, ServerId};
+use crate::registry::{Beat, Pulse, Registry, RegistryError, Taken, decode_map, encode_map};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a server that waits for a change of the map lists its versions.
+const MAP_LOOKED_AT_EVERY: Duration = Duration::from_millis(100);
+
+/// How many old numbers of a chain stay. A reader that has listed a chain reads its newest object, and finds it.
+const MAPS_KEPT: u64 = 100;
+const BEATS_KEPT: u64 = 8;
+
+/// The longest object that is read, in bytes: a map with 4,096 shards and a thousand members.
+const OBJECT_BYTES_MAX: u64 = 4 << 20;
+
+const ALIVE: &[u8] = b"alive";
+const KILLED: &[u8] = b"killed";
+
+#[derive(Clone, Debug)]
+pub struct StoreRegistry {
+    store: Arc<dyn ObjectStore>,
+    /// For messages.
+    name: String,
+}
+
+impl StoreRegistry {
+    /// `store`: the root of the volume's store, with creates that have one winner. `name`: its path, for messages.
+    pub fn new(store: Arc<dyn ObjectStore>, name: impl Into<String>) -> StoreRegistry {
+        StoreRegistry { store, name: name.into() }
+    }
+
+    /// The numbers in a chain, in ascending order.
+    async fn numbers(&self, chain: &Path) -> Result<Vec<u64>, RegistryError> {
+        let listed: Vec<_> = self.store.list(Some(chain)).try_collect().await.map_err(|error| self.failed(&error))?;
+        let number = |object: &object_store::ObjectMeta| object.location.filename().and_then(|name| name.parse().ok());
+        let mut numbers: Vec<u64> = listed.iter().filter_map(number).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// The content of a number's object. `None`: the object was removed.
+    async fn read(&self, chain: &Path, number: u64) -> Result<Option<Bytes>, RegistryError> {
+        let got = match self.store.get(&at(chain, number)).await {
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            got => got.map_err(|error| self.failed(&error))?,
+        };
+        if got.meta.size > OBJECT_BYTES_MAX {
+            return Err(self.unreadable(&at(chain, number), format!("it has {} bytes", got.meta.size)));
+        }
+        got.bytes().await.map(Some).map_err(|error| self.failed(&error))
+    }
+
+    /// Takes a number, with `content`, and removes numbers that are `kept` or more before it.
+    async fn take(&self, chain: &Path, number: u64, content: &[u8], kept: u64) -> Result<Taken, RegistryError> {
+        let object = Bytes::copy_from_slice(content);
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let put = self.store.put_opts(&at(chain, number), PutPayload::from_bytes(object.clone()), options).await;
+        match put {
+            Ok(_) => {}
+            Err(object_store::Error::AlreadyExists { .. }) => {
+                if self.read(chain, number).await?.as_ref() != Some(&object) {
+                    return Ok(Taken::Others);
+                }
+            }
+            Err(error) => return Err(self.failed(&error)),
+        }
+        let numbers = self.numbers(chain).await?;
+        if numbers.last().is_some_and(|last| *last > number) {
+            return Ok(Taken::Others);
+        }
+        for old in numbers.into_iter().take_while(|old| old + kept <= number) {
+            if let Err(error) = self.store.delete(&at(chain, old)).await {
+                tracing::debug!("cannot remove {}: {error}", at(chain, old));
+                break;
+            }
+        }
+        Ok(Taken::Ours)
+    }
+
+    async fn newest_map_version(&self) -> Result<Option<u64>, RegistryError> {
+        Ok(self.numbers(&maps()).await?.last().copied())
+    }
+
+    fn failed(&self, error: &object_store::Error) -> RegistryError {
+        let (registry, reason) = (self.name.clone(), error.to_string());
+        match error {
+            object_store::Error::PermissionDenied { .. }
+            | object_store::Error::NotSupported { .. }
+            | object_store::Error::NotImplemented { .. } => RegistryError::Refused { registry, reason },
+            _ => RegistryError::Unavailable { registry, reason },
+        }
+    }
+
+    fn unreadable(&self, object: &Path, reason: String) -> RegistryError {
+        RegistryError::Unreadable { registry: self.name.clone(), what: object.to_string(), reason }
+    }
+}
+
+fn maps() -> Path {
+    Path::from("cluster/map")
+}
+
+fn beats(server: ServerId) -> Path {
+    Path::from(format!("cluster/beat/{server}"))
+}
+
+fn at(chain: &Path, number: u64) -> Path {
+    chain.clone().join(format!("{number:020}"))
+}
+
+#[async_trait]
+impl Registry for StoreRegistry {
+    async fn newest_map(&self) -> Result<Option<ClusterMap>, RegistryError> {
+        loop {
+            let Some(version) = self.newest_map_version().await? else { return Ok(None) };
+            // Removed between listing and reading: there are much later versions by now.
+            let Some(bytes) = self.read(&maps(), version).await? else { continue };
+            let unreadable = |reason| self.unreadable(&at(&maps(), version), reason);
+            return decode_map(&bytes, version).map(Some).map_err(unreadable);
+        }
+    }
+
+    async fn later_map(&self, than: u64, wait: Duration) -> Result<Option<ClusterMap>, RegistryError> {
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            if self.newest_map_version().await?.is_some_and(|version| version > than) {
+                return self.newest_map().await;
+            }
+            let now = tokio::time::Instant::now();
+            if now >= deadline {
+                return Ok(None);
+            }
+            tokio::time::sleep(MAP_LOOKED_AT_EVERY.min(deadline - now)).await;
+        }
+    }
+
+    async fn publish(&self, map: &ClusterMap) -> Result<Taken, RegistryError> {
+        self.take(&maps(), map.version, &encode_map(map), MAPS_KEPT).await
+    }
+
+    async fn renew(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError> {
+        self.take(&beats(server), beat.0, ALIVE, BEATS_KEPT).await
+    }
+
+    async fn kill(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError> {
+        self.take(&beats(server), beat.0, KILLED, BEATS_KEPT).await
+    }
+
+    async fn pulse(&self, server: ServerId) -> Result<Pulse, RegistryError> {
+        let chain = beats(server);
+        loop {
+            let Some(newest) = self.numbers(&chain).await?.last().copied() else {
+                return Ok(Pulse::Beats(Beat::default()));
+            };
+            match self.read(&chain, newest).await? {
+                None => {}
+                Some(content) if content == ALIVE => return Ok(Pulse::Beats(Beat(newest))),
+                Some(content) if content == KILLED => return Ok(Pulse::Killed),
+                Some(_) => {
+                    return Err(self.unreadable(&at(&chain, newest), "it is neither a renewal nor a kill".into()));
+                }
+            }
+        }
+    }
+
+    async fn forget(&self, server: ServerId) -> Result<(), RegistryError> {
+        let chain = beats(server);
+        let killed = self.pulse(server).await? == Pulse::Killed;
+        let mut numbers = self.numbers(&chain).await?;
+        if killed {
+            // It keeps a server that wakes up late from renewing.
+            numbers.pop();
+        }
+        for number in numbers {
+            match self.store.delete(&at(&chain, number)).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+        Ok(())
+    }
+}

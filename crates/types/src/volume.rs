@@ -22,7 +22,9 @@ pub struct VolumeSettings {
 
 impl VolumeSettings {
     pub const SHARDS_DEFAULT: u16 = 64;
-    pub const SPLIT_THRESHOLD_DEFAULT: u64 = 8_000;
+    /// A directory of a usual size stays in one shard, whose one log takes the changes of all clients: between shards of
+    /// one worker a split makes creates slower. Many servers need a lower threshold.
+    pub const SPLIT_THRESHOLD_DEFAULT: u64 = 1_000_000;
     /// With a smaller threshold a directory would be split into single names.
     pub const SPLIT_THRESHOLD_MIN: u64 = 2;
     /// The largest value of a volume file, whose numbers are signed.

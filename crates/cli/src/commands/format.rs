@@ -27,8 +27,7 @@ pub struct Arguments {
     /// Number of tables that share the metadata, a power of two; it limits how many servers the volume can ever use
     #[arg(long, value_name = "COUNT", default_value_t = VolumeSettings::SHARDS_DEFAULT.into())]
     shards: u64,
-    /// Entries above which a directory partition is split in half; 2,000 times as many (8 times of less than 8,000) if
-    /// both halves belong to one worker
+    /// Entries above which a directory partition is split in half; 8,000 spreads shared directories over many workers
     #[arg(long, value_name = "ENTRIES", default_value_t = VolumeSettings::SPLIT_THRESHOLD_DEFAULT)]
     split_threshold: u64,
     /// Files up to this size are stored in the metadata

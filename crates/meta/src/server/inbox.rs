@@ -75,10 +75,6 @@ impl Peers for WorkerPeers {
         Box::pin(self.deliver(shard, call))
     }
 
-    fn is_near(&self, shard: ShardId) -> bool {
-        self.worker.upgrade().is_some_and(|worker| worker.shared.owner(shard) == worker.index)
-    }
-
     fn near(&self, shard: ShardId) -> Option<Rc<Shard>> {
         self.worker.upgrade()?.shard(shard)
     }

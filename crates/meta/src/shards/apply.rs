@@ -81,7 +81,7 @@ impl Shard {
             row.entries = row.entries.saturating_add_signed(entries);
             row.subdirectories = row.subdirectories.saturating_add_signed(subdirectories);
             row.mtime = row.mtime.max(at);
-            if self.is_too_large(directory, row) {
+            if self.is_too_large(row) {
                 state.split_wanted.push(directory);
             }
         }

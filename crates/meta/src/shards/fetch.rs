@@ -268,7 +268,7 @@ impl Shard {
             }
         };
         let mut state = self.state.borrow_mut();
-        if self.is_too_large(directory, &row) {
+        if self.is_too_large(&row) {
             // It grew above the threshold just before it arrived here, or its owner ended before the split.
             state.split_wanted.push(directory);
             self.work.notify_one();

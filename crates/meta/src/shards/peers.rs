@@ -144,9 +144,6 @@ pub type PeerFuture<'a> = Pin<Box<dyn Future<Output = PeerReply> + 'a>>;
 pub trait Peers {
     fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_>;
 
-    /// Whether the calling shard's own worker serves that shard too.
-    fn is_near(&self, shard: ShardId) -> bool;
-
     /// The shard itself, if the same worker serves it and it is open.
     fn near(&self, shard: ShardId) -> Option<Rc<Shard>>;
 }

@@ -28,21 +28,11 @@ use std::time::Duration;
 use varve_posix::KeyState;
 use varve_schema::codec;
 use varve_schema::{Change, Key, PartitionRow, PartitionState, ReplyRecord, Row};
-use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, PartitionMap, ShardId, VolumeSettings};
+use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, PartitionMap, ShardId};
 
 /// Rows copied or deleted in one step. `STEP_BYTES` is reached first if the rows have inline content of 64 KiB.
 const STEP_ROWS: usize = 256;
 const STEP_BYTES: usize = 1024 * 1024;
-
-/// How many times the threshold a partition holds before its upper half moves to another shard of the same worker. Such
-/// a split makes nothing faster, and each shard has its own log to be written; but a shard's table must not grow
-/// without limit. At the usual threshold this is 16 million, the number of names that a server of the usual size keeps
-/// in memory.
-const NEAR_TIMES: u64 = 2_000;
-
-/// The same factor where the volume's threshold is below the usual one: an administrator who lowers it wants
-/// directories split.
-const NEAR_TIMES_LOWERED: u64 = 8;
 
 /// When at most this many changes are left, the half is blocked and the last ones are copied.
 const LEFT_MAX: usize = 16;
@@ -114,12 +104,6 @@ pub(super) fn slices(range: HashRange, count: u64) -> Vec<HashRange> {
     }
 }
 
-/// Entries above which a partition is split between shards of one worker, in a volume with this split threshold.
-pub(super) fn near_threshold(threshold: u64) -> u64 {
-    let lowered = threshold < VolumeSettings::SPLIT_THRESHOLD_DEFAULT;
-    threshold.saturating_mul(if lowered { NEAR_TIMES_LOWERED } else { NEAR_TIMES })
-}
-
 impl Shard {
     /// Splits the partition of `directory` here, at least once, until it is no longer too large. A partition has one
     /// split at a time. A failed split leaves the old state and is retried after a pause.
@@ -145,7 +129,7 @@ impl Shard {
             let live = PeerCall::ImportLive { directory, index: upper };
             self.peers.call(self.shard_of_partition(directory, upper), live).await;
             let (range, again) = match self.partition_here(&self.state.borrow(), directory) {
-                Some(row) => (row.index.range(row.depth), self.is_too_large(directory, row)),
+                Some(row) => (row.index.range(row.depth), self.is_too_large(row)),
                 None => return,
             };
             match moved {
@@ -158,14 +142,10 @@ impl Shard {
         }
     }
 
-    /// Whether the partition of `directory` here should be split.
-    pub(super) fn is_too_large(&self, directory: InodeId, row: &PartitionRow) -> bool {
-        let threshold = self.settings.split_threshold;
-        if row.entries <= threshold || row.depth >= self.settings.shards.depth_max() {
-            return false;
-        }
-        let target = self.shard_of_partition(directory, row.index.upper_half(row.depth));
-        !self.peers.is_near(target) || row.entries > near_threshold(threshold)
+    /// Whether a partition should be split. This depends on the volume alone, not on the owners of its shards: the layout
+    /// on disk is the volume's.
+    pub(super) fn is_too_large(&self, row: &PartitionRow) -> bool {
+        row.entries > self.settings.split_threshold && row.depth < self.settings.shards.depth_max()
     }
 
     fn begin_split(&self, directory: InodeId) -> Option<(PartitionRow, SplitAttempt)> {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::shards::NAME_BYTES;
 
-/// The parts leave memory for what is not counted, and a server of the default size can hold the names of the largest
-/// partition that one worker keeps in memory completely.
+/// The parts leave memory for what is not counted, and a server of the default size can hold the names of 16 million
+/// files.
 #[test]
 fn memory_shares_stay_below_the_limit() {
     for shards in [1, 64, 4096] {

@@ -81,10 +81,6 @@ impl Peers for LocalPeers {
         })
     }
 
-    fn is_near(&self, _: ShardId) -> bool {
-        self.all_near.get()
-    }
-
     fn near(&self, shard: ShardId) -> Option<Rc<Shard>> {
         self.shards.borrow().get(&shard).filter(|_| self.all_near.get()).cloned()
     }

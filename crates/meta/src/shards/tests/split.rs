@@ -45,42 +45,23 @@ fn growing_directory_splits_and_loses_no_name() {
     });
 }
 
-/// Promise: within one worker, where a split makes nothing faster, a partition first grows to eight times a lowered
-/// threshold. Once another worker serves the target shard, the next name splits it.
+/// Promise: a partition splits above the volume's threshold and not before, whichever workers own its shards.
 #[test]
-fn split_within_a_worker_uses_a_higher_threshold() {
-    const MANY: u64 = 80;
-    Cluster::run(2, 10, |cluster| async move {
-        cluster.peers.all_near.set(true);
-        let (kept, given_up) = (InodeId::ROOT, cluster.mkdir(InodeId::ROOT, "given up", InodeId::ROOT.shard()).await);
-        let fill = async |directory, files: std::ops::Range<u64>| {
-            for n in files {
-                cluster.create(directory, &format!("file {n}")).await.unwrap();
+fn threshold_does_not_depend_on_owners() {
+    const THRESHOLD: u64 = 10;
+    for one_worker in [true, false] {
+        Cluster::run(2, THRESHOLD, async move |cluster| {
+            cluster.peers.all_near.set(one_worker);
+            for n in 0..THRESHOLD {
+                cluster.create(InodeId::ROOT, &format!("file {n}")).await.unwrap();
             }
-        };
-        // With the directory in it, as many entries as the threshold allows.
-        fill(kept, 1..MANY).await;
-        fill(given_up, 0..MANY).await;
-        // Time in which a split could begin.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert_eq!((cluster.map(kept).await.len(), cluster.map(given_up).await.len()), (1, 1));
-        fill(kept, MANY..MANY + 1).await;
-        settle(&cluster, kept, 2).await;
-
-        assert_eq!(cluster.map(given_up).await.len(), 1);
-        cluster.peers.all_near.set(false);
-        cluster.create(given_up, "one more").await.unwrap();
-        settle(&cluster, given_up, 2).await;
-    });
-}
-
-/// Promise: within one worker, a directory of a usual volume stays in one partition up to 16 million entries, and one
-/// of a volume with a lowered threshold up to eight times that threshold.
-#[test]
-fn a_lowered_threshold_splits_early_within_a_worker() {
-    use super::super::split::near_threshold;
-    assert_eq!([8_000, 10_000].map(near_threshold), [16_000_000, 20_000_000]);
-    assert_eq!([2, 10, 7_999].map(near_threshold), [16, 80, 63_992]);
+            // Time in which a split could begin.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(cluster.map(InodeId::ROOT).await.len(), 1);
+            cluster.create(InodeId::ROOT, "one more").await.unwrap();
+            settle(&cluster, InodeId::ROOT, 2).await;
+        });
+    }
 }
 
 /// Promise: changes made while a half is copied are copied again before the half is blocked, so that few changes wait.

@@ -47,6 +47,7 @@ use background::BackgroundRuntimes;
 use inbox::{INBOX_MAX, ServerCommand, WorkerMessage};
 use keys::Keys;
 use leases::Leases;
+use memory_budget::MemoryBudget;
 use parking_lot::Mutex;
 use sessions::{Admission, Sessions};
 use shared::ServerShared;
@@ -455,6 +456,7 @@ fn spawn_workers(
         cache: Arc::new(CacheBudget::new(memory.rows, shards)),
         names: Arc::new(CacheBudget::new(memory.names, shards)),
     };
+    let memory_held = Arc::new(MemoryBudget::new(memory.messages));
     let mut threads = Vec::new();
     for (index, inbox) in receivers.into_iter().enumerate() {
         let tcp = config.listen.map(|mut address| {
@@ -472,7 +474,7 @@ fn spawn_workers(
             tcp,
             tables: tables.clone(),
             measure: config.measure,
-            memory_held_max: memory.messages / inboxes.len(),
+            memory_held: Arc::clone(&memory_held),
         };
         let thread = std::thread::Builder::new().name(format!("varve-worker-{index}"));
         let thread = thread.spawn(move || worker::run(worker)).map_err(doing("cannot start a worker's thread"))?;

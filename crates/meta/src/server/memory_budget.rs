@@ -1,24 +1,25 @@
-//! The memory budget for a worker's messages over all its connections: requests in progress and replies that clients
-//! have not read yet. Each connection has limits of its own, but a thousand connections at their limits would hold
-//! gigabytes. So above one limit for all, each connection has one request at a time.
+//! The memory budget for messages of all connections of a server: requests in progress and replies that clients have not
+//! read yet. Each connection has limits of its own, but a thousand connections at their limits would hold gigabytes. So
+//! above one limit for all, each connection has one request at a time. The workers share the budget, because the one with
+//! the busy shards needs most of it.
 
 use super::worker::Worker;
-use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub struct MemoryBudget {
-    bytes: Cell<usize>,
+    bytes: AtomicUsize,
     bytes_max: usize,
 }
 
 impl MemoryBudget {
     pub fn new(bytes_max: usize) -> MemoryBudget {
-        MemoryBudget { bytes: Cell::new(0), bytes_max }
+        MemoryBudget { bytes: AtomicUsize::new(0), bytes_max }
     }
 
     /// Whether a connection with a request in progress or a waiting reply must not take another request.
     pub fn is_much(&self) -> bool {
-        self.bytes.get() >= self.bytes_max
+        self.bytes.load(Relaxed) >= self.bytes_max
     }
 }
 
@@ -36,8 +37,13 @@ impl MemoryCharge {
     }
 
     pub fn set(&mut self, bytes: usize) {
-        let memory_held = &self.worker.memory_held.bytes;
-        memory_held.set(memory_held.get() - self.bytes + bytes);
+        let held = &self.worker.memory_held.bytes;
+        // Most connections hold nothing most of the time, and need not touch what all workers share.
+        if bytes > self.bytes {
+            held.fetch_add(bytes - self.bytes, Relaxed);
+        } else if bytes < self.bytes {
+            held.fetch_sub(self.bytes - bytes, Relaxed);
+        }
         self.bytes = bytes;
     }
 }

@@ -52,8 +52,8 @@ pub struct WorkerConfig {
     pub tcp: Option<SocketAddr>,
     pub tables: TableLimits,
     pub measure: bool,
-    /// Bytes of messages that the worker may hold.
-    pub memory_held_max: usize,
+    /// For messages of all workers.
+    pub memory_held: Arc<MemoryBudget>,
 }
 
 /// The configuration that a worker opens its shards with.
@@ -83,7 +83,7 @@ pub struct Worker {
     pub unknown_outcomes: UnknownOutcomeCalls,
     pub busy_poll: BusyPoll,
     pub error_log: RateLimitedLog<About>,
-    pub memory_held: MemoryBudget,
+    pub memory_held: Arc<MemoryBudget>,
     board: Arc<WorkerBoard>,
     inboxes: Vec<mpsc::Sender<WorkerMessage>>,
     pub(super) peers: Rc<dyn Peers>,
@@ -300,7 +300,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         unknown_outcomes: UnknownOutcomeCalls::default(),
         busy_poll: BusyPoll::default(),
         error_log: RateLimitedLog::default(),
-        memory_held: MemoryBudget::new(config.memory_held_max),
+        memory_held: Arc::clone(&config.memory_held),
         board: Arc::clone(&config.board),
         inboxes: config.inboxes.clone(),
         opening: ShardOpening::of(own_shards(&config)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use varve_client::transport::in_process::{InProcessServer, InProcessSession};
 use varve_meta::server::{LocalSession, Server};
 use varve_proto::handshake::Purpose;
-use varve_proto::{Request, Response};
+use varve_proto::{Request, Response, WireShardMap};
 use varve_types::SessionId;
 
 /// The server of an embedded mount, for its client.
@@ -20,8 +20,8 @@ impl InProcessServer for Embedded {
 }
 
 impl InProcessSession for EmbeddedSession {
-    fn owners(&self) -> Vec<u16> {
-        self.0.owners()
+    fn map(&self) -> WireShardMap {
+        self.0.map()
     }
 
     fn workers(&self) -> usize {

@@ -18,7 +18,7 @@ use varve_env::clock::{Clock, Instant};
 use varve_env::rate_limited_log::{RateLimitedLog, Suppressed};
 use varve_env::stages::{self, Stage};
 use varve_proto::{self as wire, Call, OpenMode, Reply, Request};
-use varve_types::{Credentials, Errno, InodeId, ShardId, VolumeSettings};
+use varve_types::{Credentials, Errno, ForeignShardMap, InodeId, ShardId, VolumeSettings};
 
 /// First and longest wait before a retry for rows that another change has locked. A change takes two fsyncs at most.
 pub(crate) const BUSY_WAIT: Wait = Wait { first: Duration::from_micros(50), longest: Duration::from_millis(20) };
@@ -432,11 +432,13 @@ impl Core {
             let credentials = Credentials::root().into();
             let call = Call::Open { at: at.clone(), mode, truncate: false };
             let request = Request { id: turn.id(), shard: shard.0, credentials, released: Vec::new(), call };
-            let response = self.transport.call(server, server.worker_of(shard), &request, deadline).await?;
+            let worker = server.worker_of(shard);
+            let response = self.transport.call(server, worker, &request, deadline).await?;
             match response.result {
                 Ok(_) => return Ok(RegisterOutcome::Done),
                 Err(wire::CallFailure::Moved { directory, map }) if self.routing.learn(InodeId(directory), &map) => {}
-                Err(wire::CallFailure::Busy | wire::CallFailure::Moved { .. } | wire::CallFailure::NotOwner) => {
+                Err(wire::CallFailure::NotOwner { map }) if server.learn(&map, shard, worker) == Ok(true) => {}
+                Err(wire::CallFailure::Busy | wire::CallFailure::Moved { .. } | wire::CallFailure::NotOwner { .. }) => {
                     self.transport.pause(wait.next()).await;
                 }
                 Err(wire::CallFailure::NotHere) => return Ok(RegisterOutcome::NotHere),
@@ -504,7 +506,7 @@ impl Calling<'_> {
             Err(wire::CallFailure::WritersUnknown { milliseconds }) => {
                 Err(CallRefusal::WritersUnknown(Duration::from_millis(milliseconds.into())))
             }
-            Err(wire::CallFailure::Busy | wire::CallFailure::NotOwner) => {
+            Err(wire::CallFailure::Busy | wire::CallFailure::NotOwner { .. }) => {
                 unreachable!("insist() goes on asking while a shard is busy or its owner unknown")
             }
         }
@@ -520,7 +522,8 @@ impl Calling<'_> {
             let server = core.server();
             core.counters.requests.fetch_add(1, Relaxed);
             let passage = stages::enter(Stage::Call);
-            let response = core.transport.call(&server, server.worker_of(shard), request, self.deadline).await;
+            let worker = server.worker_of(shard);
+            let response = core.transport.call(&server, worker, request, self.deadline).await;
             drop(passage);
             match response.map(|response| response.result) {
                 Ok(Err(wire::CallFailure::Busy)) => {
@@ -528,11 +531,16 @@ impl Calling<'_> {
                     core.check_deadline(self.deadline, &why)?;
                     core.pause(busy_wait.next()).await;
                 }
-                Ok(Err(wire::CallFailure::NotOwner)) => {
-                    let why = format!("the server does not own shard {shard}");
-                    core.check_deadline(self.deadline, &why)?;
-                    Box::pin(waiting(core.find_again(server.found, self.deadline, &why))).await?;
-                    core.pause(busy_wait.next()).await;
+                Ok(Err(wire::CallFailure::NotOwner { map })) => {
+                    core.check_deadline(self.deadline, &format!("no worker of the server owns shard {shard}"))?;
+                    match server.learn(&map, shard, worker) {
+                        Ok(true) => {}
+                        Ok(false) => core.pause(busy_wait.next()).await,
+                        Err(ForeignShardMap) => {
+                            let reason = "the server sent a map of other shards: are server and client of one version?";
+                            return Err(Failure::new(Errno::EIO, reason));
+                        }
+                    }
                 }
                 Ok(result) => return Ok(result),
                 Err(CallError::Lost(why)) => {

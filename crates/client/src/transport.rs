@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 use varve_env::clock::Instant;
-use varve_proto::{Request, Response};
-use varve_types::ShardId;
+use varve_proto::{Request, Response, WireShardMap};
+use varve_types::{ForeignShardMap, ShardId, ShardMap};
 
 /// A server that was found and has accepted this session.
 #[derive(Debug)]
@@ -22,16 +22,23 @@ pub struct FoundServer {
     /// Number of the server among those that this client has found; the same server found again counts anew. Starts at
     /// 1.
     pub found: u64,
-    /// The worker that owns each shard, by shard.
-    pub owners: Vec<u16>,
-    pub workers: usize,
+    /// The worker that owns each shard; replaced when the server reports a newer version.
+    pub map: ShardMap,
     pub embedded: bool,
 }
 
 impl FoundServer {
-    /// The worker for requests about `shard`.
+    /// The worker for requests about `shard`. The first one answers for shards that do not exist.
     pub fn worker_of(&self, shard: ShardId) -> usize {
-        self.owners.get(usize::from(shard.0)).map_or(0, |worker| usize::from(*worker))
+        self.map.owner(shard).unwrap_or(0)
+    }
+
+    /// Takes the map over with which `asked`, a worker of this server, has refused a request about `shard`. Returns
+    /// whether another worker is to be asked now.
+    pub fn learn(&self, map: &WireShardMap, shard: ShardId, asked: usize) -> Result<bool, ForeignShardMap> {
+        self.map.learn(map.version, &map.owners)?;
+        // Another thread may have learned the map first.
+        Ok(self.worker_of(shard) != asked)
     }
 }
 

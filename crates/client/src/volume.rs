@@ -5,7 +5,7 @@ use crate::{Failure, FileSystem, Operation, Result};
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_env::{disk, reserve};
-use varve_proto::{Call, FoundName, Reply, ShardStatus};
+use varve_proto::{Call, FoundName, Reply, ShardLocation, ShardStatus};
 use varve_types::{Errno, InodeId, Name, ShardId};
 
 /// The result of statfs(2): the space and files of the store, which the volume shares.
@@ -82,6 +82,26 @@ impl FileSystem {
         match self.core.ask_shard(shard, Call::ShardStatus).await? {
             Reply::ShardStatus(status) => Ok(status),
             other => Err(unexpected("ShardStatus", &other)),
+        }
+    }
+
+    /// Where `shard` is and in which state; also answered if the shard cannot be used.
+    pub async fn locate_shard(&self, shard: ShardId) -> Result<ShardLocation> {
+        self.check_shard(shard)?;
+        match self.core.ask_shard(shard, Call::LocateShard).await? {
+            Reply::ShardLocation(location) => Ok(location),
+            other => Err(unexpected("LocateShard", &other)),
+        }
+    }
+
+    /// Moves `shard` to another worker of its server, for a client that administers the volume. Returns the worker that
+    /// had the shard, and for how long calls for it had to wait. `EBUSY`: the shard stays where it is.
+    pub async fn move_shard(&self, shard: ShardId, worker: u16) -> Result<(u16, Duration)> {
+        self.check_shard(shard)?;
+        match self.core.ask_shard(shard, Call::MoveShard { worker }).await? {
+            Reply::ShardMoved { from, microseconds, .. } => Ok((from, Duration::from_micros(microseconds))),
+            Reply::ShardStays { reason } => Err(Failure::new(Errno::EBUSY, reason)),
+            other => Err(unexpected("MoveShard", &other)),
         }
     }
 

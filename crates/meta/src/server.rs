@@ -67,7 +67,7 @@ use varve_env::volume_dir::{
     LockError, ServerRecord, ShutdownState, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord,
 };
 use varve_proto::handshake::{VolumeKey, WorkerAddress};
-use varve_types::{ShardId, VolumeSettings};
+use varve_types::{ShardId, ShardMap, VolumeSettings};
 use worker_board::{Unreached, WorkerBoard, WorkerStage};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -219,6 +219,9 @@ impl Server {
             embedded: config.embedded,
         };
         let workers = config.workers.min(usize::from(settings.shards.get()));
+        // At first, adjacent shards belong to different workers, so that a directory spreads evenly.
+        let owners: Vec<u16> = settings.shards.all().map(|shard| (usize::from(shard.0) % workers) as u16).collect();
+        let shard_map = ShardMap::new(1, &owners, workers).expect("each owner is a worker");
         let shared = Arc::new(ServerShared {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
@@ -235,7 +238,8 @@ impl Server {
             limits: config.limits.clone(),
             volume,
             clock,
-            workers,
+            shard_map,
+            moving: tokio::sync::Mutex::new(()),
             embedded: config.embedded,
             found: left,
             tried: AtomicUsize::new(0),

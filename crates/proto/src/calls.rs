@@ -5,7 +5,7 @@
 //! the inode. A shard that does not hold the target replies [`CallFailure::Moved`] or [`CallFailure::NotHere`], and the
 //! client retries at another shard.
 
-use crate::nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireTime};
+use crate::nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireShardMap, WireTime};
 use serde::{Deserialize, Serialize};
 
 /// Identifies one change of one session, so that a retry gets the first reply. A slot carries one call at a time and
@@ -316,6 +316,12 @@ pub enum Call {
         #[serde(with = "serde_bytes")]
         from: Vec<u8>,
     },
+    /// Where the shard is and in which state. The server replies immediately, whatever the state.
+    LocateShard,
+    /// Moves the shard to another worker of the server. Only for [`Administer`](crate::handshake::Purpose::Administer).
+    MoveShard {
+        worker: u16,
+    },
 }
 
 impl Call {
@@ -442,6 +448,39 @@ pub struct ShardStatus {
     pub orphans: u64,
 }
 
+/// The state of a shard at the worker that owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShardPhase {
+    /// Waits for its first opening.
+    Waiting,
+    Opening,
+    Open,
+    /// It cannot be opened now, and the last owner's state is served read-only.
+    ReadOnly,
+    /// It could not be opened and is opened again later.
+    Refused,
+    /// It was open, has failed, and is being opened again.
+    Failed,
+    MovingAway,
+    /// Another server has taken it over.
+    Released,
+}
+
+/// Where a shard is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardLocation {
+    pub shard: u16,
+    pub worker: u16,
+    pub phase: ShardPhase,
+    /// How long it has been in this phase.
+    pub since_ms: u64,
+    /// Names and partitions of directories in memory.
+    pub names_loaded: u64,
+    pub partitions_loaded: u64,
+    /// Why it is not open; empty if it is, or if it was not tried yet.
+    pub problem: String,
+}
+
 /// `FindNames` returns the names of all files whose numbers, divided by this, are equal. Files that are used together
 /// were often made together, so one search answers for many. The names of all of them fit into a frame.
 pub const FOUND_RANGE: u64 = 1024;
@@ -505,6 +544,17 @@ pub enum Reply {
         #[serde(with = "serde_bytes")]
         next: Vec<u8>,
     },
+    ShardLocation(ShardLocation),
+    /// To `MoveShard`. `microseconds`: how long calls for the shard had to wait.
+    ShardMoved {
+        from: u16,
+        to: u16,
+        microseconds: u64,
+    },
+    /// To `MoveShard`: the shard stays where it is, for this reason.
+    ShardStays {
+        reason: String,
+    },
 }
 
 /// Why a call failed.
@@ -523,8 +573,8 @@ pub enum CallFailure {
     MustPromote,
     /// Another change is in progress on the same rows; retry after a short delay.
     Busy,
-    /// This server does not own the shard.
-    NotOwner,
+    /// Another worker owns the shard, or the server has no such shard. The call was not carried out.
+    NotOwner { map: WireShardMap },
     /// The server failed (a store error or a broken invariant); the text describes the failure.
     Server { errno: i32, message: String },
     /// To `RecordSize`: this server started so recently that clients of the previous server, which may write the file

@@ -14,6 +14,7 @@
 
 pub mod exchange;
 
+use crate::WireShardMap;
 use serde::{Deserialize, Serialize};
 
 /// Chosen by the server for each connection. It is part of the prologue, so a recorded `Hello` cannot be replayed.
@@ -58,13 +59,15 @@ pub struct Greeting {
 }
 
 /// The access that a client requests. An embedded server, whose kernel caches without restriction, admits only
-/// observers.
+/// observers and administrators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// May change the volume.
     Work,
     /// Reads status and attributes; changes are refused with EROFS.
     Observe,
+    /// As `Observe`, and may move shards between workers. Needs the volume's own key.
+    Administer,
 }
 
 /// The transport of a connection. It is not sent: each side knows it, and the prologue binds it, so that a handshake
@@ -125,8 +128,8 @@ pub enum Welcome {
         inline_limit: u32,
         sync_interval_ms: u32,
         owner_uid: u32,
-        /// The owner of each shard: an index into `workers`.
-        owners: Vec<u16>,
+        /// The owners of the shards are indices into `workers`.
+        map: WireShardMap,
         /// The address of each worker.
         workers: Vec<WorkerAddress>,
         /// The server runs inside a mount and serves only that mount.

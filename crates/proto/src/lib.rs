@@ -15,11 +15,12 @@ pub use append::append;
 pub use calls::{
     Call, CallFailure, CallId, EntryReply, FOUND_RANGE, FileContent, FoundName, ListedPartition, Listing, ListingEntry,
     Locator, NameEntry, NameListing, NamesVersion, NewNode, NodeReply, OpenMode, RenameFlags, Reply, Request, Response,
-    ShardStatus, SizeState, XattrMode,
+    ShardLocation, ShardPhase, ShardStatus, SizeState, XattrMode,
 };
 pub use nouns::{
-    WireAttributes, WireAuthority, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireTime,
+    WireAttributes, WireAuthority, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireShardMap,
+    WireTime,
 };
 
 /// Incremented whenever bytes on the wire change their meaning. A server refuses other versions in the handshake.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use varve_types::{
     Attributes, Authority, CallerCapabilities, Credentials, FileKind, IdRange, MappedIds, Mode, PartitionMap,
-    SetAttributes, SetTime, ShardCount, Timestamp,
+    SetAttributes, SetTime, ShardCount, ShardMap, Timestamp,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -253,5 +253,19 @@ impl WireMap {
     /// `None` if the words are not a map of a volume with this number of shards.
     pub fn to_map(&self, shards: ShardCount) -> Option<PartitionMap> {
         PartitionMap::from_words(shards, self.0.clone())
+    }
+}
+
+/// The worker that owns each shard, by shard. A server raises the version with each change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireShardMap {
+    pub version: u64,
+    pub owners: Vec<u16>,
+}
+
+impl From<&ShardMap> for WireShardMap {
+    fn from(map: &ShardMap) -> WireShardMap {
+        let (version, owners) = map.copy();
+        WireShardMap { version, owners }
     }
 }

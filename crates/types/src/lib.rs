@@ -9,6 +9,7 @@ mod errno;
 mod ids;
 mod name;
 mod partition;
+mod shard_map;
 mod volume;
 
 pub use attributes::{Attributes, FileKind, Mode, SetAttributes, SetTime, Timestamp};
@@ -17,4 +18,5 @@ pub use errno::Errno;
 pub use ids::{Epoch, InodeId, LayoutGeneration, SessionId, ShardCount, ShardId, VolumeId};
 pub use name::{Name, NameError, NameHash};
 pub use partition::{HashRange, PartitionIndex, PartitionMap};
+pub use shard_map::{ForeignShardMap, ShardMap};
 pub use volume::{VolumeSettings, VolumeSettingsError};

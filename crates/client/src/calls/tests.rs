@@ -4,7 +4,7 @@ use futures::future::{BoxFuture, ready};
 use std::sync::atomic::AtomicUsize;
 use varve_env::volume_dir::VolumeDir;
 use varve_proto::Response;
-use varve_types::{SessionId, ShardCount, Timestamp, VolumeId};
+use varve_types::{SessionId, ShardCount, ShardMap, Timestamp, VolumeId};
 
 /// A clock that advances only when the test moves it.
 struct ManualClock(Mutex<Instant>);
@@ -17,6 +17,32 @@ impl Clock for ManualClock {
     fn monotonic(&self) -> Instant {
         *self.0.lock()
     }
+}
+
+/// The shards of the tests' volume, all of the first worker of `workers`.
+fn map(workers: usize) -> ShardMap {
+    ShardMap::new(1, &[0; 4], workers).unwrap()
+}
+
+/// A client of `transport`, without a volume.
+fn core_of(transport: impl Transport + 'static, clock: &Arc<ManualClock>) -> Core {
+    let settings = VolumeSettings {
+        id: VolumeId([0; 16]),
+        name: "test".into(),
+        shards: ShardCount::new(4).unwrap(),
+        split_threshold: 8,
+        inline_limit: 4096,
+        sync_interval: Duration::from_secs(5),
+        owner_uid: 0,
+    };
+    let session = ClientSession::new(SessionId(7), settings.shards);
+    let config = ClientConfig::new(VolumeDir::new("/nowhere"));
+    let core = Core::start(config, settings, clock.clone(), session, Arc::default(), Box::new(transport));
+    crate::block_on(core).unwrap()
+}
+
+fn manual_clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock(Mutex::new(Instant(Duration::ZERO))))
 }
 
 /// A server that is lost at its first call, followed by one that is still opening a shard.
@@ -32,7 +58,7 @@ const ANSWERED_BUSY: Duration = Duration::from_secs(5);
 
 impl Transport for OpeningServer {
     fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<FoundServer>, FindError>> {
-        ready(Ok(Arc::new(FoundServer { found, owners: vec![0; 4], workers: 1, embedded: false }))).boxed()
+        ready(Ok(Arc::new(FoundServer { found, map: map(1), embedded: false }))).boxed()
     }
 
     fn call<'a>(
@@ -73,22 +99,10 @@ impl Transport for OpeningServer {
 /// for the reply.
 #[test]
 fn opening_shard_does_not_block_other_shards() {
-    let clock = Arc::new(ManualClock(Mutex::new(Instant(Duration::ZERO))));
+    let clock = manual_clock();
     let (opening, busy) = (ShardId(2), Arc::<AtomicUsize>::default());
     let transport = OpeningServer { clock: Arc::clone(&clock), shard: opening, busy: Arc::clone(&busy) };
-    let settings = VolumeSettings {
-        id: VolumeId([0; 16]),
-        name: "test".into(),
-        shards: ShardCount::new(4).unwrap(),
-        split_threshold: 8,
-        inline_limit: 4096,
-        sync_interval: Duration::from_secs(5),
-        owner_uid: 0,
-    };
-    let session = ClientSession::new(SessionId(7), settings.shards);
-    let config = ClientConfig::new(VolumeDir::new("/nowhere"));
-    let core = Core::start(config, settings, clock.clone(), session, Arc::default(), Box::new(transport));
-    let core = crate::block_on(core).unwrap();
+    let core = core_of(transport, &clock);
     let files: Vec<InodeId> = (0..40).map(|number| InodeId::new(ShardId(number % 4), number.into())).collect();
     files.iter().for_each(|inode| core.register(*inode, OpenMode::Read, None));
     let asked = crate::block_on(core.ask_shard(ShardId(0), Call::Sync)).map_err(|failure| failure.to_string());
@@ -107,4 +121,66 @@ fn opening_shard_does_not_block_other_shards() {
     core.session.release_due(clock.monotonic().after(OPENED_MAX));
     assert_eq!(core.session.untold(), [opening]);
     assert_eq!(clock.monotonic().0.as_secs(), 2 * REGISTERED_MAX.as_secs());
+}
+
+/// A server whose last shard has moved from the first worker to the second since the client came.
+struct MovedServer {
+    clock: Arc<ManualClock>,
+    /// The worker and the id of each call.
+    asked: Arc<Mutex<Vec<(usize, wire::CallId)>>>,
+    /// Replies "not the owner", with the client's own map, that come before the move.
+    before: usize,
+}
+
+impl Transport for MovedServer {
+    fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<FoundServer>, FindError>> {
+        ready(Ok(Arc::new(FoundServer { found, map: map(2), embedded: false }))).boxed()
+    }
+
+    fn call<'a>(
+        &'a self,
+        _server: &'a FoundServer,
+        worker: usize,
+        request: &'a Request,
+        _deadline: Instant,
+    ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
+        let mut asked = self.asked.lock();
+        asked.push((worker, request.id));
+        let map = match asked.len() > self.before {
+            true => wire::WireShardMap { version: 2, owners: vec![0, 0, 0, 1] },
+            false => wire::WireShardMap { version: 1, owners: vec![0; 4] },
+        };
+        let result = if worker == 1 { Ok(Reply::Done) } else { Err(wire::CallFailure::NotOwner { map }) };
+        ready(Ok(Response { id: request.id, result })).boxed()
+    }
+
+    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
+        let mut now = self.clock.0.lock();
+        *now = now.after(wait);
+        ready(()).boxed()
+    }
+
+    fn close(&self) {}
+}
+
+/// Promise: a call for a shard that has moved goes to its new worker at once, under the same id. It waits only while the
+/// server knows no other owner either, and at most until its deadline.
+#[test]
+fn call_follows_a_moved_shard() {
+    for before in [0, 2] {
+        let (clock, asked) = (manual_clock(), Arc::<Mutex<Vec<_>>>::default());
+        let core = core_of(MovedServer { clock: clock.clone(), asked: asked.clone(), before }, &clock);
+        let answered = crate::block_on(core.ask_shard(ShardId(3), Call::Sync));
+        assert!(matches!(answered, Ok(Reply::Done)));
+        let asked = std::mem::take(&mut *asked.lock());
+        let workers: Vec<usize> = asked.iter().map(|(worker, _)| *worker).collect();
+        assert_eq!(workers, [vec![0; before + 1], vec![1]].concat());
+        assert!(asked.iter().all(|(_, id)| *id == asked[0].1), "{asked:?}");
+        assert_eq!(clock.monotonic().0.is_zero(), before == 0, "it waits for nothing but the server");
+        assert_eq!((core.server().found, core.server().map.version()), (1, 2));
+    }
+    let clock = manual_clock();
+    let core = core_of(MovedServer { clock: clock.clone(), asked: Arc::default(), before: usize::MAX }, &clock);
+    let failure = crate::block_on(core.ask_shard(ShardId(3), Call::Sync)).unwrap_err();
+    assert_eq!(failure.errno, Errno::ETIMEDOUT, "{failure}");
 }

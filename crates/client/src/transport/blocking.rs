@@ -26,7 +26,7 @@ use varve_env::spin::SPIN_TIME;
 use varve_env::volume_dir::{ServerRecord, VolumeDir};
 use varve_proto::handshake::{KeyId, VolumeKey, Welcome, WorkerAddress};
 use varve_proto::{CallId, Request, Response};
-use varve_types::{SessionId, VolumeSettings};
+use varve_types::{SessionId, ShardMap, VolumeSettings};
 
 /// How long to spin for the reply to a call that changes several shards: at each shard it queues behind the calls of
 /// other clients (`docs/internals/performance-findings.md`, "Waiting and waking").
@@ -89,20 +89,18 @@ impl BlockingTransport {
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let mut connection =
             ServerConnection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
-        let Welcome::Accepted { server: number, shards, owners, workers, embedded, .. } =
+        let Welcome::Accepted { server: number, shards, map, workers, embedded, .. } =
             connection.shake_hands(&self.identity, 0, &*self.clock)?
         else {
             return Err(FindError::Refused("the server refused without a reason".into()));
         };
-        let sound = shards == self.shards
-            && owners.len() == usize::from(shards)
-            && !workers.is_empty()
-            && owners.iter().all(|owner| usize::from(*owner) < workers.len());
-        if !sound {
+        let sound = shards == self.shards && map.owners.len() == usize::from(shards);
+        let map = ShardMap::new(map.version, &map.owners, workers.len()).ok().filter(|_| sound);
+        let Some(map) = map else {
             let reason = "the server's welcome does not fit the volume: are server and client of the same version?";
             return Err(FindError::Refused(reason.into()));
-        }
-        let server = FoundServer { found, owners, workers: workers.len(), embedded };
+        };
+        let server = FoundServer { found, map, embedded };
         let now = self.clock.monotonic();
         let pool = |(worker, address)| Arc::new(Pool::new(worker, address, now));
         let workers: Vec<Arc<Pool>> = workers.into_iter().enumerate().map(pool).collect();

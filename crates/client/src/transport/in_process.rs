@@ -18,8 +18,8 @@ use varve_env::clock::{Clock, Instant};
 use varve_env::key_hash::KeyHashing;
 use varve_env::spin::SpinBudget;
 use varve_proto::handshake::Purpose;
-use varve_proto::{Request, Response};
-use varve_types::SessionId;
+use varve_proto::{Request, Response, WireShardMap};
+use varve_types::{SessionId, ShardMap};
 
 /// How often a waiting thread checks its deadline.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
@@ -32,8 +32,8 @@ pub trait InProcessServer: Send + Sync {
 
 /// A session at an in-process server; it ends when this is dropped.
 pub trait InProcessSession: Send + Sync {
-    /// The worker that owns each shard, by shard.
-    fn owners(&self) -> Vec<u16>;
+    /// The worker that owns each shard.
+    fn map(&self) -> WireShardMap;
     fn workers(&self) -> usize;
     fn embedded(&self) -> bool;
     /// Announces that a worker will get a request soon: it may keep polling. Does not block.
@@ -88,9 +88,11 @@ impl InProcessTransport {
         // The old session is dropped first: otherwise the server would have two connections of it.
         *in_process_session = None;
         let joined = self.in_process_server.join(self.session, self.purpose).map_err(FindError::Refused)?;
-        let (owners, workers, embedded) = (joined.owners(), joined.workers(), joined.embedded());
+        let (WireShardMap { version, owners }, embedded) = (joined.map(), joined.embedded());
+        let map = ShardMap::new(version, &owners, joined.workers());
+        let map = map.map_err(|_| FindError::Refused("the server in this process has no workers".into()))?;
         *in_process_session = Some(Arc::from(joined));
-        Ok(Arc::new(FoundServer { found, owners, workers, embedded }))
+        Ok(Arc::new(FoundServer { found, map, embedded }))
     }
 
     /// Passes a request to its worker. Returns the reply slot; `waker` is woken if no thread waits.
@@ -250,8 +252,8 @@ mod tests {
     }
 
     impl InProcessSession for Arc<Moody> {
-        fn owners(&self) -> Vec<u16> {
-            vec![0]
+        fn map(&self) -> WireShardMap {
+            WireShardMap { version: 1, owners: vec![0] }
         }
 
         fn workers(&self) -> usize {

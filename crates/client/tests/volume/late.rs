@@ -7,7 +7,7 @@ use std::time::Duration;
 use varve_client::transport::in_process::{InProcessServer, InProcessSession};
 use varve_meta::server::{LocalSession, Server};
 use varve_proto::handshake::Purpose;
-use varve_proto::{Call, CallFailure, Request, Response};
+use varve_proto::{Call, CallFailure, Request, Response, WireShardMap};
 use varve_types::SessionId;
 
 /// A reply that has not arrived within this time never will.
@@ -74,8 +74,8 @@ impl InProcessServer for Late {
 }
 
 impl InProcessSession for LateSession {
-    fn owners(&self) -> Vec<u16> {
-        self.0.owners()
+    fn map(&self) -> WireShardMap {
+        self.0.map()
     }
 
     fn workers(&self) -> usize {

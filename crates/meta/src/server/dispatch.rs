@@ -6,6 +6,7 @@ mod directories;
 mod fast_path;
 mod files;
 mod names;
+mod placement;
 mod request_handler;
 mod retries;
 mod snapshots;
@@ -19,7 +20,7 @@ use super::metrics::{Outcome, Timed};
 use super::opening::{OpenPurpose, takes_no_writes};
 use super::sessions::Admitted;
 use super::worker::{About, Worker};
-use crate::shards::Shard;
+use crate::shards::{CallOrigin, Shard};
 use request_handler::{CompletedCall, RequestHandler};
 use std::rc::Rc;
 use varve_env::stages::{self, Stage};
@@ -83,6 +84,9 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
     for inode in request.released.drain(..) {
         worker.release(id, caller.session, InodeId(inode));
     }
+    if let Call::LocateShard | Call::MoveShard { .. } = &request.call {
+        return Box::pin(placement::answer(worker, caller, &request)).await;
+    }
     let syncs = matches!(request.call, Call::Sync);
     let shard = match worker.shard(id) {
         // A call that finds the shard failed waits until it is open again, like all later calls: nothing is decided
@@ -95,7 +99,7 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
     };
     let shard = match shard {
         Some(shard) => shard,
-        None if !worker.owns(id) => return Err(CallFailure::NotOwner),
+        None if !worker.owns(id) => return Err(worker.not_owner()),
         // The future is boxed so that the future of a call that need not wait stays small.
         None => {
             let needless = syncs && has_nothing_in(worker, caller, id);
@@ -105,13 +109,14 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
                 Err(CallFailure::Server { .. }) if needless => return Ok(Reply::Done.into()),
                 Err(failure) => {
                     if syncs && matches!(failure, CallFailure::Server { .. }) {
-                        worker.opening.reported(id, caller.session);
+                        worker.slots.reported(id, caller.session);
                     }
                     return Err(failure);
                 }
             }
         }
     };
+    let _call = shard.begin_call(CallOrigin::Client);
     let changed = changes(&request.call).then_some(request.id);
     let answered = respond_at(worker, &shard, caller, request).await;
     let answered = after_failure(worker, &shard, changed, answered);
@@ -166,7 +171,7 @@ fn after_failure(
 /// nothing. The only client of a mount's own server has never had another server. The sync of such a caller concerns
 /// the other shards.
 fn has_nothing_in(worker: &Worker, caller: &Admitted, shard: ShardId) -> bool {
-    caller.observer || (worker.shared.embedded && worker.never_had(shard))
+    caller.observer || (worker.shared.embedded && worker.slots.never_had(shard))
 }
 
 async fn respond_at(
@@ -258,6 +263,8 @@ fn changes(call: &Call) -> bool {
         | Call::ReadSnapshot { .. }
         | Call::FindNames { .. }
         | Call::ReleaseSnapshot { .. }
+        | Call::LocateShard
+        | Call::MoveShard { .. }
         | Call::Ping { .. } => false,
     }
 }
@@ -348,6 +355,7 @@ impl RequestHandler<'_> {
             }
             Call::FindNames { number, inode, from } => Box::pin(self.find_names(number, inode, from)).await,
             Call::ReleaseSnapshot { number } => self.release_snapshot(number),
+            Call::LocateShard | Call::MoveShard { .. } => unreachable!("answered in any state of the shard"),
         }
     }
 }

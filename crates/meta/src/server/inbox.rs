@@ -1,9 +1,9 @@
 //! The message inbox of a worker, and the calls between shards of different workers.
 
 use super::local_session::{self, LocalCall};
-use super::opening::OpenPurpose;
+use super::opening::{NotOpen, NotTakenOver, OpenPurpose, ShardHandover};
 use super::worker::Worker;
-use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers, Shard};
+use crate::shards::{CallOrigin, PeerCall, PeerFuture, PeerReply, Peers, Shard};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,15 @@ pub const INBOX_MAX: usize = 1024;
 /// How long a call waits until its worker takes it and its shard is open: opening a shard replays its log.
 const DELIVERY_DEADLINE: Duration = Duration::from_secs(60);
 
+/// How often a call is delivered to the worker that owns its shard at that time.
+const DELIVERIES_MAX: usize = 100;
+
 pub enum WorkerMessage {
-    /// A call from another worker's shard to one of this worker's shards.
-    Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<PeerReply> },
+    /// A call from another worker's shard to one of this worker's shards. The reply is the call itself if the worker
+    /// does not own the shard.
+    Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<Result<PeerReply, PeerCall>> },
+    /// A shard that another worker has closed for this one.
+    TakeOver { shard: ShardId, handover: ShardHandover, reply: oneshot::Sender<Result<(), NotTakenOver>> },
     /// The session has ended. `closed`: the files that only this session had open.
     EndSession { session: SessionId, closed: Arc<[InodeId]> },
     /// A request of a client in this process.
@@ -48,11 +54,25 @@ pub struct WorkerPeers {
 }
 
 impl WorkerPeers {
-    async fn deliver(&self, shard: ShardId, call: PeerCall) -> PeerReply {
+    async fn deliver(&self, shard: ShardId, mut call: PeerCall) -> PeerReply {
+        // A shard moves rarely, and each move takes longer than a delivery.
+        for _ in 0..DELIVERIES_MAX {
+            match self.deliver_to_owner(shard, call).await {
+                Ok(reply) => return reply,
+                Err(not_carried_out) => call = not_carried_out,
+            }
+        }
+        PeerReply::Failed(format!("shard {shard} moves from worker to worker").into())
+    }
+
+    /// The reply, or the call if its worker does not own the shard any more.
+    async fn deliver_to_owner(&self, shard: ShardId, call: PeerCall) -> Result<PeerReply, PeerCall> {
         let Some(own) = self.worker.upgrade() else {
-            return PeerReply::Failed("the worker has ended".into());
+            return Ok(PeerReply::Failed("the worker has ended".into()));
         };
-        let owner = own.shared.owner(shard);
+        let Some(owner) = own.shared.shard_map.owner(shard) else {
+            return Ok(PeerReply::Failed(format!("there is no shard {shard}").into()));
+        };
         if owner == own.index {
             return answer(&own, shard, call).await;
         }
@@ -62,10 +82,11 @@ impl WorkerPeers {
         match self.inboxes[owner].send_timeout(message, DELIVERY_DEADLINE).await {
             Ok(()) => {}
             Err(_) => {
-                return PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, accepts no calls").into());
+                let reason = format!("worker {owner}, which owns shard {shard}, accepts no calls");
+                return Ok(PeerReply::Failed(reason.into()));
             }
         }
-        let gone = |_| PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, has ended").into());
+        let gone = |_| Ok(PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, has ended").into()));
         answer.await.unwrap_or_else(gone)
     }
 }
@@ -94,6 +115,11 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
             WorkerMessage::Rouse => next = worker.busy_poll.rouse(|| inbox.try_recv().ok()).await,
             WorkerMessage::EndSession { session, closed } => worker.end_session(session, &closed),
             WorkerMessage::LocalCall(local_call) => local_session::receive(&worker, local_call, inbox.is_empty()),
+            WorkerMessage::TakeOver { shard, handover, reply } => {
+                let taker = Rc::clone(&worker);
+                // The worker that the shard leaves waits for the reply as long as it lives.
+                worker.spawn(async move { drop(reply.send(taker.take_over(shard, handover).await)) });
+            }
             WorkerMessage::Peer { shard, call, reply } => {
                 worker.busy_poll.came();
                 let asked = Rc::clone(&worker);
@@ -123,18 +149,24 @@ pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<ServerCommand
     }
 }
 
-/// Executes a call of another shard at one of this worker's shards.
-async fn answer(worker: &Rc<Worker>, shard: ShardId, call: PeerCall) -> PeerReply {
+/// Executes a call of another shard at one of this worker's shards; returns the call if another worker owns the shard.
+async fn answer(worker: &Rc<Worker>, shard: ShardId, call: PeerCall) -> Result<PeerReply, PeerCall> {
     let to = if call.only_reads() { OpenPurpose::Read } else { OpenPurpose::Change };
     reopen_if_failed(worker, shard);
-    match tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard, to)).await {
+    let opened = match worker.slots.open_to_peer(shard, &call) {
+        Some(open) => Ok(Ok(open)),
+        None => tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard, to)).await,
+    };
+    match opened {
         Ok(Ok(opened)) => {
+            let _call = opened.begin_call(CallOrigin::Peer);
             let reply = opened.peer_call(call).await;
             reopen_if_failed(worker, shard);
-            reply
+            Ok(reply)
         }
-        Ok(Err(cause)) => PeerReply::Failed(cause),
-        Err(_) => PeerReply::Failed(format!("shard {shard} is not open").into()),
+        Ok(Err(NotOpen::Elsewhere)) => Err(call),
+        Ok(Err(NotOpen::Failed(cause))) => Ok(PeerReply::Failed(cause)),
+        Err(_) => Ok(PeerReply::Failed(format!("shard {shard} is not open").into())),
     }
 }
 

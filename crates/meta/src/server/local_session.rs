@@ -14,7 +14,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use varve_env::stages::{self, Stage};
 use varve_proto::handshake::{KeyId, Purpose};
-use varve_proto::{CallFailure, Request, Response};
+use varve_proto::{CallFailure, Request, Response, WireShardMap};
 use varve_types::SessionId;
 
 /// Takes the answer to a request, on the thread of the worker that has it. Dropped uncalled, there will be none.
@@ -57,9 +57,9 @@ impl Server {
 }
 
 impl LocalSession {
-    /// The worker that owns each shard, by shard.
-    pub fn owners(&self) -> Vec<u16> {
-        self.shared.settings.shards.all().map(|shard| self.shared.owner(shard) as u16).collect()
+    /// The worker that owns each shard.
+    pub fn map(&self) -> WireShardMap {
+        WireShardMap::from(&self.shared.shard_map)
     }
 
     pub fn workers(&self) -> usize {

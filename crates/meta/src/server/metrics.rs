@@ -39,7 +39,7 @@ call_kinds! {
     MarkSizeStale = "mark_size_stale", RecordSize = "record_size", RaiseSize = "raise_size", ReadLink = "read_link", GetXattr = "get_xattr",
     SetXattr = "set_xattr", ListXattrs = "list_xattrs", RemoveXattr = "remove_xattr", Sync = "sync",
     Release = "release", ShardStatus = "shard_status", Ping = "ping", TakeSnapshot = "take_snapshot", ReadSnapshot = "read_snapshot",
-    FindNames = "find_names", ReleaseSnapshot = "release_snapshot",
+    FindNames = "find_names", ReleaseSnapshot = "release_snapshot", LocateShard = "locate_shard", MoveShard = "move_shard",
 }
 
 /// The handles of one call kind, created once: looking them up by name costs more than many calls.

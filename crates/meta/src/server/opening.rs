@@ -1,4 +1,5 @@
-//! Opens a worker's shards when it starts, opens failed shards again, and closes all shards when it stops.
+//! Opens a worker's shards when it starts, opens failed shards again, moves shards to other workers, and closes all shards
+//! when the worker stops. [`slots`] has the states of a shard.
 //!
 //! A worker listens before its shards are open, because replaying the logs after a crash may take seconds. A call for a
 //! shard that is not open yet waits for it and moves it to the front of the queue. So the first replies come after the
@@ -6,7 +7,8 @@
 //!
 //! A shard that cannot be opened does not affect the others: calls for it fail with the reason, and the worker retries
 //! it later, a damaged shard only when a call needs it. The server ends only if it can neither open nor read any shard,
-//! because it would serve nothing.
+//! because it would serve nothing. A shard that another server has taken over is released: opening it again would take
+//! it away from that server.
 //!
 //! Opening a shard writes to the store. While the store takes no writes, the worker opens a read-only recovery view of
 //! the last owner's rows and serves calls that only read from there. Nobody owns the shard then, so its rows stay as
@@ -14,21 +16,24 @@
 
 mod closing;
 mod loss;
+mod moving;
 mod reopening;
+mod slots;
+
+pub use moving::{NotTakenOver, ShardHandover};
+pub use slots::ShardSlots;
 
 use super::dispatch::translate;
 use super::worker::Worker;
-use crate::shards::{Cause, Shard, ShardConfig, ShardError, TableConfig};
+use crate::shards::{Cause, Shard, ShardConfig, ShardError, TableConfig, TableError};
 use futures::future;
-use loss::{LostChanges, Owing};
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use slots::SlotState;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use varve_proto::CallFailure;
-use varve_types::{Epoch, Errno, InodeId, ShardId};
+use varve_proto::{CallFailure, ShardLocation, ShardPhase, WireShardMap};
+use varve_types::{Epoch, Errno, ShardId};
 
 /// Shards that one worker opens concurrently: while one waits for the store, another uses the processor. With more, a
 /// shard that a call waits for would share the processors with shards that nobody waits for.
@@ -56,74 +61,47 @@ pub enum OpenPurpose {
     End,
 }
 
-/// The shards of a worker that are not open.
-#[derive(Default)]
-pub struct ShardOpening {
-    /// Shards to be opened for the first time, in this order.
-    waiting: RefCell<VecDeque<ShardId>>,
-    under_way: Cell<usize>,
-    /// Shards that could not be opened, and why.
-    refused: RefCell<HashMap<ShardId, OpenFailure>>,
-    /// Shards that were open and failed, with the cause, until the next attempt to open them has ended.
-    failed: RefCell<HashMap<ShardId, Cause>>,
-    /// Read-only recovery views of shards, until the shards can be opened.
-    read_only: RefCell<HashMap<ShardId, Rc<Shard>>>,
-    /// `asked`: shards that were refused and requested since. `hurried`: shards whose next attempt a caller waits for.
-    asked: RefCell<HashSet<ShardId>>,
-    hurried: RefCell<HashSet<ShardId>>,
-    attempts: RefCell<HashMap<ShardId, Attempts>>,
-    /// Shards that failed with acknowledged changes that may or may not have survived.
-    owing: RefCell<HashMap<ShardId, Owing>>,
-    /// Shards that are open again without some acknowledged changes: syncs report the loss.
-    lost: RefCell<HashMap<ShardId, LostChanges>>,
-    /// Shards that this server has had open.
-    had: RefCell<HashSet<ShardId>>,
-    /// The worker ends and starts no more attempts.
-    given_up: Cell<bool>,
+/// Why a caller that waited for a shard does not get it.
+pub enum NotOpen {
+    /// Another worker owns it.
+    Elsewhere,
+    Failed(Cause),
 }
 
-impl ShardOpening {
-    /// `shards` in order, but first the shard of the root, through which every path leads.
-    pub fn of(shards: impl Iterator<Item = ShardId>) -> ShardOpening {
-        let opening = ShardOpening { waiting: RefCell::new(shards.collect()), ..ShardOpening::default() };
-        opening.prefer(InodeId::ROOT.shard());
-        opening
-    }
+/// Why a shard could not be opened.
+#[derive(Clone)]
+pub(in crate::server) struct OpenFailure {
+    pub cause: Cause,
+    kind: FailureKind,
+}
 
-    /// A caller requests the shard: it is opened next, unless its opening has begun.
-    fn prefer(&self, shard: ShardId) {
-        let mut waiting = self.waiting.borrow_mut();
-        if let Some(place) = waiting.iter().position(|waits| *waits == shard) {
-            waiting.remove(place);
-            waiting.push_front(shard);
-        }
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FailureKind {
+    /// The store failed and may recover.
+    Passing,
+    /// The store was unreachable.
+    Unreachable,
+    /// Time alone does not heal it.
+    Damaged,
+    /// Another server has taken the shard over.
+    Fenced,
+}
 
-    fn next(&self) -> Option<ShardId> {
-        self.waiting.borrow_mut().pop_front()
+impl OpenFailure {
+    fn is(&self, kind: FailureKind) -> bool {
+        self.kind == kind
     }
+}
 
-    fn attempts_of(&self, shard: ShardId) -> Attempts {
-        self.attempts.borrow().get(&shard).copied().unwrap_or_default()
-    }
-
+impl ShardSlots {
     /// Whether a sync reports the trouble: time does not heal it, or it may have lost changes that the sync covers.
     fn is_reported(&self, shard: ShardId) -> bool {
         self.is_damaged(shard) || self.may_have_lost(shard)
     }
 
     fn is_damaged(&self, shard: ShardId) -> bool {
-        self.refused.borrow().get(&shard).is_some_and(|refused| refused.damaged)
-    }
-
-    fn was_refused(&self, shard: ShardId) -> bool {
-        self.refused.borrow().contains_key(&shard)
-    }
-
-    /// Why the shard is not open, if it failed or could not be opened.
-    fn cause(&self, shard: ShardId) -> Option<Cause> {
-        let failed = self.failed.borrow().get(&shard).cloned();
-        failed.or_else(|| self.refused.borrow().get(&shard).map(|refused| refused.cause.clone()))
+        let is_damage = |failure: &OpenFailure| failure.is(FailureKind::Damaged);
+        matches!(&self.of(shard).state, SlotState::Refused { failure, .. } if is_damage(failure))
     }
 
     /// Whether the caller waits for the next attempt instead of getting the result of the last one.
@@ -135,13 +113,43 @@ impl ShardOpening {
         }
     }
 
-    fn give_up(&self) {
-        self.given_up.set(true);
-        self.waiting.borrow_mut().clear();
-    }
-
-    fn has_given_up(&self) -> bool {
-        self.given_up.get()
+    /// The shard for a caller, the reason why it gets none, or `None`: it has to wait. `next`: the attempt for which a
+    /// caller of a sync waits. The second value: an attempt is to be made sooner than planned.
+    fn look(
+        &self,
+        id: ShardId,
+        to: OpenPurpose,
+        next: u64,
+        store_is_there: impl Fn() -> bool,
+    ) -> (Option<Result<Rc<Shard>, NotOpen>>, bool) {
+        let asks_next = self.asks_next(id, to);
+        let mut slot = self.of(id);
+        match &slot.state {
+            SlotState::Open(shard) => return (Some(Ok(Rc::clone(shard))), false),
+            SlotState::Elsewhere => return (Some(Err(NotOpen::Elsewhere)), false),
+            SlotState::Released(cause) => return (Some(Err(NotOpen::Failed(cause.clone()))), false),
+            SlotState::MovingAway(..) | SlotState::Closed => return (None, false),
+            SlotState::Waiting | SlotState::Opening | SlotState::Failed { .. } | SlotState::Refused { .. } => {}
+        }
+        if let Some(view) = slot.view().filter(|_| to == OpenPurpose::Read) {
+            return (Some(Ok(Rc::clone(view))), false);
+        }
+        if slot.attempts.ended < next && asks_next {
+            return (None, !std::mem::replace(&mut slot.hurried, true));
+        }
+        let (cause, waits) = match &slot.state {
+            SlotState::Failed { cause, .. } if takes_no_writes(cause.errno) => {
+                return (Some(Err(NotOpen::Failed(cause.clone()))), false);
+            }
+            // If the store is back, the next attempt is about to find that.
+            SlotState::Refused { failure, .. } => {
+                (failure.cause.clone(), failure.is(FailureKind::Unreachable) && store_is_there())
+            }
+            _ => return (None, false),
+        };
+        let flag = if waits { &mut slot.hurried } else { &mut slot.asked };
+        let hastens = !std::mem::replace(flag, true);
+        ((!waits).then_some(Err(NotOpen::Failed(cause))), hastens)
     }
 }
 
@@ -149,7 +157,7 @@ impl Worker {
     /// Opens all shards, and retries those that cannot be opened later. An error if the server could open none.
     pub(super) async fn open_shards(self: &Rc<Self>) -> Result<(), String> {
         let lane = || async {
-            while let Some(shard) = self.opening.next() {
+            while let Some(shard) = self.slots.next() {
                 let opened = self.open_shard(shard).await;
                 let all_tried = self.shared.count_opening(opened.is_ok() || self.read_only(shard).is_some());
                 if let Err(refused) = opened {
@@ -166,111 +174,95 @@ impl Worker {
     }
 
     async fn open_shard(&self, id: ShardId) -> Result<(), OpenFailure> {
-        self.opening.under_way.set(self.opening.under_way.get() + 1);
-        self.opening.hurried.borrow_mut().remove(&id);
-        self.opening.attempts.borrow_mut().entry(id).or_default().begun += 1;
-        let opened = Shard::open(self.shard_config(id)).await;
-        self.opening.under_way.set(self.opening.under_way.get() - 1);
-        self.opening.failed.borrow_mut().remove(&id);
-        let opened = match opened {
+        let under_way = self.slots.begin();
+        self.slots.of(id).begin_attempt(self.slots.now());
+        let opened = match self.attempt(id).await {
             Ok(shard) => {
-                self.opening.refused.borrow_mut().remove(&id);
-                self.opening.has_found(id, shard.found());
-                self.opening.had.borrow_mut().insert(id);
-                self.shards.borrow_mut().insert(id, shard);
-                self.end_read_only(id);
+                self.slots.has_found(id, shard.found());
+                let view = self.slots.of(id).opened(shard, self.slots.now());
+                end_read_only(view);
                 Ok(())
             }
-            Err(error) => {
-                let damaged = is_damage(&error);
-                let next = if damaged { "; stop the server and run `varve fsck` on the volume" } else { "" };
-                let reason = format!("shard {id} cannot be opened: {error}{next}");
-                // A call for a damaged shard triggers the next attempt, but does not wait for it.
-                let unreachable = !damaged && (is_unreachable(&error) || !self.tables.table.store.is_there());
-                let refused = OpenFailure { cause: Cause { errno: error.errno(), reason }, damaged, unreachable };
-                // Before the refusal is recorded, so that no read-only call is refused.
-                if !damaged {
-                    self.serve_read_only(id, None, refused.cause.errno).await;
-                }
-                self.opening.refused.borrow_mut().insert(id, refused.clone());
-                Err(refused)
+            Err(failure) if failure.is(FailureKind::Fenced) => {
+                let view = self.slots.of(id).released(failure.cause.clone(), self.slots.now());
+                end_read_only(view);
+                Err(failure)
+            }
+            Err(failure) => {
+                // Before the refusal is recorded, so that no read-only call is refused. A call for a damaged shard
+                // triggers the next attempt, but does not wait for it.
+                let view = match failure.is(FailureKind::Damaged) || self.read_only(id).is_some() {
+                    true => None,
+                    false => self.open_read_only(id, None, failure.cause.errno).await,
+                };
+                self.slots.of(id).refused(failure.clone(), view, self.slots.now());
+                Err(failure)
             }
         };
-        self.opening.attempts.borrow_mut().entry(id).or_default().ended += 1;
+        drop(under_way);
         self.changed.notify_waiters();
         opened
     }
 
-    /// Opens the read-only recovery view of the shard, unless it is open. The shard must have no owner: if it failed
-    /// because another server took it over, its epoch is later than the `owned` one, and the view is closed again.
-    /// Changes fail with `errno`.
-    async fn serve_read_only(&self, id: ShardId, owned: Option<Epoch>, errno: Errno) {
-        if self.read_only(id).is_some() {
-            return;
-        }
+    async fn attempt(&self, id: ShardId) -> Result<Rc<Shard>, OpenFailure> {
+        Shard::open(self.shard_config(id)).await.map_err(|error| {
+            let kind = match &error {
+                ShardError::Table(TableError::Fenced { .. }) => FailureKind::Fenced,
+                error if is_damage(error) => FailureKind::Damaged,
+                error if is_unreachable(error) || !self.tables.table.store.is_there() => FailureKind::Unreachable,
+                _ => FailureKind::Passing,
+            };
+            let cause = match kind {
+                FailureKind::Fenced => released(id),
+                kind => {
+                    let next = match kind {
+                        FailureKind::Damaged => "; stop the server and run `varve fsck` on the volume",
+                        _ => "",
+                    };
+                    Cause { errno: error.errno(), reason: format!("shard {id} cannot be opened: {error}{next}") }
+                }
+            };
+            OpenFailure { cause, kind }
+        })
+    }
+
+    /// Opens a read-only recovery view of the shard. The shard must have no owner: if it failed because another server
+    /// took it over, its epoch is later than the `owned` one, and the view is closed again. Changes fail with `errno`.
+    async fn open_read_only(&self, id: ShardId, owned: Option<Epoch>, errno: Errno) -> Option<Rc<Shard>> {
         match Shard::open_read_only(self.shard_config(id), errno).await {
-            Ok(shard) if owned.is_some_and(|owned| shard.epoch() > owned) => shard.close_read_only().await,
+            Ok(shard) if owned.is_some_and(|owned| shard.epoch() > owned) => {
+                shard.close_read_only().await;
+                None
+            }
             Ok(shard) => {
                 tracing::warn!("shard {id} is read-only until its store accepts writes");
-                self.opening.read_only.borrow_mut().insert(id, shard);
-                self.changed.notify_waiters();
+                Some(shard)
             }
-            Err(error) => tracing::error!("cannot open shard {id} read-only: {error}"),
+            Err(error) => {
+                tracing::error!("cannot open shard {id} read-only: {error}");
+                None
+            }
         }
     }
 
     /// The read-only recovery view of the shard, if the shard is not open but can be read.
     pub fn read_only(&self, id: ShardId) -> Option<Rc<Shard>> {
-        self.opening.read_only.borrow().get(&id).cloned()
+        self.slots.of(id).view().cloned()
     }
 
-    /// The shard has an owner again. Reads in progress on the read-only view fail, and the clients repeat them at the
-    /// owner.
-    fn end_read_only(&self, id: ShardId) {
-        if let Some(shard) = self.opening.read_only.borrow_mut().remove(&id) {
-            tokio::task::spawn_local(async move { shard.close_read_only().await });
-        }
-    }
-
-    /// Whether this server has never had the shard open, and so has acknowledged no change in it.
-    pub fn never_had(&self, shard: ShardId) -> bool {
-        !self.opening.had.borrow().contains(&shard)
-    }
-
-    /// Waits until the shard is open, and has it opened next; waits forever if the shard belongs to another worker. An
-    /// error if the last attempt failed or, for a sync, the next one. For [`OpenPurpose::Read`] the read-only recovery
-    /// view is enough.
-    pub async fn opened(&self, shard: ShardId, to: OpenPurpose) -> Result<Rc<Shard>, Cause> {
-        self.opening.prefer(shard);
-        let next = self.opening.attempts_of(shard).begun + 1;
+    /// Waits until the shard is open, and has it opened next. An error if another worker owns it, or if the last attempt
+    /// failed or, for a sync, the next one. For [`OpenPurpose::Read`] the read-only recovery view is enough.
+    pub async fn opened(&self, shard: ShardId, to: OpenPurpose) -> Result<Rc<Shard>, NotOpen> {
+        self.slots.prefer(shard);
+        let next = self.slots.of(shard).attempts.begun + 1;
         loop {
             let changed = self.changed.notified();
-            if let Some(shard) = self.shard(shard) {
-                return Ok(shard);
+            let (found, hastens) = self.slots.look(shard, to, next, || self.tables.table.store.is_there());
+            if hastens {
+                self.changed.notify_waiters();
             }
-            if let Some(shard) = self.read_only(shard).filter(|_| to == OpenPurpose::Read) {
-                return Ok(shard);
-            }
-            if self.opening.attempts_of(shard).ended < next && self.opening.asks_next(shard, to) {
-                if self.opening.hurried.borrow_mut().insert(shard) {
-                    self.changed.notify_waiters();
-                }
-                changed.await;
-                continue;
-            }
-            if let Some(cause) = self.opening.failed.borrow().get(&shard).filter(|cause| takes_no_writes(cause.errno)) {
-                return Err(cause.clone());
-            }
-            if let Some(OpenFailure { cause, unreachable, .. }) = self.opening.refused.borrow().get(&shard) {
-                // The store is back, and the next attempt is about to find that.
-                let waits = *unreachable && self.tables.table.store.is_there();
-                let asked = if waits { &self.opening.hurried } else { &self.opening.asked };
-                if asked.borrow_mut().insert(shard) {
-                    self.changed.notify_waiters();
-                }
-                if !waits {
-                    return Err(cause.clone());
-                }
+            if let Some(found) = found {
+                return found;
             }
             changed.await;
         }
@@ -282,14 +274,54 @@ impl Worker {
     pub async fn wanted(&self, shard: ShardId, to: OpenPurpose) -> Result<Rc<Shard>, CallFailure> {
         let wait_max = if to == OpenPurpose::Sync { SYNC_MAX } else { WANTED_MAX };
         tokio::select! {
-            opened = self.opened(shard, to) => opened.map_err(translate::failed),
+            opened = self.opened(shard, to) => opened.map_err(|why| match why {
+                NotOpen::Elsewhere => self.not_owner(),
+                NotOpen::Failed(cause) => translate::failed(cause),
+            }),
             () = self.stopping() => Err(CallFailure::Busy),
             () = tokio::time::sleep(wait_max) => {
                 // Opening the shard may take longer than that: the caller of a sync retries until its own deadline.
-                let reported = to == OpenPurpose::Sync && (self.opening.is_reported(shard) || self.opening.was_refused(shard));
-                let cause = self.opening.cause(shard).filter(|_| reported);
-                Err(cause.map_or(CallFailure::Busy, translate::failed))
+                let reported = self.slots.is_reported(shard);
+                let slot = self.slots.of(shard);
+                let refused = matches!(slot.state, SlotState::Refused { .. });
+                let cause = slot.cause().filter(|_| to == OpenPurpose::Sync && (reported || refused));
+                Err(cause.cloned().map_or(CallFailure::Busy, translate::failed))
             }
+        }
+    }
+
+    /// The reply to a call for a shard of another worker.
+    pub fn not_owner(&self) -> CallFailure {
+        CallFailure::NotOwner { map: WireShardMap::from(&self.shared.shard_map) }
+    }
+
+    /// Where the shard, which belongs to this worker, is, and in which state.
+    pub fn locate(&self, id: ShardId) -> ShardLocation {
+        let slot = self.slots.of(id);
+        let figures = match &slot.state {
+            SlotState::Open(shard) | SlotState::MovingAway(shard, _) => Some(shard.status()),
+            _ => slot.view().map(|view| view.status()),
+        };
+        let phase = match &slot.state {
+            // It is being taken over.
+            SlotState::Elsewhere | SlotState::Opening => ShardPhase::Opening,
+            SlotState::Waiting => ShardPhase::Waiting,
+            SlotState::Open(_) => ShardPhase::Open,
+            SlotState::MovingAway(..) => ShardPhase::MovingAway,
+            SlotState::Failed { view: Some(_), .. } | SlotState::Refused { view: Some(_), .. } => ShardPhase::ReadOnly,
+            SlotState::Failed { .. } => ShardPhase::Failed,
+            SlotState::Refused { .. } => ShardPhase::Refused,
+            SlotState::Released(_) | SlotState::Closed => ShardPhase::Released,
+        };
+        ShardLocation {
+            shard: id.0,
+            // At most WORKERS_MAX workers.
+            worker: self.index as u16,
+            phase,
+            since_ms: u64::try_from(self.slots.now().since(slot.since).as_millis()).unwrap_or(u64::MAX),
+            names_loaded: figures.map_or(0, |figures| figures.names_loaded),
+            partitions_loaded: figures.map_or(0, |figures| figures.partitions_loaded),
+            problem: slot.cause().map(|cause| cause.reason.clone()).unwrap_or_default(),
         }
     }
 
@@ -309,21 +341,19 @@ impl Worker {
     }
 }
 
-/// Attempts to open a shard; they do not overlap.
-#[derive(Clone, Copy, Default)]
-struct Attempts {
-    begun: u64,
-    ended: u64,
+/// The shard has an owner again. Reads in progress on the read-only view fail, and the clients repeat them at the owner.
+fn end_read_only(view: Option<Rc<Shard>>) {
+    if let Some(view) = view {
+        tokio::task::spawn_local(async move { view.close_read_only().await });
+    }
 }
 
-/// Why a shard could not be opened.
-#[derive(Clone)]
-struct OpenFailure {
-    cause: Cause,
-    /// Time alone does not heal it.
-    damaged: bool,
-    /// The store was unreachable.
-    unreachable: bool,
+/// The error of calls for a shard that another server has taken over.
+fn released(shard: ShardId) -> Cause {
+    Cause::from(format!(
+        "another server has taken shard {shard} over, and this server has released it: see with `varve status` which \
+         server serves the volume, and stop this one"
+    ))
 }
 
 /// Whether the store is full or read-only, which does not pass within moments.

@@ -64,6 +64,8 @@ pub struct Admission {
 pub struct Admitted {
     pub session: SessionId,
     pub observer: bool,
+    /// It may move shards.
+    pub administers: bool,
     /// The credentials that replace those in every call; `None` if the peer is trusted.
     pub forced: Option<Credentials>,
 }
@@ -154,6 +156,12 @@ impl Sessions {
         }
         let forced = self.credentials_of(peer).map_err(NotAdmitted::Refused)?;
         let works = purpose == Purpose::Work;
+        let administers = purpose == Purpose::Administer;
+        if administers && key != KeyId::VOLUME {
+            let reason = "only the volume's own key administers it, not that of a host: run the command where the store \
+                          can be read";
+            return Err(NotAdmitted::Refused(reason.into()));
+        }
         let holder = Holder::of(peer, key);
         let mut table = self.table.lock();
         self.check_alone(&table, session, peer, works)?;
@@ -170,7 +178,7 @@ impl Sessions {
         state.works |= works;
         state.gone = None;
         let guard = SessionGuard { sessions: Arc::clone(self), session };
-        Ok((Admitted { session, observer: !works, forced }, guard))
+        Ok((Admitted { session, observer: !works, administers, forced }, guard))
     }
 
     /// Enforces that an embedded server works for one session of its own process.

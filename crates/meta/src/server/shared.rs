@@ -10,8 +10,9 @@ use std::sync::{Arc, OnceLock};
 use varve_env::clock::{Clock, Instant};
 use varve_env::reserve::Reserve;
 use varve_env::volume_dir::{ShutdownState, VolumeDir};
+use varve_proto::WireShardMap;
 use varve_proto::handshake::{Welcome, WorkerAddress};
-use varve_types::{ShardId, VolumeSettings};
+use varve_types::{ShardMap, VolumeSettings};
 
 pub struct ServerShared {
     pub volume: VolumeDir,
@@ -28,7 +29,10 @@ pub struct ServerShared {
     pub sessions_known_from: Instant,
     /// The space that is reserved in the store for removals.
     pub reserve: Arc<Reserve>,
-    pub workers: usize,
+    /// Which worker owns each shard.
+    pub shard_map: ShardMap,
+    /// Held by the move of a shard.
+    pub moving: tokio::sync::Mutex<()>,
     pub embedded: bool,
     /// The state that the previous server left.
     pub found: ShutdownState,
@@ -46,11 +50,6 @@ impl ServerShared {
         self.tried.fetch_add(1, SeqCst) + 1 == usize::from(self.settings.shards.get())
     }
 
-    /// The worker that owns a shard.
-    pub fn owner(&self, shard: ShardId) -> usize {
-        usize::from(shard.0) % self.workers
-    }
-
     pub fn welcome(&self) -> Welcome {
         let settings = &self.settings;
         Welcome::Accepted {
@@ -60,7 +59,7 @@ impl ServerShared {
             // At most VolumeSettings::SYNC_INTERVAL_MAX.
             sync_interval_ms: settings.sync_interval.as_millis() as u32,
             owner_uid: settings.owner_uid,
-            owners: settings.shards.all().map(|shard| self.owner(shard) as u16).collect(),
+            map: WireShardMap::from(&self.shard_map),
             workers: self.addresses.get().cloned().unwrap_or_default(),
             embedded: self.embedded,
         }

@@ -4,6 +4,7 @@ mod client;
 mod failing;
 mod handshakes;
 mod memory;
+mod moves;
 mod opening;
 mod quotas;
 mod records;
@@ -131,8 +132,9 @@ fn a_client_with_the_key_is_welcomed() {
     let (initiator, hello) = Claim::of(&site.key, 5, Purpose::Work).hello(&greeting);
     client::send(&mut stream, &hello);
     let (welcome, _) = client::opened(initiator, client::receive(&mut stream)).unwrap();
-    let Welcome::Accepted { shards, owners, workers, embedded, .. } = welcome else { panic!("refused") };
-    assert_eq!((shards, owners, embedded), (4, vec![0, 1, 0, 1], false));
+    let Welcome::Accepted { shards, map, workers, embedded, .. } = welcome else { panic!("refused") };
+    assert_eq!((shards, embedded), (4, false));
+    assert_eq!(map, varve_proto::WireShardMap { version: 1, owners: vec![0, 1, 0, 1] });
     assert_eq!(workers, server.addresses());
     assert_eq!(greeting.volume, server.settings().id.0);
     let record = site.config.volume.read_server_record().unwrap().unwrap();
@@ -149,7 +151,8 @@ fn tcp_clients_are_served() {
     let claim = Claim { worker: 1, ..Claim::of(&site.key, 5, Purpose::Work) };
     let mut client = Remote::connect(&server, &claim).unwrap().into_client(5);
     assert_eq!(client.call(1, Call::Ping { payload: vec![1] }), Ok(Reply::Pong { payload: vec![1] }));
-    assert_eq!(client.call(0, Call::Sync), Err(CallFailure::NotOwner), "shard 0 is worker 0's");
+    let refused = client.call(0, Call::Sync);
+    assert!(matches!(refused, Err(CallFailure::NotOwner { .. })), "shard 0 is worker 0's: {refused:?}");
 }
 
 /// A client without the key is refused, and gets the reason.

@@ -1,4 +1,4 @@
-//! A worker: a thread with its own runtime, which owns the shards `s` for which `s mod workers` equals its index.
+//! A worker: a thread with its own runtime, which owns the shards that the shard map assigns to it.
 //!
 //! All code of a worker is single-threaded. Its input is connections and messages from other workers; both become tasks
 //! of the worker's local set. A task that panics has broken an invariant: the worker posts the failure, and its thread
@@ -13,7 +13,7 @@ use super::keys;
 use super::listener::{self, Listeners};
 use super::memory_budget::MemoryBudget;
 use super::metrics::Metrics;
-use super::opening::ShardOpening;
+use super::opening::ShardSlots;
 use super::shared::ServerShared;
 use super::unauthenticated::UnauthenticatedConnections;
 use super::worker_board::{WorkerBoard, WorkerStage};
@@ -21,7 +21,6 @@ use crate::shards::{CacheBudget, PeerCall, PeerReply, Peers, Shard, TableConfig}
 use futures::FutureExt;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -29,8 +28,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::LocalOptions;
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{Notify, mpsc, watch};
-use varve_env::key_hash::KeyHashing;
 use varve_env::rate_limited_log::RateLimitedLog;
 use varve_types::{InodeId, SessionId, ShardId};
 
@@ -88,8 +87,7 @@ pub struct Worker {
     inboxes: Vec<mpsc::Sender<WorkerMessage>>,
     pub(super) peers: Rc<dyn Peers>,
     pub(super) tables: TableLimits,
-    pub(super) opening: ShardOpening,
-    pub(super) shards: RefCell<HashMap<ShardId, Rc<Shard>, KeyHashing>>,
+    pub slots: ShardSlots,
     listeners: RefCell<Option<Listeners>>,
     connections: Cell<usize>,
     pub unauthenticated: UnauthenticatedConnections,
@@ -106,7 +104,7 @@ pub struct Worker {
 impl Worker {
     /// The shard, if this worker owns it and it is open.
     pub fn shard(&self, shard: ShardId) -> Option<Rc<Shard>> {
-        self.shards.borrow().get(&shard).cloned()
+        self.slots.open(shard)
     }
 
     /// Consistent snapshots over all tables of the server.
@@ -116,7 +114,7 @@ impl Worker {
 
     /// Whether the shard belongs to this worker, open or not.
     pub fn owns(&self, shard: ShardId) -> bool {
-        shard.0 < self.shared.settings.shards.get() && self.shared.owner(shard) == self.index
+        self.shared.shard_map.owner(shard) == Some(self.index)
     }
 
     /// Ready when the worker stops accepting and reading.
@@ -126,6 +124,11 @@ impl Worker {
             // An error means that the worker itself is gone, which is a stop too.
             let _ = stop.wait_for(|stopped| *stopped).await;
         }
+    }
+
+    /// Sends a message to a worker; gives it back if the worker does not take it within `timeout`.
+    pub async fn send(&self, to: usize, message: WorkerMessage, timeout: Duration) -> Result<(), WorkerMessage> {
+        self.inboxes[to].send_timeout(message, timeout).await.map_err(SendTimeoutError::into_inner)
     }
 
     pub fn connections(&self) -> usize {
@@ -187,7 +190,7 @@ impl Worker {
 
     /// Must run while the other shards of the transactions are still open.
     async fn end_transactions(&self) {
-        let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
+        let shards = self.slots.all_open();
         futures::future::join_all(shards.iter().map(Shard::end_removals)).await;
         futures::future::join_all(shards.iter().map(Shard::end_transactions)).await;
     }
@@ -203,9 +206,9 @@ impl Worker {
 
     /// `closed`: the files that only the ended session had open.
     pub fn end_session(self: &Rc<Self>, session: SessionId, closed: &[InodeId]) {
-        self.opening.forget(session);
+        self.slots.forget(session);
         self.unknown_outcomes.end_session(session);
-        for shard in self.shards.borrow().values() {
+        for shard in self.slots.all_open() {
             shard.end_session(session);
             shard.end_orphans(closed);
         }
@@ -220,7 +223,7 @@ impl Worker {
         let free = self.shared.open_files.release(session, inode);
         let home = inode.shard();
         // If the home shard is not open, its opening removes the orphan.
-        if !free || (self.owns(home) && self.shard(home).is_none()) {
+        if !free || (self.owns(home) && !self.slots.is_here(home)) {
             return;
         }
         let worker = Rc::clone(self);
@@ -303,8 +306,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         memory_held: Arc::clone(&config.memory_held),
         board: Arc::clone(&config.board),
         inboxes: config.inboxes.clone(),
-        opening: ShardOpening::of(own_shards(&config)),
-        shards: RefCell::default(),
+        slots: slots(&config),
         listeners: RefCell::default(),
         connections: Cell::new(0),
         unauthenticated: UnauthenticatedConnections::default(),
@@ -336,8 +338,10 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
     worker.ended().await
 }
 
-fn own_shards(config: &WorkerConfig) -> impl Iterator<Item = ShardId> {
-    config.shared.settings.shards.all().filter(|shard| config.shared.owner(*shard) == config.index)
+fn slots(config: &WorkerConfig) -> ShardSlots {
+    let ServerShared { settings, shard_map, clock, .. } = &*config.shared;
+    let own = |shard| (shard, shard_map.owner(shard) == Some(config.index));
+    ShardSlots::new(settings.shards.all().map(own), Arc::clone(clock))
 }
 
 /// Starts listening, then opens the shards.
@@ -364,8 +368,7 @@ async fn give_back_memory(worker: Rc<Worker>) {
             () = worker.tables.cache.exceeded() => {}
             () = worker.tables.names.exceeded() => {}
         }
-        let shards: Vec<_> = worker.shards.borrow().values().cloned().collect();
-        for shard in shards {
+        for shard in worker.slots.all_open() {
             shard.give_back().await;
         }
         tokio::time::sleep(GIVEN_BACK_EVERY).await;

@@ -6,7 +6,8 @@
 //! coordinates changes over several shards, each of which acts as a [`participant`] under [`locks`]; [`removal`]
 //! handles those that only remove a directory. [`split`] moves half a partition. [`effects`] changes backing files,
 //! [`truncates`] truncates them and [`garbage`] removes them. [`directory_totals`] sums the counts of a directory over
-//! all its shards. [`open`] opens and closes a shard. `log::blocks` holds the bytes of batches and of the log. Only
+//! all its shards. [`open`] opens and closes a shard,
+//! and [`handover`] closes it for its next owner in this server. `log::blocks` holds the bytes of batches and of the log. Only
 //! this module uses SlateDB, and within it only [`table`] and [`log`].
 
 mod apply;
@@ -21,6 +22,7 @@ mod fast_path;
 mod fetch;
 mod foreign;
 mod garbage;
+mod handover;
 mod incoming;
 mod inodes;
 mod listing;
@@ -48,6 +50,7 @@ mod truncates;
 
 pub use effects::SESSIONS_RETURN;
 pub use fast_path::{FastPathRun, Placed};
+pub use handover::{CallInProgress, CallOrigin};
 pub use listing::{Page, PageLimit};
 pub use log::{DamagedPlace, TornEnd, torn_end};
 #[cfg(test)]

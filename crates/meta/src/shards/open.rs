@@ -112,6 +112,7 @@ impl Shard {
             state: RefCell::new(state),
             changed: Notify::new(),
             work: CommitWork::default(),
+            calls: Rc::default(),
             room: Room::of(config.table.store.reserve().cloned()),
         })
     }
@@ -166,17 +167,21 @@ impl Shard {
             Ok(()) => self.sync().await,
             Err(refusal) => Err(refusal),
         };
-        {
-            let mut state = self.state.borrow_mut();
-            state.closing = true;
-            state.failed.get_or_insert_with(|| format!("shard {} is closed", self.id).into());
-        }
-        self.work.notify_one();
-        self.changed.notify_waiters();
+        self.end();
         // A failed table is closed too, or its tasks would outlive it.
         let closed = self.table.close().await;
         written?;
         Ok(closed?)
+    }
+
+    /// Ends all requests that wait, and refuses later ones.
+    pub(super) fn end(&self) {
+        let mut state = self.state.borrow_mut();
+        state.closing = true;
+        state.failed.get_or_insert_with(|| format!("shard {} is closed", self.id).into());
+        drop(state);
+        self.work.notify_one();
+        self.changed.notify_waiters();
     }
 
     /// The epoch of this ownership; in a read-only view, of the last one.

@@ -45,6 +45,24 @@ impl ShardRows {
         matches!(self, ShardRows::Own(table) if table.has_ended())
     }
 
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, ShardRows::Own(table) if table.is_fenced())
+    }
+
+    pub async fn flush(&self) -> Result<(), TableError> {
+        match self {
+            ShardRows::Own(table) => table.flush_or_fail().await,
+            ShardRows::ReadOnly(..) => Ok(()),
+        }
+    }
+
+    pub async fn close_unflushed(&self) -> Result<(), TableError> {
+        match self {
+            ShardRows::Own(table) => table.close_unflushed().await,
+            ShardRows::ReadOnly(reader, _) => reader.close().await,
+        }
+    }
+
     pub async fn close(&self) -> Result<(), TableError> {
         match self {
             ShardRows::Own(table) => table.close().await,

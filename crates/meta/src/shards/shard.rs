@@ -12,6 +12,7 @@ use super::batch::{CommitBatch, Waiter};
 use super::committer::CommitWork;
 use super::foreign::Foreign;
 use super::garbage::{Garbage, Room};
+use super::handover::CallsInProgress;
 use super::incoming::IncomingPartition;
 use super::inodes::InodeBlock;
 use super::open_files::OpenFiles;
@@ -74,6 +75,7 @@ pub struct Shard {
     /// Wakes the committer: the open batch is not empty.
     pub(super) work: CommitWork,
     pub(super) room: Room,
+    pub(super) calls: Rc<CallsInProgress>,
 }
 
 pub(super) struct ShardState {

@@ -33,9 +33,11 @@ use super::log::{BatchRows, Log, LogInit};
 use bytes::Bytes;
 use compaction::{Compaction, TABLES_MAX};
 use pending::{Passing, Pending};
-use slatedb::Db;
 use slatedb::admin::Admin;
 use slatedb::config::{CloseOptions, ReadOptions, ScanOptions};
+use slatedb::wal::WalError;
+use slatedb::{CloseReason, Db};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_env::posix_store::PosixStore;
@@ -168,6 +170,12 @@ impl Table {
         self.log.failure().is_some()
     }
 
+    /// Whether another owner has taken the shard over.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self.log.failure(), Some(WalError::Fenced))
+            || matches!(self.db.subscribe().borrow().close_reason, Some(CloseReason::Fenced))
+    }
+
     /// Bytes of log that a machine failure would lose.
     pub fn unsynced_bytes(&self) -> u64 {
         self.log.unsynced_bytes()
@@ -193,6 +201,36 @@ impl Table {
         upkeep::flush(&self.pending).await
     }
 
+    /// [`Table::flush`]; fails if the store refuses the write of a table, which SlateDB would retry for ever.
+    pub async fn flush_or_fail(&self) -> Result<(), TableError> {
+        let refused = self.store.refuses_a_write();
+        tokio::select! {
+            flushed = self.flush() => flushed,
+            () = refused => {
+                let source = io::Error::other("its store refuses a new table");
+                Err(TableError::Unavailable { shard: self.shard, action: "flush", source: Arc::new(source) })
+            }
+        }
+    }
+
+    /// Syncs the log and closes without a flush; the next open replays what is only in the log.
+    pub async fn close_unflushed(&self) -> Result<(), TableError> {
+        self.upkeep.stop().await;
+        self.sync().await?;
+        self.close_left().await;
+        Ok(())
+    }
+
+    /// Closes the database, whose rows in memory are all in the synced log.
+    async fn close_left(&self) {
+        let closing = self.db.close_with_options(CloseOptions::default().with_flush_type(None));
+        // A table write that the store refuses is retried until the runtime ends.
+        if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LEFT_MAX, closing).await {
+            let shard = self.shard.0;
+            tracing::debug!(shard, %error, "a table was not closed cleanly without its rows in memory");
+        }
+    }
+
     /// Flushes and closes; every later call fails with `Closed`. A table dropped without a close is recovered from its
     /// log at the next open.
     pub async fn close(&self) -> Result<(), TableError> {
@@ -201,17 +239,12 @@ impl Table {
             true => self.flush_or_leave().await,
             false => Ok(Flushed::All),
         };
-        // Flushed above, with the log synced first, so that nothing of the log remains to be replayed.
-        let closing = self.db.close_with_options(CloseOptions::default().with_flush_type(None));
         if matches!(flushed, Ok(Flushed::Left)) {
-            // A table write that the store refuses is retried until the runtime ends; all rows are in the log.
-            if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LEFT_MAX, closing).await {
-                let shard = self.shard.0;
-                tracing::debug!(shard, %error, "a table was not closed cleanly on a store that refuses tables");
-            }
+            self.close_left().await;
             return Ok(());
         }
-        let closed = closing.await;
+        // Flushed above, with the log synced first, so that nothing of the log remains to be replayed.
+        let closed = self.db.close_with_options(CloseOptions::default().with_flush_type(None)).await;
         flushed?;
         closed.map_err(|error| self.failed("close", error))
     }

@@ -65,6 +65,7 @@ impl Binding {
         bytes.push(match self.purpose {
             Purpose::Work => 0,
             Purpose::Observe => 1,
+            Purpose::Administer => 2,
         });
         bytes.extend_from_slice(&self.session.to_le_bytes());
         bytes.extend_from_slice(&self.worker.to_le_bytes());

@@ -7,7 +7,7 @@ use super::super::worker::Worker;
 use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
 use super::retries::Entered;
 use super::{DispatchReply, translate};
-use crate::shards::{Placed, Shard, ShardRefusal};
+use crate::shards::{CallInProgress, CallOrigin, Placed, Shard, ShardRefusal};
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 use varve_env::stages::{self, Stage};
@@ -36,23 +36,20 @@ pub fn begin(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -> Fa
     let timed = worker.metrics.begin(&request.call);
     let Some(shard) = worker.shard(ShardId(request.shard)) else { return FastPathOutcome::Waits(request) };
     let looked = look(worker, &shard, caller, &mut request);
-    let held = |entered| PendingReply { worker: Rc::downgrade(worker), id, timed, served, _entered: entered };
+    let held = |shard: &Shard, entered| {
+        let _call = shard.begin_call(CallOrigin::Client);
+        PendingReply { worker: Rc::downgrade(worker), id, timed, served, _entered: entered, _call }
+    };
     let answered = match looked {
         Ok(FastPathResult::Waits) => return FastPathOutcome::Waits(request),
         Ok(FastPathResult::Changed(changed, entered)) => {
-            return FastPathOutcome::Changed(FastPathCall {
-                shard,
-                call: held(entered),
-                step: FastStep::Changed(changed),
-            });
+            let call = held(&shard, entered);
+            return FastPathOutcome::Changed(FastPathCall { shard, call, step: FastStep::Changed(changed) });
         }
         Ok(FastPathResult::Placed(placed, credentials, entered)) => {
+            let call = held(&shard, entered);
             let placing = FastPlacement { placed, caller: caller.clone(), credentials, call: request.call };
-            return FastPathOutcome::Changed(FastPathCall {
-                shard,
-                call: held(entered),
-                step: FastStep::Placed(Box::new(placing)),
-            });
+            return FastPathOutcome::Changed(FastPathCall { shard, call, step: FastStep::Placed(Box::new(placing)) });
         }
         Ok(FastPathResult::Seen(reply)) => Ok(CompletedCall::Reply(reply)),
         Err(failure) => Err(failure),
@@ -160,6 +157,7 @@ struct PendingReply {
     timed: Timed,
     served: Option<Instant>,
     _entered: Entered,
+    _call: CallInProgress,
 }
 
 impl FastPathCall {

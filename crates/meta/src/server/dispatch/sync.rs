@@ -20,13 +20,13 @@ pub(super) async fn concluded(
     let failed = matches!(answered, Err(CallFailure::Server { .. })) && worker.shard(id).is_none();
     let answered = if failed { again(worker, id).await } else { answered };
     match answered {
-        Ok(done) => match worker.opening.report_lost(id, caller.session) {
+        Ok(done) => match worker.slots.report_lost(id, caller.session) {
             Some(cause) => Err(translate::failed(cause)),
             None => Ok(done),
         },
         Err(failure) => {
             if matches!(failure, CallFailure::Server { .. }) {
-                worker.opening.reported(id, caller.session);
+                worker.slots.reported(id, caller.session);
             }
             Err(failure)
         }

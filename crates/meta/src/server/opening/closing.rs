@@ -2,6 +2,7 @@
 //! that nothing is lost.
 
 use super::OpenPurpose;
+use super::slots::{ShardSlots, SlotState};
 use crate::server::worker::Worker;
 use crate::shards::{Cause, PREPARED_VALID, Shard};
 use futures::future;
@@ -22,30 +23,29 @@ impl Worker {
     /// even if some fail. Returns the first failure, or the cause of a possible loss.
     pub(in crate::server) async fn close_shards(self: &Rc<Self>) -> Result<(), String> {
         self.open_failed().await;
-        self.opening.give_up();
+        self.slots.give_up();
         self.changed.notify_waiters();
         loop {
             let changed = self.changed.notified();
-            if self.opening.under_way.get() == 0 {
+            if !self.slots.is_under_way() {
                 break;
             }
             changed.await;
         }
-        let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
-        let closed = stream::iter(shards).map(|shard| self.close_shard(shard));
+        let closed = stream::iter(self.slots.all_open()).map(|shard| self.close_shard(shard));
         let closed: Vec<_> = closed.buffer_unordered(CLOSING_MAX).collect().await;
-        self.shards.borrow_mut().clear();
-        let read_only = std::mem::take(&mut *self.opening.read_only.borrow_mut());
-        future::join_all(read_only.values().map(|shard| shard.close_read_only())).await;
+        let mut read_only = Vec::new();
+        self.slots.each(|slot| read_only.extend(slot.closed(self.slots.now())));
+        future::join_all(read_only.iter().map(|shard| shard.close_read_only())).await;
         closed.into_iter().collect::<Result<(), String>>()?;
-        self.opening.loss().map_or(Ok(()), |cause| Err(cause.reason))
+        self.slots.loss().map_or(Ok(()), |cause| Err(cause.reason))
     }
 
     /// Returns when the failed shards that this worker has had open are open again, or cannot be opened.
     async fn open_failed(self: &Rc<Self>) {
         self.reopen_failed();
         let opened =
-            future::join_all(self.opening.size_stale().into_iter().map(|shard| self.opened(shard, OpenPurpose::End)));
+            future::join_all(self.slots.failed().into_iter().map(|shard| self.opened(shard, OpenPurpose::End)));
         if tokio::time::timeout(LAST_MAX, opened).await.is_err() {
             tracing::warn!("failed shards did not reopen within {LAST_MAX:?}");
         }
@@ -57,14 +57,12 @@ impl Worker {
         let id = shard.id();
         let Err(error) = Rc::clone(&shard).close().await else { return Ok(()) };
         let reason = format!("shard {id} cannot be closed: {error}");
-        self.shards.borrow_mut().remove(&id);
-        self.opening.owes(
-            &shard,
-            Cause { errno: error.errno(), reason: reason.clone() },
-            self.shared.sessions.working(),
-        );
+        let cause = Cause { errno: error.errno(), reason: reason.clone() };
+        self.slots.of(id).fail(cause.clone(), self.slots.now());
+        self.slots.owes(&shard, cause, self.shared.sessions.working());
+        let fenced = shard.is_fenced();
         drop(shard);
-        if !self.tables.table.store.is_there() {
+        if fenced || !self.tables.table.store.is_there() {
             return Err(reason);
         }
         tracing::warn!("{reason}; reopening it");
@@ -80,7 +78,7 @@ impl Worker {
     pub(super) async fn given_up(&self) {
         loop {
             let changed = self.changed.notified();
-            if self.opening.has_given_up() {
+            if self.slots.has_given_up() {
                 return;
             }
             changed.await;
@@ -88,13 +86,9 @@ impl Worker {
     }
 }
 
-impl super::ShardOpening {
+impl ShardSlots {
     /// Shards that failed and are not open again, out of those that this server has had open.
-    fn size_stale(&self) -> Vec<ShardId> {
-        let (failed, owing) = (self.failed.borrow(), self.owing.borrow());
-        let mut shards: Vec<_> = failed.keys().chain(owing.keys()).copied().collect();
-        shards.sort_unstable();
-        shards.dedup();
-        shards
+    fn failed(&self) -> Vec<ShardId> {
+        self.which(|slot| matches!(slot.state, SlotState::Failed { .. }) || slot.owing.is_some())
     }
 }

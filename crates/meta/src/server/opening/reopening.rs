@@ -1,11 +1,10 @@
 //! Opens shards again that could not be opened, or that were open and failed.
 
-use super::OpenFailure;
+use super::slots::ShardSlot;
+use super::{FailureKind, OpenFailure, end_read_only, released};
 use crate::server::worker::Worker;
 use crate::shards::{Cause, PREPARED_VALID, Shard};
 use futures::future;
-use std::cell::RefCell;
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 use varve_types::ShardId;
@@ -21,21 +20,21 @@ const LOOKED_FOR_EVERY: Duration = Duration::from_millis(500);
 
 impl Worker {
     /// Retries until the shard is open or the worker ends, and sooner if a sync waits for the shard. A damaged shard is
-    /// retried only when a caller requests it. A failure with the same cause as the one before (`refused`) is not
-    /// logged again.
+    /// retried only when a caller requests it, and one that another server has taken over never. A failure with the same
+    /// cause as the one before (`refused`) is not logged again.
     pub(super) async fn open_later(self: Rc<Self>, id: ShardId, mut refused: OpenFailure) {
         let mut pause = REOPEN_PAUSE;
-        loop {
+        while !refused.is(FailureKind::Fenced) {
             let due = async {
                 tokio::time::sleep(REOPEN_PAUSE).await;
                 let rest = tokio::time::sleep(pause - REOPEN_PAUSE);
-                if refused.damaged {
+                if refused.is(FailureKind::Damaged) {
                     rest.await;
-                    return self.asked_for(id, &self.opening.asked).await;
+                    return self.asked_for(id, |slot| &mut slot.asked).await;
                 }
                 tokio::select! {
                     () = rest => {}
-                    () = self.asked_for(id, &self.opening.hurried) => {}
+                    () = self.asked_for(id, |slot| &mut slot.hurried) => {}
                 }
                 // Nothing can be opened while the store is unreachable, and after that all shards are needed
                 // immediately.
@@ -54,7 +53,8 @@ impl Worker {
                     refused = again;
                 }
             }
-            pause = (pause * 2).min(if refused.damaged { DAMAGED_PAUSE_MAX } else { REOPEN_PAUSE_MAX });
+            let damaged = refused.is(FailureKind::Damaged);
+            pause = (pause * 2).min(if damaged { DAMAGED_PAUSE_MAX } else { REOPEN_PAUSE_MAX });
         }
     }
 
@@ -70,10 +70,10 @@ impl Worker {
         }
     }
 
-    async fn asked_for(&self, id: ShardId, asked: &RefCell<HashSet<ShardId>>) {
+    async fn asked_for(&self, id: ShardId, asked: impl Fn(&mut ShardSlot) -> &mut bool) {
         loop {
             let changed = self.changed.notified();
-            if asked.borrow_mut().remove(&id) {
+            if std::mem::take(asked(&mut self.slots.of(id))) {
                 return;
             }
             changed.await;
@@ -82,47 +82,65 @@ impl Worker {
 
     /// Reopens all shards that have failed, whether or not a call has noticed the failure.
     pub fn reopen_failed(self: &Rc<Self>) {
-        let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
+        let shards = self.slots.all_open();
         shards.iter().filter(|shard| shard.has_failed()).for_each(|shard| self.reopen(shard));
     }
 
     /// Reopens a shard whose table has refused a write: it is unknown whether the data was written, and reopening the
     /// shard settles that. Until then calls wait for a while, unless the store takes no writes. Another call may
-    /// already have reported the same `failed` shard.
+    /// already have reported the same `failed` shard. A shard that is moving away is left to the move.
     pub fn reopen(self: &Rc<Self>, failed: &Rc<Shard>) {
         let id = failed.id();
-        let mut shards = self.shards.borrow_mut();
-        if self.opening.has_given_up() || !shards.get(&id).is_some_and(|shard| Rc::ptr_eq(shard, failed)) {
+        let is_open = self.shard(id).is_some_and(|shard| Rc::ptr_eq(&shard, failed));
+        if self.slots.has_given_up() || !is_open {
             return;
         }
-        shards.remove(&id);
         let cause = failed.failed().unwrap_or_else(|| Cause::from(format!("shard {id} has failed")));
-        let errno = cause.errno;
-        self.opening.failed.borrow_mut().insert(id, cause.clone());
-        let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
-        self.spawn(async move {
-            // A failed table writes nothing more, but closing it may take seconds.
-            let owned = Some(failed.epoch());
-            let (closed, ()) = future::join(Rc::clone(&failed).close(), worker.serve_read_only(id, owned, errno)).await;
-            if let Err(error) = closed {
-                tracing::debug!("shard {id} was not closed cleanly: {error}");
+        self.fail(failed, cause);
+    }
+
+    /// Records that a shard of this worker has failed, and opens it again unless another server has taken it over.
+    pub(super) fn fail(self: &Rc<Self>, failed: &Rc<Shard>, cause: Cause) {
+        self.slots.of(failed.id()).fail(cause.clone(), self.slots.now());
+        self.spawn(Rc::clone(self).open_again(Rc::clone(failed), cause));
+    }
+
+    async fn open_again(self: Rc<Self>, failed: Rc<Shard>, cause: Cause) {
+        let id = failed.id();
+        // A failed table writes nothing more, but closing it may take seconds.
+        let view = async {
+            if let Some(view) = self.open_read_only(id, Some(failed.epoch()), cause.errno).await {
+                let left = self.slots.of(id).add_view(view);
+                end_read_only(left);
+                self.changed.notify_waiters();
             }
-            // The loss is known only after the close, which syncs as much as possible. Syncs have waited for it.
-            worker.opening.owes(&failed, cause, worker.shared.sessions.working());
-            worker.changed.notify_waiters();
-            drop(failed);
-            // Other shards may rely for this long on removals that the failed shard prepared in memory.
-            tokio::time::sleep(PREPARED_VALID).await;
-            if worker.opening.has_given_up() {
-                return;
+        };
+        let (closed, ()) = future::join(Rc::clone(&failed).close(), view).await;
+        if let Err(error) = closed {
+            tracing::debug!("shard {id} was not closed cleanly: {error}");
+        }
+        // The loss is known only after the close, which syncs as much as possible. Syncs have waited for it.
+        self.slots.owes(&failed, cause, self.shared.sessions.working());
+        if failed.is_fenced() {
+            let cause = released(id);
+            tracing::error!("{cause}");
+            let view = self.slots.of(id).released(cause, self.slots.now());
+            end_read_only(view);
+            return self.changed.notify_waiters();
+        }
+        self.changed.notify_waiters();
+        drop(failed);
+        // Other shards may rely for this long on removals that the failed shard prepared in memory.
+        tokio::time::sleep(PREPARED_VALID).await;
+        if self.slots.has_given_up() {
+            return;
+        }
+        match self.open_shard(id).await {
+            Ok(()) => tracing::info!("shard {id} is open again"),
+            Err(refused) => {
+                tracing::error!("{}", refused.cause);
+                self.open_later(id, refused).await;
             }
-            match worker.open_shard(id).await {
-                Ok(()) => tracing::info!("shard {id} is open again"),
-                Err(refused) => {
-                    tracing::error!("{}", refused.cause);
-                    worker.open_later(id, refused).await;
-                }
-            }
-        });
+        }
     }
 }

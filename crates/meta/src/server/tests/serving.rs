@@ -149,7 +149,7 @@ fn impossible_names_and_inodes_are_refused() {
     }
     let stray = Call::Lookup { parent: u64::MAX, name: b"a".to_vec() };
     assert_eq!(failed(client.call(0, stray)), Errno::ESTALE);
-    assert_eq!(client.call(3, Call::Sync), Err(CallFailure::NotOwner));
+    assert!(matches!(client.call(3, Call::Sync), Err(CallFailure::NotOwner { .. })));
 }
 
 /// Observers can read but change nothing; an embedded server lets all clients except its own mount only observe.

@@ -103,6 +103,12 @@ impl ConsistentSnapshots {
         Some(rows.map(|rows| Cursor::new(shard, rows)).map_err(|error| TableError::new(shard, "scan", error, None)))
     }
 
+    /// Whether a reader has a snapshot.
+    pub fn are_held(&self) -> bool {
+        self.forget_idle();
+        !self.held.lock().is_empty()
+    }
+
     pub fn forget(&self, number: u64) {
         self.held.lock().remove(&number);
     }

@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 use varve_env::clock::RealClock;
 use varve_env::spin::SpinBudget;
+use varve_proto::WireShardMap;
 use varve_proto::frame::{self, HEADER_BYTES};
 use varve_proto::handshake::exchange::Responder;
 
@@ -60,7 +61,7 @@ fn accepted() -> Welcome {
         inline_limit: 0,
         sync_interval_ms: 0,
         owner_uid: 0,
-        owners: vec![0],
+        map: WireShardMap { version: 1, owners: vec![0] },
         workers: Vec::new(),
         embedded: false,
     }

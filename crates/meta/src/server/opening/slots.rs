@@ -1,0 +1,361 @@
+//! The state of each shard at one worker, and every transition between states.
+//!
+//! ```text
+//! Waiting ──► Opening ──► Open ──► Failed ──► Open, Refused or Released
+//!                │          │
+//!                ├──► Refused ──► Open, Refused or Released
+//!                ├──► Released
+//!                │          ▼
+//! Elsewhere ─────┘      MovingAway ──► Elsewhere, Open or Failed
+//! ```
+//!
+//! Invariants:
+//! - A shard has one state. Where it is open, or is moving away, this worker has its table open, and no other has.
+//! - Attempts to open a shard do not overlap. Only the attempt that is in progress leaves `Opening`.
+//! - Only `Failed` and `Refused` may have a read-only view, since nobody owns the shard then.
+//! - `Released` is left only by the end of the server: another server owns the shard.
+//! - The shard map names this worker unless the state is `Elsewhere`, but for a shard that is being taken over: its owner
+//!   in the map changes when it is `Open` here, and the worker that it leaves knows it as `Elsewhere` soon after that.
+
+use super::OpenFailure;
+use super::loss::{LostChanges, Owing};
+use crate::shards::{Cause, PeerCall, Shard};
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use varve_env::clock::{Clock, Instant};
+use varve_types::{InodeId, ShardId};
+
+/// The state of a shard at a worker. `S` is the open shard.
+pub(super) enum SlotState<S = Rc<Shard>> {
+    /// Another worker owns it.
+    Elsewhere,
+    /// Owned, and never tried.
+    Waiting,
+    /// The first attempt is in progress.
+    Opening,
+    Open(S),
+    MovingAway(S, Gate),
+    /// Was open and has failed; the next attempt has not ended.
+    Failed {
+        cause: Cause,
+        view: Option<S>,
+    },
+    /// The last attempt has failed.
+    Refused {
+        failure: OpenFailure,
+        view: Option<S>,
+    },
+    /// Another server has taken it over.
+    Released(Cause),
+    /// The worker has closed it and ends.
+    Closed,
+}
+
+/// The calls that a shard still serves while it moves away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// Those of other shards.
+    Peers,
+    /// Those that end something.
+    Ending,
+    None,
+}
+
+/// Attempts to open a shard.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Attempts {
+    pub begun: u64,
+    pub ended: u64,
+}
+
+pub(super) struct ShardSlot<S = Rc<Shard>> {
+    pub state: SlotState<S>,
+    /// Since when it is in this state.
+    pub since: Instant,
+    pub attempts: Attempts,
+    /// `asked`: requested since it was refused. `hurried`: a caller waits for the next attempt.
+    pub asked: bool,
+    pub hurried: bool,
+    /// This server has had it open.
+    pub had: bool,
+    /// It failed with acknowledged changes that may or may not have survived.
+    pub owing: Option<Owing>,
+    /// It is open again without some acknowledged changes: syncs report the loss.
+    pub lost: Option<LostChanges>,
+}
+
+impl<S: Clone> ShardSlot<S> {
+    fn new(own: bool, since: Instant) -> ShardSlot<S> {
+        let state = if own { SlotState::Waiting } else { SlotState::Elsewhere };
+        let (attempts, asked, hurried, had, owing, lost) = Default::default();
+        ShardSlot { state, since, attempts, asked, hurried, had, owing, lost }
+    }
+
+    fn enter(&mut self, state: SlotState<S>, now: Instant) {
+        (self.state, self.since) = (state, now);
+    }
+
+    fn take_state(&mut self) -> SlotState<S> {
+        std::mem::replace(&mut self.state, SlotState::Closed)
+    }
+
+    pub fn view(&self) -> Option<&S> {
+        match &self.state {
+            SlotState::Failed { view, .. } | SlotState::Refused { view, .. } => view.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Why it is not open, if it failed, could not be opened or was released.
+    pub fn cause(&self) -> Option<&Cause> {
+        match &self.state {
+            SlotState::Failed { cause, .. } | SlotState::Released(cause) => Some(cause),
+            SlotState::Refused { failure, .. } => Some(&failure.cause),
+            _ => None,
+        }
+    }
+
+    pub fn begin_attempt(&mut self, now: Instant) {
+        self.hurried = false;
+        self.attempts.begun += 1;
+        match self.state {
+            SlotState::Waiting => self.enter(SlotState::Opening, now),
+            SlotState::Opening | SlotState::Failed { .. } | SlotState::Refused { .. } => {}
+            _ => unreachable!("only a shard without an owner is opened"),
+        }
+    }
+
+    /// The attempt has succeeded. Returns the read-only view, which must be closed.
+    pub fn opened(&mut self, shard: S, now: Instant) -> Option<S> {
+        let view = self.end_attempt();
+        self.had = true;
+        self.enter(SlotState::Open(shard), now);
+        view
+    }
+
+    /// The attempt has failed. `view`: a new read-only view.
+    pub fn refused(&mut self, failure: OpenFailure, view: Option<S>, now: Instant) {
+        let since = if matches!(self.state, SlotState::Refused { .. }) { self.since } else { now };
+        let view = self.end_attempt().or(view);
+        self.enter(SlotState::Refused { failure, view }, since);
+    }
+
+    /// Another server has the shard. Returns the read-only view, which must be closed.
+    pub fn released(&mut self, cause: Cause, now: Instant) -> Option<S> {
+        let view = self.end_attempt();
+        self.enter(SlotState::Released(cause), now);
+        view
+    }
+
+    fn end_attempt(&mut self) -> Option<S> {
+        self.attempts.ended = self.attempts.begun;
+        match self.take_state() {
+            SlotState::Opening => None,
+            SlotState::Failed { view, .. } | SlotState::Refused { view, .. } => view,
+            _ => unreachable!("an attempt ends as it began, without an owner"),
+        }
+    }
+
+    /// The open shard, or the one that is moving away, has failed.
+    pub fn fail(&mut self, cause: Cause, now: Instant) {
+        debug_assert!(matches!(self.state, SlotState::Open(_) | SlotState::MovingAway(..)), "only an open shard fails");
+        self.enter(SlotState::Failed { cause, view: None }, now);
+    }
+
+    /// Adds a read-only view; gives it back if the shard has one or is open again.
+    pub fn add_view(&mut self, new: S) -> Option<S> {
+        match &mut self.state {
+            SlotState::Failed { view: view @ None, .. } | SlotState::Refused { view: view @ None, .. } => {
+                *view = Some(new);
+                None
+            }
+            _ => Some(new),
+        }
+    }
+
+    /// The worker ends, and has closed the shard. Returns the read-only view, which must be closed.
+    pub fn closed(&mut self, now: Instant) -> Option<S> {
+        let view = self.view().cloned();
+        if !matches!(self.state, SlotState::Elsewhere | SlotState::Released(_)) {
+            self.enter(SlotState::Closed, now);
+        }
+        view
+    }
+
+    /// The open shard begins to move away.
+    pub fn move_away(&mut self, now: Instant) {
+        match self.take_state() {
+            SlotState::Open(shard) => self.enter(SlotState::MovingAway(shard, Gate::Peers), now),
+            _ => unreachable!("only an open shard moves"),
+        }
+    }
+
+    pub fn set_gate(&mut self, gate: Gate) {
+        match &mut self.state {
+            SlotState::MovingAway(_, of) => *of = gate,
+            _ => unreachable!("only a move ends a move"),
+        }
+    }
+
+    /// The shard does not move after all.
+    pub fn stay(&mut self, now: Instant) {
+        match self.take_state() {
+            SlotState::MovingAway(shard, _) => self.enter(SlotState::Open(shard), now),
+            _ => unreachable!("only a move ends a move"),
+        }
+    }
+
+    /// Another worker has opened the shard.
+    pub fn moved(&mut self, now: Instant) {
+        debug_assert!(matches!(self.state, SlotState::MovingAway(_, Gate::None)), "a shard moves when it is closed");
+        self.enter(SlotState::Elsewhere, now);
+    }
+
+    /// The shard is to be opened for the first time here; `false`: it is not elsewhere.
+    pub fn begin_take_over(&mut self, now: Instant) -> bool {
+        let elsewhere = matches!(self.state, SlotState::Elsewhere);
+        if elsewhere {
+            self.enter(SlotState::Opening, now);
+        }
+        elsewhere
+    }
+
+    /// The shard could not be taken over: it stays elsewhere.
+    pub fn not_taken_over(&mut self, now: Instant) {
+        self.end_attempt();
+        self.enter(SlotState::Elsewhere, now);
+    }
+}
+
+/// All shards of the volume, as one worker knows them.
+pub struct ShardSlots {
+    slots: Vec<RefCell<ShardSlot>>,
+    clock: Arc<dyn Clock>,
+    /// Shards in the state `Waiting`, in the order in which they are opened.
+    waiting: RefCell<VecDeque<ShardId>>,
+    under_way: Rc<Cell<usize>>,
+    /// The worker ends and starts no more attempts.
+    given_up: Cell<bool>,
+}
+
+/// An attempt to open a shard, or a move, in progress.
+pub(super) struct UnderWay(Rc<Cell<usize>>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl ShardSlots {
+    /// `shards`: all shards in order, each with whether this worker owns it. They are opened in order, but first the
+    /// shard of the root, through which every path leads.
+    pub fn new(shards: impl Iterator<Item = (ShardId, bool)>, clock: Arc<dyn Clock>) -> ShardSlots {
+        let now = clock.monotonic();
+        let mut waiting = VecDeque::new();
+        let slots = shards.map(|(shard, own)| {
+            if own {
+                waiting.push_back(shard);
+            }
+            RefCell::new(ShardSlot::new(own, now))
+        });
+        let slots = slots.collect();
+        let (under_way, given_up) = Default::default();
+        let slots = ShardSlots { slots, clock, waiting: RefCell::new(waiting), under_way, given_up };
+        slots.prefer(InodeId::ROOT.shard());
+        slots
+    }
+
+    /// # Panics
+    /// If there is no such shard.
+    pub(super) fn of(&self, shard: ShardId) -> RefMut<'_, ShardSlot> {
+        self.slots[usize::from(shard.0)].borrow_mut()
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.clock.monotonic()
+    }
+
+    /// The shard, if it is open here.
+    pub fn open(&self, shard: ShardId) -> Option<Rc<Shard>> {
+        match &self.slots.get(usize::from(shard.0))?.borrow().state {
+            SlotState::Open(shard) => Some(Rc::clone(shard)),
+            _ => None,
+        }
+    }
+
+    /// Whether the shard is open here or is moving away.
+    pub fn is_here(&self, shard: ShardId) -> bool {
+        let is_here = |state: &SlotState| matches!(state, SlotState::Open(_) | SlotState::MovingAway(..));
+        self.slots.get(usize::from(shard.0)).is_some_and(|slot| is_here(&slot.borrow().state))
+    }
+
+    /// The shard, if it serves this call of another shard now.
+    pub fn open_to_peer(&self, shard: ShardId, call: &PeerCall) -> Option<Rc<Shard>> {
+        match &self.slots.get(usize::from(shard.0))?.borrow().state {
+            SlotState::Open(shard) | SlotState::MovingAway(shard, Gate::Peers) => Some(Rc::clone(shard)),
+            SlotState::MovingAway(shard, Gate::Ending) if call.ends_something() => Some(Rc::clone(shard)),
+            _ => None,
+        }
+    }
+
+    /// The shards that are open here, those that are moving away included.
+    pub fn all_open(&self) -> Vec<Rc<Shard>> {
+        let open = |slot: &RefCell<ShardSlot>| match &slot.borrow().state {
+            SlotState::Open(shard) | SlotState::MovingAway(shard, _) => Some(Rc::clone(shard)),
+            _ => None,
+        };
+        self.slots.iter().filter_map(open).collect()
+    }
+
+    /// All shards for which `test` is true.
+    pub(super) fn which(&self, test: impl Fn(&ShardSlot) -> bool) -> Vec<ShardId> {
+        let numbered = (0..).map(ShardId).zip(&self.slots);
+        numbered.filter(|(_, slot)| test(&slot.borrow())).map(|(shard, _)| shard).collect()
+    }
+
+    pub(super) fn each(&self, mut change: impl FnMut(&mut ShardSlot)) {
+        self.slots.iter().for_each(|slot| change(&mut slot.borrow_mut()));
+    }
+
+    /// A caller requests the shard: it is opened next, unless its opening has begun.
+    pub(super) fn prefer(&self, shard: ShardId) {
+        let mut waiting = self.waiting.borrow_mut();
+        if let Some(place) = waiting.iter().position(|waits| *waits == shard) {
+            waiting.remove(place);
+            waiting.push_front(shard);
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<ShardId> {
+        self.waiting.borrow_mut().pop_front()
+    }
+
+    pub(super) fn begin(&self) -> UnderWay {
+        self.under_way.set(self.under_way.get() + 1);
+        UnderWay(Rc::clone(&self.under_way))
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.get() > 0
+    }
+
+    pub(super) fn give_up(&self) {
+        self.given_up.set(true);
+        self.waiting.borrow_mut().clear();
+    }
+
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up.get()
+    }
+
+    /// Whether this server has never had the shard open, and so has acknowledged no change in it.
+    pub fn never_had(&self, shard: ShardId) -> bool {
+        !self.of(shard).had
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+use super::super::{FailureKind, OpenFailure};
+use super::*;
+use std::time::Duration;
+
+type Slot = ShardSlot<&'static str>;
+
+fn at(seconds: u64) -> Instant {
+    Instant(Duration::from_secs(seconds))
+}
+
+fn cause(reason: &str) -> Cause {
+    Cause::from(reason)
+}
+
+fn failure(reason: &str) -> OpenFailure {
+    OpenFailure { cause: cause(reason), kind: FailureKind::Passing }
+}
+
+fn name(slot: &Slot) -> &'static str {
+    match &slot.state {
+        SlotState::Elsewhere => "elsewhere",
+        SlotState::Waiting => "waiting",
+        SlotState::Opening => "opening",
+        SlotState::Open(_) => "open",
+        SlotState::MovingAway(..) => "moving away",
+        SlotState::Failed { .. } => "failed",
+        SlotState::Refused { .. } => "refused",
+        SlotState::Released(_) => "released",
+        SlotState::Closed => "closed",
+    }
+}
+
+fn opened() -> Slot {
+    let mut slot = Slot::new(true, at(0));
+    slot.begin_attempt(at(1));
+    assert_eq!(slot.opened("table", at(2)), None);
+    slot
+}
+
+#[test]
+fn owned_shard_waits_for_its_first_attempt() {
+    let mut slot = Slot::new(true, at(0));
+    assert_eq!((name(&slot), slot.had), ("waiting", false));
+    slot.hurried = true;
+    slot.begin_attempt(at(1));
+    assert_eq!((name(&slot), slot.hurried), ("opening", false));
+    assert_eq!((slot.attempts.begun, slot.attempts.ended), (1, 0));
+    slot.opened("table", at(2));
+    assert_eq!((name(&slot), slot.had, slot.since), ("open", true, at(2)));
+    assert_eq!(slot.attempts.ended, 1);
+}
+
+#[test]
+fn refused_shard_keeps_its_view_until_it_is_open() {
+    let mut slot = Slot::new(true, at(0));
+    slot.begin_attempt(at(1));
+    slot.refused(failure("full"), Some("view"), at(2));
+    slot.begin_attempt(at(3));
+    assert_eq!((name(&slot), slot.view()), ("refused", Some(&"view")));
+    slot.refused(failure("still full"), None, at(4));
+    assert_eq!(slot.cause(), Some(&cause("still full")));
+    assert_eq!((slot.view(), slot.since), (Some(&"view"), at(2)), "it has been refused since the first attempt");
+    slot.begin_attempt(at(5));
+    assert_eq!(slot.opened("table", at(6)), Some("view"), "the caller closes it");
+    assert_eq!((name(&slot), slot.view(), slot.cause()), ("open", None, None));
+}
+
+#[test]
+fn failed_shard_takes_one_view() {
+    let mut slot = opened();
+    slot.fail(cause("fsync failed"), at(3));
+    assert_eq!(slot.add_view("view"), None);
+    assert_eq!(slot.add_view("second"), Some("second"));
+    slot.begin_attempt(at(4));
+    slot.refused(failure("full"), None, at(5));
+    assert_eq!((name(&slot), slot.view(), slot.since), ("refused", Some(&"view"), at(5)));
+    let mut open = opened();
+    assert_eq!(open.add_view("late"), Some("late"), "an open shard has no view");
+}
+
+#[test]
+fn shard_of_another_server_is_released() {
+    let mut slot = opened();
+    slot.fail(cause("fenced"), at(3));
+    slot.add_view("view");
+    assert_eq!(slot.released(cause("another server has it"), at(4)), Some("view"));
+    assert_eq!((name(&slot), slot.cause()), ("released", Some(&cause("another server has it"))));
+    assert!(!slot.begin_take_over(at(5)), "it is not taken back");
+    assert_eq!(slot.closed(at(6)), None);
+    assert_eq!(name(&slot), "released");
+}
+
+#[test]
+fn move_ends_elsewhere_or_open() {
+    let mut slot = opened();
+    slot.move_away(at(3));
+    assert_eq!((name(&slot), slot.since), ("moving away", at(3)));
+    slot.stay(at(4));
+    assert_eq!((name(&slot), slot.since), ("open", at(4)));
+    slot.move_away(at(5));
+    slot.set_gate(Gate::Ending);
+    slot.set_gate(Gate::None);
+    slot.moved(at(6));
+    assert_eq!((name(&slot), slot.since), ("elsewhere", at(6)));
+}
+
+#[test]
+fn failed_move_leaves_a_failed_shard() {
+    let mut slot = opened();
+    slot.move_away(at(3));
+    slot.set_gate(Gate::None);
+    slot.fail(cause("the other worker cannot open it"), at(4));
+    slot.begin_attempt(at(5));
+    slot.opened("table again", at(6));
+    assert_eq!(name(&slot), "open");
+}
+
+#[test]
+fn shard_is_taken_over_from_elsewhere_only() {
+    let mut slot = Slot::new(false, at(0));
+    assert!(slot.begin_take_over(at(1)));
+    assert!(!slot.begin_take_over(at(1)), "it is being opened");
+    slot.begin_attempt(at(1));
+    slot.not_taken_over(at(2));
+    assert_eq!(name(&slot), "elsewhere");
+    assert!(slot.begin_take_over(at(3)));
+    slot.begin_attempt(at(3));
+    slot.opened("table", at(4));
+    assert!(!slot.begin_take_over(at(5)));
+    slot.fail(cause("store"), at(6));
+    assert!(!slot.begin_take_over(at(7)));
+}
+
+#[test]
+fn ended_worker_has_closed_its_shards() {
+    for own in [true, false] {
+        let mut slot = Slot::new(own, at(0));
+        assert_eq!(slot.closed(at(1)), None);
+        assert_eq!(name(&slot), if own { "closed" } else { "elsewhere" });
+    }
+    let mut refused = Slot::new(true, at(0));
+    refused.begin_attempt(at(1));
+    refused.refused(failure("full"), Some("view"), at(2));
+    assert_eq!(refused.closed(at(3)), Some("view"));
+}

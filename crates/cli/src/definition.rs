@@ -65,6 +65,7 @@ pub enum Command {
     Dump(commands::dump::Arguments),
     Load(commands::load::Arguments),
     Key(commands::key::Arguments),
+    Cluster(commands::cluster::Arguments),
     Bench(commands::bench::Arguments),
     Record(commands::record::Arguments),
     Detector(commands::detector::Arguments),

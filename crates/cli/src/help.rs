@@ -33,6 +33,9 @@ const SCREENS: &[Screen] = &[
     screen("key list", &["varve key list ~/volume"], &[]),
     screen("key add", &["varve key add ~/volume node17 --out node17.key"], &[]),
     screen("key revoke", &["varve key revoke ~/volume node17"], &[]),
+    screen("cluster", &["varve cluster status ~/volume", "varve cluster move ~/volume 3 1"], &[]),
+    screen("cluster status", &["varve cluster status ~/volume"], &[]),
+    screen("cluster move", &["varve cluster move ~/volume 3 1"], &[]),
     screen("bench", &["varve bench mdtest --via path:/scratch/dir --via mount:/mnt/v"], &[]),
     screen(
         "bench detector",

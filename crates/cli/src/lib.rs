@@ -130,6 +130,7 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Dump(arguments) => commands::dump::run(arguments, &output),
         Command::Load(arguments) => commands::load::run(arguments, &output),
         Command::Key(arguments) => commands::key::run(arguments, &output),
+        Command::Cluster(arguments) => commands::cluster::run(arguments, &output),
         Command::Bench(arguments) => commands::bench::run(arguments, &output),
         Command::Record(arguments) => commands::record::run(arguments, &output),
         Command::Detector(arguments) => commands::detector::run(arguments, &output),

@@ -1,5 +1,7 @@
 //! The program from its user's view: errors with advice, exit codes, JSON, configuration, background processes, users.
 
+#[path = "cli/cluster.rs"]
+mod cluster;
 mod common;
 #[path = "cli/demo.rs"]
 mod demo;

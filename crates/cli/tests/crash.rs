@@ -14,6 +14,8 @@ mod common;
 mod frontend;
 #[path = "crash/manifest.rs"]
 mod manifest;
+#[path = "crash/moves.rs"]
+mod moves;
 
 use check::ManifestWriter;
 use common::{Mount, SHORT, Server, Volume, on_plain_directory, run, soak, varve};

@@ -1,6 +1,7 @@
 //! One file per command: its arguments, its work and its output.
 
 pub mod bench;
+pub mod cluster;
 pub mod completions;
 pub mod detector;
 pub mod dump;

@@ -146,7 +146,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 }
 
 /// The store at `place`, or the store of the volume mounted there.
-fn find(place: &Path) -> Result<PathBuf> {
+pub(super) fn find(place: &Path) -> Result<PathBuf> {
     let mounted = varve_fuse::source_of(place).ok().flatten();
     if let Some(source) = mounted.as_ref().filter(|source| !source.is_absolute()) {
         let what = format!("cannot find out which volume is mounted at {}", place.display());

@@ -1,0 +1,186 @@
+//! `varve cluster …`: shows which worker of a volume's server has each shard, and moves shards.
+
+use super::status;
+use crate::client::{Approach, ClientFlags};
+use crate::identity::{self, Work};
+use crate::output::Output;
+use crate::problem::{Exit, Problem, Result};
+use crate::quantity::Span;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use varve_client::{ClientConfig, Failure, FileSystem, Purpose};
+use varve_env::store_url::StoreUrl;
+use varve_env::volume_dir::VolumeDir;
+use varve_proto::{ShardLocation, ShardPhase};
+use varve_types::ShardId;
+
+/// How long the command waits for the server: a move flushes tables first, and the server gives up after 15 s.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Show which worker of the server has each shard, and move shards between workers
+///
+/// A server has several workers, each with shards of the volume. A moved shard is away for less than half a second;
+/// calls for it wait meanwhile, and none fails. The server assigns the shards anew when it starts. The commands prove
+/// the volume's own key, and work with `varve serve` and with the server inside a mount.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the worker and the state of every shard
+    Status {
+        /// Store of the volume (a directory, or a file:// URL of one), or the directory that it is mounted on
+        #[arg(value_name = "STORE|DIR")]
+        store: StoreUrl,
+        #[command(flatten)]
+        client: ClientFlags,
+    },
+    /// Move a shard to another worker while it is in use
+    Move {
+        /// Store of the volume (a directory, or a file:// URL of one), or the directory that it is mounted on
+        #[arg(value_name = "STORE|DIR")]
+        store: StoreUrl,
+        /// Number of the shard, counted from 0
+        shard: u16,
+        /// Number of the worker that gets it, counted from 0
+        worker: u16,
+        #[command(flatten)]
+        client: ClientFlags,
+    },
+}
+
+#[derive(Serialize)]
+struct ClusterStatus {
+    store: PathBuf,
+    shards: Vec<ShardPlace>,
+}
+
+#[derive(Serialize)]
+struct ShardPlace {
+    shard: u16,
+    worker: u16,
+    state: &'static str,
+    /// How long it has been in this state.
+    since_ms: u64,
+    names_loaded: u64,
+    partitions_loaded: u64,
+    /// Null if there is none.
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Moved {
+    store: PathBuf,
+    shard: u16,
+    from: u16,
+    to: u16,
+    /// How long calls for the shard had to wait.
+    seconds: f64,
+}
+
+impl ShardPlace {
+    fn of(location: ShardLocation) -> ShardPlace {
+        ShardPlace {
+            shard: location.shard,
+            worker: location.worker,
+            state: name(location.phase),
+            since_ms: location.since_ms,
+            names_loaded: location.names_loaded,
+            partitions_loaded: location.partitions_loaded,
+            problem: Some(location.problem).filter(|problem| !problem.is_empty()),
+        }
+    }
+}
+
+fn name(phase: ShardPhase) -> &'static str {
+    match phase {
+        ShardPhase::Waiting => "waiting",
+        ShardPhase::Opening => "opening",
+        ShardPhase::Open => "open",
+        ShardPhase::ReadOnly => "read-only",
+        ShardPhase::Refused => "refused",
+        ShardPhase::Failed => "failed",
+        ShardPhase::MovingAway => "moving away",
+        ShardPhase::Released => "released",
+    }
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Moved { shard, from, to, seconds, .. } = self;
+        match from == to {
+            true => writeln!(f, "shard {shard} is at worker {to} already"),
+            false => writeln!(f, "moved shard {shard} from worker {from} to worker {to} in {seconds:.2} s"),
+        }
+    }
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    match &arguments.command {
+        Command::Status { store, client } => {
+            let failed = |store: &Path| Problem::new(format!("cannot show the shards of {}", store.display()));
+            let (store, server) = connect(store, client, Purpose::Observe, failed)?;
+            let shards = locations(&server).map_err(|failure| failed(&store).because(failure))?;
+            let degraded = shards.iter().any(|shard| shard.problem.is_some());
+            output.result("cluster status", &ClusterStatus { store, shards }, table)?;
+            Ok(if degraded { Exit::Degraded } else { Exit::Done })
+        }
+        Command::Move { store, shard, worker, client } => {
+            let failed = |store: &Path| {
+                Problem::new(format!("cannot move shard {shard} of {} to worker {worker}", store.display()))
+            };
+            let (store, server) = connect(store, client, Purpose::Administer, failed)?;
+            let moved = varve_client::block_on(server.move_shard(ShardId(*shard), *worker));
+            let (from, away) = moved.map_err(|failure| failed(&store).because(failure))?;
+            let moved = Moved { store, shard: *shard, from, to: *worker, seconds: away.as_secs_f64() };
+            output.result("cluster move", &moved, Moved::to_string)?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+fn connect(
+    place: &StoreUrl,
+    flags: &ClientFlags,
+    purpose: Purpose,
+    failed: impl Fn(&Path) -> Problem,
+) -> Result<(PathBuf, Arc<FileSystem>)> {
+    let store = status::find(place.directory())?;
+    let approach: Approach = flags.read()?;
+    identity::take(&store, Work::Store, || failed(&store))?;
+    let mut config = ClientConfig::new(VolumeDir::new(&store));
+    approach.apply(&mut config);
+    (config.purpose, config.deadline, config.read_only) = (purpose, ANSWER_DEADLINE, true);
+    match FileSystem::connect(config) {
+        Ok(server) => Ok((store, server)),
+        Err(failure) => Err(failed(&store).because(failure)),
+    }
+}
+
+fn locations(server: &FileSystem) -> std::result::Result<Vec<ShardPlace>, Failure> {
+    let shards = server.settings().shards.all();
+    shards.map(|shard| varve_client::block_on(server.locate_shard(shard)).map(ShardPlace::of)).collect()
+}
+
+fn table(status: &ClusterStatus) -> String {
+    let mut lines = format!(
+        "{:>5} {:>6} {:>11} {:>12} {:>10} {:>12}\n",
+        "shard", "worker", "state", "since", "partitions", "names"
+    );
+    for place in &status.shards {
+        let since = Span(Duration::from_secs(place.since_ms / 1000)).to_string();
+        lines += &format!(
+            "{:>5} {:>6} {:>11} {:>12} {:>10} {:>12}\n",
+            place.shard, place.worker, place.state, since, place.partitions_loaded, place.names_loaded
+        );
+    }
+    let problems = status.shards.iter().filter_map(|place| place.problem.as_ref());
+    lines + &problems.map(|problem| format!("problem: {problem}\n")).collect::<String>()
+}

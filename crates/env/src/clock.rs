@@ -1,9 +1,11 @@
-//! Time. The wall clock is shown to users and in files and may jump; the monotonic clock measures deadlines.
+//! Time. The wall clock is shown to users and in files and may jump; the monotonic clock measures deadlines and leases.
 
-use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_types::Timestamp;
 
-/// A point on the monotonic clock. Its origin is arbitrary and differs between processes.
+/// A point on the monotonic clock. Its origin is the host's boot, so points of different hosts must not be compared:
+/// only durations are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(pub Duration);
 
@@ -27,20 +29,12 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 /// The clocks of the machine.
-#[derive(Clone, Copy, Debug)]
-pub struct RealClock {
-    origin: StdInstant,
-}
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealClock;
 
 impl RealClock {
     pub fn new() -> RealClock {
-        RealClock { origin: StdInstant::now() }
-    }
-}
-
-impl Default for RealClock {
-    fn default() -> Self {
-        RealClock::new()
+        RealClock
     }
 }
 
@@ -49,9 +43,19 @@ impl Clock for RealClock {
         timestamp(SystemTime::now())
     }
 
+    /// CLOCK_BOOTTIME, which also counts while the machine is suspended: a lease or session that ended meanwhile must
+    /// not look valid to its holder, while other hosts count on. The kernel serves it without a system call, as it does
+    /// CLOCK_MONOTONIC.
     fn monotonic(&self) -> Instant {
-        Instant(self.origin.elapsed())
+        let time = clock_gettime(ClockId::Boottime);
+        Instant(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
     }
+}
+
+/// Seconds by which the wall clock of this process is ahead of the other clock that shows `other`; negative if behind.
+pub fn seconds_ahead(own: Timestamp, other: Timestamp) -> i64 {
+    let nanos = |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+    ((nanos(own) - nanos(other)) / 1_000_000_000) as i64
 }
 
 /// `time` as seconds and nanoseconds since 1970, rounded down also before it.

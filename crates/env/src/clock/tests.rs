@@ -18,3 +18,15 @@ fn monotonic_clock_never_goes_back() {
     assert!(second >= first);
     assert_eq!(first.since(first.after(Duration::from_secs(1))), Duration::ZERO);
 }
+
+/// The monotonic clock counts from the boot of the host, time in suspend included (/proc/uptime is that clock).
+#[test]
+fn monotonic_clock_counts_suspended_time() {
+    let uptime = || -> f64 {
+        let text = std::fs::read_to_string("/proc/uptime").unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    let (before, now, after) = (uptime(), RealClock::new().monotonic(), uptime());
+    // The file has hundredths, rounded down.
+    assert!(before <= now.0.as_secs_f64() && now.0.as_secs_f64() < after + 0.02, "{before} {now:?} {after}");
+}

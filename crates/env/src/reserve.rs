@@ -37,7 +37,8 @@ pub enum ReserveFile {
 pub struct Reserve {
     file: ReserveFile,
     bytes: u64,
-    held: Mutex<bool>,
+    /// Held while the file is taken or released.
+    work: Mutex<()>,
     short: AtomicBool,
     telling: Mutex<Telling>,
 }
@@ -55,18 +56,25 @@ impl Reserve {
     pub fn of(file: impl Into<ReserveFile>) -> io::Result<Reserve> {
         let file = file.into();
         let bytes = bytes_of(&file.space()?);
-        let held = match file.look() {
-            Ok(found) => found.is_file() && found.len() >= bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error),
-        };
-        Ok(Reserve {
+        let reserve = Reserve {
             file,
             bytes,
-            held: Mutex::new(held),
+            work: Mutex::new(()),
             short: AtomicBool::new(false),
             telling: Mutex::new(Telling::Now),
-        })
+        };
+        reserve.is_held()?;
+        Ok(reserve)
+    }
+
+    /// Whether the file holds the space now. Another process of the volume may have taken or released it, so this is
+    /// never remembered.
+    fn is_held(&self) -> io::Result<bool> {
+        match self.file.look() {
+            Ok(found) => Ok(found.is_file() && found.len() >= self.bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Defers the warning that the store is full until [`Reserve::has_started`].
@@ -104,19 +112,19 @@ impl Reserve {
     /// Takes the reserve if there is enough free space, and records whether there is too little. Called about once a
     /// second; blocks on the store.
     pub fn tend(&self) -> io::Result<()> {
-        let mut held = self.held.lock();
-        let free = self.file.free()?;
+        let _work = self.work.lock();
+        let (mut held, free) = (self.is_held()?, self.file.free()?);
         // Half of the reserve in addition, for operations in progress until the shortage is detected.
         let besides = self.bytes / 2;
         let wanted = self.bytes + besides;
-        if !*held && free >= wanted {
+        if !held && free >= wanted {
             self.take()?;
-            *held = true;
+            held = true;
         }
-        let short = !*held || free < besides;
+        let short = !held || free < besides;
         let was_short = self.short.swap(short, Relaxed);
         if short && !was_short {
-            let missing = if *held { besides - free } else { wanted - free };
+            let missing = if held { besides - free } else { wanted - free };
             self.tell(format!("the store is full: writes fail until {missing} bytes are freed"));
         } else if was_short && !short {
             tracing::info!("the store has free space again");
@@ -126,14 +134,15 @@ impl Reserve {
 
     /// Releases the reserve to a writer that ran out of space. Returns whether there was a reserve to release.
     pub fn release(&self) -> bool {
-        let mut held = self.held.lock();
+        let _work = self.work.lock();
         self.short.store(true, Relaxed);
-        if !std::mem::take(&mut *held) {
-            return false;
-        }
-        let released = self.file.open(disk::File::options()).and_then(|file| Ok(ftruncate(&file, 0)?));
+        let released = self.is_held().and_then(|held| match held {
+            true => self.file.open(disk::File::options()).and_then(|file| Ok(ftruncate(&file, 0)?)).map(|()| true),
+            false => Ok(false),
+        });
         match released {
-            Ok(()) => {
+            Ok(false) => false,
+            Ok(true) => {
                 self.tell(format!(
                     "the store is full: the reserve of {} bytes for removals is in use, and writes fail",
                     self.bytes

@@ -14,8 +14,8 @@
 //!   Damage at or above the highest of these is what a power failure leaves of unsynced bytes, and ends the log. Damage
 //!   below it would lose acknowledged work, so the log is refused.
 //! - The successor of an epoch seals it. It first publishes a fence and then reads the length of the log. The old owner
-//!   looks for the fence after each fsync and before it reports the fsync. No owner replays past a seal, or replays any
-//!   unsealed epoch except the highest one.
+//!   looks for the fence after each fsync and before it reports the fsync, and before it collects garbage. No owner
+//!   replays past a seal, or replays any unsealed epoch except the highest one.
 
 mod blocks;
 mod budget;
@@ -45,6 +45,7 @@ pub use reclaim::LogReclaimer;
 pub use recovery::LogInit;
 pub use replay::LogReader;
 pub use salvage::{DamagedPlace, read_intact};
+pub(in crate::shards) use sync::is_owner;
 pub use torn::{TornEnd, torn_end};
 pub use writer::Log;
 

@@ -32,6 +32,10 @@ impl Mark {
         Ok(Mark { shard: config.shard.0, epoch, path, file, warned: AtomicBool::new(false) })
     }
 
+    pub(super) fn path(&self) -> &StorePath {
+        &self.path
+    }
+
     /// Records that everything below `synced` was fsynced before a successor checked. The bytes are as safe without the
     /// mark, so a failure here does not fail the callers that wait for the sync.
     pub(super) fn note(&self, synced: u64) {

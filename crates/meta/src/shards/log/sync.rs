@@ -3,6 +3,7 @@
 //! timer.
 
 use super::LogConfig;
+use super::directory;
 use super::failure::LogError;
 use super::state::{SyncWork, in_place};
 use super::writer::Log;
@@ -12,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use varve_env::disk;
+use varve_env::store_path::StorePath;
 
 /// Limit on parallel fsyncs in one process. Each blocks a thread. A disk gains little from more, and journaling file
 /// systems commit waiting ones together.
@@ -103,12 +105,41 @@ fn fsync(log: &Log, work: &SyncWork) -> Result<(), LogError> {
 /// Fails if a successor has published a fence. Bytes that a successor may not have counted when it ended the epoch must
 /// not be reported as synced. The successor publishes the fence before it reads the log, so if there is no fence after
 /// an fsync, it has seen these bytes.
+///
+/// A successor that needs the epoch no more removes its mark and then the fence, while this owner may have been
+/// stopped. So if the mark is missing too, a later epoch proves a successor.
 fn refuse_if_fenced(log: &Log) -> Result<(), LogError> {
-    let path = log.fence_path();
+    if is_there(&log.fence_path())? {
+        return Err(LogError::Fenced);
+    }
+    missing_directory(&log.config)?;
+    if is_there(log.mark.path())? {
+        return Ok(());
+    }
+    let newest = directory::list(&log.config.directory)?.into_keys().next_back();
+    if newest.is_some_and(|newest| newest > log.epoch) { Err(LogError::Fenced) } else { Ok(()) }
+}
+
+fn is_there(path: &StorePath) -> Result<bool, LogError> {
     match path.symlink_metadata() {
-        Ok(_) => Err(LogError::Fenced),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => missing_directory(&log.config),
-        Err(error) => Err(LogError::io("look for", &path)(error)),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(LogError::io("look for", path)(error)),
+    }
+}
+
+/// Whether this process still owns the shard, by the store: an owner that was stopped learns of its successor only
+/// there. If there is one, the log ends. A store that gives no answer counts as a no.
+pub(in crate::shards) async fn is_owner(log: &Arc<Log>) -> bool {
+    let worker = log.clone();
+    let answer = log.config.background.spawn_blocking(move || refuse_if_fenced(&worker)).await;
+    match answer {
+        Ok(Ok(())) => true,
+        Ok(Err(fenced @ LogError::Fenced)) => {
+            log.fail(fenced.into());
+            false
+        }
+        Ok(Err(_)) | Err(_) => false,
     }
 }
 

@@ -358,6 +358,25 @@ fn fenced_owner_cannot_append() {
     assert!(matches!(env.open(2, 0), Err(WalError::Fenced)));
 }
 
+/// An owner that was stopped learns of its successor even if that has removed everything of the ended epoch.
+#[test]
+fn owner_of_a_reclaimed_epoch_cannot_sync() {
+    let env = TestEnv::new();
+    let mut sleeper = env.open(1, 0).unwrap();
+    env.append(&mut sleeper, 1..3);
+    assert!(env.runtime.block_on(is_owner(&sleeper.log)));
+    let mut owner = env.open(2, 0).unwrap();
+    env.append(&mut owner, 3..5);
+    env.sync(&owner);
+    for path in reclaim::reclaimable(&env.config(), 1).unwrap() {
+        reclaim::remove(&path).unwrap();
+    }
+    assert!(!begun_path(env.path(), 1).exists() && !fence_path(env.path(), 1).exists());
+    env.append(&mut sleeper, 3..5);
+    assert!(matches!(env.runtime.block_on(sleeper.log.sync()), Err(WalError::Fenced)));
+    assert!(!env.runtime.block_on(is_owner(&sleeper.log)) && env.runtime.block_on(is_owner(&owner.log)));
+}
+
 /// Batches that a late owner writes after its epoch was sealed, and even reclaimed, are never replayed.
 #[test]
 fn files_of_a_dead_epoch_are_ignored() {

@@ -1,8 +1,13 @@
 //! Garbage collection: removes log files soon after their content is in tables, and replaced tables and manifests when
 //! no cursor can still read them. It runs after an open, and only after a change; an idle shard makes no garbage.
+//!
+//! Only the shard's owner collects. Each collection first looks for a successor in the store: a process that was
+//! stopped for hours would otherwise remove files, by its own view of what is garbage.
 
 use super::TableConfig;
 use super::settings::COLLECTION_AGE_MIN;
+use crate::shards::log::{Log, is_owner};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -13,6 +18,9 @@ const LOG_WAIT: Duration = Duration::from_secs(10);
 const LOG_WAIT_OPENED: Duration = Duration::from_secs(1);
 /// Garbage made just after a collection was planned waits for the next one.
 const FILES_WAIT: Duration = COLLECTION_AGE_MIN.saturating_add(Duration::from_secs(10));
+
+/// Pause after a look that found no owner: the log has ended, or the store gives no answer.
+const OWNER_UNKNOWN_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Collection {
     config: TableConfig,
@@ -29,12 +37,16 @@ impl Collection {
 
     /// Collects the garbage that is due. Returns when to call it again; `None`: only after a change. SlateDB logs
     /// failures. The next round retries them.
-    pub(super) async fn round(&mut self, manifest: u64, now: Instant) -> Option<Instant> {
+    pub(super) async fn round(&mut self, log: &Arc<Log>, manifest: u64, now: Instant) -> Option<Instant> {
         if self.manifest != manifest {
             let log_wait = if self.manifest == 0 { LOG_WAIT_OPENED } else { LOG_WAIT };
             self.manifest = manifest;
             self.log_due.get_or_insert(now + log_wait);
             self.files_due.get_or_insert(now + FILES_WAIT);
+        }
+        let is_due = |due: &Option<Instant>| due.is_some_and(|due| due <= now);
+        if (is_due(&self.log_due) || is_due(&self.files_due)) && !is_owner(log).await {
+            return Some(now + OWNER_UNKNOWN_WAIT);
         }
         if self.log_due.take_if(|due| *due <= now).is_some() {
             self.config.log_collector().build().run_gc_once().await;

@@ -105,7 +105,8 @@ impl UpkeepTasks {
         };
         let compaction_due = self.compaction.round(self.pending.db(), now).await;
         let compaction_due = compaction_due.map_err(|error| self.pending.failed("merge", error))?;
-        let collection_due = self.collection.round(self.pending.db().manifest().id(), now).await;
+        let (manifest, log) = (self.pending.db().manifest().id(), self.pending.log());
+        let collection_due = self.collection.round(log, manifest, now).await;
         Ok([flush_due, compaction_due, collection_due].into_iter().flatten().min())
     }
 }

@@ -30,7 +30,7 @@ fn make_root(volume: &VolumeDir, settings: &VolumeSettings) -> io::Result<()> {
     let config = TableConfig {
         shard: InodeId::ROOT.shard(),
         volume: volume.clone(),
-        store: PosixStore::open(volume.shards())?,
+        store: PosixStore::of_volume(volume)?,
         sync_interval: settings.sync_interval,
         cache: TableCache::new(CACHE_BYTES),
         background: runtime.handle().clone(),

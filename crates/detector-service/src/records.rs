@@ -110,7 +110,7 @@ impl RunRecords {
 
     /// Removes partial files of a service that died.
     pub fn remove_leftovers(&self) -> io::Result<()> {
-        disk::remove_leftovers(&self.0).map(drop)
+        disk::remove_leftovers(&self.0, &[]).map(drop)
     }
 
     pub fn directory(&self) -> &Path {

@@ -4,8 +4,9 @@
 //! Every file is written and fsynced under a temporary name first and then published under its own. *Replace* is a
 //! rename. *Create if absent* needs a primitive that refuses an existing name, and file systems differ in the
 //! primitives they implement correctly: [`Exclusive::prove`] tries them on the store itself. A [`Location`] names a
-//! file: a plain path, or a path below a store's directory, on which no link is followed. Temporary files begin with
-//! [`TEMPORARY_PREFIX`]; a crash may leave some behind, and [`remove_leftovers`] removes them.
+//! file: a plain path, or a path below a store's directory, on which no link is followed. Temporary names begin with
+//! [`TEMPORARY_PREFIX`] and the number of their writer ([`WriterId`]); a crash may leave some behind, and
+//! [`remove_leftovers`] removes those of dead writers.
 //!
 //! Every change of the store, here and through [`File`], can be recorded, to test the states that a power loss may
 //! leave ([`crate::power_loss`]). So every durable change must go through this module.
@@ -15,19 +16,23 @@ mod exclusive;
 mod file;
 pub(crate) mod journal;
 mod location;
+pub(crate) mod stop_point;
+mod store_clock;
+mod writer_id;
 
 pub use copy::copy_whole;
 pub use exclusive::Exclusive;
 pub use file::{File, FileOptions};
 pub use location::{Entry, Location};
+pub use store_clock::{CLOCK_SKEW_S_MAX, store_clock_ahead_s};
+pub use writer_id::WriterId;
 
 use crate::printable::printable_path;
-use crate::random;
 use journal::NodeKind;
 use rustix::fs::{AtFlags, Mode};
 use std::ffi::OsStr;
 use std::fs::Permissions;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -59,9 +64,6 @@ pub(crate) fn text_of(file: std::fs::File) -> io::Result<String> {
 /// Mode of files that hold no secret.
 pub const FILE_MODE: u32 = 0o644;
 const LOCK_FILE_MODE: u32 = 0o600;
-
-/// Size of the buffer for copying.
-const COPY_BYTES: usize = 1024 * 1024;
 
 /// Makes the entries of `directory` durable.
 pub fn sync_directory<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
@@ -165,18 +167,6 @@ fn set_directory_mode<L: Location + ?Sized>(path: &L, mode: u32) -> io::Result<(
     }
 }
 
-/// Creates the file `to` with the content of `from` and fsyncs it; its name is not durable yet.
-pub(crate) fn copy_synced<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
-    let mut source = BufReader::with_capacity(COPY_BYTES, from.open_file(&File::options().read(true))?);
-    let target = File::options().write(true).create_new().open(to)?;
-    let copied = io::copy(&mut source, &mut file::SequentialWriter::to(&target)).and_then(|_| target.sync_all());
-    if copied.is_err() {
-        // As in `write_synced`.
-        let _ = remove_file(to);
-    }
-    copied
-}
-
 /// Removes an empty directory. Not durable by itself.
 pub fn remove_empty_directory<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     unlink(directory, AtFlags::REMOVEDIR)
@@ -237,7 +227,11 @@ fn create_missing<L: Location + ?Sized>(directory: &L, root: Option<&Path>) -> i
 
 /// A new temporary name in `directory`.
 pub fn temporary<L: Location + ?Sized>(directory: &L) -> L::Owned {
-    directory.child(OsStr::new(&format!("{TEMPORARY_PREFIX}{:016x}", random::number())))
+    directory.child(OsStr::new(&temporary_name()))
+}
+
+fn temporary_name() -> String {
+    WriterId::of_this_process().temporary_name()
 }
 
 /// Writes the file `path`, which must not exist, and fsyncs it; its name is not durable yet. If the write fails, the
@@ -322,6 +316,7 @@ pub fn replace_into<L: Location + ?Sized, M: Location + ?Sized>(room: &L, path: 
 
 /// Renames the complete and fsynced file `temporary` to `path`, durably, replacing any file there.
 pub fn publish_replacing<L: Location + ?Sized, M: Location + ?Sized>(temporary: &L, path: &M) -> io::Result<()> {
+    stop_point::reach(stop_point::StopPoint::ReplaceWritten);
     if let Err(error) = rename(temporary, path) {
         let _ = remove_file(temporary);
         return Err(error);
@@ -329,15 +324,20 @@ pub fn publish_replacing<L: Location + ?Sized, M: Location + ?Sized>(temporary: 
     sync_directory(&path.around())
 }
 
-/// Removes the temporary files that crashes left in `directory`. Only the process that holds the volume's lock may call
-/// it, because it would also remove unfinished files of other processes. Returns the number of removed files.
-pub fn remove_leftovers<L: Location + ?Sized>(directory: &L) -> io::Result<u64> {
+/// Removes the temporary files that crashes left in `directory`, except those of the writers in `living`. Returns the
+/// number of removed files. A name without a writer is one of an earlier program, which has ended.
+pub fn remove_leftovers<L: Location + ?Sized>(directory: &L, living: &[WriterId]) -> io::Result<u64> {
     let mut removed = 0;
     for (name, is_directory) in directory.list()? {
-        if !is_directory && name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes()) {
-            remove_file(&directory.child(&name)).or_else(ignore_absent)?;
-            removed += 1;
+        let is_temporary = name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes());
+        if !is_temporary || WriterId::of_temporary(&name).is_some_and(|writer| living.contains(&writer)) {
+            continue;
         }
+        let path = directory.child(&name);
+        // The directory of a race for names (`Exclusive::prove`) is a temporary one.
+        let gone = if is_directory { remove_tree(&path) } else { remove_file(&path) };
+        gone.or_else(ignore_absent)?;
+        removed += 1;
     }
     Ok(removed)
 }

@@ -4,16 +4,18 @@
 //!
 //! - **Durable**: once a put, copy or rename has returned, the complete object survives a power loss. (A delete is not
 //!   made durable: an object that reappears is garbage, which is collected again.)
-//! - **Exclusive** [`PutMode::Create`], by a primitive that was proven on this very store ([`disk::Exclusive`]).
-//! - **Compare-and-swap** [`PutMode::Update`]: every publication locks the store's lock file, an update exclusively and
-//!   all others shared, across threads and processes. So no publication can come between an update's check of the old
-//!   version and its rename. The kernel releases a dead process's lock, and the rename is atomic, so a crash leaves the
-//!   old or the new object.
-//! - No hard links unless the file system lacks renames without replacing.
+//! - **Exclusive** [`PutMode::Create`], by a primitive that was proven on this very store ([`disk::Exclusive`]). It
+//!   takes no lock: a process that was stopped in any place, or hangs, keeps no other one from creating an object. All
+//!   that a takeover of a shard needs are creations.
+//! - **Compare-and-swap** [`PutMode::Update`]: a put that replaces an object locks the lock file of its shard's
+//!   directory, across threads and processes. So no other replacement comes between an update's check of the old version and its
+//!   rename. The kernel releases a dead process's lock, and the rename is atomic, so a crash leaves the old or the new
+//!   object. A delete takes no lock: what is updated must not be deleted. SlateDB updates one kind of object, the
+//!   boundaries of its garbage collection.
 //!
-//! The version of an object is its entity tag. Up to [`HASHED_BYTES_MAX`] it is a hash of the content, as in S3, so
-//! that it does not depend on a file system's clock; above that size it is made of inode number, time of modification
-//! and size.
+//! Copies and renames are not supported, because SlateDB needs neither.
+//!
+//! The version of an object is its entity tag; `version.rs` says why it is unique.
 //!
 //! Names that begin with [`disk::RESERVED_PREFIX`] are the store's own: they are refused as objects and never listed.
 
@@ -21,31 +23,28 @@ mod error;
 mod list;
 mod multipart;
 mod read;
+mod version;
 mod write;
 
 pub use error::{StoreIoError, io_error_within, is_unreachable};
 
-use crate::disk::{self, Exclusive};
+use crate::disk::{self, Exclusive, WriterId};
 use crate::reserve::{self, Reserve};
 use crate::store_path::{StoreEntry, StorePath};
-use crate::volume_dir::PinnedDirectories;
+use crate::volume_dir::{PinnedDirectories, VolumeDir};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path as ObjectPath;
 use object_store::{
-    CopyMode, CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, RenameTargetMode, Result,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::watch;
-
-/// Up to this size, the entity tag is a hash of the content. Manifests and markers, which are replaced by
-/// compare-and-swap, are far smaller. Tables, which never change, are larger and would be slow to hash.
-pub const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 
 const LOCK_NAME: &str = ".~lock";
 
@@ -59,8 +58,9 @@ pub struct PosixStore {
 struct Inner {
     root: StorePath,
     exclusive: Exclusive,
-    /// Some file systems emulate flock by process-wide locks, which do not exclude threads of one process.
-    publications: parking_lot::RwLock<()>,
+    /// Taken before a shard's lock: some file systems emulate flock by process-wide locks, which do not exclude threads
+    /// of one process.
+    replacements: parking_lot::Mutex<()>,
     /// Whether reads can be tried without waiting for the device (`RWF_NOWAIT`); assumed until one fails.
     reads_without_waiting: AtomicBool,
     reserve: Option<Arc<Reserve>>,
@@ -71,11 +71,30 @@ struct Inner {
 }
 
 impl PosixStore {
-    /// Opens the store in `root`, which must exist, and proves its primitive for exclusive creation.
+    /// Opens the store in `root`, which must exist, with the first primitive for exclusive creation that works there.
     pub fn open(root: impl Into<StorePath>) -> io::Result<PosixStore> {
         let root = root.into();
-        let exclusive = Exclusive::prove(&root)?;
+        let exclusive = Exclusive::working(&root)?;
         Ok(PosixStore::with_exclusive(root, exclusive))
+    }
+
+    /// Opens the store of a volume's tables with the primitive that the volume file records. While a volume is being
+    /// made it has no such file, and this is [`PosixStore::open`].
+    ///
+    /// # Errors
+    /// Also if the primitive does not work there (any more): a volume may have been copied to another file system.
+    pub fn of_volume(volume: &VolumeDir) -> io::Result<PosixStore> {
+        let root = volume.shards();
+        let Some(exclusive) = volume.exclusive() else { return PosixStore::open(root) };
+        if exclusive.works_in(&root)? {
+            return Ok(PosixStore::with_exclusive(root, exclusive));
+        }
+        let what = format!(
+            "{root} does not support exclusive creation by {exclusive}, which the volume uses: run `varve doctor {}`, \
+             which looks for a primitive that works there",
+            volume.root().display()
+        );
+        Err(io::Error::new(io::ErrorKind::Unsupported, what))
     }
 
     /// Opens the store in `root` with a primitive that is known to work there.
@@ -84,7 +103,7 @@ impl PosixStore {
             inner: Arc::new(Inner {
                 root: root.into(),
                 exclusive,
-                publications: parking_lot::RwLock::new(()),
+                replacements: parking_lot::Mutex::new(()),
                 reads_without_waiting: AtomicBool::new(true),
                 reserve: None,
                 place: None,
@@ -131,13 +150,12 @@ impl PosixStore {
         self.inner.exclusive
     }
 
-    /// Removes temporary files that crashes left below the root. Only the process that holds the volume's lock may call
-    /// it.
-    pub fn remove_leftovers(&self) -> io::Result<u64> {
+    /// Removes temporary files that crashes left below the root, except those of the writers in `living`.
+    pub fn remove_leftovers(&self, living: &[WriterId]) -> io::Result<u64> {
         let mut removed = 0;
         let mut directories = vec![self.inner.root.clone()];
         while let Some(directory) = directories.pop() {
-            removed += disk::remove_leftovers(&directory)?;
+            removed += disk::remove_leftovers(&directory, living)?;
             let below = directory.read_dir()?.into_iter().filter(StoreEntry::is_dir);
             directories.extend(below.map(StoreEntry::into_path));
         }
@@ -267,18 +285,12 @@ impl ObjectStore for PosixStore {
         self.off_thread(move |inner| inner.list_level(prefix.as_ref())).await
     }
 
-    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
-        let (from, to) = (from.clone(), to.clone());
-        self.off_thread(move |inner| inner.copy(&from, &to, options.mode)).await
+    async fn copy_opts(&self, _from: &ObjectPath, _to: &ObjectPath, _options: CopyOptions) -> Result<()> {
+        Err(error::not_implemented("copy"))
     }
 
-    async fn rename_opts(&self, from: &ObjectPath, to: &ObjectPath, options: RenameOptions) -> Result<()> {
-        let (from, to) = (from.clone(), to.clone());
-        let mode = match options.target_mode {
-            RenameTargetMode::Overwrite => CopyMode::Overwrite,
-            RenameTargetMode::Create => CopyMode::Create,
-        };
-        self.off_thread(move |inner| inner.rename(&from, &to, mode)).await
+    async fn rename_opts(&self, _from: &ObjectPath, _to: &ObjectPath, _options: RenameOptions) -> Result<()> {
+        Err(error::not_implemented("rename"))
     }
 }
 

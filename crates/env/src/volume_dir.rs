@@ -32,7 +32,7 @@ pub use pinned::PinnedDirectories;
 pub use server_record::{OtherStore, ServerRecord, ShutdownState, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
-use crate::disk::{self, Location};
+use crate::disk::{self, Location, WriterId};
 use crate::store_path::{StorePath, StoreRoot};
 use rights::Readers;
 use std::fs::Permissions;
@@ -282,13 +282,14 @@ impl VolumeDir {
     }
 
     /// Removes leftovers of crashes in those directories of this volume that are not tables. Only for the lock's
-    /// holder.
-    pub fn remove_leftovers(&self, _lock: &VolumeLock) -> io::Result<u64> {
-        let mut removed = disk::remove_leftovers(&self.at_root())?;
+    /// holder. Returns the writers whose temporary files stay, because their server may still run.
+    pub fn remove_leftovers(&self, _lock: &VolumeLock) -> io::Result<Vec<WriterId>> {
+        let living = self.living_writers();
+        disk::remove_leftovers(&self.at_root(), &living)?;
         if self.servers().is_dir() {
-            removed += disk::remove_leftovers(&self.servers())?;
+            disk::remove_leftovers(&self.servers(), &living)?;
         }
-        Ok(removed)
+        Ok(living)
     }
 }
 

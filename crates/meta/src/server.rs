@@ -60,6 +60,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use varve_env::clock::{Clock, RealClock};
+use varve_env::disk::{CLOCK_SKEW_S_MAX, store_clock_ahead_s};
 use varve_env::posix_store::PosixStore;
 use varve_env::reserve::Reserve;
 use varve_env::runtime_dir::{self, RuntimeDirError};
@@ -203,14 +204,15 @@ impl Server {
         let room = "cannot read the free space of the store";
         let reserve = Reserve::of(volume.reserve()).map_err(doing(room))?.while_starting();
         reserve.release_if_full().map_err(doing(room))?;
-        volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
+        let living = volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
         volume.raise_format(&lock, &settings).map_err(doing("cannot upgrade the volume to this format"))?;
         let left = volume.left_by_server(&lock).map_err(doing("cannot read the state that the last server left"))?;
         volume.close_to_others().map_err(doing("cannot restrict access to the volume's directories"))?;
-        let store = PosixStore::open(volume.shards()).map_err(doing("cannot open the volume's table directory"))?;
+        let store = PosixStore::of_volume(&volume).map_err(doing("cannot open the volume's table directory"))?;
         let reserve = Arc::new(reserve);
         let store = store.with_reserve(Arc::clone(&reserve)).with_place(volume.place().cloned());
-        store.remove_leftovers().map_err(doing(leftovers))?;
+        store.remove_leftovers(&living).map_err(doing(leftovers))?;
+        warn_of_wrong_clock(&volume, &*clock);
         let key = VolumeKey(volume.read_key().map_err(doing("cannot serve the volume"))?);
         let admission = Admission {
             owner_uid: settings.owner_uid,
@@ -372,6 +374,19 @@ impl Server {
     /// server has one client only; the others reconnect to the next server that serves them.
     fn leaves_as_found(&self) -> bool {
         self.shared.embedded && self.shared.found == ShutdownState::OpenFiles
+    }
+}
+
+/// Garbage collection compares times of files with this host's wall clock, and several servers compare each other's.
+fn warn_of_wrong_clock(volume: &VolumeDir, clock: &dyn Clock) {
+    match store_clock_ahead_s(&volume.shards(), clock) {
+        Ok(ahead) if ahead.unsigned_abs() > CLOCK_SKEW_S_MAX => tracing::warn!(
+            "the clock of this host differs by {ahead} s from that of the store: set both by NTP or PTP and start \
+             again; several servers of a volume need clocks within {CLOCK_SKEW_S_MAX} s"
+        ),
+        Ok(_) => {}
+        // A full or read-only store: the volume still serves reads.
+        Err(error) => tracing::debug!(%error, "cannot compare the clocks of this host and of the store"),
     }
 }
 

@@ -94,7 +94,7 @@ fn fill(
 ) -> Result<(), LoadError> {
     let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
     let runtime = offline::runtime().map_err(threads)?;
-    let store = PosixStore::open(volume.shards())
+    let store = PosixStore::of_volume(volume)
         .map_err(|source| DumpError::Io { doing: format!("cannot use {}", volume.shards()), source })?;
     let config = offline::table_config(volume, settings, store, runtime.handle().clone());
     runtime.block_on(async {

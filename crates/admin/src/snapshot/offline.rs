@@ -48,7 +48,7 @@ pub fn table_config(
 
 /// A read-only store. Its primitive for exclusive creation is not probed, because that would write.
 pub fn store_for_reading(volume: &VolumeDir) -> PosixStore {
-    PosixStore::with_exclusive(volume.shards(), Exclusive::RenameNoReplace)
+    PosixStore::with_exclusive(volume.shards(), Exclusive::default())
 }
 
 /// All tables, open for reading.

@@ -2,7 +2,7 @@ use super::*;
 use crate::store_path::StorePath;
 use std::sync::Barrier;
 
-const PRIMITIVES: [Exclusive; 2] = [Exclusive::RenameNoReplace, Exclusive::Link];
+const PRIMITIVES: [Exclusive; 2] = [Exclusive::Link, Exclusive::RenameNoReplace];
 
 fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<_> =
@@ -11,16 +11,40 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The probe selects a primitive and leaves no files behind.
+/// The probe selects hard links where they work, and leaves no files behind.
 #[test]
 fn exclusive_create_probe_cleans_up() {
     let directory = tempfile::tempdir().unwrap();
-    Exclusive::prove(directory.path()).unwrap();
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    assert_eq!(Exclusive::working(directory.path()).unwrap(), Exclusive::Link);
+    assert_eq!(names(directory.path()), [""; 0]);
     for primitive in PRIMITIVES {
-        assert!(primitive.is_kept_by(directory.path()).unwrap(), "{primitive:?}");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{primitive:?}");
+        assert!(primitive.works_in(directory.path()).unwrap(), "{primitive}");
+        assert_eq!(names(directory.path()), [""; 0], "{primitive}");
     }
+}
+
+/// Two processes race for 1,000 names; the proof leaves no files behind, also in the directory of a store.
+#[test]
+fn exclusive_create_is_proven_by_a_race() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(Exclusive::prove(directory.path()).unwrap(), Exclusive::Link);
+    assert_eq!(Exclusive::prove(&StorePath::from(directory.path().to_owned())).unwrap(), Exclusive::Link);
+    assert_eq!(names(directory.path()), [""; 0]);
+}
+
+/// A link that a network file system sent twice, because the first reply was lost, counts as made once.
+#[test]
+fn repeated_link_request_is_a_success() {
+    let directory = tempfile::tempdir().unwrap();
+    let [first, second, name] = ["first", "second", "name"].map(|name| directory.path().join(name));
+    write_synced(&first, b"first", FILE_MODE).unwrap();
+    write_synced(&second, b"second", FILE_MODE).unwrap();
+    std::fs::hard_link(&first, &name).unwrap();
+    publish_if_absent(Exclusive::Link, &first, &name).unwrap();
+    let refused = publish_if_absent(Exclusive::Link, &second, &name).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read(&name).unwrap(), b"first");
+    assert_eq!(names(directory.path()), ["name"]);
 }
 
 /// Of several processes exactly one succeeds, with each primitive, and the content that is read is the winner's.
@@ -114,16 +138,36 @@ fn a_file_is_not_copied_over_itself() {
     }
 }
 
-/// The next start removes leftovers of a crash; published files stay.
+/// A start removes leftovers of dead writers and of earlier programs; published files stay, and files of the living.
 #[test]
-fn only_unpublished_leftovers_are_removed() {
+fn leftovers_of_living_writers_stay() {
     let directory = tempfile::tempdir().unwrap();
     let kept = directory.path().join("kept");
-    create_if_absent(Exclusive::RenameNoReplace, &kept, b"content").unwrap();
+    create_if_absent(Exclusive::Link, &kept, b"content").unwrap();
     write_synced(&temporary(directory.path()), b"half", FILE_MODE).unwrap();
-    assert_eq!(remove_leftovers(directory.path()).unwrap(), 1);
+    let other: WriterId = "00000000000000ab".parse().unwrap();
+    let of_other = other.temporary_name();
+    for name in [of_other.as_str(), ".~tmp.0123", ".~tmp.00000000000000ac.0000000000000001", ".~tmp."] {
+        std::fs::write(directory.path().join(name), b"half").unwrap();
+    }
+    std::fs::create_dir(directory.path().join(".~tmp.race")).unwrap();
+    std::fs::write(directory.path().join(".~tmp.race/name0"), b"").unwrap();
+    assert_eq!(remove_leftovers(directory.path(), &[other]).unwrap(), 5);
+    assert_eq!(names(directory.path()), [of_other.as_str(), "kept"]);
+    assert_eq!(remove_leftovers(directory.path(), &[]).unwrap(), 1);
     assert_eq!(std::fs::read(&kept).unwrap(), b"content");
-    assert_eq!(remove_leftovers(directory.path()).unwrap(), 0);
+}
+
+/// The writer in a temporary name is read back; other names have none.
+#[test]
+fn temporary_names_hold_their_writer() {
+    let own = WriterId::of_this_process();
+    assert_eq!(own, WriterId::of_this_process());
+    assert_eq!(WriterId::of_temporary(OsStr::new(&own.temporary_name())), Some(own));
+    assert_eq!(own.to_string().parse(), Ok(own));
+    for name in ["kept", ".~tmp.format", ".~tmp.0123456789abcdef", ".~tmp.+123456789abcdef.0", ".~tmp.ab.cd"] {
+        assert_eq!(WriterId::of_temporary(OsStr::new(name)), None, "{name}");
+    }
 }
 
 /// Missing parent directories are created; existing ones are no error; a file in place of one is.
@@ -157,4 +201,28 @@ fn missing_root_is_not_created() {
     assert!(create_directories_below(&part, &part.join("a/b")).is_err() && !part.exists());
     assert!(create_directories(&root.join("../beside")).is_err());
     assert!(!directory.path().join("beside").exists());
+}
+
+/// The difference between a clock and the store's is measured in either direction, and the probe leaves no file.
+#[test]
+fn clock_is_compared_with_the_store() {
+    use crate::clock::{Clock, Instant, RealClock};
+    use varve_types::Timestamp;
+    struct WrongClock(i64);
+    impl Clock for WrongClock {
+        fn now(&self) -> Timestamp {
+            let now = RealClock::new().now();
+            Timestamp { seconds: now.seconds + self.0, ..now }
+        }
+        fn monotonic(&self) -> Instant {
+            RealClock::new().monotonic()
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for wrong_s in [0, 3600, -3600] {
+        let ahead = store_clock_ahead_s(directory.path(), &WrongClock(wrong_s)).unwrap();
+        assert!((ahead - wrong_s).abs() <= 5, "{ahead} s, not {wrong_s} s");
+    }
+    assert_eq!(names(directory.path()), [""; 0]);
+    assert!(store_clock_ahead_s(&directory.path().join("none"), &RealClock::new()).is_err());
 }

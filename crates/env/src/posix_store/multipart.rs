@@ -2,7 +2,8 @@
 //! published when complete.
 
 use super::error::failed;
-use super::write::{CompleteFile, e_tag_of_file};
+use super::version;
+use super::write::CompleteFile;
 use super::{PosixStore, off_thread};
 use crate::disk::{self, File};
 use crate::store_path::StorePath;
@@ -59,14 +60,14 @@ impl MultipartUpload for Upload {
         let Some((output, path)) = self.temporary.take() else { return Err(self.ended()) };
         let (store, location) = (self.store.clone(), self.location.clone());
         off_thread(move || {
-            let sealed = output.sync_all().and_then(|()| e_tag_of_file(&*output, &output.metadata()?));
-            match sealed {
-                Ok(e_tag) => store.inner.publish_over(&location, CompleteFile { path, e_tag }),
-                Err(error) => {
-                    let _ = disk::remove_file(&path);
-                    Err(failed("write", &location)(error))
-                }
+            let published = version::complete(&output)
+                .map_err(failed("write", &location))
+                .and_then(|()| store.inner.publish_over(&location, &CompleteFile { file: output, path: path.clone() }));
+            if published.is_err() {
+                // The caller needs the error; a later start removes a leftover.
+                let _ = disk::remove_file(&path);
             }
+            published
         })
         .await
     }

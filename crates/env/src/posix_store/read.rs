@@ -9,8 +9,8 @@
 //! including its `open`.
 
 use super::error::failed;
-use super::write::{e_tag_of_content, e_tag_of_file, e_tag_of_metadata};
-use super::{HASHED_BYTES_MAX, Inner, PosixStore, off_thread};
+use super::version;
+use super::{Inner, PosixStore, off_thread};
 use crate::clock;
 use crate::store_path::StorePath;
 use bytes::Bytes;
@@ -43,11 +43,10 @@ impl PosixStore {
                 .await;
         }
         let opened = OpenedObject::open(&self.inner, location)?;
-        if options.head || options.if_match.is_some() || options.if_none_match.is_some() {
-            // These need the entity tag, and so the content.
-            return off_thread(move || opened.prepare(&options)?.read_blocking()).await;
-        }
         let opened = opened.prepare(&options)?;
+        if options.head {
+            return opened.read_blocking();
+        }
         if opened.range.end - opened.range.start > INLINE_BYTES_MAX {
             return off_thread(move || opened.read_blocking()).await;
         }
@@ -57,7 +56,7 @@ impl PosixStore {
     async fn read_inline(&self, mut opened: OpenedObject) -> Result<GetResult> {
         let mut buffer = vec![0; (opened.range.end - opened.range.start) as usize];
         match read_without_waiting(&opened.file, &mut buffer, opened.range.start) {
-            Ok(done) if done == buffer.len() => return Ok(opened.finish(buffer)),
+            Ok(done) if done == buffer.len() => return Ok(opened.result(buffer.into())),
             Ok(done) => opened.read_from = done,
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                 self.inner.reads_without_waiting.store(false, Ordering::Relaxed);
@@ -89,7 +88,6 @@ struct OpenedObject {
     location: ObjectPath,
     file: Arc<File>,
     meta: ObjectMeta,
-    metadata: Metadata,
     range: Range<u64>,
     head: bool,
     /// Bytes of the range that are already in the buffer.
@@ -105,7 +103,6 @@ impl OpenedObject {
             file: Arc::new(file),
             meta: object_meta(location.clone(), &metadata),
             range: 0..metadata.len(),
-            metadata,
             head: false,
             read_from: 0,
         })
@@ -114,10 +111,6 @@ impl OpenedObject {
     /// Checks the caller's conditions and determines the range.
     fn prepare(mut self, options: &GetOptions) -> Result<OpenedObject> {
         self.head = options.head;
-        if options.head || options.if_match.is_some() || options.if_none_match.is_some() {
-            let e_tag = e_tag_of_file(&self.file, &self.metadata).map_err(failed("read", &self.location))?;
-            self.meta.e_tag = Some(e_tag);
-        }
         options.check_preconditions(&self.meta)?;
         if let (Some(range), false) = (&options.range, options.head) {
             // A range beyond the end means that a file of ours was truncated.
@@ -143,20 +136,7 @@ impl OpenedObject {
     fn read_rest(self, mut buffer: Vec<u8>) -> Result<GetResult> {
         let offset = self.range.start + self.read_from as u64;
         self.file.read_exact_at(&mut buffer[self.read_from..], offset).map_err(failed("read", &self.location))?;
-        Ok(self.finish(buffer))
-    }
-
-    fn finish(mut self, content: Vec<u8>) -> GetResult {
-        if self.meta.e_tag.is_none() {
-            let whole = self.range == (0..self.meta.size);
-            self.meta.e_tag = match self.meta.size {
-                size if size > HASHED_BYTES_MAX => Some(e_tag_of_metadata(&self.metadata)),
-                _ if whole => Some(e_tag_of_content(std::iter::once(content.as_slice()))),
-                // Not requested, and not known without reading the rest.
-                _ => None,
-            };
-        }
-        self.result(content.into())
+        Ok(self.result(buffer.into()))
     }
 
     fn result(self, content: Bytes) -> GetResult {
@@ -164,10 +144,7 @@ impl OpenedObject {
         self.result_of(GetResultPayload::Stream(payload))
     }
 
-    fn stream(mut self) -> GetResult {
-        if self.meta.e_tag.is_none() {
-            self.meta.e_tag = Some(e_tag_of_metadata(&self.metadata));
-        }
+    fn stream(self) -> GetResult {
         let (file, location, range) = (self.file.clone(), self.location.clone(), self.range.clone());
         let pieces = futures::stream::try_unfold(range.start, move |start| {
             let (file, location) = (file.clone(), location.clone());
@@ -210,14 +187,13 @@ fn open_regular(path: &StorePath) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// The metadata of an object that is known without reading it.
 pub(super) fn object_meta(location: ObjectPath, metadata: &Metadata) -> ObjectMeta {
     let modified = metadata.modified().map(clock::timestamp).unwrap_or_default();
     ObjectMeta {
         location,
         last_modified: DateTime::<Utc>::from_timestamp(modified.seconds, modified.nanoseconds).unwrap_or_default(),
         size: metadata.len(),
-        e_tag: None,
+        e_tag: Some(version::e_tag(metadata)),
         version: None,
     }
 }

@@ -1,30 +1,37 @@
-//! Puts, copies, renames and deletes. All of them block the thread.
+//! Puts and deletes. All of them block the thread.
 
 use super::error::{failed, is_absence, precondition};
-use super::{HASHED_BYTES_MAX, Inner, LOCK_NAME};
+use super::version;
+use super::{Inner, LOCK_NAME};
+use crate::clock::{Clock, Instant, RealClock};
 use crate::disk;
+use crate::disk::stop_point::{self, StopPoint};
 use crate::flock::Locked;
 use crate::store_path::StorePath;
 use object_store::path::Path as ObjectPath;
-use object_store::{CopyMode, Extensions, PutPayload, PutResult, Result, UpdateVersion};
+use object_store::{Extensions, PutPayload, PutResult, Result, UpdateVersion};
 use rustix::fs::FlockOperation;
-use std::fs::Metadata;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use xxhash_rust::xxh3::Xxh3;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a replacement waits for its shard's lock. Holders keep it for one rename. A process that was stopped keeps
+/// it until it continues; the replacement then fails, and SlateDB tries it again with the next collection.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+const LOCK_TRIED_EVERY: Duration = Duration::from_millis(5);
 
 /// A file that is complete and fsynced, but not published yet.
 pub(super) struct CompleteFile {
+    pub(super) file: Arc<disk::File>,
     pub(super) path: StorePath,
-    pub(super) e_tag: String,
 }
 
 impl Inner {
     pub(super) fn put_overwriting(&self, location: &ObjectPath, payload: &PutPayload) -> Result<PutResult> {
         let file = self.file(location)?;
         let written = self.write(&file, payload).map_err(self.refused("write", location))?;
-        self.publish_over(location, written)
+        self.publish_over(location, &written)
     }
 
     pub(super) fn put_creating(&self, location: &ObjectPath, payload: &PutPayload) -> Result<PutResult> {
@@ -33,9 +40,8 @@ impl Inner {
             return Err(self.refused("create", location)(io::ErrorKind::AlreadyExists.into()));
         }
         let written = self.write(&file, payload).map_err(self.refused("write", location))?;
-        let _publishing = self.publishing().map_err(self.refused("lock the store to create", location))?;
         disk::publish_if_absent(self.exclusive, &written.path, &file).map_err(self.refused("create", location))?;
-        Ok(result(written.e_tag))
+        self.result(location, &written)
     }
 
     pub(super) fn put_updating(
@@ -48,80 +54,72 @@ impl Inner {
         let Some(expected) = version.e_tag else {
             return Err(precondition(location, "an update needs the entity tag of the version it replaces".into()));
         };
+        self.compare(location, &file, &expected)?;
         let written = self.write(&file, payload).map_err(self.refused("write", location))?;
-        let _alone = self.publishing_alone().map_err(self.refused("lock the store to update", location))?;
-        let refusal = match e_tag_of_path(&file).map_err(|error| self.vouched(location, error)) {
-            Ok(found) if found == expected => None,
-            Ok(found) => Some(precondition(location, format!("the version is {found}, not {expected}"))),
-            Err(error) if is_absence(&error) => Some(precondition(location, "the object does not exist".into())),
-            Err(error) => Some(failed("read", location)(error)),
-        };
-        if let Some(refusal) = refusal {
-            // The caller needs the refusal; the next start removes a leftover.
+        let replaced = self.replace_locked(location, &written, &file, Some(&expected));
+        if replaced.is_err() {
+            // The caller needs the error; a later start removes a leftover.
             let _ = disk::remove_file(&written.path);
-            return Err(refusal);
         }
-        disk::publish_replacing(&written.path, &file).map_err(self.refused("replace", location))?;
-        Ok(result(written.e_tag))
+        replaced
     }
 
     /// Publishes `written` as `location`, replacing any object there.
-    pub(super) fn publish_over(&self, location: &ObjectPath, written: CompleteFile) -> Result<PutResult> {
+    pub(super) fn publish_over(&self, location: &ObjectPath, written: &CompleteFile) -> Result<PutResult> {
         let file = self.file(location)?;
-        let _publishing = self.publishing().map_err(self.refused("lock the store to write", location))?;
+        if file.symlink_metadata().is_ok() {
+            return self.replace_locked(location, written, &file, None);
+        }
         disk::publish_replacing(&written.path, &file).map_err(self.refused("replace", location))?;
-        Ok(result(written.e_tag))
+        self.result(location, written)
+    }
+
+    /// Replaces an object under its shard's lock, if it has the `expected` version. No other replacement comes between
+    /// the comparison and the rename.
+    fn replace_locked(
+        &self,
+        location: &ObjectPath,
+        written: &CompleteFile,
+        file: &StorePath,
+        expected: Option<&str>,
+    ) -> Result<PutResult> {
+        let clock = RealClock::new();
+        let deadline = clock.monotonic().after(LOCK_WAIT_MAX);
+        let within = self.replacements.try_lock_for(LOCK_WAIT_MAX).ok_or_else(lock_is_held);
+        let _within = within.map_err(self.refused("lock the store to replace", location))?;
+        let locked = self.lock_shard(location, &clock, deadline);
+        let _across = locked.map_err(self.refused("lock the shard to replace", location))?;
+        if let Some(expected) = expected {
+            self.compare(location, file, expected)?;
+        }
+        version::set_later(&written.file, file).map_err(self.refused("set the version of", location))?;
+        stop_point::reach(StopPoint::UpdateCompared);
+        disk::publish_replacing(&written.path, file).map_err(self.refused("replace", location))?;
+        self.result(location, written)
+    }
+
+    /// Fails unless the object exists and has the version `expected`.
+    fn compare(&self, location: &ObjectPath, file: &StorePath, expected: &str) -> Result<()> {
+        let opened = file.open().and_then(|file| file.metadata()).map_err(|error| self.vouched(location, error));
+        match opened {
+            // The name was looked up in a cache: the object that it refers to has another version by now.
+            Ok(found) if found.nlink() == 0 => Err(precondition(location, "the object was replaced".into())),
+            Ok(found) if version::e_tag(&found) == expected => Ok(()),
+            Ok(found) => {
+                let what = format!("the version is {}, not {expected}", version::e_tag(&found));
+                Err(precondition(location, what))
+            }
+            Err(error) if is_absence(&error) => Err(precondition(location, "the object does not exist".into())),
+            Err(error) => Err(failed("read", location)(error)),
+        }
     }
 
     pub(super) fn delete(&self, location: &ObjectPath) -> Result<()> {
-        let file = self.file(location)?;
-        let _publishing = self.publishing().map_err(self.refused("lock the store to delete", location))?;
-        match disk::remove_file(&file).map_err(|error| self.vouched(location, error)) {
+        match disk::remove_file(&self.file(location)?).map_err(|error| self.vouched(location, error)) {
             // A second delete cannot be distinguished from a retry of the first.
             Err(error) if is_absence(&error) => Ok(()),
             other => other.map_err(failed("delete", location)),
         }
-    }
-
-    pub(super) fn copy(&self, from: &ObjectPath, to: &ObjectPath, mode: CopyMode) -> Result<()> {
-        let source = self.file(from)?;
-        let target = self.file(to)?;
-        let temporary = self.copy_aside(&source, &target).map_err(self.failed("copy", from))?;
-        let _publishing = self.publishing().map_err(self.refused("lock the store to copy to", to))?;
-        match mode {
-            CopyMode::Overwrite => disk::publish_replacing(&temporary, &target),
-            CopyMode::Create => disk::publish_if_absent(self.exclusive, &temporary, &target),
-        }
-        .map_err(self.refused("copy to", to))
-    }
-
-    pub(super) fn rename(&self, from: &ObjectPath, to: &ObjectPath, mode: CopyMode) -> Result<()> {
-        let source = self.file(from)?;
-        let target = self.file(to)?;
-        source.symlink_metadata().map_err(self.failed("rename", from))?;
-        self.make_directory(&target.parent()).map_err(self.refused("make the directory of", to))?;
-        let _publishing = self.publishing().map_err(self.refused("lock the store to rename", from))?;
-        let temporary = disk::temporary(&target.parent());
-        match mode {
-            CopyMode::Overwrite => disk::publish_replacing(&source, &target).map_err(self.refused("rename to", to))?,
-            CopyMode::Create => {
-                if target.symlink_metadata().is_ok() {
-                    return Err(self.refused("rename to", to)(io::ErrorKind::AlreadyExists.into()));
-                }
-                // Uses a temporary copy, so that a refusal leaves the source in place.
-                disk::copy_synced(&source, &temporary).map_err(self.failed("rename", from))?;
-                disk::publish_if_absent(self.exclusive, &temporary, &target).map_err(self.refused("rename to", to))?;
-                disk::remove_file(&source).map_err(self.failed("rename", from))?;
-            }
-        }
-        disk::sync_directory(&source.parent()).map_err(self.failed("rename", from))
-    }
-
-    fn copy_aside(&self, source: &StorePath, target: &StorePath) -> io::Result<StorePath> {
-        self.make_directory(&target.parent())?;
-        let temporary = disk::temporary(&target.parent());
-        disk::copy_synced(source, &temporary)?;
-        Ok(temporary)
     }
 
     fn write(&self, file: &StorePath, payload: &PutPayload) -> io::Result<CompleteFile> {
@@ -130,34 +128,23 @@ impl Inner {
 
     fn write_once(&self, file: &StorePath, payload: &PutPayload) -> io::Result<CompleteFile> {
         let (output, path) = self.create_temporary(file)?;
-        let written =
-            disk::write_parts(&output, payload.iter().map(|part| part.as_ref())).and_then(|()| output.sync_all());
-        if let Err(error) = written {
+        let written = disk::write_parts(&output, payload.iter().map(|part| part.as_ref()));
+        if let Err(error) = written.and_then(|()| version::complete(&output)) {
             let _ = disk::remove_file(&path);
             return Err(error);
         }
-        let e_tag = if payload.content_length() as u64 <= HASHED_BYTES_MAX {
-            e_tag_of_content(payload.iter().map(|part| part.as_ref()))
-        } else {
-            e_tag_of_metadata(&output.metadata()?)
-        };
-        Ok(CompleteFile { path, e_tag })
+        Ok(CompleteFile { file: Arc::new(output), path })
     }
 
-    /// Creates directories below the root only. If the root was moved away, a new root would prevent it from being
-    /// moved back.
-    fn make_directory(&self, directory: &StorePath) -> io::Result<()> {
-        disk::create_directories_below(&self.root, directory)
-    }
-
-    /// Creates an empty file next to `file`, and its directory if missing.
+    /// Creates an empty file next to `file`, and its directory if missing: but only below the root. If the root was
+    /// moved away, a new root would prevent it from being moved back.
     pub(super) fn create_temporary(&self, file: &StorePath) -> io::Result<(disk::File, StorePath)> {
         let directory = file.parent();
         let path = disk::temporary(&directory);
         let create = || disk::File::options().read(true).write(true).create_new().open(&path);
         let output = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make_directory(&directory)?;
+                disk::create_directories_below(&self.root, &directory)?;
                 create()?
             }
             other => other?,
@@ -165,70 +152,32 @@ impl Inner {
         Ok((output, path))
     }
 
-    /// Held during a publication, shared with other publications.
-    fn publishing(&self) -> io::Result<impl Drop + '_> {
-        let within = self.publications.read();
-        Ok(Publishing { _within: within, _across: self.lock(FlockOperation::LockShared)? })
+    fn result(&self, location: &ObjectPath, written: &CompleteFile) -> Result<PutResult> {
+        let metadata = written.file.metadata().map_err(failed("look at", location))?;
+        Ok(PutResult { e_tag: Some(version::e_tag(&metadata)), version: None, extensions: Extensions::new() })
     }
 
-    /// Held while a version is compared and replaced: excludes all other publications.
-    fn publishing_alone(&self) -> io::Result<impl Drop + '_> {
-        let within = self.publications.write();
-        Ok(Publishing { _within: within, _across: self.lock(FlockOperation::LockExclusive)? })
+    /// Takes the lock of the shard that the object belongs to: of the first directory in its path. Each holder opens
+    /// the lock file separately, because a flock belongs to the open file.
+    fn lock_shard(&self, location: &ObjectPath, clock: &RealClock, deadline: Instant) -> io::Result<Locked> {
+        let below = location.parts().next().filter(|_| location.parts().count() > 1);
+        let directory = below.map_or_else(|| self.root.clone(), |shard| self.root.join(shard.as_ref()));
+        let file = disk::open_lock_file(&directory.join(LOCK_NAME))?;
+        let again = || {
+            std::thread::sleep(LOCK_TRIED_EVERY);
+            clock.monotonic() < deadline
+        };
+        Locked::take_while(file, FlockOperation::NonBlockingLockExclusive, again).map_err(|error| match error {
+            rustix::io::Errno::WOULDBLOCK => lock_is_held(),
+            error => error.into(),
+        })
     }
-
-    /// Each holder opens the lock file separately, because a flock belongs to the open file.
-    fn lock(&self, operation: FlockOperation) -> io::Result<Locked> {
-        let file = disk::open_lock_file(&self.root.join(LOCK_NAME))?;
-        Ok(Locked::take(file, operation)?)
-    }
 }
 
-/// Unlocks across processes first, then within this one.
-struct Publishing<Within> {
-    _across: Locked,
-    _within: Within,
-}
-
-impl<Within> Drop for Publishing<Within> {
-    fn drop(&mut self) {}
-}
-
-fn result(e_tag: String) -> PutResult {
-    PutResult { e_tag: Some(e_tag), version: None, extensions: Extensions::new() }
-}
-
-pub(super) fn e_tag_of_content<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
-    let mut hasher = Xxh3::new();
-    parts.for_each(|part| hasher.update(part));
-    format!("\"{:032x}\"", hasher.digest128())
-}
-
-pub(super) fn e_tag_of_metadata(metadata: &Metadata) -> String {
-    let mtime = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-    format!("\"{:x}-{mtime:x}-{:x}\"", metadata.ino(), metadata.size())
-}
-
-/// The entity tag of the file at `path`, read now.
-pub(super) fn e_tag_of_path(path: &StorePath) -> io::Result<String> {
-    let file = path.open()?;
-    e_tag_of_file(&file, &file.metadata()?)
-}
-
-pub(super) fn e_tag_of_file(file: impl AsFd, metadata: &Metadata) -> io::Result<String> {
-    if metadata.len() > HASHED_BYTES_MAX {
-        return Ok(e_tag_of_metadata(metadata));
-    }
-    let mut content = vec![0; metadata.len() as usize];
-    let mut held = 0;
-    while held < content.len() {
-        match rustix::io::pread(&file, &mut content[held..], held as u64) {
-            // Truncated since its length was read: the tag covers the remaining bytes.
-            Ok(0) => break,
-            Ok(count) => held += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(e_tag_of_content(std::iter::once(&content[..held])))
+fn lock_is_held() -> io::Error {
+    let what = format!(
+        "the lock has been held for {} s; is a process that serves the volume stopped?",
+        LOCK_WAIT_MAX.as_secs()
+    );
+    io::Error::new(io::ErrorKind::TimedOut, what)
 }

@@ -7,7 +7,7 @@ use crate::store_path::StorePath;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use varve_types::{ShardCount, ShardId, VolumeSettings, VolumeSettingsError};
+use varve_types::{ShardId, VolumeSettings, VolumeSettingsError};
 
 /// Mode of the store's own directory.
 const ROOT_MODE: u32 = 0o755;
@@ -44,7 +44,7 @@ impl VolumeDir {
         self.close_root(had_root).map_err(failed)?;
         let lock = self.make_room(over)?;
         let had_data = self.data().symlink_metadata().is_ok();
-        let laid_out = self.lay_out(settings.shards, &volume_file::render(settings), fill);
+        let laid_out = self.lay_out(settings, fill);
         if laid_out.is_ok() {
             if let Err(error) = self.copy_volume_file(settings) {
                 tracing::warn!(
@@ -232,11 +232,12 @@ impl VolumeDir {
         Ok(())
     }
 
-    fn lay_out(&self, shards: ShardCount, volume_file: &str, fill: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let exclusive = Exclusive::prove(&self.at_root())?;
+    fn lay_out(&self, settings: &VolumeSettings, fill: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let shards = settings.shards;
         self.write_key()?;
         self.make_servers()?;
         disk::create_directories(&self.shards())?;
+        let exclusive = Exclusive::prove(&self.shards())?;
         disk::create_directories(&self.data())?;
         self.close_to_others()?;
         make_all(&self.shards(), shards.all().map(Self::shard_name))?;
@@ -245,7 +246,7 @@ impl VolumeDir {
         }
         make_all(&self.data(), (0..=0xff).map(|last_byte| format!("{last_byte:02x}")))?;
         fill()?;
-        disk::create_if_absent(exclusive, &self.volume_file(), volume_file.as_bytes())
+        disk::create_if_absent(exclusive, &self.volume_file(), volume_file::render(settings, exclusive).as_bytes())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::rights::Readers;
 use super::{VolumeDir, VolumeLock};
-use crate::disk;
+use crate::disk::{self, WriterId};
 use crate::mount_table::{MountEntry, has_mounted};
 use crate::printable::printable;
 use crate::reserve::is_for_want_of_room;
@@ -46,6 +46,9 @@ pub struct ServerRecord {
     /// not connect to it, and it leaves them to the next server.
     #[serde(default, skip_serializing_if = "is_false")]
     pub after_open_files: bool,
+    /// The writer of this server's temporary files ([`WriterId`]). Earlier versions do not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<String>,
     #[serde(default, rename = "worker")]
     pub workers: Vec<WorkerRecord>,
 }
@@ -81,6 +84,7 @@ impl ServerRecord {
             store_id: Some(store_id),
             mount_point: None,
             after_open_files: false,
+            writer: Some(WriterId::of_this_process().to_string()),
             workers,
         })
     }
@@ -233,6 +237,12 @@ impl VolumeDir {
             let reason = toml_text::reason(&text, &error);
             io::Error::new(io::ErrorKind::InvalidData, format!("{path} is not a server record: {}", printable(&reason)))
         })
+    }
+
+    /// Other writers of temporary files that may still run: this process must not remove their files.
+    pub(super) fn living_writers(&self) -> Vec<WriterId> {
+        let writer = self.read_holder().and_then(|record| record.writer?.parse().ok());
+        writer.into_iter().filter(|writer| *writer != WriterId::of_this_process()).collect()
     }
 
     /// Publishes the record of this server and replaces that of one that crashed.

@@ -2,6 +2,7 @@ mod format;
 mod links;
 mod lock;
 mod rights;
+mod store;
 
 use super::*;
 use crate::power_loss::{CrashOrder, Fate, Recording};
@@ -439,6 +440,7 @@ fn golden_files() {
         store_id: Some("fe01-2a".into()),
         mount_point: None,
         after_open_files: false,
+        writer: Some("00000000000000ab".into()),
         workers: vec![
             WorkerRecord { unix: Some("/run/0".into()), tcp: Some("127.0.0.1:4000".into()) },
             WorkerRecord { unix: None, tcp: Some("127.0.0.1:4001".into()) },
@@ -446,15 +448,14 @@ fn golden_files() {
     };
     volume.write_server_record(&lock, &record).unwrap();
     let golden = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = false\n\
-                  store = \"/srv/volume\"\nstore_id = \"fe01-2a\"\n\n\
+                  store = \"/srv/volume\"\nstore_id = \"fe01-2a\"\nwriter = \"00000000000000ab\"\n\n\
                   [[worker]]\nunix = \"/run/0\"\ntcp = \"127.0.0.1:4000\"\n\n\
                   [[worker]]\ntcp = \"127.0.0.1:4001\"\n";
     assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
     assert_eq!(volume.read_server_record().unwrap().as_ref(), Some(&record));
     let mount_point = Some("/mnt".into());
     volume.write_server_record(&lock, &ServerRecord { mount_point, after_open_files: true, ..record }).unwrap();
-    let of_a_mount = "\nmount_point = \"/mnt\"\nafter_open_files = true\n\n[[worker]]\nunix";
-    let golden = golden.replace("\n\n[[worker]]\nunix", of_a_mount);
+    let golden = golden.replace("\nwriter", "\nmount_point = \"/mnt\"\nafter_open_files = true\nwriter");
     assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
     // The record as it was before it contained the store's directory.
     let older = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = true\n";

@@ -9,19 +9,21 @@
 //! inline_limit_bytes = 65536
 //! sync_interval_ms = 5000
 //! owner_uid = 1000
+//! exclusive_create = "renameat2"  # absent if it is "link"
 //! ```
 //!
 //! Without the volume file the tables cannot be interpreted, so `shards` contains a copy of it. A copy proves that
 //! there is or was a volume: it is written after the first volume file and removed before the last one. If both change,
 //! the copy changes first, so that its format is never older than that of the tables. Varve changes only the format
-//! version. If the file and its copy differ in anything else, one of them was damaged or edited, and the volume cannot
-//! be opened by either. Nor can it be opened if their number of shards differs from the number of shard directories.
+//! version and `exclusive_create`. If the file and its copy differ in a setting, one of them was damaged or edited, and
+//! the volume cannot be opened by either. Nor can it be opened if their number of shards differs from the number of shard directories.
 
 use super::rights::{Readers, file_system_uid};
 use super::{VolumeDir, VolumeLock};
+use crate::disk::{self, Exclusive};
 use crate::printable::printable;
 use crate::store_path::{StoreEntry, StorePath};
-use crate::{disk, toml_text};
+use crate::toml_text;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -42,6 +44,10 @@ struct VolumeFile {
     inline_limit_bytes: u32,
     sync_interval_ms: u64,
     owner_uid: u32,
+    /// The primitive that was proven in `shards`. The default is left out, so that programs that know no other one open
+    /// the volume.
+    #[serde(default, skip_serializing_if = "Exclusive::is_default")]
+    exclusive_create: Exclusive,
 }
 
 impl VolumeDir {
@@ -177,7 +183,7 @@ impl VolumeDir {
     /// they refuse the volume from here on. Rewrites the copy of the volume file if it differs. Changes nothing else in
     /// a volume of this format.
     pub fn raise_format(&self, _lock: &VolumeLock, settings: &VolumeSettings) -> io::Result<()> {
-        let (path, text) = (self.volume_file(), render(settings));
+        let (path, text) = (self.volume_file(), self.text_of(settings));
         let copied = match disk::read_text(&self.volume_file_copy()) {
             Ok(copy) if copy == text => Ok(()),
             _ => self.copy_volume_file(settings),
@@ -198,12 +204,38 @@ impl VolumeDir {
 
     /// Replaces a damaged or missing volume file.
     pub fn make_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
-        disk::replace(&self.volume_file(), render(settings).as_bytes())
+        disk::replace(&self.volume_file(), self.text_of(settings).as_bytes())
     }
 
     /// Writes the copy again, replacing whatever file is in its place.
     pub fn copy_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
-        disk::replace(&self.volume_file_copy(), render(settings).as_bytes())
+        disk::replace(&self.volume_file_copy(), self.text_of(settings).as_bytes())
+    }
+
+    /// The volume file for `settings`, with the recorded primitive.
+    fn text_of(&self, settings: &VolumeSettings) -> String {
+        render(settings, self.exclusive().unwrap_or_default())
+    }
+
+    /// The primitive for exclusive creation in this volume, by the volume file or else its copy. `None` if neither can
+    /// be read.
+    pub fn exclusive(&self) -> Option<Exclusive> {
+        let of = |path: &StorePath| {
+            let text = self.open_own(path, Readers::Anybody).and_then(disk::text_of).ok()?;
+            toml::from_str::<VolumeFile>(&text).ok().map(|file| file.exclusive_create)
+        };
+        of(&self.volume_file()).or_else(|| of(&self.volume_file_copy()))
+    }
+
+    /// Looks for a primitive that two processes can rely on in the directory of the tables, and records it.
+    pub fn prove_exclusive(&self, _lock: &VolumeLock, settings: &VolumeSettings) -> io::Result<Exclusive> {
+        let proven = Exclusive::prove(&self.shards())?;
+        if self.exclusive() != Some(proven) {
+            let text = render(settings, proven);
+            disk::replace(&self.volume_file_copy(), text.as_bytes())?;
+            disk::replace(&self.volume_file(), text.as_bytes())?;
+        }
+        Ok(proven)
     }
 
     fn read(&self, path: &StorePath) -> Result<VolumeSettings, VolumeFileProblem> {
@@ -231,7 +263,7 @@ impl VolumeDir {
 }
 
 /// The content of the volume file without the comment.
-fn file(settings: &VolumeSettings) -> VolumeFile {
+fn file(settings: &VolumeSettings, exclusive_create: Exclusive) -> VolumeFile {
     VolumeFile {
         format_version: FORMAT_VERSION,
         id: settings.id.to_string(),
@@ -241,16 +273,17 @@ fn file(settings: &VolumeSettings) -> VolumeFile {
         inline_limit_bytes: settings.inline_limit,
         sync_interval_ms: settings.sync_interval.as_millis() as u64,
         owner_uid: settings.owner_uid,
+        exclusive_create,
     }
 }
 
 fn table(settings: &VolumeSettings) -> toml::Table {
-    toml::Table::try_from(file(settings)).expect("numbers and strings are always TOML")
+    toml::Table::try_from(file(settings, Exclusive::default())).expect("numbers and strings are always TOML")
 }
 
 /// The text of the volume file.
-pub(super) fn render(settings: &VolumeSettings) -> String {
-    let body = toml::to_string(&file(settings)).expect("numbers and strings are always TOML");
+pub(super) fn render(settings: &VolumeSettings, exclusive: Exclusive) -> String {
+    let body = toml::to_string(&file(settings, exclusive)).expect("numbers and strings are always TOML");
     format!("# A Varve volume. Written by `varve format`; do not edit.\n{body}")
 }
 

@@ -89,7 +89,7 @@ impl<'a> RepairSession<'a> {
         repaired: &'a mut Repaired,
         background: Handle,
     ) -> Result<RepairSession<'a>, FsckError> {
-        let store = PosixStore::open(volume.shards()).map_err(|source| FsckError::Io {
+        let store = PosixStore::of_volume(volume).map_err(|source| FsckError::Io {
             doing: format!("cannot use the tables in {}", volume.shards().display()),
             source,
         })?;

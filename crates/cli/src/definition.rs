@@ -55,6 +55,7 @@ impl Global {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Format(commands::format::Arguments),
+    Doctor(commands::doctor::Arguments),
     Serve(commands::serve::Arguments),
     Mount(commands::mount::Arguments),
     Umount(commands::umount::Arguments),

@@ -20,6 +20,7 @@ const fn screen(command: &'static str, examples: &'static [&'static str], left_o
 const SCREENS: &[Screen] = &[
     screen("", &["varve format ~/volume", "varve mount ~/volume ~/mnt", "varve umount ~/mnt"], &[]),
     screen("format", &["varve format ~/volume"], &["split-threshold"]),
+    screen("doctor", &["varve doctor /scratch", "varve doctor ~/volume"], &[]),
     screen("serve", &["varve serve ~/volume", "varve serve ~/volume --listen 10.0.0.5:7400"], &[]),
     screen("mount", &["varve mount ~/volume ~/mnt", "varve mount -o ro ~/volume ~/mnt"], &["unix-dir", "metrics"]),
     screen("umount", &["varve umount ~/mnt", "varve umount --wait 30s ~/mnt"], &[]),

@@ -120,6 +120,7 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
     let output = Output::new(varve.global.json);
     match &varve.command {
         Command::Format(arguments) => commands::format::run(arguments, &output),
+        Command::Doctor(arguments) => commands::doctor::run(arguments, &output),
         Command::Serve(arguments) => commands::serve::run(arguments, &output),
         Command::Mount(arguments) => commands::mount::run(arguments, &varve.global, &output),
         Command::Umount(arguments) => commands::umount::run(arguments, &varve.global, &output),

@@ -19,6 +19,8 @@ mod starting;
 mod stdout;
 #[path = "cli/stopping.rs"]
 mod stopping;
+#[path = "cli/store.rs"]
+mod store;
 
 use common::mounted::is_mounted;
 use common::process::is_running;

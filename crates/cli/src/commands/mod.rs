@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cluster;
 pub mod completions;
 pub mod detector;
+pub mod doctor;
 pub mod dump;
 pub mod format;
 pub mod fsck;

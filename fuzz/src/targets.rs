@@ -7,6 +7,7 @@ mod journal;
 mod layout;
 mod log;
 mod names;
+pub mod peer;
 mod record;
 mod rows;
 mod stream2;
@@ -40,6 +41,8 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "rows", reads: rows::reads, cost: 1, ..FuzzTarget::SMALL },
     FuzzTarget { name: "log", reads: log::reads, cost: 2, ..FuzzTarget::SMALL },
     FuzzTarget { name: "wire", reads: wire::reads, cost: 2, ..FuzzTarget::SMALL },
+    // A list grows only as its items arrive.
+    FuzzTarget { name: "peer", reads: peer::reads, cost: 2, memory_max: 4096, ..FuzzTarget::SMALL },
     FuzzTarget { name: "config", reads: config::reads, cost: 100, ..FuzzTarget::SMALL },
     FuzzTarget { name: "volume", reads: volume::reads, cost: 40, ..FuzzTarget::SMALL },
     FuzzTarget { name: "journal", reads: journal::reads, cost: 20, ..FuzzTarget::SMALL },

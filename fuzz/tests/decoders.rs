@@ -51,6 +51,11 @@ fn messages() {
 }
 
 #[test]
+fn messages_between_shards() {
+    fuzz("peer");
+}
+
+#[test]
 fn handshakes() {
     fuzz("handshake");
 }
@@ -127,6 +132,17 @@ fn golden_bytes_are_read() {
 fn rewrite_golden_hello() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/handshake/golden-hello");
     std::fs::write(file, varve_fuzz::targets::handshake::golden_hello()).expect("the corpus can be written");
+}
+
+/// Rewrites the golden messages between shards after a change of their version:
+/// `cargo test -p varve-fuzz --test decoders rewrite_golden_peer -- --ignored`
+#[test]
+#[ignore = "writes into the corpus"]
+fn rewrite_golden_peer_messages() {
+    let directory = Corpus::directory(find("peer").expect("there is such a target"));
+    for (file, bytes) in varve_fuzz::targets::peer::golden() {
+        std::fs::write(directory.join(file), bytes).expect("the corpus can be written");
+    }
 }
 
 /// The measurement counts allocations.

@@ -1,6 +1,8 @@
-//! The stored data: keys and rows. [`codec`] encodes them; `formats/tables.md` describes the bytes.
+//! The stored data: keys and rows. [`codec`] encodes them; `formats/tables.md` describes the bytes. [`peer`] is the
+//! protocol in which shards exchange them.
 
 pub mod codec;
+pub mod peer;
 pub mod samples;
 mod stored;
 
@@ -154,6 +156,14 @@ pub enum Change {
 impl Change {
     pub fn put(key: Key, row: Row) -> Change {
         Change::Put(key, Box::new(row))
+    }
+
+    /// The key of a `Put` or `Delete`.
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Change::Put(key, _) | Change::Delete(key) => Some(key),
+            Change::Tally { .. } => None,
+        }
     }
 
     /// The key of a `Put`.

@@ -1,4 +1,8 @@
-//! Rows for the tests of this crate and of the crates above.
+//! Rows and messages for the tests of this crate and of the crates above.
+
+mod peer;
+
+pub use peer::{peer_calls, peer_replies, peer_request, peer_response};
 
 use super::{Content, NodeRow};
 use varve_types::{Attributes, FileKind, LayoutGeneration, Mode, Timestamp};

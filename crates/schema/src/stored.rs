@@ -4,13 +4,14 @@
 mod nouns;
 mod transactions;
 
-pub(super) use transactions::{StoredDecision, StoredIntent, StoredReplies, WrittenReplies};
+pub(crate) use nouns::{EncodedBytes, StoredMap, Unsound, list};
+pub(crate) use transactions::{StoredChange, StoredDecision, StoredIntent, StoredReplies, StoredReply, WrittenReplies};
 
 use super::{
     BackingSize, Content, CounterRow, DirectoryRow, EntryBody, EntryRow, NodeRow, OrphanRow, PartitionRow,
     PartitionState,
 };
-use nouns::{RawBytes, StoredAttributes, StoredKind, StoredMap, StoredTime, Unsound, to_mode};
+use nouns::{RawBytes, StoredAttributes, StoredKind, StoredTime, to_mode};
 use serde::{Deserialize, Serialize};
 use varve_types::{InodeId, LayoutGeneration, PartitionIndex};
 
@@ -128,7 +129,7 @@ pub(super) struct StoredNode<'a> {
     #[serde(borrow)]
     content: StoredContent<'a>,
     generation: u32,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "list")]
     xattrs: Vec<RawBytes<'a>>,
 }
 
@@ -216,7 +217,7 @@ pub(super) struct StoredDirectory<'a> {
     ctime: StoredTime,
     btime: StoredTime,
     map: StoredMap<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "list")]
     xattrs: Vec<RawBytes<'a>>,
 }
 

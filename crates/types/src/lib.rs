@@ -4,6 +4,7 @@
 //! defines its encoding on the wire, and `varve-meta`'s `tables` module defines its encoding in a table.
 
 mod attributes;
+mod cause;
 mod credentials;
 mod errno;
 mod ids;
@@ -13,6 +14,7 @@ mod shard_map;
 mod volume;
 
 pub use attributes::{Attributes, FileKind, Mode, SetAttributes, SetTime, Timestamp};
+pub use cause::Cause;
 pub use credentials::{Authority, CallerCapabilities, Capability, Credentials, IdRange, MappedIds};
 pub use errno::Errno;
 pub use ids::{Epoch, InodeId, LayoutGeneration, SessionId, ShardCount, ShardId, VolumeId};

@@ -1,8 +1,9 @@
 //! Why a shard refused or failed a request.
 
-use std::fmt;
 use std::io;
 use varve_types::{Errno, InodeId, PartitionMap};
+
+pub use varve_types::Cause;
 
 /// Few kinds: a new one is added only if the caller acts differently on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,33 +20,6 @@ pub enum ShardRefusal {
     /// The shard's store failed.
     #[error("{0}")]
     Failed(Cause),
-}
-
-/// Why a shard failed: the errno for callers, and the reason for the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
-    pub errno: Errno,
-    pub reason: String,
-}
-
-impl Cause {
-    /// The same cause, with `doing` as context.
-    pub fn met(self, doing: impl fmt::Display) -> Cause {
-        Cause { errno: self.errno, reason: format!("{doing}: {}", self.reason) }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-/// Errors that do not come from the store are EIO.
-impl<T: Into<String>> From<T> for Cause {
-    fn from(reason: T) -> Cause {
-        Cause { errno: Errno::EIO, reason: reason.into() }
-    }
 }
 
 /// The errno that callers get for a store error. Only errors that describe the volume as well as the store pass

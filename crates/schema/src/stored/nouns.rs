@@ -1,17 +1,20 @@
 //! The stored representation of the shared types.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 use varve_types::{Attributes, FileKind, Mode, PartitionMap, ShardCount, Timestamp};
 
 /// Description of an invalid value in a stored row.
-pub(super) type Unsound = String;
+pub(crate) type Unsound = String;
 
 /// A byte string, preceded by its length.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct RawBytes<'a>(#[serde(borrow, with = "serde_bytes")] pub(super) &'a [u8]);
+pub(crate) struct RawBytes<'a>(#[serde(borrow, with = "serde_bytes")] pub(super) &'a [u8]);
 
 impl RawBytes<'_> {
     /// Copies the bytes, so that a row in memory does not keep the whole block that it was read from.
@@ -20,9 +23,47 @@ impl RawBytes<'_> {
     }
 }
 
+/// [`RawBytes`] that were encoded for this message.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct EncodedBytes<'a>(#[serde(borrow, with = "serde_bytes")] pub(crate) Cow<'a, [u8]>);
+
+impl From<Vec<u8>> for EncodedBytes<'_> {
+    fn from(bytes: Vec<u8>) -> Self {
+        EncodedBytes(Cow::Owned(bytes))
+    }
+}
+
+/// Reads a list that takes memory only as its items arrive, whatever length it claims.
+pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Items<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(item) = items.next_element()? {
+                list.push(item);
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_seq(Items(PhantomData))
+}
+
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'static, [u64]>, D::Error> {
+    list(deserializer).map(Cow::Owned)
+}
+
 /// Seconds and nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(super) struct StoredTime(i64, u32);
+pub(crate) struct StoredTime(i64, u32);
 
 impl From<Timestamp> for StoredTime {
     fn from(t: Timestamp) -> StoredTime {
@@ -135,7 +176,7 @@ impl StoredAttributes {
 
 /// The volume's shard count and the map's words.
 #[derive(Serialize, Deserialize)]
-pub(super) struct StoredMap<'a>(u16, Cow<'a, [u64]>);
+pub(crate) struct StoredMap<'a>(u16, #[serde(deserialize_with = "words")] Cow<'a, [u64]>);
 
 impl<'a> From<&'a PartitionMap> for StoredMap<'a> {
     fn from(map: &'a PartitionMap) -> StoredMap<'a> {
@@ -144,7 +185,7 @@ impl<'a> From<&'a PartitionMap> for StoredMap<'a> {
 }
 
 impl StoredMap<'_> {
-    pub(super) fn to_map(&self) -> Result<PartitionMap, Unsound> {
+    pub(crate) fn to_map(&self) -> Result<PartitionMap, Unsound> {
         ShardCount::new(self.0)
             .and_then(|shards| PartitionMap::from_words(shards, self.1.to_vec()))
             .ok_or_else(|| format!("invalid partition map of {} shards: words {:x?}", self.0, self.1))

@@ -1,7 +1,7 @@
 //! The stored representation of intents, decisions and replies, which transactions over several shards and retries
 //! need.
 
-use super::nouns::{RawBytes, StoredTime, Unsound};
+use super::nouns::{EncodedBytes, RawBytes, StoredTime, Unsound, list};
 use crate::codec;
 use crate::{Change, DecisionRow, IntentRow, ReadRecord, ReplyRecord};
 use serde::{Deserialize, Serialize, Serializer};
@@ -9,20 +9,27 @@ use varve_types::{InodeId, Name, NameHash, SessionId, ShardId};
 
 /// Keys and rows inside an intent have the same bytes as in the table, so they need no separate format.
 #[derive(Serialize, Deserialize)]
-enum StoredChange {
-    Put(Vec<u8>, Vec<u8>),
-    Delete(Vec<u8>),
-    Tally { directory: u64, name: Vec<u8>, entries: i64, subdirectories: i64, at: StoredTime },
+pub(crate) enum StoredChange<'a> {
+    Put(#[serde(borrow)] EncodedBytes<'a>, #[serde(borrow)] EncodedBytes<'a>),
+    Delete(#[serde(borrow)] EncodedBytes<'a>),
+    Tally {
+        directory: u64,
+        #[serde(borrow)]
+        name: RawBytes<'a>,
+        entries: i64,
+        subdirectories: i64,
+        at: StoredTime,
+    },
 }
 
-impl From<&Change> for StoredChange {
-    fn from(change: &Change) -> StoredChange {
+impl<'a> From<&'a Change> for StoredChange<'a> {
+    fn from(change: &'a Change) -> StoredChange<'a> {
         match change {
-            Change::Put(key, row) => StoredChange::Put(codec::encode_key(key), codec::encode_row(row)),
-            Change::Delete(key) => StoredChange::Delete(codec::encode_key(key)),
+            Change::Put(key, row) => StoredChange::Put(codec::encode_key(key).into(), codec::encode_row(row).into()),
+            Change::Delete(key) => StoredChange::Delete(codec::encode_key(key).into()),
             Change::Tally { directory, name, entries, subdirectories, at } => StoredChange::Tally {
                 directory: directory.0,
-                name: name.as_bytes().to_vec(),
+                name: RawBytes(name.as_bytes()),
                 entries: *entries,
                 subdirectories: *subdirectories,
                 at: (*at).into(),
@@ -31,22 +38,22 @@ impl From<&Change> for StoredChange {
     }
 }
 
-impl StoredChange {
-    fn to_change(&self) -> Result<Change, Unsound> {
+impl StoredChange<'_> {
+    pub(crate) fn to_change(&self) -> Result<Change, Unsound> {
         Ok(match self {
             StoredChange::Put(key, row) => {
-                let key = codec::decode_key(key).map_err(|e| e.to_string())?;
+                let key = codec::decode_key(&key.0).map_err(|e| e.to_string())?;
                 // An intent changes a volume's rows, never another intent, so decoding cannot recurse without end.
                 if key.kind() == crate::Kind::Intent {
                     return Err("an intent nested in an intent".to_owned());
                 }
-                let row = codec::decode_row(key.kind(), row).map_err(|e| e.to_string())?;
+                let row = codec::decode_row(key.kind(), &row.0).map_err(|e| e.to_string())?;
                 Change::put(key, row)
             }
-            StoredChange::Delete(key) => Change::Delete(codec::decode_key(key).map_err(|e| e.to_string())?),
+            StoredChange::Delete(key) => Change::Delete(codec::decode_key(&key.0).map_err(|e| e.to_string())?),
             StoredChange::Tally { directory, name, entries, subdirectories, at } => Change::Tally {
                 directory: InodeId(*directory),
-                name: Name::new(name).map_err(|e| e.to_string())?,
+                name: Name::new(name.0).map_err(|e| e.to_string())?,
                 entries: *entries,
                 subdirectories: *subdirectories,
                 at: at.to_time()?,
@@ -56,13 +63,16 @@ impl StoredChange {
 }
 
 #[derive(Serialize, Deserialize)]
-struct StoredRead(Vec<u8>, Option<u64>);
+struct StoredRead<'a>(#[serde(borrow)] EncodedBytes<'a>, Option<u64>);
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredIntent<'a> {
+    #[serde(deserialize_with = "list")]
     participants: Vec<u16>,
-    changes: Vec<StoredChange>,
-    reads: Vec<StoredRead>,
+    #[serde(borrow, deserialize_with = "list")]
+    changes: Vec<StoredChange<'a>>,
+    #[serde(borrow, deserialize_with = "list")]
+    reads: Vec<StoredRead<'a>>,
     #[serde(borrow)]
     reply: Option<StoredReply<'a>>,
 }
@@ -72,7 +82,7 @@ impl<'a> From<&'a IntentRow> for StoredIntent<'a> {
         StoredIntent {
             participants: row.participants.iter().map(|shard| shard.0).collect(),
             changes: row.changes.iter().map(Into::into).collect(),
-            reads: row.reads.iter().map(|read| StoredRead(codec::encode_key(&read.key), read.digest)).collect(),
+            reads: row.reads.iter().map(|read| StoredRead(codec::encode_key(&read.key).into(), read.digest)).collect(),
             reply: row.reply.as_ref().map(Into::into),
         }
     }
@@ -87,7 +97,7 @@ impl StoredIntent<'_> {
                 .reads
                 .iter()
                 .map(|StoredRead(key, digest)| {
-                    let key = codec::decode_key(key).map_err(|e| e.to_string())?;
+                    let key = codec::decode_key(&key.0).map_err(|e| e.to_string())?;
                     Ok(ReadRecord { key, digest: *digest })
                 })
                 .collect::<Result<_, Unsound>>()?,
@@ -98,6 +108,7 @@ impl StoredIntent<'_> {
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredDecision {
+    #[serde(deserialize_with = "list")]
     participants: Vec<u16>,
 }
 
@@ -114,7 +125,7 @@ impl StoredDecision {
 }
 
 #[derive(Serialize, Deserialize)]
-struct StoredReply<'a> {
+pub(crate) struct StoredReply<'a> {
     session: u64,
     slot: u32,
     number: u64,
@@ -136,7 +147,7 @@ impl<'a> From<&'a ReplyRecord> for StoredReply<'a> {
 }
 
 impl StoredReply<'_> {
-    fn to_record(&self) -> ReplyRecord {
+    pub(crate) fn to_record(&self) -> ReplyRecord {
         ReplyRecord {
             session: SessionId(self.session),
             slot: self.slot,
@@ -157,7 +168,7 @@ impl Serialize for WrittenReplies<'_> {
 }
 
 #[derive(Deserialize)]
-pub(crate) struct StoredReplies<'a>(#[serde(borrow)] Vec<StoredReply<'a>>);
+pub(crate) struct StoredReplies<'a>(#[serde(borrow, deserialize_with = "list")] Vec<StoredReply<'a>>);
 
 impl StoredReplies<'_> {
     pub(crate) fn to_records(&self) -> Vec<ReplyRecord> {

@@ -126,6 +126,19 @@ pub enum PeerCall {
 }
 
 impl PeerCall {
+    /// Whether the call ends something that this shard has begun or prepared, or only asks for it. A shard that is being
+    /// handed over still serves such calls, because other calls in progress wait for them.
+    pub fn ends_something(&self) -> bool {
+        matches!(
+            self,
+            PeerCall::Resolve { .. }
+                | PeerCall::Remove(_)
+                | PeerCall::Settle(_)
+                | PeerCall::Outcome(_)
+                | PeerCall::IsPrepared(_)
+        )
+    }
+
     /// Whether the call can be served without any change.
     pub fn only_reads(&self) -> bool {
         matches!(self, PeerCall::Fetch(_) | PeerCall::Map(_) | PeerCall::SplitOutcome { .. })

@@ -3,10 +3,9 @@
 use super::local_session::{self, LocalCall};
 use super::opening::{NotOpen, NotTakenOver, OpenPurpose, ShardHandover};
 use super::worker::Worker;
-use crate::shards::{CallOrigin, PeerCall, PeerFuture, PeerReply, Peers, Shard};
+use crate::shards::{CallOrigin, Cause, PeerRequest, PeerResponse, Peers, ResponseSlot, SentRequest};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use varve_types::{InodeId, SessionId, ShardId};
 
@@ -14,18 +13,19 @@ use varve_types::{InodeId, SessionId, ShardId};
 /// A sender that finds it full waits.
 pub const INBOX_MAX: usize = 1024;
 
-/// How long a call waits until its worker takes it and its shard is open: opening a shard replays its log.
-const DELIVERY_DEADLINE: Duration = Duration::from_secs(60);
-
 /// How often a call is delivered to the worker that owns its shard at that time.
 const DELIVERIES_MAX: usize = 100;
 
+/// A response, or the request if it was not carried out, because its worker does not own the shard.
+type Delivered = Result<Result<PeerResponse, Cause>, PeerRequest>;
+
 pub enum WorkerMessage {
-    /// A call from another worker's shard to one of this worker's shards. The reply is the call itself if the worker
-    /// does not own the shard.
-    Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<Result<PeerReply, PeerCall>> },
+    /// A call from another worker's shard to one of this worker's shards.
+    Peer { request: PeerRequest, reply: oneshot::Sender<Delivered> },
     /// A shard that another worker has closed for this one.
     TakeOver { shard: ShardId, handover: ShardHandover, reply: oneshot::Sender<Result<(), NotTakenOver>> },
+    /// No session has the inode open any more.
+    Closed(InodeId),
     /// The session has ended. `closed`: the files that only this session had open.
     EndSession { session: SessionId, closed: Arc<[InodeId]> },
     /// A request of a client in this process.
@@ -54,50 +54,50 @@ pub struct WorkerPeers {
 }
 
 impl WorkerPeers {
-    async fn deliver(&self, shard: ShardId, mut call: PeerCall) -> PeerReply {
+    async fn deliver(&self, mut request: PeerRequest) -> Result<PeerResponse, Cause> {
+        let shard = request.to;
         // A shard moves rarely, and each move takes longer than a delivery.
         for _ in 0..DELIVERIES_MAX {
-            match self.deliver_to_owner(shard, call).await {
-                Ok(reply) => return reply,
-                Err(not_carried_out) => call = not_carried_out,
+            match self.deliver_to_owner(request).await {
+                Ok(response) => return response,
+                Err(not_carried_out) => request = not_carried_out,
             }
         }
-        PeerReply::Failed(format!("shard {shard} moves from worker to worker").into())
+        Err(format!("shard {shard} moves from worker to worker").into())
     }
 
-    /// The reply, or the call if its worker does not own the shard any more.
-    async fn deliver_to_owner(&self, shard: ShardId, call: PeerCall) -> Result<PeerReply, PeerCall> {
+    async fn deliver_to_owner(&self, request: PeerRequest) -> Delivered {
+        let (shard, deadline) = (request.to, request.deadline);
         let Some(own) = self.worker.upgrade() else {
-            return Ok(PeerReply::Failed("the worker has ended".into()));
+            return Ok(Err("the worker has ended".into()));
         };
         let Some(owner) = own.shared.shard_map.owner(shard) else {
-            return Ok(PeerReply::Failed(format!("there is no shard {shard}").into()));
+            return Ok(Err(format!("there is no shard {shard}").into()));
         };
         if owner == own.index {
-            return answer(&own, shard, call).await;
+            return answer(&own, request).await;
         }
         let (reply, answer) = oneshot::channel();
-        let message = WorkerMessage::Peer { shard, call, reply };
+        let message = WorkerMessage::Peer { request, reply };
         drop(own);
-        match self.inboxes[owner].send_timeout(message, DELIVERY_DEADLINE).await {
-            Ok(()) => {}
-            Err(_) => {
-                let reason = format!("worker {owner}, which owns shard {shard}, accepts no calls");
-                return Ok(PeerReply::Failed(reason.into()));
-            }
+        if self.inboxes[owner].send_timeout(message, deadline).await.is_err() {
+            return Ok(Err(format!("worker {owner}, which owns shard {shard}, accepts no calls").into()));
         }
-        let gone = |_| Ok(PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, has ended").into()));
+        let gone = |_| Ok(Err(format!("worker {owner}, which owns shard {shard}, has ended").into()));
         answer.await.unwrap_or_else(gone)
     }
 }
 
 impl Peers for WorkerPeers {
-    fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_> {
-        Box::pin(self.deliver(shard, call))
+    fn send(&self, request: PeerRequest) -> SentRequest<'_> {
+        Box::pin(self.deliver(request))
     }
 
-    fn near(&self, shard: ShardId) -> Option<Rc<Shard>> {
-        self.worker.upgrade()?.shard(shard)
+    fn send_now(&self, request: PeerRequest, slot: &ResponseSlot) -> bool {
+        let shard = self.worker.upgrade().and_then(|worker| worker.shard(request.to));
+        shard.is_some_and(|shard| shard.serve_now(request, slot))
+    }
+
     }
 }
 
@@ -120,12 +120,18 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
                 // The worker that the shard leaves waits for the reply as long as it lives.
                 worker.spawn(async move { drop(reply.send(taker.take_over(shard, handover).await)) });
             }
-            WorkerMessage::Peer { shard, call, reply } => {
+            WorkerMessage::Closed(inode) => {
+                // If the home shard is not open, its opening removes the orphan.
+                if let Some(home) = worker.shard(inode.shard()) {
+                    home.end_orphans(&[inode]);
+                }
+            }
+            WorkerMessage::Peer { request, reply } => {
                 worker.busy_poll.came();
                 let asked = Rc::clone(&worker);
                 worker.spawn(async move {
                     // The caller may be gone; then the reply is dropped.
-                    let _ = reply.send(answer(&asked, shard, call).await);
+                    let _ = reply.send(answer(&asked, request).await);
                 });
             }
         }
@@ -149,24 +155,25 @@ pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<ServerCommand
     }
 }
 
-/// Executes a call of another shard at one of this worker's shards; returns the call if another worker owns the shard.
-async fn answer(worker: &Rc<Worker>, shard: ShardId, call: PeerCall) -> Result<PeerReply, PeerCall> {
-    let to = if call.only_reads() { OpenPurpose::Read } else { OpenPurpose::Change };
+/// Executes a request of another shard at one of this worker's shards. It is not begun after its deadline.
+async fn answer(worker: &Rc<Worker>, request: PeerRequest) -> Delivered {
+    let shard = request.to;
+    let to = if request.call.only_reads() { OpenPurpose::Read } else { OpenPurpose::Change };
     reopen_if_failed(worker, shard);
-    let opened = match worker.slots.open_to_peer(shard, &call) {
+    let opened = match worker.slots.open_to_peer(shard, &request.call) {
         Some(open) => Ok(Ok(open)),
-        None => tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard, to)).await,
+        None => tokio::time::timeout(request.deadline, worker.opened(shard, to)).await,
     };
     match opened {
         Ok(Ok(opened)) => {
             let _call = opened.begin_call(CallOrigin::Peer);
-            let reply = opened.peer_call(call).await;
+            let response = opened.serve(request).await;
             reopen_if_failed(worker, shard);
-            Ok(reply)
+            Ok(Ok(response))
         }
-        Ok(Err(NotOpen::Elsewhere)) => Err(call),
-        Ok(Err(NotOpen::Failed(cause))) => Ok(PeerReply::Failed(cause)),
-        Err(_) => Ok(PeerReply::Failed(format!("shard {shard} is not open").into())),
+        Ok(Err(NotOpen::Elsewhere)) => Err(request),
+        Ok(Err(NotOpen::Failed(cause))) => Ok(Err(cause)),
+        Err(_) => Ok(Err(format!("shard {shard} is not open").into())),
     }
 }
 

@@ -17,7 +17,7 @@ use super::opening::ShardSlots;
 use super::shared::ServerShared;
 use super::unauthenticated::UnauthenticatedConnections;
 use super::worker_board::{WorkerBoard, WorkerStage};
-use crate::shards::{CacheBudget, PeerCall, PeerReply, Peers, Shard, TableConfig};
+use crate::shards::{CacheBudget, Peers, Shard, TableConfig};
 use futures::FutureExt;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -220,19 +220,13 @@ impl Worker {
         if let Some(shard) = self.shard(shard).filter(|shard| !shard.has_failed()) {
             return shard.release(session, inode);
         }
-        let free = self.shared.open_files.release(session, inode);
-        let home = inode.shard();
-        // If the home shard is not open, its opening removes the orphan.
-        if !free || (self.owns(home) && !self.slots.is_here(home)) {
-            return;
+        if self.shared.open_files.release(session, inode)
+            && let Some(owner) = self.shared.shard_map.owner(inode.shard())
+        {
+            let inbox = self.inboxes[owner].clone();
+            // A closed inbox belongs to a worker that has ended, along with its shards.
+            self.spawn(async move { drop(inbox.send(WorkerMessage::Closed(inode)).await) });
         }
-        let worker = Rc::clone(self);
-        self.spawn(async move {
-            let reply = worker.peers.call(home, PeerCall::Reap(inode)).await;
-            if !matches!(reply, PeerReply::Done) {
-                tracing::warn!("orphan {inode} stays until the next start of its shard: {reply:?}");
-            }
-        });
     }
 
     /// Only the first end counts.

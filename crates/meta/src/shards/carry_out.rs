@@ -178,7 +178,7 @@ impl Shard {
     /// Whether the shard was closed or has failed: another owner may have it by now.
     pub(super) fn stopping(&self) -> bool {
         let state = self.state.borrow();
-        state.closing || state.failed.is_some()
+        state.closing || state.failed.is_some() || self.peers.superseded().is_some()
     }
 
     /// Reports whether a transaction coordinated here is committed; aborts it if this owner has not decided it. `Busy`:

@@ -203,6 +203,11 @@ impl Shard {
         receiver.await.unwrap_or_else(|_| Err(ShardRefusal::Failed(format!("shard {} was closed", self.id).into())))
     }
 
+    pub(super) async fn appended_with_work(&self, batch: BatchNumber) -> Result<(), ShardRefusal> {
+        self.work.notify_one();
+        self.appended(batch).await
+    }
+
     /// Calls `waiter` when `batch`, which holds a change decided just now, is appended. The caller must trigger the
     /// commit.
     pub fn when_appended(&self, batch: BatchNumber, waiter: Waiter) {
@@ -249,11 +254,14 @@ impl Shard {
     }
 
     /// Whether the shard must be opened again. Reads call this to find a table that ended without a write, for example
-    /// because its store was unreachable.
+    /// because its store was unreachable, and a shard that has a later owner.
     pub fn has_failed(&self) -> bool {
         let mut state = self.state.borrow_mut();
-        if state.failed.is_none() && self.table.has_ended() {
-            state.failed = Some(format!("the table of shard {} has ended", self.id).into());
+        let ended = || self.table.has_ended().then(|| Cause::from(format!("the table of shard {} has ended", self.id)));
+        if state.failed.is_none()
+            && let Some(cause) = self.peers.superseded().or_else(ended)
+        {
+            state.failed = Some(cause);
             drop(state);
             self.work.notify_one();
             self.changed.notify_waiters();

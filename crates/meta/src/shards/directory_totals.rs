@@ -7,7 +7,7 @@
 //!
 //! An unreadable partition does not make the others unreadable: paths still lead through the directory.
 
-use super::peers::{PeerCall, PeerReply};
+use super::peers::{PeerCall, PeerReply, unexpected};
 use super::refusal::ShardRefusal;
 use super::shard::{Execution, Makes, RequestAddress, Shard};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -79,7 +79,7 @@ impl Shard {
                 tracing::debug!("the totals of directory {directory} lack its part in shard {shard}: {}", cause.reason);
                 Ok(DirectoryPart::Unread(index))
             }
-            other => Err(other.unexpected(format_args!("shard {shard} did not answer for its part of a directory"))),
+            other => Err(unexpected(other, format_args!("shard {shard} did not answer for its part of a directory"))),
         }
     }
 }

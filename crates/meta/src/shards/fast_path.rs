@@ -3,13 +3,15 @@
 //! call decides them. All others run through [`Shard::run`].
 
 use super::foreign::Foreign;
+use super::peers::{AwaitedReply, PeerCall};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
+use super::serve_peer::placed_by;
 use super::shard::{DecisionOutcome, Execution, Makes, RequestAddress, Shard, TxnContext};
 use std::rc::Rc;
 use varve_posix::{Effect, Verb};
 use varve_schema::{Change, Key};
-use varve_types::{InodeId, Timestamp};
+use varve_types::{InodeId, ShardId, Timestamp};
 
 /// The result of a verb on the fast path.
 pub enum FastPathRun<O> {
@@ -17,15 +19,13 @@ pub enum FastPathRun<O> {
     Seen(Result<O, ShardRefusal>),
     /// It changed something. The outcome may be sent once `batch` is appended and then `effects` are done.
     Changed { outcome: O, batch: BatchNumber, effects: Vec<Effect> },
-    /// The rows of its fresh directory are on their way to the log of their home. The verb continues when they are
-    /// appended.
-    Placed(Placed),
+    /// The rows of its fresh directory are on their way to the log of their home. The verb continues when the home has
+    /// replied.
+    Placed(Placed, AwaitedReply),
 }
 
 /// Rows of a fresh directory at its home, which is not the shard that holds its name.
 pub struct Placed {
-    home: Rc<Shard>,
-    batch: BatchNumber,
     fresh: InodeId,
     keys: Vec<Key>,
     /// The time in the rows.
@@ -33,9 +33,8 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// The home shard and the batch there that holds the rows.
-    pub fn awaits(&self) -> (Rc<Shard>, BatchNumber) {
-        (Rc::clone(&self.home), self.batch)
+    pub fn home(&self) -> ShardId {
+        self.fresh.shard()
     }
 }
 
@@ -56,7 +55,7 @@ impl Shard {
         };
         match self.decide(verb, run, &TxnContext::of(fresh), &Foreign::default()).ok()? {
             (DecisionOutcome::FreshElsewhere { rows, at }, _) => {
-                self.try_place(fresh, rows, at).map(FastPathRun::Placed)
+                self.try_place(fresh, rows, at).map(|(placed, reply)| FastPathRun::Placed(placed, reply))
             }
             (DecisionOutcome::Missing(keys), _) if V::REMOVES_DIRECTORY => self.try_remove(verb, run, keys),
             (decided, newest) => self.ran(decided, newest),
@@ -100,11 +99,21 @@ impl Shard {
         }
     }
 
-    fn try_place(&self, fresh: InodeId, rows: Vec<Change>, at: Timestamp) -> Option<Placed> {
-        let home = self.peers.near(fresh.shard()).filter(|home| home.takes_changes())?;
+    fn try_place(&self, fresh: InodeId, rows: Vec<Change>, at: Timestamp) -> Option<(Placed, AwaitedReply)> {
         let keys = rows.iter().filter_map(Change::put_key).cloned().collect();
-        let batch = home.take_rows(rows);
-        Some(Placed { home, batch, fresh, keys, at })
+        let reply = self.peers.call_now(fresh.shard(), PeerCall::Apply(rows))?;
+        // A reply that has come already is a refusal.
+        match self.peers.reply_now(&reply) {
+            None => Some((Placed { fresh, keys, at }, reply)),
+            Some(_) => None,
+        }
+    }
+
+    /// Calls `then` when the home of placed rows has replied, and says whether they are appended there.
+    pub fn when_placed(self: &Rc<Self>, reply: AwaitedReply, then: impl FnOnce(Result<(), ShardRefusal>) + 'static) {
+        let shard = Rc::clone(self);
+        let AwaitedReply { asked, slot } = reply;
+        slot.then(move |response| then(placed_by(asked.to, shard.peers.receive(asked, response))));
     }
 
     fn ran<O>(&self, decided: DecisionOutcome<O>, newest: BatchNumber) -> Option<FastPathRun<O>> {

@@ -3,7 +3,7 @@
 use super::foreign::Foreign;
 use super::names::{NameSet, PartitionNames};
 use super::partitions::Partition;
-use super::peers::{PeerCall, PeerReply, SplitState};
+use super::peers::{PeerCall, PeerReply, SplitState, unexpected};
 use super::refusal::{Cause, ShardRefusal};
 use super::removal::PreparedRemoval;
 use super::resident::BatchNumber;
@@ -90,7 +90,7 @@ impl Shard {
             }
             PeerReply::Absent => Err(Errno::ENOENT.into()),
             PeerReply::Busy => Err(ShardRefusal::Busy),
-            other => Err(other.unexpected(format_args!("home of directory {directory} did not answer its map"))),
+            other => Err(unexpected(other, format_args!("home of directory {directory} did not answer its map"))),
         }
     }
 
@@ -103,7 +103,7 @@ impl Shard {
     pub(super) async fn fetch(
         self: &Rc<Self>,
         keys: Vec<Key>,
-        foreign: &mut Foreign<'_>,
+        foreign: &mut Foreign,
         mut removal: Option<&mut Option<PreparedRemoval>>,
     ) -> Result<(), ShardRefusal> {
         let mut elsewhere: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
@@ -128,7 +128,7 @@ impl Shard {
                 }
                 PeerReply::Busy => return Err(ShardRefusal::Busy),
                 PeerReply::Absent => return Err(Errno::ENOENT.into()),
-                other => return Err(other.unexpected(format_args!("shard {shard} did not answer"))),
+                other => return Err(unexpected(other, format_args!("shard {shard} did not answer"))),
             }
         }
         Ok(())
@@ -413,7 +413,7 @@ impl Shard {
             PeerReply::Split(SplitState::Committed) => Ok(()),
             PeerReply::Split(SplitState::Pending) | PeerReply::Busy => Err(ShardRefusal::Busy),
             PeerReply::Absent => Err(Errno::ENOENT.into()),
-            other => Err(other.unexpected(format_args!("the source of partition {index:?} did not answer"))),
+            other => Err(unexpected(other, format_args!("the source of partition {index:?} did not answer"))),
         }
     }
 

@@ -9,7 +9,6 @@
 //! transactions to carry out, backing files and orphans to remove.
 
 use super::open::ShardError;
-use super::peers::PeerCall;
 use super::shard::Shard;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -53,21 +52,6 @@ impl Drop for CallInProgress {
         if calls.awaited.get() && count.get() == 0 {
             calls.ended.notify_waiters();
         }
-    }
-}
-
-impl PeerCall {
-    /// Whether the call ends something that this shard has begun or prepared, or only asks for it. A shard that is being
-    /// handed over still serves such calls, because other calls in progress wait for them.
-    pub fn ends_something(&self) -> bool {
-        matches!(
-            self,
-            PeerCall::Resolve { .. }
-                | PeerCall::Remove(_)
-                | PeerCall::Settle(_)
-                | PeerCall::Outcome(_)
-                | PeerCall::IsPrepared(_)
-        )
     }
 }
 

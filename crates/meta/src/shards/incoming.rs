@@ -51,8 +51,8 @@ impl IncomingPartition {
         }
         let of = |row: Option<&Row>| (u64::from(row.is_some()), u64::from(row.is_some_and(is_directory)));
         let ((gone, gone_directories), (come, come_directories)) = (of(before), of(after));
-        self.entries = self.entries + come - gone;
-        self.subdirectories = self.subdirectories + come_directories - gone_directories;
+        self.entries = (self.entries + come).saturating_sub(gone);
+        self.subdirectories = (self.subdirectories + come_directories).saturating_sub(gone_directories);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Allocates inode ids. An id is never allocated twice: a block of counters is recorded and fsynced before any of them
 //! is used, and ids that a dead epoch left unused stay unused.
 
-use super::peers::{PeerCall, PeerReply};
+use super::peers::{PeerCall, PeerReply, unexpected};
 use super::refusal::ShardRefusal;
 use super::shard::Shard;
 use std::collections::HashMap;
@@ -53,7 +53,9 @@ impl Shard {
 
     /// The first of `count` new counters.
     pub(super) async fn fresh_counters(self: &Rc<Self>, count: u64) -> Result<u64, ShardRefusal> {
-        assert!(count <= BLOCK, "{count} ids asked for at once, of blocks of {BLOCK}");
+        if count > BLOCK {
+            return Err(ShardRefusal::Failed(format!("{count} ids asked for at once, of blocks of {BLOCK}").into()));
+        }
         loop {
             let batch = {
                 let mut state = self.state.borrow_mut();
@@ -112,6 +114,9 @@ impl Shard {
         if home == self.id {
             return self.fresh_inode().await;
         }
+        if let Some(cause) = self.takes_no_changes() {
+            return Err(ShardRefusal::Failed(cause));
+        }
         loop {
             if let Some(inode) = self.inode_of_at_hand(home) {
                 return Ok(inode);
@@ -123,7 +128,7 @@ impl Shard {
                     self.state.borrow_mut().inodes.borrowed.insert(home, first..first + BORROWED);
                 }
                 PeerReply::Busy => return Err(ShardRefusal::Busy),
-                other => return Err(other.unexpected(format_args!("shard {home} gave no inode ids"))),
+                other => return Err(unexpected(other, format_args!("shard {home} gave no inode ids"))),
             }
         }
     }

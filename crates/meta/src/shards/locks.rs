@@ -16,6 +16,16 @@ pub(super) fn directory_of(change: &Change) -> Option<InodeId> {
     }
 }
 
+/// Whether `change` affects only the own rows of the directory or inode `inode`.
+pub(super) fn is_about(change: &Change, inode: InodeId) -> bool {
+    match change {
+        Change::Put(key, _) | Change::Delete(key) => {
+            matches!(key, Key::Directory(id) | Key::Inode(id) | Key::Partition(id, _) if *id == inode)
+        }
+        Change::Tally { .. } => false,
+    }
+}
+
 /// Locks the keys of `changes` and keeps their partitions loaded and unsplit.
 pub(super) fn lock(state: &mut ShardState, transaction: TransactionId, changes: &[Change]) {
     lock_keys(state, transaction, changes);

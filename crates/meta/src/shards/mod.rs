@@ -4,7 +4,8 @@
 //! says which shard holds a row. [`fetch`] makes rows resident, and [`readahead`] those that a listing reads next.
 //! [`apply`] changes rows, [`commit`] appends batches, and the [`committer`] schedules that. [`transaction`]
 //! coordinates changes over several shards, each of which acts as a [`participant`] under [`locks`]; [`removal`]
-//! handles those that only remove a directory. [`split`] moves half a partition. [`effects`] changes backing files,
+//! handles those that only remove a directory. [`peers`] calls other shards, and [`serve_peer`] serves their calls,
+//! each once ([`received_ids`]). [`split`] moves half a partition. [`effects`] changes backing files,
 //! [`truncates`] truncates them and [`garbage`] removes them. [`directory_totals`] sums the counts of a directory over
 //! all its shards. [`open`] opens and closes a shard,
 //! and [`handover`] closes it for its next owner in this server. `log::blocks` holds the bytes of batches and of the log. Only
@@ -35,10 +36,12 @@ mod participant;
 mod partitions;
 mod peers;
 mod readahead;
+mod received_ids;
 mod refusal;
 mod removal;
 mod replies;
 mod resident;
+mod response_slot;
 mod routing;
 mod rows;
 mod serve_peer;
@@ -57,11 +60,12 @@ pub use log::{DamagedPlace, TornEnd, torn_end};
 pub use names::NAME_BYTES;
 pub use open::{ShardError, ShardFigures};
 pub use open_files::{MeasuredBy, OpenFiles, OtherWriters};
-pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
+pub use peers::{AwaitedReply, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
 pub use refusal::{Cause, ShardRefusal, errno_of_store};
 pub use removal::PREPARED_VALID;
 pub use replies::Replied;
 pub use resident::{BatchNumber, CacheBudget};
+pub use response_slot::ResponseSlot;
 pub use shard::{Execution, Makes, ReplyRecorder, RequestAddress, Shard, ShardConfig};
 pub use table::{Table, TableBatch, TableConfig, TableError, TableReader};
 

@@ -6,6 +6,7 @@ use super::effects::reap_leftovers;
 use super::garbage::{Garbage, Room};
 use super::inodes::InodeBlock;
 use super::partitions::Partitions;
+use super::peers::{PeerChannels, ShardTerm};
 use super::refusal::ShardRefusal;
 use super::removal::Removals;
 use super::replies::{Replied, Replies};
@@ -100,12 +101,14 @@ impl Shard {
             failed: None,
             closing: false,
         };
+        let own = ShardTerm { shard: config.id, term: table.epoch() };
+        let only_reads = matches!(table, ShardRows::ReadOnly(..));
         Rc::new(Shard {
             id: config.id,
+            peers: PeerChannels::new(config.peers, own, config.settings.shards, only_reads),
             settings: config.settings,
             volume: config.volume,
             table,
-            peers: config.peers,
             clock: config.clock,
             open_files: config.open_files,
             sessions_known_from: Cell::new(Some(config.sessions_known_from)),

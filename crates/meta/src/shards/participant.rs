@@ -220,8 +220,13 @@ impl Shard {
         Some((state.open.number, kept))
     }
 
+    /// Asks the coordinator for the outcome of an intent after a while without news, and at once if the coordinator's
+    /// shard has a new owner.
     pub(super) async fn ask_if_forgotten(self: Rc<Self>, transaction: TransactionId, after: Duration) {
-        tokio::time::sleep(after).await;
+        tokio::select! {
+            () = tokio::time::sleep(after) => {}
+            () = self.peers.over(transaction.coordinator, transaction.epoch) => {}
+        }
         while self.state.borrow().transactions.prepared.contains_key(&transaction) && !self.stopping() {
             match self.peers.call(transaction.coordinator, PeerCall::Outcome(transaction)).await {
                 PeerReply::Committed(commit) => match self.resolve(transaction, commit).await {

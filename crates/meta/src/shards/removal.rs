@@ -16,7 +16,7 @@
 
 use super::fast_path::FastPathRun;
 use super::foreign::Foreign;
-use super::participant::{ASK_AFTER, IntentKept};
+use super::participant::{ASK_AFTER, IntentKept, Prepared};
 use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
@@ -220,7 +220,7 @@ impl Shard {
         });
     }
 
-    /// Runs steps 1 and 2 without waiting, where a shard of the same worker holds all rows of the directory, named by
+    /// Runs steps 1 and 2 without waiting, where a shard of the same worker has all rows of the directory, named by
     /// `keys`. `None`: the fast path is not possible, and nothing has been done.
     pub(super) fn try_remove<V: Verb>(
         self: &Rc<Self>,
@@ -232,25 +232,34 @@ impl Shard {
             return None;
         }
         let shard = self.place(&self.state.borrow(), keys.first()?);
-        let holder = self.peers.near(shard)?;
         let transaction = self.state.borrow_mut().transactions.next_id(self.id, self.table.epoch());
-        let held = PreparedRemoval { transaction, shard, keys, asked: self.clock.monotonic() };
-        holder.try_prepare_removal(&held)?;
-        let removed = {
-            let there = holder.state.borrow();
-            self.try_remove_prepared(verb, run, &Foreign::prepared_near(&there, &held.keys), &held)
-        };
-        if removed.is_none() && holder.end_intent(transaction, false).is_some() {
-            holder.changed.notify_waiters();
+        let asked = self.clock.monotonic();
+        let reply = self.peers.call_now(shard, PeerCall::FetchToRemove(transaction, keys.clone()))?;
+        let Some(PeerReply::Held(rows)) = self.peers.reply_now(&reply) else { return None };
+        let mut foreign = Foreign::default();
+        keys.iter().cloned().zip(rows).for_each(|(key, row)| foreign.insert(key, row));
+        let held = PreparedRemoval { transaction, shard, keys, asked };
+        let removed = self.try_remove_prepared(verb, run, &foreign, &held);
+        if removed.is_none() {
+            self.release_removal(transaction, shard);
         }
         removed
+    }
+
+    /// Cancels a removal that [`Shard::try_remove`] had prepared.
+    fn release_removal(self: &Rc<Self>, transaction: TransactionId, holder: ShardId) {
+        let abort = PeerCall::Resolve { transaction, commit: false };
+        if self.peers.call_now(holder, abort).is_none() {
+            let shard = self.clone();
+            tokio::task::spawn_local(async move { shard.call_off(transaction, [holder]).await });
+        }
     }
 
     fn try_remove_prepared<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
         run: &Execution<'_, V::Outcome>,
-        foreign: &Foreign<'_>,
+        foreign: &Foreign,
         held: &PreparedRemoval,
     ) -> Option<FastPathRun<V::Outcome>> {
         let txn = TxnContext::of(InodeId::ROOT);
@@ -335,26 +344,40 @@ impl Shard {
     }
 
     /// The same without waiting. `None`: this is not possible, or the keys are not all rows of one empty directory.
-    fn try_prepare_removal(self: &Rc<Self>, held: &PreparedRemoval) -> Option<()> {
-        if !self.takes_changes() {
-            return None;
-        }
+    pub(super) fn try_prepare_removal(
+        self: &Rc<Self>,
+        transaction: TransactionId,
+        keys: &[Key],
+    ) -> Option<Vec<ForeignRow>> {
         let mut state = self.state.borrow_mut();
-        {
-            let [one, another] = &held.keys[..] else { return None };
+        let rows: Vec<ForeignRow> = {
+            let [one, another] = keys else { return None };
             let rows = [self.appended_row(&state, one)?, self.appended_row(&state, another)?];
-            if !are_all_of_one_directory(&held.keys, rows) {
+            if !are_all_of_one_directory(keys, rows) {
                 return None;
             }
-        }
-        let intent = self.removal_of(&held.keys, Vec::new());
+            rows.map(|row| Some(row.clone())).into()
+        };
+        let intent = self.removal_of(keys, Vec::new());
         if !self.may_prepare(&state, &intent) {
             return None;
         }
-        self.keep_intent(&mut state, held.transaction, intent, IntentKept::InMemory);
+        self.keep_intent(&mut state, transaction, intent, IntentKept::InMemory);
         drop(state);
         self.watch_prepared();
-        Some(())
+        Some(rows)
+    }
+
+    /// Cancels a prepared removal without waiting. `false`: this shard has no such removal.
+    pub(super) fn try_release(&self, transaction: TransactionId) -> bool {
+        let prepared = matches!(
+            self.state.borrow().transactions.prepared.get(&transaction),
+            Some(Prepared { kept: IntentKept::InMemory, .. })
+        );
+        if prepared && self.end_intent(transaction, false).is_some() {
+            self.changed.notify_waiters();
+        }
+        prepared
     }
 
     /// A row of this shard that may be shown to other shards now.
@@ -400,7 +423,7 @@ impl Shard {
         let shard = self.clone();
         tokio::task::spawn_local(async move {
             loop {
-                tokio::time::sleep(ASK_AFTER).await;
+                let any_over = shard.peers.any_over();
                 let now = shard.clock.monotonic();
                 let old: Vec<_> = {
                     let mut state = shard.state.borrow_mut();
@@ -408,10 +431,17 @@ impl Shard {
                         state.removals.watched = false;
                         return;
                     }
-                    state.transactions.held().filter(|(_, since)| since.after(ASK_AFTER) < now).collect()
+                    let is_due = |(id, since): &(TransactionId, Instant)| {
+                        since.after(ASK_AFTER) < now || shard.peers.is_over(id.coordinator, id.epoch)
+                    };
+                    state.transactions.held().filter(is_due).collect()
                 };
                 for (transaction, _) in old {
                     shard.clone().ask_if_forgotten(transaction, Duration::ZERO).await;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(ASK_AFTER) => {}
+                    () = any_over => {}
                 }
             }
         });

@@ -1,17 +1,71 @@
 //! Serves calls from other shards.
 
 use super::fetch::peer_reply;
-use super::peers::{PeerCall, PeerReply};
+use super::locks::is_about;
+use super::peers::{PeerCall, PeerReply, PeerRequest, PeerResponse, unexpected};
+use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
+use super::response_slot::ResponseSlot;
 use super::shard::Shard;
 use std::rc::Rc;
 use varve_posix::KeyState;
 use varve_schema::{Change, Key, Row};
-use varve_types::InodeId;
+use varve_types::{InodeId, ShardId};
 
 impl Shard {
+    /// Carries out a request of another shard, unless its terms or its id forbid it.
+    pub async fn serve(self: &Rc<Self>, request: PeerRequest) -> PeerResponse {
+        let reply = match self.peers.admit(&request) {
+            Ok(()) => self.peer_call(request.call).await,
+            Err(refused) => refused,
+        };
+        self.peers.respond(request.id, reply)
+    }
+
+    /// [`Shard::serve`] without waiting, for calls of a shard of the same worker: the response is in `slot` at once or
+    /// as soon as the log has the change. `false`: the call must wait or has no such path, and was not carried out.
+    pub fn serve_now(self: &Rc<Self>, request: PeerRequest, slot: &ResponseSlot) -> bool {
+        let abort = |call: &PeerCall| matches!(call, PeerCall::Resolve { commit: false, .. });
+        let has_path = matches!(request.call, PeerCall::Apply(_) | PeerCall::FetchToRemove(..)) || abort(&request.call);
+        if !has_path || !self.takes_changes() {
+            return false;
+        }
+        let id = request.id;
+        if let Err(refused) = self.peers.admit(&request) {
+            slot.fill(self.peers.respond(id, refused));
+            return true;
+        }
+        match request.call {
+            PeerCall::Apply(changes) => {
+                if let Err(refused) = self.may_apply(&changes) {
+                    slot.fill(self.peers.respond(id, refused));
+                    return true;
+                }
+                let slot = slot.clone();
+                let appended = move |shard: &Rc<Shard>, appended: Result<(), ShardRefusal>| {
+                    slot.fill(shard.peers.respond(id, appended.map_or_else(peer_reply, |()| PeerReply::Done)));
+                };
+                let batch = self.take_rows(changes);
+                self.when_appended(batch, Box::new(appended));
+                true
+            }
+            PeerCall::FetchToRemove(transaction, keys) => match self.try_prepare_removal(transaction, &keys) {
+                Some(rows) => {
+                    slot.fill(self.peers.respond(id, PeerReply::Held(rows)));
+                    true
+                }
+                None => false,
+            },
+            PeerCall::Resolve { transaction, .. } if self.try_release(transaction) => {
+                slot.fill(self.peers.respond(id, PeerReply::Done));
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Handles one call. Large branches are boxed: together they would make a future of 8 KB, moved for every call.
-    pub async fn peer_call(self: &Rc<Self>, call: PeerCall) -> PeerReply {
+    pub(super) async fn peer_call(self: &Rc<Self>, call: PeerCall) -> PeerReply {
         if let Some(cause) = self.failed() {
             return PeerReply::Failed(cause);
         }
@@ -74,8 +128,31 @@ impl Shard {
 
     /// Applies rows that no other request can know of. Replies when they are appended.
     async fn apply_for_peer(self: &Rc<Self>, changes: Vec<Change>) -> PeerReply {
+        if let Err(refused) = self.may_apply(&changes) {
+            return refused;
+        }
         let batch = self.take_rows(changes);
         self.appended(batch).await.map_or_else(peer_reply, |()| PeerReply::Done)
+    }
+
+    /// Refuses rows that others may know of. A late or repeated call must not put the empty partition row of a directory
+    /// back; the request's terms and id exclude that, and this check shows a fault of theirs.
+    fn may_apply(&self, changes: &[Change]) -> Result<(), PeerReply> {
+        let state = self.state.borrow();
+        let Some(Key::Partition(inode, _) | Key::Directory(inode) | Key::Inode(inode)) =
+            changes.first().and_then(Change::key)
+        else {
+            return Err(PeerReply::Failed("a call applies rows of no inode".into()));
+        };
+        let fits = |change: &Change| is_about(change, *inode) && self.is_here(&state, change);
+        let is_new = |change: &Change| {
+            let known = change.put_key().map(|key| state.resident.seen(key).0);
+            !matches!(known, Some(KeyState::Present(_)))
+        };
+        match changes.iter().all(|change| fits(change) && is_new(change) && !self.must_wait(&state, change)) {
+            true => Ok(()),
+            false => Err(PeerReply::Failed(format!("others may know the rows of inode {inode}").into())),
+        }
     }
 
     /// Applies such rows. They may be shown once the returned batch is appended.
@@ -89,12 +166,8 @@ impl Shard {
     }
 
     /// Stores the rows of a fresh inode at its home, before this shard decides on its entry.
-    pub(super) async fn place_fresh(&self, fresh: InodeId, changes: Vec<Change>) -> Result<(), super::ShardRefusal> {
-        match self.peers.call(fresh.shard(), PeerCall::Apply(changes)).await {
-            PeerReply::Done => Ok(()),
-            PeerReply::Busy => Err(super::ShardRefusal::Busy),
-            other => Err(other.unexpected(format_args!("home shard {} accepted no rows", fresh.shard()))),
-        }
+    pub(super) async fn place_fresh(&self, fresh: InodeId, changes: Vec<Change>) -> Result<(), ShardRefusal> {
+        placed_by(fresh.shard(), self.peers.call(fresh.shard(), PeerCall::Apply(changes)).await)
     }
 
     /// Removes the rows that [`Shard::place_fresh`] stored. Called only after a definite refusal of the entry: an entry
@@ -106,5 +179,14 @@ impl Shard {
             PeerReply::Done => {}
             other => tracing::warn!("cannot remove the rows of inode {fresh}, which has no name: {other:?}"),
         }
+    }
+}
+
+/// Whether `home` has stored the rows of a fresh inode, by its reply. `Busy`: it has not.
+pub(super) fn placed_by(home: ShardId, reply: PeerReply) -> Result<(), ShardRefusal> {
+    match reply {
+        PeerReply::Done => Ok(()),
+        PeerReply::Busy => Err(ShardRefusal::Busy),
+        other => Err(unexpected(other, format_args!("home shard {home} accepted no rows"))),
     }
 }

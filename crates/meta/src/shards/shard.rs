@@ -15,9 +15,10 @@ use super::garbage::{Garbage, Room};
 use super::handover::CallsInProgress;
 use super::incoming::IncomingPartition;
 use super::inodes::InodeBlock;
+use super::locks::is_about;
 use super::open_files::OpenFiles;
 use super::partitions::Partitions;
-use super::peers::Peers;
+use super::peers::{PeerChannels, Peers};
 use super::refusal::{Cause, ShardRefusal};
 use super::removal::{PreparedRemoval, Removals};
 use super::replies::{Replies, SessionChange};
@@ -64,7 +65,7 @@ pub struct Shard {
     pub(super) settings: VolumeSettings,
     pub(super) volume: VolumeDir,
     pub(super) table: ShardRows,
-    pub(super) peers: Rc<dyn Peers>,
+    pub(super) peers: PeerChannels,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
     /// `None`: the time has passed.
@@ -178,7 +179,7 @@ pub struct ReplyRecorder<'a, O> {
 pub(super) struct ShardView<'a> {
     pub shard: &'a Shard,
     pub state: &'a ShardState,
-    pub foreign: &'a Foreign<'a>,
+    pub foreign: &'a Foreign,
     /// The latest batch that holds a change of a row shown.
     pub newest: Cell<BatchNumber>,
 }
@@ -338,8 +339,11 @@ impl Shard {
             DecisionOutcome::FreshElsewhere { rows, at } => {
                 txn.placed = Some(rows.iter().filter_map(Change::put_key).cloned().collect());
                 txn.placed_at = Some(at);
-                Box::pin(self.place_fresh(txn.fresh, rows)).await?;
-                return Ok(None);
+                let placed = Box::pin(self.place_fresh(txn.fresh, rows)).await;
+                if placed == Err(ShardRefusal::Busy) {
+                    txn.placed = None;
+                }
+                return placed.map(|()| None);
             }
             DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened } => {
                 let sorted = Sorted { unopened, ..self.sort(own, elsewhere, &foreign, txn.held.as_ref()) };
@@ -374,7 +378,7 @@ impl Shard {
         verb: &V,
         run: &Execution<'_, V::Outcome>,
         txn: &TxnContext,
-        foreign: &Foreign<'_>,
+        foreign: &Foreign,
     ) -> Result<(DecisionOutcome<V::Outcome>, BatchNumber), ShardRefusal> {
         let mut state = self.state.borrow_mut();
         if let Some(cause) = &state.failed {
@@ -463,7 +467,7 @@ impl Shard {
     }
 
     /// The change that excludes other moves of directories. `None`: the row must be fetched first.
-    fn count_directory_move(&self, state: &ShardState, foreign: &Foreign<'_>) -> Option<Change> {
+    fn count_directory_move(&self, state: &ShardState, foreign: &Foreign) -> Option<Change> {
         let view = ShardView { shard: self, state, foreign, newest: Cell::new(BatchNumber(0)) };
         let count = match view.row(&Key::DirectoryMoves) {
             KeyState::Unknown => return None,
@@ -531,18 +535,8 @@ impl Shard {
     }
 }
 
-/// Whether `change` affects only the own rows of the directory or inode `inode`.
-fn is_about(change: &Change, inode: InodeId) -> bool {
-    match change {
-        Change::Put(key, _) | Change::Delete(key) => {
-            matches!(key, Key::Directory(id) | Key::Inode(id) | Key::Partition(id, _) if *id == inode)
-        }
-        Change::Tally { .. } => false,
-    }
-}
-
 /// Whether `change` gives a directory another parent.
-fn moves_directory(state: &ShardState, foreign: &Foreign<'_>, change: &Change) -> bool {
+fn moves_directory(state: &ShardState, foreign: &Foreign, change: &Change) -> bool {
     let Change::Put(key, row) = change else { return false };
     let Row::Directory(row) = &**row else { return false };
     let before = match state.resident.seen(key).0 {

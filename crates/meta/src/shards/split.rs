@@ -19,7 +19,7 @@
 //! A split starts only from a partition row, never from a map.
 
 use super::partitions::Split;
-use super::peers::{PeerCall, PeerReply, SplitAttempt, SplitState};
+use super::peers::{PeerCall, PeerReply, SplitAttempt, SplitState, unexpected};
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
 use std::collections::BTreeSet;
@@ -206,7 +206,7 @@ impl Shard {
                 self.commit_split(directory, map, entries, subdirectories).await?;
                 Ok(moved)
             }
-            other => Err(other.unexpected(format_args!("shard {target} did not end the split"))),
+            other => Err(unexpected(other, format_args!("shard {target} did not end the split"))),
         }
     }
 
@@ -405,7 +405,10 @@ impl Shard {
     /// Sends the replies to changes of names of the half, for retries.
     async fn send_replies(&self, import: &PartitionImport) -> Result<(), ShardRefusal> {
         let replies = self.state.borrow_mut().replies.about(import.directory, import.range);
-        self.ask(import.target, import.rows(Vec::new(), replies)).await.map(drop)
+        for some in replies.chunks(STEP_ROWS) {
+            self.ask(import.target, import.rows(Vec::new(), some.to_vec())).await?;
+        }
+        Ok(())
     }
 
     /// Step 6.
@@ -517,11 +520,6 @@ impl Shard {
             };
             self.appended_with_work(batch).await?;
         }
-    }
-
-    pub(super) async fn appended_with_work(&self, batch: super::resident::BatchNumber) -> Result<(), ShardRefusal> {
-        self.work.notify_one();
-        self.appended(batch).await
     }
 
     // The other sides.

@@ -7,6 +7,7 @@ mod handover;
 mod hanging;
 mod names;
 mod orphans;
+mod peers;
 mod power;
 mod read_only;
 mod removal;

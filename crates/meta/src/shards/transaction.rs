@@ -289,7 +289,7 @@ impl Shard {
         &self,
         own: Vec<Change>,
         elsewhere: Vec<Change>,
-        foreign: &Foreign<'_>,
+        foreign: &Foreign,
         held: Option<&PreparedRemoval>,
     ) -> Sorted {
         let is_held =

@@ -7,7 +7,7 @@ use super::super::worker::Worker;
 use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
 use super::retries::Entered;
 use super::{DispatchReply, translate};
-use crate::shards::{CallInProgress, CallOrigin, Placed, Shard, ShardRefusal};
+use crate::shards::{AwaitedReply, CallInProgress, CallOrigin, Placed, Shard, ShardRefusal};
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 use varve_env::stages::{self, Stage};
@@ -46,10 +46,11 @@ pub fn begin(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -> Fa
             let call = held(&shard, entered);
             return FastPathOutcome::Changed(FastPathCall { shard, call, step: FastStep::Changed(changed) });
         }
-        Ok(FastPathResult::Placed(placed, credentials, entered)) => {
+        Ok(FastPathResult::Placed(placed, reply, credentials, entered)) => {
             let call = held(&shard, entered);
             let placing = FastPlacement { placed, caller: caller.clone(), credentials, call: request.call };
-            return FastPathOutcome::Changed(FastPathCall { shard, call, step: FastStep::Placed(Box::new(placing)) });
+            let step = FastStep::Placed(Box::new(placing), reply);
+            return FastPathOutcome::Changed(FastPathCall { shard, call, step });
         }
         Ok(FastPathResult::Seen(reply)) => Ok(CompletedCall::Reply(reply)),
         Err(failure) => Err(failure),
@@ -62,7 +63,7 @@ enum FastPathResult {
     Waits,
     Seen(Reply),
     Changed(Changed, Entered),
-    Placed(Placed, Credentials, Entered),
+    Placed(Placed, AwaitedReply, Credentials, Entered),
 }
 
 fn look(
@@ -109,8 +110,8 @@ fn look(
         None => FastPathResult::Waits,
         Some((ImmediateResult::Seen(reply), _)) => FastPathResult::Seen(reply),
         Some((ImmediateResult::Changed(changed), entered)) => FastPathResult::Changed(changed, entered),
-        Some((ImmediateResult::Placed(placed), entered)) => {
-            FastPathResult::Placed(placed, handler.credentials, entered)
+        Some((ImmediateResult::Placed(placed, reply), entered)) => {
+            FastPathResult::Placed(placed, reply, handler.credentials, entered)
         }
     })
 }
@@ -138,7 +139,7 @@ enum FastStep {
     /// The complete change is made.
     Changed(Changed),
     /// The rows of a new directory are at its home shard; its name is still to be made.
-    Placed(Box<FastPlacement>),
+    Placed(Box<FastPlacement>, AwaitedReply),
 }
 
 /// A directory that is being created.
@@ -166,7 +167,7 @@ impl FastPathCall {
         let FastPathCall { shard, call, step } = self;
         match step {
             FastStep::Changed(changed) => call.answer_when_appended(worker, &shard, changed, send),
-            FastStep::Placed(placing) => call.go_on_when_placed(worker, shard, placing, send),
+            FastStep::Placed(placing, reply) => call.go_on_when_placed(worker, shard, (placing, reply), send),
         }
     }
 }
@@ -205,12 +206,12 @@ impl PendingReply {
         self,
         worker: &Rc<Worker>,
         shard: Rc<Shard>,
-        placing: Box<FastPlacement>,
+        (placing, reply): (Box<FastPlacement>, AwaitedReply),
         send: impl FnOnce(DispatchReply) + 'static,
     ) {
         let begun = stages::begin();
-        let (home, batch) = placing.placed.awaits();
-        let appended = move |_: &Rc<Shard>, appended: Result<(), ShardRefusal>| {
+        let (home, own) = (worker.shard(placing.placed.home()), Rc::clone(&shard));
+        let appended = move |appended: Result<(), ShardRefusal>| {
             stages::end(Stage::Log, begun);
             let Some(worker) = self.worker.upgrade() else { return };
             let changed = appended.is_ok().then(|| placing.try_make(&worker, &shard, self.id)).flatten();
@@ -225,8 +226,10 @@ impl PendingReply {
                 }
             }
         };
-        home.when_appended(batch, Box::new(appended));
-        worker.busy_poll.send(&home);
+        own.when_placed(reply, appended);
+        if let Some(home) = home {
+            worker.busy_poll.send(&home);
+        }
     }
 
     fn answer(

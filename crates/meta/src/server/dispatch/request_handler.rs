@@ -5,8 +5,8 @@ use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
 use crate::shards::{
-    BatchNumber, Execution, FastPathRun, Makes, MeasuredBy, OpenFiles, OtherWriters, Placed, Replied, ReplyRecorder,
-    RequestAddress, Shard, ShardRefusal,
+    AwaitedReply, BatchNumber, Execution, FastPathRun, Makes, MeasuredBy, OpenFiles, OtherWriters, Placed, Replied,
+    ReplyRecorder, RequestAddress, Shard, ShardRefusal,
 };
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
@@ -44,7 +44,7 @@ pub enum ImmediateResult {
     Seen(Reply),
     Changed(Changed),
     /// Run the call on when these rows are appended.
-    Placed(Placed),
+    Placed(Placed, AwaitedReply),
 }
 
 /// A change that is made. The client must not see it before `batch` is appended and `effects` are done.
@@ -118,7 +118,7 @@ impl RequestHandler<'_> {
         let run = Execution { caller: &self.credentials, address, makes: Makes::Nothing, record: None };
         match self.shard.try_run(verb, &run) {
             Some(FastPathRun::Seen(seen)) => seen.map(Some).map_err(translate::failure),
-            Some(FastPathRun::Changed { .. } | FastPathRun::Placed(_)) | None => Ok(None),
+            Some(FastPathRun::Changed { .. } | FastPathRun::Placed(..)) | None => Ok(None),
         }
     }
 
@@ -161,7 +161,7 @@ impl RequestHandler<'_> {
         Ok(match run(Execution { caller: &self.credentials, address, makes, record }) {
             None => None,
             Some(FastPathRun::Seen(seen)) => Some(ImmediateResult::Seen(reply(&seen.map_err(translate::failure)?))),
-            Some(FastPathRun::Placed(placed)) => Some(ImmediateResult::Placed(placed)),
+            Some(FastPathRun::Placed(placed, reply)) => Some(ImmediateResult::Placed(placed, reply)),
             Some(FastPathRun::Changed { outcome, batch, effects }) => {
                 let body = recorded.take().unwrap_or_else(|| encode(&outcome));
                 Some(ImmediateResult::Changed(Changed { body, batch, effects, barrier: None }))

@@ -3,7 +3,7 @@
 
 use super::cluster::{Cluster, name};
 use super::transactions::rename;
-use crate::shards::{PeerCall, PeerReply, Peers};
+use crate::shards::{PeerCall, PeerReply};
 use varve_schema::{
     Change, DirectoryMovesRow, EntryBody, EntryRow, IntentRow, Key, Kind, ReplyRecord, Row, TransactionId,
 };

@@ -4,8 +4,8 @@ use super::watched::Watched;
 use crate::shards::rows::ShardRows;
 use crate::shards::table::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
-    CacheBudget, Execution, FastPathRun, Makes, OpenFiles, PageLimit, PeerCall, PeerFuture, PeerReply, Peers,
-    RequestAddress, Shard, ShardConfig, ShardRefusal,
+    CacheBudget, Execution, FastPathRun, Makes, OpenFiles, PageLimit, PeerCall, PeerReply, PeerRequest, PeerResponse,
+    Peers, RequestAddress, ResponseSlot, SentRequest, Shard, ShardConfig, ShardRefusal,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -13,10 +13,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant as StdInstant};
+use tokio::sync::oneshot;
 use varve_env::clock::{Instant, RealClock};
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_posix::{Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
+use varve_schema::peer::ShardTerm;
 use varve_schema::{Change, DirectoryRow, EntryRow, Key, PartitionRow, PartitionState, Row};
 use varve_types::{
     Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
@@ -46,43 +48,63 @@ pub struct LocalPeers {
     pub kept_decisions: Cell<usize>,
 }
 
+impl LocalPeers {
+    /// Calls `shard` as the shard after it does.
+    pub async fn call(&self, shard: ShardId, call: PeerCall) -> PeerReply {
+        let after = (usize::from(shard.0) + 1) % self.shards.borrow().len();
+        let caller = self.shards.borrow()[&ShardId(after as u16)].clone();
+        caller.peers.call(shard, call).await
+    }
+
+    /// Whether the test holds a call back.
+    fn is_kept(&self, call: &PeerCall) -> bool {
+        let decides = matches!(call, PeerCall::Resolve { commit: true, .. } | PeerCall::Outcome(_));
+        if self.keeps_decisions.get() && decides {
+            self.kept_decisions.set(self.kept_decisions.get() + 1);
+            return true;
+        }
+        self.keeps_preparations.get() && matches!(call, PeerCall::IsPrepared(_))
+    }
+}
+
+fn through_bytes(request: &PeerRequest) -> PeerRequest {
+    let arrived = request.through_bytes().unwrap();
+    assert_eq!(arrived, *request);
+    arrived
+}
+
 impl Peers for LocalPeers {
-    fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_> {
+    fn send(&self, request: PeerRequest) -> SentRequest<'_> {
         Box::pin(async move {
+            let request = through_bytes(&request);
             self.calls.set(self.calls.get() + 1);
-            let shard = self.shards.borrow().get(&shard).cloned();
-            if let PeerCall::Prepare(..) = call
+            let shard = self.shards.borrow().get(&request.to).cloned();
+            if let PeerCall::Prepare(..) = request.call
                 && let Some(first) = self.before_prepare.take()
             {
                 first();
             }
-            if self.keeps_decisions.get()
-                && matches!(call, PeerCall::Resolve { commit: true, .. } | PeerCall::Outcome(_))
-            {
-                self.kept_decisions.set(self.kept_decisions.get() + 1);
-                return PeerReply::Busy;
+            let Some(shard) = shard.filter(|_| !self.is_kept(&request.call)) else {
+                let from = ShardTerm { shard: request.to, term: ShardTerm::NONE };
+                return Ok(PeerResponse { id: request.id, from, reply: PeerReply::Busy });
+            };
+            let fetches = matches!(request.call, PeerCall::Fetch(_));
+            if fetches {
+                self.fetches.set(self.fetches.get() + 1);
+                self.most_fetches.set(self.most_fetches.get().max(self.fetches.get()));
+                // Like a message to another worker, the call gets no reply before the caller has continued.
+                tokio::task::yield_now().await;
             }
-            if self.keeps_preparations.get() && matches!(call, PeerCall::IsPrepared(_)) {
-                return PeerReply::Busy;
-            }
-            match shard {
-                Some(shard) if matches!(call, PeerCall::Fetch(_)) => {
-                    self.fetches.set(self.fetches.get() + 1);
-                    self.most_fetches.set(self.most_fetches.get().max(self.fetches.get()));
-                    // Like a message to another worker, the call gets no reply before the caller has continued.
-                    tokio::task::yield_now().await;
-                    let reply = shard.peer_call(call).await;
-                    self.fetches.set(self.fetches.get() - 1);
-                    reply
-                }
-                Some(shard) => shard.peer_call(call).await,
-                None => PeerReply::Busy,
-            }
+            let response = shard.serve(request).await;
+            self.fetches.set(self.fetches.get() - usize::from(fetches));
+            assert_eq!(response.through_bytes().as_ref(), Ok(&response));
+            Ok(response)
         })
     }
 
-    fn near(&self, shard: ShardId) -> Option<Rc<Shard>> {
-        self.shards.borrow().get(&shard).filter(|_| self.all_near.get()).cloned()
+    fn send_now(&self, request: PeerRequest, slot: &ResponseSlot) -> bool {
+        let shard = self.shards.borrow().get(&request.to).filter(|_| self.all_near.get()).cloned();
+        shard.is_some_and(|shard| shard.serve_now(through_bytes(&request), slot))
     }
 }
 
@@ -95,6 +117,12 @@ pub struct Cluster {
     pub fast_path: Cell<usize>,
     store: PosixStore,
     background: tokio::runtime::Handle,
+}
+
+fn kill(shard: &Shard) {
+    let mut state = shard.state.borrow_mut();
+    state.closing = true;
+    state.failed = Some("the process is dead".into());
 }
 
 pub fn name(text: &str) -> Name {
@@ -203,6 +231,18 @@ impl Cluster {
         self.open().await;
     }
 
+    /// Opens one shard anew, as after the death of its process.
+    pub async fn reopen(&self, id: ShardId) {
+        kill(&self.shard(id));
+        self.open_beside(id).await;
+    }
+
+    /// Opens a shard whose owner goes on.
+    pub async fn open_beside(&self, id: ShardId) {
+        let shard = Shard::open(self.config(id)).await.unwrap();
+        self.peers.shards.borrow_mut().insert(id, shard);
+    }
+
     /// Opens every shard read-only, as after the death of the process on a store that accepts no writes.
     pub async fn rest_after_crash(&self) {
         self.die();
@@ -214,11 +254,7 @@ impl Cluster {
 
     fn die(&self) {
         let dead = std::mem::take(&mut *self.peers.shards.borrow_mut());
-        for shard in dead.values() {
-            let mut state = shard.state.borrow_mut();
-            state.closing = true;
-            state.failed = Some("the process is dead".into());
-        }
+        dead.values().for_each(|shard| kill(shard));
     }
 
     pub async fn make_root(&self) {
@@ -320,9 +356,10 @@ impl Cluster {
                 shard.perform(effects, None).await?;
                 Ok(outcome)
             }
-            FastPathRun::Placed(placed) => {
-                let (home, batch) = placed.awaits();
-                let appended = home.appended(batch).await;
+            FastPathRun::Placed(placed, reply) => {
+                let (sender, receiver) = oneshot::channel();
+                shard.when_placed(reply, |appended| drop(sender.send(appended)));
+                let appended = receiver.await.unwrap();
                 match appended.is_ok().then(|| shard.try_run_placed(verb, &run, &placed)).flatten() {
                     Some(FastPathRun::Changed { outcome, batch, .. }) => shard.appended(batch).await.map(|()| outcome),
                     _ => shard.run_placed(verb, run, placed, appended).await,

@@ -6,7 +6,7 @@ use crate::shards::commit::APPEND_MAX;
 use crate::shards::participant::ASK_AFTER;
 use crate::shards::transaction::ASK_AGAIN;
 use crate::shards::{
-    BatchNumber, Execution, Makes, PeerCall, PeerReply, Peers, ReplyRecorder, RequestAddress, Shard, ShardRefusal,
+    BatchNumber, Execution, Makes, PeerCall, PeerReply, ReplyRecorder, RequestAddress, Shard, ShardRefusal,
 };
 use std::cell::RefCell;
 use std::rc::Rc;

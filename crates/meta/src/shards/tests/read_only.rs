@@ -1,5 +1,5 @@
 use super::cluster::{Cluster, name};
-use crate::shards::{Makes, PageLimit, PeerCall, PeerReply, Peers, ShardRefusal};
+use crate::shards::{Makes, PageLimit, PeerCall, PeerReply, ShardRefusal};
 use varve_env::power_loss::DiskState;
 use varve_posix::Lookup;
 use varve_schema::{Change, IntentRow, Key, TransactionId};

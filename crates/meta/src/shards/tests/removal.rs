@@ -1,7 +1,7 @@
 use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::pass;
 use crate::shards::commit::APPEND_MAX;
-use crate::shards::{Execution, FastPathRun, Makes, PeerCall, PeerReply, Peers, RequestAddress, ShardRefusal};
+use crate::shards::{Execution, FastPathRun, Makes, PeerCall, PeerReply, RequestAddress, ShardRefusal};
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 use super::cluster::{Cluster, name};
 use crate::shards::peers::SplitAttempt;
-use crate::shards::{Makes, PeerCall, PeerReply, Peers};
+use crate::shards::{Makes, PeerCall, PeerReply};
 use futures::future::join_all;
 use std::time::Duration;
 use varve_posix::Unlink;

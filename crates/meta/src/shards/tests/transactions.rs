@@ -1,6 +1,6 @@
 use super::cluster::{Cluster, PATIENCE, name};
 use crate::shards::partitions::Split;
-use crate::shards::{Makes, PageLimit, PeerCall, PeerReply, Peers, ShardRefusal};
+use crate::shards::{Makes, PageLimit, PeerCall, PeerReply, ShardRefusal};
 use std::task::Poll;
 use std::time::Duration;
 use varve_posix::{At, ChangeAttributes, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};

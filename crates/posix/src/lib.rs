@@ -20,6 +20,8 @@ mod open;
 mod partitions;
 mod read_link;
 mod reader;
+#[cfg(any(test, feature = "testing"))]
+pub mod reference;
 mod remove_directory;
 mod rename;
 mod revive_directory;

@@ -3,7 +3,6 @@
 mod capabilities;
 mod names;
 mod nodes;
-mod reference;
 mod renames;
 mod sequences;
 mod steps;

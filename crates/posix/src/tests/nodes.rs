@@ -1,7 +1,8 @@
 //! Attributes, open, content and the location of content, by table.
 
 use super::names::{create, mkdir, refused, root};
-use super::table::{INLINE_LIMIT, ReferenceTable, at_second, name, user};
+use super::table::{ReferenceTable, at_second, name, user};
+use crate::reference::INLINE_LIMIT;
 use crate::{
     AbandonTruncate, At, BackingFile, ChangeAttributes, Decision, DirectoryNode, Effect, FindTruncate, FinishTruncate,
     GetAttributes, Granted, Link, MarkSizeStale, Node, NodeContent, Open, OpenMode, PartitionTotals, PendingTruncate,

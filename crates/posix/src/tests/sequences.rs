@@ -1,9 +1,9 @@
 //! Random sequences of verbs, run in parallel on rows and on the reference file system: they must give the same
 //! replies, the same errors and the same tree after every step, also while directories split.
 
-use super::reference::{Body, Reference};
 use super::steps::{Dir, NAMES, Pick, Step, XATTRS, any_caller, any_step};
 use super::table::{ReferenceTable, name};
+use crate::reference::{Body, INLINE_LIMIT, Reference};
 use crate::{
     At, BackingFile, ChangeAttributes, Create, CreateUnnamed, Decision, Entry, GetAttributes, GetXattr, Granted, Link,
     ListXattrs, Lookup, MakeDirectory, MarkSizeStale, Node, NodeContent, Open, OpenMode, PartitionTotals, Promote,
@@ -306,7 +306,7 @@ impl Both {
                 let data = vec![7; size];
                 let verb = WriteInline { at, generation, data: Bytes::from(data.clone()), mtime: None };
                 let answer = self.run(&verb, who).map(|node| node.attributes.size);
-                if size > super::table::INLINE_LIMIT as usize {
+                if size > INLINE_LIMIT as usize {
                     prop_assert_eq!(answer, Err(Refusal::Errno(Errno::EFBIG)));
                 } else {
                     prop_assert_eq!(answer, Ok(size as u64));

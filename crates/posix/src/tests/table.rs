@@ -1,6 +1,7 @@
 //! All rows of a small volume in memory, and a minimal driver: it fetches only the rows that the verb requests,
 //! decides, and applies the changes.
 
+use crate::reference::INLINE_LIMIT;
 use crate::{At, Context, Decision, Effect, FindTruncate, FinishTruncate, KeyState, MissingKeys, Refusal, Verb, View};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use varve_schema::{
@@ -12,7 +13,6 @@ use varve_types::{
     ShardId, Timestamp,
 };
 
-pub const INLINE_LIMIT: u32 = 64;
 const SHARDS: u16 = 8;
 /// Maximum rounds of fetching, after which a verb is taken not to terminate: more than any path here needs.
 const ROUNDS_MAX: usize = 200;

@@ -1,11 +1,13 @@
 //! A file system as POSIX and Linux's manual pages describe it, kept as a tree in memory. It is written to be compared
 //! with those pages, not with the verbs: it has no rows, partitions or locations of content except those that clients
-//! can see.
+//! can see. It judges tests of this crate and, with the feature `testing`, of other crates.
 
-use super::table::INLINE_LIMIT;
 use crate::{NewNode, Refusal, RenameFlags, XattrMode};
 use std::collections::{BTreeMap, BTreeSet};
 use varve_types::{Credentials, Errno, FileKind, InodeId, SetAttributes, SetTime, Timestamp};
+
+/// Content above this many bytes is refused: the file must be promoted first.
+pub const INLINE_LIMIT: u32 = 64;
 
 type ReferenceName = Vec<u8>;
 pub type ReferenceResult<T> = Result<T, Refusal>;
@@ -35,6 +37,7 @@ pub struct ReferenceNode {
     pub ctime_or: Option<Timestamp>,
 }
 
+#[derive(Clone)]
 pub struct Reference {
     pub nodes: BTreeMap<InodeId, ReferenceNode>,
     pub open: BTreeSet<InodeId>,

@@ -61,8 +61,9 @@ fn is_directory(row: &Row) -> bool {
 }
 
 impl Shard {
-    /// Step 1. Refuses if the partition is live or a later attempt is in progress: a source that has ended without
-    /// knowing it must not touch rows that its successor has moved.
+    /// Step 1. Refuses if the partition is live, or if this attempt or a later one has begun, even if all its rows have
+    /// arrived: a source that has ended without knowing it, or a call that arrives late, must not touch rows that are
+    /// about to become live.
     pub(super) async fn import_begin(
         self: &Rc<Self>,
         directory: InodeId,
@@ -80,7 +81,7 @@ impl Shard {
         let batch = {
             let state = &mut *self.state.borrow_mut();
             let incoming_partitions = &mut state.incoming_partitions;
-            if incoming_partitions.get(&directory).is_some_and(|known| !known.ended && known.attempt > attempt) {
+            if incoming_partitions.get(&directory).is_some_and(|known| known.attempt >= attempt) {
                 return Err(self.of_another_attempt(directory));
             }
             if incoming_partitions.len() >= INCOMING_MAX {

@@ -129,6 +129,41 @@ pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
+/// The rows of an empty root directory.
+pub fn root_rows(shards: ShardCount) -> Vec<Change> {
+    let map = PartitionMap::whole(shards);
+    let now = Timestamp { seconds: 1, nanoseconds: 0 };
+    let mode = Mode::new(0o755);
+    let directory = DirectoryRow {
+        parent: InodeId::ROOT,
+        mode,
+        uid: 0,
+        gid: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        map: map.clone(),
+        xattrs: Vec::new(),
+    };
+    let partition = PartitionRow {
+        index: PartitionIndex::FIRST,
+        depth: 0,
+        state: PartitionState::Live,
+        mode,
+        uid: 0,
+        gid: 0,
+        entries: 0,
+        subdirectories: 0,
+        mtime: now,
+        map,
+    };
+    vec![
+        Change::put(Key::Directory(InodeId::ROOT), Row::Directory(directory)),
+        Change::put(Key::Partition(InodeId::ROOT, PartitionIndex::FIRST), Row::Partition(partition)),
+    ]
+}
+
 impl Cluster {
     /// Runs `test` on a volume with this many shards.
     pub fn run<F: Future<Output = ()>>(shards: u16, split_threshold: u64, test: impl FnOnce(Rc<Cluster>) -> F) {
@@ -258,37 +293,7 @@ impl Cluster {
     }
 
     pub async fn make_root(&self) {
-        let map = PartitionMap::whole(self.settings.shards);
-        let now = Timestamp { seconds: 1, nanoseconds: 0 };
-        let mode = Mode::new(0o755);
-        let directory = DirectoryRow {
-            parent: InodeId::ROOT,
-            mode,
-            uid: 0,
-            gid: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            map: map.clone(),
-            xattrs: Vec::new(),
-        };
-        let partition = PartitionRow {
-            index: PartitionIndex::FIRST,
-            depth: 0,
-            state: PartitionState::Live,
-            mode,
-            uid: 0,
-            gid: 0,
-            entries: 0,
-            subdirectories: 0,
-            mtime: now,
-            map,
-        };
-        let changes = vec![
-            Change::put(Key::Directory(InodeId::ROOT), Row::Directory(directory)),
-            Change::put(Key::Partition(InodeId::ROOT, PartitionIndex::FIRST), Row::Partition(partition)),
-        ];
+        let changes = root_rows(self.settings.shards);
         assert!(matches!(self.peers.call(ShardId(0), PeerCall::Apply(changes)).await, PeerReply::Done));
     }
 

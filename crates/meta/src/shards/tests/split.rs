@@ -1,10 +1,10 @@
-use super::cluster::{Cluster, name};
+use super::cluster::{Cluster, name, root_rows};
 use crate::shards::peers::SplitAttempt;
 use crate::shards::{Makes, PeerCall, PeerReply};
 use futures::future::join_all;
 use std::time::Duration;
 use varve_posix::Unlink;
-use varve_schema::{Change, EntryBody, EntryRow, Key, Row};
+use varve_schema::{Change, EntryBody, EntryRow, Key, PartitionRow, PartitionState, Row};
 use varve_types::{Epoch, Errno, FileKind, HashRange, InodeId, NameHash, PartitionIndex, ShardId};
 
 /// Waits until the splits in progress have ended: the map does not change any more.
@@ -258,5 +258,32 @@ fn superseded_split_attempt_deletes_nothing() {
         begins.await.unwrap_err();
         assert_eq!(target.read_table(&key).await.unwrap().as_ref(), Some(&row));
         assert_eq!(target.decided_row(&key).await.unwrap(), Some(row));
+    });
+}
+
+/// Promise: once all rows of an attempt have arrived, the source may commit at any time. A call of an earlier attempt,
+/// or a second one of this attempt, deletes nothing any more.
+#[test]
+fn late_import_begin_deletes_nothing() {
+    Cluster::run(2, 20, |cluster| async move {
+        let (target, directory) = (cluster.shard(ShardId(1)), InodeId::ROOT);
+        let [first, second] = [1, 2].map(|number| SplitAttempt { epoch: Epoch(1_000), number });
+        target.import_begin(directory, second).await.unwrap();
+        let key = Key::Entry(directory, name("f"));
+        let body = EntryBody::Reference(FileKind::Regular);
+        let row = Row::Entry(EntryRow { inode: InodeId::new(ShardId(0), 1_000), body });
+        target.import_rows(directory, second, vec![Change::put(key.clone(), row.clone())], Vec::new()).await.unwrap();
+        let source = root_rows(cluster.settings.shards).into_iter().find_map(|change| match change {
+            Change::Put(Key::Partition(..), row) => Some(*row),
+            _ => None,
+        });
+        let Some(Row::Partition(row_of_source)) = source else { panic!("the root has a partition") };
+        let (index, state) = (row_of_source.index.upper_half(0), PartitionState::Incoming);
+        let partition = Row::Partition(PartitionRow { index, depth: 1, state, ..row_of_source });
+        target.import_end(directory, second, partition).await.unwrap();
+        for late in [first, second] {
+            target.import_begin(directory, late).await.unwrap_err();
+            assert_eq!(target.read_table(&key).await.unwrap().as_ref(), Some(&row));
+        }
     });
 }

@@ -11,6 +11,7 @@ mod peers;
 mod power;
 mod read_only;
 mod removal;
+mod simulation;
 mod split;
 mod transactions;
 mod truncates;

@@ -12,7 +12,7 @@ fn entries(directory: &Path) -> usize {
     std::fs::read_dir(directory).expect("a directory").count()
 }
 
-/// A directory is checked before it is formatted: it stays as it was. What is no directory is refused.
+/// A directory is checked before it is formatted: it stays as it was. A file is refused.
 #[test]
 fn doctor_checks_a_plain_directory() {
     let directory = scratch();

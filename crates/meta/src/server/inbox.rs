@@ -97,8 +97,6 @@ impl Peers for WorkerPeers {
         let shard = self.worker.upgrade().and_then(|worker| worker.shard(request.to));
         shard.is_some_and(|shard| shard.serve_now(request, slot))
     }
-
-    }
 }
 
 /// Receives the worker's messages for as long as it lives.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const ROOT: &str = "VARVE_TEST_STOPPED_IN";
 const DEED: &str = "VARVE_TEST_STOPPED_DEED";
 
-/// What the child does.
+/// The part of the child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Create,

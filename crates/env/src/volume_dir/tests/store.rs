@@ -1,4 +1,4 @@
-//! What a volume records of its store, and whose temporary files a start removes.
+//! A volume records the primitive of its store, and a start removes temporary files of the dead alone.
 
 use super::*;
 use crate::disk::Exclusive;

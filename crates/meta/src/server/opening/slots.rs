@@ -286,12 +286,6 @@ impl ShardSlots {
         }
     }
 
-    /// Whether the shard is open here or is moving away.
-    pub fn is_here(&self, shard: ShardId) -> bool {
-        let is_here = |state: &SlotState| matches!(state, SlotState::Open(_) | SlotState::MovingAway(..));
-        self.slots.get(usize::from(shard.0)).is_some_and(|slot| is_here(&slot.borrow().state))
-    }
-
     /// The shard, if it serves this call of another shard now.
     pub fn open_to_peer(&self, shard: ShardId, call: &PeerCall) -> Option<Rc<Shard>> {
         match &self.slots.get(usize::from(shard.0))?.borrow().state {

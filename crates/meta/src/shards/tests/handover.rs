@@ -1,7 +1,7 @@
 //! A shard is closed for its next owner: what it waits for, and what the next owner finds.
 
 use super::cluster::Cluster;
-use crate::shards::{CallOrigin, PeerCall, PeerReply, Peers};
+use crate::shards::{CallOrigin, PeerCall, PeerReply};
 use futures::FutureExt;
 use varve_schema::{Key, TransactionId};
 use varve_types::{Epoch, InodeId, PartitionIndex, ShardId};

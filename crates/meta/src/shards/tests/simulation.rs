@@ -10,8 +10,7 @@
 //! its link. It does not determine how long file work takes: threads do it, and the clock may move meanwhile
 //! (`time.rs`). So a seed that has failed fails again often, and not always; its report has all calls and messages.
 //!
-//! There is no lease yet, and messages between shards have no terms. The simulation models both: a reply that leaves an
-//! owner after the end of its lease is dropped, and so is a call of, or to, a term that is over.
+//! There is no lease yet. The simulation models it: a reply that leaves an owner after the end of its lease is dropped.
 //!
 //! `VARVE_SIM_SEED=n` runs one seed. `VARVE_SOAK=1` runs 10,000.
 
@@ -72,30 +71,17 @@ const TRACE_LINE_MAX: usize = 400;
 /// Faults of the code that the simulation must find.
 #[derive(Clone, Copy, Debug, Default)]
 struct Planted {
-    /// An `Apply` that arrives twice is carried out twice.
-    doubled_apply: bool,
     /// Participants keep intents in memory alone.
     locks_in_memory: bool,
     /// A shard that was fenced is opened again, as one that failed for another reason.
     fenced_shard_reopens: bool,
     /// A reply leaves its owner without a look at the lease.
     lease_not_checked: bool,
-    /// A call is carried out although the term of its sender or of its receiver is over.
-    terms_not_checked: bool,
+    /// A call is carried out although it was carried out before, or the term of its sender or of its receiver is over.
+    requests_not_checked: bool,
 }
 
 impl Planted {
-    /// Whether the network may deliver the call twice. It delivers others at most once, and late after their senders
-    /// have given them up.
-    fn may_double(&self, call: &PeerCall) -> bool {
-        match call {
-            PeerCall::Apply(_) => self.doubled_apply,
-            // Older rows would replace newer ones.
-            PeerCall::ImportRows { .. } => false,
-            _ => true,
-        }
-    }
-
     /// The call as it is carried out.
     fn changed(&self, call: PeerCall) -> PeerCall {
         match call {
@@ -418,11 +404,6 @@ fn finds(planted: Planted) {
 }
 
 #[test]
-fn simulation_finds_doubled_apply() {
-    finds(Planted { doubled_apply: true, ..Planted::default() });
-}
-
-#[test]
 fn simulation_finds_locks_in_memory() {
     finds(Planted { locks_in_memory: true, ..Planted::default() });
 }
@@ -438,6 +419,6 @@ fn simulation_finds_reply_after_the_lease() {
 }
 
 #[test]
-fn simulation_finds_missing_term_check() {
-    finds(Planted { terms_not_checked: true, ..Planted::default() });
+fn simulation_finds_unchecked_requests() {
+    finds(Planted { requests_not_checked: true, ..Planted::default() });
 }

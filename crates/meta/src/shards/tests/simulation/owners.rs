@@ -3,8 +3,9 @@
 use super::Simulation;
 use super::network::{Place, Strike};
 use super::time::{FileWork, note_event};
+use crate::shards::peers::{SentRequest, ShardTerm};
 use crate::shards::table::TableCache;
-use crate::shards::{CacheBudget, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Shard};
+use crate::shards::{CacheBudget, OpenFiles, PeerRequest, PeerResponse, Peers, ResponseSlot, Shard};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
@@ -171,8 +172,7 @@ impl Simulation {
 
     async fn open(self: Rc<Self>, owner: Rc<Owner>, id: ShardId, term: Term) {
         loop {
-            let peers =
-                Rc::new(SimulatedPeers { simulation: Rc::clone(&self), owner: Rc::clone(&owner), shard: id, term });
+            let peers = Rc::new(SimulatedPeers { simulation: Rc::clone(&self), owner: Rc::clone(&owner) });
             let file_work = FileWork::begin();
             let opened = Shard::open(self.config(&owner, id, peers)).await;
             drop(file_work);
@@ -216,56 +216,48 @@ impl Simulation {
     }
 }
 
-/// The other shards as one shard of an owner sees them.
+/// The other shards as the shards of an owner see them.
 struct SimulatedPeers {
     simulation: Rc<Simulation>,
     owner: Rc<Owner>,
-    shard: ShardId,
-    term: Term,
 }
 
-/// A call between shards of two owners.
+/// A request between shards of two owners.
 #[derive(Clone)]
 struct Envelope {
     from: Rc<Owner>,
-    sender: (ShardId, Term),
     to: Term,
-    shard: ShardId,
-    call: PeerCall,
+    request: PeerRequest,
 }
 
 impl Peers for SimulatedPeers {
-    fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_> {
+    fn send(&self, mut request: PeerRequest) -> SentRequest<'_> {
         Box::pin(async move {
             note_event();
-            let call = self.simulation.planted.changed(call);
+            let shard = request.to;
+            request.call = self.simulation.planted.changed(request.call);
             if let Some((_, here)) = self.owner.shard(shard) {
-                return here.peer_call(call).await;
+                return Ok(here.serve(request).await);
             }
-            let (from, sender) = (Rc::clone(&self.owner), (self.shard, self.term));
-            let envelope = Envelope { from, sender, to: self.owner.known(shard), shard, call };
+            let envelope = Envelope { from: Rc::clone(&self.owner), to: self.owner.known(shard), request };
             let (reply, replied) = oneshot::channel();
             let carried = Rc::clone(&self.simulation).carry(envelope, reply);
             self.simulation.spawn(carried);
-            replied.await.unwrap_or_else(|_| {
+            replied.await.map_err(|_| {
                 self.owner.known.borrow_mut()[usize::from(shard.0)] = self.simulation.term(shard);
-                PeerReply::Failed(format!("the connection to the owner of shard {shard} is broken").into())
+                format!("the connection to the owner of shard {shard} is broken").into()
             })
         })
     }
 
-    fn is_near(&self, _: ShardId) -> bool {
+    fn send_now(&self, _: PeerRequest, _: &ResponseSlot) -> bool {
         false
-    }
-
-    fn near(&self, _: ShardId) -> Option<Rc<Shard>> {
-        None
     }
 }
 
 impl Simulation {
     /// Carries a call to its owner, and the reply back.
-    async fn carry(self: Rc<Self>, envelope: Envelope, reply: oneshot::Sender<PeerReply>) {
+    async fn carry(self: Rc<Self>, envelope: Envelope, reply: oneshot::Sender<PeerResponse>) {
         let (sender, receiver) = (Rc::clone(&envelope.from), self.owner(envelope.to.owner));
         let (from, to) = (sender.place(), receiver.place());
         let passage = self.network.passage(from, to);
@@ -280,7 +272,7 @@ impl Simulation {
             }
             return;
         }
-        if let Some(after) = passage.again_after.filter(|_| self.planted.may_double(&envelope.call)) {
+        if let Some(after) = passage.again_after {
             self.spawn(Rc::clone(&self).deliver_later(envelope.clone(), after, label.clone()));
         }
         let answer = tokio::time::timeout(super::CALL_MAX, self.deliver(envelope)).await.ok().flatten();
@@ -305,18 +297,17 @@ impl Simulation {
     }
 
     /// Has a call carried out by its owner. `None`: there was no reply.
-    async fn deliver(self: &Rc<Self>, envelope: Envelope) -> Option<PeerReply> {
+    async fn deliver(self: &Rc<Self>, envelope: Envelope) -> Option<PeerResponse> {
         let owner = self.owner(envelope.to.owner);
         let (simulation, process) = (Rc::clone(self), Rc::clone(&owner));
         let (reply, replied) = oneshot::channel();
         owner.spawn(async move {
-            let Envelope { sender: (from, term), to, shard, call, .. } = envelope;
-            let Some((number, shard)) = process.shard(shard) else { return };
-            let current = simulation.term(from) == term && number == to.number;
-            if !current && !simulation.planted.terms_not_checked {
-                return;
-            }
-            let answer = shard.peer_call(call).await;
+            let request = envelope.request;
+            let Some((_, shard)) = process.shard(request.to) else { return };
+            let answer = match simulation.planted.requests_not_checked {
+                false => shard.serve(request).await,
+                true => serve_unchecked(&shard, request).await,
+            };
             if simulation.may_reply(&process) {
                 // The network may have given up.
                 drop(reply.send(answer));
@@ -331,7 +322,15 @@ impl Simulation {
     }
 }
 
+/// Carries out a request of any term, also if it was carried out before.
+async fn serve_unchecked(shard: &Rc<Shard>, request: PeerRequest) -> PeerResponse {
+    let PeerRequest { to, term, id, call, .. } = request;
+    let reply = shard.peer_call(call).await;
+    PeerResponse { id, from: ShardTerm { shard: to, term: term.unwrap_or(shard.epoch()) }, reply }
+}
+
 fn label(envelope: &Envelope) -> String {
-    let Envelope { from, sender: (shard, _), to, shard: target, call } = envelope;
-    format!("owner {} shard {shard} to owner {} shard {target}: {call:?}", from.number, to.owner)
+    let Envelope { from, to, request } = envelope;
+    let PeerRequest { from: sender, to: target, id, call, .. } = request;
+    format!("owner {} shard {} to owner {} shard {target}, request {id}: {call:?}", from.number, sender.shard, to.owner)
 }

@@ -21,6 +21,9 @@ use varve_types::ShardId;
 /// How often an owner looks for shards of its own that have failed.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(300);
 
+/// The times at which a request arrives again if nothing refuses it.
+const REPEATED_AFTER: [Duration; 3] = [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(5)];
+
 /// One ownership of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
@@ -272,7 +275,9 @@ impl Simulation {
             }
             return;
         }
-        if let Some(after) = passage.again_after {
+        // A fault that few messages show is found sooner if each of them is repeated.
+        let repeated = self.planted.requests_not_checked.then_some(REPEATED_AFTER);
+        for after in passage.again_after.into_iter().chain(repeated.into_iter().flatten()) {
             self.spawn(Rc::clone(&self).deliver_later(envelope.clone(), after, label.clone()));
         }
         let answer = tokio::time::timeout(super::CALL_MAX, self.deliver(envelope)).await.ok().flatten();

@@ -169,6 +169,8 @@ impl MountOptions {
         };
         match (name, value) {
             ("comment", _) => {}
+            // For a remount, mount(8) passes on the options that the kernel shows for the running mount.
+            ("user_id" | "group_id" | "rootmode" | "blksize", Some(_)) => {}
             ("remount", None) => self.remount = true,
             ("inode32", None) => self.inode32 = true,
             ("inode64", None) => self.inode32 = false,

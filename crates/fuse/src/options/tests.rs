@@ -28,6 +28,12 @@ fn fstab_only_options_are_ignored() {
 }
 
 #[test]
+fn options_that_the_kernel_shows_are_ignored() {
+    let shown = parsed("ro,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other").unwrap();
+    assert!(shown.remount && shown.read_only() && shown.access == Access::Everyone);
+}
+
+#[test]
 fn unknown_option_is_refused_with_a_suggestion() {
     let unknown = |list, suggestion| {
         assert!(matches!(parsed(list), Err(OptionError::Unknown { suggestion: s, .. }) if s == suggestion), "{list}");

@@ -17,7 +17,7 @@ pub const INBOX_MAX: usize = 1024;
 const DELIVERIES_MAX: usize = 100;
 
 /// A response, or the request if it was not carried out, because its worker does not own the shard.
-type Delivered = Result<Result<PeerResponse, Cause>, PeerRequest>;
+type Delivered = Result<Result<PeerResponse, Cause>, Box<PeerRequest>>;
 
 pub enum WorkerMessage {
     /// A call from another worker's shard to one of this worker's shards.
@@ -60,7 +60,7 @@ impl WorkerPeers {
         for _ in 0..DELIVERIES_MAX {
             match self.deliver_to_owner(request).await {
                 Ok(response) => return response,
-                Err(not_carried_out) => request = not_carried_out,
+                Err(not_carried_out) => request = *not_carried_out,
             }
         }
         Err(format!("shard {shard} moves from worker to worker").into())
@@ -169,7 +169,7 @@ async fn answer(worker: &Rc<Worker>, request: PeerRequest) -> Delivered {
             reopen_if_failed(worker, shard);
             Ok(Ok(response))
         }
-        Ok(Err(NotOpen::Elsewhere)) => Err(request),
+        Ok(Err(NotOpen::Elsewhere)) => Err(Box::new(request)),
         Ok(Err(NotOpen::Failed(cause))) => Ok(Err(cause)),
         Err(_) => Ok(Err(format!("shard {shard} is not open").into())),
     }

@@ -1,8 +1,8 @@
-//! The servers of a volume: which ones there are, which shards each owns, and which of them are alive.
+//! The servers of a volume: its members, the owner of each shard, and the detection of dead members.
 //!
 //! **Safety** does not depend on this crate: the log and the tables of a shard are fenced, so a shard never has two
-//! histories, whoever believes to own it. This crate provides **liveness**: one server at a time is asked for a shard,
-//! and the shards of a dead server get another owner.
+//! histories, even if two servers act as its owner. This crate provides **liveness**: clients ask one server at a time
+//! for a shard, and the shards of a dead server get another owner.
 //!
 //! - [`map`]: the shard map, a chain of versions. A change is version n + 1, made from version n.
 //! - [`registry`]: the trait by which servers share the map and prove that they are alive. [`store_registry`] keeps both

@@ -131,10 +131,15 @@ pub fn name(text: &str) -> Name {
 
 /// The rows of an empty root directory.
 pub fn root_rows(shards: ShardCount) -> Vec<Change> {
+    empty_directory(InodeId::ROOT, shards)
+}
+
+/// The rows of an empty directory in the root.
+pub fn empty_directory(directory: InodeId, shards: ShardCount) -> Vec<Change> {
     let map = PartitionMap::whole(shards);
     let now = Timestamp { seconds: 1, nanoseconds: 0 };
     let mode = Mode::new(0o755);
-    let directory = DirectoryRow {
+    let home = DirectoryRow {
         parent: InodeId::ROOT,
         mode,
         uid: 0,
@@ -159,8 +164,8 @@ pub fn root_rows(shards: ShardCount) -> Vec<Change> {
         map,
     };
     vec![
-        Change::put(Key::Directory(InodeId::ROOT), Row::Directory(directory)),
-        Change::put(Key::Partition(InodeId::ROOT, PartitionIndex::FIRST), Row::Partition(partition)),
+        Change::put(Key::Directory(directory), Row::Directory(home)),
+        Change::put(Key::Partition(directory, PartitionIndex::FIRST), Row::Partition(partition)),
     ]
 }
 

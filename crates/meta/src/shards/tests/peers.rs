@@ -1,6 +1,6 @@
 //! Requests that come twice, late, or from a former owner.
 
-use super::cluster::{Cluster, name};
+use super::cluster::{Cluster, empty_directory, name};
 use crate::shards::participant::ASK_AFTER;
 use crate::shards::peers::{CALL_MAX, PeerChannels};
 use crate::shards::{PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, ResponseSlot, SentRequest};
@@ -8,12 +8,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use varve_schema::peer::ShardTerm;
-use varve_schema::{
-    Change, DirectoryRow, EntryBody, EntryRow, IntentRow, Key, PartitionRow, PartitionState, Row, TransactionId,
-};
-use varve_types::{
-    Epoch, Errno, FileKind, InodeId, Mode, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
-};
+use varve_schema::{Change, EntryBody, EntryRow, IntentRow, Key, Row, TransactionId};
+use varve_types::{Epoch, Errno, FileKind, InodeId, PartitionMap, ShardCount, ShardId};
 
 const CALLER: ShardId = ShardId(1);
 const CALLED: ShardId = ShardId(2);
@@ -95,7 +91,7 @@ fn caller_learns_a_new_term_and_calls_again() {
         assert_eq!(cluster.peers.calls.get() - calls, 2);
         // A large call is not kept for that: the caller decides again.
         cluster.reopen(CALLED).await;
-        let apply = PeerCall::Apply(rows_of(InodeId::new(CALLED, 900), &cluster));
+        let apply = PeerCall::Apply(empty_directory(InodeId::new(CALLED, 900), cluster.settings.shards));
         assert_eq!(cluster.shard(CALLER).peers.call(CALLED, apply).await, PeerReply::Busy);
     });
 }
@@ -116,46 +112,13 @@ fn former_owner_is_refused_and_fails() {
     });
 }
 
-fn rows_of(directory: InodeId, cluster: &Cluster) -> Vec<Change> {
-    let (mode, map) = (Mode::new(0o755), PartitionMap::whole(cluster.settings.shards));
-    let now = Timestamp { seconds: 1, nanoseconds: 0 };
-    let home = DirectoryRow {
-        parent: InodeId::ROOT,
-        mode,
-        uid: 0,
-        gid: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        map: map.clone(),
-        xattrs: Vec::new(),
-    };
-    let partition = PartitionRow {
-        index: PartitionIndex::FIRST,
-        depth: 0,
-        state: PartitionState::Live,
-        mode,
-        uid: 0,
-        gid: 0,
-        entries: 0,
-        subdirectories: 0,
-        mtime: now,
-        map,
-    };
-    vec![
-        Change::put(Key::Directory(directory), Row::Directory(home)),
-        Change::put(Key::Partition(directory, PartitionIndex::FIRST), Row::Partition(partition)),
-    ]
-}
-
 /// Promise: the rows of a new directory that arrive again after names were made in it change nothing.
 #[test]
 fn repeated_apply_does_not_empty_a_directory() {
     Cluster::run(4, 1000, |cluster| async move {
         let made = cluster.mkdir(InodeId::ROOT, "d", CALLED).await;
         cluster.create(made, "f").await.unwrap();
-        let apply = request(&cluster, 1, PeerCall::Apply(rows_of(made, &cluster)));
+        let apply = request(&cluster, 1, PeerCall::Apply(empty_directory(made, cluster.settings.shards)));
         assert!(matches!(serve(&cluster, &apply).await.reply, PeerReply::Failed(_)), "its rows are known");
         assert_eq!(serve(&cluster, &apply).await.reply, PeerReply::Repeated);
         cluster.reopen(CALLED).await;
@@ -176,14 +139,18 @@ fn apply_takes_only_the_rows_of_one_inode_here() {
         let bad = [
             Vec::new(),
             vec![Change::put(Key::Entry(own, name("f")), Row::Entry(entry))],
-            rows_of(InodeId::new(ShardId(3), 900), &cluster),
-            [rows_of(own, &cluster), rows_of(InodeId::new(CALLED, 901), &cluster)].concat(),
+            empty_directory(InodeId::new(ShardId(3), 900), cluster.settings.shards),
+            [
+                empty_directory(own, cluster.settings.shards),
+                empty_directory(InodeId::new(CALLED, 901), cluster.settings.shards),
+            ]
+            .concat(),
         ];
         for (id, changes) in bad.into_iter().enumerate() {
             let apply = request(&cluster, id as u64, PeerCall::Apply(changes));
             assert!(matches!(serve(&cluster, &apply).await.reply, PeerReply::Failed(_)), "{apply:?}");
         }
-        let good = request(&cluster, 9, PeerCall::Apply(rows_of(own, &cluster)));
+        let good = request(&cluster, 9, PeerCall::Apply(empty_directory(own, cluster.settings.shards)));
         assert_eq!(serve(&cluster, &good).await.reply, PeerReply::Done);
     });
 }

@@ -504,7 +504,7 @@ fn unprivileged_user_can_use_a_volume() {
     let directory = scratch();
     // A copy of the program that those users can reach: a checkout in root's home is closed to others.
     let program = directory.path().join("varve");
-    std::fs::copy(env!("CARGO_BIN_EXE_varve"), &program).expect("a copy");
+    common::copy_program(Path::new(env!("CARGO_BIN_EXE_varve")), &program);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/users.sh");
     // A separate mount namespace, because the script gives /dev/fuse the mode that it has on most machines: open to
     // all.

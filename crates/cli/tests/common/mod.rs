@@ -47,6 +47,15 @@ pub fn scratch() -> tempfile::TempDir {
     directory
 }
 
+/// Copies a program that the test executes afterwards.
+///
+/// Another process writes the copy. If this one did, a child that another test forks would inherit the descriptor, and
+/// the copy could not be executed (ETXTBSY) until that child executes its own program.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("--preserve=mode").arg(from).arg(to).status().expect("cp starts");
+    assert!(copied.success(), "cp of {} to {}: {copied}", from.display(), to.display());
+}
+
 /// The program under test.
 pub fn varve() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_varve"));

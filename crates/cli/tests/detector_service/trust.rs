@@ -5,6 +5,7 @@ use common::run;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 /// A user that exists on no machine.
 const STRANGER: u32 = 47111;
@@ -98,7 +99,7 @@ fn other_users_need_the_token() {
     assert_eq!(service.record(&["start", "mine", "mine.h5", "--frame", "48x48"]).0, 0, "its own user gives none");
     let open = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().expect("a directory");
     let program = open.path().join("varve");
-    fs::copy(env!("CARGO_BIN_EXE_varve"), &program).expect("copied");
+    common::copy_program(Path::new(env!("CARGO_BIN_EXE_varve")), &program);
     fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("set");
     for runtime in ["/run", "/tmp", "/nonexistent"] {
         for words in [&["abort", "mine"][..], &["stop", "mine"], &["status"]] {

@@ -1,6 +1,6 @@
 //! A victim's directory that must not change, an attacker's store, and processes of both.
 
-use crate::common::{SHORT, run, scratch, until, varve};
+use crate::common::{SHORT, copy_program, run, scratch, until, varve};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -35,7 +35,7 @@ impl Scene {
     pub fn new() -> Scene {
         let directory = scratch();
         let scene = Scene { directory };
-        fs::copy(env!("CARGO_BIN_EXE_varve"), scene.program()).expect("a copy of the program");
+        copy_program(Path::new(env!("CARGO_BIN_EXE_varve")), &scene.program());
         for (name, uid) in [("attacker", ATTACKER), ("victim", 0), ("other", VICTIM)] {
             let home = scene.path(name);
             fs::create_dir(&home).expect("a home");

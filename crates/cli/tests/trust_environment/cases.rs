@@ -1,6 +1,6 @@
 //! Cases as shell scripts of several users, each in a mount namespace with its own /tmp and /run.
 
-use crate::common::{LONG, run};
+use crate::common::{LONG, copy_program, run};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -94,7 +94,7 @@ impl Site {
             // A checkout in root's home is closed to others.
             false => {
                 let copy = directory.path().join("varve");
-                std::fs::copy(&built, &copy).expect("a copy");
+                copy_program(&built, &copy);
                 copy
             }
         };

@@ -1,6 +1,6 @@
 //! Content of files, small (in their row) and large (in backing files).
 
-use crate::fixture::{Volume, can_mount, shell, volume};
+use crate::fixture::{Volume, can_mount, copy_program, shell, volume};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -108,16 +108,9 @@ fn running_program_is_not_modified() {
     let Some(volume) = volume() else { return };
     let path = volume.join("program");
     let sleep = shell("command -v sleep", &[]);
-    fs::copy(sleep.trim(), &path).unwrap();
+    copy_program(Path::new(sleep.trim()), &path);
     let wanted = fs::read(&path).unwrap();
-    // A process that another test has forked may have inherited the copy's descriptor, until it executes its program.
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let mut running = loop {
-        match std::process::Command::new(&path).arg("60").spawn() {
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {}
-            spawned => break spawned.unwrap(),
-        }
-    };
+    let mut running = std::process::Command::new(&path).arg("60").spawn().unwrap();
     for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
         // SAFETY: a NUL-terminated string that lives through the call.
@@ -273,7 +266,7 @@ fn programs_run_from_the_volume() {
     for options in ["", "nopassthrough,direct_io"] {
         let volume = Volume::with_options(options);
         let program = volume.join("true");
-        fs::copy("/bin/true", &program).unwrap();
+        copy_program(Path::new("/bin/true"), &program);
         shell("\"$1\"", &[&program]);
         volume.close();
     }

@@ -93,6 +93,14 @@ pub fn shell(command: &str, arguments: &[&Path]) -> String {
 /// The volume's directory in its store.
 const VOLUME: &str = "volume";
 
+/// Copies a program that the test executes afterwards.
+///
+/// Another process writes the copy. If this one did, a child that another test forks would inherit the descriptor, and
+/// the copy could not be executed (ETXTBSY) until that child executes its own program.
+pub fn copy_program(from: &Path, to: &Path) {
+    shell("cp --preserve=mode \"$1\" \"$2\"", &[from, to]);
+}
+
 /// A new volume, served by this process and mounted, as `varve mount` does for a store without a server.
 pub struct Volume {
     pub point: MountPoint,

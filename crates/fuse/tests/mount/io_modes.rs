@@ -1,7 +1,7 @@
 //! The kernel's I/O modes: on backing files directly, through its page cache, or past it.
 
 use crate::files::{pattern, read_write};
-use crate::fixture::{Volume, can_mount, shell, volume};
+use crate::fixture::{Volume, can_mount, copy_program, shell, volume};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -163,7 +163,7 @@ fn shared_large_files_bypass_the_page_cache() {
         theirs.write_all_at(&[round as u8], 500_000 + round as u64).unwrap();
     }
     // Programs and their libraries are mapped.
-    fs::copy("/bin/true", other.join("true")).unwrap();
+    copy_program(Path::new("/bin/true"), &other.join("true"));
     for _ in 0..2 {
         shell("\"$1\"", &[&volume.join("true")]);
     }

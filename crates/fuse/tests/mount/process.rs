@@ -1,6 +1,6 @@
 //! The mount as a whole: its statistics, its end, and an unprivileged user.
 
-use crate::fixture::{MountPoint, Volume, can_mount, is_mounted, shell, volume};
+use crate::fixture::{MountPoint, Volume, can_mount, copy_program, is_mounted, shell, volume};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -71,7 +71,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
     let program = directory.path().join("test");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &program);
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     let script = format!(
         "unshare --mount sh -ec 'mount -t tmpfs none \"$1\"; mknod -m 666 \"$1/fuse\" c 10 229; \

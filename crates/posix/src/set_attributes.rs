@@ -67,7 +67,7 @@ impl ChangeAttributes {
         if self.set.mode.is_some() && kind == FileKind::Symlink {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        let is_open = (context.is_open)(file.inode);
+        let is_open = || (context.is_open)(file.inode);
         let owner = check(file.guard(), &self.set, is_open, context)?;
         // A new owner or size takes the file's capabilities.
         let mut row = match self.set.uid.is_some() || self.set.gid.is_some() || self.set.size.is_some() {
@@ -140,7 +140,7 @@ impl ChangeAttributes {
         if self.set.size.is_some() {
             return Err(Errno::EISDIR.into());
         }
-        let owner = check(Guard::from(row), &self.set, false, context)?;
+        let owner = check(Guard::from(row), &self.set, || false, context)?;
         let mut row = row.clone();
         owner.apply(&mut row.mode, &mut row.uid, &mut row.gid);
         set_time(&mut row.atime, self.set.atime, context.now);
@@ -190,13 +190,20 @@ impl Ownership {
 }
 
 /// Checks that the caller may change all of `set`, and returns the resulting mode and owner.
-fn check(guard: Guard, set: &SetAttributes, is_open: bool, context: &Context<'_>) -> Result<Ownership, Errno> {
+fn check(
+    guard: Guard,
+    set: &SetAttributes,
+    is_open: impl Fn() -> bool,
+    context: &Context<'_>,
+) -> Result<Ownership, Errno> {
     let caller = context.caller;
-    if set.size.is_some() {
+    if set.size.is_some()
+        && let Err(denied) = guard.check(caller, WRITE)
+    {
         // ftruncate(2) through a descriptor needs no permission; the owner of the file could grant it anyway.
-        let through_descriptor = is_open && guard.owned_by(caller);
+        let through_descriptor = guard.owned_by(caller) && is_open();
         if !through_descriptor {
-            guard.check(caller, WRITE)?;
+            return Err(denied);
         }
     }
     check_owner(guard, set, context)?;

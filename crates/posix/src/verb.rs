@@ -54,7 +54,8 @@ pub struct Context<'a> {
     pub fresh: InodeId,
     pub shards: ShardCount,
     pub inline_limit: u32,
-    /// Whether a session has this file registered as open. Called only for inodes of rows that the verb has seen.
+    /// Whether a session has this file registered as open. Called only for inodes of rows that the verb has seen, and only
+    /// if the decision depends on it: another shard may have to be asked.
     pub is_open: &'a dyn Fn(InodeId) -> bool,
     /// Whether a session has the file open, or may have it open since a previous server and has not reconnected yet.
     pub may_be_open: &'a dyn Fn(InodeId) -> bool,

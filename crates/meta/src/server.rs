@@ -42,7 +42,7 @@ pub use memory::MemoryShares;
 pub use sessions::SESSION_GRACE;
 
 use crate::shards::table::{Merges, TableCache};
-use crate::shards::{CacheBudget, OpenFiles, SESSIONS_RETURN, TableConfig};
+use crate::shards::{CacheBudget, SESSIONS_RETURN, TableConfig};
 use background::BackgroundRuntimes;
 use inbox::{INBOX_MAX, ServerCommand, WorkerMessage};
 use keys::Keys;
@@ -54,7 +54,7 @@ use shared::ServerShared;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -227,13 +227,13 @@ impl Server {
         let shared = Arc::new(ServerShared {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
-            open_files: OpenFiles::default(),
             // The wait applies to a mount's own server too: clients of the previous server come to the next one, and
             // the files that they have open must still exist then.
-            sessions_known_from: match left {
-                ShutdownState::OpenFiles => owned_since.after(SESSIONS_RETURN),
-                ShutdownState::Nothing => owned_since,
+            sessions_return: match left {
+                ShutdownState::OpenFiles => SESSIONS_RETURN,
+                ShutdownState::Nothing => Duration::ZERO,
             },
+            quiet_workers: AtomicUsize::new(0),
             number: varve_env::random::number(),
             reserve,
             keys: Arc::new(Keys::new(volume.clone(), key)),
@@ -328,10 +328,9 @@ impl Server {
         // Half of the time is for requests in progress: a client that does not read its replies must not keep the
         // shards from being closed.
         let drained = self.board.wait_for(WorkerStage::Drained, Some(begin.after(deadline / 2)));
-        if let Err(Unreached::Deadline { workers }) = drained {
+        if let Err(Unreached::Deadline { workers }) = &drained {
             tracing::warn!("{workers} workers still have requests in progress; closing their shards anyway");
         }
-        let left = self.leaves();
         self.command.send_replace(ServerCommand::Close);
         let workers = self.board.wait_for_ends(end);
         if workers > 0 {
@@ -348,6 +347,7 @@ impl Server {
             let _ = thread.join();
         }
         background.stop(&**clock, end);
+        let left = self.leaves(drained.is_ok());
         let withdrawn = self.shared.volume.withdraw_server_record(&lock, left);
         drop(lock);
         if let Some(reason) = self.board.failure() {
@@ -359,12 +359,11 @@ impl Server {
 }
 
 impl Server {
-    /// Which state the server leaves for the next one, once clients send no more calls.
-    fn leaves(&self) -> ShutdownState {
-        let ServerShared { open_files, sessions_known_from, clock, .. } = &*self.shared;
-        // A client of the previous server may not have reconnected yet.
-        let all_known = clock.monotonic() >= *sessions_known_from && !self.leaves_as_found();
-        match open_files.is_quiet() && all_known {
+    /// Which state the server leaves for the next one. All workers have ended. `drained`: no call was in progress when
+    /// they began to.
+    fn leaves(&self, drained: bool) -> ShutdownState {
+        let quiet = drained && self.shared.quiet_workers.load(SeqCst) == self.shared.shard_map.workers();
+        match quiet && !self.leaves_as_found() {
             true => ShutdownState::Nothing,
             false => ShutdownState::OpenFiles,
         }

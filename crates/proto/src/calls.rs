@@ -22,7 +22,8 @@ pub struct Request {
     pub id: CallId,
     pub shard: u16,
     pub credentials: WireCredentials,
-    /// Files of this shard that the session has closed for the last time since its previous request to the shard.
+    /// Files whose inodes this shard created and which the session has closed for the last time since its previous
+    /// request to the shard.
     pub released: Vec<u64>,
     pub call: Call,
 }
@@ -322,7 +323,23 @@ pub enum Call {
     MoveShard {
         worker: u16,
     },
+    /// The session has had these files open since an earlier server, which granted that. Goes to the shard that created
+    /// the inodes, at most [`REGISTERED_FILES_MAX`] at once. Refused with EPERM to a client that makes calls for one
+    /// user only: it sends `Open` again for each file.
+    Register {
+        files: Vec<OpenedBefore>,
+    },
 }
+
+/// A file that a session has had open since an earlier server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenedBefore {
+    pub inode: u64,
+    pub writes: bool,
+}
+
+/// Limit on files in one `Register`: its request stays below 64 KiB.
+pub const REGISTERED_FILES_MAX: usize = 4096;
 
 impl Call {
     /// Whether the call usually changes rows of several shards. Each shard writes to its own log, so such a call takes
@@ -441,7 +458,7 @@ pub struct ShardStatus {
     pub epoch: u64,
     pub partitions_loaded: u64,
     pub cache_bytes: u64,
-    /// Of the whole server, not only of this shard.
+    /// Of the inodes that the shard created.
     pub open_files: u64,
     pub log_bytes_unsynced: u64,
     pub intents: u64,

@@ -14,8 +14,8 @@ pub mod record;
 pub use append::append;
 pub use calls::{
     Call, CallFailure, CallId, EntryReply, FOUND_RANGE, FileContent, FoundName, ListedPartition, Listing, ListingEntry,
-    Locator, NameEntry, NameListing, NamesVersion, NewNode, NodeReply, OpenMode, RenameFlags, Reply, Request, Response,
-    ShardLocation, ShardPhase, ShardStatus, SizeState, XattrMode,
+    Locator, NameEntry, NameListing, NamesVersion, NewNode, NodeReply, OpenMode, OpenedBefore, REGISTERED_FILES_MAX,
+    RenameFlags, Reply, Request, Response, ShardLocation, ShardPhase, ShardStatus, SizeState, XattrMode,
 };
 pub use nouns::{
     WireAttributes, WireAuthority, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireShardMap,

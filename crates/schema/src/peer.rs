@@ -5,6 +5,12 @@
 //! an id that its channel never uses again. So a shard can refuse what arrives twice, late, or from a former owner.
 
 pub mod codec;
+mod files;
+
+pub use files::{
+    FileCall, FileReply, FileUse, MeasureTime, MeasureVerdict, MeasuredBy, Measurement, OpenedFor, Openness,
+    OtherWriters, SizeUse,
+};
 
 use crate::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
 use codec::MessageError;
@@ -22,7 +28,8 @@ pub struct ShardTerm {
 }
 
 impl ShardTerm {
-    /// No ownership: a read-only view's requests, which ask for no changes, and replies for a shard that is not open.
+    /// No ownership: a read-only view's requests, which ask for no changes of rows, and replies for a shard that is not
+    /// open or from its table of open files.
     pub const NONE: Epoch = Epoch(0);
 }
 
@@ -121,8 +128,9 @@ pub enum PeerCall {
         directory: InodeId,
         index: PartitionIndex,
     },
-    /// No session has this inode open any more: if it has no name, it is removed.
-    Reap(InodeId),
+    /// About open files of sessions whose numbers are this shard's. Names no term: the table of open files belongs to the
+    /// server that serves the shard, and outlives the terms there. It answers even if the shard is not open.
+    Files(FileCall),
 }
 
 impl PeerCall {
@@ -139,9 +147,14 @@ impl PeerCall {
         )
     }
 
-    /// Whether the call can be served without any change.
+    /// Whether the call can be served without any change of rows.
     pub fn only_reads(&self) -> bool {
-        matches!(self, PeerCall::Fetch(_) | PeerCall::Map(_) | PeerCall::SplitOutcome { .. })
+        matches!(self, PeerCall::Fetch(_) | PeerCall::Map(_) | PeerCall::SplitOutcome { .. } | PeerCall::Files(_))
+    }
+
+    /// Whether requests with the call name the called shard's term, as soon as the caller knows it.
+    pub fn names_term(&self) -> bool {
+        !matches!(self, PeerCall::Files(_))
     }
 
     /// Whether a caller sends the call again after [`PeerReply::WrongTerm`], in the term that it has learned. The other
@@ -223,6 +236,8 @@ pub enum PeerReply {
     Superseded(Epoch),
     /// A request with this id has arrived before, and this one is not carried out again: the outcome is unknown.
     Repeated,
+    /// Reply to `Files`.
+    Files(FileReply),
 }
 
 impl PeerReply {

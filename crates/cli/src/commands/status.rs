@@ -202,7 +202,7 @@ fn ask(
     Ok(ServerStatus { host, pid, process, embedded, workers, open_files, problem, shards })
 }
 
-/// The status of all shards, and the number of files open at the server, which each shard reports for the whole server.
+/// The status of all shards, and the number of files open at the server: the sum over the shards that answer.
 fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::Result<(Vec<ShardOutput>, u64)> {
     config.purpose = Purpose::Observe;
     config.deadline = ANSWER_DEADLINE;
@@ -222,7 +222,7 @@ fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::
             }
             Err(failure) => return Err(failure),
         };
-        open_files = status.open_files;
+        open_files += status.open_files;
         Ok(ShardOutput {
             shard: status.shard,
             epoch: status.epoch,

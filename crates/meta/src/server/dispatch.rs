@@ -6,6 +6,7 @@ mod directories;
 mod fast_path;
 mod files;
 mod names;
+mod open_files;
 mod placement;
 mod request_handler;
 mod retries;
@@ -81,8 +82,9 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
     let id = ShardId(request.shard);
     // Apply the releases first, because a client sends them once: they must take effect whatever becomes of the call
     // that carries them.
-    for inode in request.released.drain(..) {
-        worker.release(id, caller.session, InodeId(inode));
+    worker.release(caller.session, request.released.drain(..).map(InodeId));
+    if let Call::Register { files } = &request.call {
+        return open_files::register_again(worker, caller, id, files).map(CompletedCall::Reply);
     }
     if let Call::LocateShard | Call::MoveShard { .. } = &request.call {
         return Box::pin(placement::answer(worker, caller, &request)).await;
@@ -135,7 +137,7 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
 fn wanted_to(call: &Call) -> OpenPurpose {
     match call {
         Call::Sync => OpenPurpose::Sync,
-        Call::Release | Call::ShardStatus => OpenPurpose::Change,
+        Call::Release | Call::Register { .. } | Call::ShardStatus => OpenPurpose::Change,
         Call::TakeSnapshot { .. }
         | Call::ReadSnapshot { .. }
         | Call::FindNames { .. }
@@ -258,6 +260,7 @@ fn changes(call: &Call) -> bool {
         | Call::ListXattrs { .. }
         | Call::Sync
         | Call::Release
+        | Call::Register { .. }
         | Call::ShardStatus
         | Call::TakeSnapshot { .. }
         | Call::ReadSnapshot { .. }
@@ -291,7 +294,7 @@ impl RequestHandler<'_> {
             epoch: figures.epoch.0,
             partitions_loaded: figures.partitions_loaded,
             cache_bytes: figures.cache_bytes,
-            open_files: self.worker.shared.open_files.len() as u64,
+            open_files: figures.open_files,
             log_bytes_unsynced: figures.log_bytes_unsynced,
             intents: figures.transactions_open,
             orphans: figures.backing_files_to_remove,
@@ -355,7 +358,9 @@ impl RequestHandler<'_> {
             }
             Call::FindNames { number, inode, from } => Box::pin(self.find_names(number, inode, from)).await,
             Call::ReleaseSnapshot { number } => self.release_snapshot(number),
-            Call::LocateShard | Call::MoveShard { .. } => unreachable!("answered in any state of the shard"),
+            Call::Register { .. } | Call::LocateShard | Call::MoveShard { .. } => {
+                unreachable!("answered in any state of the shard")
+            }
         }
     }
 }

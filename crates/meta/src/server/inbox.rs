@@ -2,10 +2,10 @@
 
 use super::local_session::{self, LocalCall};
 use super::opening::{NotOpen, NotTakenOver, OpenPurpose, ShardHandover};
+use super::shared::ServerShared;
 use super::worker::Worker;
-use crate::shards::{CallOrigin, Cause, PeerRequest, PeerResponse, Peers, ResponseSlot, SentRequest};
+use crate::shards::{CallOrigin, Cause, PeerCall, PeerRequest, PeerResponse, Peers, ResponseSlot, SentRequest};
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use varve_types::{InodeId, SessionId, ShardId};
 
@@ -24,10 +24,10 @@ pub enum WorkerMessage {
     Peer { request: PeerRequest, reply: oneshot::Sender<Delivered> },
     /// A shard that another worker has closed for this one.
     TakeOver { shard: ShardId, handover: ShardHandover, reply: oneshot::Sender<Result<(), NotTakenOver>> },
-    /// No session has the inode open any more.
-    Closed(InodeId),
-    /// The session has ended. `closed`: the files that only this session had open.
-    EndSession { session: SessionId, closed: Arc<[InodeId]> },
+    /// The session has closed these files for the last time, and has told another worker.
+    Release { session: SessionId, inodes: Vec<InodeId> },
+    /// The session has ended: the worker's shards drop what they have registered of it.
+    EndSession { session: SessionId, done: oneshot::Sender<()> },
     /// A request of a client in this process.
     LocalCall(LocalCall),
     /// A client in this process is about to send a request.
@@ -111,19 +111,18 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
         };
         match message {
             WorkerMessage::Rouse => next = worker.busy_poll.rouse(|| inbox.try_recv().ok()).await,
-            WorkerMessage::EndSession { session, closed } => worker.end_session(session, &closed),
+            WorkerMessage::EndSession { session, done } => {
+                worker.end_session(session);
+                // The server may be stopping.
+                let _ = done.send(());
+            }
             WorkerMessage::LocalCall(local_call) => local_session::receive(&worker, local_call, inbox.is_empty()),
             WorkerMessage::TakeOver { shard, handover, reply } => {
                 let taker = Rc::clone(&worker);
                 // The worker that the shard leaves waits for the reply as long as it lives.
                 worker.spawn(async move { drop(reply.send(taker.take_over(shard, handover).await)) });
             }
-            WorkerMessage::Closed(inode) => {
-                // If the home shard is not open, its opening removes the orphan.
-                if let Some(home) = worker.shard(inode.shard()) {
-                    home.end_orphans(&[inode]);
-                }
-            }
+            WorkerMessage::Release { session, inodes } => worker.release(session, inodes),
             WorkerMessage::Peer { request, reply } => {
                 worker.busy_poll.came();
                 let asked = Rc::clone(&worker);
@@ -158,6 +157,9 @@ async fn answer(worker: &Rc<Worker>, request: PeerRequest) -> Delivered {
     let shard = request.to;
     let to = if request.call.only_reads() { OpenPurpose::Read } else { OpenPurpose::Change };
     reopen_if_failed(worker, shard);
+    if let PeerCall::Files(_) = request.call {
+        return answer_about_files(worker, request).await;
+    }
     let opened = match worker.slots.open_to_peer(shard, &request.call) {
         Some(open) => Ok(Ok(open)),
         None => tokio::time::timeout(request.deadline, worker.opened(shard, to)).await,
@@ -172,6 +174,20 @@ async fn answer(worker: &Rc<Worker>, request: PeerRequest) -> Delivered {
         Ok(Err(NotOpen::Elsewhere)) => Err(Box::new(request)),
         Ok(Err(NotOpen::Failed(cause))) => Ok(Err(cause)),
         Err(_) => Ok(Err(format!("shard {shard} is not open").into())),
+    }
+}
+
+/// Executes a request about open files of a shard, which need not be open: other shards depend on the answer.
+async fn answer_about_files(worker: &Rc<Worker>, request: PeerRequest) -> Delivered {
+    let shard = request.to;
+    match tokio::time::timeout(request.deadline, worker.open_files(shard)).await {
+        Ok(Ok(open_files)) => {
+            let ServerShared { settings, clock, .. } = &*worker.shared;
+            Ok(Ok(open_files.serve(request, settings.shards, clock.monotonic())))
+        }
+        Ok(Err(NotOpen::Elsewhere)) => Err(Box::new(request)),
+        Ok(Err(NotOpen::Failed(cause))) => Ok(Err(cause)),
+        Err(_) => Ok(Err(format!("shard {shard} is being moved").into())),
     }
 }
 

@@ -40,6 +40,7 @@ call_kinds! {
     SetXattr = "set_xattr", ListXattrs = "list_xattrs", RemoveXattr = "remove_xattr", Sync = "sync",
     Release = "release", ShardStatus = "shard_status", Ping = "ping", TakeSnapshot = "take_snapshot", ReadSnapshot = "read_snapshot",
     FindNames = "find_names", ReleaseSnapshot = "release_snapshot", LocateShard = "locate_shard", MoveShard = "move_shard",
+    Register = "register",
 }
 
 /// The handles of one call kind, created once: looking them up by name costs more than many calls.

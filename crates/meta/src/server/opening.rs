@@ -333,8 +333,7 @@ impl Worker {
             table: TableConfig { shard: id, ..self.tables.table.clone() },
             peers: Rc::clone(&self.peers),
             clock: Arc::clone(&self.shared.clock),
-            open_files: self.shared.open_files.clone(),
-            sessions_known_from: self.shared.sessions_known_from,
+            open_files: self.slots.of(id).open_files.clone().expect("a shard is opened where its open files are"),
             cache: Arc::clone(&self.tables.cache),
             names: Arc::clone(&self.tables.names),
         }

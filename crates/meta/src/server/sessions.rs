@@ -114,6 +114,8 @@ struct ServerSession {
     revoked: bool,
     /// When the last connection closed.
     gone: Option<Instant>,
+    /// Its files are being closed: no connection is admitted until that is done.
+    ends: bool,
 }
 
 pub struct Sessions {
@@ -170,6 +172,10 @@ impl Sessions {
                 let reason = format!("session {:016x} is another client's", session.0);
                 return Err(NotAdmitted::Refused(reason));
             }
+            Some(state) if state.ends => {
+                let reason = format!("session {:016x} is being ended; try again", session.0);
+                return Err(NotAdmitted::Crowded(reason));
+            }
             Some(_) => {}
             None => self.make(&mut table, session, holder, principals_of(peer, key).collect())?,
         }
@@ -218,7 +224,8 @@ impl Sessions {
             return Err(NotAdmitted::Crowded(reason));
         }
         principals.iter().for_each(|principal| table.counts.add(*principal));
-        let session = ServerSession { holder, principals, connections: 0, works: false, revoked: false, gone: None };
+        let session =
+            ServerSession { holder, principals, connections: 0, works: false, revoked: false, gone: None, ends: false };
         table.sessions.insert(id, session);
         Ok(())
     }
@@ -259,17 +266,27 @@ impl Sessions {
         Ok(Some(Credentials::user(uid, gid, Vec::new())))
     }
 
-    /// Ends a session whose grace period is over, if there is one, and returns it with the result of `end`. No session
-    /// is admitted while `end` runs: a client that returns later starts a new session and keeps the files that it opens
-    /// from then on.
-    pub fn end_one<T>(&self, end: impl FnOnce(SessionId) -> T) -> Option<(SessionId, T)> {
+    /// Returns a session whose grace period is over, if there is one. It is not admitted again until [`Sessions::end`]:
+    /// a client that returns after that starts a new session and keeps the files that it opens from then on.
+    pub fn begin_end(&self) -> Option<SessionId> {
         let now = self.clock.monotonic();
         let mut table = self.table.lock();
-        let over =
-            |state: &ServerSession| state.gone.is_some_and(|gone| state.revoked || now.since(gone) >= SESSION_GRACE);
-        let session = table.sessions.iter().find(|(_, state)| over(state)).map(|(id, _)| *id)?;
-        table.remove(session);
-        Some((session, end(session)))
+        let over = |state: &ServerSession| {
+            !state.ends && state.gone.is_some_and(|gone| state.revoked || now.since(gone) >= SESSION_GRACE)
+        };
+        let (session, state) = table.sessions.iter_mut().find(|(_, state)| over(state))?;
+        state.ends = true;
+        Some(*session)
+    }
+
+    /// Whether the session is admitted and its end has not begun.
+    pub fn is_live(&self, session: SessionId) -> bool {
+        self.table.lock().sessions.get(&session).is_some_and(|state| !state.ends)
+    }
+
+    /// All shards have dropped what they had registered of the session.
+    pub fn end(&self, session: SessionId) {
+        self.table.lock().remove(session);
     }
 
     /// Sessions that may change the volume.

@@ -4,10 +4,10 @@ use super::keys::Keys;
 use super::leases::Leases;
 use super::limits::Limits;
 use super::sessions::Sessions;
-use crate::shards::OpenFiles;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use varve_env::clock::{Clock, Instant};
+use std::time::Duration;
+use varve_env::clock::Clock;
 use varve_env::reserve::Reserve;
 use varve_env::volume_dir::{ShutdownState, VolumeDir};
 use varve_proto::WireShardMap;
@@ -24,9 +24,11 @@ pub struct ServerShared {
     pub number: u64,
     pub sessions: Arc<Sessions>,
     pub leases: Arc<Leases>,
-    pub open_files: OpenFiles,
-    /// By this time, all sessions of an earlier server have reported which files they have open.
-    pub sessions_known_from: Instant,
+    /// How long after the opening of a shard sessions of an earlier server may come back to it and register the files
+    /// that they have open.
+    pub sessions_return: Duration,
+    /// Number of workers that have ended with no file open and no such session awaited.
+    pub quiet_workers: AtomicUsize,
     /// The space that is reserved in the store for removals.
     pub reserve: Arc<Reserve>,
     /// Which worker owns each shard.

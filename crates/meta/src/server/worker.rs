@@ -13,23 +13,25 @@ use super::keys;
 use super::listener::{self, Listeners};
 use super::memory_budget::MemoryBudget;
 use super::metrics::Metrics;
-use super::opening::ShardSlots;
+use super::opening::{NotOpen, ShardSlots};
 use super::shared::ServerShared;
 use super::unauthenticated::UnauthenticatedConnections;
 use super::worker_board::{WorkerBoard, WorkerStage};
-use crate::shards::{CacheBudget, Peers, Shard, TableConfig};
+use crate::shards::{CacheBudget, OpenFiles, Peers, Shard, TableConfig};
 use futures::FutureExt;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use tokio::runtime::LocalOptions;
-use tokio::sync::mpsc::error::SendTimeoutError;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::mpsc::error::{SendTimeoutError, TrySendError};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use varve_env::rate_limited_log::RateLimitedLog;
 use varve_types::{InodeId, SessionId, ShardId};
 
@@ -199,33 +201,84 @@ impl Worker {
         self.stop.send_replace(true);
         let worker = Rc::clone(self);
         self.spawn(async move {
+            let quiet = worker.slots.are_files_closed();
             let closed = worker.close_shards().await;
+            worker.shared.quiet_workers.fetch_add(usize::from(quiet), SeqCst);
             worker.end(closed);
         });
     }
 
-    /// `closed`: the files that only the ended session had open.
-    pub fn end_session(self: &Rc<Self>, session: SessionId, closed: &[InodeId]) {
+    pub fn end_session(self: &Rc<Self>, session: SessionId) {
         self.slots.forget(session);
         self.unknown_outcomes.end_session(session);
-        for shard in self.slots.all_open() {
+        for shard in self.slots.all_open().iter().filter(|shard| !shard.has_failed()) {
             shard.end_session(session);
-            shard.end_orphans(closed);
+        }
+        // The openings of the other shards remove their orphans.
+        self.slots.end_session(session);
+    }
+
+    /// `session` has closed these files for the last time. The shards in their numbers may be closed or belong to other
+    /// workers.
+    pub fn release(self: &Rc<Self>, session: SessionId, inodes: impl IntoIterator<Item = InodeId>) {
+        let mut elsewhere: BTreeMap<ShardId, Vec<InodeId>> = BTreeMap::new();
+        for inode in inodes {
+            if !self.release_here(session, inode) {
+                elsewhere.entry(inode.shard()).or_default().push(inode);
+            }
+        }
+        for (home, inodes) in elsewhere {
+            // There may be no such shard.
+            if let Some(owner) = self.shared.shard_map.owner(home) {
+                self.release_elsewhere(session, home, inodes, owner);
+            }
         }
     }
 
-    /// `session` has closed `inode` for the last time and reports that to `shard`, which may be closed or belong to
-    /// another worker.
-    pub fn release(self: &Rc<Self>, shard: ShardId, session: SessionId, inode: InodeId) {
-        if let Some(shard) = self.shard(shard).filter(|shard| !shard.has_failed()) {
-            return shard.release(session, inode);
+    /// `false`: the table of open files is not here.
+    fn release_here(&self, session: SessionId, inode: InodeId) -> bool {
+        let home = inode.shard();
+        if let Some(shard) = self.slots.open_or_moving(home).filter(|shard| !shard.has_failed()) {
+            shard.release(session, inode);
+            return true;
         }
-        if self.shared.open_files.release(session, inode)
-            && let Some(owner) = self.shared.shard_map.owner(inode.shard())
-        {
-            let inbox = self.inboxes[owner].clone();
+        match self.slots.open_files(home) {
+            // If the file is an orphan, the opening of the shard removes it.
+            Some(Ok(open_files)) => {
+                open_files.release(session, inode);
+                true
+            }
+            Some(Err(NotOpen::Failed(_))) => true,
+            Some(Err(NotOpen::Elsewhere)) | None => false,
+        }
+    }
+
+    /// Has another worker release files of one shard, or waits if the shard is between this worker and another one.
+    fn release_elsewhere(self: &Rc<Self>, session: SessionId, home: ShardId, inodes: Vec<InodeId>, owner: usize) {
+        let worker = Rc::clone(self);
+        if owner == self.index {
+            return self.spawn(async move {
+                if worker.open_files(home).await.is_ok() || !worker.owns(home) {
+                    worker.release(session, inodes);
+                }
+            });
+        }
+        // At once if possible: the session may open the files again at the other worker.
+        let message = WorkerMessage::Release { session, inodes };
+        if let Err(TrySendError::Full(message)) = self.inboxes[owner].try_send(message) {
             // A closed inbox belongs to a worker that has ended, along with its shards.
-            self.spawn(async move { drop(inbox.send(WorkerMessage::Closed(inode)).await) });
+            self.spawn(async move { drop(worker.inboxes[owner].send(message).await) });
+        }
+    }
+
+    /// The open files of a shard of this worker, whether it is open or not. Waits while the shard is between two workers.
+    pub async fn open_files(&self, shard: ShardId) -> Result<OpenFiles, NotOpen> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(open_files) = self.slots.open_files(shard) {
+                return open_files;
+            }
+            changed.await;
         }
     }
 
@@ -333,9 +386,9 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
 }
 
 fn slots(config: &WorkerConfig) -> ShardSlots {
-    let ServerShared { settings, shard_map, clock, .. } = &*config.shared;
+    let ServerShared { settings, shard_map, clock, sessions_return, .. } = &*config.shared;
     let own = |shard| (shard, shard_map.owner(shard) == Some(config.index));
-    ShardSlots::new(settings.shards.all().map(own), Arc::clone(clock))
+    ShardSlots::new(settings.shards.all().map(own), *sessions_return, Arc::clone(clock))
 }
 
 /// Starts listening, then opens the shards.
@@ -378,14 +431,18 @@ async fn end_sessions(worker: Rc<Worker>) {
             () = tokio::time::sleep(SESSIONS_LOOKED_AT_EVERY) => {}
         }
         worker.snapshots().forget_idle();
-        let ServerShared { sessions, open_files, .. } = &*worker.shared;
-        while let Some((session, closed)) = sessions.end_one(|session| open_files.end_session(session)) {
-            let closed: Arc<[InodeId]> = closed.into();
-            tracing::info!("session {:016x} ended; closed {} files that only it had open", session.0, closed.len());
+        while let Some(session) = worker.shared.sessions.begin_end() {
+            let mut ends = Vec::new();
             for inbox in &worker.inboxes {
+                let (done, ended) = oneshot::channel();
                 // A closed inbox belongs to a worker that has ended, along with its shards.
-                let _ = inbox.send(WorkerMessage::EndSession { session, closed: Arc::clone(&closed) }).await;
+                if inbox.send(WorkerMessage::EndSession { session, done }).await.is_ok() {
+                    ends.push(ended);
+                }
             }
+            futures::future::join_all(ends).await;
+            worker.shared.sessions.end(session);
+            tracing::info!("session {:016x} ended", session.0);
         }
     }
 }

@@ -34,7 +34,13 @@ impl Shard {
         caller: &Credentials,
         directory: InodeId,
     ) -> Result<DirectoryNode, ShardRefusal> {
-        let run = Execution { caller, address: RequestAddress::Inode(directory), makes: Makes::Nothing, record: None };
+        let run = Execution {
+            caller,
+            address: RequestAddress::Inode(directory),
+            makes: Makes::Nothing,
+            record: None,
+            registrar: None,
+        };
         let mut whole = self.run(&GetDirectory { directory }, run).await?;
         let mut open: Vec<PartitionIndex> = varve_posix::cut_off(PartitionIndex::FIRST, whole.depth).collect();
         let mut asked = FuturesUnordered::new();

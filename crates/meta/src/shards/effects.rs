@@ -3,6 +3,7 @@
 //! Everything that a crash leaves undone is found again by its row: a truncate, an orphan, and a backing file to be
 //! removed (`garbage.rs`).
 
+use super::open_files::Openness;
 use super::refusal::{Cause, ShardRefusal, errno_of_store};
 use super::replies::SessionChange;
 use super::shard::Shard;
@@ -19,7 +20,7 @@ use varve_posix::{Effect, KeyState};
 use varve_schema::{Change, Content, Key, Row};
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
 
-/// How long a started server waits for sessions of the server before it. A client with open files finds a restarted
+/// How long an opened shard waits for sessions of the server before it. A client with open files finds a restarted
 /// server within seconds, even without calls, and registers its files again.
 pub const SESSIONS_RETURN: Duration = Duration::from_secs(30);
 
@@ -113,7 +114,7 @@ impl Shard {
 
     // Files without a name.
 
-    /// `session` has closed `inode` for the last time.
+    /// `session` has closed `inode`, a file of this shard, for the last time.
     pub fn release(self: &Rc<Self>, session: SessionId, inode: InodeId) {
         // In a read-only view the orphan is left to the next owner.
         if self.open_files.release(session, inode) && !self.is_read_only() {
@@ -121,11 +122,8 @@ impl Shard {
         }
     }
 
-    /// No session has `inode` open any more: if it has no name either, it is removed. Another shard may own the inode.
+    /// No session has `inode`, a file of this shard, open any more: if it has no name either, it is removed.
     pub(super) fn reap_if_orphan(self: &Rc<Self>, inode: InodeId) {
-        if inode.shard() != self.id {
-            return self.reap_elsewhere(inode);
-        }
         if !self.may_be_orphan(inode) {
             return;
         }
@@ -146,16 +144,6 @@ impl Shard {
         state.orphans.contains(&inode) || state.locks.contains_key(&Key::Orphan(inode))
     }
 
-    fn reap_elsewhere(self: &Rc<Self>, inode: InodeId) {
-        let shard = self.clone();
-        tokio::task::spawn_local(async move {
-            let reply = shard.peers.call(inode.shard(), super::peers::PeerCall::Reap(inode)).await;
-            if !matches!(reply, super::peers::PeerReply::Done) {
-                tracing::warn!("orphan {inode} stays until the next start of its shard: {reply:?}");
-            }
-        });
-    }
-
     /// Removes an inode of this shard if it is an orphan and no session has it open.
     pub(super) async fn reap_orphan(self: &Rc<Self>, inode: InodeId) -> Result<(), ShardRefusal> {
         if !self.may_be_orphan(inode) {
@@ -170,7 +158,7 @@ impl Shard {
             if [&orphan, &node].into_iter().any(|key| self.seen_here(&state, key).0 == KeyState::Unknown) {
                 continue;
             }
-            let open = !self.knows_sessions() || self.open_files.is_open(inode);
+            let open = self.open_files.openness(inode, self.clock.monotonic()) != Openness::Closed;
             if open || !matches!(self.seen_here(&state, &orphan).0, KeyState::Present(_)) {
                 return Ok(());
             }
@@ -199,7 +187,12 @@ impl Shard {
 /// Removes orphans that earlier epochs left, or that were made before all sessions were known, if no session has
 /// claimed them. Stops if the shard is gone.
 pub(super) async fn reap_leftovers(shard: Weak<Shard>) {
-    tokio::time::sleep(SESSIONS_RETURN).await;
+    let mut wait = SESSIONS_RETURN;
+    while !wait.is_zero() {
+        tokio::time::sleep(wait).await;
+        let Some(shard) = shard.upgrade() else { return };
+        wait = shard.open_files.until_sessions_known(shard.clock.monotonic());
+    }
     let orphans = |shard: Rc<Shard>| shard.state.borrow().orphans.iter().copied().collect::<Vec<_>>();
     for some in shard.upgrade().map(orphans).unwrap_or_default().chunks(REAPED_AT_ONCE) {
         let Some(shard) = shard.upgrade().filter(|shard| !shard.stopping()) else { return };

@@ -2,12 +2,13 @@
 //! change are this shard's, or the rows of one directory in a shard of the same worker. Most verbs qualify, and a plain
 //! call decides them. All others run through [`Shard::run`].
 
+use super::decide::{Decided, DecisionOutcome, TxnContext};
 use super::foreign::Foreign;
 use super::peers::{AwaitedReply, PeerCall};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::serve_peer::placed_by;
-use super::shard::{DecisionOutcome, Execution, Makes, RequestAddress, Shard, TxnContext};
+use super::shard::{Execution, Makes, RequestAddress, Shard};
 use std::rc::Rc;
 use varve_posix::{Effect, Verb};
 use varve_schema::{Change, Key};
@@ -45,7 +46,9 @@ impl Shard {
         verb: &V,
         run: &Execution<'_, V::Outcome>,
     ) -> Option<FastPathRun<V::Outcome>> {
-        if !self.is_undisturbed(run.address) {
+        // Only the number of a new file is known to be of this shard, which then registers the open itself.
+        let registers_here = run.registrar.is_none() || run.makes == Makes::File;
+        if !registers_here || !self.is_undisturbed(run.address) {
             return None;
         }
         let fresh = match run.makes {
@@ -53,12 +56,14 @@ impl Shard {
             Makes::File => self.inode_at_hand()?,
             Makes::Directory { home } => self.inode_of_at_hand(home)?,
         };
-        match self.decide(verb, run, &TxnContext::of(fresh), &Foreign::default()).ok()? {
-            (DecisionOutcome::FreshElsewhere { rows, at }, _) => {
+        let Decided { outcome, newest, .. } =
+            self.decide(verb, run, &TxnContext::of(fresh), &Foreign::default()).ok()?;
+        match outcome {
+            DecisionOutcome::FreshElsewhere { rows, at } => {
                 self.try_place(fresh, rows, at).map(|(placed, reply)| FastPathRun::Placed(placed, reply))
             }
-            (DecisionOutcome::Missing(keys), _) if V::REMOVES_DIRECTORY => self.try_remove(verb, run, keys),
-            (decided, newest) => self.ran(decided, newest),
+            DecisionOutcome::Missing(keys) if V::REMOVES_DIRECTORY => self.try_remove(verb, run, keys),
+            decided => self.ran(decided, newest),
         }
     }
 
@@ -74,8 +79,8 @@ impl Shard {
             return None;
         }
         let txn = TxnContext { placed: Some(Vec::new()), placed_at: Some(placed.at), ..TxnContext::of(placed.fresh) };
-        let (decided, newest) = self.decide(verb, run, &txn, &Foreign::default()).ok()?;
-        self.ran(decided, newest)
+        let Decided { outcome, newest, .. } = self.decide(verb, run, &txn, &Foreign::default()).ok()?;
+        self.ran(outcome, newest)
     }
 
     /// Continues a verb with placed rows as [`Shard::run`] does. `appended` says whether the rows could be appended.
@@ -123,9 +128,10 @@ impl Shard {
             }
             DecisionOutcome::Answered(outcome) => Ok(outcome),
             DecisionOutcome::Refused(refusal) => Err(refusal.into()),
-            DecisionOutcome::Missing(_) | DecisionOutcome::FreshElsewhere { .. } | DecisionOutcome::Several { .. } => {
-                return None;
-            }
+            DecisionOutcome::Missing(_)
+            | DecisionOutcome::Unasked(_)
+            | DecisionOutcome::FreshElsewhere { .. }
+            | DecisionOutcome::Several { .. } => return None,
         };
         (newest <= self.state.borrow().appended).then_some(FastPathRun::Seen(seen))
     }

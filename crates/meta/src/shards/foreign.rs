@@ -1,5 +1,6 @@
 //! Rows of other shards that one run of a verb depends on, as they were fetched.
 
+use super::opens_elsewhere::file_in;
 use super::peers::ForeignRow;
 use std::collections::HashMap;
 use varve_env::key_hash::KeyHashing;
@@ -29,6 +30,13 @@ impl Foreign {
 
     pub fn fetched(&self) -> impl Iterator<Item = (&Key, &ForeignRow)> {
         self.0.iter()
+    }
+
+    /// The keys of fetched rows that have the attributes of the file `inode`.
+    pub fn rows_of(&self, inode: InodeId) -> impl Iterator<Item = &Key> {
+        let of =
+            move |(key, row): &(&Key, &ForeignRow)| row.as_ref().is_some_and(|row| file_in(key, row) == Some(inode));
+        self.0.iter().filter(of).map(|(key, _)| key)
     }
 
     /// The directory was split further than this shard knew: names and partition rows fetched before may be in another

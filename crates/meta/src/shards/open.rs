@@ -5,6 +5,7 @@ use super::committer::CommitWork;
 use super::effects::reap_leftovers;
 use super::garbage::{Garbage, Room};
 use super::inodes::InodeBlock;
+use super::opens_elsewhere::OpensElsewhere;
 use super::partitions::Partitions;
 use super::peers::{PeerChannels, ShardTerm};
 use super::refusal::ShardRefusal;
@@ -15,13 +16,13 @@ use super::rows::ShardRows;
 use super::shard::{Shard, ShardConfig, ShardState};
 use super::table::{Table, TableError, TableReader};
 use super::transaction::Transactions;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use tokio::sync::Notify;
 use varve_schema::codec;
 use varve_schema::{Key, Kind, Row};
-use varve_types::{Epoch, Errno, InodeId, SessionId};
+use varve_types::{Epoch, Errno, SessionId};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
@@ -52,6 +53,8 @@ impl Shard {
     /// shard serves requests as soon as this returns. Undecided changes of the last epoch stay locked until their
     /// coordinators have been asked.
     pub async fn open(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
+        // Sessions register their open files also while the shard cannot be opened.
+        config.open_files.shard_opens(config.clock.monotonic());
         let table = Table::open(config.table.clone()).await?;
         let shard = Shard::on(ShardRows::Own(table), config);
         tokio::task::spawn_local(shard.work.task(shard.clone().commit_batches()));
@@ -111,7 +114,7 @@ impl Shard {
             table,
             clock: config.clock,
             open_files: config.open_files,
-            sessions_known_from: Cell::new(Some(config.sessions_known_from)),
+            opens_elsewhere: OpensElsewhere::default(),
             state: RefCell::new(state),
             changed: Notify::new(),
             work: CommitWork::default(),
@@ -199,13 +202,13 @@ impl Shard {
         }
     }
 
+    /// Drops what is registered of a session that has ended.
     pub fn end_session(self: &Rc<Self>, session: SessionId) {
         self.state.borrow_mut().replies.end_session(session);
-    }
-
-    /// Takes the inodes that only the ended session had open. Each shard removes those that are its own orphans.
-    pub fn end_orphans(self: &Rc<Self>, closed: &[InodeId]) {
-        closed.iter().filter(|inode| inode.shard() == self.id).for_each(|inode| self.reap_if_orphan(*inode));
+        let closed = self.open_files.end_session(session);
+        if !self.is_read_only() {
+            closed.into_iter().for_each(|inode| self.reap_if_orphan(inode));
+        }
     }
 
     /// The reply already given to a change, for a retry.
@@ -235,6 +238,7 @@ impl Shard {
             partitions_loaded: state.partitions.len() as u64,
             names_loaded: state.partitions.names() as u64,
             cache_bytes: state.resident.bytes() as u64,
+            open_files: self.open_files.len() as u64,
             log_bytes_unsynced: self.table.unsynced_bytes(),
             transactions_open: state.transactions.open() as u64,
             backing_files_to_remove: state.garbage.len() as u64,
@@ -249,6 +253,8 @@ pub struct ShardFigures {
     pub partitions_loaded: u64,
     pub names_loaded: u64,
     pub cache_bytes: u64,
+    /// Of the inodes that the shard created.
+    pub open_files: u64,
     pub log_bytes_unsynced: u64,
     pub transactions_open: u64,
     pub backing_files_to_remove: u64,

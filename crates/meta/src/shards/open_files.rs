@@ -1,11 +1,23 @@
-//! The open files of each session, and the sessions that have changed sizes of backing files. All shards of a server
-//! share one table, because a file's rows may change shards (by a split, or by getting an inode row) while it stays
-//! open.
+//! The open files of each session, and the sessions that have changed sizes of backing files.
+//!
+//! Each shard keeps this for the inodes whose numbers are its own, because a number never moves, while a file's rows do
+//! (by a split, or by getting an inode row). A shard that has only a row asks and notifies the shard in the number
+//! ([`super::opens_elsewhere`]). The table belongs to the server, not to one ownership of the shard: it outlives a shard
+//! that fails and is opened again, answers while the shard is not open, and moves with the shard to another worker.
 
+pub use varve_schema::peer::{
+    FileUse, MeasureTime, MeasureVerdict, MeasuredBy, Measurement, OpenedFor, Openness, OtherWriters, SizeUse,
+};
+
+use super::peers::{self, FileCall, FileReply, PeerCall, PeerReply, PeerRequest, PeerResponse, ShardTerm};
+use super::received_ids::Callers;
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::rc::Rc;
+use std::time::Duration;
+use varve_env::clock::Instant;
 use varve_env::key_hash::KeyHashing;
-use varve_types::{InodeId, SessionId};
+use varve_types::{InodeId, SessionId, ShardCount};
 
 #[derive(Default)]
 struct RegisteredFiles {
@@ -39,14 +51,6 @@ struct Writers {
     known: bool,
 }
 
-/// Whether other sessions, unknown to this server, may be changing a backing file that a session begins to change: an
-/// earlier server may have granted it to them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtherWriters {
-    Perhaps,
-    Known,
-}
-
 /// Validity of a writer's next measured size.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MeasureOutcome {
@@ -57,23 +61,121 @@ enum MeasureOutcome {
     Again,
 }
 
-/// The call by which a session reports a measured size: its slot and its number there. A repeated call has the same.
-pub type MeasuredBy = (u32, u64);
-
-/// Cheap to clone; shared by the workers.
+/// The table of one shard. Cheap to clone; it stays with the worker that serves the shard.
 #[derive(Clone, Default)]
-pub struct OpenFiles(Arc<Mutex<RegisteredFiles>>);
+pub struct OpenFiles(Rc<OpenFilesState>);
+
+#[derive(Default)]
+struct OpenFilesState {
+    registered: RefCell<RegisteredFiles>,
+    /// The shards that have called.
+    callers: RefCell<Callers>,
+    /// How long after the first opening of the shard began sessions of an earlier server may come back.
+    sessions_return: Duration,
+    /// By then all of them have registered their open files; `None`: no opening of the shard has begun.
+    known_from: Cell<Option<Instant>>,
+}
+
+/// A table on its way to another worker.
+pub struct MovingOpenFiles(Box<OpenFilesState>);
+
+impl From<MovingOpenFiles> for OpenFiles {
+    fn from(MovingOpenFiles(state): MovingOpenFiles) -> OpenFiles {
+        OpenFiles(Rc::from(state))
+    }
+}
 
 impl OpenFiles {
+    /// `sessions_return`: how long after the first opening of the shard began sessions of an earlier server may come back.
+    pub fn after(sessions_return: Duration) -> OpenFiles {
+        OpenFiles(Rc::new(OpenFilesState { sessions_return, ..OpenFilesState::default() }))
+    }
+
+    /// Takes the content of the table, whose clones nobody uses any more.
+    pub fn move_away(self) -> MovingOpenFiles {
+        let OpenFilesState { registered, callers, sessions_return, known_from } = &*self.0;
+        MovingOpenFiles(Box::new(OpenFilesState {
+            registered: RefCell::new(registered.take()),
+            callers: RefCell::new(callers.take()),
+            sessions_return: *sessions_return,
+            known_from: known_from.clone(),
+        }))
+    }
+
+    /// An opening of the shard begins. Only the first one counts.
+    pub(super) fn shard_opens(&self, now: Instant) {
+        let known_from = &self.0.known_from;
+        known_from.set(known_from.get().or(Some(now.after(self.0.sessions_return))));
+    }
+
+    /// How long sessions of an earlier server may still come back.
+    pub fn until_sessions_known(&self, now: Instant) -> Duration {
+        self.0.known_from.get().map_or(self.0.sessions_return, |from| from.since(now))
+    }
+
+    /// Registers what a session does with a file. Returns whether all sessions are known and none wrote the file or had
+    /// yet to record its size before, this session included.
+    pub fn register(&self, used: &FileUse, now: Instant) -> bool {
+        let FileUse { session, inode, .. } = *used;
+        let all_known = self.until_sessions_known(now).is_zero();
+        let writer_gone = all_known && !self.is_written(inode);
+        match used.opened {
+            Some(OpenedFor::Reading) => self.open(session, inode, false),
+            Some(OpenedFor::Writing) => self.open(session, inode, true),
+            Some(OpenedFor::Keeping) if !all_known => self.note(session, inode, SessionOpens::default()),
+            Some(OpenedFor::Keeping) | None => {}
+        }
+        match used.size {
+            Some(SizeUse::Changes(others)) => self.changes_size(session, inode, others),
+            Some(SizeUse::Measured(by, MeasureTime::Last)) => self.lock().sizes.note_size(session, inode, by),
+            Some(SizeUse::Measured(_, MeasureTime::Underway)) => self.note_underway(session, inode),
+            Some(SizeUse::Done) => self.done(session, inode),
+            None => {}
+        }
+        writer_gone
+    }
+
+    /// Serves a request about open files, unless its id or the caller's term forbids it. The called shard's own term does
+    /// not matter, and the response has none.
+    pub fn serve(&self, request: PeerRequest, shards: ShardCount, now: Instant) -> PeerResponse {
+        let PeerRequest { from, to, id, call, .. } = request;
+        let reply = match call {
+            PeerCall::Files(call)
+                if from.shard.0 < shards.get() && call.inodes().iter().all(|inode| inode.shard() == to) =>
+            {
+                // A read-only view has no term. It registers files that its clients open for reading.
+                let admitted = match from.term == ShardTerm::NONE {
+                    true => Ok(()),
+                    false => self.0.callers.borrow_mut().admit(from, id),
+                };
+                admitted.map_or_else(|refused| refused, |()| PeerReply::Files(self.answer(call, now)))
+            }
+            _ => PeerReply::Failed(format!("a call of shard {} to shard {to} went astray", from.shard).into()),
+        };
+        peers::response(id, ShardTerm { shard: to, term: ShardTerm::NONE }, reply)
+    }
+
+    /// Carries out a call about open files.
+    pub fn answer(&self, call: FileCall, now: Instant) -> FileReply {
+        match call {
+            FileCall::AreOpen(inodes) => {
+                FileReply::Openness(inodes.into_iter().map(|inode| self.openness(inode, now)).collect())
+            }
+            FileCall::Register(used) => FileReply::Registered { writer_gone: self.register(&used, now) },
+            FileCall::HasOpen { session, inode, writes, or_changed } => FileReply::HasOpen(
+                (or_changed && self.has_changed_size(session, inode)) || self.has_open_to(session, inode, writes),
+            ),
+            FileCall::Judge(measurement) => FileReply::Judged(self.judge(&measurement, now)),
+            FileCall::SizeChanged(inode) => {
+                self.size_changed(inode);
+                FileReply::Done
+            }
+        }
+    }
+
     /// `writes`: the session may write.
     pub fn open(&self, session: SessionId, inode: InodeId, writes: bool) {
         self.note(session, inode, SessionOpens { granted: true, writes });
-    }
-
-    /// Records that the session reports the file as opened before. This keeps the file while it is open, but does not
-    /// permit the session to read or write it.
-    pub fn keep(&self, session: SessionId, inode: InodeId) {
-        self.note(session, inode, SessionOpens::default());
     }
 
     fn note(&self, session: SessionId, inode: InodeId, opened: SessionOpens) {
@@ -84,12 +186,12 @@ impl OpenFiles {
         registered.sessions.entry(session).or_default().insert(inode);
     }
 
-    pub fn is_open(&self, inode: InodeId) -> bool {
-        self.lock().files.contains_key(&inode)
-    }
-
-    pub fn has_open(&self, session: SessionId, inode: InodeId) -> bool {
-        self.lock().files.get(&inode).is_some_and(|holders| holders.contains_key(&session))
+    pub fn openness(&self, inode: InodeId, now: Instant) -> Openness {
+        match self.lock().files.contains_key(&inode) {
+            true => Openness::Open,
+            false if self.until_sessions_known(now).is_zero() => Openness::Closed,
+            false => Openness::Perhaps,
+        }
     }
 
     /// `writes`: for writing.
@@ -104,6 +206,9 @@ impl OpenFiles {
         let mut registered = self.lock();
         if let Some(inodes) = registered.sessions.get_mut(&session) {
             inodes.remove(&inode);
+            if inodes.is_empty() {
+                registered.sessions.remove(&session);
+            }
         }
         let Some(holders) = registered.files.get_mut(&inode) else { return false };
         holders.remove(&session);
@@ -112,6 +217,18 @@ impl OpenFiles {
             registered.files.remove(&inode);
         }
         free
+    }
+
+    /// Removes all sessions for which `has_ended` is true.
+    pub fn end_sessions(&self, has_ended: impl Fn(SessionId) -> bool) {
+        let ended: HashSet<SessionId> = {
+            let registered = self.lock();
+            let known = registered.sessions.keys().chain(registered.sizes.sessions.keys());
+            known.copied().filter(|session| has_ended(*session)).collect()
+        };
+        for session in ended {
+            self.end_session(session);
+        }
     }
 
     /// Removes an ended session. Returns the inodes that no session has open any more.
@@ -129,11 +246,6 @@ impl OpenFiles {
         self.lock().sizes.changes(session, inode, others);
     }
 
-    /// Whether all sessions are known that may be changing the backing file of `inode`.
-    pub fn knows_writers(&self, inode: InodeId) -> bool {
-        self.lock().sizes.writers.get(&inode).is_some_and(|writers| writers.known)
-    }
-
     /// Records that the server changed the size of a backing file: sizes measured before are no longer valid.
     pub fn size_changed(&self, inode: InodeId) {
         self.lock().sizes.measure_again(inode, None);
@@ -143,18 +255,26 @@ impl OpenFiles {
         self.lock().sizes.has_changed(session, inode)
     }
 
-    /// Whether the size just reported by `session`, which has closed and synced the file, is the file's size. If not,
-    /// another session will report the size, or this one after another measurement.
-    pub fn records_size(&self, session: SessionId, inode: InodeId, by: MeasuredBy) -> bool {
-        let mut registered = self.lock();
+    /// Whether a measured size is the file's size. If it was measured last, the session has closed and synced the file;
+    /// if under way, the bytes it has synced are stable: no other session may have truncated the file since.
+    pub fn judge(&self, measurement: &Measurement, now: Instant) -> MeasureVerdict {
+        let Measurement { session, inode, by, time } = *measurement;
+        let registered = self.lock();
+        let unknown = self.until_sessions_known(now);
+        let sizes = &registered.sizes;
+        if !unknown.is_zero() && !sizes.writers.get(&inode).is_some_and(|writers| writers.known) {
+            return MeasureVerdict::WritersUnknown(Duration::from_millis(unknown.as_millis() as u64 + 1));
+        }
         let holders = registered.files.get(&inode);
-        let written = holders.is_some_and(|holders| holders.iter().any(|(other, of)| *other != session && of.writes));
-        registered.sizes.records_size(session, inode, by, written)
+        let others = holders.is_some_and(|holders| holders.iter().any(|(other, of)| *other != session && of.writes));
+        let right = match time {
+            MeasureTime::Last => sizes.is_size(session, inode, by, others),
+            MeasureTime::Underway => sizes.is_stable(session, inode) && !others,
+        };
+        if right { MeasureVerdict::Right } else { MeasureVerdict::Wrong }
     }
 
-    /// Records that the session has closed and synced the file, and that its measured size is not used because the row
-    /// has a better one.
-    pub fn done(&self, session: SessionId, inode: InodeId) {
+    fn done(&self, session: SessionId, inode: InodeId) {
         let mut registered = self.lock();
         if registered.sizes.has_changed(session, inode) {
             registered.sizes.done(session, inode);
@@ -162,18 +282,15 @@ impl OpenFiles {
         }
     }
 
-    /// Whether the bytes that `session` has just measured and synced are stable, while it continues to write the file:
-    /// no other session may have truncated the file since. If not, they may be at the next measurement.
-    pub fn measures_alone(&self, session: SessionId, inode: InodeId) -> bool {
+    fn note_underway(&self, session: SessionId, inode: InodeId) {
         let mut registered = self.lock();
         let holders = registered.files.get(&inode);
-        let here = holders.is_some_and(|holders| holders.get(&session).is_some_and(|of| of.writes));
-        let elsewhere = holders.is_some_and(|holders| holders.iter().any(|(other, of)| *other != session && of.writes));
-        registered.sizes.measures_alone(session, inode, here) && !elsewhere
+        let writes = holders.is_some_and(|holders| holders.get(&session).is_some_and(|of| of.writes));
+        registered.sizes.note_underway(session, inode, writes);
     }
 
     /// Whether a session writes the file or has yet to record its size.
-    pub fn is_written(&self, inode: InodeId) -> bool {
+    fn is_written(&self, inode: InodeId) -> bool {
         let registered = self.lock();
         let holders = registered.files.get(&inode);
         registered.sizes.writers.contains_key(&inode)
@@ -188,15 +305,14 @@ impl OpenFiles {
         self.len() == 0
     }
 
-    /// Whether no session has a file open or has yet to report a size.
-    pub fn is_quiet(&self) -> bool {
+    /// Whether all sessions are known, and none has a file open or has yet to report a size.
+    pub fn is_quiet(&self, now: Instant) -> bool {
         let registered = self.lock();
-        registered.files.is_empty() && registered.sizes.writers.is_empty()
+        registered.files.is_empty() && registered.sizes.writers.is_empty() && self.until_sessions_known(now).is_zero()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, RegisteredFiles> {
-        // The lock is held for map operations only; a panic within one is a broken invariant of the process.
-        self.0.lock().expect("a thread panicked while it changed the table of open files")
+    fn lock(&self) -> RefMut<'_, RegisteredFiles> {
+        self.0.registered.borrow_mut()
     }
 }
 
@@ -221,8 +337,23 @@ impl SizeTracker {
         self.sessions.get(&session).is_some_and(|inodes| inodes.contains(&inode))
     }
 
-    fn records_size(&mut self, session: SessionId, inode: InodeId, by: MeasuredBy, written: bool) -> bool {
-        let Some(writers) = self.writers.get_mut(&inode) else { return !written };
+    /// `written`: another session has the file open for writing.
+    fn is_size(&self, session: SessionId, inode: InodeId, by: MeasuredBy, written: bool) -> bool {
+        let Some(writers) = self.writers.get(&inode) else { return !written };
+        let last = writers.measured.keys().all(|other| *other == session);
+        let valid = match writers.measured.get(&session) {
+            Some(MeasureOutcome::Again) => false,
+            Some(MeasureOutcome::RightAfter(before)) => *before != by,
+            Some(MeasureOutcome::Right) | None => true,
+        };
+        // If all writers are known, a session that has the file open but is not a writer has written nothing, and it
+        // registers as a writer first.
+        last && valid && (writers.known || !written)
+    }
+
+    /// The session has reported its measured size, which [`SizeTracker::is_size`] has judged.
+    fn note_size(&mut self, session: SessionId, inode: InodeId, by: MeasuredBy) {
+        let Some(writers) = self.writers.get_mut(&inode) else { return };
         if writers.measured.keys().any(|other| *other != session) {
             // Its bytes are on disk, and the last session measures after that. A session that was done before changes
             // nothing.
@@ -230,40 +361,35 @@ impl SizeTracker {
                 self.done(session, inode);
                 self.measure_again(inode, None);
             }
-            return false;
+            return;
         }
         match writers.measured.get_mut(&session) {
-            Some(measured @ MeasureOutcome::Again) => {
-                *measured = MeasureOutcome::RightAfter(by);
-                return false;
-            }
-            Some(MeasureOutcome::RightAfter(before)) if *before == by => return false,
-            _ => {}
+            Some(measured @ MeasureOutcome::Again) => *measured = MeasureOutcome::RightAfter(by),
+            Some(MeasureOutcome::RightAfter(before)) if *before == by => {}
+            _ => self.done(session, inode),
         }
-        let known = writers.known;
-        self.done(session, inode);
-        // If all writers are known, a session that has the file open but is not a writer has written nothing, and it
-        // registers as a writer first.
-        known || !written
     }
 
-    /// `writes`: the session has the file open for writing.
-    fn measures_alone(&mut self, session: SessionId, inode: InodeId, writes: bool) -> bool {
-        let Some(writers) = self.writers.get_mut(&inode) else {
+    fn is_stable(&self, session: SessionId, inode: InodeId) -> bool {
+        self.writers.get(&inode).is_some_and(|writers| {
+            let measured = writers.measured.get(&session);
+            let valid = measured.is_some_and(|measured| *measured != MeasureOutcome::Again);
+            valid && writers.measured.len() == 1
+        })
+    }
+
+    /// The session has reported a size that it measured while it goes on writing, and which [`SizeTracker::is_stable`]
+    /// has judged. `writes`: it has the file open for writing.
+    fn note_underway(&mut self, session: SessionId, inode: InodeId, writes: bool) {
+        match self.writers.get_mut(&inode) {
+            Some(writers) => {
+                if let Some(measured @ MeasureOutcome::Again) = writers.measured.get_mut(&session) {
+                    *measured = MeasureOutcome::Right;
+                }
+            }
             // An earlier server permitted the write. From now on this server knows of other writers.
-            if writes {
-                self.changes(session, inode, OtherWriters::Perhaps);
-            }
-            return false;
-        };
-        let alone = writers.measured.len() == 1;
-        match writers.measured.get_mut(&session) {
-            Some(MeasureOutcome::Right | MeasureOutcome::RightAfter(_)) => alone,
-            Some(measured) => {
-                *measured = MeasureOutcome::Right;
-                false
-            }
-            None => false,
+            None if writes => self.changes(session, inode, OtherWriters::Perhaps),
+            None => {}
         }
     }
 

@@ -3,6 +3,8 @@
 
 use super::fetch::peer_reply;
 use super::locks::{directory_of, lock, lock_keys, unlock};
+use super::open_files::Openness;
+use super::opens_elsewhere::AskedFiles;
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, ShardRefusal};
 use super::resident::BatchNumber;
@@ -60,8 +62,8 @@ impl Shard {
     }
 
     /// Checks an intent and locks the keys it will change; `None` if it changes nothing here. No session may have one
-    /// of `unopened` open. From the lock on, no session opens one whose row is changed here, because an open reads the
-    /// row first.
+    /// of `unopened` open, whose rows are changed here. From the lock on, no session opens one, because an open reads
+    /// the row first.
     pub(super) async fn place_intent(
         self: &Rc<Self>,
         transaction: TransactionId,
@@ -70,8 +72,16 @@ impl Shard {
         kept: IntentKept,
     ) -> Result<Option<BatchNumber>, PeerReply> {
         self.fetch_for_intent(&intent).await?;
+        let mut asked = AskedFiles::default();
+        let elsewhere = unopened.iter().copied().filter(|inode| inode.shard() != self.id);
+        self.ask_openness(elsewhere, &mut asked).await.map_err(peer_reply)?;
+        let now = self.clock.monotonic();
+        let is_closed = |inode: &InodeId| match inode.shard() == self.id {
+            true => self.open_files.openness(*inode, now) == Openness::Closed,
+            false => asked.openness(*inode) == Some(Openness::Closed),
+        };
         let mut state = self.state.borrow_mut();
-        if !self.may_prepare(&state, &intent) || unopened.iter().any(|inode| self.open_files.is_open(*inode)) {
+        if !self.may_prepare(&state, &intent) || !unopened.iter().all(is_closed) {
             return Err(PeerReply::Vote(false));
         }
         if intent.changes.is_empty() {

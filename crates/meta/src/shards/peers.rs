@@ -5,7 +5,8 @@
 //! between servers they will be frames, so they contain no shared memory.
 
 pub use varve_schema::peer::{
-    ForeignRow, PeerCall, PeerReply, PeerRequest, PeerResponse, ShardTerm, SplitAttempt, SplitState,
+    FileCall, FileReply, ForeignRow, PeerCall, PeerReply, PeerRequest, PeerResponse, ShardTerm, SplitAttempt,
+    SplitState,
 };
 
 use super::received_ids::ReceivedIds;
@@ -49,6 +50,16 @@ pub(super) fn unexpected(reply: PeerReply, doing: impl fmt::Display) -> ShardRef
         PeerReply::Failed(cause) => cause.met(doing),
         other => Cause::from(format!("{doing}: {other:?}")),
     })
+}
+
+/// The response to a request, as it reaches the caller.
+pub(super) fn response(id: u64, from: ShardTerm, reply: PeerReply) -> PeerResponse {
+    let response = PeerResponse { id, from, reply };
+    match BY_BYTES.then(|| response.through_bytes()) {
+        None => response,
+        Some(Ok(response)) => response,
+        Some(Err(error)) => PeerResponse { reply: PeerReply::Failed(error.to_string().into()), ..response },
+    }
 }
 
 /// A reply that a shard of the same worker gives without waiting, or as soon as its log has the change.
@@ -155,9 +166,9 @@ impl PeerChannels {
         let mut channels = self.channels.borrow_mut();
         let channel = channels.entry(to).or_default();
         channel.sent += 1;
-        let term = if self.only_reads { ShardTerm::NONE } else { self.own.term };
-        let from = ShardTerm { term, ..self.own };
-        let request = PeerRequest { from, to, term: channel.term, id: channel.sent, deadline: CALL_MAX, call };
+        let from = ShardTerm { term: if self.only_reads { ShardTerm::NONE } else { self.own.term }, ..self.own };
+        let term = channel.term.filter(|_| call.names_term());
+        let request = PeerRequest { from, to, term, id: channel.sent, deadline: CALL_MAX, call };
         match BY_BYTES {
             true => request.through_bytes().map_err(|error| Cause::from(format!("no call of shard {to}: {error}"))),
             false => Ok(request),
@@ -242,12 +253,7 @@ impl PeerChannels {
     }
 
     pub fn respond(&self, id: u64, reply: PeerReply) -> PeerResponse {
-        let response = PeerResponse { id, from: self.own, reply };
-        match BY_BYTES.then(|| response.through_bytes()) {
-            None => response,
-            Some(Ok(response)) => response,
-            Some(Err(error)) => PeerResponse { reply: PeerReply::Failed(error.to_string().into()), ..response },
-        }
+        response(id, self.own, reply)
     }
 
     // Ends of terms.

@@ -1,5 +1,10 @@
 //! The ids of requests that one shard has received from another: each is accepted once.
 
+use std::collections::HashMap;
+use varve_env::key_hash::KeyHashing;
+use varve_schema::peer::{PeerReply, ShardTerm};
+use varve_types::{Epoch, ShardId};
+
 /// How far an id may be behind the highest one and still be accepted. A channel keeps its order, but requests that wait
 /// together for a shard to be opened go on in any order.
 const WINDOW: u64 = 256;
@@ -30,6 +35,24 @@ impl ReceivedIds {
 
     fn word(&mut self, id: u64) -> &mut u64 {
         &mut self.seen[(id % WINDOW / 64) as usize]
+    }
+}
+
+/// Calling shards, each with its latest term and the ids of its requests in that term.
+#[derive(Default)]
+pub(super) struct Callers(HashMap<ShardId, (Epoch, ReceivedIds), KeyHashing>);
+
+impl Callers {
+    /// Whether a request with this id is to be carried out, else the reply to it.
+    pub fn admit(&mut self, from: ShardTerm, id: u64) -> Result<(), PeerReply> {
+        let (latest, received) = self.0.entry(from.shard).or_insert_with(|| (from.term, ReceivedIds::default()));
+        if from.term < *latest {
+            return Err(PeerReply::Superseded(*latest));
+        }
+        if from.term > *latest {
+            (*latest, *received) = (from.term, ReceivedIds::default());
+        }
+        if received.note(id) { Ok(()) } else { Err(PeerReply::Repeated) }
     }
 }
 

@@ -14,13 +14,14 @@
 //! that is opened again has lost its prepared removals and would accept creates, so a prepared removal is valid for
 //! [`PREPARED_VALID`], and no shard is opened again sooner than that.
 
+use super::decide::{Decided, DecisionOutcome, TxnContext};
 use super::fast_path::FastPathRun;
 use super::foreign::Foreign;
 use super::participant::{ASK_AFTER, IntentKept, Prepared};
 use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
-use super::shard::{DecisionOutcome, Execution, Shard, ShardState, TxnContext};
+use super::shard::{Execution, Shard, ShardState};
 use super::transaction::{ASK_AGAIN, BegunTransaction, Sorted, digest};
 use futures::future::join_all;
 use std::collections::BTreeMap;
@@ -263,9 +264,10 @@ impl Shard {
         held: &PreparedRemoval,
     ) -> Option<FastPathRun<V::Outcome>> {
         let txn = TxnContext::of(InodeId::ROOT);
-        let (decided, _) = self.decide(verb, run, &txn, foreign).ok()?;
+        let Decided { outcome: decided, .. } = self.decide(verb, run, &txn, foreign).ok()?;
         let DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, .. } = decided else { return None };
-        let Sorted { own, holder: Some(_), .. } = self.sort(own, elsewhere, foreign, Some(held)) else { return None };
+        let sorted = self.sort((own, elsewhere), foreign, &[], Some(held));
+        let Sorted { own, holder: Some(_), .. } = sorted else { return None };
         let mut state = self.state.borrow_mut();
         if own.iter().any(|change| self.must_wait(&state, change)) {
             return None;

@@ -15,6 +15,9 @@ use varve_types::{InodeId, ShardId};
 impl Shard {
     /// Carries out a request of another shard, unless its terms or its id forbid it.
     pub async fn serve(self: &Rc<Self>, request: PeerRequest) -> PeerResponse {
+        if matches!(request.call, PeerCall::Files(_)) && request.to == self.id {
+            return self.open_files.serve(request, self.settings.shards, self.clock.monotonic());
+        }
         let reply = match self.peers.admit(&request) {
             Ok(()) => self.peer_call(request.call).await,
             Err(refused) => refused,
@@ -108,9 +111,7 @@ impl Shard {
                 Err(refusal) => peer_reply(refusal),
             },
             PeerCall::SplitOutcome { directory, index } => Box::pin(self.split_outcome(directory, index)).await,
-            PeerCall::Reap(inode) => {
-                Box::pin(self.reap_orphan(inode)).await.map_or_else(peer_reply, |()| PeerReply::Done)
-            }
+            PeerCall::Files(call) => PeerReply::Files(self.open_files.answer(call, self.clock.monotonic())),
         }
     }
 

@@ -10,22 +10,23 @@
 
 use super::batch::{CommitBatch, Waiter};
 use super::committer::CommitWork;
+use super::decide::{Decided, DecisionOutcome, TxnContext};
 use super::foreign::Foreign;
 use super::garbage::{Garbage, Room};
 use super::handover::CallsInProgress;
 use super::incoming::IncomingPartition;
 use super::inodes::InodeBlock;
-use super::locks::is_about;
-use super::open_files::OpenFiles;
+use super::open_files::{FileUse, OpenFiles};
+use super::opens_elsewhere::{Grant, OpensElsewhere};
 use super::partitions::Partitions;
 use super::peers::{PeerChannels, Peers};
 use super::refusal::{Cause, ShardRefusal};
-use super::removal::{PreparedRemoval, Removals};
+use super::removal::Removals;
 use super::replies::{Replies, SessionChange};
 use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::rows::{self, ShardRows};
 use super::table::TableConfig;
-use super::transaction::{Sorted, Transactions};
+use super::transaction::Transactions;
 use super::truncates::TruncateQueue;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
@@ -38,11 +39,9 @@ use varve_env::clock::{Clock, Instant};
 use varve_env::key_hash::KeyHashing;
 use varve_env::stages::{self, Stage};
 use varve_env::volume_dir::VolumeDir;
-use varve_posix::{Context, Decision, Effect, KeyState, MissingKeys, Verb, View};
-use varve_schema::{Change, DirectoryMovesRow, Key, Row, TransactionId};
-use varve_types::{
-    Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, Timestamp, VolumeSettings,
-};
+use varve_posix::{KeyState, Refusal, Verb, View};
+use varve_schema::{Change, Key, TransactionId};
+use varve_types::{Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, VolumeSettings};
 
 pub struct ShardConfig {
     pub id: ShardId,
@@ -51,9 +50,8 @@ pub struct ShardConfig {
     pub table: TableConfig,
     pub peers: Rc<dyn Peers>,
     pub clock: Arc<dyn Clock>,
+    /// Outlives the shard: the next opening of it by this server gets the same.
     pub open_files: OpenFiles,
-    /// By then, all sessions of an earlier server have reported their open files.
-    pub sessions_known_from: Instant,
     /// Budget for cached rows of all shards together.
     pub cache: Arc<CacheBudget>,
     /// Budget for the names of loaded partitions of all shards together.
@@ -68,8 +66,7 @@ pub struct Shard {
     pub(super) peers: PeerChannels,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
-    /// `None`: the time has passed.
-    pub(super) sessions_known_from: Cell<Option<Instant>>,
+    pub(super) opens_elsewhere: OpensElsewhere,
     pub(super) state: RefCell<ShardState>,
     /// Wakes requests when a lock, a load or a split that they wait for has ended, so that they check again.
     pub(super) changed: Notify,
@@ -155,6 +152,17 @@ pub struct Execution<'a, O> {
     pub makes: Makes,
     /// For changes of clients: how to record the reply for a retry.
     pub record: Option<ReplyRecorder<'a, O>>,
+    /// What is to be registered of the caller's session in the step of the decision: another session may remove the name
+    /// before the reply is sent, and must find the file open.
+    pub registrar: Option<Registrar<'a, O>>,
+}
+
+/// Derives from a decision how the session uses a file from then on.
+#[derive(Clone, Copy)]
+pub struct Registrar<'a, O> {
+    pub of: &'a dyn Fn(Result<&O, &Refusal>) -> Option<FileUse>,
+    /// Set as [`OpenFiles::register`] returns it.
+    pub writer_gone: &'a Cell<bool>,
 }
 
 impl<O> Execution<'_, O> {
@@ -283,6 +291,36 @@ impl Shard {
         }
     }
 
+    /// Decides on all rows and answers that the decision needs. The caller continues in the same step.
+    async fn decide_on_rows<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: &Execution<'_, V::Outcome>,
+        txn: &mut TxnContext,
+        deadline: Instant,
+    ) -> Result<(Decided<V::Outcome>, Foreign), ShardRefusal> {
+        let mut foreign = Foreign::default();
+        let mut rounds = 0;
+        loop {
+            self.check_address(run.address).await?;
+            let decided = self.decide(verb, run, txn, &foreign)?;
+            let waits = matches!(decided.outcome, DecisionOutcome::Missing(_) | DecisionOutcome::Unasked(_));
+            if waits && (rounds >= ROUNDS_MAX || (rounds > 0 && self.clock.monotonic() >= deadline)) {
+                return Err(ShardRefusal::Busy);
+            }
+            rounds += 1;
+            match decided.outcome {
+                DecisionOutcome::Missing(keys) => {
+                    let _passage = stages::enter(Stage::Fetch);
+                    let removal = V::REMOVES_DIRECTORY.then_some(&mut txn.held);
+                    Box::pin(self.fetch(keys, &mut foreign, removal)).await?;
+                }
+                DecisionOutcome::Unasked(inodes) => Box::pin(self.ask_openness(inodes, &mut txn.asked)).await?,
+                _ => return Ok((decided, foreign)),
+            }
+        }
+    }
+
     /// One round of fetch, decide, commit. `None`: decide again, because the rows of a fresh inode were stored at their
     /// home.
     async fn attempt<V: Verb>(
@@ -292,44 +330,33 @@ impl Shard {
         txn: &mut TxnContext,
         deadline: Instant,
     ) -> Result<Option<V::Outcome>, ShardRefusal> {
-        let mut foreign = Foreign::default();
-        let mut rounds = 0;
-        let (decided, newest) = loop {
-            self.check_address(run.address).await?;
-            match self.decide(verb, run, txn, &foreign)? {
-                (DecisionOutcome::Missing(keys), _)
-                    if rounds < ROUNDS_MAX && (rounds == 0 || self.clock.monotonic() < deadline) =>
-                {
-                    let _passage = stages::enter(Stage::Fetch);
-                    let removal = V::REMOVES_DIRECTORY.then_some(&mut txn.held);
-                    Box::pin(self.fetch(keys, &mut foreign, removal)).await?;
-                    rounds += 1;
-                }
-                (DecisionOutcome::Missing(_), _) => return Err(ShardRefusal::Busy),
-                decided => break decided,
-            }
-        };
+        let (decided, foreign) = self.decide_on_rows(verb, run, txn, deadline).await?;
+        let Decided { outcome: decided, newest, grant } = decided;
         let (outcome, effects) = match decided {
-            DecisionOutcome::Missing(_) => return Err(ShardRefusal::Busy),
+            DecisionOutcome::Missing(_) | DecisionOutcome::Unasked(_) => return Err(ShardRefusal::Busy),
             // A name may be replaced between two reads. A second read finds another inode, unless the first one is
             // lost.
-            DecisionOutcome::Refused(varve_posix::Refusal::Torn(inode))
-                if !foreign.is_empty() && txn.torn != Some(inode) =>
-            {
+            DecisionOutcome::Refused(Refusal::Torn(inode)) if !foreign.is_empty() && txn.torn != Some(inode) => {
                 txn.torn = Some(inode);
                 return Err(ShardRefusal::Busy);
             }
             DecisionOutcome::Refused(refusal) => {
                 self.appended(newest).await?;
+                self.register_granted(run, grant).await?;
                 return Err(refusal.into());
             }
             DecisionOutcome::Answered(outcome) => {
                 self.appended(newest).await?;
+                self.register_granted(run, grant).await?;
                 return Ok(Some(outcome));
             }
             DecisionOutcome::Done { outcome, effects, batch } => {
                 txn.named = true;
-                if let Err(refusal) = self.appended(batch).await {
+                let done = match self.appended(batch).await {
+                    Ok(()) => self.register_granted(run, grant).await,
+                    failed => failed,
+                };
+                if let Err(refusal) = done {
                     // If the store only hangs, the change is still written later; its effects are not carried out.
                     self.give_up_all(effects, run.asked(), &refusal);
                     return Err(refusal);
@@ -346,7 +373,7 @@ impl Shard {
                 return placed.map(|()| None);
             }
             DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened } => {
-                let sorted = Sorted { unopened, ..self.sort(own, elsewhere, &foreign, txn.held.as_ref()) };
+                let sorted = self.sort((own, elsewhere), &foreign, &unopened, txn.held.as_ref());
                 let committed = Box::pin(self.commit_over_shards(sorted, &mut txn.held, reply)).await;
                 // A session may have opened the file in the meantime. If the file is taken to be open and is not, it is
                 // an orphan for a moment.
@@ -354,6 +381,7 @@ impl Shard {
                 // After any other error the change may be decided.
                 txn.named |= !matches!(committed, Err(ShardRefusal::Busy));
                 committed?;
+                self.register_granted(run, grant).await?;
                 (outcome, effects)
             }
         };
@@ -363,119 +391,16 @@ impl Shard {
         Ok(Some(outcome))
     }
 
-    /// Whether all open files of sessions of an earlier server are known.
-    pub(super) fn knows_sessions(&self) -> bool {
-        if self.sessions_known_from.get().is_some_and(|from| self.clock.monotonic() >= from) {
-            self.sessions_known_from.set(None);
-        }
-        self.sessions_known_from.get().is_none()
-    }
-
-    /// Decides, and applies changes that affect this shard alone. The caller that waits for the batch also triggers its
-    /// commit.
-    pub(super) fn decide<V: Verb>(
-        &self,
-        verb: &V,
-        run: &Execution<'_, V::Outcome>,
-        txn: &TxnContext,
-        foreign: &Foreign,
-    ) -> Result<(DecisionOutcome<V::Outcome>, BatchNumber), ShardRefusal> {
-        let mut state = self.state.borrow_mut();
-        if let Some(cause) = &state.failed {
-            return Err(ShardRefusal::Failed(cause.clone()));
-        }
-        let unopened = RefCell::new(Vec::new());
-        let is_open = |inode| {
-            let open = txn.as_if_open || self.open_files.is_open(inode);
-            if !open {
-                unopened.borrow_mut().push(inode);
-            }
-            open
-        };
-        let may_be_open = |inode| !self.knows_sessions() || is_open(inode);
-        let context = Context {
-            caller: run.caller,
-            now: txn.placed_at.unwrap_or_else(|| self.clock.now()),
-            fresh: txn.fresh,
-            shards: self.settings.shards,
-            inline_limit: self.settings.inline_limit,
-            is_open: &is_open,
-            may_be_open: &may_be_open,
-        };
-        let (decision, newest) = {
-            let view = ShardView { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };
-            (verb.decide(&view, &context), view.newest.get())
-        };
-        let decision = match decision {
-            Ok(decision) => decision,
-            Err(MissingKeys(keys)) => return Ok((DecisionOutcome::Missing(keys), newest)),
-        };
-        let (mut changes, effects, outcome) = match decision {
-            Decision::Refuse(refusal) => return Ok((DecisionOutcome::Refused(refusal), newest)),
-            Decision::Answer(outcome) => return Ok((DecisionOutcome::Answered(outcome), newest)),
-            Decision::Commit { changes, effects, outcome } => (changes, effects, outcome),
-        };
-        if let Some(cause) = self.takes_no_changes() {
-            return Err(ShardRefusal::Failed(cause));
-        }
-        changes.extend(super::garbage::rows_for(&effects));
-        let number = state.open.number;
-        state.size_stale.extend(effects.iter().filter_map(|effect| match effect {
-            Effect::SizeStale(inode) => Some((*inode, number)),
-            _ => None,
-        }));
-        let reply = run.record.as_ref().map(|record| varve_schema::ReplyRecord {
-            session: record.session,
-            slot: record.slot,
-            number: record.number,
-            about: match run.address {
-                RequestAddress::Name(directory, hash) => Some((directory, hash)),
-                RequestAddress::Inode(_) => None,
-            },
-            reply: (record.encode)(&outcome),
-        });
-        let is_here = |change: &Change| self.is_here(&state, change);
-        let (mut changes, mut elsewhere) = match changes.iter().all(is_here) {
-            true => (changes, Vec::new()),
-            false => changes.into_iter().partition(is_here),
-        };
-        if !foreign.is_empty() || !elsewhere.iter().all(|change| is_about(change, txn.fresh)) {
-            let moves = |change: &Change| moves_directory(&state, foreign, change);
-            if changes.iter().chain(&elsewhere).any(moves) {
-                let Some(counted) = self.count_directory_move(&state, foreign) else {
-                    return Ok((DecisionOutcome::Missing(vec![Key::DirectoryMoves]), newest));
-                };
-                if is_here(&counted) { changes.push(counted) } else { elsewhere.push(counted) }
-            }
-            let (own, unopened) = (changes, unopened.take());
-            return Ok((DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened }, newest));
-        }
-        if !elsewhere.is_empty() && txn.placed.is_none() {
-            return Ok((DecisionOutcome::FreshElsewhere { rows: elsewhere, at: context.now }, newest));
-        }
-        if changes.iter().any(|change| self.must_wait(&state, change)) {
-            return Err(ShardRefusal::Busy);
-        }
-        for change in changes {
-            self.apply(&mut state, change);
-        }
-        if let Some(reply) = reply {
-            self.remember(&mut state, reply);
-        }
-        let batch = state.open.number;
-        Ok((DecisionOutcome::Done { outcome, effects, batch }, newest))
-    }
-
-    /// The change that excludes other moves of directories. `None`: the row must be fetched first.
-    fn count_directory_move(&self, state: &ShardState, foreign: &Foreign) -> Option<Change> {
-        let view = ShardView { shard: self, state, foreign, newest: Cell::new(BatchNumber(0)) };
-        let count = match view.row(&Key::DirectoryMoves) {
-            KeyState::Unknown => return None,
-            KeyState::Present(Row::DirectoryMoves(row)) => row.count,
-            KeyState::Present(_) | KeyState::Absent => 0,
-        };
-        let row = DirectoryMovesRow { count: count.wrapping_add(1) };
-        Some(Change::put(Key::DirectoryMoves, Row::DirectoryMoves(row)))
+    /// Registers the use of a file at the shard in its number, if that is another one, before the reply is sent.
+    async fn register_granted<O>(
+        self: &Rc<Self>,
+        run: &Execution<'_, O>,
+        grant: Option<Grant>,
+    ) -> Result<(), ShardRefusal> {
+        let (Some(grant), Some(registrar)) = (grant, &run.registrar) else { return Ok(()) };
+        registrar.writer_gone.set(Box::pin(self.register_elsewhere(grant)).await?);
+        // A split may have taken the row away meanwhile, and then the file may have been removed as not open.
+        self.check_address(run.address).await
     }
 
     // Rules for showing and changing rows.
@@ -514,7 +439,8 @@ impl Shard {
         held || state.locks.contains_key(key)
     }
 
-    /// Whether `change` conflicts with an undecided cross-shard change or with the final phase of a split.
+    /// Whether `change` conflicts with an undecided cross-shard change, with the final phase of a split, or with an open
+    /// that is being registered at another shard.
     pub(super) fn must_wait(&self, state: &ShardState, change: &Change) -> bool {
         match change {
             Change::Put(key, _) | Change::Delete(key) => {
@@ -525,7 +451,7 @@ impl Shard {
                 let tallied = matches!(key, Key::Partition(..))
                     && partition.is_some_and(|p| p.pending_tallies > 0 || p.split.is_some());
                 let held = matches!(key, Key::Entry(_, name) if partition.is_some_and(|p| p.holds_name(name)));
-                state.locks.contains_key(key) || tallied || held
+                state.locks.contains_key(key) || tallied || held || self.is_being_opened(state, key)
             }
             Change::Tally { directory, name, .. } => {
                 state.locks.contains_key(&Key::Partition(*directory, self.index_here(*directory)))
@@ -533,66 +459,4 @@ impl Shard {
             }
         }
     }
-}
-
-/// Whether `change` gives a directory another parent.
-fn moves_directory(state: &ShardState, foreign: &Foreign, change: &Change) -> bool {
-    let Change::Put(key, row) = change else { return false };
-    let Row::Directory(row) = &**row else { return false };
-    let before = match state.resident.seen(key).0 {
-        KeyState::Unknown => foreign.seen(key),
-        known => known,
-    };
-    matches!(before, KeyState::Present(Row::Directory(before)) if before.parent != row.parent)
-}
-
-/// State of one run of a verb: what it has locked and stored so far.
-pub(super) struct TxnContext {
-    /// The id for the inode that the verb creates, if it creates one.
-    pub fresh: InodeId,
-    /// Rows of `fresh` already stored at its home.
-    pub placed: Option<Vec<Key>>,
-    /// The time in these rows, with which the name is decided too.
-    pub placed_at: Option<Timestamp>,
-    /// A name for `fresh` may be decided: then its rows stay.
-    pub named: bool,
-    /// Rows of a directory that another shard keeps locked until its removal is decided.
-    pub held: Option<PreparedRemoval>,
-    /// All inodes are taken to be open.
-    pub as_if_open: bool,
-    /// The missing inode when rows of other shards contradicted each other.
-    pub torn: Option<InodeId>,
-}
-
-impl TxnContext {
-    pub fn of(fresh: InodeId) -> TxnContext {
-        TxnContext { fresh, placed: None, placed_at: None, named: false, held: None, as_if_open: false, torn: None }
-    }
-}
-
-/// The outcome of a decision in its own shard.
-pub(super) enum DecisionOutcome<O> {
-    /// No decision: these keys must be fetched first.
-    Missing(Vec<Key>),
-    Refused(varve_posix::Refusal),
-    Answered(O),
-    Done {
-        outcome: O,
-        effects: Vec<Effect>,
-        batch: BatchNumber,
-    },
-    /// The rows of a fresh inode must be stored at its home before its entry is stored here.
-    FreshElsewhere {
-        rows: Vec<Change>,
-        at: Timestamp,
-    },
-    Several {
-        own: Vec<Change>,
-        elsewhere: Vec<Change>,
-        effects: Vec<Effect>,
-        outcome: O,
-        reply: Option<varve_schema::ReplyRecord>,
-        /// Inodes that the decision takes to be open nowhere.
-        unopened: Vec<InodeId>,
-    },
 }

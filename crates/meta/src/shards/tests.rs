@@ -6,6 +6,7 @@ mod directory_totals;
 mod handover;
 mod hanging;
 mod names;
+mod opens_elsewhere;
 mod orphans;
 mod peers;
 mod power;

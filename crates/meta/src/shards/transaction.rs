@@ -192,10 +192,11 @@ impl Shard {
         &self,
         transaction: TransactionId,
         parts: Vec<(ShardId, IntentRow)>,
-        unopened: &[InodeId],
+        unopened: &BTreeMap<ShardId, Vec<InodeId>>,
     ) -> Result<(), NoVote> {
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
-            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent, unopened.to_vec())).await)
+            let unopened = unopened.get(&shard).cloned().unwrap_or_default();
+            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent, unopened)).await)
         }))
         .await;
         let refused = |(_, vote): &(ShardId, PeerReply)| matches!(vote, PeerReply::Vote(false));
@@ -284,18 +285,19 @@ impl Shard {
         Ok(BegunTransaction { transaction, sorted })
     }
 
-    /// Sorts by shard the changes of a decision elsewhere and the rows it read there.
+    /// Sorts by shard the changes of a decision elsewhere, the rows it read there, and the files that it takes to be
+    /// open nowhere and whose rows are there.
     pub(super) fn sort(
         &self,
-        own: Vec<Change>,
-        elsewhere: Vec<Change>,
+        (own, elsewhere): (Vec<Change>, Vec<Change>),
         foreign: &Foreign,
+        unopened: &[InodeId],
         held: Option<&PreparedRemoval>,
     ) -> Sorted {
         let is_held =
             |held: &&PreparedRemoval| held.is_all_of(&elsewhere) && foreign.fetched().all(|(key, _)| held.holds(key));
         if let Some(held) = held.filter(is_held) {
-            return Sorted { own, parts: BTreeMap::new(), holder: Some(held.shard), unopened: Vec::new() };
+            return Sorted { own, parts: BTreeMap::new(), holder: Some(held.shard), unopened: BTreeMap::new() };
         }
         let state = self.state.borrow();
         let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
@@ -312,7 +314,12 @@ impl Shard {
         let changes = |(shard, part): (&ShardId, &IntentRow)| (!part.changes.is_empty()).then_some(*shard);
         let participants: Vec<_> = parts.iter().filter_map(changes).collect();
         parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
-        Sorted { own, parts, holder: None, unopened: Vec::new() }
+        let mut unopened_at: BTreeMap<ShardId, Vec<InodeId>> = BTreeMap::new();
+        for inode in unopened {
+            let shards = foreign.rows_of(*inode).map(|key| self.place(&state, key));
+            shards.for_each(|shard| unopened_at.entry(shard).or_default().push(*inode));
+        }
+        Sorted { own, parts, holder: None, unopened: unopened_at }
     }
 
     /// Commits in memory and in the open batch: the decision, this shard's changes and the reply.
@@ -393,6 +400,6 @@ pub(super) struct Sorted {
     pub parts: BTreeMap<ShardId, IntentRow>,
     /// The shard that has already prepared its part, and every row of other shards that the decision depends on.
     pub holder: Option<ShardId>,
-    /// Inodes that the decision takes to be open nowhere.
-    pub unopened: Vec<InodeId>,
+    /// For each other shard, files with rows there that the decision takes to be open nowhere.
+    pub unopened: BTreeMap<ShardId, Vec<InodeId>>,
 }

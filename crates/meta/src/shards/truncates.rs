@@ -119,7 +119,7 @@ impl Shard {
             file.sync_all()
         };
         let cut = self.on_backing_file(at.inode(), cut).await;
-        self.open_files.size_changed(at.inode());
+        self.note_size_changed(at.inode()).await?;
         cut?;
         self.run_on_row(&FinishTruncate { at: at.clone(), begun }, at).await.map_err(moved)
     }
@@ -184,7 +184,8 @@ impl Shard {
         verb: &V,
         address: RequestAddress,
     ) -> Result<V::Outcome, ShardRefusal> {
-        let run = Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        let run =
+            Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None, registrar: None };
         Box::pin(self.run(verb, run)).await
     }
 }

@@ -2,12 +2,15 @@
 //! below. Keys and rows in a message have the bytes that they have in a table. Decoding accepts any bytes, and takes
 //! memory only for what has arrived.
 
+mod files;
+
 use super::{
     ForeignRow, PEER_VERSION, PeerCall, PeerReply, PeerRequest, PeerResponse, ShardTerm, SplitAttempt, SplitState,
 };
 use crate::codec::{decode_key, decode_row, encode_key, encode_row};
 use crate::stored::{EncodedBytes, StoredChange, StoredIntent, StoredMap, StoredReply, Unsound, list};
 use crate::{Change, Key, Kind, ReplyRecord, Row, TransactionId};
+use files::{WireFileCall, WireFileReply};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use varve_types::{Cause, Epoch, Errno, InodeId, PartitionIndex, ShardId};
@@ -202,7 +205,7 @@ enum WireCall<'a> {
     ImportEnd(u64, WireAttempt, #[serde(borrow)] EncodedBytes<'a>),
     ImportLive(u64, u16),
     SplitOutcome(u64, u16),
-    Reap(u64),
+    Files(WireFileCall),
 }
 
 impl<'a> From<&'a PeerCall> for WireCall<'a> {
@@ -232,7 +235,7 @@ impl<'a> From<&'a PeerCall> for WireCall<'a> {
             }
             PeerCall::ImportLive { directory, index } => WireCall::ImportLive(directory.0, index.0),
             PeerCall::SplitOutcome { directory, index } => WireCall::SplitOutcome(directory.0, index.0),
-            PeerCall::Reap(inode) => WireCall::Reap(inode.0),
+            PeerCall::Files(call) => WireCall::Files(call.into()),
         }
     }
 }
@@ -280,7 +283,7 @@ impl WireCall<'_> {
             WireCall::SplitOutcome(directory, index) => {
                 PeerCall::SplitOutcome { directory: InodeId(*directory), index: PartitionIndex(*index) }
             }
-            WireCall::Reap(inode) => PeerCall::Reap(InodeId(*inode)),
+            WireCall::Files(call) => PeerCall::Files(call.into()),
         })
     }
 }
@@ -304,6 +307,7 @@ enum WireReply<'a> {
     WrongTerm,
     Superseded(u64),
     Repeated,
+    Files(WireFileReply),
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -353,6 +357,7 @@ impl<'a> From<&'a PeerReply> for WireReply<'a> {
             PeerReply::WrongTerm => WireReply::WrongTerm,
             PeerReply::Superseded(term) => WireReply::Superseded(term.0),
             PeerReply::Repeated => WireReply::Repeated,
+            PeerReply::Files(reply) => WireReply::Files(reply.into()),
         }
     }
 }
@@ -385,6 +390,7 @@ impl WireReply<'_> {
             WireReply::WrongTerm => PeerReply::WrongTerm,
             WireReply::Superseded(term) => PeerReply::Superseded(Epoch(*term)),
             WireReply::Repeated => PeerReply::Repeated,
+            WireReply::Files(reply) => PeerReply::Files(reply.into()),
         })
     }
 }

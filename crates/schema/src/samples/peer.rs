@@ -1,6 +1,9 @@
 //! One message between shards of every kind.
 
-use crate::peer::{PeerCall, PeerReply, PeerRequest, PeerResponse, ShardTerm, SplitAttempt, SplitState};
+use crate::peer::{
+    FileCall, FileReply, FileUse, MeasureTime, MeasureVerdict, Measurement, OpenedFor, Openness, OtherWriters,
+    PeerCall, PeerReply, PeerRequest, PeerResponse, ShardTerm, SizeUse, SplitAttempt, SplitState,
+};
 use crate::{Change, EntryBody, EntryRow, IntentRow, Key, OrphanRow, PartitionRow, PartitionState, ReadRecord};
 use crate::{ReplyRecord, Row, TransactionId};
 use bytes::Bytes;
@@ -106,7 +109,36 @@ pub fn peer_calls() -> Vec<(&'static str, PeerCall)> {
         ("import-end", PeerCall::ImportEnd { directory, attempt: ATTEMPT, partition: partition() }),
         ("import-live", PeerCall::ImportLive { directory, index: PartitionIndex(1) }),
         ("split-outcome", PeerCall::SplitOutcome { directory, index: PartitionIndex(1) }),
-        ("reap", PeerCall::Reap(InodeId(9))),
+    ]
+    .into_iter()
+    .chain(file_calls().map(|(about, call)| (about, PeerCall::Files(call))))
+    .collect()
+}
+
+fn file_calls() -> [(&'static str, FileCall); 6] {
+    let (session, inode, by) = (SessionId(1), InodeId(9), (2, 3));
+    let opened = Some(OpenedFor::Writing);
+    let size = Some(SizeUse::Changes(OtherWriters::Perhaps));
+    let measured = SizeUse::Measured(by, MeasureTime::Underway);
+    [
+        ("files-are-open", FileCall::AreOpen(vec![inode, InodeId(10)])),
+        ("files-register-open", FileCall::Register(FileUse { session, inode, opened, size })),
+        ("files-register-size", FileCall::Register(FileUse::size(session, inode, measured))),
+        ("files-has-open", FileCall::HasOpen { session, inode, writes: true, or_changed: false }),
+        ("files-judge", FileCall::Judge(Measurement { session, inode, by, time: MeasureTime::Last })),
+        ("files-size-changed", FileCall::SizeChanged(inode)),
+    ]
+}
+
+fn file_replies() -> [(&'static str, FileReply); 6] {
+    let wait = Duration::from_millis(300);
+    [
+        ("files-openness", FileReply::Openness(vec![Openness::Closed, Openness::Perhaps, Openness::Open])),
+        ("files-registered", FileReply::Registered { writer_gone: true }),
+        ("files-has-open", FileReply::HasOpen(false)),
+        ("files-judged", FileReply::Judged(MeasureVerdict::Right)),
+        ("files-writers-unknown", FileReply::Judged(MeasureVerdict::WritersUnknown(wait))),
+        ("files-done", FileReply::Done),
     ]
 }
 
@@ -131,4 +163,7 @@ pub fn peer_replies() -> Vec<(&'static str, PeerReply)> {
         ("superseded", PeerReply::Superseded(Epoch(4))),
         ("repeated", PeerReply::Repeated),
     ]
+    .into_iter()
+    .chain(file_replies().map(|(about, reply)| (about, PeerReply::Files(reply))))
+    .collect()
 }

@@ -72,9 +72,7 @@ fn look(
     caller: &Admitted,
     request: &mut Request,
 ) -> Result<FastPathResult, CallFailure> {
-    for inode in request.released.drain(..) {
-        shard.release(caller.session, InodeId(inode));
-    }
+    worker.release(caller.session, request.released.drain(..).map(InodeId));
     let Request { id, credentials, call, .. } = request;
     let (id, call) = (*id, &*call);
     if !has_fast_path(call) {

@@ -3,7 +3,7 @@
 use super::super::leases::LeaseKey;
 use super::request_handler::{CompletedCall, RequestHandler};
 use super::translate;
-use crate::shards::{Makes, RequestAddress};
+use crate::shards::{Makes, MeasureTime, Registrar, RequestAddress};
 use varve_posix::{
     BackingFile, ChangeAttributes, GetAttributes, GetXattr, Granted, ListXattrs, MarkSizeStale, Node, Open, Promote,
     RaiseSize, ReadLink, RecordSize, RemoveXattr, SetXattr, Verb, WriteInline,
@@ -34,23 +34,21 @@ impl RequestHandler<'_> {
             RequestAddress::Inode(inode) if guards => self.barrier(&[LeaseKey::attributes(inode)]).await,
             _ => None,
         };
-        self.change_node(&ChangeAttributes { at, set }, address).await
+        self.change_node(&ChangeAttributes { at, set }, address, None, |node| node).await
     }
 
     pub async fn open(&self, at: Locator, mode: OpenMode, truncate: bool) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
         let writes = mode.writes();
-        let granted = if truncate { Granted::Nothing } else { self.granted_before(at.inode(), writes) };
+        let granted = if truncate { Granted::Nothing } else { self.granted_before(at.inode(), writes).await? };
         let verb = Open { at: at.clone(), mode: translate::open_mode(mode), truncate, granted };
         if truncate {
-            return self.change_node(&self.resizing(at, self.opening(verb, writes)), address).await;
+            return self.resize(verb, at, address, Some(writes)).await;
         }
-        let left = self.left_by_all(at.inode());
-        let verb = self.opening(verb, writes).or_keeping(self.may_have_opened(at.inode()));
-        let node = self.ask(&verb, address).await?;
+        let (node, writer_gone) = self.open_file(&verb, &at, address, writes).await?;
         let mut reply = translate::node(&node);
         self.fill_stale_size(std::slice::from_mut(&mut reply)).await?;
-        if let (true, FileContent::Backing(SizeState::Stale { at_least })) = (left, &reply.content) {
+        if let (true, FileContent::Backing(SizeState::Stale { at_least })) = (writer_gone, &reply.content) {
             reply.content = FileContent::Backing(SizeState::WriterGone { at_least: *at_least });
         }
         Ok(Reply::Node(reply).into())
@@ -64,17 +62,17 @@ impl RequestHandler<'_> {
         mtime: Option<WireTime>,
     ) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
-        self.check_may_write(&at)?;
+        self.check_may_write(&at).await?;
         let generation = LayoutGeneration(generation);
         let verb = WriteInline { at, generation, data: data.into(), mtime: mtime.map(Into::into) };
-        self.change_node(&verb, address).await
+        self.change_node(&verb, address, None, |node| node).await
     }
 
     pub async fn promote(&self, at: Locator, generation: u32, size: u64) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
-        self.check_may_write(&at)?;
+        self.check_may_write(&at).await?;
         let verb = Promote { at: at.clone(), generation: LayoutGeneration(generation), size };
-        self.change_node(&self.resizing(at, verb), address).await
+        self.resize(verb, at, address, None).await
     }
 
     pub async fn mark_size_stale(
@@ -84,11 +82,11 @@ impl RequestHandler<'_> {
         at_least: u64,
     ) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
-        self.check_may_write(&at)?;
+        self.check_may_write(&at).await?;
         let inode = at.inode();
         let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
         let verb = MarkSizeStale { file, at_least };
-        let answered = self.change_node(&self.resizing(at, verb), address).await?;
+        let answered = self.resize(verb, at, address, None).await?;
         self.shard.mark_size_stale_on_disk(inode).await.map_err(translate::failure)?;
         Ok(answered)
     }
@@ -101,12 +99,12 @@ impl RequestHandler<'_> {
         mtime: WireTime,
     ) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
-        self.check_was_written(&at)?;
+        self.check_was_written(&at).await?;
         let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
-        let verb = self.measured_size(at, RecordSize { file, size, mtime: mtime.into() });
-        let answered = self.change_node(&verb, address).await?;
-        if verb.writers_unknown.get() {
-            let milliseconds = self.until_sessions_are_known().as_millis() + 1;
+        let verb = RecordSize { file, size, mtime: mtime.into() };
+        let (answered, writers_unknown) = self.record_measured(verb, at, address, MeasureTime::Last).await?;
+        if let Some(wait) = writers_unknown {
+            let milliseconds = wait.as_millis();
             return Err(CallFailure::WritersUnknown { milliseconds: milliseconds.try_into().unwrap_or(u32::MAX) });
         }
         Ok(answered)
@@ -114,9 +112,10 @@ impl RequestHandler<'_> {
 
     pub async fn raise_size(&self, at: Locator, generation: u32, at_least: u64) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
-        self.check_may_write(&at)?;
+        self.check_may_write(&at).await?;
         let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
-        self.change_node(&self.raising(at, RaiseSize { file, at_least }), address).await
+        let recorded = self.record_measured(RaiseSize { file, at_least }, at, address, MeasureTime::Underway).await?;
+        Ok(recorded.0)
     }
 
     pub async fn read_link(&self, at: Locator) -> Result<CompletedCall, CallFailure> {
@@ -154,21 +153,23 @@ impl RequestHandler<'_> {
         self.change(&RemoveXattr { at, name: name.into() }, address, Makes::Nothing, |_| Reply::Done).await
     }
 
-    /// Runs a change whose reply is the file's new state.
-    async fn change_node<V: Verb<Outcome = Node>>(
+    /// Runs a change whose reply is the file's new state, which `node` finds in its outcome.
+    pub async fn change_node<V: Verb>(
         &self,
         verb: &V,
         address: RequestAddress,
+        registrar: Option<Registrar<'_, V::Outcome>>,
+        node: impl Fn(&V::Outcome) -> &Node,
     ) -> Result<CompletedCall, CallFailure> {
         let size_stale = std::cell::RefCell::new(None);
-        let reply = |node: &Node| {
-            let reply = translate::node(node);
+        let reply = |outcome: &V::Outcome| {
+            let reply = translate::node(node(outcome));
             if translate::is_size_stale_reply(&reply) {
                 size_stale.replace(Some(reply.clone()));
             }
             Reply::Node(reply)
         };
-        let answered = self.change(verb, address, Makes::Nothing, reply).await?;
+        let answered = self.change_registering(verb, address, Makes::Nothing, registrar, reply).await?;
         // The recorded reply has the row's size; the reply that is sent has the backing file's size.
         match size_stale.take() {
             None => Ok(answered),

@@ -1,11 +1,14 @@
 //! Calls about names in directories.
 
 use super::super::leases::{LeaseKey, LeaseTicket};
+use super::open_files::use_of_opened;
 use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
 use super::{errno, translate};
-use crate::shards::{Makes, Placed, RequestAddress, ShardRefusal};
+use crate::shards::{Makes, Placed, Registrar, RequestAddress, ShardRefusal};
+use std::cell::Cell;
 use varve_posix::{
-    Create, CreateUnnamed, Entry, Link, Lookup, MakeDirectory, Node, RemoveDirectory, Rename, ReviveDirectory, Unlink,
+    Create, CreateUnnamed, Entry, Link, Lookup, MakeDirectory, Node, Refusal, RemoveDirectory, Rename, ReviveDirectory,
+    Unlink,
 };
 use varve_proto::{CallFailure, EntryReply, Locator, NewNode, RenameFlags, Reply};
 use varve_types::{Errno, FileKind, InodeId, Mode, Name, NameHash, ShardId};
@@ -67,11 +70,9 @@ impl RequestHandler<'_> {
         open: bool,
     ) -> Result<CompletedCall, CallFailure> {
         let (verb, address) = self.creation(parent, name, node, mode)?;
-        if open {
-            self.change(&self.opening(verb, true), address, Makes::File, made).await
-        } else {
-            self.change(&verb, address, Makes::File, made).await
-        }
+        let of = |decided: Result<&Node, &Refusal>| use_of_opened(self.caller.session, true, decided);
+        let opener = Registrar { of: &of, writer_gone: &Cell::new(false) };
+        self.change_registering(&verb, address, Makes::File, open.then_some(opener), made).await
     }
 
     pub fn try_create(
@@ -83,18 +84,19 @@ impl RequestHandler<'_> {
         open: bool,
     ) -> Result<Option<ImmediateResult>, CallFailure> {
         let (verb, address) = self.creation(parent, name, node, mode)?;
-        if open {
-            self.try_change(&self.opening(verb, true), address, Makes::File, made)
-        } else {
-            self.try_change(&verb, address, Makes::File, made)
-        }
+        let of = |decided: Result<&Node, &Refusal>| use_of_opened(self.caller.session, true, decided);
+        let opener = Registrar { of: &of, writer_gone: &Cell::new(false) };
+        self.try_change(&verb, address, Makes::File, open.then_some(opener), made)
     }
 
     pub async fn create_unnamed(&self, parent: u64, mode: u16, linkable: bool) -> Result<CompletedCall, CallFailure> {
         let parent = self.inode(parent)?;
         let at = NameHash::FIRST;
         let verb = CreateUnnamed { parent, at, mode: Mode::new(mode.into()), linkable };
-        self.change(&self.opening(verb, true), RequestAddress::Name(parent, at), Makes::File, made).await
+        let of = |decided: Result<&Node, &Refusal>| use_of_opened(self.caller.session, true, decided);
+        let opener = Registrar { of: &of, writer_gone: &Cell::new(false) };
+        let address = RequestAddress::Name(parent, at);
+        self.change_registering(&verb, address, Makes::File, Some(opener), made).await
     }
 
     fn making(
@@ -120,7 +122,7 @@ impl RequestHandler<'_> {
         mode: u16,
     ) -> Result<Option<ImmediateResult>, CallFailure> {
         let (verb, address, makes) = self.making(parent, name, mode)?;
-        self.try_change(&verb, address, makes, made)
+        self.try_change(&verb, address, makes, None, made)
     }
 
     pub fn try_make_placed_directory(&self, parent: u64, name: &[u8], mode: u16, placed: &Placed) -> Option<Changed> {
@@ -158,7 +160,7 @@ impl RequestHandler<'_> {
 
     pub fn try_unlink(&self, parent: u64, name: &[u8]) -> Result<Option<ImmediateResult>, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
-        self.try_change(&Unlink { parent, name }, address, Makes::Nothing, translate::removed)
+        self.try_change(&Unlink { parent, name }, address, Makes::Nothing, None, translate::removed)
     }
 
     pub async fn remove_directory(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
@@ -178,7 +180,7 @@ impl RequestHandler<'_> {
             },
         };
         let verb = RemoveDirectory { parent, name };
-        let done = self.try_change(&verb, address, Makes::Nothing, translate::removed)?;
+        let done = self.try_change(&verb, address, Makes::Nothing, None, translate::removed)?;
         Ok(done.map(|done| match done {
             ImmediateResult::Changed(changed) => ImmediateResult::Changed(Changed { barrier, ..changed }),
             other => other,

@@ -5,18 +5,15 @@ use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
 use crate::shards::{
-    AwaitedReply, BatchNumber, Execution, FastPathRun, Makes, MeasuredBy, OpenFiles, OtherWriters, Placed, Replied,
-    ReplyRecorder, RequestAddress, Shard, ShardRefusal,
+    AwaitedReply, BatchNumber, Execution, FastPathRun, FileUse, Makes, Placed, Registrar, Replied, ReplyRecorder,
+    RequestAddress, Shard, ShardRefusal,
 };
 use bytes::Bytes;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
-use varve_posix::{
-    At, Context, Decision, Effect, Granted, MissingKeys, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
-};
+use varve_posix::{At, Effect, Granted, Node, Open, OpenMode as OpenFor, Verb};
 use varve_proto::{Call, CallFailure, CallId, FileContent, Locator, NodeReply, Reply, Response};
-use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
+use varve_types::{Attributes, Credentials, Errno, InodeId, Name, NameError, NameHash};
 
 /// Capacity that fits most replies to changes: the attributes of a file.
 const RESPONSE_BYTES: usize = 128;
@@ -65,7 +62,17 @@ impl From<Reply> for CompletedCall {
 impl RequestHandler<'_> {
     /// Runs a verb that changes nothing.
     pub async fn ask<V: Verb>(&self, verb: &V, address: RequestAddress) -> Result<V::Outcome, CallFailure> {
-        let run = Execution { caller: &self.credentials, address, makes: Makes::Nothing, record: None };
+        self.ask_registering(verb, address, None).await
+    }
+
+    /// [`RequestHandler::ask`], for a verb that registers something of the session.
+    pub async fn ask_registering<V: Verb>(
+        &self,
+        verb: &V,
+        address: RequestAddress,
+        registrar: Option<Registrar<'_, V::Outcome>>,
+    ) -> Result<V::Outcome, CallFailure> {
+        let run = Execution { caller: &self.credentials, address, makes: Makes::Nothing, record: None, registrar };
         self.shard.run(verb, run).await.map_err(translate::failure)
     }
 
@@ -77,7 +84,19 @@ impl RequestHandler<'_> {
         makes: Makes,
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Result<CompletedCall, CallFailure> {
-        self.change_by(address, makes, reply, async |run| self.shard.run(verb, run).await).await
+        self.change_registering(verb, address, makes, None, reply).await
+    }
+
+    /// [`RequestHandler::change`], for a verb that registers something of the session.
+    pub async fn change_registering<V: Verb>(
+        &self,
+        verb: &V,
+        address: RequestAddress,
+        makes: Makes,
+        registrar: Option<Registrar<'_, V::Outcome>>,
+        reply: impl Fn(&V::Outcome) -> Reply,
+    ) -> Result<CompletedCall, CallFailure> {
+        self.change_by(address, makes, registrar, reply, async |run| self.shard.run(verb, run).await).await
     }
 
     /// [`RequestHandler::change`] for a verb some of whose new rows are already placed at another shard; the second
@@ -89,7 +108,7 @@ impl RequestHandler<'_> {
         (placed, appended): (Placed, Result<(), ShardRefusal>),
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Result<CompletedCall, CallFailure> {
-        self.change_by(address, Makes::Nothing, reply, async |run| {
+        self.change_by(address, Makes::Nothing, None, reply, async |run| {
             self.shard.run_placed(verb, run, placed, appended).await
         })
         .await
@@ -99,13 +118,14 @@ impl RequestHandler<'_> {
         &self,
         address: RequestAddress,
         makes: Makes,
+        registrar: Option<Registrar<'_, O>>,
         reply: impl Fn(&O) -> Reply,
         run: impl AsyncFnOnce(Execution<'_, O>) -> Result<O, ShardRefusal>,
     ) -> Result<CompletedCall, CallFailure> {
         let recorded = RefCell::new(None);
         let encode = |outcome: &O| self.encode(reply(outcome), &recorded);
         let record = Some(self.record(&encode));
-        let outcome = run(Execution { caller: &self.credentials, address, makes, record }).await;
+        let outcome = run(Execution { caller: &self.credentials, address, makes, record, registrar }).await;
         let outcome = outcome.map_err(translate::failure)?;
         Ok(match recorded.take() {
             Some(body) => CompletedCall::Encoded(body),
@@ -115,7 +135,8 @@ impl RequestHandler<'_> {
 
     /// [`RequestHandler::ask`] without waiting; `None` if that is impossible.
     pub fn try_ask<V: Verb>(&self, verb: &V, address: RequestAddress) -> Result<Option<V::Outcome>, CallFailure> {
-        let run = Execution { caller: &self.credentials, address, makes: Makes::Nothing, record: None };
+        let run =
+            Execution { caller: &self.credentials, address, makes: Makes::Nothing, record: None, registrar: None };
         match self.shard.try_run(verb, &run) {
             Some(FastPathRun::Seen(seen)) => seen.map(Some).map_err(translate::failure),
             Some(FastPathRun::Changed { .. } | FastPathRun::Placed(..)) | None => Ok(None),
@@ -128,9 +149,10 @@ impl RequestHandler<'_> {
         verb: &V,
         address: RequestAddress,
         makes: Makes,
+        registrar: Option<Registrar<'_, V::Outcome>>,
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Result<Option<ImmediateResult>, CallFailure> {
-        self.fast_path(address, makes, reply, |run| self.shard.try_run(verb, &run))
+        self.fast_path(address, makes, registrar, reply, |run| self.shard.try_run(verb, &run))
     }
 
     /// [`RequestHandler::change_placed`] without waiting, after the rows were appended; `None` if that is impossible.
@@ -142,7 +164,7 @@ impl RequestHandler<'_> {
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Option<Changed> {
         let run = |run: Execution<'_, V::Outcome>| self.shard.try_run_placed(verb, &run, placed);
-        match self.fast_path(address, Makes::Nothing, reply, run) {
+        match self.fast_path(address, Makes::Nothing, None, reply, run) {
             Ok(Some(ImmediateResult::Changed(changed))) => Some(changed),
             _ => None,
         }
@@ -152,13 +174,14 @@ impl RequestHandler<'_> {
         &self,
         address: RequestAddress,
         makes: Makes,
+        registrar: Option<Registrar<'_, O>>,
         reply: impl Fn(&O) -> Reply,
         run: impl FnOnce(Execution<'_, O>) -> Option<FastPathRun<O>>,
     ) -> Result<Option<ImmediateResult>, CallFailure> {
         let recorded = RefCell::new(None);
         let encode = |outcome: &O| self.encode(reply(outcome), &recorded);
         let record = Some(self.record(&encode));
-        Ok(match run(Execution { caller: &self.credentials, address, makes, record }) {
+        Ok(match run(Execution { caller: &self.credentials, address, makes, record, registrar }) {
             None => None,
             Some(FastPathRun::Seen(seen)) => Some(ImmediateResult::Seen(reply(&seen.map_err(translate::failure)?))),
             Some(FastPathRun::Placed(placed, reply)) => Some(ImmediateResult::Placed(placed, reply)),
@@ -205,7 +228,8 @@ impl RequestHandler<'_> {
             });
         };
         if let Some(writes) = opens {
-            self.worker.shared.open_files.open(self.caller.session, InodeId(node.inode), writes);
+            let used = FileUse::open(self.caller.session, InodeId(node.inode), writes);
+            self.shard.register(used).await.map_err(translate::failure)?;
         }
         if beside && matches!(node.content, FileContent::Backing { .. }) {
             self.beside_again(call, &node, &body).await?;
@@ -231,7 +255,8 @@ impl RequestHandler<'_> {
             // it.
             let encode = |_: &Node| body.clone();
             let record = Some(self.record(&encode));
-            let run = Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record };
+            let run =
+                Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record, registrar: None };
             self.shard.run(&verb, run).await.map_err(translate::failure)?;
         }
         let mut effects = Vec::new();
@@ -249,48 +274,6 @@ impl RequestHandler<'_> {
             effects.push(Effect::SizeStale(inode));
         }
         self.shard.perform(effects, None).await.map_err(translate::failure)
-    }
-
-    /// Requires that the session has the file open for writing; the right to write was checked at that open. A client
-    /// that speaks for many users is trusted, because it may have opened the file at a previous server.
-    pub fn check_may_write(&self, at: &At) -> Result<(), CallFailure> {
-        self.check_has_open(at, true)
-    }
-
-    /// Returns `inode` if a single-user client that reopens a file in its own name may have been granted it by the
-    /// previous server; the permissions may have been revoked since. The server accepts that only while it waits for
-    /// clients of its predecessor, and it does not allow the client to use the file.
-    pub fn may_have_opened(&self, inode: InodeId) -> Option<InodeId> {
-        (self.own_name && self.caller.forced.is_some() && !self.all_sessions_known()).then_some(inode)
-    }
-
-    /// Which permission checks a repeated open skips. A client that speaks for many users sends root's credentials,
-    /// which pass the checks anyway.
-    pub fn granted_before(&self, inode: InodeId, writes: bool) -> Granted {
-        let open_files = &self.worker.shared.open_files;
-        match self.own_name && self.caller.forced.is_some() {
-            true if open_files.has_open_to(self.caller.session, inode, writes) => Granted::All,
-            true => Granted::ToOwner,
-            false => Granted::Nothing,
-        }
-    }
-
-    /// Like [`RequestHandler::check_may_write`], for a file that this session has changed and closed since, or whose
-    /// writers are gone.
-    pub fn check_was_written(&self, at: &At) -> Result<(), CallFailure> {
-        if self.worker.shared.open_files.has_changed_size(self.caller.session, at.inode()) {
-            Ok(())
-        } else {
-            self.check_has_open(at, false)
-        }
-    }
-
-    fn check_has_open(&self, at: &At, writes: bool) -> Result<(), CallFailure> {
-        let open_files = &self.worker.shared.open_files;
-        match self.caller.forced.is_none() || open_files.has_open_to(self.caller.session, at.inode(), writes) {
-            true => Ok(()),
-            false => Err(errno(Errno::EBADF)),
-        }
     }
 
     /// Validates an inode id from a client: its shard must exist.
@@ -327,196 +310,11 @@ impl RequestHandler<'_> {
         }
     }
 
-    /// A verb that registers its file as open in the session at the instant of the decision: another session may remove
-    /// the name before the reply is sent, and must find the file open. `writes`: the session may write the file.
-    pub fn opening<V>(&self, verb: V, writes: bool) -> OpeningVerb<'_, V> {
-        let (session, open_files) = (self.caller.session, &self.worker.shared.open_files);
-        OpeningVerb { verb, writes, opened_before: None, session, open_files }
-    }
-
-    /// A verb that allows the session to change the size of the backing file of the file at `at`.
-    pub fn resizing<V>(&self, at: At, verb: V) -> Resizing<'_, V> {
-        Resizing { verb, at, session: self.caller.session, open_files: &self.worker.shared.open_files }
-    }
-
-    /// A verb that records the size that the session measured of the file at `at`.
-    pub fn measured_size<V>(&self, at: At, verb: V) -> MeasuredSizeVerb<'_, V> {
-        self.taking(at, verb, MeasureTime::Last)
-    }
-
-    /// A verb that notes a measurement of the file at `at` while the session goes on writing it.
-    pub fn raising<V>(&self, at: At, verb: V) -> MeasuredSizeVerb<'_, V> {
-        self.taking(at, verb, MeasureTime::Underway)
-    }
-
-    fn taking<V>(&self, at: At, verb: V, reported: MeasureTime) -> MeasuredSizeVerb<'_, V> {
-        let measuring = Measuring {
-            at,
-            session: self.caller.session,
-            by: (self.id.slot, self.id.number),
-            reported,
-            open_files: &self.worker.shared.open_files,
-            all_known: self.all_sessions_known(),
-        };
-        MeasuredSizeVerb { verb, measuring, writers_unknown: Cell::new(false) }
-    }
-
-    fn all_sessions_known(&self) -> bool {
-        self.until_sessions_are_known().is_zero()
-    }
-
-    /// How long clients of the previous server may still reconnect and report their open files.
-    pub fn until_sessions_are_known(&self) -> Duration {
-        let shared = &self.worker.shared;
-        shared.sessions_known_from.since(shared.clock.monotonic())
-    }
-
-    /// No session writes the file or has yet to record its size, this session included.
-    pub fn left_by_all(&self, inode: InodeId) -> bool {
-        self.all_sessions_known() && !self.worker.shared.open_files.is_written(inode)
-    }
-
     /// A hash in the partition of `directory` that this shard holds, if it holds one. It is the partition's lowest
     /// hash, which the partition keeps at every split.
     pub fn own_hash(&self, directory: InodeId) -> NameHash {
         let shards = self.worker.shared.settings.shards;
         let index = varve_types::PartitionIndex::at(self.shard.id(), directory.shard(), shards);
         index.range(shards.depth_max()).first
-    }
-}
-
-pub struct OpeningVerb<'a, V> {
-    verb: V,
-    writes: bool,
-    /// See [`OpeningVerb::or_keeping`].
-    opened_before: Option<InodeId>,
-    session: SessionId,
-    open_files: &'a OpenFiles,
-}
-
-impl<V> OpeningVerb<'_, V> {
-    /// If the open is denied, the file is still registered as open without access, so that it is not removed.
-    pub fn or_keeping(self, opened_before: Option<InodeId>) -> Self {
-        OpeningVerb { opened_before, ..self }
-    }
-}
-
-impl<V: Verb<Outcome = Node>> Verb for OpeningVerb<'_, V> {
-    type Outcome = Node;
-
-    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, MissingKeys> {
-        let decision = self.verb.decide(seen, context)?;
-        if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
-            && node.attributes.kind != FileKind::Directory
-        {
-            self.open_files.open(self.session, node.inode, self.writes);
-        }
-        if let (Decision::Refuse(varve_posix::Refusal::Errno(Errno::EACCES)), Some(inode)) =
-            (&decision, self.opened_before)
-        {
-            self.open_files.keep(self.session, inode);
-        }
-        Ok(decision)
-    }
-}
-
-pub struct Resizing<'a, V> {
-    verb: V,
-    at: At,
-    session: SessionId,
-    open_files: &'a OpenFiles,
-}
-
-impl<V: Verb<Outcome = Node>> Verb for Resizing<'_, V> {
-    type Outcome = Node;
-
-    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, MissingKeys> {
-        let decision = self.verb.decide(seen, context)?;
-        if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
-            && matches!(node.content, NodeContent::Backing { .. })
-        {
-            let others = match varve_posix::nobody_writes(seen, &self.at) {
-                true => OtherWriters::Known,
-                false => OtherWriters::Perhaps,
-            };
-            self.open_files.changes_size(self.session, node.inode, others);
-        }
-        Ok(decision)
-    }
-}
-
-/// Identifies a measurement: the file, the session, and the call that reports it.
-struct Measuring<'a> {
-    at: At,
-    session: SessionId,
-    by: MeasuredBy,
-    reported: MeasureTime,
-    open_files: &'a OpenFiles,
-    /// All sessions that write files have reported that, even if this server is the successor of another one. Before
-    /// that, all writers are known only for files whose rows once said that nobody writes them.
-    all_known: bool,
-}
-
-/// When a session measured a file.
-#[derive(Clone, Copy)]
-enum MeasureTime {
-    /// After it closed the file.
-    Last,
-    /// While it goes on writing the file.
-    Underway,
-}
-
-impl Measuring<'_> {
-    /// Whether the measured size is correct, provided that all writers are known.
-    fn is_right(&self, inode: InodeId) -> bool {
-        match self.reported {
-            MeasureTime::Last => self.open_files.records_size(self.session, inode, self.by),
-            MeasureTime::Underway => self.open_files.measures_alone(self.session, inode),
-        }
-    }
-}
-
-/// A verb that records a size measured by a session, if the measurement is correct.
-pub struct MeasuredSizeVerb<'a, V> {
-    verb: V,
-    measuring: Measuring<'a>,
-    /// The size was not recorded because there may be writers that are not known yet.
-    pub writers_unknown: Cell<bool>,
-}
-
-impl<V: Verb<Outcome = Node>> Verb for MeasuredSizeVerb<'_, V> {
-    type Outcome = Node;
-
-    /// Returns the file unchanged if the measurement may not be its size.
-    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, MissingKeys> {
-        let Measuring { at, session, reported, open_files, all_known, .. } = &self.measuring;
-        self.writers_unknown.set(false);
-        let takes = |inode| {
-            let known = *all_known || open_files.knows_writers(inode);
-            self.writers_unknown.set(!known);
-            known && self.measuring.is_right(inode)
-        };
-        let decision = self.verb.decide(seen, context)?;
-        let for_nothing = match &decision {
-            Decision::Answer(_) => true,
-            Decision::Refuse(varve_posix::Refusal::Stale(_)) => true,
-            // Another session renamed or removed the file, and the next session that opens it records the size. (The
-            // client tries by inode last.)
-            Decision::Refuse(varve_posix::Refusal::NotHere) => matches!(at, At::Inode(_)),
-            _ => false,
-        };
-        if for_nothing && matches!(reported, MeasureTime::Last) {
-            open_files.done(*session, at.inode());
-        }
-        Ok(match decision {
-            Decision::Commit { outcome, .. } if !takes(outcome.inode) => {
-                let content = match varve_posix::size_state(seen, at) {
-                    Some(size) => NodeContent::Backing(size),
-                    None => outcome.content,
-                };
-                Decision::Answer(Node { content, ..outcome })
-            }
-            decision => decision,
-        })
     }
 }

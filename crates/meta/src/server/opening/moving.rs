@@ -3,8 +3,9 @@
 //! 1. The worker that owns it flushes its tables while it serves.
 //! 2. Calls of clients wait, then those of other shards, until the calls in progress have ended. If that takes too long,
 //!    the shard serves again for a while before the next try.
-//! 3. The shard is closed with its log synced. Its rows hold all that it keeps for sessions, such as replies; the server
-//!    holds their open files.
+//! 3. The shard is closed with its log synced. Its rows hold all that it keeps for sessions, such as replies, but for
+//!    their open files: that table goes with the shard. Until it arrives, releases and the calls of other shards about open
+//!    files wait.
 //! 4. The other worker opens it, and publishes it in the shard map. Calls that wait are answered with the new map; no
 //!    part of them was carried out. If the other worker cannot open it, the first one opens it again.
 //!
@@ -16,7 +17,7 @@ use super::slots::Gate;
 use super::{FailureKind, OpenFailure, released};
 use crate::server::inbox::WorkerMessage;
 use crate::server::worker::Worker;
-use crate::shards::{CallOrigin, Cause, Shard};
+use crate::shards::{CallOrigin, Cause, MovingOpenFiles, OpenFiles, Shard};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -42,6 +43,7 @@ pub struct ShardHandover {
     had: bool,
     /// Boxed, because it is rarely there.
     lost: Option<Box<LostChanges>>,
+    open_files: MovingOpenFiles,
 }
 
 /// Why a worker has not taken a shard over.
@@ -97,7 +99,7 @@ impl Worker {
             }
             Err(NotTakenOver { failure, handover }) => {
                 let reason = failure.cause.reason.clone();
-                self.slots.of(id).lost = handover.lost.map(|lost| *lost);
+                self.receive(id, handover);
                 match failure.is(FailureKind::Fenced) {
                     true => self.release_closed(id),
                     false => self.fail(&shard, failure.cause),
@@ -159,17 +161,32 @@ impl Worker {
         }
     }
 
+    fn hand_over(&self, id: ShardId) -> ShardHandover {
+        let mut slot = self.slots.of(id);
+        let open_files = slot.open_files.take().expect("the worker that has a shard has its open files").move_away();
+        ShardHandover { had: slot.had, lost: slot.lost.take().map(Box::new), open_files }
+    }
+
+    /// Takes what belongs to a shard that comes to this worker, or back to it.
+    fn receive(&self, id: ShardId, handover: ShardHandover) {
+        let open_files = OpenFiles::from(handover.open_files);
+        // The end of a session reached no worker that had the table.
+        open_files.end_sessions(|session| !self.shared.sessions.is_live(session));
+        let mut slot = self.slots.of(id);
+        (slot.lost, slot.open_files) = (handover.lost.map(|lost| *lost), Some(open_files));
+    }
+
     async fn have_taken_over(&self, id: ShardId, to: usize) -> Result<(), NotTakenOver> {
-        let handover = {
-            let mut slot = self.slots.of(id);
-            ShardHandover { had: slot.had, lost: slot.lost.take().map(Box::new) }
-        };
+        let handover = self.hand_over(id);
         let (reply, taken_over) = oneshot::channel();
         let message = WorkerMessage::TakeOver { shard: id, handover, reply };
         let gone = |handover| NotTakenOver::because(format!("worker {to} accepts no messages"), handover);
         match self.send(to, message, DELIVERY_MAX).await {
             // A worker that drops the message has ended, and the server ends with it.
-            Ok(()) => taken_over.await.unwrap_or_else(|_| Err(gone(ShardHandover { had: true, lost: None }))),
+            Ok(()) => taken_over.await.unwrap_or_else(|_| {
+                let open_files = OpenFiles::after(self.shared.sessions_return).move_away();
+                Err(gone(ShardHandover { had: true, lost: None, open_files }))
+            }),
             Err(WorkerMessage::TakeOver { handover, .. }) => Err(gone(handover)),
             Err(_) => unreachable!("a message that was not sent comes back"),
         }
@@ -183,19 +200,21 @@ impl Worker {
         }
         let under_way = self.slots.begin();
         self.slots.of(id).begin_attempt(self.slots.now());
-        let opened = self.attempt(id).await;
-        let taken_over = match opened {
+        let had = handover.had;
+        self.receive(id, handover);
+        let taken_over = match self.attempt(id).await {
             Ok(shard) => {
                 let mut slot = self.slots.of(id);
                 slot.opened(shard, self.slots.now());
-                (slot.had, slot.lost) = (handover.had, handover.lost.map(|lost| *lost));
+                slot.had = had;
                 drop(slot);
                 self.shared.shard_map.assign(id, self.index);
                 Ok(())
             }
             Err(failure) => {
+                let handover = self.hand_over(id);
                 self.slots.of(id).not_taken_over(self.slots.now());
-                Err(NotTakenOver { failure, handover })
+                Err(NotTakenOver { failure, handover: ShardHandover { had, ..handover } })
             }
         };
         drop(under_way);

@@ -14,18 +14,21 @@
 //! - Attempts to open a shard do not overlap. Only the attempt that is in progress leaves `Opening`.
 //! - Only `Failed` and `Refused` may have a read-only view, since nobody owns the shard then.
 //! - `Released` is left only by the end of the server: another server owns the shard.
+//! - The table of a shard's open files is at the worker that owns the shard, in any state of the shard. While the shard
+//!   moves, it is in no slot between the closing here and the opening there.
 //! - The shard map names this worker unless the state is `Elsewhere`, but for a shard that is being taken over: its owner
 //!   in the map changes when it is `Open` here, and the worker that it leaves knows it as `Elsewhere` soon after that.
 
-use super::OpenFailure;
 use super::loss::{LostChanges, Owing};
-use crate::shards::{Cause, PeerCall, Shard};
+use super::{NotOpen, OpenFailure};
+use crate::shards::{Cause, OpenFiles, PeerCall, Shard};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
-use varve_types::{InodeId, ShardId};
+use varve_types::{InodeId, SessionId, ShardId};
 
 /// The state of a shard at a worker. `S` is the open shard.
 pub(super) enum SlotState<S = Rc<Shard>> {
@@ -84,13 +87,15 @@ pub(super) struct ShardSlot<S = Rc<Shard>> {
     pub owing: Option<Owing>,
     /// It is open again without some acknowledged changes: syncs report the loss.
     pub lost: Option<LostChanges>,
+    /// What sessions have open of its files. `None`: another worker has it.
+    pub open_files: Option<OpenFiles>,
 }
 
 impl<S: Clone> ShardSlot<S> {
     fn new(own: bool, since: Instant) -> ShardSlot<S> {
         let state = if own { SlotState::Waiting } else { SlotState::Elsewhere };
-        let (attempts, asked, hurried, had, owing, lost) = Default::default();
-        ShardSlot { state, since, attempts, asked, hurried, had, owing, lost }
+        let (attempts, asked, hurried, had, owing, lost, open_files) = Default::default();
+        ShardSlot { state, since, attempts, asked, hurried, had, owing, lost, open_files }
     }
 
     fn enter(&mut self, state: SlotState<S>, now: Instant) {
@@ -251,15 +256,20 @@ impl Drop for UnderWay {
 
 impl ShardSlots {
     /// `shards`: all shards in order, each with whether this worker owns it. They are opened in order, but first the
-    /// shard of the root, through which every path leads.
-    pub fn new(shards: impl Iterator<Item = (ShardId, bool)>, clock: Arc<dyn Clock>) -> ShardSlots {
+    /// shard of the root, through which every path leads. `sessions_return`: see [`OpenFiles::after`].
+    pub fn new(
+        shards: impl Iterator<Item = (ShardId, bool)>,
+        sessions_return: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> ShardSlots {
         let now = clock.monotonic();
         let mut waiting = VecDeque::new();
         let slots = shards.map(|(shard, own)| {
             if own {
                 waiting.push_back(shard);
             }
-            RefCell::new(ShardSlot::new(own, now))
+            let open_files = own.then(|| OpenFiles::after(sessions_return));
+            RefCell::new(ShardSlot { open_files, ..ShardSlot::new(own, now) })
         });
         let slots = slots.collect();
         let (under_way, given_up) = Default::default();
@@ -293,6 +303,48 @@ impl ShardSlots {
             SlotState::MovingAway(shard, Gate::Ending) if call.ends_something() => Some(Rc::clone(shard)),
             _ => None,
         }
+    }
+
+    /// The shard, if it is open here and not closed for another worker yet.
+    pub fn open_or_moving(&self, shard: ShardId) -> Option<Rc<Shard>> {
+        match &self.slots.get(usize::from(shard.0))?.borrow().state {
+            SlotState::Open(shard) | SlotState::MovingAway(shard, Gate::Peers | Gate::Ending) => Some(Rc::clone(shard)),
+            _ => None,
+        }
+    }
+
+    /// The open files of the shard, in any state of it. `None`: they are between two workers.
+    pub fn open_files(&self, shard: ShardId) -> Option<Result<OpenFiles, NotOpen>> {
+        let Some(slot) = self.slots.get(usize::from(shard.0)) else { return Some(Err(NotOpen::Elsewhere)) };
+        let slot = slot.borrow();
+        match (&slot.state, &slot.open_files) {
+            // Sessions open its files at another server.
+            (SlotState::Released(cause), _) => Some(Err(NotOpen::Failed(cause.clone()))),
+            (_, Some(open_files)) => Some(Ok(open_files.clone())),
+            (SlotState::MovingAway(..), None) => None,
+            (_, None) => Some(Err(NotOpen::Elsewhere)),
+        }
+    }
+
+    /// Removes an ended session from the open files of all shards.
+    pub fn end_session(&self, session: SessionId) {
+        self.each(|slot| {
+            if let Some(open_files) = &slot.open_files {
+                open_files.end_session(session);
+            }
+        });
+    }
+
+    /// Whether no session has something registered at a shard of this worker, or may come back and register it.
+    pub fn are_files_closed(&self) -> bool {
+        let now = self.now();
+        self.slots.iter().all(|slot| {
+            let slot = slot.borrow();
+            match &slot.open_files {
+                Some(open_files) => open_files.is_quiet(now),
+                None => matches!(slot.state, SlotState::Elsewhere),
+            }
+        })
     }
 
     /// The shards that are open here, those that are moving away included.

@@ -78,7 +78,7 @@ fn an_embedded_server_works_for_its_own_mount() {
 #[test]
 fn a_session_ends_after_its_grace() {
     let (sessions, clock) = sessions(0, false);
-    let ended = || sessions.end_one(|_| ());
+    let ended = || sessions.begin_end();
     let (_, first) = sessions.admit(SessionId(7), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
     let (_, second) = sessions.admit(SessionId(7), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
     drop(first);
@@ -91,11 +91,13 @@ fn a_session_ends_after_its_grace() {
     assert!(ended().is_none(), "it came back in time");
     drop(again);
     *clock.0.lock() = SESSION_GRACE * 5;
-    // No session is admitted during `end`.
-    let end = |session| (session, sessions.table.try_lock().is_some());
-    assert_eq!(sessions.end_one(end), Some((SessionId(7), (SessionId(7), false))));
+    assert_eq!(ended(), Some(SessionId(7)));
     assert!(ended().is_none());
+    let admit = || sessions.admit(SessionId(7), Purpose::Work, local(0, 1), KeyId::VOLUME);
+    assert!(matches!(admit(), Err(NotAdmitted::Crowded(_))), "its files are still being closed");
+    sessions.end(SessionId(7));
     assert_eq!(sessions.count(), 0);
+    assert!(admit().is_ok());
 }
 
 /// Promise: the overflow user is refused on every volume, even on its own.
@@ -149,7 +151,9 @@ fn a_full_share_leaves_room_to_others() {
     drop(stays);
     crowded(local(0, 2), KeyId::VOLUME, "user 0 has 4 sessions");
     *clock.0.lock() = SESSION_GRACE;
-    while sessions.end_one(|_| ()).is_some() {}
+    while let Some(session) = sessions.begin_end() {
+        sessions.end(session);
+    }
     let elsewhere = |last: u8| Peer::Remote { source: Source::of(std::net::Ipv4Addr::new(10, 0, 0, last).into()) };
     let _stays: Vec<_> = (2..5).map(|last| admit(elsewhere(last), KeyId(7)).unwrap()).collect();
     crowded(elsewhere(5), KeyId(7), "the key 0000000000000007 has 4 sessions");
@@ -162,8 +166,8 @@ fn a_revoked_key_has_no_grace() {
     let (_, of_key) = sessions.admit(SessionId(1), Purpose::Work, remote(), KeyId(7)).unwrap();
     let (_, of_other) = sessions.admit(SessionId(2), Purpose::Work, remote(), KeyId(8)).unwrap();
     sessions.revoke(KeyId(7));
-    assert!(sessions.end_one(|_| ()).is_none(), "it still has a connection");
+    assert!(sessions.begin_end().is_none(), "it still has a connection");
     drop((of_key, of_other));
-    assert_eq!(sessions.end_one(|session| session), Some((SessionId(1), SessionId(1))));
-    assert!(sessions.end_one(|_| ()).is_none());
+    assert_eq!(sessions.begin_end(), Some(SessionId(1)));
+    assert!(sessions.begin_end().is_none());
 }

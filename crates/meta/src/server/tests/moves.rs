@@ -4,7 +4,7 @@ use super::client::request;
 use super::*;
 use crate::shards::Table;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use varve_proto::{ShardPhase, WireShardMap};
+use varve_proto::{Locator, NewNode, ShardPhase, WireShardMap};
 use varve_types::InodeId;
 
 /// One client of each worker.
@@ -88,6 +88,40 @@ fn moved_shard_serves_with_its_replies() {
     drop((workers, admin));
     server.stop(STOP).unwrap();
     assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+}
+
+/// Promise: open files move with their shard, and a session may still release them at the worker that it left.
+#[test]
+fn open_files_move_with_their_shard() {
+    let site = Site::new(4);
+    let server = site.start();
+    let mut workers = clients(&server, &site, 1, Purpose::Work);
+    let (parent, name, node) = (InodeId::ROOT.0, b"f".to_vec(), NewNode::Regular);
+    let create = Call::Create { parent, name: name.clone(), node, mode: 0o600, open: true };
+    let Ok(Reply::Node(made)) = settled(&mut workers[0], 0, &create) else { panic!("not created") };
+    assert_eq!(InodeId(made.inode).shard(), ShardId(0));
+    let mut admin = clients(&server, &site, 2, Purpose::Administer);
+    assert_eq!(moved(admin[0].call(0, Call::MoveShard { worker: 1 })), (0, 1));
+
+    let mut open_files = || match admin[1].call(0, Call::ShardStatus) {
+        Ok(Reply::ShardStatus(status)) => status.open_files,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(open_files(), 1);
+    settled(&mut workers[1], 0, &Call::Unlink { parent, name }).unwrap();
+    let get = Call::GetAttributes { at: Locator::Inode { inode: made.inode } };
+    assert!(matches!(workers[1].call(0, get.clone()), Ok(Reply::Node(_))), "it is open");
+    workers[0].number += 1;
+    let mut release = request(1, workers[0].slot, workers[0].number, 0, Call::Release);
+    release.released = vec![made.inode];
+    let answer = workers[0].exchange(release).unwrap();
+    assert!(matches!(answer, Err(CallFailure::NotOwner { .. })), "{answer:?}");
+    let begun = Instant::now();
+    while workers[1].call(0, get.clone()) != Err(CallFailure::NotHere) {
+        assert!(begun.elapsed() < STOP, "the orphan was not reaped");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(open_files(), 0);
 }
 
 /// Promise: a move that cannot be made leaves the shard where it is, with the reason.

@@ -317,14 +317,18 @@ fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
     };
     let mut user = std::thread::scope(|scope| scope.spawn(come_back).join().unwrap());
     root.call(0, Call::Unlink { parent: ROOT, name: b"f".to_vec() }).unwrap();
-    let here = server.shared.open_files.is_open(InodeId(inode));
-    assert!(here, "it is kept as long as the user's client has it open");
+    let mut open_files = || match root.call(0, Call::ShardStatus) {
+        Ok(Reply::ShardStatus(status)) => status.open_files,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(open_files(), 1, "it is kept as long as the user's client has it open");
     let kept = root.call(0, Call::GetAttributes { at: Locator::Inode { inode } });
     assert!(kept.is_ok(), "{kept:?}");
     let mut release = request(2, 1, user.number + 1, 0, Call::Release);
     release.released = vec![inode];
     assert_eq!(user.exchange(release).unwrap(), Ok(Reply::Done));
-    assert!(!server.shared.open_files.is_open(InodeId(inode)));
+    let Ok(Reply::ShardStatus(status)) = root.call(0, Call::ShardStatus) else { panic!("no status") };
+    assert_eq!(status.open_files, 0);
 }
 
 /// An open file outlives its name until the session releases it; then its content is gone.
@@ -522,8 +526,7 @@ fn embedded_mount_keeps_open_files_of_others() {
     }
     site.config.embedded = false;
     let server = site.start();
-    let waits = server.shared.sessions_known_from.since(server.shared.clock.monotonic());
-    assert!(!waits.is_zero(), "it waits for those who may have files open");
+    assert!(!server.shared.sessions_return.is_zero(), "it waits for those who may have files open");
     let calls_before = client.number;
     let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     client.number = calls_before;

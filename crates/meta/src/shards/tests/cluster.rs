@@ -1,12 +1,14 @@
 //! A few shards of one volume in a temporary directory, with real tables and logs.
 
 use super::watched::Watched;
+use crate::shards::peers::FileCall;
 use crate::shards::rows::ShardRows;
 use crate::shards::table::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
     CacheBudget, Execution, FastPathRun, Makes, OpenFiles, PageLimit, PeerCall, PeerReply, PeerRequest, PeerResponse,
     Peers, RequestAddress, ResponseSlot, SentRequest, Shard, ShardConfig, ShardRefusal,
 };
+use futures::future::LocalBoxFuture;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -14,7 +16,7 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant as StdInstant};
 use tokio::sync::oneshot;
-use varve_env::clock::{Instant, RealClock};
+use varve_env::clock::RealClock;
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_posix::{Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
@@ -40,6 +42,10 @@ pub struct LocalPeers {
     pub all_near: Cell<bool>,
     /// Action of another worker before the next cross-shard change is prepared.
     pub before_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
+    /// Runs when a question about open files is answered, before the answer arrives.
+    pub before_answer: RefCell<Option<LocalBoxFuture<'static, ()>>>,
+    /// Runs before the use of a file is registered at the shard in its number.
+    pub before_register: RefCell<Option<LocalBoxFuture<'static, ()>>>,
     /// Decisions of cross-shard changes are neither delivered to other shards nor reported to shards that ask.
     pub keeps_decisions: Cell<bool>,
     /// Participants do not tell a coordinator that recovers whether they have prepared.
@@ -88,6 +94,12 @@ impl Peers for LocalPeers {
                 let from = ShardTerm { shard: request.to, term: ShardTerm::NONE };
                 return Ok(PeerResponse { id: request.id, from, reply: PeerReply::Busy });
             };
+            if let PeerCall::Files(FileCall::Register(_)) = request.call
+                && let Some(first) = self.before_register.take()
+            {
+                first.await;
+            }
+            let asks = matches!(request.call, PeerCall::Files(FileCall::AreOpen(_) | FileCall::Judge(_)));
             let fetches = matches!(request.call, PeerCall::Fetch(_));
             if fetches {
                 self.fetches.set(self.fetches.get() + 1);
@@ -97,6 +109,9 @@ impl Peers for LocalPeers {
             }
             let response = shard.serve(request).await;
             self.fetches.set(self.fetches.get() - usize::from(fetches));
+            if asks && let Some(meanwhile) = self.before_answer.take() {
+                meanwhile.await;
+            }
             assert_eq!(response.through_bytes().as_ref(), Ok(&response));
             Ok(response)
         })
@@ -112,7 +127,7 @@ pub struct Cluster {
     pub settings: VolumeSettings,
     pub volume: VolumeDir,
     pub peers: Rc<LocalPeers>,
-    pub open_files: OpenFiles,
+    open_files: HashMap<ShardId, OpenFiles>,
     /// Number of verbs on the fast path.
     pub fast_path: Cell<usize>,
     store: PosixStore,
@@ -200,10 +215,10 @@ impl Cluster {
         let store = PosixStore::open(volume.shards()).unwrap();
         let background = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let cluster = Rc::new(Cluster {
+            open_files: settings.shards.all().map(|shard| (shard, OpenFiles::default())).collect(),
             settings,
             volume,
             peers: Rc::default(),
-            open_files: OpenFiles::default(),
             fast_path: Cell::new(0),
             store,
             background: background.handle().clone(),
@@ -247,11 +262,15 @@ impl Cluster {
             },
             peers: self.peers.clone(),
             clock: Arc::new(RealClock::new()),
-            open_files: self.open_files.clone(),
-            sessions_known_from: Instant(Duration::ZERO),
+            open_files: self.open_files[&id].clone(),
             cache: Arc::new(CacheBudget::new(4 << 20, 1)),
             names: Arc::new(CacheBudget::new(4 << 20, 1)),
         }
+    }
+
+    /// The open files of the shard in the number of `inode`. They survive a crash, as those of a failed shard do.
+    pub fn open_files(&self, inode: InodeId) -> &OpenFiles {
+        &self.open_files[&inode.shard()]
     }
 
     pub async fn close(&self) {
@@ -320,7 +339,7 @@ impl Cluster {
         while begun.elapsed() < PATIENCE {
             let shard = self.shard(map.shard_of(directory.shard(), at.hash()));
             let address = RequestAddress::Name(directory, at.hash());
-            let run = || Execution { caller, address, makes, record: None };
+            let run = || Execution { caller, address, makes, record: None, registrar: None };
             let ran = match self.peers.all_near.get() {
                 true => shard.try_run(verb, &run()),
                 false => None,
@@ -342,7 +361,13 @@ impl Cluster {
     pub async fn at_home<V: Verb>(&self, inode: InodeId, verb: &V) -> Result<V::Outcome, ShardRefusal> {
         let (shard, caller) = (self.shard(inode.shard()), &Credentials::root());
         loop {
-            let run = Execution { caller, address: RequestAddress::Inode(inode), makes: Makes::Nothing, record: None };
+            let run = Execution {
+                caller,
+                address: RequestAddress::Inode(inode),
+                makes: Makes::Nothing,
+                record: None,
+                registrar: None,
+            };
             match shard.run(verb, run).await {
                 Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
                 result => return result,
@@ -535,6 +560,7 @@ impl Cluster {
             address: RequestAddress::Inode(directory),
             makes: Makes::Nothing,
             record: None,
+            registrar: None,
         };
         self.shard(directory.shard()).run(&verb, run).await.unwrap().row.parent
     }

@@ -149,6 +149,7 @@ fn a_retry_is_answered_when_its_change_is_in_the_log() {
             address: RequestAddress::Name(InodeId::ROOT, name("f").hash()),
             makes: Makes::Nothing,
             record: Some(ReplyRecorder { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+            registrar: None,
         };
         let (first, ()) = futures::join!(shard.run(&verb, run), hang_for_long(&shard));
         assert!(matches!(&first, Err(ShardRefusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{first:?}");
@@ -257,6 +258,7 @@ fn cross_shard_retry_is_answered_once_durable() {
             address: RequestAddress::Name(a, name("f").hash()),
             makes: Makes::Nothing,
             record: Some(ReplyRecorder { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+            registrar: None,
         };
         let retry = async || {
             while shard.find_reply(SessionId(9), 2, 5).is_none() {

@@ -52,6 +52,7 @@ fn recorded_reply_is_found_by_call_id() {
             address: RequestAddress::Name(InodeId::ROOT, NameHash::of(b"f")),
             makes: Makes::Nothing,
             record: Some(ReplyRecorder { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+            registrar: None,
         };
         cluster.shard(ShardId(0)).run(&verb, run).await.unwrap();
         for _ in 0..2 {

@@ -18,11 +18,11 @@ fn leftover_orphans_are_reaped_in_batches() {
         for number in 0..MANY {
             let at = format!("{number}");
             let inode = cluster.create(InodeId::ROOT, &at).await.unwrap().inode;
-            cluster.open_files.open(session, inode, false);
+            cluster.open_files(inode).open(session, inode, false);
             let unlink = Unlink { parent: InodeId::ROOT, name: name(&at) };
             cluster.at_name(InodeId::ROOT, &name(&at), Makes::Nothing, &unlink).await.unwrap();
         }
-        cluster.open_files.end_session(session);
+        cluster.open_files(InodeId::ROOT).end_session(session);
         cluster.reopen_after_crash().await;
         let shard = cluster.shard(ShardId(0));
         let left = || shard.state.borrow().orphans.len();

@@ -139,7 +139,7 @@ fn rows_go_after_the_removal_is_in_the_log() {
         let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
         let caller = &Credentials::root();
         let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
-        let run = Execution { caller, address, makes: Makes::Nothing, record: None };
+        let run = Execution { caller, address, makes: Makes::Nothing, record: None, registrar: None };
         let ran = cluster.shard(ShardId(0)).try_run(&verb, &run);
         assert!(matches!(ran, Some(FastPathRun::Changed { .. })));
         cluster.shard(ShardId(0)).end_removals().await;
@@ -159,7 +159,7 @@ fn refused_removal_releases_prepared_rows() {
         let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
         let caller = &Credentials::user(7, 7, Vec::new());
         let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
-        let run = Execution { caller, address, makes: Makes::Nothing, record: None };
+        let run = Execution { caller, address, makes: Makes::Nothing, record: None, registrar: None };
         cluster.peers.all_near.set(true);
         assert!(cluster.shard(ShardId(0)).try_run(&verb, &run).is_none());
         cluster.peers.all_near.set(false);
@@ -185,7 +185,13 @@ fn rmdir_removes_xattrs_and_all_partitions() {
             mode: XattrMode::Create,
         };
         let caller = &Credentials::root();
-        let run = Execution { caller, address: RequestAddress::Inode(marked), makes: Makes::Nothing, record: None };
+        let run = Execution {
+            caller,
+            address: RequestAddress::Inode(marked),
+            makes: Makes::Nothing,
+            record: None,
+            registrar: None,
+        };
         cluster.shard(ShardId(1)).run(&mark, run).await.unwrap();
         let cut = cluster.mkdir(InodeId::ROOT, "cut", ShardId(3)).await;
         for n in 0..100 {

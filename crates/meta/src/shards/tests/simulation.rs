@@ -45,7 +45,7 @@ use tokio::runtime::Handle;
 use tokio::task::LocalSet;
 use tree::Tree;
 use varve_admin::fsck;
-use varve_env::clock::{Clock, Instant};
+use varve_env::clock::Clock;
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_types::{InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};
@@ -162,8 +162,7 @@ impl Simulation {
             },
             peers,
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
-            open_files: owner.open_files.clone(),
-            sessions_known_from: Instant(Duration::ZERO),
+            open_files: owner.open_files(id),
             cache: Arc::clone(&owner.cache),
             names: Arc::clone(&owner.names),
         }

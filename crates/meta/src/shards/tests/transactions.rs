@@ -118,7 +118,7 @@ fn concurrently_replaced_name_stays_consistent() {
 }
 
 /// Whether the inode has an inode row, and an orphan row.
-async fn kept(cluster: &Cluster, inode: InodeId) -> (bool, bool) {
+pub async fn kept(cluster: &Cluster, inode: InodeId) -> (bool, bool) {
     let keys = vec![Key::Inode(inode), Key::Orphan(inode)];
     match cluster.peers.call(inode.shard(), PeerCall::Fetch(keys)).await {
         PeerReply::Rows(rows) => (rows[0].is_some(), rows[1].is_some()),
@@ -153,7 +153,7 @@ fn file_opened_during_cross_shard_replacement_stays() {
                     Some((inode, _)) => inode,
                     None => cluster.create(b, "f").await.unwrap().inode,
                 };
-                let (files, shard) = (cluster.open_files.clone(), cluster.shard(ShardId(2)));
+                let (files, shard) = (cluster.open_files(old).clone(), cluster.shard(old.shard()));
                 if meanwhile == Closes {
                     files.open(session, old, false);
                 }
@@ -171,7 +171,7 @@ fn file_opened_during_cross_shard_replacement_stays() {
                 assert_eq!(cluster.lookup(b, "f").await.map(|(inode, _)| inode), Some(new));
                 if meanwhile == Opens {
                     assert_eq!(kept(&cluster, old).await, (true, true), "it is open");
-                    cluster.shard(ShardId(2)).release(session, old);
+                    cluster.shard(old.shard()).release(session, old);
                 }
                 let begun = std::time::Instant::now();
                 while kept(&cluster, old).await != (false, false) {

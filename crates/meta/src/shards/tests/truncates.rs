@@ -30,7 +30,7 @@ struct Large {
 impl Large {
     async fn make(cluster: &Cluster) -> Large {
         let (parent, made) = (InodeId::ROOT, cluster.create(InodeId::ROOT, "f").await.unwrap());
-        cluster.open_files.open(WRITER, made.inode, true);
+        cluster.open_files(made.inode).open(WRITER, made.inode, true);
         let (path, shard) = (cluster.volume.backing_file(made.inode), cluster.shard(ShardId(0)));
         std::fs::write(&path, b"before").unwrap();
         let at = At::Entry { parent, name: name("f"), inode: made.inode };
@@ -49,7 +49,7 @@ impl Large {
         let encode = |_: &_| bytes::Bytes::from_static(b"done");
         let (SessionChange { session, slot, number }, makes) = (ASKED, Makes::Nothing);
         let record = Some(ReplyRecorder { session, slot, number, encode: &encode });
-        self.shard.run(verb, Execution { caller, address: address(&self.at), makes, record }).await
+        self.shard.run(verb, Execution { caller, address: address(&self.at), makes, record, registrar: None }).await
     }
 
     fn is_answered(&self) -> bool {
@@ -87,7 +87,13 @@ fn address(at: &At) -> RequestAddress {
 }
 
 async fn run<V: Verb>(shard: &Rc<Shard>, at: &At, verb: &V) -> Result<V::Outcome, ShardRefusal> {
-    let run = Execution { caller: &Credentials::root(), address: address(at), makes: Makes::Nothing, record: None };
+    let run = Execution {
+        caller: &Credentials::root(),
+        address: address(at),
+        makes: Makes::Nothing,
+        record: None,
+        registrar: None,
+    };
     shard.run(verb, run).await
 }
 
@@ -194,6 +200,7 @@ fn truncate_abandoned_by_another_has_failed() {
             address: address(&large.at),
             makes: Makes::Nothing,
             record: None,
+            registrar: None,
         };
         let Some(FastPathRun::Changed { effects, batch, .. }) = large.shard.try_run(&verb, &run) else {
             panic!("it has to wait")
@@ -218,7 +225,7 @@ fn truncate_fails_if_its_successor_was_abandoned() {
             let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
             let verb = ChangeAttributes { at: large.at.clone(), set };
             let (caller, makes) = (&Credentials::root(), Makes::Nothing);
-            let run = Execution { caller, address: address(&large.at), makes, record: None };
+            let run = Execution { caller, address: address(&large.at), makes, record: None, registrar: None };
             let ran = large.shard.try_run(&verb, &run);
             let Some(FastPathRun::Changed { effects, batch, .. }) = ran else { panic!("it has to wait") };
             (effects, batch)
@@ -240,14 +247,14 @@ fn truncate_is_abandoned_in_another_shard() {
         let unreachable =
             Rename { parent: InodeId::ROOT, name: name("f"), new_parent: parent, new_name: name("g"), flags };
         cluster.at_name(InodeId::ROOT, &name("f"), Makes::Nothing, &unreachable).await.unwrap();
-        cluster.open_files.open(WRITER, inode, true);
+        cluster.open_files(inode).open(WRITER, inode, true);
         let (shard, at) = (cluster.shard(ShardId(1)), At::Entry { parent, name: name("g"), inode });
         std::fs::write(cluster.volume.backing_file(inode), b"before").unwrap();
         let promote = Promote { at: at.clone(), generation: LayoutGeneration(0), size: 6 };
         run(&shard, &at, &promote).await.unwrap();
         let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
         let (caller, makes) = (&Credentials::root(), Makes::Nothing);
-        let decide = Execution { caller, address: address(&at), makes, record: None };
+        let decide = Execution { caller, address: address(&at), makes, record: None, registrar: None };
         let cut = ChangeAttributes { at, set };
         let Some(FastPathRun::Changed { effects, .. }) = shard.try_run(&cut, &decide) else { panic!("it has to wait") };
         let onward = Rename { parent, name: name("g"), new_parent: parent, new_name: name("h"), flags };

@@ -140,7 +140,7 @@ impl Operation {
             Operation::UnlinkLinked => unlink(cluster, b, "l").await?,
             Operation::UnlinkOpen => {
                 if let Some((inode, _)) = cluster.lookup(a, "f").await {
-                    cluster.open_files.open(SessionId(1), inode, true);
+                    cluster.open_files(inode).open(SessionId(1), inode, true);
                     unlink(cluster, a, "f").await?;
                 }
             }
@@ -344,7 +344,8 @@ async fn run<V: Verb>(
     verb: &V,
 ) -> Result<V::Outcome, ShardRefusal> {
     loop {
-        let run = Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        let run =
+            Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None, registrar: None };
         match cluster.shard(shard).run(verb, run).await {
             Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
             result => return result,

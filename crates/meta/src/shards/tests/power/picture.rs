@@ -139,7 +139,8 @@ async fn run<V: Verb>(cluster: &Cluster, at: &At, name: Option<&Name>, verb: &V)
     let inode = at.inode();
     loop {
         let address = RequestAddress::Inode(inode);
-        let run = Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        let run =
+            Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None, registrar: None };
         match cluster.shard(inode.shard()).run(verb, run).await {
             Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
             result => return result,

@@ -199,7 +199,7 @@ impl RunOn<'_> {
         let encode = |outcome: &V::Outcome| answer(outcome).encode();
         let record = ReplyRecorder { session: SessionId(self.id.0), slot: 0, number: self.id.1, encode: &encode };
         let caller = &Credentials::root();
-        let run = Execution { caller, address: self.address, makes, record: Some(record) };
+        let run = Execution { caller, address: self.address, makes, record: Some(record), registrar: None };
         self.shard.run(&verb, run).await.map(|outcome| answer(&outcome))
     }
 
@@ -209,7 +209,7 @@ impl RunOn<'_> {
 
     async fn ask<V: Verb>(&self, verb: V) -> Result<V::Outcome, ShardRefusal> {
         let caller = &Credentials::root();
-        let run = Execution { caller, address: self.address, makes: Makes::Nothing, record: None };
+        let run = Execution { caller, address: self.address, makes: Makes::Nothing, record: None, registrar: None };
         self.shard.run(&verb, run).await
     }
 }

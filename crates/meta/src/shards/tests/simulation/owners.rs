@@ -49,7 +49,7 @@ pub struct Owner {
     known: RefCell<Vec<Term>>,
     /// Calls of clients under way.
     pub calls: RefCell<HashSet<CallId>>,
-    pub open_files: OpenFiles,
+    open_files: RefCell<BTreeMap<ShardId, OpenFiles>>,
     pub table_cache: TableCache,
     pub cache: Arc<CacheBudget>,
     pub names: Arc<CacheBudget>,
@@ -89,7 +89,7 @@ impl Owner {
             shards: RefCell::default(),
             known: RefCell::new(known),
             calls: RefCell::default(),
-            open_files: OpenFiles::default(),
+            open_files: RefCell::default(),
             table_cache: TableCache::new(4 << 20),
             cache: Arc::new(CacheBudget::new(4 << 20, 1)),
             names: Arc::new(CacheBudget::new(4 << 20, 1)),
@@ -119,6 +119,11 @@ impl Owner {
 
     pub fn known(&self, id: ShardId) -> Term {
         self.known.borrow()[usize::from(id.0)]
+    }
+
+    /// The open files of a shard, which outlive its openings here.
+    pub fn open_files(&self, id: ShardId) -> OpenFiles {
+        self.open_files.borrow_mut().entry(id).or_default().clone()
     }
 
     /// Ends the process: nothing of it runs any more. File work that its threads have begun may still be carried out.

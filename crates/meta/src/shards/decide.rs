@@ -1,0 +1,277 @@
+//! The decision of a verb in its shard: what it may know about rows and open files, and what becomes of its changes. It
+//! does not wait. Of rows it changes only this shard's; a change of several shards goes to [`super::transaction`].
+
+use super::foreign::Foreign;
+use super::locks::is_about;
+use super::open_files::Openness;
+use super::opens_elsewhere::{AskedFiles, Grant};
+use super::refusal::ShardRefusal;
+use super::removal::PreparedRemoval;
+use super::resident::BatchNumber;
+use super::shard::{Execution, RequestAddress, Shard, ShardState, ShardView};
+use std::cell::{Cell, RefCell};
+use varve_posix::{Context, Decision, Effect, KeyState, MissingKeys, Refusal, Verb, View};
+use varve_schema::{Change, DirectoryMovesRow, Key, ReplyRecord, Row};
+use varve_types::{InodeId, Timestamp};
+
+impl Shard {
+    /// Decides, registers what the session does with the file, and applies changes that affect this shard alone. The
+    /// caller that waits for the batch also triggers its commit.
+    pub(super) fn decide<V: Verb>(
+        &self,
+        verb: &V,
+        run: &Execution<'_, V::Outcome>,
+        txn: &TxnContext,
+        foreign: &Foreign,
+    ) -> Result<Decided<V::Outcome>, ShardRefusal> {
+        let mut state = self.state.borrow_mut();
+        if let Some(cause) = &state.failed {
+            return Err(ShardRefusal::Failed(cause.clone()));
+        }
+        let now = txn.placed_at.unwrap_or_else(|| self.clock.now());
+        let files = RefCell::new(DecidedFiles::default());
+        let (decision, newest) = {
+            let view = ShardView { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };
+            let is_open = |inode| self.openness(inode, txn, &view, &files) == Openness::Open;
+            let may_be_open = |inode| self.openness(inode, txn, &view, &files) != Openness::Closed;
+            let context = Context {
+                caller: run.caller,
+                now,
+                fresh: txn.fresh,
+                shards: self.settings.shards,
+                inline_limit: self.settings.inline_limit,
+                is_open: &is_open,
+                may_be_open: &may_be_open,
+            };
+            (verb.decide(&view, &context), view.newest.get())
+        };
+        let DecidedFiles { unasked, unopened } = files.into_inner();
+        let outcome = match decision {
+            Err(MissingKeys(keys)) => DecisionOutcome::Missing(keys),
+            Ok(_) if !unasked.is_empty() => DecisionOutcome::Unasked(unasked),
+            Ok(Decision::Refuse(refusal)) => DecisionOutcome::Refused(refusal),
+            Ok(Decision::Answer(outcome)) => DecisionOutcome::Answered(outcome),
+            Ok(Decision::Commit { changes, effects, outcome }) => {
+                let change = DecidedChange { changes, effects, outcome, unopened, now };
+                self.commit_decided(&mut state, run, txn, foreign, change)?
+            }
+        };
+        let grant = match &outcome {
+            DecisionOutcome::Refused(refusal) => self.register_decided(run, Err(refusal)),
+            DecisionOutcome::Answered(outcome)
+            | DecisionOutcome::Done { outcome, .. }
+            | DecisionOutcome::Several { outcome, .. } => self.register_decided(run, Ok(outcome)),
+            DecisionOutcome::Missing(_) | DecisionOutcome::Unasked(_) | DecisionOutcome::FreshElsewhere { .. } => None,
+        };
+        Ok(Decided { outcome, newest, grant })
+    }
+
+    fn commit_decided<O>(
+        &self,
+        state: &mut ShardState,
+        run: &Execution<'_, O>,
+        txn: &TxnContext,
+        foreign: &Foreign,
+        change: DecidedChange<O>,
+    ) -> Result<DecisionOutcome<O>, ShardRefusal> {
+        let DecidedChange { mut changes, effects, outcome, unopened, now } = change;
+        if let Some(cause) = self.takes_no_changes() {
+            return Err(ShardRefusal::Failed(cause));
+        }
+        changes.extend(super::garbage::rows_for(&effects));
+        let number = state.open.number;
+        state.size_stale.extend(effects.iter().filter_map(|effect| match effect {
+            Effect::SizeStale(inode) => Some((*inode, number)),
+            _ => None,
+        }));
+        let reply = run.record.as_ref().map(|record| ReplyRecord {
+            session: record.session,
+            slot: record.slot,
+            number: record.number,
+            about: match run.address {
+                RequestAddress::Name(directory, hash) => Some((directory, hash)),
+                RequestAddress::Inode(_) => None,
+            },
+            reply: (record.encode)(&outcome),
+        });
+        let is_here = |change: &Change| self.is_here(state, change);
+        let (mut changes, mut elsewhere) = match changes.iter().all(is_here) {
+            true => (changes, Vec::new()),
+            false => changes.into_iter().partition(is_here),
+        };
+        if !foreign.is_empty() || !elsewhere.iter().all(|change| is_about(change, txn.fresh)) {
+            let moves = |change: &Change| moves_directory(state, foreign, change);
+            if changes.iter().chain(&elsewhere).any(moves) {
+                let Some(counted) = self.count_directory_move(state, foreign) else {
+                    return Ok(DecisionOutcome::Missing(vec![Key::DirectoryMoves]));
+                };
+                if is_here(&counted) { changes.push(counted) } else { elsewhere.push(counted) }
+            }
+            return Ok(DecisionOutcome::Several { own: changes, elsewhere, effects, outcome, reply, unopened });
+        }
+        if !elsewhere.is_empty() && txn.placed.is_none() {
+            return Ok(DecisionOutcome::FreshElsewhere { rows: elsewhere, at: now });
+        }
+        if changes.iter().any(|change| self.must_wait(state, change)) {
+            return Err(ShardRefusal::Busy);
+        }
+        for change in changes {
+            self.apply(state, change);
+        }
+        if let Some(reply) = reply {
+            self.remember(state, reply);
+        }
+        Ok(DecisionOutcome::Done { outcome, effects, batch: state.open.number })
+    }
+
+    /// Registers what the session does with the file from this decision on. Returns what another shard must register.
+    fn register_decided<O>(&self, run: &Execution<'_, O>, decided: Result<&O, &Refusal>) -> Option<Grant> {
+        let registrar = run.registrar.as_ref()?;
+        let (writer_gone, grant) = self.register_here((registrar.of)(decided)?);
+        registrar.writer_gone.set(writer_gone);
+        grant
+    }
+
+    /// Whether a file is open, as far as this shard can decide. A file is added to `unasked` if the shard in its number
+    /// must be asked first. It is added to `unopened` if its row is at another shard and the decision takes it to be
+    /// closed: the prepare call to that shard checks it.
+    fn openness(
+        &self,
+        inode: InodeId,
+        txn: &TxnContext,
+        view: &ShardView<'_>,
+        files: &RefCell<DecidedFiles>,
+    ) -> Openness {
+        if txn.as_if_open {
+            return Openness::Open;
+        }
+        let own = inode.shard() == self.id;
+        let own_answer = || self.open_files.openness(inode, self.clock.monotonic());
+        if view.foreign.rows_of(inode).any(|key| self.place(view.state, key) != self.id) {
+            let here = if own { own_answer() } else { Openness::Closed };
+            if here == Openness::Closed {
+                files.borrow_mut().unopened.push(inode);
+            }
+            return here;
+        }
+        if own {
+            return own_answer();
+        }
+        txn.asked.openness(inode).unwrap_or_else(|| {
+            files.borrow_mut().unasked.push(inode);
+            Openness::Open
+        })
+    }
+
+    /// The change that excludes other moves of directories. `None`: the row must be fetched first.
+    fn count_directory_move(&self, state: &ShardState, foreign: &Foreign) -> Option<Change> {
+        let view = ShardView { shard: self, state, foreign, newest: Cell::new(BatchNumber(0)) };
+        let count = match view.row(&Key::DirectoryMoves) {
+            KeyState::Unknown => return None,
+            KeyState::Present(Row::DirectoryMoves(row)) => row.count,
+            KeyState::Present(_) | KeyState::Absent => 0,
+        };
+        let row = DirectoryMovesRow { count: count.wrapping_add(1) };
+        Some(Change::put(Key::DirectoryMoves, Row::DirectoryMoves(row)))
+    }
+}
+
+/// Whether `change` gives a directory another parent.
+fn moves_directory(state: &ShardState, foreign: &Foreign, change: &Change) -> bool {
+    let Change::Put(key, row) = change else { return false };
+    let Row::Directory(row) = &**row else { return false };
+    let before = match state.resident.seen(key).0 {
+        KeyState::Unknown => foreign.seen(key),
+        known => known,
+    };
+    matches!(before, KeyState::Present(Row::Directory(before)) if before.parent != row.parent)
+}
+
+/// State of one run of a verb: what it has locked and stored so far.
+pub(super) struct TxnContext {
+    /// The id for the inode that the verb creates, if it creates one.
+    pub fresh: InodeId,
+    /// Rows of `fresh` already stored at its home.
+    pub placed: Option<Vec<Key>>,
+    /// The time in these rows, with which the name is decided too.
+    pub placed_at: Option<Timestamp>,
+    /// A name for `fresh` may be decided: then its rows stay.
+    pub named: bool,
+    /// Rows of a directory that another shard keeps locked until its removal is decided.
+    pub held: Option<PreparedRemoval>,
+    /// All inodes are taken to be open.
+    pub as_if_open: bool,
+    /// What other shards have answered about open files.
+    pub asked: AskedFiles,
+    /// The missing inode when rows of other shards contradicted each other.
+    pub torn: Option<InodeId>,
+}
+
+impl TxnContext {
+    pub fn of(fresh: InodeId) -> TxnContext {
+        TxnContext {
+            fresh,
+            placed: None,
+            placed_at: None,
+            named: false,
+            held: None,
+            as_if_open: false,
+            asked: AskedFiles::default(),
+            torn: None,
+        }
+    }
+}
+
+/// A decision to change something.
+struct DecidedChange<O> {
+    changes: Vec<Change>,
+    effects: Vec<Effect>,
+    outcome: O,
+    unopened: Vec<InodeId>,
+    now: Timestamp,
+}
+
+/// Files that a decision asked about.
+#[derive(Default)]
+struct DecidedFiles {
+    unasked: Vec<InodeId>,
+    unopened: Vec<InodeId>,
+}
+
+/// A decision in its own shard.
+pub(super) struct Decided<O> {
+    pub outcome: DecisionOutcome<O>,
+    /// The latest batch that holds a change of a row seen.
+    pub newest: BatchNumber,
+    /// What is still to be registered at another shard.
+    pub grant: Option<Grant>,
+}
+
+/// The outcome of a decision in its own shard.
+pub(super) enum DecisionOutcome<O> {
+    /// No decision: these keys must be fetched first.
+    Missing(Vec<Key>),
+    /// No decision: the shards in the numbers of these files must be asked first whether they are open.
+    Unasked(Vec<InodeId>),
+    Refused(Refusal),
+    Answered(O),
+    Done {
+        outcome: O,
+        effects: Vec<Effect>,
+        batch: BatchNumber,
+    },
+    /// The rows of a fresh inode must be stored at its home before its entry is stored here.
+    FreshElsewhere {
+        rows: Vec<Change>,
+        at: Timestamp,
+    },
+    Several {
+        own: Vec<Change>,
+        elsewhere: Vec<Change>,
+        effects: Vec<Effect>,
+        outcome: O,
+        reply: Option<ReplyRecord>,
+        /// Files with rows at other shards that the decision takes to be open nowhere.
+        unopened: Vec<InodeId>,
+    },
+}

@@ -4,20 +4,20 @@
 use crate::async_ops::{self, waiting};
 use crate::inodes::Inodes;
 use crate::reactor::Reactor;
+use crate::registrations::SessionRegistrations;
 use crate::routing::Routing;
 use crate::session::{ClientSession, SlotGuard, TakenBack};
 use crate::transport::{CallError, FindError, FoundServer, Transport};
 use crate::unknown_outcomes::UnknownOutcomes;
 use crate::{ClientConfig, Counters, Failure, Result};
-use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
+use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
 use varve_env::rate_limited_log::{RateLimitedLog, Suppressed};
 use varve_env::stages::{self, Stage};
-use varve_proto::{self as wire, Call, OpenMode, Reply, Request};
+use varve_proto::{self as wire, Call, Reply, Request};
 use varve_types::{Credentials, Errno, ForeignShardMap, InodeId, ShardId, VolumeSettings};
 
 /// First and longest wait before a retry for rows that another change has locked. A change takes two fsyncs at most.
@@ -75,42 +75,6 @@ impl From<Failure> for CallRefusal {
     }
 }
 
-/// The result of registering an open file at a server.
-#[derive(PartialEq, Eq)]
-enum RegisterOutcome {
-    Done,
-    /// The file cannot be registered, for example because it was removed.
-    NotHere,
-    /// The file is not registered, for a reason that may pass.
-    Refused,
-}
-
-/// A file that is open in this session.
-#[derive(Clone, Copy)]
-struct OpenRegistration {
-    mode: OpenMode,
-    /// Before this time the server may still open the file for a call that was given up, so the release must not be
-    /// sent.
-    release_from: Instant,
-}
-
-/// Open files that could not be registered at a server yet, which therefore treats them as closed.
-#[derive(Default)]
-struct Unregistered {
-    /// The number of the server.
-    found: u64,
-    inodes: HashSet<InodeId>,
-}
-
-/// How long to wait for a server to register a file that is open already: longer than a call waits there for its shard
-/// to open.
-const REGISTERED_MAX: Duration = Duration::from_secs(6);
-
-/// After this time a server has opened a file or refused to: a call waits there for five seconds until its shard is
-/// open, and for at most ten for its rows. If a client that gave up released the file earlier, the release could arrive
-/// before the open, and the file would stay open for ever.
-const OPENED_MAX: Duration = Duration::from_secs(16);
-
 /// State that all calls share.
 pub(crate) struct Core {
     pub config: ClientConfig,
@@ -128,9 +92,7 @@ pub(crate) struct Core {
     server: RwLock<Arc<FoundServer>>,
     /// One thread at a time looks for a lost server.
     finding: futures::lock::Mutex<()>,
-    /// Files that are registered at the server as open in this session; registered again at the next server.
-    registered: Mutex<HashMap<InodeId, OpenRegistration>>,
-    unregistered: Mutex<Unregistered>,
+    pub(crate) registrations: SessionRegistrations,
     closed: AtomicBool,
 }
 
@@ -157,8 +119,7 @@ impl Core {
             reactor,
             server: RwLock::new(server),
             finding: futures::lock::Mutex::new(()),
-            registered: Mutex::default(),
-            unregistered: Mutex::default(),
+            registrations: SessionRegistrations::default(),
             closed: AtomicBool::new(false),
             config,
             settings,
@@ -201,33 +162,6 @@ impl Core {
         }
     }
 
-    /// Records that `inode` is open in this session. `taken_back`: as returned by [`Core::settle_releases`].
-    pub fn register(&self, inode: InodeId, mode: OpenMode, taken_back: Option<Instant>) {
-        let release_from = taken_back.unwrap_or(Instant(Duration::ZERO));
-        let mut registered = self.registered.lock();
-        let known = registered.entry(inode).or_insert(OpenRegistration { mode, release_from });
-        known.release_from = known.release_from.max(release_from);
-        if known.mode != mode {
-            known.mode = OpenMode::ReadWrite;
-        }
-    }
-
-    /// Records that the last handle of `inode` is closed. The next request carries the release, or the background sends
-    /// it soon.
-    pub fn unregister(&self, inode: InodeId) {
-        let Some(opened) = self.registered.lock().remove(&inode) else { return };
-        match opened.release_from > self.clock.monotonic() {
-            true => self.session.release_from(opened.release_from, self.row_shard(inode), inode),
-            false => self.session.release(self.row_shard(inode), inode),
-        }
-    }
-
-    /// The shard of any file that is open in this session.
-    pub fn shard_of_an_open_file(&self) -> Option<ShardId> {
-        let open = self.registered.lock().keys().next().copied();
-        open.map(|inode| self.row_shard(inode))
-    }
-
     /// Called before `inode` is opened: waits until no release of it is in flight. Withdraws a pending release, and
     /// returns the time from which it could have been sent.
     pub async fn settle_releases(&self, inode: InodeId) -> Result<Option<Instant>> {
@@ -241,16 +175,6 @@ impl Core {
             }
             self.check_deadline(deadline, "the server has not answered the release of the closed file")?;
             self.pause(wait.next()).await;
-        }
-    }
-
-    /// Records that `inode`, which the server may have as open in this session, could not be opened. `taken_back`: as
-    /// returned by [`Core::settle_releases`]. `outcome_unknown`: the server may still open it.
-    pub fn not_opened(&self, inode: InodeId, taken_back: Option<Instant>, outcome_unknown: bool) {
-        let opened = outcome_unknown.then(|| self.opened_by());
-        let Some(then) = taken_back.max(opened) else { return };
-        if !self.registered.lock().contains_key(&inode) {
-            self.session.release_from(then, self.row_shard(inode), inode);
         }
     }
 
@@ -269,8 +193,8 @@ impl Core {
         waiting(self.transport.pause(wait)).await;
     }
 
-    /// Finds the server again after the one numbered `lost` was lost, and registers the open files there. Returns when
-    /// any thread has done so.
+    /// Finds the server again after the one numbered `lost` was lost. Returns when any thread has done so. The open files
+    /// are registered there before the next call to their shards.
     async fn find_again(&self, lost: u64, deadline: Instant, why: &str) -> Result<()> {
         // Other threads may hold the lock for as long as their own deadlines allow, one after the other.
         let mut turn = BUSY_WAIT;
@@ -294,165 +218,19 @@ impl Core {
             }
             found += 1;
             let why = match self.transport.find(found).await {
-                Ok(server) => match self.register_again(&server, deadline).await {
-                    Ok(()) => {
-                        tracing::warn!("reconnected to the server");
-                        self.counters.reconnects.fetch_add(1, Relaxed);
-                        *self.server.write() = server;
-                        return Ok(());
-                    }
-                    Err(error) => error.to_string(),
-                },
+                Ok(server) => {
+                    tracing::warn!("reconnected to the server");
+                    self.counters.reconnects.fetch_add(1, Relaxed);
+                    self.lose_registrations(server.found);
+                    *self.server.write() = server;
+                    return Ok(());
+                }
                 Err(FindError::Refused(reason)) => return Err(Failure::new(Errno::EIO, reason)),
                 Err(FindError::Absent(reason)) => reason,
             };
             self.check_deadline(deadline, &why)?;
             self.pause(wait.next()).await;
         }
-    }
-
-    /// Opens at `server` the files that are open in this session, because a restarted server does not know them. Files
-    /// that cannot be opened there yet, for example because a shard's store fails, do not delay it; the background
-    /// registers them later.
-    async fn register_again(&self, server: &FoundServer, deadline: Instant) -> std::result::Result<(), CallError> {
-        let open: Vec<(InodeId, OpenMode)> =
-            self.registered.lock().iter().map(|(inode, opened)| (*inode, opened.mode)).collect();
-        let (mut refused, mut busy) = (HashSet::new(), HashSet::new());
-        for (inode, mode) in open {
-            let shard = self.row_shard(inode);
-            if busy.contains(&shard) {
-                refused.insert(inode);
-                continue;
-            }
-            match self.register_one(server, inode, mode, self.registered_by().min(deadline)).await {
-                Ok(RegisterOutcome::Done) => {}
-                Ok(RegisterOutcome::NotHere) => tracing::warn!(%inode, "an open file no longer exists"),
-                Ok(RegisterOutcome::Refused) => {
-                    refused.insert(inode);
-                }
-                Err(CallError::Deadline) => {
-                    self.not_registered_yet(inode);
-                    busy.insert(shard);
-                    refused.insert(inode);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if !refused.is_empty() {
-            tracing::warn!(
-                "cannot register {} open files again, retrying; until then the server treats them as closed",
-                refused.len()
-            );
-        }
-        *self.unregistered.lock() = Unregistered { found: server.found, inodes: refused };
-        Ok(())
-    }
-
-    /// Files that may be open here and are not registered at the server.
-    pub fn unregistered(&self) -> Vec<InodeId> {
-        self.unregistered.lock().inodes.iter().copied().collect()
-    }
-
-    /// Registers `inode` at the server, if it is open. The caller must prevent its close before the reply. `false`: the
-    /// server does not accept it now.
-    pub async fn register_late(&self, inode: InodeId) -> std::result::Result<bool, CallError> {
-        let server = self.server();
-        let mode = self.registered.lock().get(&inode).map(|opened| opened.mode);
-        if let Some(mode) = mode {
-            let asked = self.register_one(&server, inode, mode, self.registered_by()).await;
-            if let Err(CallError::Deadline) = asked {
-                self.not_registered_yet(inode);
-            }
-            if asked? == RegisterOutcome::Refused {
-                return Ok(false);
-            }
-        }
-        let mut unregistered = self.unregistered.lock();
-        // The next server may have been found meanwhile.
-        if unregistered.found == server.found {
-            unregistered.inodes.remove(&inode);
-        }
-        Ok(true)
-    }
-
-    /// The deadline for the reply to a registration that is sent now.
-    fn registered_by(&self) -> Instant {
-        self.clock.monotonic().after(REGISTERED_MAX)
-    }
-
-    /// The time when a server has opened or refused a file that was requested before now.
-    fn opened_by(&self) -> Instant {
-        self.clock.monotonic().after(OPENED_MAX)
-    }
-
-    /// Records that the server may still register `inode`.
-    fn not_registered_yet(&self, inode: InodeId) {
-        let then = self.opened_by();
-        if let Some(opened) = self.registered.lock().get_mut(&inode) {
-            opened.release_from = then;
-        }
-    }
-
-    async fn register_one(
-        &self,
-        server: &FoundServer,
-        inode: InodeId,
-        mode: OpenMode,
-        deadline: Instant,
-    ) -> std::result::Result<RegisterOutcome, CallError> {
-        let by_row = wire::Locator::Inode { inode: inode.0 };
-        let mut places = vec![self.inodes.locator(inode)];
-        if places[0] != by_row {
-            places.push(by_row);
-        }
-        let mut registered = RegisterOutcome::NotHere;
-        for at in places {
-            match self.register_at(server, inode, at, mode, deadline).await? {
-                RegisterOutcome::Done => return Ok(RegisterOutcome::Done),
-                RegisterOutcome::NotHere => {}
-                RegisterOutcome::Refused => registered = RegisterOutcome::Refused,
-            }
-        }
-        Ok(registered)
-    }
-
-    async fn register_at(
-        &self,
-        server: &FoundServer,
-        inode: InodeId,
-        at: wire::Locator,
-        mode: OpenMode,
-        deadline: Instant,
-    ) -> std::result::Result<RegisterOutcome, CallError> {
-        let turn = self.session.begin();
-        let mut wait = BUSY_WAIT;
-        while self.clock.monotonic() < deadline {
-            let shard = self.shard_at(&at);
-            // The right to open was checked when the file was opened.
-            let credentials = Credentials::root().into();
-            let call = Call::Open { at: at.clone(), mode, truncate: false };
-            let request = Request { id: turn.id(), shard: shard.0, credentials, released: Vec::new(), call };
-            let worker = server.worker_of(shard);
-            let response = self.transport.call(server, worker, &request, deadline).await?;
-            match response.result {
-                Ok(_) => return Ok(RegisterOutcome::Done),
-                Err(wire::CallFailure::Moved { directory, map }) if self.routing.learn(InodeId(directory), &map) => {}
-                Err(wire::CallFailure::NotOwner { map }) if server.learn(&map, shard, worker) == Ok(true) => {}
-                Err(wire::CallFailure::Busy | wire::CallFailure::Moved { .. } | wire::CallFailure::NotOwner { .. }) => {
-                    self.transport.pause(wait.next()).await;
-                }
-                Err(wire::CallFailure::NotHere) => return Ok(RegisterOutcome::NotHere),
-                Err(wire::CallFailure::Server { message, .. }) => {
-                    tracing::debug!(%inode, message, "cannot register an open file again");
-                    return Ok(RegisterOutcome::Refused);
-                }
-                Err(refusal) => {
-                    tracing::warn!(%inode, ?refusal, "cannot register an open file again");
-                    return Ok(RegisterOutcome::NotHere);
-                }
-            }
-        }
-        Err(CallError::Deadline)
     }
 
     /// The shard to ask for the inode or entry that `at` locates.
@@ -522,8 +300,12 @@ impl Calling<'_> {
             let server = core.server();
             core.counters.requests.fetch_add(1, Relaxed);
             let passage = stages::enter(Stage::Call);
+            let registered = core.register_before(request, &server, self.deadline).await;
             let worker = server.worker_of(shard);
-            let response = core.transport.call(&server, worker, request, self.deadline).await;
+            let response = match registered {
+                Ok(()) => core.transport.call(&server, worker, request, self.deadline).await,
+                Err(error) => Err(error),
+            };
             drop(passage);
             match response.map(|response| response.result) {
                 Ok(Err(wire::CallFailure::Busy)) => {

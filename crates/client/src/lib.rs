@@ -35,6 +35,7 @@ mod locate;
 mod lookup_pins;
 mod namespace;
 mod reactor;
+mod registrations;
 mod routing;
 mod session;
 mod set_id;

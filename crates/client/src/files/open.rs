@@ -217,8 +217,12 @@ impl FileSystem {
         }
     }
 
-    /// Registers open files that could not be registered when the server was found.
+    /// Registers open files that the present server does not know yet.
     pub(crate) async fn register_late(&self) {
+        // If the server is lost, the next call finds another one.
+        if self.core.register_at_lost_shards(|| self.background.is_stopped()).await.is_err() {
+            return;
+        }
         let mut refusing = HashSet::new();
         for inode in self.core.unregistered() {
             let shard = self.core.row_shard(inode);

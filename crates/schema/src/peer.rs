@@ -29,7 +29,7 @@ pub struct ShardTerm {
 
 impl ShardTerm {
     /// No ownership: a read-only view's requests, which ask for no changes of rows, and replies for a shard that is not
-    /// open or from its table of open files.
+    /// open, or from its table of open files before the server has opened it.
     pub const NONE: Epoch = Epoch(0);
 }
 
@@ -37,7 +37,7 @@ impl ShardTerm {
 pub struct PeerRequest {
     pub from: ShardTerm,
     pub to: ShardId,
-    /// The called shard's term as the caller knows it. A request without it can only read.
+    /// The called shard's term as the caller knows it. A request without it changes no rows.
     pub term: Option<Epoch>,
     /// Numbers the requests of one term of the caller to one shard, from 1.
     pub id: u64,
@@ -128,8 +128,8 @@ pub enum PeerCall {
         directory: InodeId,
         index: PartitionIndex,
     },
-    /// About open files of sessions whose numbers are this shard's. Names no term: the table of open files belongs to the
-    /// server that serves the shard, and outlives the terms there. It answers even if the shard is not open.
+    /// About open files of sessions whose numbers are this shard's. The table of open files belongs to the server that
+    /// serves the shard, and outlives the terms there. It answers even if the shard is not open.
     Files(FileCall),
 }
 
@@ -150,11 +150,6 @@ impl PeerCall {
     /// Whether the call can be served without any change of rows.
     pub fn only_reads(&self) -> bool {
         matches!(self, PeerCall::Fetch(_) | PeerCall::Map(_) | PeerCall::SplitOutcome { .. } | PeerCall::Files(_))
-    }
-
-    /// Whether requests with the call name the called shard's term, as soon as the caller knows it.
-    pub fn names_term(&self) -> bool {
-        !matches!(self, PeerCall::Files(_))
     }
 
     /// Whether a caller sends the call again after [`PeerReply::WrongTerm`], in the term that it has learned. The other

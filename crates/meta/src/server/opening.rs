@@ -235,6 +235,10 @@ impl Worker {
                 None
             }
             Ok(shard) => {
+                // Other shards ask the table of open files in the term that the view tells them.
+                if let Some(open_files) = &self.slots.of(id).open_files {
+                    open_files.enter_term(shard.epoch());
+                }
                 tracing::warn!("shard {id} is read-only until its store accepts writes");
                 Some(shard)
             }

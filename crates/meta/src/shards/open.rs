@@ -56,6 +56,7 @@ impl Shard {
         // Sessions register their open files also while the shard cannot be opened.
         config.open_files.shard_opens(config.clock.monotonic());
         let table = Table::open(config.table.clone()).await?;
+        config.open_files.enter_term(table.epoch());
         let shard = Shard::on(ShardRows::Own(table), config);
         tokio::task::spawn_local(shard.work.task(shard.clone().commit_batches()));
         shard.restore().await?;

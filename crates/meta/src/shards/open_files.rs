@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_env::key_hash::KeyHashing;
-use varve_types::{InodeId, SessionId, ShardCount};
+use varve_types::{Epoch, InodeId, SessionId, ShardCount};
 
 #[derive(Default)]
 struct RegisteredFiles {
@@ -68,6 +68,8 @@ pub struct OpenFiles(Rc<OpenFilesState>);
 #[derive(Default)]
 struct OpenFilesState {
     registered: RefCell<RegisteredFiles>,
+    /// The last term of the shard in this server.
+    term: Cell<Option<Epoch>>,
     /// The shards that have called.
     callers: RefCell<Callers>,
     /// How long after the first opening of the shard began sessions of an earlier server may come back.
@@ -93,9 +95,10 @@ impl OpenFiles {
 
     /// Takes the content of the table, whose clones nobody uses any more.
     pub fn move_away(self) -> MovingOpenFiles {
-        let OpenFilesState { registered, callers, sessions_return, known_from } = &*self.0;
+        let OpenFilesState { registered, term, callers, sessions_return, known_from } = &*self.0;
         MovingOpenFiles(Box::new(OpenFilesState {
             registered: RefCell::new(registered.take()),
+            term: term.clone(),
             callers: RefCell::new(callers.take()),
             sessions_return: *sessions_return,
             known_from: known_from.clone(),
@@ -106,6 +109,12 @@ impl OpenFiles {
     pub(super) fn shard_opens(&self, now: Instant) {
         let known_from = &self.0.known_from;
         known_from.set(known_from.get().or(Some(now.after(self.0.sessions_return))));
+    }
+
+    /// This server has the shard in this term from now on. While it opens the shard again, the table is in the last term.
+    pub fn enter_term(&self, term: Epoch) {
+        let entered = &self.0.term;
+        entered.set(entered.get().max(Some(term)));
     }
 
     /// How long sessions of an earlier server may still come back.
@@ -135,24 +144,33 @@ impl OpenFiles {
         writer_gone
     }
 
-    /// Serves a request about open files, unless its id or the caller's term forbids it. The called shard's own term does
-    /// not matter, and the response has none.
+    /// Serves a request about open files, unless its terms or its id forbid it.
     pub fn serve(&self, request: PeerRequest, shards: ShardCount, now: Instant) -> PeerResponse {
-        let PeerRequest { from, to, id, call, .. } = request;
+        let PeerRequest { from, to, term, id, call, .. } = request;
+        let own = ShardTerm { shard: to, term: self.0.term.get().unwrap_or(ShardTerm::NONE) };
         let reply = match call {
             PeerCall::Files(call)
                 if from.shard.0 < shards.get() && call.inodes().iter().all(|inode| inode.shard() == to) =>
             {
-                // A read-only view has no term. It registers files that its clients open for reading.
-                let admitted = match from.term == ShardTerm::NONE {
-                    true => Ok(()),
-                    false => self.0.callers.borrow_mut().admit(from, id),
-                };
+                let admitted = self.admit(from, term, id);
                 admitted.map_or_else(|refused| refused, |()| PeerReply::Files(self.answer(call, now)))
             }
             _ => PeerReply::Failed(format!("a call of shard {} to shard {to} went astray", from.shard).into()),
         };
-        peers::response(id, ShardTerm { shard: to, term: ShardTerm::NONE }, reply)
+        peers::response(id, own, reply)
+    }
+
+    /// Whether a request is to be carried out, else the reply to it. A request that names no term may change the table:
+    /// the caller cannot learn the term of a shard that this server has not opened yet.
+    fn admit(&self, from: ShardTerm, term: Option<Epoch>, id: u64) -> Result<(), PeerReply> {
+        if term.is_some() && term != self.0.term.get() {
+            return Err(PeerReply::WrongTerm);
+        }
+        match from.term == ShardTerm::NONE {
+            // A read-only view, which registers files that its clients open for reading.
+            true => Ok(()),
+            false => self.0.callers.borrow_mut().admit(from, id),
+        }
     }
 
     /// Carries out a call about open files.

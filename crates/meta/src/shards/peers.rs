@@ -167,8 +167,7 @@ impl PeerChannels {
         let channel = channels.entry(to).or_default();
         channel.sent += 1;
         let from = ShardTerm { term: if self.only_reads { ShardTerm::NONE } else { self.own.term }, ..self.own };
-        let term = channel.term.filter(|_| call.names_term());
-        let request = PeerRequest { from, to, term, id: channel.sent, deadline: CALL_MAX, call };
+        let request = PeerRequest { from, to, term: channel.term, id: channel.sent, deadline: CALL_MAX, call };
         match BY_BYTES {
             true => request.through_bytes().map_err(|error| Cause::from(format!("no call of shard {to}: {error}"))),
             false => Ok(request),

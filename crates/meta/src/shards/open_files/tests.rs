@@ -1,6 +1,6 @@
 use super::*;
 use crate::shards::SESSIONS_RETURN;
-use varve_types::{Epoch, ShardId};
+use varve_types::ShardId;
 
 const FILE: InodeId = InodeId(77);
 const ONE: SessionId = SessionId(1);
@@ -254,6 +254,28 @@ fn repeated_and_late_requests_are_refused() {
     }
     let of_another = FileCall::AreOpen(vec![FILE, InodeId::new(ShardId(2), 1)]);
     assert!(matches!(reply(&open_files, request(9, Epoch(6), of_another)), PeerReply::Failed(_)));
+}
+
+/// Promise: a table refuses a request to another term of its shard than its last one, also after it has moved.
+#[test]
+fn request_to_another_term_is_refused() {
+    let asks = |id, term| PeerRequest { term, ..request(id, Epoch(5), FileCall::AreOpen(vec![FILE])) };
+    let served = |open_files: &OpenFiles, request| {
+        let response = open_files.serve(request, ShardCount::new(4).unwrap(), NOW);
+        (response.from.term, response.reply)
+    };
+    let closed = || PeerReply::Files(FileReply::Openness(vec![Openness::Closed]));
+    let open_files = OpenFiles::default();
+    assert_eq!(served(&open_files, asks(1, Some(Epoch(3)))), (ShardTerm::NONE, PeerReply::WrongTerm));
+    assert_eq!(served(&open_files, asks(1, None)), (ShardTerm::NONE, closed()), "the shard is not open yet");
+    open_files.enter_term(Epoch(3));
+    let open_files = OpenFiles::from(open_files.move_away());
+    open_files.enter_term(Epoch(2));
+    for other in [2, 4] {
+        assert_eq!(served(&open_files, asks(2, Some(Epoch(other)))), (Epoch(3), PeerReply::WrongTerm));
+    }
+    assert_eq!(served(&open_files, asks(2, Some(Epoch(3)))), (Epoch(3), closed()), "no refused id counts");
+    assert_eq!(served(&open_files, asks(3, None)), (Epoch(3), closed()));
 }
 
 /// Promise: a table that moves keeps the files and the writers of sessions that live, and drops those of others.

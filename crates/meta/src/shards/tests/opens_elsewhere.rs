@@ -16,7 +16,7 @@ use varve_posix::{
     At, ChangeAttributes, GetAttributes, Granted, Node, NodeContent, Open, OpenMode, Promote, Refusal, SizeState,
     Unlink, Verb,
 };
-use varve_types::{Credentials, InodeId, LayoutGeneration, Name, SessionId, SetAttributes, ShardId};
+use varve_types::{Credentials, InodeId, LayoutGeneration, Name, NameHash, SessionId, SetAttributes, ShardId};
 
 const SESSION: SessionId = SessionId(7);
 const HOME: ShardId = ShardId(1);
@@ -36,7 +36,8 @@ impl Elsewhere {
         let a = cluster.mkdir(InodeId::ROOT, "a", HOME).await;
         let parent = cluster.mkdir(InodeId::ROOT, "b", ROW).await;
         // The first split of the directory takes the name away.
-        let at = (0..).map(|number| format!("f{number}")).find(|at| name(at).hash().0 >> 63 == 1).unwrap();
+        let at =
+            (0..).map(|number| format!("f{number}")).find(|at| name(at).hash().0 >> (NameHash::BITS - 1) == 1).unwrap();
         let inode = cluster.create(a, "f").await.unwrap().inode;
         rename(cluster, (a, "f"), (parent, &at)).await.unwrap();
         assert_eq!((inode.shard(), cluster.lookup(parent, &at).await), (HOME, Some((inode, false))));

@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, empty_directory, name};
 use crate::shards::participant::ASK_AFTER;
-use crate::shards::peers::{CALL_MAX, PeerChannels};
+use crate::shards::peers::{CALL_MAX, FileCall, PeerChannels};
 use crate::shards::{PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, ResponseSlot, SentRequest};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -88,6 +88,11 @@ fn caller_learns_a_new_term_and_calls_again() {
         cluster.reopen(CALLED).await;
         let calls = cluster.peers.calls.get();
         assert!(matches!(fresh_inodes(&cluster).await, PeerReply::InodesFrom(_)));
+        assert_eq!(cluster.peers.calls.get() - calls, 2);
+        cluster.reopen(CALLED).await;
+        let calls = cluster.peers.calls.get();
+        let files = PeerCall::Files(FileCall::AreOpen(vec![InodeId::new(CALLED, 900)]));
+        assert!(matches!(cluster.shard(CALLER).peers.call(CALLED, files).await, PeerReply::Files(_)));
         assert_eq!(cluster.peers.calls.get() - calls, 2);
         // A large call is not kept for that: the caller decides again.
         cluster.reopen(CALLED).await;

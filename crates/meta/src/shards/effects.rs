@@ -131,6 +131,11 @@ impl Shard {
         tokio::task::spawn_local(async move { shard.reap(inode).await });
     }
 
+    /// Removes the orphans that were closed while the shard moved to this worker.
+    pub fn reap_closed_orphans(self: &Rc<Self>) {
+        tokio::task::spawn_local(reap_closed(Rc::downgrade(self)));
+    }
+
     async fn reap(self: &Rc<Self>, inode: InodeId) {
         if let Err(refusal) = self.reap_orphan(inode).await {
             tracing::warn!("shard {}: orphan {inode} stays until the next start: {refusal}", self.id);
@@ -193,8 +198,17 @@ pub(super) async fn reap_leftovers(shard: Weak<Shard>) {
         let Some(shard) = shard.upgrade() else { return };
         wait = shard.open_files.until_sessions_known(shard.clock.monotonic());
     }
-    let orphans = |shard: Rc<Shard>| shard.state.borrow().orphans.iter().copied().collect::<Vec<_>>();
-    for some in shard.upgrade().map(orphans).unwrap_or_default().chunks(REAPED_AT_ONCE) {
+    reap_closed(shard).await;
+}
+
+/// Removes the orphans that no session has open. Stops if the shard is gone.
+async fn reap_closed(shard: Weak<Shard>) {
+    let closed = |shard: Rc<Shard>| {
+        let (state, now) = (shard.state.borrow(), shard.clock.monotonic());
+        let is_closed = |inode: &InodeId| shard.open_files.openness(*inode, now) == Openness::Closed;
+        state.orphans.iter().copied().filter(is_closed).collect::<Vec<_>>()
+    };
+    for some in shard.upgrade().map(closed).unwrap_or_default().chunks(REAPED_AT_ONCE) {
         let Some(shard) = shard.upgrade().filter(|shard| !shard.stopping()) else { return };
         join_all(some.iter().map(|inode| shard.reap(*inode))).await;
     }

@@ -205,9 +205,10 @@ impl Worker {
         let taken_over = match self.attempt(id).await {
             Ok(shard) => {
                 let mut slot = self.slots.of(id);
-                slot.opened(shard, self.slots.now());
+                slot.opened(Rc::clone(&shard), self.slots.now());
                 slot.had = had;
                 drop(slot);
+                shard.reap_closed_orphans();
                 self.shared.shard_map.assign(id, self.index);
                 Ok(())
             }

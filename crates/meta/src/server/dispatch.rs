@@ -26,7 +26,7 @@ use request_handler::{CompletedCall, RequestHandler};
 use std::rc::Rc;
 use varve_env::stages::{self, Stage};
 use varve_proto::{Call, CallFailure, CallId, Reply, Request, Response, ShardStatus, WireCredentials};
-use varve_types::{Credentials, Errno, InodeId, ShardId};
+use varve_types::{Credentials, Errno, ShardId};
 
 /// The reply to a request.
 pub enum DispatchReply {
@@ -80,9 +80,9 @@ fn conclude(
 
 async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -> Result<CompletedCall, CallFailure> {
     let id = ShardId(request.shard);
-    // Apply the releases first, because a client sends them once: they must take effect whatever becomes of the call
-    // that carries them.
-    worker.release(caller.session, request.released.drain(..).map(InodeId));
+    // Apply the releases first: they must take effect whatever becomes of the call that carries them, because after its
+    // reply the client may open the files again.
+    worker.release(caller.session, id, &std::mem::take(&mut request.released))?;
     if let Call::Register { files } = &request.call {
         return open_files::register_again(worker, caller, id, files).map(CompletedCall::Reply);
     }

@@ -7,7 +7,7 @@ use super::worker::Worker;
 use crate::shards::{CallOrigin, Cause, PeerCall, PeerRequest, PeerResponse, Peers, ResponseSlot, SentRequest};
 use std::rc::{Rc, Weak};
 use tokio::sync::{mpsc, oneshot, watch};
-use varve_types::{InodeId, SessionId, ShardId};
+use varve_types::{SessionId, ShardId};
 
 /// Maximum messages that wait for a worker. The receive loop only spawns tasks, so the queue is short even under load.
 /// A sender that finds it full waits.
@@ -24,8 +24,6 @@ pub enum WorkerMessage {
     Peer { request: PeerRequest, reply: oneshot::Sender<Delivered> },
     /// A shard that another worker has closed for this one.
     TakeOver { shard: ShardId, handover: ShardHandover, reply: oneshot::Sender<Result<(), NotTakenOver>> },
-    /// The session has closed these files for the last time, and has told another worker.
-    Release { session: SessionId, inodes: Vec<InodeId> },
     /// The session has ended: the worker's shards drop what they have registered of it.
     EndSession { session: SessionId, done: oneshot::Sender<()> },
     /// A request of a client in this process.
@@ -122,7 +120,6 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
                 // The worker that the shard leaves waits for the reply as long as it lives.
                 worker.spawn(async move { drop(reply.send(taker.take_over(shard, handover).await)) });
             }
-            WorkerMessage::Release { session, inodes } => worker.release(session, inodes),
             WorkerMessage::Peer { request, reply } => {
                 worker.busy_poll.came();
                 let asked = Rc::clone(&worker);

@@ -25,7 +25,7 @@ pub use slots::ShardSlots;
 
 use super::dispatch::translate;
 use super::worker::Worker;
-use crate::shards::{Cause, Shard, ShardConfig, ShardError, TableConfig, TableError};
+use crate::shards::{Cause, OpenFiles, Shard, ShardConfig, ShardError, TableConfig, TableError};
 use futures::future;
 use slots::SlotState;
 use std::rc::Rc;
@@ -297,6 +297,17 @@ impl Worker {
     /// The reply to a call for a shard of another worker.
     pub fn not_owner(&self) -> CallFailure {
         CallFailure::NotOwner { map: WireShardMap::from(&self.shared.shard_map) }
+    }
+
+    /// The open files of the shard for a request of a client. The shard need not be open.
+    pub fn open_files_now(&self, shard: ShardId) -> Result<OpenFiles, CallFailure> {
+        match self.slots.open_files(shard) {
+            Some(Ok(open_files)) => Ok(open_files),
+            Some(Err(NotOpen::Elsewhere)) => Err(self.not_owner()),
+            Some(Err(NotOpen::Failed(cause))) => Err(translate::failed(cause)),
+            // The shard is between two workers.
+            None => Err(CallFailure::Busy),
+        }
     }
 
     /// Where the shard, which belongs to this worker, is, and in which state.

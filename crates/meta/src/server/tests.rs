@@ -5,6 +5,7 @@ mod failing;
 mod handshakes;
 mod memory;
 mod moves;
+mod moving_files;
 mod opening;
 mod quotas;
 mod records;

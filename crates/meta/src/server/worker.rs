@@ -21,7 +21,6 @@ use crate::shards::{CacheBudget, OpenFiles, Peers, Shard, TableConfig};
 use futures::FutureExt;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -30,10 +29,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use tokio::runtime::LocalOptions;
-use tokio::sync::mpsc::error::{SendTimeoutError, TrySendError};
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use varve_env::rate_limited_log::RateLimitedLog;
-use varve_types::{InodeId, SessionId, ShardId};
+use varve_proto::CallFailure;
+use varve_types::{Errno, InodeId, SessionId, ShardId};
 
 /// How often the first worker checks for sessions whose grace period is over.
 const SESSIONS_LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
@@ -218,57 +218,27 @@ impl Worker {
         self.slots.end_session(session);
     }
 
-    /// `session` has closed these files for the last time. The shards in their numbers may be closed or belong to other
-    /// workers.
-    pub fn release(self: &Rc<Self>, session: SessionId, inodes: impl IntoIterator<Item = InodeId>) {
-        let mut elsewhere: BTreeMap<ShardId, Vec<InodeId>> = BTreeMap::new();
-        for inode in inodes {
-            if !self.release_here(session, inode) {
-                elsewhere.entry(inode.shard()).or_default().push(inode);
-            }
+    /// Applies the releases in a request to the shard `home`: `session` has closed these files for the last time. The
+    /// shard need not be open. After an error nothing is released.
+    pub fn release(&self, session: SessionId, home: ShardId, inodes: &[u64]) -> Result<(), CallFailure> {
+        if inodes.is_empty() {
+            return Ok(());
         }
-        for (home, inodes) in elsewhere {
-            // There may be no such shard.
-            if let Some(owner) = self.shared.shard_map.owner(home) {
-                self.release_elsewhere(session, home, inodes, owner);
-            }
+        if inodes.iter().any(|inode| InodeId(*inode).shard() != home) {
+            return Err(CallFailure::Errno(Errno::EINVAL.number()));
         }
-    }
-
-    /// `false`: the table of open files is not here.
-    fn release_here(&self, session: SessionId, inode: InodeId) -> bool {
-        let home = inode.shard();
-        if let Some(shard) = self.slots.open_or_moving(home).filter(|shard| !shard.has_failed()) {
-            shard.release(session, inode);
-            return true;
-        }
-        match self.slots.open_files(home) {
-            // If the file is an orphan, the opening of the shard removes it.
-            Some(Ok(open_files)) => {
-                open_files.release(session, inode);
-                true
-            }
-            Some(Err(NotOpen::Failed(_))) => true,
-            Some(Err(NotOpen::Elsewhere)) | None => false,
-        }
-    }
-
-    /// Has another worker release files of one shard, or waits if the shard is between this worker and another one.
-    fn release_elsewhere(self: &Rc<Self>, session: SessionId, home: ShardId, inodes: Vec<InodeId>, owner: usize) {
-        let worker = Rc::clone(self);
-        if owner == self.index {
-            return self.spawn(async move {
-                if worker.open_files(home).await.is_ok() || !worker.owns(home) {
-                    worker.release(session, inodes);
+        let open_files = self.open_files_now(home)?;
+        let shard = self.slots.open_or_moving(home).filter(|shard| !shard.has_failed());
+        for inode in inodes.iter().map(|inode| InodeId(*inode)) {
+            match &shard {
+                Some(shard) => shard.release(session, inode),
+                // If the file is an orphan, the opening of the shard removes it.
+                None => {
+                    open_files.release(session, inode);
                 }
-            });
+            }
         }
-        // At once if possible: the session may open the files again at the other worker.
-        let message = WorkerMessage::Release { session, inodes };
-        if let Err(TrySendError::Full(message)) = self.inboxes[owner].try_send(message) {
-            // A closed inbox belongs to a worker that has ended, along with its shards.
-            self.spawn(async move { drop(worker.inboxes[owner].send(message).await) });
-        }
+        Ok(())
     }
 
     /// The open files of a shard of this worker, whether it is open or not. Waits while the shard is between two workers.

@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 use std::time::Instant;
 use varve_env::stages::{self, Stage};
 use varve_proto::{Call, CallFailure, CallId, Reply, Request, Response};
-use varve_types::{Credentials, InodeId, ShardId};
+use varve_types::{Credentials, ShardId};
 
 /// The outcome of the fast path for one request.
 pub enum FastPathOutcome {
@@ -72,7 +72,7 @@ fn look(
     caller: &Admitted,
     request: &mut Request,
 ) -> Result<FastPathResult, CallFailure> {
-    worker.release(caller.session, request.released.drain(..).map(InodeId));
+    worker.release(caller.session, shard.id(), &std::mem::take(&mut request.released))?;
     let Request { id, credentials, call, .. } = request;
     let (id, call) = (*id, &*call);
     if !has_fast_path(call) {

@@ -2,7 +2,6 @@
 //! has measured. The verbs only decide. What they mean for the session is registered with the decision, by the shard in
 //! the file's number.
 
-use super::super::opening::NotOpen;
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::request_handler::{CompletedCall, RequestHandler};
@@ -130,13 +129,7 @@ pub fn register_again(
     shard: ShardId,
     files: &[OpenedBefore],
 ) -> Result<Reply, CallFailure> {
-    let open_files = match worker.slots.open_files(shard) {
-        Some(Ok(open_files)) => open_files,
-        Some(Err(NotOpen::Elsewhere)) => return Err(worker.not_owner()),
-        Some(Err(NotOpen::Failed(cause))) => return Err(translate::failed(cause)),
-        // The shard is between two workers.
-        None => return Err(CallFailure::Busy),
-    };
+    let open_files = worker.open_files_now(shard)?;
     // The rows, which say what a client that does not speak for many users may open, may be at other shards.
     if caller.forced.is_some() {
         return Err(errno(Errno::EPERM));

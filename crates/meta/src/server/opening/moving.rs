@@ -4,8 +4,8 @@
 //! 2. Calls of clients wait, then those of other shards, until the calls in progress have ended. If that takes too long,
 //!    the shard serves again for a while before the next try.
 //! 3. The shard is closed with its log synced. Its rows hold all that it keeps for sessions, such as replies, but for
-//!    their open files: that table goes with the shard. Until it arrives, releases and the calls of other shards about open
-//!    files wait.
+//!    their open files: that table goes with the shard. Meanwhile the calls of other shards about open files wait, and
+//!    clients repeat their releases.
 //! 4. The other worker opens it, and publishes it in the shard map. Calls that wait are answered with the new map; no
 //!    part of them was carried out. If the other worker cannot open it, the first one opens it again.
 //!

@@ -4,11 +4,11 @@ use super::client::request;
 use super::*;
 use crate::shards::Table;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use varve_proto::{Locator, NewNode, ShardPhase, WireShardMap};
+use varve_proto::{ShardPhase, WireShardMap};
 use varve_types::InodeId;
 
 /// One client of each worker.
-fn clients(server: &Server, site: &Site, session: u64, purpose: Purpose) -> [TestClient<UnixStream>; 2] {
+pub fn clients(server: &Server, site: &Site, session: u64, purpose: Purpose) -> [TestClient<UnixStream>; 2] {
     [0, 1].map(|worker| TestClient::at(server, site, worker, session, purpose))
 }
 
@@ -21,7 +21,7 @@ fn lookup(name: &str) -> Call {
 }
 
 /// Calls again while the shard is busy or on its way.
-fn settled(client: &mut TestClient<UnixStream>, shard: u16, call: &Call) -> Result<Reply, CallFailure> {
+pub fn settled(client: &mut TestClient<UnixStream>, shard: u16, call: &Call) -> Result<Reply, CallFailure> {
     let begun = Instant::now();
     loop {
         match client.call(shard, call.clone()) {
@@ -41,7 +41,7 @@ fn directory_at_shard_1(server: &Server, site: &Site) -> u64 {
     made.take(1000).find(|inode| InodeId(*inode).shard() == ShardId(1)).expect("homes are spread")
 }
 
-fn moved(answer: Result<Reply, CallFailure>) -> (u16, u16) {
+pub fn moved(answer: Result<Reply, CallFailure>) -> (u16, u16) {
     match answer {
         Ok(Reply::ShardMoved { from, to, microseconds }) => {
             assert_eq!(microseconds == 0, from == to);
@@ -51,7 +51,7 @@ fn moved(answer: Result<Reply, CallFailure>) -> (u16, u16) {
     }
 }
 
-fn stays(answer: Result<Reply, CallFailure>) -> String {
+pub fn stays(answer: Result<Reply, CallFailure>) -> String {
     match answer {
         Ok(Reply::ShardStays { reason }) => reason,
         other => panic!("{other:?}"),
@@ -88,40 +88,6 @@ fn moved_shard_serves_with_its_replies() {
     drop((workers, admin));
     server.stop(STOP).unwrap();
     assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
-}
-
-/// Promise: open files move with their shard, and a session may still release them at the worker that it left.
-#[test]
-fn open_files_move_with_their_shard() {
-    let site = Site::new(4);
-    let server = site.start();
-    let mut workers = clients(&server, &site, 1, Purpose::Work);
-    let (parent, name, node) = (InodeId::ROOT.0, b"f".to_vec(), NewNode::Regular);
-    let create = Call::Create { parent, name: name.clone(), node, mode: 0o600, open: true };
-    let Ok(Reply::Node(made)) = settled(&mut workers[0], 0, &create) else { panic!("not created") };
-    assert_eq!(InodeId(made.inode).shard(), ShardId(0));
-    let mut admin = clients(&server, &site, 2, Purpose::Administer);
-    assert_eq!(moved(admin[0].call(0, Call::MoveShard { worker: 1 })), (0, 1));
-
-    let mut open_files = || match admin[1].call(0, Call::ShardStatus) {
-        Ok(Reply::ShardStatus(status)) => status.open_files,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(open_files(), 1);
-    settled(&mut workers[1], 0, &Call::Unlink { parent, name }).unwrap();
-    let get = Call::GetAttributes { at: Locator::Inode { inode: made.inode } };
-    assert!(matches!(workers[1].call(0, get.clone()), Ok(Reply::Node(_))), "it is open");
-    workers[0].number += 1;
-    let mut release = request(1, workers[0].slot, workers[0].number, 0, Call::Release);
-    release.released = vec![made.inode];
-    let answer = workers[0].exchange(release).unwrap();
-    assert!(matches!(answer, Err(CallFailure::NotOwner { .. })), "{answer:?}");
-    let begun = Instant::now();
-    while workers[1].call(0, get.clone()) != Err(CallFailure::NotHere) {
-        assert!(begun.elapsed() < STOP, "the orphan was not reaped");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert_eq!(open_files(), 0);
 }
 
 /// Promise: a move that cannot be made leaves the shard where it is, with the reason.

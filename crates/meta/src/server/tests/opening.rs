@@ -1,8 +1,7 @@
 //! A server whose shards are still being opened.
 
-use super::client::request;
 use super::*;
-use varve_proto::{Locator, NewNode};
+use varve_proto::NewNode;
 use varve_types::InodeId;
 
 const SHARDS: u16 = 16;
@@ -123,45 +122,6 @@ fn failed_shard_open_affects_only_that_shard() {
     drop(clients);
     server.stop(STOP).unwrap();
     assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
-}
-
-/// A release takes effect even if the call that carries it is for a shard that cannot be opened: an orphan is removed.
-#[test]
-fn release_counts_at_an_unopened_shard() {
-    let site = Site::new(SHARDS);
-    make_directories(&site);
-    let log = site.config.volume.shard_log(ShardId(3));
-    std::fs::remove_dir_all(&log).unwrap();
-    std::fs::write(&log, b"no directory").unwrap();
-    let server = site.start();
-    let mut clients = [0, 1].map(|worker| TestClient::at(&server, &site, worker, 2, Purpose::Work));
-    let mut opened = |name: &str| {
-        let (parent, name, node) = (InodeId::ROOT.0, name.into(), NewNode::Regular);
-        let create = Call::Create { parent, name, node, mode: 0o644, open: true };
-        match settled(&mut clients[0], 0, &create) {
-            Ok(Reply::Node(made)) => made.inode,
-            other => panic!("{other:?}"),
-        }
-    };
-    let (named, unnamed) = (opened("named"), opened("unnamed"));
-    assert_eq!(InodeId(unnamed).shard(), ShardId(0));
-    clients[0].call(0, Call::Unlink { parent: InodeId::ROOT.0, name: b"unnamed".to_vec() }).unwrap();
-    clients[1].number += 1;
-    let mut reported = request(2, clients[1].slot, clients[1].number, 3, Call::ShardStatus);
-    reported.released = vec![named, unnamed];
-    let answer = clients[1].exchange(reported).unwrap();
-    assert!(matches!(answer, Err(CallFailure::Server { .. } | CallFailure::Busy)), "{answer:?}");
-    let begun = Instant::now();
-    // The release is a message to the shard in the numbers.
-    while !matches!(clients[0].call(0, Call::ShardStatus), Ok(Reply::ShardStatus(status)) if status.open_files == 0) {
-        assert!(begun.elapsed() < STOP, "the release has no effect");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let at = Locator::Inode { inode: unnamed };
-    while clients[0].call(0, Call::GetAttributes { at: at.clone() }) != Err(CallFailure::NotHere) {
-        assert!(begun.elapsed() < STOP, "the orphan was not reaped");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// An empty directory in place of a shard's directory is not taken for a new shard: callers immediately get an error

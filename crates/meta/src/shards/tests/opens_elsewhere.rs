@@ -224,11 +224,14 @@ fn open_follows_a_file_that_a_split_moves() {
             let Elsewhere { cluster, parent, name, .. } = splits;
             let begun = Instant::now();
             for number in 0.. {
-                if cluster.map(parent).await.shard_of(parent.shard(), name.hash()) != ROW {
-                    return;
-                }
                 assert!(begun.elapsed() < PATIENCE, "the directory is not split");
-                cluster.create(parent, &format!("other-{number}")).await.unwrap();
+                // The home lists the new partition before the split is committed.
+                let listed = cluster.map(parent).await.shard_of(parent.shard(), name.hash()) != ROW;
+                match listed {
+                    true if !cluster.is_splitting(parent) => return,
+                    true => tokio::time::sleep(Duration::from_millis(1)).await,
+                    false => drop(cluster.create(parent, &format!("other-{number}")).await.unwrap()),
+                }
             }
         };
         cluster.peers.before_register.replace(Some(first.boxed_local()));

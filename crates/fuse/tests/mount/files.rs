@@ -4,12 +4,11 @@ use crate::fixture::{Volume, can_mount, copy_program, shell, volume};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// Below the inline limit of the fixture, across it, and well above.
 const LENGTHS: [usize; 4] = [0, 5_000, 20_000, 3_000_000];

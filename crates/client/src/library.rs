@@ -145,7 +145,15 @@ impl Library {
         let (parent, name) = self.parent_of(from).await?;
         let (new_parent, new_name) = self.parent_of(to).await?;
         self.with_file((parent, &name), async |inode| {
-            fs.link(&self.caller, inode, new_parent, &new_name).await?;
+            let linked = fs.link(&self.caller, inode, new_parent, &new_name).await;
+            if linked.as_ref().is_err_and(|failure| failure.errno == Errno::ENOENT) {
+                // Another file may have replaced it under the name, while a session still has it open.
+                let nlink = fs.attributes(&self.caller, inode).await?.attributes.nlink;
+                if nlink == 0 {
+                    return Err(Errno::ESTALE.into());
+                }
+            }
+            linked?;
             fs.forget(inode, 1);
             Ok(())
         })

@@ -43,7 +43,7 @@ pub(crate) struct SessionRegistrations {
     any_lost: AtomicBool,
 }
 
-/// What the present server does not know.
+/// Open files that the present server does not know.
 #[derive(Default)]
 struct LostRegistrations {
     /// The number of the server.

@@ -201,7 +201,7 @@ pub(super) struct TxnContext {
     pub held: Option<PreparedRemoval>,
     /// All inodes are taken to be open.
     pub as_if_open: bool,
-    /// What other shards have answered about open files.
+    /// Answers of other shards about open files.
     pub asked: AskedFiles,
     /// The missing inode when rows of other shards contradicted each other.
     pub torn: Option<InodeId>,
@@ -243,7 +243,7 @@ pub(super) struct Decided<O> {
     pub outcome: DecisionOutcome<O>,
     /// The latest batch that holds a change of a row seen.
     pub newest: BatchNumber,
-    /// What is still to be registered at another shard.
+    /// A use of a file that is still to be registered at another shard.
     pub grant: Option<Grant>,
 }
 

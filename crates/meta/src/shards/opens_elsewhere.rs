@@ -24,7 +24,7 @@ use varve_posix::KeyState;
 use varve_schema::{EntryBody, Key, Row};
 use varve_types::{InodeId, SessionId, ShardId};
 
-/// What this shard has under way for files of other shards.
+/// Registrations and questions of this shard in progress, about files of other shards.
 #[derive(Clone, Default)]
 pub(super) struct OpensElsewhere(Rc<RefCell<HashMap<InodeId, FileElsewhere, KeyHashing>>>);
 

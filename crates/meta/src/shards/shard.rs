@@ -152,8 +152,8 @@ pub struct Execution<'a, O> {
     pub makes: Makes,
     /// For changes of clients: how to record the reply for a retry.
     pub record: Option<ReplyRecorder<'a, O>>,
-    /// What is to be registered of the caller's session in the step of the decision: another session may remove the name
-    /// before the reply is sent, and must find the file open.
+    /// Registers how the caller's session uses the file, in the step of the decision: another session may remove the
+    /// name before the reply is sent, and must find the file open.
     pub registrar: Option<Registrar<'a, O>>,
 }
 

@@ -76,7 +76,7 @@ impl FileUse {
     }
 }
 
-/// What a session may do with a file that it has open.
+/// The access of a session to a file that it has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenedFor {
     Reading,
@@ -86,7 +86,7 @@ pub enum OpenedFor {
     Keeping,
 }
 
-/// What a session does about a file's size.
+/// A step of a session that concerns a file's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeUse {
     /// It may change the size of the backing file from now on.

@@ -1,6 +1,6 @@
 //! Calls that register what a session does with a file: it opens the file, changes its size, or reports the size that it
-//! has measured. The verbs only decide. What they mean for the session is registered with the decision, by the shard in
-//! the file's number.
+//! has measured. The verbs only decide. The shard in the file's number registers with the decision how the session uses
+//! the file.
 
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
@@ -98,7 +98,7 @@ impl<V: Verb<Outcome = Node>> Verb for MeasuredSizeVerb<'_, V> {
     }
 }
 
-/// What a measurement means for the session, once the verb has decided.
+/// How the session uses a file after a measurement, once the verb has decided.
 fn use_of_measured(at: &At, measurement: &Measurement, decided: Result<&MeasuredNode, &Refusal>) -> Option<FileUse> {
     let Measurement { session, inode, by, time } = *measurement;
     let for_nothing = match decided {

@@ -87,7 +87,7 @@ pub(super) struct ShardSlot<S = Rc<Shard>> {
     pub owing: Option<Owing>,
     /// It is open again without some acknowledged changes: syncs report the loss.
     pub lost: Option<LostChanges>,
-    /// What sessions have open of its files. `None`: another worker has it.
+    /// The files that sessions have open. `None`: another worker has the table.
     pub open_files: Option<OpenFiles>,
 }
 

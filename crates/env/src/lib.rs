@@ -1,5 +1,5 @@
-//! The only access to the environment: clock, random numbers, disk, the object store over a POSIX directory, and the
-//! layout of a volume's directory.
+//! The only access to the environment: clock, random numbers, sockets, disk, the object store over a POSIX directory, and
+//! the layout of a volume's directory.
 //!
 //! All other code reaches time, randomness and files through this crate (`clippy.toml` bans direct access), so that a
 //! whole cluster can later run on one thread from one seed. This crate does not interpret the bytes it stores.
@@ -13,6 +13,7 @@ pub mod flock;
 pub mod identity;
 pub mod key_hash;
 pub mod mount_table;
+pub mod net;
 pub mod posix_store;
 pub mod power_loss;
 pub mod printable;
@@ -20,6 +21,7 @@ pub mod priority;
 pub mod private_file;
 pub mod random;
 pub mod rate_limited_log;
+pub mod readiness;
 pub mod reserve;
 pub mod runtime_dir;
 pub mod shm_slot;

@@ -1,8 +1,7 @@
 //! Memory that a server shares with the client of one connection on the same host, for one request and its reply: while
 //! both sides poll, neither makes a system call.
 //!
-//! A connection carries one call at a time, so a slot has one region for a request and one for a reply. The word of
-//! each region holds its state. A sender hands over a message by one compare-and-swap from the state in which the
+//! A slot has one region for a request and one for a reply. The word of each region holds its state. A sender hands over a message by one compare-and-swap from the state in which the
 //! receiver polls. If the receiver no longer polls, the compare-and-swap fails and the sender uses the socket, on which
 //! the receiver sleeps:
 //!
@@ -11,6 +10,11 @@
 //! reply     WAITING or SLEEPING (client, before it sends a request); WAITING → SLEEPING (client)
 //!           WAITING → ANSWERED (server: it is in the slot), WAITING → BY_SOCKET (server: it is too long)
 //! ```
+//!
+//! A connection that carries one call at a time uses [`ClientSide::ask`], which opens the reply region anew for each
+//! request. One with many calls in flight uses [`ClientSide::post`] and [`ClientSide::listen`]: requests leave the reply
+//! region alone, and the client opens it again only after it has taken a reply out. Each region then carries several
+//! whole messages at a time, and whatever does not fit or comes too soon goes by the socket.
 //!
 //! The memory can neither shrink nor grow, and each side limits the other's words and lengths to possible values: a
 //! side that writes nonsense there garbles only its own messages, which then fail their checksums.
@@ -240,6 +244,43 @@ impl ClientSide {
         word.compare_exchange(POLLING, POSTED, AcqRel, Relaxed).is_ok()
     }
 
+    /// Posts requests if the server polls and has taken the last ones; else they must go by the socket (`false`). Leaves
+    /// the reply region alone.
+    pub fn post(&self, requests: &[u8]) -> bool {
+        let word = self.0.word(REQUEST);
+        if requests.len() > PLACE_BYTES || word.load(Acquire) != POLLING {
+            return false;
+        }
+        self.0.lay(REQUEST, requests);
+        word.compare_exchange(POLLING, POSTED, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Polls for replies from now on, until [`ClientSide::sleep`]. A reply that is in the slot stays there: it is taken
+    /// first. Returns whether a reply, or the notice that one comes by the socket, was there.
+    pub fn listen(&self) -> bool {
+        let word = self.0.word(ANSWER);
+        match word.load(Acquire) {
+            WAITING => false,
+            ANSWERED => true,
+            // The server changes the word only while it is WAITING.
+            before => {
+                word.store(WAITING, Release);
+                before == BY_SOCKET
+            }
+        }
+    }
+
+    /// Appends the replies in the slot to `out`, if there are any, and opens the region for the next ones.
+    pub fn take_posted(&self, out: &mut Vec<u8>) -> bool {
+        let word = self.0.word(ANSWER);
+        if word.load(Acquire) != ANSWERED {
+            return false;
+        }
+        self.take(out);
+        word.store(WAITING, Release);
+        true
+    }
+
     pub fn answer(&self) -> SlotReply {
         match self.0.word(ANSWER).load(Acquire) {
             WAITING => SlotReply::Awaited,
@@ -304,6 +345,29 @@ mod tests {
             assert!(asked.answer(&request));
             assert_eq!((asking.answer(), answered(&asking)), (SlotReply::Here, request));
         }
+    }
+
+    /// Promise: with several calls in flight, a request overwrites no reply, and a reply no other one; what comes too
+    /// soon goes by the socket.
+    #[test]
+    fn many_calls_share_a_slot() {
+        let (asked, asking) = both();
+        let mut out = Vec::new();
+        assert!(!asking.post(b"the server sleeps") && !asking.take_posted(&mut out));
+        asked.spin();
+        assert!(!asking.listen());
+        assert!(asking.post(b"one, two") && !asking.post(b"not taken yet"));
+        assert_eq!(taken(&asked, 100), b"one, two");
+        assert!(asked.answer(b"to one"));
+        assert!(asking.post(b"three") && asking.listen(), "the reply is still there");
+        assert!(!asked.answer(b"to two"), "the last reply was not taken");
+        assert!(asking.take_posted(&mut out) && !asking.take_posted(&mut out));
+        assert_eq!((out.as_slice(), taken(&asked, 100).as_slice()), (&b"to one"[..], &b"three"[..]));
+        assert!(asked.answer(b"to three") && !asking.sleep(), "it came before the client slept");
+        out.clear();
+        assert!(asking.take_posted(&mut out) && asking.sleep() && !asked.answer(b"by the socket"));
+        assert!(!asking.listen());
+        assert!(!asked.answer(&vec![0; PLACE_BYTES + 1]) && asking.listen(), "a long reply is announced");
     }
 
     /// Promise: a request and a reply of any length in the slot at the same time do not overwrite each other.

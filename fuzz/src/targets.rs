@@ -10,6 +10,7 @@ mod names;
 pub mod peer;
 mod record;
 mod rows;
+mod rpc;
 mod stream2;
 mod volume;
 mod wire;
@@ -41,6 +42,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "rows", reads: rows::reads, cost: 1, ..FuzzTarget::SMALL },
     FuzzTarget { name: "log", reads: log::reads, cost: 2, ..FuzzTarget::SMALL },
     FuzzTarget { name: "wire", reads: wire::reads, cost: 2, ..FuzzTarget::SMALL },
+    FuzzTarget { name: "rpc", reads: rpc::reads, cost: 4, ..FuzzTarget::SMALL },
     // A list grows only as its items arrive.
     FuzzTarget { name: "peer", reads: peer::reads, cost: 2, memory_max: 4096, ..FuzzTarget::SMALL },
     FuzzTarget { name: "config", reads: config::reads, cost: 100, ..FuzzTarget::SMALL },

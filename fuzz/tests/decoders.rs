@@ -51,6 +51,11 @@ fn messages() {
 }
 
 #[test]
+fn calls_of_a_connection() {
+    fuzz("rpc");
+}
+
+#[test]
 fn messages_between_shards() {
     fuzz("peer");
 }

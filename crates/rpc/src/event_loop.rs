@@ -1,0 +1,347 @@
+//! The loop of one thread: an executor for its futures, the descriptors, timers and shared memory that they wait for.
+//!
+//! ```text
+//!        +--> poll the root future, then the tasks that were woken
+//!        |            | nothing is woken
+//!        |            v
+//!        +--- spin: look into shared memory and for events, for the spin budget
+//!        |            | nothing came
+//!        |            v
+//!        +--- sleep in epoll_wait until an event, a timer, or a wake-up from another thread
+//! ```
+//!
+//! Everything of a loop stays on its thread; only wakers may be used from other threads. Time for spinning is one
+//! setting; zero where processors are scarce ([`default_spin`]).
+
+mod timer;
+mod watched;
+
+pub use self::timer::Timer;
+pub use self::watched::Watched;
+
+use self::watched::Readiness;
+use futures::future::LocalBoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use futures::task::{ArcWake, waker};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use varve_env::clock::{Clock, Instant};
+use varve_env::key_hash::KeyHashing;
+use varve_env::readiness::{Alarm, Poller, Ready};
+use varve_env::spin::{SPIN_TIME, SpinBudget};
+
+/// Turns with work between two looks at the kernel: a loop that is never idle still sees new connections and timers.
+const TURNS_WITHOUT_EVENTS: u32 = 16;
+
+/// Looks into shared memory between two looks at the kernel, which take ten times as long.
+const LOOKS_WITHOUT_EVENTS: u32 = 16;
+
+/// Spinning time of this machine: none with one processor, where it would only delay the thread that it waits for.
+pub fn default_spin() -> Duration {
+    match std::thread::available_parallelism() {
+        Ok(processors) if processors.get() > 1 => SPIN_TIME,
+        _ => Duration::ZERO,
+    }
+}
+
+/// Memory that a loop looks into while it spins, because no descriptor tells of a change.
+pub trait Look {
+    /// Handles what has come, and asks the other side to use the memory from now on. Returns whether there was anything.
+    fn look(&self) -> bool;
+
+    /// The loop is about to sleep: asks the other side to use a descriptor from now on. `false`: something came first.
+    fn sleep(&self) -> bool;
+}
+
+/// The loop of a thread. When it is dropped, its tasks are.
+pub struct EventLoop(LoopHandle);
+
+/// The part of a loop that its tasks use.
+#[derive(Clone)]
+pub struct LoopHandle(Rc<Inner>);
+
+struct Inner {
+    clock: Arc<dyn Clock>,
+    poller: Poller,
+    spin: Duration,
+    spin_budget: RefCell<SpinBudget>,
+    watched: RefCell<HashMap<u64, Rc<Readiness>, KeyHashing>>,
+    looks: RefCell<BTreeMap<u64, Weak<dyn Look>>>,
+    timers: RefCell<BTreeMap<(Instant, u64), Waker>>,
+    /// The last number of a descriptor, a look or a timer.
+    numbered: Cell<u64>,
+    tasks: RefCell<FuturesUnordered<LocalBoxFuture<'static, ()>>>,
+    /// Tasks that were spawned since the tasks were polled last.
+    spawned: RefCell<Vec<LocalBoxFuture<'static, ()>>>,
+    root: Arc<Woken>,
+    task: Arc<Woken>,
+    runs: Cell<bool>,
+}
+
+/// Something of the loop was woken, by any thread.
+struct Woken {
+    woken: AtomicBool,
+    alarm: Arc<Alarm>,
+}
+
+impl Woken {
+    fn new(alarm: &Arc<Alarm>) -> Arc<Woken> {
+        Arc::new(Woken { woken: AtomicBool::new(false), alarm: Arc::clone(alarm) })
+    }
+
+    fn is_set(&self) -> bool {
+        self.woken.load(SeqCst)
+    }
+
+    fn take(&self) -> bool {
+        self.woken.load(Relaxed) && self.woken.swap(false, SeqCst)
+    }
+}
+
+impl ArcWake for Woken {
+    fn wake_by_ref(woken: &Arc<Woken>) {
+        woken.woken.store(true, SeqCst);
+        woken.alarm.ring();
+    }
+}
+
+/// Ends the turn of the loop's owner, also by a panic.
+struct Running<'a>(&'a Inner);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.runs.set(false);
+    }
+}
+
+/// Removes a [`Look`] from its loop when it is dropped.
+pub struct LookGuard {
+    event_loop: LoopHandle,
+    key: u64,
+}
+
+impl Drop for LookGuard {
+    fn drop(&mut self) {
+        self.event_loop.0.looks.borrow_mut().remove(&self.key);
+    }
+}
+
+impl EventLoop {
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub fn new(clock: Arc<dyn Clock>, spin: Duration) -> io::Result<EventLoop> {
+        let poller = Poller::new()?;
+        let (root, task) = (Woken::new(poller.alarm()), Woken::new(poller.alarm()));
+        Ok(EventLoop(LoopHandle(Rc::new(Inner {
+            clock,
+            poller,
+            spin,
+            spin_budget: RefCell::default(),
+            watched: RefCell::default(),
+            looks: RefCell::default(),
+            timers: RefCell::default(),
+            numbered: Cell::default(),
+            tasks: RefCell::default(),
+            spawned: RefCell::default(),
+            root,
+            task,
+            runs: Cell::default(),
+        }))))
+    }
+
+    pub fn handle(&self) -> &LoopHandle {
+        &self.0
+    }
+
+    /// Runs the loop until `root` is done.
+    ///
+    /// # Panics
+    /// If the loop runs already: a task must not wait for another one by blocking.
+    pub fn block_on<F: Future>(&self, root: F) -> F::Output {
+        let inner = &*self.0.0;
+        assert!(!inner.runs.replace(true), "a task has blocked on the loop that runs it");
+        let _running = Running(inner);
+        let mut root = pin!(root);
+        let (root_waker, task_waker) = (waker(Arc::clone(&inner.root)), waker(Arc::clone(&inner.task)));
+        inner.root.woken.store(true, SeqCst);
+        let mut turns = 0_u32;
+        loop {
+            if inner.root.take()
+                && let Poll::Ready(value) = root.as_mut().poll(&mut Context::from_waker(&root_waker))
+            {
+                return value;
+            }
+            inner.run_tasks(&task_waker);
+            turns = turns.wrapping_add(1);
+            if !inner.is_woken() {
+                inner.wait();
+            } else if turns.is_multiple_of(TURNS_WITHOUT_EVENTS) {
+                inner.look_for_events();
+            }
+        }
+    }
+}
+
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        // Tasks hold handles, and may spawn others when they are dropped.
+        let inner = &*self.0.0;
+        drop(inner.tasks.take());
+        inner.spawned.take();
+    }
+}
+
+impl LoopHandle {
+    pub fn now(&self) -> Instant {
+        self.0.clock.monotonic()
+    }
+
+    /// Runs `task` on the loop's thread, whenever the loop runs, until it is done or the loop is dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.spawned.borrow_mut().push(Box::pin(task));
+    }
+
+    /// Looks into `memory` while the loop spins, until the guard is dropped.
+    pub fn look_into(&self, memory: Weak<dyn Look>) -> LookGuard {
+        let key = self.0.number();
+        self.0.looks.borrow_mut().insert(key, memory);
+        LookGuard { event_loop: self.clone(), key }
+    }
+}
+
+impl Inner {
+    fn number(&self) -> u64 {
+        self.numbered.set(self.numbered.get() + 1);
+        self.numbered.get()
+    }
+
+    fn is_woken(&self) -> bool {
+        self.root.is_set() || self.task.is_set() || !self.spawned.borrow().is_empty()
+    }
+
+    fn run_tasks(&self, waker: &Waker) {
+        let spawned = std::mem::take(&mut *self.spawned.borrow_mut());
+        if !self.task.take() && spawned.is_empty() {
+            return;
+        }
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.extend(spawned);
+        // A set that is polled for long yields, and wakes its waker.
+        while let Poll::Ready(Some(())) = tasks.poll_next_unpin(&mut Context::from_waker(waker)) {}
+    }
+
+    /// Waits for work: spins, then sleeps.
+    fn wait(&self) {
+        self.wake_timers();
+        if self.is_woken() || self.spin() || !self.announce_sleep() {
+            return;
+        }
+        let next = self.timers.borrow().first_key_value().map(|((at, _), _)| at.since(self.clock.monotonic()));
+        let waited = self.poller.wait(next, || self.is_woken(), |ready| self.wake_ready(ready));
+        waited.expect("a loop waits for descriptors that are open");
+        self.wake_timers();
+    }
+
+    /// Whether something came while it spun.
+    fn spin(&self) -> bool {
+        if self.spin.is_zero() {
+            return false;
+        }
+        let Some(mut spin) = self.spin_budget.borrow_mut().spin_for(self.spin) else { return false };
+        let memory = !self.looks.borrow().is_empty();
+        let mut looks = 0_u32;
+        loop {
+            let mut came = memory && self.look_into_memory();
+            if !memory || looks.is_multiple_of(LOOKS_WITHOUT_EVENTS) {
+                self.look_for_events();
+            }
+            looks = looks.wrapping_add(1);
+            came |= self.is_woken();
+            if came {
+                let mut budget = self.spin_budget.borrow_mut();
+                if spin.cost_the_processor() {
+                    budget.failed()
+                } else {
+                    budget.succeeded()
+                }
+                return true;
+            }
+            if !spin.again() {
+                self.spin_budget.borrow_mut().failed();
+                return false;
+            }
+        }
+    }
+
+    fn look_into_memory(&self) -> bool {
+        let mut came = false;
+        self.each_look(|look| came |= look.look());
+        came
+    }
+
+    /// `false`: something came first, and was handled.
+    fn announce_sleep(&self) -> bool {
+        let mut sleeps = true;
+        self.each_look(|look| {
+            if !look.sleep() {
+                look.look();
+                sleeps = false;
+            }
+        });
+        sleeps && !self.is_woken()
+    }
+
+    /// A look may add and remove others.
+    fn each_look(&self, mut visit: impl FnMut(&dyn Look)) {
+        let mut last = 0;
+        loop {
+            let looks = self.looks.borrow();
+            let Some((key, look)) = looks.range(last + 1..).next() else { return };
+            last = *key;
+            let look = look.upgrade();
+            drop(looks);
+            if let Some(look) = look {
+                visit(&*look);
+            }
+        }
+    }
+
+    fn look_for_events(&self) {
+        self.poller.look(|ready| self.wake_ready(ready)).expect("a loop looks at descriptors that are open");
+        self.wake_timers();
+    }
+
+    fn wake_ready(&self, ready: Ready) {
+        let readiness = self.watched.borrow().get(&ready.token).cloned();
+        // A descriptor may have been dropped since the kernel reported it.
+        if let Some(readiness) = readiness {
+            readiness.report(ready);
+        }
+    }
+
+    fn wake_timers(&self) {
+        if self.timers.borrow().is_empty() {
+            return;
+        }
+        let now = self.clock.monotonic();
+        loop {
+            let mut timers = self.timers.borrow_mut();
+            let Some(first) = timers.first_entry().filter(|first| first.key().0 <= now) else { break };
+            let waker = first.remove();
+            drop(timers);
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! Listens, and authenticates clients.
+
+use super::{Incoming, encoded, send, within};
+use crate::event_loop::{LoopHandle, Watched};
+use crate::link::slot::Slot;
+use crate::link::stream::StreamLink;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use varve_env::clock::Instant;
+use varve_env::net::{self, PeerProcess, SocketPlace};
+use varve_env::random;
+use varve_env::readiness::Watch;
+use varve_env::shm_slot::ServerSide;
+use varve_proto::frame::FrameError;
+use varve_proto::handshake::exchange::{Binding, ExchangeError, Responder};
+use varve_proto::handshake::{
+    Answer, Channel, Greeting, HELLO_BYTES_MAX, Hello, KeyId, Nonce, Offer, VolumeKey, Welcome,
+};
+
+/// Deadline for the reply to a peer whose handshake has failed. It fits into the buffer of any socket that is read.
+const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
+/// Accepts connections.
+pub struct Listener {
+    socket: Watched,
+    channel: Channel,
+}
+
+/// The other end of a connection, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerOrigin {
+    Process(PeerProcess),
+    Host(SocketAddr),
+}
+
+/// A connection whose peer is not authenticated.
+pub struct UnauthenticatedConnection {
+    socket: Watched,
+    pub origin: PeerOrigin,
+}
+
+/// The reason why a client was not admitted.
+#[derive(Debug, thiserror::Error)]
+pub enum AdmitError {
+    #[error("the handshake did not complete in time")]
+    Deadline,
+    #[error("the first message is not a Hello: {0}")]
+    Garbage(FrameError),
+    #[error("refused: {0}")]
+    Refused(String),
+    #[error("cannot encrypt the server's reply: {0}")]
+    Unsealed(#[from] ExchangeError),
+    #[error("the connection failed in the handshake: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A server's decisions about clients.
+pub trait Admission {
+    /// Held while an admitted client is connected.
+    type Admitted;
+
+    fn volume(&self) -> [u8; 16];
+
+    fn worker(&self) -> u16;
+
+    /// The key of this number; `None` if there is none. The error is a reason that the client is told.
+    fn key(&self, id: KeyId) -> impl Future<Output = Result<Option<VolumeKey>, String>>;
+
+    /// Decides about a client that has proved its key, and returns the reply. The error is the refusal.
+    fn admit(&self, hello: &Hello, offer: &Offer, origin: PeerOrigin) -> Result<(Self::Admitted, Welcome), Welcome>;
+}
+
+impl Listener {
+    /// Listens at `place`; a Unix socket has the permissions `mode`.
+    ///
+    /// # Errors
+    /// If the address is in use or not this host's, or the path cannot be made.
+    pub fn new(event_loop: &LoopHandle, place: &SocketPlace, mode: u32) -> io::Result<Listener> {
+        let socket = event_loop.watch(net::listen(place, mode)?, Watch::Input)?;
+        let channel = match place {
+            SocketPlace::Unix(_) => Channel::Local,
+            SocketPlace::Tcp(_) => Channel::Network,
+        };
+        Ok(Listener { socket, channel })
+    }
+
+    /// The address of a TCP listener.
+    ///
+    /// # Errors
+    /// If it is a Unix socket.
+    pub fn tcp_address(&self) -> io::Result<SocketAddr> {
+        net::tcp_address(&self.socket)
+    }
+
+    /// The next connection. The caller limits how many are unauthenticated at a time.
+    ///
+    /// # Errors
+    /// Usually because no descriptors are left: the caller pauses.
+    pub async fn accept(&self) -> io::Result<UnauthenticatedConnection> {
+        loop {
+            self.socket.input().await;
+            let Some(accepted) = net::accept(&self.socket)? else {
+                self.socket.no_input();
+                continue;
+            };
+            let origin = match self.channel {
+                Channel::Local => PeerOrigin::Process(net::peer_process(&accepted)?),
+                Channel::Network => {
+                    let tuned = net::tune(&accepted).and_then(|()| net::tcp_peer(&accepted));
+                    // It is gone already.
+                    let Ok(address) = tuned else { continue };
+                    PeerOrigin::Host(address)
+                }
+            };
+            let socket = self.socket.event_loop().watch(accepted, Watch::Input)?;
+            return Ok(UnauthenticatedConnection { socket, origin });
+        }
+    }
+}
+
+impl UnauthenticatedConnection {
+    fn channel(&self) -> Channel {
+        match self.origin {
+            PeerOrigin::Process(_) => Channel::Local,
+            PeerOrigin::Host(_) => Channel::Network,
+        }
+    }
+
+    /// Authenticates the peer until `deadline`, or tells it why not.
+    ///
+    /// # Errors
+    /// If the peer is not admitted.
+    pub async fn admit<A: Admission>(
+        self,
+        admission: &A,
+        deadline: Instant,
+    ) -> Result<(StreamLink, A::Admitted), AdmitError> {
+        let event_loop = self.socket.event_loop().clone();
+        let admitted = within(&event_loop, deadline, async { Ok(self.shake_hands(admission).await) }).await;
+        match admitted.unwrap_or(Err(AdmitError::Deadline)) {
+            Ok((records, slot, admitted)) => {
+                let records = (self.channel() == Channel::Network).then_some(records);
+                Ok((StreamLink::new(self.socket, records, slot), admitted))
+            }
+            Err(error) => {
+                if matches!(error, AdmitError::Deadline | AdmitError::Garbage(_)) {
+                    self.refuse(&Answer::Refused { reason: error.to_string() }).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Sends an answer in the clear and closes the connection.
+    pub async fn refuse(self, answer: &Answer) {
+        let event_loop = self.socket.event_loop().clone();
+        let deadline = event_loop.now().after(FAREWELL_TIME);
+        // The peer may be gone, or not read.
+        let _ = within(&event_loop, deadline, async { send(&self.socket, &encoded(answer)?).await }).await;
+    }
+
+    async fn shake_hands<A: Admission>(
+        &self,
+        admission: &A,
+    ) -> Result<(varve_proto::record::Records, Option<Slot>, A::Admitted), AdmitError> {
+        let nonce = random::bytes();
+        let (version, volume) = (varve_proto::VERSION, admission.volume());
+        send(&self.socket, &encoded(&Greeting { version, volume, nonce })?).await?;
+        let hello = self.receive_hello().await?;
+        let (responder, offer) = match self.prove(admission, &hello, nonce).await {
+            Ok(proved) => proved,
+            Err(reason) => {
+                send(&self.socket, &encoded(&Answer::Refused { reason: reason.clone() })?).await?;
+                return Err(AdmitError::Refused(reason));
+            }
+        };
+        let (admitted, welcome) = match admission.admit(&hello, &offer, self.origin) {
+            Ok((admitted, welcome)) => (Ok(admitted), welcome),
+            Err(refusal) => (Err(AdmitError::Refused(reason_of(&refusal))), refusal),
+        };
+        let (sealed, records) = responder.finish(&welcome)?;
+        let answer = encoded(&Answer::Sealed(sealed))?;
+        let wants_slot = admitted.is_ok() && offer.shm_slot && self.channel() == Channel::Local;
+        let slot = if wants_slot { self.send_with_slot(&answer)? } else { None };
+        if slot.is_none() {
+            send(&self.socket, &answer).await?;
+        }
+        Ok((records, slot, admitted?))
+    }
+
+    async fn receive_hello(&self) -> Result<Hello, AdmitError> {
+        let mut incoming = Incoming::default();
+        incoming.receive(&self.socket, HELLO_BYTES_MAX).await.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => AdmitError::Garbage(FrameError::Malformed(0, error.to_string())),
+            _ => AdmitError::Io(error),
+        })?;
+        incoming.decode().map_err(AdmitError::Garbage)
+    }
+
+    /// Verifies that the client holds the key that it names. The error is a reason that it is told in the clear.
+    async fn prove<A: Admission>(
+        &self,
+        admission: &A,
+        hello: &Hello,
+        nonce: Nonce,
+    ) -> Result<(Responder, Offer), String> {
+        if hello.version != varve_proto::VERSION {
+            let own = varve_proto::VERSION;
+            return Err(format!("the server speaks version {own} of the protocol and the client {}", hello.version));
+        }
+        if hello.volume != admission.volume() {
+            return Err("the server serves another volume".into());
+        }
+        if hello.worker != admission.worker() {
+            return Err(format!("this is worker {} of the server, not worker {}", admission.worker(), hello.worker));
+        }
+        // The work is the same for an unknown key as for a wrong one, so that nobody can learn which keys exist.
+        let key = admission.key(hello.key).await?.unwrap_or_else(|| VolumeKey(random::bytes()));
+        let binding = Binding {
+            volume: hello.volume,
+            key: hello.key,
+            purpose: hello.purpose,
+            session: hello.session,
+            worker: hello.worker,
+            channel: self.channel(),
+            nonce,
+        };
+        Responder::accept(&key, &binding, &hello.sealed).map_err(|error| match error {
+            ExchangeError::Unauthentic => {
+                "the proof does not fit the volume's key: is the client's key of another volume, or was it revoked?"
+                    .into()
+            }
+            error => error.to_string(),
+        })
+    }
+
+    /// Sends a whole message with a shared-memory slot; `None` if there can be none, and then nothing was sent.
+    fn send_with_slot(&self, message: &[u8]) -> io::Result<Option<Slot>> {
+        let made = ServerSide::make().and_then(|(side, shared)| {
+            let sent = net::send_with(&self.socket, message, shared.as_fd())?;
+            Ok((side, sent))
+        });
+        match made {
+            Ok((side, Some(sent))) if sent == message.len() => Ok(Some(Slot::Server(side))),
+            // The first reply on a connection fits, unless the peer prevents it.
+            Ok((_, Some(_))) => Err(io::ErrorKind::WriteZero.into()),
+            Ok((_, None)) => Ok(None),
+            Err(error) => {
+                tracing::debug!("a connection has no shared-memory slot: {error}");
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn reason_of(welcome: &Welcome) -> String {
+    match welcome {
+        Welcome::Refused { reason } | Welcome::Crowded { reason } => reason.clone(),
+        Welcome::Accepted { .. } => "the server refused by a welcome".into(),
+    }
+}

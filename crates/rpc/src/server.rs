@@ -1,0 +1,150 @@
+//! The server's side of a connection.
+
+use crate::event_loop::LoopHandle;
+use crate::limits::Limits;
+use crate::link::{Link, LinkError};
+use crate::mux::Half;
+use crate::mux::server::{CancelToken, ReceivedCall, ServerHalf};
+use crate::port::{Port, Served};
+use crate::wire::Message;
+use bytes::Bytes;
+use futures::future::{Either, LocalBoxFuture, select};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Waker;
+use varve_env::clock::Instant;
+
+/// A request of a client.
+pub struct IncomingCall {
+    pub request: Bytes,
+    /// The caller waits until then, on this side's clock.
+    pub deadline: Instant,
+    /// Tells when the caller does not wait any more. The call may go on: a change of several parts must not be dropped
+    /// half way.
+    pub cancel: CancelToken,
+}
+
+/// The reply to a call, of at most [`crate::BODY_BYTES_MAX`] bytes.
+pub enum Answer {
+    Now(Bytes),
+    /// Runs to its end on the loop, whatever becomes of the connection.
+    Later(LocalBoxFuture<'static, Bytes>),
+}
+
+/// Answers the requests of one connection.
+pub trait Handler {
+    fn handle(&self, call: IncomingCall) -> Answer;
+
+    /// Whether the process has memory for more calls. Without it, a connection carries one call at a time.
+    fn has_room(&self) -> bool {
+        true
+    }
+}
+
+impl<F: Fn(IncomingCall) -> Answer> Handler for F {
+    fn handle(&self, call: IncomingCall) -> Answer {
+        self(call)
+    }
+}
+
+/// Serves a connection until it has ended; returns why. Ends it in good order once `stop` is ready: calls that have
+/// begun are answered, others are not begun. Dropping the future ends the connection at once.
+pub async fn serve(
+    event_loop: &LoopHandle,
+    link: impl Link + 'static,
+    handler: Rc<dyn Handler>,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) -> LinkError {
+    let half = Serving { mux: ServerHalf::new(limits), handler };
+    let port = Port::new(event_loop.clone(), half, Box::new(link), limits);
+    let _ends = EndGuard(&port);
+    match select(pin!(port.drive()), pin!(stop)).await {
+        Either::Left((error, _)) => error,
+        Either::Right(((), driving)) => {
+            port.with(|half| half.mux.stop());
+            port.wake_driver();
+            driving.await
+        }
+    }
+}
+
+struct EndGuard<'a>(&'a Rc<Port<Serving>>);
+
+impl Drop for EndGuard<'_> {
+    fn drop(&mut self) {
+        self.0.end(LinkError::ClosedHere);
+    }
+}
+
+struct Serving {
+    mux: ServerHalf,
+    handler: Rc<dyn Handler>,
+}
+
+impl Serving {
+    fn answer(port: &Port<Serving>, number: u64, body: Bytes) {
+        if let Err(error) = port.with(|half| half.mux.answer(number, body)) {
+            port.end(error);
+        }
+    }
+}
+
+impl Served for Serving {
+    fn handle(port: &Rc<Port<Serving>>) -> bool {
+        let (received, handler) = port.with(|half| (half.mux.take_received(), Rc::clone(&half.handler)));
+        let any = !received.is_empty();
+        for ReceivedCall { number, body, deadline, cancel } in received {
+            match handler.handle(IncomingCall { request: body, deadline, cancel }) {
+                Answer::Now(body) => Serving::answer(port, number, body),
+                Answer::Later(reply) => {
+                    let port_then = Rc::clone(port);
+                    port.event_loop().spawn(async move {
+                        let body = reply.await;
+                        Serving::answer(&port_then, number, body);
+                        port_then.wake_driver();
+                    });
+                }
+            }
+        }
+        any
+    }
+}
+
+impl Half for Serving {
+    fn next_outgoing(&mut self) -> Option<Message> {
+        self.mux.next_outgoing()
+    }
+
+    fn capacity(&self) -> usize {
+        match self.mux.capacity() {
+            capacity if self.handler.has_room() => capacity,
+            capacity => capacity.min(usize::from(self.mux.is_idle())),
+        }
+    }
+
+    fn received(&mut self, message: Message, now: Instant) -> Result<(), LinkError> {
+        self.mux.received(message, now)
+    }
+
+    fn awaits(&self) -> bool {
+        self.mux.awaits()
+    }
+
+    fn probe(&mut self) {
+        self.mux.probe();
+    }
+
+    fn is_done(&self) -> bool {
+        self.mux.is_done()
+    }
+
+    fn ended(&mut self, error: &LinkError) {
+        self.mux.ended(error);
+    }
+
+    fn take_woken(&mut self) -> Vec<Waker> {
+        self.mux.take_woken()
+    }
+}

@@ -281,15 +281,18 @@ pub struct OrphanRow {
     pub since: Timestamp,
 }
 
-/// One shard's part of a transaction over several shards, fsynced before the shard votes. Its keys stay locked until the
-/// transaction is decided.
+/// One shard's part of a transaction over several shards. Its keys stay locked until the transaction is decided.
 ///
-/// The coordinator stores a part too. The transaction is committed if every part is stored. A participant that has
-/// applied its part keeps the row without changes until the coordinator has settled the transaction.
+/// A part is fsynced before the shard votes. The coordinator stores a part too. The transaction is committed if every
+/// part is stored. A participant that has applied its part keeps the row without changes until the coordinator has
+/// settled the transaction.
+///
+/// The removal of a directory differs: it is committed if the coordinator has a [`DecisionRow`] and only then. The
+/// coordinator stores no part, the other parts are appended before the vote, and an applied part is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntentRow {
-    /// The shards that the transaction changes, without the coordinator. (Earlier builds included the coordinator if it
-    /// had changes.)
+    /// The shards that the transaction changes, without the coordinator; none in a part of a removal. (Earlier builds
+    /// included the coordinator if it had changes.)
     pub participants: Vec<ShardId>,
     /// The changes in this shard, in order.
     pub changes: Vec<Change>,
@@ -298,6 +301,13 @@ pub struct IntentRow {
     pub reads: Vec<ReadRecord>,
     /// The reply for a retry, in the coordinator's part.
     pub reply: Option<ReplyRecord>,
+}
+
+impl IntentRow {
+    /// Whether this is a part of the removal of a directory.
+    pub fn is_of_removal(&self) -> bool {
+        self.participants.is_empty()
+    }
 }
 
 /// A row that a transaction over several shards depends on.

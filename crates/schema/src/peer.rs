@@ -68,8 +68,8 @@ pub type ForeignRow = Option<Row>;
 pub enum PeerCall {
     /// Rows of this shard; waits for rows that an undecided change has locked.
     Fetch(Vec<Key>),
-    /// Like `Fetch`, for rows of a directory to be removed. If possible, the rows are also prepared for removal, as by
-    /// `Hold`; the reply is then `Held`.
+    /// Like `Fetch`, for rows of a directory to be removed. If they are all its rows and it is empty, this also prepares
+    /// the removal, as `Prepare` does; the reply is then `Prepared`.
     FetchToRemove(TransactionId, Vec<Key>),
     /// The partition map of a directory whose home is this shard.
     Map(InodeId),
@@ -78,19 +78,16 @@ pub enum PeerCall {
     /// Rows of one inode that no other request knows yet or that no name reaches any more: applied in order and
     /// appended before the reply, without a vote.
     Apply(Vec<Change>),
-    /// A participant's part of a cross-shard change: check, write the intent, fsync, lock. Refused if a session has one
-    /// of the inodes open.
+    /// A participant's part of a cross-shard change: check, write the intent, lock, and fsync, unless the part is one of
+    /// a removal. Refused if a session has one of the inodes open.
     Prepare(TransactionId, IntentRow, Vec<InodeId>),
-    /// Like `Prepare`, but only in memory: the intent only deletes rows of a removed directory.
-    Hold(TransactionId, IntentRow),
-    /// The removals for which these were prepared are durable: delete the rows. Appended before the reply.
-    Remove(Vec<TransactionId>),
     /// Apply or drop the intent; appended before the reply. Idempotent.
     Resolve {
         transaction: TransactionId,
         commit: bool,
     },
-    /// These transactions are on stable storage as committed: fsync the applied intents and delete their marks.
+    /// These transactions are on stable storage as committed: apply intents that are not applied, fsync, and delete the
+    /// marks.
     Settle(Vec<TransactionId>),
     /// To the coordinator: whether the transaction is committed. The call aborts an undecided one.
     Outcome(TransactionId),
@@ -137,14 +134,7 @@ impl PeerCall {
     /// Whether the call ends something that this shard has begun or prepared, or only asks for it. A shard that is being
     /// handed over still serves such calls, because other calls in progress wait for them.
     pub fn ends_something(&self) -> bool {
-        matches!(
-            self,
-            PeerCall::Resolve { .. }
-                | PeerCall::Remove(_)
-                | PeerCall::Settle(_)
-                | PeerCall::Outcome(_)
-                | PeerCall::IsPrepared(_)
-        )
+        matches!(self, PeerCall::Resolve { .. } | PeerCall::Settle(_) | PeerCall::Outcome(_) | PeerCall::IsPrepared(_))
     }
 
     /// Whether the call can be served without any change of rows.
@@ -164,7 +154,7 @@ impl PeerCall {
             PeerCall::LearnMap { map, .. } => vec![map],
             PeerCall::ImportEnd { partition, .. } => map_of(partition).into_iter().collect(),
             PeerCall::Apply(changes) | PeerCall::ImportRows { changes, .. } => maps_of(changes),
-            PeerCall::Prepare(_, intent, _) | PeerCall::Hold(_, intent) => maps_of(&intent.changes),
+            PeerCall::Prepare(_, intent, _) => maps_of(&intent.changes),
             _ => Vec::new(),
         }
     }
@@ -206,8 +196,9 @@ impl PeerResponse {
 pub enum PeerReply {
     Done,
     Rows(Vec<ForeignRow>),
-    /// Reply to `FetchToRemove`: no other request sees or changes the rows until the removal is decided.
-    Held(Vec<ForeignRow>),
+    /// Reply to `FetchToRemove`: the removal is prepared, so no other request sees or changes the rows until it is
+    /// decided.
+    Prepared(Vec<ForeignRow>),
     Map(PartitionMap),
     /// The partition that held these keys was split.
     Moved(InodeId, PartitionMap),
@@ -240,7 +231,7 @@ impl PeerReply {
     pub fn maps(&self) -> Vec<&PartitionMap> {
         match self {
             PeerReply::Map(map) | PeerReply::Moved(_, map) => vec![map],
-            PeerReply::Rows(rows) | PeerReply::Held(rows) => rows.iter().flatten().filter_map(map_of).collect(),
+            PeerReply::Rows(rows) | PeerReply::Prepared(rows) => rows.iter().flatten().filter_map(map_of).collect(),
             _ => Vec::new(),
         }
     }

@@ -193,7 +193,6 @@ impl Worker {
     /// Must run while the other shards of the transactions are still open.
     async fn end_transactions(&self) {
         let shards = self.slots.all_open();
-        futures::future::join_all(shards.iter().map(Shard::end_removals)).await;
         futures::future::join_all(shards.iter().map(Shard::end_transactions)).await;
     }
 

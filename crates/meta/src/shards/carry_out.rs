@@ -4,11 +4,12 @@
 //! A participant that has applied its part keeps a mark, an intent without changes. The mark proves to a coordinator
 //! that is recovered without its decision that the transaction was committed. It is deleted only when the coordinator's
 //! decision is on stable storage; the decision is deleted only when the applied parts of all participants are. Both
-//! are done for many transactions at once, so that their fsyncs cost little.
+//! are done for many transactions at once, so that their fsyncs cost little. The parts of a removal (`removal.rs`) are
+//! applied only then, and leave no marks.
 
 use super::fetch::peer_reply;
 use super::locks::{lock_keys, unlock};
-use super::participant::{ASK_AFTER, IntentKept, Prepared, orphans_of};
+use super::participant::{ASK_AFTER, Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
@@ -23,10 +24,7 @@ use varve_types::ShardId;
 /// How long committed transactions are collected before they are settled together.
 const GATHERED_FOR: Duration = Duration::from_millis(50);
 
-/// Limit on transactions that wait for that; above it new ones fail with `Busy`.
-const SETTLING_MAX: usize = 20_000;
-
-/// Transactions coordinated here that every participant has applied, until they are settled.
+/// Transactions coordinated here that every participant has applied or is to apply now, until they are settled.
 #[derive(Default)]
 pub(super) struct Settling {
     waiting: Vec<(TransactionId, Vec<ShardId>)>,
@@ -34,12 +32,6 @@ pub(super) struct Settling {
     awaited: bool,
     /// Tasks that carry out or settle transactions.
     at_work: u32,
-}
-
-impl Settling {
-    pub fn are_many(&self) -> bool {
-        self.waiting.len() >= SETTLING_MAX
-    }
 }
 
 impl Shard {
@@ -71,11 +63,21 @@ impl Shard {
         let mut state = self.state.borrow_mut();
         state.transactions.settling.at_work -= 1;
         if !applied.contains(&false) {
-            state.transactions.settling.waiting.push((transaction, participants));
-            self.settle_soon(&mut state, GATHERED_FOR);
+            self.settle_later(&mut state, transaction, participants);
         }
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// Settles a committed transaction together with others.
+    pub(super) fn settle_later(
+        self: &Rc<Self>,
+        state: &mut ShardState,
+        transaction: TransactionId,
+        participants: Vec<ShardId>,
+    ) {
+        state.transactions.settling.waiting.push((transaction, participants));
+        self.settle_soon(state, GATHERED_FOR);
     }
 
     /// Starts a task that settles the waiting transactions, unless one is scheduled.
@@ -160,8 +162,12 @@ impl Shard {
         rest
     }
 
-    /// The participant's side: makes the applied parts durable and deletes their marks.
-    pub(super) async fn settle(&self, transactions: Vec<TransactionId>) -> PeerReply {
+    /// The participant's side: applies what is not applied, makes the applied parts durable and deletes their marks.
+    pub(super) async fn settle(self: &Rc<Self>, transactions: Vec<TransactionId>) -> PeerReply {
+        if let Err(reply) = self.apply_settled(&transactions).await {
+            return reply;
+        }
+        self.work.notify_one();
         let batch = self.state.borrow().open.number;
         if let Err(refusal) = self.durable(batch).await {
             return peer_reply(refusal);
@@ -220,8 +226,8 @@ impl Shard {
                 if let Some(reply) = intent.reply.as_ref().filter(|_| is_own) {
                     state.transactions.recovering.insert((reply.session, reply.slot));
                 }
-                let (found_at_open, kept, since) = (true, IntentKept::Stored, self.clock.monotonic());
-                let prepared = Prepared { intent, found_at_open, kept, since, unanswered: None };
+                let (found_at_open, asks, since) = (true, true, self.clock.monotonic());
+                let prepared = Prepared { intent, found_at_open, asks, since, unanswered: None };
                 state.transactions.prepared.insert(transaction, prepared);
                 match is_own {
                     true => tokio::task::spawn_local(self.clone().recover(transaction)),
@@ -330,8 +336,8 @@ impl Shard {
                 return PeerReply::Vote(true);
             }
             match state.transactions.prepared.get(&transaction) {
-                Some(Prepared { kept: IntentKept::Stored, .. }) => state.open.number,
-                _ => return PeerReply::Vote(false),
+                Some(_) => state.open.number,
+                None => return PeerReply::Vote(false),
             }
         };
         self.durable(batch).await.map_or_else(peer_reply, |()| PeerReply::Vote(true))

@@ -1,11 +1,12 @@
-//! Fast path for verbs that wait only for the log: the rows they read are resident and unlocked, and the rows they
-//! change are this shard's, or the rows of one directory in a shard of the same worker. Most verbs qualify, and a plain
-//! call decides them. All others run through [`Shard::run`].
+//! Fast path for verbs that wait only for logs: the rows they read are resident and unlocked, and the rows they change
+//! are this shard's, or the rows of one directory in a shard of the same worker, which then begins. Most verbs qualify,
+//! and plain calls decide them. All others run through [`Shard::run`].
 
 use super::decide::{Decided, DecisionOutcome, TxnContext};
 use super::foreign::Foreign;
-use super::peers::{AwaitedReply, PeerCall};
+use super::peers::{AwaitedReply, PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
+use super::removal::PreparedRemoval;
 use super::resident::BatchNumber;
 use super::serve_peer::placed_by;
 use super::shard::{Execution, Makes, RequestAddress, Shard};
@@ -20,9 +21,25 @@ pub enum FastPathRun<O> {
     Seen(Result<O, ShardRefusal>),
     /// It changed something. The outcome may be sent once `batch` is appended and then `effects` are done.
     Changed { outcome: O, batch: BatchNumber, effects: Vec<Effect> },
-    /// The rows of its fresh directory are on their way to the log of their home. The verb continues when the home has
-    /// replied.
-    Placed(Placed, AwaitedReply),
+    /// Another shard has done its part, which is on the way to its log. The verb continues when that shard has replied.
+    Begun(BegunElsewhere, AwaitedReply),
+}
+
+/// The part of a verb that another shard has done first.
+pub enum BegunElsewhere {
+    /// The home has the rows of a fresh directory.
+    Placed(Placed),
+    /// The shard that has the rows of a directory has prepared their removal.
+    Removal(PreparedRemoval),
+}
+
+impl BegunElsewhere {
+    pub fn shard(&self) -> ShardId {
+        match self {
+            BegunElsewhere::Placed(placed) => placed.fresh.shard(),
+            BegunElsewhere::Removal(held) => held.shard,
+        }
+    }
 }
 
 /// Rows of a fresh directory at its home, which is not the shard that holds its name.
@@ -31,12 +48,6 @@ pub struct Placed {
     keys: Vec<Key>,
     /// The time in the rows.
     at: Timestamp,
-}
-
-impl Placed {
-    pub fn home(&self) -> ShardId {
-        self.fresh.shard()
-    }
 }
 
 impl Shard {
@@ -60,39 +71,73 @@ impl Shard {
             self.decide(verb, run, &TxnContext::of(fresh), &Foreign::default()).ok()?;
         match outcome {
             DecisionOutcome::FreshElsewhere { rows, at } => {
-                self.try_place(fresh, rows, at).map(|(placed, reply)| FastPathRun::Placed(placed, reply))
+                self.try_place(fresh, rows, at).map(|(begun, reply)| FastPathRun::Begun(begun, reply))
             }
-            DecisionOutcome::Missing(keys) if V::REMOVES_DIRECTORY => self.try_remove(verb, run, keys),
+            DecisionOutcome::Missing(keys) if V::REMOVES_DIRECTORY => {
+                self.try_begin_removal(keys).map(|(begun, reply)| FastPathRun::Begun(begun, reply))
+            }
             decided => self.ran(decided, newest),
         }
     }
 
-    /// Continues a verb whose rows are placed and appended. `None`: the fast path is not possible, and nothing has been
-    /// done.
-    pub fn try_run_placed<V: Verb>(
+    /// Continues a verb after the reply of the shard that has begun it. `None`: the fast path is not possible, and
+    /// [`Shard::run_begun`] must continue.
+    pub fn try_run_begun<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: &Execution<'_, V::Outcome>,
+        begun: &BegunElsewhere,
+        reply: &mut PeerReply,
+    ) -> Option<FastPathRun<V::Outcome>> {
+        if !self.is_undisturbed(run.address) {
+            return None;
+        }
+        match (begun, reply) {
+            (BegunElsewhere::Placed(placed), PeerReply::Done) => self.try_run_placed(verb, run, placed),
+            (BegunElsewhere::Removal(held), PeerReply::Prepared(rows)) => {
+                self.try_decide_removal(verb, run, held, std::mem::take(rows))
+            }
+            _ => None,
+        }
+    }
+
+    /// Continues a verb after the reply of the shard that has begun it, as [`Shard::run`] does.
+    pub async fn run_begun<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: Execution<'_, V::Outcome>,
+        begun: BegunElsewhere,
+        reply: PeerReply,
+    ) -> Result<V::Outcome, ShardRefusal> {
+        match begun {
+            BegunElsewhere::Placed(placed) => self.run_placed(verb, run, placed, reply).await,
+            BegunElsewhere::Removal(held) => {
+                self.let_go(held).await;
+                self.run(verb, run).await
+            }
+        }
+    }
+
+    fn try_run_placed<V: Verb>(
         &self,
         verb: &V,
         run: &Execution<'_, V::Outcome>,
         placed: &Placed,
     ) -> Option<FastPathRun<V::Outcome>> {
-        if !self.is_undisturbed(run.address) {
-            return None;
-        }
         let txn = TxnContext { placed: Some(Vec::new()), placed_at: Some(placed.at), ..TxnContext::of(placed.fresh) };
         let Decided { outcome, newest, .. } = self.decide(verb, run, &txn, &Foreign::default()).ok()?;
         self.ran(outcome, newest)
     }
 
-    /// Continues a verb with placed rows as [`Shard::run`] does. `appended` says whether the rows could be appended.
-    pub async fn run_placed<V: Verb>(
+    async fn run_placed<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
         run: Execution<'_, V::Outcome>,
         placed: Placed,
-        appended: Result<(), ShardRefusal>,
+        reply: PeerReply,
     ) -> Result<V::Outcome, ShardRefusal> {
         let Placed { fresh, keys, at, .. } = placed;
-        match appended {
+        match placed_by(fresh.shard(), reply) {
             Ok(()) => {
                 let txn = TxnContext { placed: Some(keys), placed_at: Some(at), ..TxnContext::of(fresh) };
                 self.run_on(verb, &run, txn).await
@@ -104,21 +149,21 @@ impl Shard {
         }
     }
 
-    fn try_place(&self, fresh: InodeId, rows: Vec<Change>, at: Timestamp) -> Option<(Placed, AwaitedReply)> {
+    fn try_place(&self, fresh: InodeId, rows: Vec<Change>, at: Timestamp) -> Option<(BegunElsewhere, AwaitedReply)> {
         let keys = rows.iter().filter_map(Change::put_key).cloned().collect();
         let reply = self.peers.call_now(fresh.shard(), PeerCall::Apply(rows))?;
         // A reply that has come already is a refusal.
         match self.peers.reply_now(&reply) {
-            None => Some((Placed { fresh, keys, at }, reply)),
+            None => Some((BegunElsewhere::Placed(Placed { fresh, keys, at }), reply)),
             Some(_) => None,
         }
     }
 
-    /// Calls `then` when the home of placed rows has replied, and says whether they are appended there.
-    pub fn when_placed(self: &Rc<Self>, reply: AwaitedReply, then: impl FnOnce(Result<(), ShardRefusal>) + 'static) {
+    /// Calls `then` with the reply of the shard that has begun a verb.
+    pub fn when_begun(self: &Rc<Self>, reply: AwaitedReply, then: impl FnOnce(PeerReply) + 'static) {
         let shard = Rc::clone(self);
         let AwaitedReply { asked, slot } = reply;
-        slot.then(move |response| then(placed_by(asked.to, shard.peers.receive(asked, response))));
+        slot.then(move |response| then(shard.peers.receive(asked, response)));
     }
 
     fn ran<O>(&self, decided: DecisionOutcome<O>, newest: BatchNumber) -> Option<FastPathRun<O>> {

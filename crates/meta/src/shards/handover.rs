@@ -1,8 +1,8 @@
 //! Hands a shard over to its next owner in the same server while both live.
 //!
 //! 1. The caller flushes the table while the shard serves, so that the next owner has little to replay.
-//! 2. The caller lets no new call begin, and waits until those in progress have ended and no other shard relies on a
-//!    removal that this one has prepared in memory. Calls that end something (`PeerCall::ends_something`) still begin.
+//! 2. The caller lets no new call begin, and waits until those in progress have ended. Calls that end something
+//!    (`PeerCall::ends_something`) still begin.
 //! 3. The shard is closed with its log synced and otherwise left as it is.
 //!
 //! Background tasks of the shard may leave work undone. The next owner finds it by its rows, as after a crash: splits,
@@ -74,18 +74,6 @@ impl Shard {
             ended.await;
         }
         self.calls.awaited.set(false);
-    }
-
-    /// Whether no call is in progress, and no other shard relies on a removal prepared here.
-    pub fn is_quiet(&self) -> bool {
-        let origins = [CallOrigin::Client, CallOrigin::Peer];
-        let no_calls = origins.iter().all(|origin| self.calls.count(*origin).get() == 0);
-        no_calls && self.state.borrow().transactions.held().next().is_none()
-    }
-
-    /// Returns when no other shard relies on a removal prepared here. `false`: not in time.
-    pub async fn prepared_removals_ended(&self) -> bool {
-        self.wait_until(|state| state.transactions.held().next().is_none()).await.is_ok()
     }
 
     /// Moves all rows in memory into tables. Fails soon if the store refuses a table.

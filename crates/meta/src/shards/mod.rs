@@ -55,7 +55,7 @@ mod transaction;
 mod truncates;
 
 pub use effects::SESSIONS_RETURN;
-pub use fast_path::{FastPathRun, Placed};
+pub use fast_path::{BegunElsewhere, FastPathRun};
 pub use handover::{CallInProgress, CallOrigin};
 pub use listing::{Page, PageLimit};
 pub use log::{DamagedPlace, TornEnd, torn_end};
@@ -68,7 +68,6 @@ pub use open_files::{
 pub use opens_elsewhere::Judging;
 pub use peers::{AwaitedReply, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
 pub use refusal::{Cause, ShardRefusal, errno_of_store};
-pub use removal::PREPARED_VALID;
 pub use replies::Replied;
 pub use resident::{BatchNumber, CacheBudget};
 pub use response_slot::ResponseSlot;

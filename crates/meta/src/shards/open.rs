@@ -9,7 +9,6 @@ use super::opens_elsewhere::OpensElsewhere;
 use super::partitions::Partitions;
 use super::peers::{PeerChannels, ShardTerm};
 use super::refusal::ShardRefusal;
-use super::removal::Removals;
 use super::replies::{Replied, Replies};
 use super::resident::{BatchNumber, Resident};
 use super::rows::ShardRows;
@@ -94,7 +93,6 @@ impl Shard {
             replies: Replies::default(),
             inodes: InodeBlock::after(FIRST_INODE_COUNTER),
             transactions: Transactions::default(),
-            removals: Removals::default(),
             orphans: HashSet::new(),
             garbage: Garbage::default(),
             truncating: HashMap::new(),

@@ -25,17 +25,11 @@ pub(super) struct Prepared {
     pub intent: IntentRow,
     /// From an earlier epoch: its partitions stay loaded and unsplit once they are loaded.
     pub found_at_open: bool,
-    pub kept: IntentKept,
     pub since: Instant,
+    /// A task asks the coordinator for the outcome, or decides it.
+    pub asks: bool,
     /// The error of the coordinator's shard when it was last asked for the outcome.
     pub unanswered: Option<Cause>,
-}
-
-/// Where an intent is kept until it is decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IntentKept {
-    Stored,
-    InMemory,
 }
 
 impl Shard {
@@ -45,31 +39,38 @@ impl Shard {
         intent: IntentRow,
         unopened: &[InodeId],
     ) -> PeerReply {
-        let batch = match self.place_intent(transaction, intent, unopened, IntentKept::Stored).await {
+        let of_removal = intent.is_of_removal();
+        let batch = match self.place_intent(transaction, intent, unopened).await {
             Ok(Some(batch)) => batch,
             Ok(None) => return PeerReply::Vote(true),
             Err(reply) => return reply,
         };
         self.work.notify_one();
+        if of_removal {
+            self.watch_removals();
+            return self.appended(batch).await.map_or_else(peer_reply, |()| PeerReply::Vote(true));
+        }
         let durable = match self.appended(batch).await {
             Ok(()) => self.sync().await,
             Err(refusal) => Err(refusal),
         };
         // The intent is locked whatever the fsync returned. If the store hangs and the abort did not arrive either,
         // only this task asks for the outcome.
-        tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
+        if let Some(prepared) = self.state.borrow_mut().transactions.prepared.get_mut(&transaction) {
+            prepared.asks = true;
+            tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
+        }
         durable.map_or_else(peer_reply, |()| PeerReply::Vote(true))
     }
 
     /// Checks an intent and locks the keys it will change; `None` if it changes nothing here. No session may have one
     /// of `unopened` open, whose rows are changed here. From the lock on, no session opens one, because an open reads
     /// the row first.
-    pub(super) async fn place_intent(
+    async fn place_intent(
         self: &Rc<Self>,
         transaction: TransactionId,
         intent: IntentRow,
         unopened: &[InodeId],
-        kept: IntentKept,
     ) -> Result<Option<BatchNumber>, PeerReply> {
         self.fetch_for_intent(&intent).await?;
         let mut asked = AskedFiles::default();
@@ -88,28 +89,18 @@ impl Shard {
             // Nothing to lock: the rows read were unchanged while the coordinator's own part was locked.
             return Ok(None);
         }
-        self.keep_intent(&mut state, transaction, intent, kept);
+        self.keep_intent(&mut state, transaction, intent);
         Ok(Some(state.open.number))
     }
 
-    /// Locks the keys that a checked intent will change.
-    pub(super) fn keep_intent(
-        &self,
-        state: &mut ShardState,
-        transaction: TransactionId,
-        mut intent: IntentRow,
-        kept: IntentKept,
-    ) {
+    /// Locks the keys that a checked intent will change, and adds it to the open batch.
+    pub(super) fn keep_intent(&self, state: &mut ShardState, transaction: TransactionId, mut intent: IntentRow) {
         intent.changes.iter_mut().for_each(|change| self.keep_counts(state, change));
         lock(state, transaction, &intent.changes);
-        if kept == IntentKept::Stored {
-            state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
-        }
+        state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
         let since = self.clock.monotonic();
-        state
-            .transactions
-            .prepared
-            .insert(transaction, Prepared { intent, found_at_open: false, kept, since, unanswered: None });
+        let prepared = Prepared { intent, found_at_open: false, since, asks: false, unanswered: None };
+        state.transactions.prepared.insert(transaction, prepared);
     }
 
     /// Gives a partition row in `change` the current counts and, unless its time is set, the current mtime. Tallies
@@ -191,7 +182,7 @@ impl Shard {
             Some(Prepared { intent, .. }) if commit => orphans_of(&intent.changes),
             _ => Vec::new(),
         };
-        let Some((batch, kept)) = self.end_intent(transaction, commit) else {
+        let Some(batch) = self.end_intent(transaction, commit) else {
             // An earlier call may have just applied it. An abort needs no record: without the coordinator's intent or
             // decision, the transaction is aborted.
             let batch = self.state.borrow().open.number;
@@ -199,35 +190,31 @@ impl Shard {
         };
         self.changed.notify_waiters();
         orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
-        if kept == IntentKept::InMemory {
-            return PeerReply::Done;
-        }
         self.work.notify_one();
         self.done_when_appended(batch).await
     }
 
-    /// Applies or drops an intent, in memory and in the open batch. A stored intent that is applied leaves a mark until
-    /// [`Shard::settle`]. `None`: there is no such intent.
-    pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<(BatchNumber, IntentKept)> {
+    /// Applies or drops an intent, in memory and in the open batch. An intent that is applied leaves a mark until
+    /// [`Shard::settle`], except for one of a removal. `None`: there is no such intent.
+    pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<BatchNumber> {
         let mut state = self.state.borrow_mut();
-        let Prepared { intent, found_at_open, kept, .. } = state.transactions.prepared.remove(&transaction)?;
+        let Prepared { intent, found_at_open, .. } = state.transactions.prepared.remove(&transaction)?;
         if found_at_open {
             state.transactions.to_pin.remove(&intent.changes);
         }
         unlock(&mut state, transaction, &intent.changes);
+        let leaves_mark = commit && !intent.is_of_removal();
         let IntentRow { participants, changes, .. } = intent;
         if commit {
             changes.into_iter().for_each(|change| self.apply(&mut state, change));
         }
-        if kept == IntentKept::Stored {
-            let mark = IntentRow { participants, changes: Vec::new(), reads: Vec::new(), reply: None };
-            let mark = commit.then_some(Row::Intent(mark));
-            state.open.write(&Key::Intent(transaction), mark.as_ref());
-            if commit {
-                state.transactions.applied.insert(transaction);
-            }
+        let mark = IntentRow { participants, changes: Vec::new(), reads: Vec::new(), reply: None };
+        let mark = leaves_mark.then_some(Row::Intent(mark));
+        state.open.write(&Key::Intent(transaction), mark.as_ref());
+        if leaves_mark {
+            state.transactions.applied.insert(transaction);
         }
-        Some((state.open.number, kept))
+        Some(state.open.number)
     }
 
     /// Asks the coordinator for the outcome of an intent after a while without news, and at once if the coordinator's

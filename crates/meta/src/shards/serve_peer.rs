@@ -28,8 +28,7 @@ impl Shard {
     /// [`Shard::serve`] without waiting, for calls of a shard of the same worker: the response is in `slot` at once or
     /// as soon as the log has the change. `false`: the call must wait or has no such path, and was not carried out.
     pub fn serve_now(self: &Rc<Self>, request: PeerRequest, slot: &ResponseSlot) -> bool {
-        let abort = |call: &PeerCall| matches!(call, PeerCall::Resolve { commit: false, .. });
-        let has_path = matches!(request.call, PeerCall::Apply(_) | PeerCall::FetchToRemove(..)) || abort(&request.call);
+        let has_path = matches!(request.call, PeerCall::Apply(_) | PeerCall::FetchToRemove(..));
         if !has_path || !self.takes_changes() {
             return false;
         }
@@ -44,27 +43,27 @@ impl Shard {
                     slot.fill(self.peers.respond(id, refused));
                     return true;
                 }
-                let slot = slot.clone();
-                let appended = move |shard: &Rc<Shard>, appended: Result<(), ShardRefusal>| {
-                    slot.fill(shard.peers.respond(id, appended.map_or_else(peer_reply, |()| PeerReply::Done)));
-                };
                 let batch = self.take_rows(changes);
-                self.when_appended(batch, Box::new(appended));
+                self.respond_when_appended(batch, id, PeerReply::Done, slot);
                 true
             }
             PeerCall::FetchToRemove(transaction, keys) => match self.try_prepare_removal(transaction, &keys) {
-                Some(rows) => {
-                    slot.fill(self.peers.respond(id, PeerReply::Held(rows)));
+                Some((rows, batch)) => {
+                    self.respond_when_appended(batch, id, PeerReply::Prepared(rows), slot);
                     true
                 }
                 None => false,
             },
-            PeerCall::Resolve { transaction, .. } if self.try_release(transaction) => {
-                slot.fill(self.peers.respond(id, PeerReply::Done));
-                true
-            }
             _ => false,
         }
+    }
+
+    fn respond_when_appended(&self, batch: BatchNumber, id: u64, reply: PeerReply, slot: &ResponseSlot) {
+        let slot = slot.clone();
+        let appended = move |shard: &Rc<Shard>, appended: Result<(), ShardRefusal>| {
+            slot.fill(shard.peers.respond(id, appended.map_or_else(peer_reply, |()| reply)));
+        };
+        self.when_appended(batch, Box::new(appended));
     }
 
     /// Handles one call. Large branches are boxed: together they would make a future of 8 KB, moved for every call.
@@ -89,10 +88,8 @@ impl Shard {
             PeerCall::Prepare(transaction, intent, unopened) => {
                 Box::pin(self.prepare(transaction, intent, &unopened)).await
             }
-            PeerCall::Hold(transaction, intent) => Box::pin(self.hold(transaction, intent)).await,
-            PeerCall::Remove(held) => self.remove_prepared(held).await,
             PeerCall::Resolve { transaction, commit } => Box::pin(self.resolve(transaction, commit)).await,
-            PeerCall::Settle(transactions) => self.settle(transactions).await,
+            PeerCall::Settle(transactions) => Box::pin(self.settle(transactions)).await,
             PeerCall::Outcome(transaction) => Box::pin(self.outcome(transaction)).await,
             PeerCall::IsPrepared(transaction) => self.is_prepared(transaction).await,
             PeerCall::LearnMap { directory, map } => Box::pin(self.learn_map_at_home(directory, map)).await,

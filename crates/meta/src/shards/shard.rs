@@ -21,7 +21,6 @@ use super::opens_elsewhere::{Grant, OpensElsewhere};
 use super::partitions::Partitions;
 use super::peers::{PeerChannels, Peers};
 use super::refusal::{Cause, ShardRefusal};
-use super::removal::Removals;
 use super::replies::{Replies, SessionChange};
 use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::rows::{self, ShardRows};
@@ -95,7 +94,6 @@ pub(super) struct ShardState {
     pub replies: Replies,
     pub inodes: InodeBlock,
     pub transactions: Transactions,
-    pub removals: Removals,
     /// Inodes of this shard without a name: those with an orphan row.
     pub orphans: HashSet<InodeId>,
     /// Backing files to be removed.

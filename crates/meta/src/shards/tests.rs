@@ -12,6 +12,7 @@ mod peers;
 mod power;
 mod read_only;
 mod removal;
+mod removal_recovery;
 mod simulation;
 mod split;
 mod transactions;

@@ -1,7 +1,7 @@
 //! Cross-shard transactions, the coordinator's side: one round, in which all shards store their parts in parallel. The
 //! participant's side is in `participant.rs`, what follows the commit and the recovery in `carry_out.rs`.
 //!
-//! (Changes for which other shards only remove rows of a directory use another protocol: `removal.rs`.)
+//! (A transaction for which other shards only remove rows of a directory needs no fsync: `removal.rs`.)
 //!
 //! The coordinator is the shard that received the request. **A transaction is committed if and only if the intents of
 //! the coordinator and of every participant are on stable storage.** Order of what becomes durable:
@@ -28,7 +28,7 @@
 use super::carry_out::Settling;
 use super::foreign::Foreign;
 use super::locks::{ToPin, lock, unlock};
-use super::participant::{IntentKept, Prepared, orphans_of};
+use super::participant::{Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, ShardRefusal};
 use super::removal::{PreparedRemoval, only_removes};
@@ -39,7 +39,6 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
-use varve_env::clock::Instant;
 use varve_env::key_hash::KeyHashing;
 use varve_schema::codec;
 use varve_schema::{Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId};
@@ -49,6 +48,9 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Pause between attempts to reach a shard about a decision. The number of attempts has no limit: a decision must be
 /// carried out, and the shard either replies or this server stops.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Limit on committed transactions that are not settled; above it new ones fail with `Busy`.
+const UNSETTLED_MAX: usize = 20_000;
 
 #[derive(Default)]
 pub(super) struct Transactions {
@@ -66,11 +68,17 @@ pub(super) struct Transactions {
     pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
     /// Directories affected by intents of an earlier epoch.
     pub to_pin: ToPin,
+    /// A task watches the prepared removals among the intents.
+    pub removals_watched: bool,
 }
 
 impl Transactions {
     pub fn open(&self) -> usize {
         self.undecided.len() + self.decided.len() + self.prepared.len()
+    }
+
+    pub fn are_many(&self) -> bool {
+        self.decided.len() >= UNSETTLED_MAX
     }
 
     /// Records a committed transaction. This shard reports it as committed until the other shards have applied it.
@@ -82,21 +90,13 @@ impl Transactions {
         self.decided.contains(&transaction)
     }
 
-    pub fn forget_undecided(&mut self, transaction: TransactionId) {
-        self.undecided.remove(&transaction);
+    /// `false`: the transaction is not undecided.
+    pub fn forget_undecided(&mut self, transaction: TransactionId) -> bool {
+        self.undecided.remove(&transaction)
     }
 
     pub fn forget_decided(&mut self, transaction: TransactionId) {
         self.decided.remove(&transaction);
-    }
-
-    /// Intents kept only in memory, with the time of each.
-    pub fn held(&self) -> impl Iterator<Item = (TransactionId, Instant)> {
-        let in_memory = |prepared: &&Prepared| prepared.kept == IntentKept::InMemory;
-        self.prepared
-            .iter()
-            .filter(move |(_, prepared)| in_memory(prepared))
-            .map(|(id, prepared)| (*id, prepared.since))
     }
 
     /// Why the coordinator of an intent of this shard did not report the outcome, if it was asked.
@@ -104,15 +104,10 @@ impl Transactions {
         self.prepared.get(&transaction)?.unanswered.clone()
     }
 
-    /// An id for a change that is decided before any shard can ask for its outcome.
-    pub fn next_id(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
-        self.counter += 1;
-        TransactionId { coordinator, epoch, counter: self.counter }
-    }
-
     /// An id for an undecided change.
     pub fn begin(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
-        let transaction = self.next_id(coordinator, epoch);
+        self.counter += 1;
+        let transaction = TransactionId { coordinator, epoch, counter: self.counter };
         self.undecided.insert(transaction);
         transaction
     }
@@ -143,14 +138,13 @@ impl Shard {
         reply: Option<ReplyRecord>,
     ) -> Result<(), ShardRefusal> {
         let begun = self.begin(sorted, held.as_ref())?;
-        let held = held.take();
-        if only_removes(&begun.sorted.parts) {
-            return self.remove_in_order(begun, held, reply).await;
+        if let Some(unused) = held.take().filter(|_| begun.sorted.holder.is_none()) {
+            self.let_go(unused).await;
         }
-        if let Some(held) = &held {
-            self.call_off(held.transaction, [held.shard]).await;
+        match only_removes(&begun.sorted.parts) {
+            true => self.commit_removal(begun, reply).await,
+            false => self.commit_in_one_round(begun, reply).await,
         }
-        self.commit_in_one_round(begun, reply).await
     }
 
     async fn commit_in_one_round(
@@ -188,7 +182,7 @@ impl Shard {
     }
 
     /// Asks shards to prepare their parts.
-    async fn votes(
+    pub(super) async fn votes(
         &self,
         transaction: TransactionId,
         parts: Vec<(ShardId, IntentRow)>,
@@ -270,14 +264,15 @@ impl Shard {
         join_all(shards.into_iter().map(ask)).await;
     }
 
-    /// Locks this shard's part. A prepared removal already has an id, which the change takes over. `Busy`: this shard's
-    /// part has to wait, or too many transactions are not settled.
+    /// Locks this shard's part. If the prepared removal is all that other shards do, the change takes over its id. Else
+    /// it gets another id, because a late abort of the removal must not meet it. `Busy`: this shard's part has to wait,
+    /// or too many transactions are not settled.
     fn begin(&self, sorted: Sorted, held: Option<&PreparedRemoval>) -> Result<BegunTransaction, ShardRefusal> {
         let mut state = self.state.borrow_mut();
-        if state.transactions.settling.are_many() || sorted.own.iter().any(|change| self.must_wait(&state, change)) {
+        if state.transactions.are_many() || sorted.own.iter().any(|change| self.must_wait(&state, change)) {
             return Err(ShardRefusal::Busy);
         }
-        let transaction = match held {
+        let transaction = match held.filter(|_| sorted.holder.is_some()) {
             Some(held) => held.transaction,
             None => state.transactions.begin(self.id, self.table.epoch()),
         };
@@ -311,9 +306,11 @@ impl Shard {
         }
         // A row may have been another shard's when it was fetched and be this shard's now.
         parts.remove(&self.id);
-        let changes = |(shard, part): (&ShardId, &IntentRow)| (!part.changes.is_empty()).then_some(*shard);
-        let participants: Vec<_> = parts.iter().filter_map(changes).collect();
-        parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
+        if !only_removes(&parts) {
+            let changes = |(shard, part): (&ShardId, &IntentRow)| (!part.changes.is_empty()).then_some(*shard);
+            let participants: Vec<_> = parts.iter().filter_map(changes).collect();
+            parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
+        }
         let mut unopened_at: BTreeMap<ShardId, Vec<InodeId>> = BTreeMap::new();
         for inode in unopened {
             let shards = foreign.rows_of(*inode).map(|key| self.place(&state, key));
@@ -347,7 +344,7 @@ impl Shard {
         own: &[Change],
         reply: Option<ReplyRecord>,
     ) -> Result<(), ShardRefusal> {
-        if !state.transactions.undecided.remove(&transaction) {
+        if !state.transactions.forget_undecided(transaction) {
             return Err(ShardRefusal::Busy);
         }
         if let Some(cause) = &state.failed {
@@ -372,14 +369,19 @@ impl Shard {
 
 /// Replaces the coordinator's intent by a decision, in the open batch.
 pub(super) fn note_decision(state: &mut ShardState, transaction: TransactionId, participants: &[ShardId]) {
-    let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
     state.open.write(&Key::Intent(transaction), None);
+    write_decision(state, transaction, participants);
+}
+
+/// Adds a decision to the open batch.
+pub(super) fn write_decision(state: &mut ShardState, transaction: TransactionId, participants: &[ShardId]) {
+    let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
     state.open.write(&Key::Decision(transaction), Some(&row));
     state.transactions.note_decided(transaction);
 }
 
 /// Why a transaction is not committed.
-enum NoVote {
+pub(super) enum NoVote {
     /// A shard has refused: it has no part of the transaction and never will have.
     Refused,
     /// Every shard may have stored its part.

@@ -187,8 +187,6 @@ enum WireCall<'a> {
     FreshInodes(u64),
     Apply(#[serde(borrow, deserialize_with = "list")] Vec<StoredChange<'a>>),
     Prepare(WireTransaction, #[serde(borrow)] StoredIntent<'a>, #[serde(deserialize_with = "list")] Vec<u64>),
-    Hold(WireTransaction, #[serde(borrow)] StoredIntent<'a>),
-    Remove(#[serde(deserialize_with = "list")] Vec<WireTransaction>),
     Resolve(WireTransaction, bool),
     Settle(#[serde(deserialize_with = "list")] Vec<WireTransaction>),
     Outcome(WireTransaction),
@@ -219,8 +217,6 @@ impl<'a> From<&'a PeerCall> for WireCall<'a> {
             PeerCall::Prepare(transaction, intent, unopened) => {
                 WireCall::Prepare(transaction.into(), intent.into(), unopened.iter().map(|inode| inode.0).collect())
             }
-            PeerCall::Hold(transaction, intent) => WireCall::Hold(transaction.into(), intent.into()),
-            PeerCall::Remove(transactions) => WireCall::Remove(all(transactions)),
             PeerCall::Resolve { transaction, commit } => WireCall::Resolve(transaction.into(), *commit),
             PeerCall::Settle(transactions) => WireCall::Settle(all(transactions)),
             PeerCall::Outcome(transaction) => WireCall::Outcome(transaction.into()),
@@ -252,8 +248,6 @@ impl WireCall<'_> {
                 let unopened = unopened.iter().map(|inode| InodeId(*inode)).collect();
                 PeerCall::Prepare(transaction.into(), intent.to_row()?, unopened)
             }
-            WireCall::Hold(transaction, intent) => PeerCall::Hold(transaction.into(), intent.to_row()?),
-            WireCall::Remove(transactions) => PeerCall::Remove(all(transactions)),
             WireCall::Resolve(transaction, commit) => {
                 PeerCall::Resolve { transaction: transaction.into(), commit: *commit }
             }
@@ -293,7 +287,7 @@ impl WireCall<'_> {
 enum WireReply<'a> {
     Done,
     Rows(#[serde(borrow, deserialize_with = "list")] Vec<WireRow<'a>>),
-    Held(#[serde(borrow, deserialize_with = "list")] Vec<WireRow<'a>>),
+    Prepared(#[serde(borrow, deserialize_with = "list")] Vec<WireRow<'a>>),
     Map(#[serde(borrow)] StoredMap<'a>),
     Moved(u64, #[serde(borrow)] StoredMap<'a>),
     InodesFrom(u64),
@@ -342,7 +336,7 @@ impl<'a> From<&'a PeerReply> for WireReply<'a> {
         match reply {
             PeerReply::Done => WireReply::Done,
             PeerReply::Rows(rows) => WireReply::Rows(all(rows)),
-            PeerReply::Held(rows) => WireReply::Held(all(rows)),
+            PeerReply::Prepared(rows) => WireReply::Prepared(all(rows)),
             PeerReply::Map(map) => WireReply::Map(map.into()),
             PeerReply::Moved(directory, map) => WireReply::Moved(directory.0, map.into()),
             PeerReply::InodesFrom(first) => WireReply::InodesFrom(*first),
@@ -368,7 +362,7 @@ impl WireReply<'_> {
         Ok(match self {
             WireReply::Done => PeerReply::Done,
             WireReply::Rows(found) => PeerReply::Rows(rows(found)?),
-            WireReply::Held(found) => PeerReply::Held(rows(found)?),
+            WireReply::Prepared(found) => PeerReply::Prepared(rows(found)?),
             WireReply::Map(map) => PeerReply::Map(map.to_map()?),
             WireReply::Moved(directory, map) => PeerReply::Moved(InodeId(*directory), map.to_map()?),
             WireReply::InodesFrom(first) => PeerReply::InodesFrom(*first),

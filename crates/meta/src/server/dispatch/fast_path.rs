@@ -1,13 +1,14 @@
 //! The fast path: calls that are answered at once, or as soon as the log has their change. Most calls take it and need
 //! no future of their own. A call that cannot take it has no effect here and goes to [`super::answer`].
 
+use super::super::leases::LeaseBarrier;
 use super::super::metrics::Timed;
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
 use super::retries::Entered;
 use super::{DispatchReply, translate};
-use crate::shards::{AwaitedReply, CallInProgress, CallOrigin, Placed, Shard, ShardRefusal};
+use crate::shards::{AwaitedReply, BegunElsewhere, CallInProgress, CallOrigin, PeerReply, Shard, ShardRefusal};
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 use varve_env::stages::{self, Stage};
@@ -46,10 +47,10 @@ pub fn begin(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -> Fa
             let call = held(&shard, entered);
             return FastPathOutcome::Changed(FastPathCall { shard, call, step: FastStep::Changed(changed) });
         }
-        Ok(FastPathResult::Placed(placed, reply, credentials, entered)) => {
+        Ok(FastPathResult::Begun { begun, barrier, reply, credentials, entered }) => {
             let call = held(&shard, entered);
-            let placing = FastPlacement { placed, caller: caller.clone(), credentials, call: request.call };
-            let step = FastStep::Placed(Box::new(placing), reply);
+            let begun = BegunCall { begun, barrier, caller: caller.clone(), credentials, call: request.call };
+            let step = FastStep::Begun(Box::new(begun), reply);
             return FastPathOutcome::Changed(FastPathCall { shard, call, step });
         }
         Ok(FastPathResult::Seen(reply)) => Ok(CompletedCall::Reply(reply)),
@@ -63,7 +64,13 @@ enum FastPathResult {
     Waits,
     Seen(Reply),
     Changed(Changed, Entered),
-    Placed(Placed, AwaitedReply, Credentials, Entered),
+    Begun {
+        begun: BegunElsewhere,
+        barrier: Option<LeaseBarrier>,
+        reply: AwaitedReply,
+        credentials: Credentials,
+        entered: Entered,
+    },
 }
 
 fn look(
@@ -108,8 +115,8 @@ fn look(
         None => FastPathResult::Waits,
         Some((ImmediateResult::Seen(reply), _)) => FastPathResult::Seen(reply),
         Some((ImmediateResult::Changed(changed), entered)) => FastPathResult::Changed(changed, entered),
-        Some((ImmediateResult::Placed(placed, reply), entered)) => {
-            FastPathResult::Placed(placed, reply, handler.credentials, entered)
+        Some((ImmediateResult::Begun { begun, reply, barrier }, entered)) => {
+            FastPathResult::Begun { begun, barrier, reply, credentials: handler.credentials, entered }
         }
     })
 }
@@ -136,13 +143,14 @@ pub struct FastPathCall {
 enum FastStep {
     /// The complete change is made.
     Changed(Changed),
-    /// The rows of a new directory are at its home shard; its name is still to be made.
-    Placed(Box<FastPlacement>, AwaitedReply),
+    /// Another shard has done its part of the change.
+    Begun(Box<BegunCall>, AwaitedReply),
 }
 
-/// A directory that is being created.
-struct FastPlacement {
-    placed: Placed,
+/// A call that makes or removes a directory whose rows are in another shard of the worker.
+struct BegunCall {
+    begun: BegunElsewhere,
+    barrier: Option<LeaseBarrier>,
     caller: Admitted,
     credentials: Credentials,
     call: Call,
@@ -165,7 +173,7 @@ impl FastPathCall {
         let FastPathCall { shard, call, step } = self;
         match step {
             FastStep::Changed(changed) => call.answer_when_appended(worker, &shard, changed, send),
-            FastStep::Placed(placing, reply) => call.go_on_when_placed(worker, shard, (placing, reply), send),
+            FastStep::Begun(begun, reply) => call.go_on_when_begun(worker, shard, (begun, reply), send),
         }
     }
 }
@@ -200,33 +208,32 @@ impl PendingReply {
         worker.busy_poll.send(shard);
     }
 
-    fn go_on_when_placed(
+    fn go_on_when_begun(
         self,
         worker: &Rc<Worker>,
         shard: Rc<Shard>,
-        (placing, reply): (Box<FastPlacement>, AwaitedReply),
+        (mut begun, reply): (Box<BegunCall>, AwaitedReply),
         send: impl FnOnce(DispatchReply) + 'static,
     ) {
-        let begun = stages::begin();
-        let (home, own) = (worker.shard(placing.placed.home()), Rc::clone(&shard));
-        let appended = move |appended: Result<(), ShardRefusal>| {
-            stages::end(Stage::Log, begun);
+        let begun_at = stages::begin();
+        let (elsewhere, own) = (worker.shard(begun.begun.shard()), Rc::clone(&shard));
+        let replied = move |mut reply: PeerReply| {
+            stages::end(Stage::Log, begun_at);
             let Some(worker) = self.worker.upgrade() else { return };
-            let changed = appended.is_ok().then(|| placing.try_make(&worker, &shard, self.id)).flatten();
-            match changed {
+            match begun.try_go_on(&worker, &shard, self.id, &mut reply) {
                 Some(changed) => self.answer_when_appended(&worker, &shard, changed, send),
                 None => {
                     let own = Rc::clone(&worker);
                     worker.spawn(async move {
-                        let made = placing.make(&own, &shard, self.id, appended).await;
-                        send(self.answer(&own, &shard, made));
+                        let done = begun.go_on(&own, &shard, self.id, reply).await;
+                        send(self.answer(&own, &shard, done));
                     });
                 }
             }
         };
-        own.when_placed(reply, appended);
-        if let Some(home) = home {
-            worker.busy_poll.send(&home);
+        own.when_begun(reply, replied);
+        if let Some(elsewhere) = elsewhere {
+            worker.busy_poll.send(&elsewhere);
         }
     }
 
@@ -242,28 +249,45 @@ impl PendingReply {
     }
 }
 
-impl FastPlacement {
-    /// Makes the name without waiting; `None` if that is impossible.
-    fn try_make(&self, worker: &Rc<Worker>, shard: &Rc<Shard>, id: CallId) -> Option<Changed> {
-        let Call::MakeDirectory { parent, name, mode } = &self.call else { return None };
-        let FastPlacement { placed, caller, credentials, .. } = self;
+impl BegunCall {
+    /// Makes the change without waiting; `None` if that is impossible.
+    fn try_go_on(
+        &mut self,
+        worker: &Rc<Worker>,
+        shard: &Rc<Shard>,
+        id: CallId,
+        reply: &mut PeerReply,
+    ) -> Option<Changed> {
+        let BegunCall { begun, barrier, caller, credentials, call } = self;
         let handler = RequestHandler { worker, shard, caller, credentials: credentials.clone(), own_name: false, id };
-        handler.try_make_placed_directory(*parent, name, *mode, placed)
+        let changed = match call {
+            Call::MakeDirectory { parent, name, mode } => {
+                handler.try_make_begun_directory(*parent, name, *mode, (begun, reply))
+            }
+            Call::RemoveDirectory { parent, name } => handler.try_remove_begun_directory(*parent, name, (begun, reply)),
+            _ => None,
+        }?;
+        Some(Changed { barrier: barrier.take(), ..changed })
     }
 
-    /// Makes the name, or removes the rows again. `appended` says whether the rows reached the log.
-    async fn make(
+    /// Makes the change, or has the other shard take its part back.
+    async fn go_on(
         self,
         worker: &Rc<Worker>,
         shard: &Rc<Shard>,
         id: CallId,
-        appended: Result<(), ShardRefusal>,
+        reply: PeerReply,
     ) -> Result<CompletedCall, CallFailure> {
-        let FastPlacement { placed, caller, credentials, call } = self;
-        let Call::MakeDirectory { parent, name, mode } = call else {
-            unreachable!("nothing but a directory is placed before its name")
-        };
+        let BegunCall { begun, barrier: _barrier, caller, credentials, call } = self;
         let handler = RequestHandler { worker, shard, caller: &caller, credentials, own_name: false, id };
-        handler.make_placed_directory(parent, &name, mode, (placed, appended)).await
+        match call {
+            Call::MakeDirectory { parent, name, mode } => {
+                handler.make_begun_directory(parent, &name, mode, (begun, reply)).await
+            }
+            Call::RemoveDirectory { parent, name } => {
+                handler.remove_begun_directory(parent, &name, (begun, reply)).await
+            }
+            _ => unreachable!("no other call begins in another shard"),
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::super::leases::{LeaseKey, LeaseTicket};
 use super::open_files::use_of_opened;
 use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
 use super::{errno, translate};
-use crate::shards::{Makes, Placed, Registrar, RequestAddress, ShardRefusal};
+use crate::shards::{BegunElsewhere, Makes, PeerReply, Registrar, RequestAddress};
 use std::cell::Cell;
 use varve_posix::{
     Create, CreateUnnamed, Entry, Link, Lookup, MakeDirectory, Node, Refusal, RemoveDirectory, Rename, ReviveDirectory,
@@ -125,20 +125,26 @@ impl RequestHandler<'_> {
         self.try_change(&verb, address, makes, None, made)
     }
 
-    pub fn try_make_placed_directory(&self, parent: u64, name: &[u8], mode: u16, placed: &Placed) -> Option<Changed> {
-        let (verb, address, _) = self.making(parent, name, mode).ok()?;
-        self.try_change_placed(&verb, address, placed, made)
-    }
-
-    pub async fn make_placed_directory(
+    pub fn try_make_begun_directory(
         &self,
         parent: u64,
         name: &[u8],
         mode: u16,
-        placed: (Placed, Result<(), ShardRefusal>),
+        begun: (&BegunElsewhere, &mut PeerReply),
+    ) -> Option<Changed> {
+        let (verb, address, _) = self.making(parent, name, mode).ok()?;
+        self.try_change_begun(&verb, address, begun, made)
+    }
+
+    pub async fn make_begun_directory(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u16,
+        begun: (BegunElsewhere, PeerReply),
     ) -> Result<CompletedCall, CallFailure> {
         let (verb, address, _) = self.making(parent, name, mode)?;
-        self.change_placed(&verb, address, placed, made).await
+        self.change_begun(&verb, address, begun, made).await
     }
 
     pub async fn revive_directory(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
@@ -183,8 +189,29 @@ impl RequestHandler<'_> {
         let done = self.try_change(&verb, address, Makes::Nothing, None, translate::removed)?;
         Ok(done.map(|done| match done {
             ImmediateResult::Changed(changed) => ImmediateResult::Changed(Changed { barrier, ..changed }),
-            other => other,
+            ImmediateResult::Begun { begun, reply, .. } => ImmediateResult::Begun { begun, reply, barrier },
+            seen @ ImmediateResult::Seen(_) => seen,
         }))
+    }
+
+    pub fn try_remove_begun_directory(
+        &self,
+        parent: u64,
+        name: &[u8],
+        begun: (&BegunElsewhere, &mut PeerReply),
+    ) -> Option<Changed> {
+        let (parent, name, address) = self.name(parent, name).ok()?;
+        self.try_change_begun(&RemoveDirectory { parent, name }, address, begun, translate::removed)
+    }
+
+    pub async fn remove_begun_directory(
+        &self,
+        parent: u64,
+        name: &[u8],
+        begun: (BegunElsewhere, PeerReply),
+    ) -> Result<CompletedCall, CallFailure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        self.change_begun(&RemoveDirectory { parent, name }, address, begun, translate::removed).await
     }
 
     pub async fn rename(

@@ -5,8 +5,8 @@ use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
 use crate::shards::{
-    AwaitedReply, BatchNumber, Execution, FastPathRun, FileUse, Makes, Placed, Registrar, Replied, ReplyRecorder,
-    RequestAddress, Shard, ShardRefusal,
+    AwaitedReply, BatchNumber, BegunElsewhere, Execution, FastPathRun, FileUse, Makes, PeerReply, Registrar, Replied,
+    ReplyRecorder, RequestAddress, Shard, ShardRefusal,
 };
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -40,8 +40,13 @@ pub enum CompletedCall {
 pub enum ImmediateResult {
     Seen(Reply),
     Changed(Changed),
-    /// Run the call on when these rows are appended.
-    Placed(Placed, AwaitedReply),
+    /// Run the call on when another shard has replied.
+    Begun {
+        begun: BegunElsewhere,
+        reply: AwaitedReply,
+        /// As that of [`Changed`].
+        barrier: Option<LeaseBarrier>,
+    },
 }
 
 /// A change that is made. The client must not see it before `batch` is appended and `effects` are done.
@@ -99,17 +104,16 @@ impl RequestHandler<'_> {
         self.change_by(address, makes, registrar, reply, async |run| self.shard.run(verb, run).await).await
     }
 
-    /// [`RequestHandler::change`] for a verb some of whose new rows are already placed at another shard; the second
-    /// field says whether they were appended.
-    pub async fn change_placed<V: Verb>(
+    /// [`RequestHandler::change`] for a verb that another shard has begun and replied to.
+    pub async fn change_begun<V: Verb>(
         &self,
         verb: &V,
         address: RequestAddress,
-        (placed, appended): (Placed, Result<(), ShardRefusal>),
+        (begun, replied): (BegunElsewhere, PeerReply),
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Result<CompletedCall, CallFailure> {
         self.change_by(address, Makes::Nothing, None, reply, async |run| {
-            self.shard.run_placed(verb, run, placed, appended).await
+            self.shard.run_begun(verb, run, begun, replied).await
         })
         .await
     }
@@ -139,7 +143,7 @@ impl RequestHandler<'_> {
             Execution { caller: &self.credentials, address, makes: Makes::Nothing, record: None, registrar: None };
         match self.shard.try_run(verb, &run) {
             Some(FastPathRun::Seen(seen)) => seen.map(Some).map_err(translate::failure),
-            Some(FastPathRun::Changed { .. } | FastPathRun::Placed(..)) | None => Ok(None),
+            Some(FastPathRun::Changed { .. } | FastPathRun::Begun(..)) | None => Ok(None),
         }
     }
 
@@ -155,15 +159,15 @@ impl RequestHandler<'_> {
         self.fast_path(address, makes, registrar, reply, |run| self.shard.try_run(verb, &run))
     }
 
-    /// [`RequestHandler::change_placed`] without waiting, after the rows were appended; `None` if that is impossible.
-    pub fn try_change_placed<V: Verb>(
+    /// [`RequestHandler::change_begun`] without waiting; `None` if that is impossible.
+    pub fn try_change_begun<V: Verb>(
         &self,
         verb: &V,
         address: RequestAddress,
-        placed: &Placed,
+        (begun, replied): (&BegunElsewhere, &mut PeerReply),
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Option<Changed> {
-        let run = |run: Execution<'_, V::Outcome>| self.shard.try_run_placed(verb, &run, placed);
+        let run = |run: Execution<'_, V::Outcome>| self.shard.try_run_begun(verb, &run, begun, replied);
         match self.fast_path(address, Makes::Nothing, None, reply, run) {
             Ok(Some(ImmediateResult::Changed(changed))) => Some(changed),
             _ => None,
@@ -184,7 +188,7 @@ impl RequestHandler<'_> {
         Ok(match run(Execution { caller: &self.credentials, address, makes, record, registrar }) {
             None => None,
             Some(FastPathRun::Seen(seen)) => Some(ImmediateResult::Seen(reply(&seen.map_err(translate::failure)?))),
-            Some(FastPathRun::Placed(placed, reply)) => Some(ImmediateResult::Placed(placed, reply)),
+            Some(FastPathRun::Begun(begun, reply)) => Some(ImmediateResult::Begun { begun, reply, barrier: None }),
             Some(FastPathRun::Changed { outcome, batch, effects }) => {
                 let body = recorded.take().unwrap_or_else(|| encode(&outcome));
                 Some(ImmediateResult::Changed(Changed { body, batch, effects, barrier: None }))

@@ -4,7 +4,7 @@
 use super::OpenPurpose;
 use super::slots::{ShardSlots, SlotState};
 use crate::server::worker::Worker;
-use crate::shards::{Cause, PREPARED_VALID, Shard};
+use crate::shards::{Cause, Shard};
 use futures::future;
 use futures::stream::{self, StreamExt};
 use std::rc::Rc;
@@ -66,7 +66,6 @@ impl Worker {
             return Err(reason);
         }
         tracing::warn!("{reason}; reopening it");
-        tokio::time::sleep(PREPARED_VALID).await;
         if self.open_shard(id).await.is_err() {
             return Err(reason);
         }

@@ -3,7 +3,7 @@
 use super::slots::ShardSlot;
 use super::{FailureKind, OpenFailure, end_read_only, released};
 use crate::server::worker::Worker;
-use crate::shards::{Cause, PREPARED_VALID, Shard};
+use crate::shards::{Cause, Shard};
 use futures::future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -130,8 +130,6 @@ impl Worker {
         }
         self.changed.notify_waiters();
         drop(failed);
-        // Other shards may rely for this long on removals that the failed shard prepared in memory.
-        tokio::time::sleep(PREPARED_VALID).await;
         if self.slots.has_given_up() {
             return;
         }

@@ -71,7 +71,7 @@ fn is_replied(cluster: &Cluster) -> bool {
 }
 
 /// The number of intents, marks and decisions in all tables.
-async fn records(cluster: &Cluster) -> usize {
+pub async fn records(cluster: &Cluster) -> usize {
     let mut found = 0;
     for shard in cluster.settings.shards.all() {
         for kind in [Kind::Intent, Kind::Decision] {

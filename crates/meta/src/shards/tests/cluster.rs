@@ -64,7 +64,8 @@ impl LocalPeers {
 
     /// Whether the test holds a call back.
     fn is_kept(&self, call: &PeerCall) -> bool {
-        let decides = matches!(call, PeerCall::Resolve { commit: true, .. } | PeerCall::Outcome(_));
+        let decides =
+            matches!(call, PeerCall::Resolve { commit: true, .. } | PeerCall::Settle(_) | PeerCall::Outcome(_));
         if self.keeps_decisions.get() && decides {
             self.kept_decisions.set(self.kept_decisions.get() + 1);
             return true;
@@ -275,7 +276,6 @@ impl Cluster {
 
     pub async fn close(&self) {
         for id in self.settings.shards.all() {
-            self.shard(id).end_removals().await;
             self.shard(id).end_transactions().await;
         }
         let shards = std::mem::take(&mut *self.peers.shards.borrow_mut());
@@ -376,7 +376,7 @@ impl Cluster {
     }
 
     /// Completes a verb begun on the fast path, as the server does.
-    async fn run_on<V: Verb>(
+    pub async fn run_on<V: Verb>(
         &self,
         shard: &Rc<Shard>,
         verb: &V,
@@ -391,13 +391,13 @@ impl Cluster {
                 shard.perform(effects, None).await?;
                 Ok(outcome)
             }
-            FastPathRun::Placed(placed, reply) => {
+            FastPathRun::Begun(begun, reply) => {
                 let (sender, receiver) = oneshot::channel();
-                shard.when_placed(reply, |appended| drop(sender.send(appended)));
-                let appended = receiver.await.unwrap();
-                match appended.is_ok().then(|| shard.try_run_placed(verb, &run, &placed)).flatten() {
+                shard.when_begun(reply, |reply| drop(sender.send(reply)));
+                let mut reply = receiver.await.unwrap();
+                match shard.try_run_begun(verb, &run, &begun, &mut reply) {
                     Some(FastPathRun::Changed { outcome, batch, .. }) => shard.appended(batch).await.map(|()| outcome),
-                    _ => shard.run_placed(verb, run, placed, appended).await,
+                    _ => shard.run_begun(verb, run, begun, reply).await,
                 }
             }
         }

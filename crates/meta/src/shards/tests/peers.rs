@@ -161,7 +161,7 @@ fn apply_takes_only_the_rows_of_one_inode_here() {
 }
 
 /// Promise: participants of a former owner's undecided transactions ask for the outcome as soon as they hear of the new
-/// owner, and do not wait for the time that a living coordinator has. That holds for intents in memory too.
+/// owner, and do not wait for the time that a living coordinator has. That holds for removals too.
 #[test]
 fn participant_asks_at_once_after_a_change_of_owner() {
     Cluster::run(4, 1000, |cluster| async move {
@@ -170,11 +170,12 @@ fn participant_asks_at_once_after_a_change_of_owner() {
         let id = |counter| TransactionId { coordinator: CALLER, epoch: term(&cluster, CALLER), counter };
         let entry = EntryRow { inode: InodeId::new(CALLER, 900), body: EntryBody::Reference(FileKind::Regular) };
         let change = Change::put(Key::Entry(made, name("f")), Row::Entry(entry));
-        let intent = |changes| IntentRow { participants: vec![CALLED], changes, reads: Vec::new(), reply: None };
-        let prepare = PeerCall::Prepare(id(1_001), intent(vec![change]), Vec::new());
-        let hold = PeerCall::Hold(id(1_002), intent(vec![Change::Delete(Key::Directory(empty))]));
+        let intent = |participants, changes| IntentRow { participants, changes, reads: Vec::new(), reply: None };
+        let prepare = PeerCall::Prepare(id(1_001), intent(vec![CALLED], vec![change]), Vec::new());
+        let removes = intent(Vec::new(), vec![Change::Delete(Key::Directory(empty))]);
+        let prepare_removal = PeerCall::Prepare(id(1_002), removes, Vec::new());
         let caller = cluster.shard(CALLER);
-        for call in [prepare, hold] {
+        for call in [prepare, prepare_removal] {
             assert_eq!(caller.peers.call(CALLED, call).await, PeerReply::Vote(true));
         }
         assert_eq!(cluster.shard(CALLED).status().transactions_open, 2);

@@ -5,18 +5,19 @@ use crate::shards::{Execution, FastPathRun, Makes, PeerCall, PeerReply, RequestA
 use bytes::Bytes;
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use varve_posix::{At, MakeDirectory, RemoveDirectory, SetXattr, Unlink, XattrMode};
 use varve_schema::Key;
 use varve_types::{Credentials, Errno, InodeId, Mode, NameHash, PartitionIndex, ShardId};
 
-async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), ShardRefusal> {
+pub async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), ShardRefusal> {
     let verb = RemoveDirectory { parent: InodeId::ROOT, name: name(directory) };
     cluster.at_name(InodeId::ROOT, &name(directory), Makes::Nothing, &verb).await.map(drop)
 }
 
 /// Runs `test` twice: with each shard on its own worker, and with all shards on one worker, which accesses them
 /// directly.
-fn far_and_near<F: Future<Output = ()>>(test: impl Fn(Rc<Cluster>) -> F) {
+pub fn far_and_near<F: Future<Output = ()>>(test: impl Fn(Rc<Cluster>) -> F) {
     for near in [false, true] {
         Cluster::run(4, 1000, |cluster| {
             cluster.peers.all_near.set(near);
@@ -36,7 +37,7 @@ fn removed_directory_refuses_names_and_leaves_no_rows() {
         rmdir(&cluster, "d").await.unwrap();
         assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
         assert_eq!(cluster.create(made, "late").await.unwrap_err(), Errno::ENOENT.into());
-        cluster.shard(ShardId(0)).end_removals().await;
+        cluster.shard(ShardId(0)).end_transactions().await;
         assert_eq!(cluster.shard(ShardId(2)).status().transactions_open, 0);
         for key in [Key::Directory(made), Key::Partition(made, PartitionIndex::FIRST)] {
             match cluster.peers.call(ShardId(2), PeerCall::Fetch(vec![key])).await {
@@ -61,7 +62,7 @@ fn removed_directories_are_not_remembered() {
             cluster.mkdir(InodeId::ROOT, &directory, ShardId(2)).await;
             rmdir(&cluster, &directory).await.unwrap();
         }
-        cluster.shard(ShardId(0)).end_removals().await;
+        cluster.shard(ShardId(0)).end_transactions().await;
         cluster.sync().await;
         // Rows made absent by the last batch are dropped with the one after it.
         cluster.mkdir(InodeId::ROOT, "last", ShardId(2)).await;
@@ -140,9 +141,13 @@ fn rows_go_after_the_removal_is_in_the_log() {
         let caller = &Credentials::root();
         let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
         let run = Execution { caller, address, makes: Makes::Nothing, record: None, registrar: None };
-        let ran = cluster.shard(ShardId(0)).try_run(&verb, &run);
-        assert!(matches!(ran, Some(FastPathRun::Changed { .. })));
-        cluster.shard(ShardId(0)).end_removals().await;
+        let shard = cluster.shard(ShardId(0));
+        let Some(FastPathRun::Begun(begun, reply)) = shard.try_run(&verb, &run) else { panic!("it has a fast path") };
+        let (sender, receiver) = oneshot::channel();
+        shard.when_begun(reply, |reply| drop(sender.send(reply)));
+        let decided = shard.try_run_begun(&verb, &run, &begun, &mut receiver.await.unwrap());
+        assert!(matches!(decided, Some(FastPathRun::Changed { .. })));
+        shard.end_transactions().await;
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
         match cluster.peers.call(ShardId(2), PeerCall::Fetch(vec![Key::Directory(made)])).await {
@@ -159,12 +164,15 @@ fn refused_removal_releases_prepared_rows() {
         let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
         let caller = &Credentials::user(7, 7, Vec::new());
         let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
-        let run = Execution { caller, address, makes: Makes::Nothing, record: None, registrar: None };
+        let run = || Execution { caller, address, makes: Makes::Nothing, record: None, registrar: None };
+        let shard = cluster.shard(ShardId(0));
         cluster.peers.all_near.set(true);
-        assert!(cluster.shard(ShardId(0)).try_run(&verb, &run).is_none());
+        let begun = shard.try_run(&verb, &run()).expect("it has a fast path");
+        let near = cluster.run_on(&shard, &verb, run(), begun).await;
         cluster.peers.all_near.set(false);
-        assert_eq!(cluster.shard(ShardId(2)).status().transactions_open, 0);
-        assert_eq!(cluster.shard(ShardId(0)).run(&verb, run).await.unwrap_err(), Errno::EACCES.into());
+        for refused in [near, shard.run(&verb, run()).await] {
+            assert_eq!(refused.unwrap_err(), Errno::EACCES.into());
+        }
         for shard in [ShardId(0), ShardId(2)] {
             assert_eq!(cluster.shard(shard).status().transactions_open, 0, "shard {shard}");
         }
@@ -205,7 +213,7 @@ fn rmdir_removes_xattrs_and_all_partitions() {
         }
         rmdir(&cluster, "marked").await.unwrap();
         rmdir(&cluster, "cut").await.unwrap();
-        cluster.shard(ShardId(0)).end_removals().await;
+        cluster.shard(ShardId(0)).end_transactions().await;
         let xattr = Key::Xattr(marked, Bytes::from_static(b"user.mark"));
         let mut rows =
             vec![(ShardId(1), Key::Directory(marked)), (ShardId(1), xattr), (ShardId(3), Key::Directory(cut))];

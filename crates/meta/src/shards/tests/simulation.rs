@@ -10,7 +10,8 @@
 //! its link. It does not determine how long file work takes: threads do it, and the clock may move meanwhile
 //! (`time.rs`). So a seed that has failed fails again often, and not always; its report has all calls and messages.
 //!
-//! There is no lease yet. The simulation models it: a reply that leaves an owner after the end of its lease is dropped.
+//! There is no lease yet. The simulation models it: a reply that leaves a shard, to a client or to another shard, after the
+//! end of its owner's lease is dropped.
 //!
 //! `VARVE_SIM_SEED=n` runs one seed. `VARVE_SOAK=1` runs 10,000.
 
@@ -71,7 +72,7 @@ const TRACE_LINE_MAX: usize = 400;
 /// Faults of the code that the simulation must find.
 #[derive(Clone, Copy, Debug, Default)]
 struct Planted {
-    /// Participants keep intents in memory alone.
+    /// Participants keep intents in memory alone: what they have written of them is deleted again.
     locks_in_memory: bool,
     /// A shard that was fenced is opened again, as one that failed for another reason.
     fenced_shard_reopens: bool,
@@ -79,16 +80,6 @@ struct Planted {
     lease_not_checked: bool,
     /// A call is carried out although it was carried out before, or the term of its sender or of its receiver is over.
     requests_not_checked: bool,
-}
-
-impl Planted {
-    /// The call as it is carried out.
-    fn changed(&self, call: PeerCall) -> PeerCall {
-        match call {
-            PeerCall::Prepare(transaction, intent, _) if self.locks_in_memory => PeerCall::Hold(transaction, intent),
-            call => call,
-        }
-    }
 }
 
 struct Simulation {

@@ -7,7 +7,7 @@ use super::clients::{CallResult, Done};
 use super::tree::{Picture, differences, picture_of};
 use std::collections::{BTreeMap, HashSet};
 use varve_posix::reference::{Body, Reference};
-use varve_posix::{At, NewNode, Refusal, XattrMode};
+use varve_posix::{NewNode, Refusal, XattrMode};
 use varve_types::{Credentials, Errno, InodeId, SetAttributes, Timestamp};
 
 /// The inode that a call makes, if the client has not learnt its id.
@@ -100,10 +100,6 @@ impl Case<'_> {
     fn applied(&self, number: usize, state: &Reference) -> Option<Reference> {
         let Done { call, result, .. } = &self.calls[number];
         let mut next = state.clone();
-        if matches!(result, CallResult::Answered(_)) && call.is_in_removed(state) {
-            call.moves_into_removed(&mut next);
-            return Some(next);
-        }
         let fresh = match result {
             CallResult::Answered(Answer::Inode(inode)) => *inode,
             _ => unknown_inode(number),
@@ -151,38 +147,6 @@ impl Case<'_> {
             })
             .collect();
         Some(renamed)
-    }
-}
-
-impl Call {
-    /// Whether the call is about a directory that has been removed. The directory lives on without a name, and takes
-    /// calls, if the shard that has decided on the removal ends before the rows of the directory are deleted
-    /// (`removal.rs`).
-    fn is_in_removed(&self, state: &Reference) -> bool {
-        let directory = match self {
-            Call::MakeDirectory { parent, .. }
-            | Call::Create { parent, .. }
-            | Call::Unlink { parent, .. }
-            | Call::RemoveDirectory { parent, .. }
-            | Call::Lookup { parent, .. } => parent,
-            Call::Rename { new_parent, .. } => new_parent,
-            Call::SetMode { at: At::Inode(inode), .. }
-            | Call::SetXattr { at: At::Inode(inode), .. }
-            | Call::RemoveXattr { at: At::Inode(inode) }
-            | Call::GetMode { at: At::Inode(inode) } => inode,
-            _ => return false,
-        };
-        !state.nodes.contains_key(directory)
-    }
-
-    /// Takes the name away that the call moves into such a directory.
-    fn moves_into_removed(&self, state: &mut Reference) {
-        if let Call::Rename { parent, name, .. } = self
-            && let Some(node) = state.nodes.get_mut(parent)
-            && let Body::Directory(children) = &mut node.body
-        {
-            children.remove(name.as_bytes());
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::network::{Place, Strike};
 use super::time::{FileWork, note_event};
 use crate::shards::peers::{SentRequest, ShardTerm};
 use crate::shards::table::TableCache;
-use crate::shards::{CacheBudget, OpenFiles, PeerRequest, PeerResponse, Peers, ResponseSlot, Shard};
+use crate::shards::{CacheBudget, OpenFiles, PeerCall, PeerRequest, PeerResponse, Peers, ResponseSlot, Shard};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
@@ -16,6 +16,7 @@ use std::task::Context;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
+use varve_schema::{Key, TransactionId};
 use varve_types::ShardId;
 
 /// How often an owner looks for shards of its own that have failed.
@@ -239,13 +240,15 @@ struct Envelope {
 }
 
 impl Peers for SimulatedPeers {
-    fn send(&self, mut request: PeerRequest) -> SentRequest<'_> {
+    fn send(&self, request: PeerRequest) -> SentRequest<'_> {
         Box::pin(async move {
             note_event();
             let shard = request.to;
-            request.call = self.simulation.planted.changed(request.call);
             if let Some((_, here)) = self.owner.shard(shard) {
-                return Ok(here.serve(request).await);
+                let response = here.serve(request).await;
+                self.simulation.plant_lost_intents(&here).await;
+                let may_reply = self.simulation.may_reply(&self.owner);
+                return may_reply.then_some(response).ok_or_else(|| "the lease has ended".into());
             }
             let envelope = Envelope { from: Rc::clone(&self.owner), to: self.owner.known(shard), request };
             let (reply, replied) = oneshot::channel();
@@ -285,9 +288,12 @@ impl Simulation {
         for after in passage.again_after.into_iter().chain(repeated.into_iter().flatten()) {
             self.spawn(Rc::clone(&self).deliver_later(envelope.clone(), after, label.clone()));
         }
+        // The same holds for the end of an owner that has voted.
+        let strikes = self.planted.locks_in_memory && matches!(envelope.request.call, PeerCall::Prepare(..));
+        let strike = strikes.then(|| Strike { hits_sender: false, draw: self.draw.branch(3) }).or(passage.strike);
         let answer = tokio::time::timeout(super::CALL_MAX, self.deliver(envelope)).await.ok().flatten();
         self.trace(format!("{label}: {answer:?}, reply lost: {}", passage.reply_lost));
-        if let Some(Strike { hits_sender, draw }) = passage.strike.filter(|_| self.network.may_strike()) {
+        if let Some(Strike { hits_sender, draw }) = strike.filter(|_| self.network.may_strike()) {
             let hit = if hits_sender { sender } else { receiver };
             self.spawn(Rc::clone(&self).strike(hit, draw));
         }
@@ -318,6 +324,7 @@ impl Simulation {
                 false => shard.serve(request).await,
                 true => serve_unchecked(&shard, request).await,
             };
+            simulation.plant_lost_intents(&shard).await;
             if simulation.may_reply(&process) {
                 // The network may have given up.
                 drop(reply.send(answer));
@@ -326,7 +333,23 @@ impl Simulation {
         replied.await.ok()
     }
 
-    /// The last look at the lease before a reply leaves its owner.
+    /// Deletes the intents of other shards' transactions, if that fault is planted.
+    async fn plant_lost_intents(&self, shard: &Shard) {
+        if !self.planted.locks_in_memory {
+            return;
+        }
+        let batch = {
+            let mut state = shard.state.borrow_mut();
+            let of_others = |transaction: &&TransactionId| transaction.coordinator != shard.id();
+            let intents: Vec<_> = state.transactions.prepared.keys().filter(of_others).copied().collect();
+            intents.into_iter().for_each(|transaction| state.open.write(&Key::Intent(transaction), None));
+            state.open.number
+        };
+        // A shard that has failed writes nothing more.
+        let _ = shard.appended_with_work(batch).await;
+    }
+
+    /// The last look at the lease before a reply leaves its shard.
     pub fn may_reply(&self, owner: &Owner) -> bool {
         owner.lease.get() || self.planted.lease_not_checked
     }

@@ -15,18 +15,24 @@ use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
 /// A backing file's mode until it has its owner: only the volume's owner has access.
 const BACKING_MODE_FIRST: u32 = 0o600;
 
-/// Size, time and blocks of a backing file.
+/// Size, times and blocks of a backing file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackingStat {
     pub size: u64,
     pub mtime: Timestamp,
+    pub ctime: Timestamp,
     pub blocks: u64,
 }
 
 pub(crate) fn stat(file: &File) -> Result<BackingStat> {
     let metadata = file.metadata().map_err(|error| Failure::store("cannot stat a backing file", &error))?;
-    let mtime = Timestamp { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() as u32 };
-    Ok(BackingStat { size: metadata.size(), mtime, blocks: metadata.blocks() })
+    let time = |seconds, nanoseconds: i64| Timestamp { seconds, nanoseconds: nanoseconds as u32 };
+    Ok(BackingStat {
+        size: metadata.size(),
+        mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+        ctime: time(metadata.ctime(), metadata.ctime_nsec()),
+        blocks: metadata.blocks(),
+    })
 }
 
 /// The blocks of 512 bytes that the backing file of `inode` occupies. `None`: the store does not report them; only

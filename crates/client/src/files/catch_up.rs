@@ -5,7 +5,8 @@
 //! the size is reported. A copy that no reply has confirmed for [`CONFIRMED_FOR`] is confirmed before it is read.
 //!
 //! The frontend's kernel drops its pages by itself if a reply has another size or mtime than the one before. If both
-//! are as before, the frontend is notified ([`FileSystem::next_replaced`]).
+//! are as before, the frontend is notified ([`FileSystem::next_replaced`]). The generation shows that content in the row
+//! was replaced. The ctime of a backing file, which no program can set, shows that it may have been written.
 
 use super::OpenInode;
 use super::backing;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use varve_env::disk::File;
 use varve_proto::{Call, FileContent, NodeReply};
-use varve_types::{Credentials, Errno, InodeId};
+use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
 
 /// How long a reply confirms the copy of a small file's content for reads. The kernel requests attributes, which confirm
 /// it too, before it reads from its page cache; so this costs only programs that read without.
@@ -40,7 +41,26 @@ impl ReplacedFiles {
     }
 }
 
+/// The state of a backing file when its attributes were last returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShownBacking {
+    size: u64,
+    mtime: Timestamp,
+    /// The store's.
+    ctime: Timestamp,
+}
+
 impl FileSystem {
+    /// Called when `attributes` of an open file are returned, whose backing file has this `ctime`.
+    pub(super) fn backing_shown(&self, open: &OpenInode, attributes: &Attributes, ctime: Timestamp) {
+        let now = ShownBacking { size: attributes.size, mtime: attributes.mtime, ctime };
+        let Some(before) = open.shown.lock().replace(now) else { return };
+        let looks_unchanged = (before.size, before.mtime) == (now.size, now.mtime);
+        if looks_unchanged && before.ctime != now.ctime && !self.embedded() {
+            self.files.replaced.add(open.inode);
+        }
+    }
+
     /// The row of an open file. Afterwards the content has the returned size, or the file's backing file is open. The
     /// caller holds the content lock.
     pub(super) async fn confirm(

@@ -1,6 +1,7 @@
 //! The content of an open inode: loaded from the row, written back to it, and promoted to a backing file.
 
 use super::backing;
+use super::catch_up::ShownBacking;
 use super::failures::Failures;
 use super::inline::{InlineBuffer, UnconfirmedWrite};
 use super::pages::Version;
@@ -66,6 +67,7 @@ pub(crate) struct OpenInode {
     /// Set if this client has just made the file.
     pub made: Mutex<Option<FreshFile>>,
     pub set_id: Mutex<SetId>,
+    pub shown: Mutex<Option<ShownBacking>>,
     /// A handle was closed through which the kernel may still have the backing file mapped for writing.
     pub may_be_mapped: AtomicBool,
     /// The directory that the file was made in, while this client writes it and its final size is not known.
@@ -132,6 +134,7 @@ impl OpenInode {
             stream: Mutex::default(),
             made: Mutex::new(None),
             set_id: Mutex::default(),
+            shown: Mutex::new(None),
             may_be_mapped: AtomicBool::new(false),
             growing_in: Mutex::new(None),
         }
@@ -530,6 +533,7 @@ impl FileSystem {
             node.attributes.ctime = node.attributes.ctime.max(stat.mtime);
             node.attributes_ttl = Duration::ZERO;
         }
+        self.backing_shown(open, &node.attributes, stat.ctime);
         Ok(node)
     }
 

@@ -21,6 +21,7 @@ mod io;
 mod large_file_prediction;
 mod open;
 mod pages;
+mod set_times;
 mod size_check;
 mod size_recording;
 mod space;
@@ -105,13 +106,20 @@ pub struct WriteFlags {
     pub sync: bool,
     /// `O_DSYNC` alone: like fdatasync(2).
     pub data_only: bool,
+    /// Pages that were changed through a mapping, at some time since they were last written.
+    pub mapped: bool,
 }
 
 impl WriteFlags {
     /// From the file's current flags, which fcntl(2) can change.
     pub fn from_bits(bits: i32) -> WriteFlags {
         let has = |flag| bits & flag == flag;
-        WriteFlags { append: has(libc::O_APPEND), sync: has(libc::O_DSYNC), data_only: !has(libc::O_SYNC) }
+        WriteFlags {
+            append: has(libc::O_APPEND),
+            sync: has(libc::O_DSYNC),
+            data_only: !has(libc::O_SYNC),
+            ..WriteFlags::default()
+        }
     }
 }
 

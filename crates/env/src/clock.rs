@@ -72,5 +72,13 @@ pub fn timestamp(time: SystemTime) -> Timestamp {
     }
 }
 
+/// The inverse of [`timestamp`]. Saturates at the range of the platform's clock, which is that of Linux's timespec.
+pub fn system_time(time: Timestamp) -> SystemTime {
+    let whole = Duration::from_secs(time.seconds.unsigned_abs());
+    let seconds = if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    let seconds = seconds.unwrap_or(UNIX_EPOCH);
+    seconds.checked_add(Duration::from_nanos(time.nanoseconds.into())).unwrap_or(seconds)
+}
+
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_env::disk::File;
 use varve_proto::{Call, FileContent, Locator, NodeReply, Reply, SizeState, WireKind};
-use varve_types::{Attributes, Credentials, Errno, InodeId, LayoutGeneration, SetAttributes, Timestamp};
+use varve_types::{Attributes, Credentials, Errno, InodeId, LayoutGeneration, Timestamp};
 
 /// Retries of a size change of a backing file because the content moved there meanwhile. That happens once in a file's
 /// life.
@@ -68,6 +68,8 @@ pub(crate) struct OpenInode {
     pub made: Mutex<Option<FreshFile>>,
     pub set_id: Mutex<SetId>,
     pub shown: Mutex<Option<ShownBacking>>,
+    /// The mtime that pages keep which were changed through a mapping.
+    pub set_mtime: Mutex<Option<Timestamp>>,
     /// A handle was closed through which the kernel may still have the backing file mapped for writing.
     pub may_be_mapped: AtomicBool,
     /// The directory that the file was made in, while this client writes it and its final size is not known.
@@ -135,6 +137,7 @@ impl OpenInode {
             made: Mutex::new(None),
             set_id: Mutex::default(),
             shown: Mutex::new(None),
+            set_mtime: Mutex::new(None),
             may_be_mapped: AtomicBool::new(false),
             growing_in: Mutex::new(None),
         }
@@ -535,27 +538,6 @@ impl FileSystem {
         }
         self.backing_shown(open, &node.attributes, stat.ctime);
         Ok(node)
-    }
-
-    /// setattr of an open file, except for its size.
-    pub(crate) async fn set_open_attributes(
-        &self,
-        caller: &Credentials,
-        open: &Arc<OpenInode>,
-        set: SetAttributes,
-    ) -> Result<NodeInfo> {
-        let mut content = self.content_in_time(open).await?;
-        // Writes earlier data back first: it must neither overwrite the times that are set now nor clear set-id bits.
-        self.write_back(open, &mut content).await?;
-        let reply = self.send_attributes(caller, open.inode, set).await;
-        open.set_id.lock().changed();
-        let mut reply = reply?;
-        if content.generation == reply.generation {
-            open.note_reply(&mut content, &reply);
-        } else {
-            reply = self.catch_up(open, &mut content).await?;
-        }
-        self.open_node(open, &reply)
     }
 
     /// The server truncated or extended an open file; the local state follows. Returns the row that it has then.

@@ -80,7 +80,7 @@ impl FileSystem {
     pub async fn write_with(&self, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         let written = self.count(Operation::Write, async {
             let handle = self.files.handle(handle)?;
-            let written = self.write_open(&handle, offset, data, flags.append).await?;
+            let written = self.write_open(&handle, offset, data, flags).await?;
             // After a write through its page cache the kernel sends the fsync itself.
             Ok((written, flags.sync && *handle.handle_io.lock() != HandleIo::Cached))
         });
@@ -96,8 +96,9 @@ impl FileSystem {
         handle: &OpenHandle,
         offset: u64,
         data: &[u8],
-        append: bool,
+        flags: WriteFlags,
     ) -> Result<usize> {
+        let WriteFlags { append, mapped, .. } = flags;
         let open = &handle.inode;
         if !handle.flags.writable() {
             return Err(Errno::EBADF.into());
@@ -105,11 +106,14 @@ impl FileSystem {
         if data.is_empty() {
             return Ok(0);
         }
+        if !mapped {
+            open.set_mtime_ends();
+        }
         if !append {
             check_end(offset, data.len() as u64)?;
             let backing = open.backing.read();
             if let (Some(file), true) = (&backing.file, backing.size_stale) {
-                return self.write_backing(open, file, offset, data);
+                return self.write_backing(open, file, offset, data, mapped);
             }
         }
         let mut content = open.content.lock().await;
@@ -137,12 +141,22 @@ impl FileSystem {
             self.wrote(open, &file, backing::stat(&file)?.size.saturating_sub(written as u64), written);
             return Ok(written);
         }
-        self.write_backing(open, &file, offset, data)
+        self.write_backing(open, &file, offset, data, mapped)
     }
 
-    /// Writes to a backing file, and starts writeback of sequentially written data.
-    fn write_backing(&self, open: &OpenInode, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<usize> {
-        let written = backing::write(file, offset, data)?;
+    /// Writes to a backing file, and starts writeback of sequentially written data. `mapped`: as [`WriteFlags::mapped`].
+    fn write_backing(
+        &self,
+        open: &OpenInode,
+        file: &Arc<File>,
+        offset: u64,
+        data: &[u8],
+        mapped: bool,
+    ) -> Result<usize> {
+        let written = match mapped {
+            true => open.write_mapped(file, offset, data)?,
+            false => backing::write(file, offset, data)?,
+        };
         self.wrote(open, file, offset, written);
         Ok(written)
     }
@@ -173,7 +187,7 @@ impl FileSystem {
 
     /// Called after inline content has changed: it is written back later, or at once if too many bytes wait.
     pub(super) async fn inline_changed(&self, open: &OpenInode, content: &mut ContentState) -> Result<()> {
-        content.written_at = Some(self.core.clock.now());
+        content.written_at = Some(open.set_mtime.lock().unwrap_or_else(|| self.core.clock.now()));
         let len = content.inline.as_ref().map_or(0, |inline| inline.len());
         let now = self.core.clock.monotonic();
         if self.files.mark_dirty(open.inode, len, now, self.core.config.dirty_bytes_max) {
@@ -186,6 +200,7 @@ impl FileSystem {
     pub async fn flush(&self, handle: Handle) -> Result<()> {
         self.count(Operation::Flush, async {
             let handle = self.files.handle(handle)?;
+            handle.inode.set_mtime_ends();
             let mut content = self.content_in_time(&handle.inode).await?;
             self.write_back(&handle.inode, &mut content).await?;
             handle.inode.failures.lock().report(&handle.failures_known)
@@ -211,6 +226,7 @@ impl FileSystem {
     pub async fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
         self.count(Operation::Fsync, async {
             let handle = self.files.handle(handle)?;
+            handle.inode.set_mtime_ends();
             let synced = self.fsync_data(&handle.inode, data_only).await;
             handle.inode.failures.lock().report(&handle.failures_known)?;
             synced?;

@@ -2,7 +2,7 @@
 
 use super::content::ContentState;
 use super::io::{check_end, size_of};
-use super::{FILE_BYTES_MAX, Handle, OpenFlags, OpenHandle, OpenInode, Whence};
+use super::{FILE_BYTES_MAX, Handle, OpenFlags, OpenHandle, OpenInode, Whence, WriteFlags};
 use crate::{Failure, FileSystem, NodeInfo, OpenMode, Operation, Result};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use std::sync::Arc;
@@ -70,6 +70,7 @@ impl FileSystem {
             Box::pin(self.drop_set_id_of_open(open, || caller.clone())).await?;
         }
         {
+            open.set_mtime_ends();
             let mut content = self.content_in_time(open).await?;
             content.writer = handle.caller.clone();
             self.give_place(open, &mut content, u64::MAX).await?;
@@ -104,6 +105,7 @@ impl FileSystem {
         caller: &Credentials,
         set: SetAttributes,
     ) -> Result<NodeInfo> {
+        open.set_mtime_ends();
         let mut content = self.content_in_time(open).await?;
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await?;
@@ -124,6 +126,7 @@ impl FileSystem {
             let end = check_end(offset, length)?;
             let change = FallocateMode::of(mode)?;
             let open = &handle.inode;
+            open.set_mtime_ends();
             let mut content = open.content.lock().await;
             content.writer = handle.caller.clone();
             self.give_place(open, &mut content, u64::MAX).await?;
@@ -263,7 +266,7 @@ impl FileSystem {
             if read == 0 {
                 break;
             }
-            match self.write_open(to, to_offset + copied, &buffer[..read], false).await {
+            match self.write_open(to, to_offset + copied, &buffer[..read], WriteFlags::default()).await {
                 Ok(written) => {
                     copied += written as u64;
                     if written < read {

@@ -4,6 +4,7 @@ use crate::numbers::NodeNumbers;
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_client::{NewNode, NodeInfo};
+use varve_env::clock::system_time;
 use varve_types::{Attributes, Errno, FileKind, SetTime, Timestamp};
 
 /// `st_blksize`: the I/O size that programs such as cp(1) choose. It is large because every call has a fixed cost.
@@ -118,14 +119,6 @@ pub(crate) fn requested_time(time: SystemTime) -> Timestamp {
 
 fn clamp(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
-}
-
-/// Saturates at the range of the platform's clock, which is that of Linux's timespec.
-fn system_time(time: Timestamp) -> SystemTime {
-    let whole = Duration::from_secs(time.seconds.unsigned_abs());
-    let seconds = if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    let seconds = seconds.unwrap_or(UNIX_EPOCH);
-    seconds.checked_add(Duration::from_nanos(time.nanoseconds.into())).unwrap_or(seconds)
 }
 
 #[cfg(test)]

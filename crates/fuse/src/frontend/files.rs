@@ -139,9 +139,10 @@ impl FuseFrontend {
 
     /// Writes everything or fails: the kernel treats a partly written page as written, and reports success to fsync.
     fn write_pages(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        let flags = WriteFlags { mapped: true, ..WriteFlags::default() };
         let mut done = 0;
         while done < data.len() {
-            match block_on(self.fs.write_with(handle, offset + done as u64, &data[done..], WriteFlags::default()))? {
+            match block_on(self.fs.write_with(handle, offset + done as u64, &data[done..], flags))? {
                 0 => return Err(Errno::ENOSPC.into()),
                 written => done += written,
             }

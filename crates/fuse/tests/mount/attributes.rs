@@ -445,3 +445,59 @@ fn set_uid_is_ignored_on_another_users_volume() {
         volume.close();
     }
 }
+
+/// Changes files through mappings and sets their times in between. `msync`: of the mapping, before it ends. A store after
+/// an msync has another time than the one that was set before.
+const MAPPED_STORES: &str = r#"
+exec /usr/bin/python3 - "$1" <<'PY'
+import mmap, os, sys
+os.chdir(sys.argv[1])
+SET = 7_000_000_005
+def check(name, what, stays):
+    mtime = os.stat(name).st_mtime_ns
+    assert (mtime == SET) == stays, (name, what, mtime)
+for size in 5_000, 60_000, 300_000:
+    for end in "msync", "munmap", "close":
+        name = f"{size} {end}"
+        with open(name, "wb") as file:
+            file.write(b"a" * size)
+        descriptor = os.open(name, os.O_RDWR)
+        mapped = mmap.mmap(descriptor, size)
+        mapped[10:14] = b"mmap"
+        os.utime(name, ns=(SET, SET))
+        check(name, "set", True)
+        if end == "msync":
+            mapped.flush()
+            check(name, "msync", True)
+            mapped[20:24] = b"more"
+            mapped.flush()
+            check(name, "a later store", False)
+            os.utime(name, ns=(SET, SET))
+        if end == "close":
+            os.close(descriptor)
+        mapped.close()
+        if end != "close":
+            os.close(descriptor)
+        check(name, end, True)
+        with open(name, "rb") as file:
+            assert file.read(14)[10:] == b"mmap", name
+        check(name, "read", True)
+PY
+"#;
+
+/// Promise: an mtime that was set stays when the kernel writes pages that were changed through a mapping before.
+#[test]
+fn set_mtime_stays_after_a_mapped_store() {
+    if !can_mount() {
+        return;
+    }
+    for list in ["", "nopassthrough", "nopassthrough,direct_io"] {
+        let volume = Volume::with_options(list);
+        shell(MAPPED_STORES, &[volume.path()]);
+        volume.close();
+        let (volume, beside) = Volume::mounted_twice(list);
+        shell(MAPPED_STORES, &[&beside.join(".")]);
+        beside.close();
+        volume.close();
+    }
+}

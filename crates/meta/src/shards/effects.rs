@@ -12,13 +12,14 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::rc::{Rc, Weak};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
+use varve_env::clock::system_time;
 use varve_env::disk::File;
 use varve_env::store_path::StorePath;
 use varve_env::volume_dir::BACKING_MODE_BITS;
 use varve_posix::{Effect, KeyState};
 use varve_schema::{Change, Content, Key, Row};
-use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
+use varve_types::{Credentials, Errno, InodeId, SessionId};
 
 /// How long an opened shard waits for sessions of the server before it. A client with open files finds a restarted
 /// server within seconds, even without calls, and registers its files again.
@@ -211,13 +212,5 @@ async fn reap_closed(shard: Weak<Shard>) {
     for some in shard.upgrade().map(closed).unwrap_or_default().chunks(REAPED_AT_ONCE) {
         let Some(shard) = shard.upgrade().filter(|shard| !shard.stopping()) else { return };
         join_all(some.iter().map(|inode| shard.reap(*inode))).await;
-    }
-}
-
-fn system_time(time: Timestamp) -> std::time::SystemTime {
-    let nanoseconds = Duration::from_nanos(time.nanoseconds.into());
-    match u64::try_from(time.seconds) {
-        Ok(seconds) => UNIX_EPOCH + Duration::from_secs(seconds) + nanoseconds,
-        Err(_) => UNIX_EPOCH - Duration::from_secs(time.seconds.unsigned_abs()) + nanoseconds,
     }
 }

@@ -108,6 +108,8 @@ pub struct WriteFlags {
     pub data_only: bool,
     /// Pages that were changed through a mapping, at some time since they were last written.
     pub mapped: bool,
+    /// The writer is privileged: set-id bits stay.
+    pub keeps_set_id: bool,
 }
 
 impl WriteFlags {
@@ -161,6 +163,16 @@ pub(crate) struct OpenHandle {
     pub failures_known: AtomicU64,
 }
 
+impl OpenHandle {
+    /// The credentials for writing content back that was written now.
+    fn writer(&self, keeps_set_id: bool) -> Credentials {
+        match keeps_set_id {
+            true => self.caller.clone().with_fsetid(),
+            false => self.caller.clone(),
+        }
+    }
+}
+
 /// [`Io`], as a handle stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleIo {
@@ -201,6 +213,7 @@ pub(crate) struct FileTable {
     passed_through: AtomicU64,
     /// The kernel keeps its page cache coherent with direct I/O.
     direct_is_coherent: AtomicBool,
+    pub(crate) kernel_kills_set_id: AtomicBool,
 }
 
 impl FileTable {
@@ -220,6 +233,7 @@ impl FileTable {
             passthrough_refused: AtomicBool::new(false),
             passed_through: AtomicU64::new(0),
             direct_is_coherent: AtomicBool::new(false),
+            kernel_kills_set_id: AtomicBool::new(false),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::files::OpenInode;
 use crate::{FileSystem, Handle, NodeInfo, Result};
+use std::sync::atomic::Ordering::Relaxed;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, SetAttributes};
 
 /// The extended attribute with the capabilities that a program gets when it is run.
@@ -37,6 +38,20 @@ impl SetId {
 }
 
 impl FileSystem {
+    /// Called if the frontend's kernel demands before each write of an unprivileged caller that the set-id bits go. Then
+    /// they stay when a file is only opened for writing.
+    pub fn kernel_kills_set_id(&self) {
+        self.files.kernel_kills_set_id.store(true, Relaxed);
+    }
+
+    /// The credentials for a call that precedes writes by `writer`.
+    pub(crate) fn before_writes_of(&self, writer: &Credentials) -> Credentials {
+        match self.files.kernel_kills_set_id.load(Relaxed) {
+            true => writer.clone().with_fsetid(),
+            false => writer.clone(),
+        }
+    }
+
     /// Called before `caller`, who is not privileged, writes through `handle`: like [`FileSystem::drop_set_id`], if
     /// there may be such bits.
     pub async fn drop_set_id_of(&self, handle: Handle, caller: impl FnOnce() -> Credentials) -> Result<()> {

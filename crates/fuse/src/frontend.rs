@@ -34,7 +34,7 @@ use crate::numbers::NodeNumbers;
 use crate::options::{Access, MountOptions};
 use crate::session::CloseOutcome;
 use caller::{Callers, identity};
-use convert::{file_attr, kernel_ttl, shorter_ttl};
+use convert::{file_attr, kernel_ttl};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, Generation, INodeNo,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr,
@@ -47,7 +47,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use varve_client::{FileSystem, NodeInfo, OpenedFile, block_on};
+use varve_client::{FileSystem, NodeInfo, block_on};
 use varve_types::{Credentials, InodeId};
 
 /// Inode ids are never reused, so every inode has the same generation.
@@ -62,6 +62,8 @@ pub(crate) struct FuseFrontend {
     callers: Callers,
     /// Whether all users may use the mount. Otherwise their ids are needed to refuse the others.
     for_everyone: bool,
+    /// [`init::Granted::kills_set_id`]
+    kills_set_id: bool,
 }
 
 impl FuseFrontend {
@@ -71,7 +73,8 @@ impl FuseFrontend {
         let numbers = NodeNumbers::of_mount(options.inode32, fs.settings().shards);
         let callers = Callers::of_mount(trusted, fs.embedded());
         let for_everyone = options.access == Access::Everyone;
-        FuseFrontend { fs, numbers, files, passthrough_wanted: options.passthrough, closed, callers, for_everyone }
+        let passthrough_wanted = options.passthrough;
+        FuseFrontend { fs, numbers, files, passthrough_wanted, closed, callers, for_everyone, kills_set_id: false }
     }
 
     fn inode(&self, number: INodeNo) -> InodeId {
@@ -107,26 +110,6 @@ fn attributes(numbers: NodeNumbers, result: Result<NodeInfo, Errno>, reply: Repl
     }
 }
 
-fn created(
-    numbers: NodeNumbers,
-    files: &files::OpenContext,
-    result: Result<(NodeInfo, varve_client::OpenFlags, OpenedFile), Errno>,
-    reply: ReplyCreate,
-) {
-    match result {
-        Ok((node, opening, opened)) => {
-            let answer = files.opened(node.inode, opening, opened, |file| reply.open_backing(file));
-            let (ttl, attr) = (shorter_ttl(&node), file_attr(numbers, &node));
-            let files::OpenReply { handle, flags, backing } = answer;
-            match backing {
-                Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, handle, flags, &backing),
-                None => reply.created(&ttl, &attr, GENERATION, handle, flags),
-            }
-        }
-        Err(errno) => reply.error(errno),
-    }
-}
-
 fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
@@ -147,9 +130,15 @@ fn value(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
 impl Filesystem for FuseFrontend {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let idmap = self.callers == Callers::Kernel && self.for_everyone;
-        if negotiate(config, &Wishes { passthrough: self.passthrough_wanted, alone: self.fs.embedded(), idmap }) {
+        let alone = self.fs.embedded();
+        let granted = negotiate(config, &Wishes { passthrough: self.passthrough_wanted, alone, idmap });
+        if granted.direct_is_coherent {
             self.fs.direct_is_coherent();
         }
+        if granted.kills_set_id {
+            self.fs.kernel_kills_set_id();
+        }
+        self.kills_set_id = granted.kills_set_id;
         Ok(())
     }
 
@@ -339,7 +328,7 @@ impl Filesystem for FuseFrontend {
         let _reactor_turn = self.fs.reactor_turn();
         let (files, numbers) = (Arc::clone(&self.files), self.numbers);
         self.create(request, self.inode(parent), name, mode, flags, move |result| {
-            created(numbers, &files, result, reply)
+            files::created(numbers, &files, result, reply)
         });
     }
 
@@ -350,7 +339,7 @@ impl Filesystem for FuseFrontend {
             true => make(&self.callers.with_capabilities(request)),
             false => self.callers.run(request, make),
         });
-        created(self.numbers, &self.files, result, reply);
+        files::created(self.numbers, &self.files, result, reply);
     }
 
     fn read(

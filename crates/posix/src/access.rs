@@ -95,14 +95,8 @@ impl Guard {
 
     /// The mode after `caller` wrote to the file: a regular file loses its set-id bits unless the caller keeps them.
     pub(super) fn mode_after_write(&self, caller: &Credentials) -> Mode {
-        if keeps_set_id(caller) { self.mode } else { self.mode_without_set_id(caller) }
+        if caller.keeps_set_id() { self.mode } else { self.mode_without_set_id(caller) }
     }
-}
-
-/// Whether a write by `caller` keeps the set-id bits: root's does. For a caller that the kernel does not name, the mount
-/// removes the bits before the write, when the kernel demands it.
-pub(super) fn keeps_set_id(caller: &Credentials) -> bool {
-    caller.is_root() || caller.uid == Credentials::UNKNOWN_ID
 }
 
 /// The partition row of a name's parent. If it is absent, the directory does not exist.

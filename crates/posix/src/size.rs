@@ -13,7 +13,6 @@
 //!
 //! As in [`super::WriteInline`], the right to write was checked when the file was opened.
 
-use super::access::keeps_set_id;
 use super::locate::{Located, LocatedRow};
 use super::node::{At, Node, SizeState};
 use super::reader::RowReader;
@@ -113,7 +112,7 @@ impl SizeRule for MarkSizeStale {
         context: &Context<'_>,
     ) -> Result<Decision<Node>, Refusal> {
         // Root keeps the privileges here, because it may not write. The kernel removes them before it does.
-        let mut row = match keeps_set_id(context.caller) {
+        let mut row = match context.caller.keeps_set_id() {
             true => file.row.clone(),
             false => file.without_privileges(file.guard().mode_after_write(context.caller)),
         };

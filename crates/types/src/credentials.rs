@@ -98,6 +98,29 @@ impl Credentials {
         }
     }
 
+    /// Whether the set-id bits of a file stay when the caller writes it (Linux's `setattr_should_drop_suidgid`). For a
+    /// caller that the kernel does not name, the mount removes the bits before the write, when the kernel demands it. The
+    /// ids of other callers decide, also if the kernel has checked the call.
+    pub fn keeps_set_id(&self) -> bool {
+        let known = !self.is_checked() && self.capable(Capability::Fsetid);
+        self.is_root() || self.uid == Self::UNKNOWN_ID || known
+    }
+
+    /// The caller with CAP_FSETID, which root has.
+    pub fn with_fsetid(mut self) -> Credentials {
+        let fsetid = 1 << Capability::Fsetid as u32;
+        match &mut self.authority {
+            _ if self.uid == Self::ROOT_UID => {}
+            Authority::Ids => {
+                let own = CallerCapabilities { effective: fsetid, namespace: None };
+                self.authority = Authority::Capabilities(Box::new(own));
+            }
+            Authority::Capabilities(own) => own.effective |= fsetid,
+            Authority::Checked => self.uid = Self::UNKNOWN_ID,
+        }
+        self
+    }
+
     /// Whether the caller has `capability` for a file with this owner and group.
     pub fn capable_for(&self, capability: Capability, uid: u32, gid: u32) -> bool {
         match &self.authority {
@@ -108,7 +131,7 @@ impl Credentials {
 }
 
 impl CallerCapabilities {
-    fn has(&self, capability: Capability) -> bool {
+    pub fn has(&self, capability: Capability) -> bool {
         self.effective & (1 << capability as u32) != 0
     }
 
@@ -140,6 +163,19 @@ mod tests {
         assert!(backup(None).capable(Capability::DacReadSearch));
         assert!(backup(None).capable_for(Capability::DacReadSearch, 0, 0));
         assert!(!backup(None).capable(Capability::DacOverride));
+    }
+
+    #[test]
+    fn fsetid_keeps_set_id_bits_in_the_first_namespace() {
+        let user = Credentials::user(1000, 1000, Vec::new());
+        assert!(Credentials::root().keeps_set_id());
+        assert!(!user.keeps_set_id());
+        assert!(user.clone().with_fsetid().keeps_set_id());
+        assert!(backup(None).with_fsetid().keeps_set_id());
+        assert!(!backup(Some(MappedIds::default())).with_fsetid().keeps_set_id());
+        let checked = Credentials { authority: Authority::Checked, ..user };
+        assert!(!checked.keeps_set_id());
+        assert!(checked.with_fsetid().keeps_set_id());
     }
 
     #[test]

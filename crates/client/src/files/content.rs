@@ -475,7 +475,8 @@ impl FileSystem {
             }
             let generation = content.generation;
             let call = |at| Call::MarkSizeStale { at, generation, at_least: end };
-            match self.ask_open(&content.writer, open.inode, call).await {
+            let writer = self.before_writes_of(&content.writer);
+            match self.ask_open(&writer, open.inode, call).await {
                 // If the server had to finish an interrupted truncation first, the reply has its result.
                 Ok(reply) => {
                     open.note_reply(content, &reply);

@@ -117,7 +117,7 @@ impl FileSystem {
             }
         }
         let mut content = open.content.lock().await;
-        content.writer = handle.caller.clone();
+        content.writer = handle.writer(flags.keeps_set_id);
         let offset = if append { size_of(open, &content)? } else { offset };
         let end = check_end(offset, data.len() as u64)?;
         if !append {

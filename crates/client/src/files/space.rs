@@ -65,14 +65,14 @@ impl FileSystem {
         set: SetAttributes,
     ) -> Result<NodeInfo> {
         let open = &handle.inode;
-        if !caller.is_root() {
+        if !caller.keeps_set_id() {
             // Regardless of the user who opened it.
             Box::pin(self.drop_set_id_of_open(open, || caller.clone())).await?;
         }
         {
             open.set_mtime_ends();
             let mut content = self.content_in_time(open).await?;
-            content.writer = handle.caller.clone();
+            content.writer = handle.writer(caller.keeps_set_id());
             self.give_place(open, &mut content, u64::MAX).await?;
             if size > self.files.inline_limit() as u64 {
                 // Promotes with the new length: a process that dies between two steps would leave a new time on an old

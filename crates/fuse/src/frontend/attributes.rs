@@ -22,9 +22,14 @@ impl FuseFrontend {
         let change = |caller: &Credentials| block_on(self.fs.set_attributes(caller, inode, set, handle));
         // A new owner or size clears set-id bits, depending on the caller. `fuser` does not pass on the kernel's flag
         // for that (FATTR_KILL_SUIDGID).
-        let clears_set_id = set.uid.is_some() || set.gid.is_some() || set.size.is_some();
-        if clears_set_id && self.callers == Callers::Kernel {
-            return change(&self.callers.identified(request));
+        if set.uid.is_some() || set.gid.is_some() {
+            return match self.callers {
+                Callers::Kernel => change(&self.callers.identified(request)),
+                _ => self.callers.run(request, change),
+            };
+        }
+        if set.size.is_some() {
+            return change(&self.callers.resizer(request));
         }
         match set.mode.is_some_and(|mode| sets_group_id(mode.bits().into())) {
             true => change(&self.callers.with_capabilities(request)),

@@ -4,14 +4,15 @@
 //! capabilities. The frontend reads those from `/proc/<pid>` while the thread waits in its system call, so they are
 //! those at the time of the call. [`Callers`] says what a mount needs to know. Groups cost about a quarter of a request.
 //! The frontend skips them where they cannot matter: root needs none, and calls on an open handle, as well as stat, need
-//! no permission. It reads capabilities only after the server has refused a call.
+//! no permission. It reads capabilities only after the server has refused a call, or where the server would not refuse
+//! it, but answer differently.
 
 mod process;
 
 use fuser::Request;
 use process::Process;
 use varve_client::Result;
-use varve_types::{Authority, Credentials, Errno};
+use varve_types::{Authority, Capability, Credentials, Errno};
 
 /// The id of users that a namespace does not map.
 const OVERFLOW_ID: u32 = 65534;
@@ -73,6 +74,17 @@ impl Callers {
     pub fn with_capabilities(self, request: &Request) -> Credentials {
         let caller = self.caller(request);
         self.capable(request.pid(), &caller).unwrap_or(caller)
+    }
+
+    /// [`Callers::identified`] for a change of size, which takes set-id bits unless the caller has CAP_FSETID.
+    pub fn resizer(self, request: &Request) -> Credentials {
+        if self != Callers::Kernel {
+            return self.with_capabilities(request);
+        }
+        let caller = self.identified(request);
+        let capabilities = Process::of(request.pid()).and_then(|process| process.capabilities());
+        let keeps = capabilities.is_some_and(|own| own.namespace.is_none() && own.has(Capability::Fsetid));
+        if keeps { caller.with_fsetid() } else { caller }
     }
 
     /// The credentials to repeat a call with that the server refused, if the caller has capabilities.

@@ -1,13 +1,16 @@
 //! Open files.
 
-use super::FuseFrontend;
+use super::caller::Callers;
+use super::convert::{file_attr, shorter_ttl};
 use super::init::REQUEST_BYTES_MAX;
 use super::passthrough::Registrations;
-use fuser::{BackingId, FileHandle, FopenFlags, Request, WriteFlags as KernelWriteFlags};
+use super::{FuseFrontend, GENERATION};
+use crate::numbers::NodeNumbers;
+use fuser::{BackingId, FileHandle, FopenFlags, ReplyCreate, Request, WriteFlags as KernelWriteFlags};
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use varve_client::{FileSystem, Handle, Io, OpenFlags, OpenedFile, Result, Whence, WriteFlags, block_on};
+use varve_client::{FileSystem, Handle, Io, NodeInfo, OpenFlags, OpenedFile, Result, Whence, WriteFlags, block_on};
 use varve_env::disk::File;
 use varve_types::{Errno, InodeId};
 
@@ -85,6 +88,27 @@ impl OpenContext {
     }
 }
 
+/// The reply to a request that creates a file and opens it.
+pub(super) fn created(
+    numbers: NodeNumbers,
+    files: &OpenContext,
+    result: std::result::Result<(NodeInfo, OpenFlags, OpenedFile), fuser::Errno>,
+    reply: ReplyCreate,
+) {
+    match result {
+        Ok((node, opening, opened)) => {
+            let answer = files.opened(node.inode, opening, opened, |file| reply.open_backing(file));
+            let (ttl, attr) = (shorter_ttl(&node), file_attr(numbers, &node));
+            let OpenReply { handle, flags, backing } = answer;
+            match backing {
+                Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, handle, flags, &backing),
+                None => reply.created(&ttl, &attr, GENERATION, handle, flags),
+            }
+        }
+        Err(errno) => reply.error(errno),
+    }
+}
+
 fn open_flags(io: &Io) -> FopenFlags {
     let kept = |keep| if keep { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
     match *io {
@@ -134,7 +158,12 @@ impl FuseFrontend {
             block_on(self.fs.drop_set_id_of(handle, || self.callers.identified(request)))?;
         }
         block_on(self.fs.drop_capabilities_of(handle))?;
-        block_on(self.fs.write_with(handle, offset, data, WriteFlags::from_bits(flags.0)))
+        // The kernel demands it of every writer without CAP_FSETID, if the file has set-id bits or not.
+        let keeps_set_id = self.callers != Callers::Ids
+            && self.kills_set_id
+            && !how.contains(KernelWriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let flags = WriteFlags { keeps_set_id, ..WriteFlags::from_bits(flags.0) };
+        block_on(self.fs.write_with(handle, offset, data, flags))
     }
 
     /// Writes everything or fails: the kernel treats a partly written page as written, and reports success to fsync.

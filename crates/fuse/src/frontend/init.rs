@@ -11,7 +11,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// stacked. With 2, nothing (such as an overlay) could be stacked on top of the mount.
 const STACK_DEPTH_MAX: u32 = 1;
 
-/// The flags that are requested wherever the kernel supports them.
+/// Flags that are requested wherever the kernel supports them, beside those of [`negotiate`].
 ///
 /// FUSE_HANDLE_KILLPRIV_V2 avoids a request for the xattr `security.capability` before every write(2): 12 instead of 24
 /// µs for a write of 4 KiB, and 1.4 instead of 12 µs with passthrough (measured on Linux 6.18). With it, Varve must
@@ -41,7 +41,6 @@ const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_READDIRPLUS_AUTO,
     // A symlink's target never changes while its inode exists.
     InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     // File handles: the kernel may ask for an inode by its number (`handles.rs`).
     InitFlags::FUSE_EXPORT_SUPPORT,
 ];
@@ -56,12 +55,20 @@ pub(crate) struct Wishes {
     pub idmap: bool,
 }
 
-/// Returns whether the kernel keeps its page cache coherent with I/O that bypasses it. Kernels that do (since Linux
-/// 6.6) are those that allow such files to be mapped.
-pub(crate) fn negotiate(config: &mut KernelConfig, wishes: &Wishes) -> bool {
+/// The features that the kernel has granted, as far as the frontend must know them.
+pub(crate) struct Granted {
+    /// The kernel keeps its page cache coherent with I/O that bypasses it. Kernels that do (since Linux 6.6) are those
+    /// that allow such files to be mapped.
+    pub direct_is_coherent: bool,
+    /// The kernel says of each write(2) whether it takes the set-id bits (FUSE_HANDLE_KILLPRIV_V2).
+    pub kills_set_id: bool,
+}
+
+pub(crate) fn negotiate(config: &mut KernelConfig, wishes: &Wishes) -> Granted {
     for flag in WANTED {
         request(config, *flag);
     }
+    let kills_set_id = request(config, InitFlags::FUSE_HANDLE_KILLPRIV_V2);
     let direct_is_coherent = request(config, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
     if !wishes.alone {
         request(config, InitFlags::FUSE_AUTO_INVAL_DATA);
@@ -74,7 +81,7 @@ pub(crate) fn negotiate(config: &mut KernelConfig, wishes: &Wishes) -> bool {
     }
     config.set_max_write(REQUEST_BYTES_MAX).expect("below the session's buffer");
     config.set_max_background(BACKGROUND_MAX).expect("above zero");
-    direct_is_coherent
+    Granted { direct_is_coherent, kills_set_id }
 }
 
 fn request(config: &mut KernelConfig, flag: InitFlags) -> bool {

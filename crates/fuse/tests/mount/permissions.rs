@@ -221,6 +221,28 @@ equal "$(stat -c %a r)" 6755 "set-id bits after changes by root"
     );
 }
 
+/// A privileged writer who is not root: CAP_FSETID keeps set-id bits at a write, a truncate and a chmod.
+#[test]
+fn fsetid_keeps_set_id_bits() {
+    on_all_mounts(
+        r#"
+fsetid() { with fsetid "$@"; }
+for size in 4000 90000; do
+  echo small >f; truncate -s $size f; chmod 6777 f
+  fsetid sh -c 'echo x >>f'; equal "$(stat -c %a f)" 6777 "an append to $size bytes"
+  fsetid dd if=/dev/zero of=f bs=512 count=1 conv=notrunc,fsync status=none
+  equal "$(stat -c %a f)" 6777 "a write to $size bytes"
+  fsetid truncate -s 300 f; equal "$(stat -c %a f)" 6777 "a truncate of $size bytes"
+  as 47111 sh -c 'echo x >>f'; equal "$(stat -c %a f)" 777 "another user's append to $size bytes"
+  rm f
+done
+echo text >g; chown 47111:5 g
+as 47111 chmod 2755 g; equal "$(stat -c %a g)" 755 "a chmod outside of the group"
+fsetid chmod 2755 g; equal "$(stat -c %a g)" 2755 "the same with the capability"
+"#,
+    );
+}
+
 /// mount_setattr(2) with MOUNT_ATTR_IDMAP.
 #[test]
 fn id_mapped_mount_shows_and_stores_mapped_owners() {

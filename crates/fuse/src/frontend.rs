@@ -71,7 +71,7 @@ impl FuseFrontend {
     pub fn new(fs: Arc<FileSystem>, options: &MountOptions, trusted: bool, closed: CloseOutcome) -> FuseFrontend {
         let files = Arc::new(files::OpenContext::of(Arc::clone(&fs)));
         let numbers = NodeNumbers::of_mount(options.inode32, fs.settings().shards);
-        let callers = Callers::of_mount(trusted, fs.embedded());
+        let callers = Callers::of_mount(trusted, fs.embedded(), fs.settings().owner_uid);
         let for_everyone = options.access == Access::Everyone;
         let passthrough_wanted = options.passthrough;
         FuseFrontend { fs, numbers, files, passthrough_wanted, closed, callers, for_everyone, kills_set_id: false }

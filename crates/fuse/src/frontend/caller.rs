@@ -12,7 +12,7 @@ mod process;
 use fuser::Request;
 use process::Process;
 use varve_client::Result;
-use varve_types::{Authority, Capability, Credentials, Errno};
+use varve_types::{Authority, CallerCapabilities, Capability, Credentials, Errno, IdRange, MappedIds};
 
 /// The id of users that a namespace does not map.
 const OVERFLOW_ID: u32 = 65534;
@@ -21,8 +21,10 @@ const OVERFLOW_ID: u32 = 65534;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Callers {
     /// The server checks the ids of the caller. The volume or the mount is not root's, so a capability, which root
-    /// gave, says nothing about the volume.
-    Ids,
+    /// gave, says nothing about the volume. Only the owner of the volume has capabilities, for the owner's own files:
+    /// the kernel has checked that the caller has them, or has the credentials of an overlay's mounter, which `/proc`
+    /// does not show, and the owner could change the modes of these files anyway.
+    Ids { owner: u32 },
     /// root's mount of a volume of root's, beside a server. The server checks the ids of the caller, and its
     /// capabilities if the ids do not suffice. It does not rely on the kernel's check, because the attributes that the
     /// kernel has of an open file can be outdated: another mount may have changed the file's owner.
@@ -33,10 +35,10 @@ pub(crate) enum Callers {
 }
 
 impl Callers {
-    /// `trusted`: mount and volume are root's. `alone`: the mount serves the volume itself.
-    pub fn of_mount(trusted: bool, alone: bool) -> Callers {
+    /// `trusted`: mount and volume are root's. `alone`: the mount serves the volume itself. `owner`: of the volume.
+    pub fn of_mount(trusted: bool, alone: bool, owner: u32) -> Callers {
         match (trusted, alone) {
-            (false, _) => Callers::Ids,
+            (false, _) => Callers::Ids { owner },
             (true, false) => Callers::Capabilities,
             (true, true) => Callers::Kernel,
         }
@@ -46,7 +48,7 @@ impl Callers {
     pub fn caller(self, request: &Request) -> Credentials {
         match self {
             Callers::Kernel => Credentials { authority: Authority::Checked, ..identity(request) },
-            Callers::Ids | Callers::Capabilities => self.identified(request),
+            Callers::Ids { .. } | Callers::Capabilities => self.identified(request),
         }
     }
 
@@ -106,12 +108,26 @@ impl Callers {
     }
 
     fn capable(self, pid: u32, caller: &Credentials) -> Option<Credentials> {
-        if self != Callers::Capabilities || caller.is_root() || caller.authority != Authority::Ids {
+        if caller.is_root() || caller.authority != Authority::Ids {
             return None;
         }
-        let capabilities = Process::of(pid)?.capabilities()?;
+        let capabilities = match self {
+            Callers::Kernel => return None,
+            Callers::Capabilities => Process::of(pid)?.capabilities()?,
+            Callers::Ids { owner } if caller.uid == owner => of_owner(owner),
+            Callers::Ids { .. } => return None,
+        };
         Some(Credentials { authority: Authority::Capabilities(Box::new(capabilities)), ..caller.clone() })
     }
+}
+
+/// The rights of a volume's owner over the owner's files, whatever their modes.
+fn of_owner(owner: u32) -> CallerCapabilities {
+    let of_files = [Capability::DacOverride, Capability::DacReadSearch, Capability::Fowner];
+    let effective = of_files.into_iter().fold(0, |bits, capability| bits | 1 << capability as u32);
+    let own = vec![IdRange { first: owner, count: 1 }];
+    let any = vec![IdRange { first: 0, count: u32::MAX }];
+    CallerCapabilities { effective, namespace: Some(MappedIds { uids: own, gids: any }) }
 }
 
 /// Credentials for calls that need no permission: calls on an open handle, and stat.

@@ -159,7 +159,7 @@ impl FuseFrontend {
         }
         block_on(self.fs.drop_capabilities_of(handle))?;
         // The kernel demands it of every writer without CAP_FSETID, if the file has set-id bits or not.
-        let keeps_set_id = self.callers != Callers::Ids
+        let keeps_set_id = !matches!(self.callers, Callers::Ids { .. })
             && self.kills_set_id
             && !how.contains(KernelWriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let flags = WriteFlags { keeps_set_id, ..WriteFlags::from_bits(flags.0) };

@@ -64,7 +64,7 @@ impl FuseFrontend {
         let name = settable(name)?;
         // The kernel removes file capabilities in the name of a writer, who may have no other right to the file. It
         // checks removexattr(2) of this name itself.
-        if name == FILE_CAPABILITIES && self.callers != Callers::Ids {
+        if name == FILE_CAPABILITIES && !matches!(self.callers, Callers::Ids { .. }) {
             return block_on(self.fs.remove_xattr(&Credentials::root(), inode, name));
         }
         self.callers.run(request, |caller| block_on(self.fs.remove_xattr(caller, inode, name)))

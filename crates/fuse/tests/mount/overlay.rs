@@ -1,9 +1,9 @@
 //! overlayfs with a volume as its upper directory.
 
-use crate::fixture::{Volume, shell, volume};
+use crate::fixture::{Volume, can_mount, shell, volume};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An overlay with `lower` below and `upper` and `work` of a volume above. Unmounted on drop.
 struct Overlay {
@@ -88,5 +88,40 @@ fn overlayfs_takes_a_volume_as_upper_directory() {
     let again = Overlay::mount(&volume, &base);
     check(&again);
     again.unmount();
+    volume.close();
+}
+
+/// Promise: so can the volume of a user in a user namespace of that user, where the overlay's processes have other ids and no
+/// capabilities.
+#[test]
+fn overlayfs_takes_a_users_volume_in_a_user_namespace() {
+    if !rustix::process::geteuid().is_root() || !can_mount() {
+        return eprintln!("skipped: only root becomes another user");
+    }
+    let volume = Volume::owned_by(47111);
+    let base = tempfile::tempdir().unwrap();
+    fs::create_dir(base.path().join("lower")).unwrap();
+    fs::create_dir(base.path().join("merged")).unwrap();
+    for (name, content) in [("changed", "old"), ("removed", "x"), ("moved", "moved")] {
+        fs::write(base.path().join("lower").join(name), content).unwrap();
+    }
+    shell("chown -R 47111:47111 \"$1\"", &[base.path()]);
+    let inside = r#"
+        mkdir "$1/upper" "$1/work"
+        mount -t overlay -o "userxattr,lowerdir=$2/lower,upperdir=$1/upper,workdir=$1/work" varve-test "$2/merged"
+        cd "$2/merged"
+        echo more >>changed; rm removed; mv moved elsewhere; mkdir tree; echo new >tree/new
+        # Without capabilities.
+        setpriv --inh-caps=-all --bounding-set=-all sh -ec 'echo plain >tree/plain; mkdir tree/sub; rmdir tree/sub'
+        test "$(ls | tr '\n' ' ')" = "changed elsewhere tree "
+        cd /; umount "$2/merged"
+        mount -t overlay -o "userxattr,lowerdir=$2/lower,upperdir=$1/upper,workdir=$1/work" varve-test "$2/merged"
+        cat "$2/merged/changed" "$2/merged/tree/plain"
+    "#;
+    let as_user = "setpriv --reuid 47111 --regid 47111 --clear-groups unshare -Urm sh -ec \"$3\" sh \"$1\" \"$2\"";
+    let shown = shell(as_user, &[volume.path(), base.path(), Path::new(inside)]);
+    assert_eq!(shown, "oldmore\nplain\n");
+    assert!(fs::symlink_metadata(volume.join("upper/removed")).unwrap().file_type().is_char_device());
+    assert_eq!(fs::read_to_string(base.path().join("lower/changed")).unwrap(), "old");
     volume.close();
 }

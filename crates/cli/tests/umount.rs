@@ -8,6 +8,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// The process of a mount that was taken away by force ends in this time, whatever the timeout of its calls.
+const ENDED_MAX: Duration = Duration::from_secs(15);
 
 /// Beyond the inline limit of the volume.
 const LARGE: &[u8] = &[7; 10_000];
@@ -286,7 +290,7 @@ fn volume_is_usable_right_after_umount8() {
 fn forced_unmount_ends_waiting_calls() {
     let volume = Volume::format(&["--shards", "2"]);
     let server = volume.serve(&[]);
-    let mount = volume.mount(&["-o", "deadline=10m,noembedded"]);
+    let mut mount = volume.mount(&["-o", "deadline=10m,noembedded"]);
     let root = volume.mount_point();
     fs::create_dir(root.join("directory")).expect("a directory");
     server.hang();
@@ -298,6 +302,9 @@ fn forced_unmount_ends_waiting_calls() {
     assert_eq!(given_up.code(), Some(3), "{}\n{}", given_up.stdout, given_up.stderr);
     assert!(!is_mounted(&root));
     until("the waiting call ends", SHORT, || waiting.try_wait().expect("a child").is_some());
+    let begun = Instant::now();
+    mount.expect_end();
+    assert!(begun.elapsed() < ENDED_MAX, "its process went on for {:?}", begun.elapsed());
     server.go_on();
     drop(mount);
     server.stop();

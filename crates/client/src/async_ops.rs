@@ -256,6 +256,11 @@ impl FileSystem {
         spin.rest
     }
 
+    /// Whether asynchronous operations are under way, for each of which somebody waits.
+    pub fn has_async_ops(&self) -> bool {
+        self.async_ops.under_way() > 0
+    }
+
     /// Waits for the asynchronous operations that are under way: after an unmount by force there are some that nobody
     /// else waits for.
     pub(crate) async fn finish_async_ops(&self) {

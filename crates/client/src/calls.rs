@@ -148,6 +148,14 @@ impl Core {
         self.error_log.due((what, failure.errno), self.clock.monotonic())
     }
 
+    /// Whether the server answers within `wait`.
+    pub async fn is_answered_within(&self, wait: Duration) -> bool {
+        let deadline = self.clock.monotonic().after(wait);
+        let mut call = Calling { deadline, ..self.begin(&Credentials::root()) };
+        // This call is answered in any state of the shard.
+        call.ask(ShardId(0), Call::LocateShard).await.is_ok()
+    }
+
     pub fn deadline(&self) -> Instant {
         self.clock.monotonic().after(self.config.deadline)
     }

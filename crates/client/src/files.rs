@@ -300,6 +300,11 @@ impl FileTable {
         self.dirty.lock().contains_key(&inode)
     }
 
+    /// Number of inodes whose content waits for write-back.
+    pub fn dirty_files(&self) -> usize {
+        self.dirty.lock().len()
+    }
+
     fn mark_clean(&self, inode: InodeId) {
         let mut dirty = self.dirty.lock();
         if let Some((_, bytes)) = dirty.remove(&inode) {

@@ -2,6 +2,7 @@
 
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_env::{disk, reserve};
@@ -170,8 +171,33 @@ impl FileSystem {
         Err(Failure::new(Errno::EINVAL, format!("there is no shard {shard}: the volume has {shards}")))
     }
 
+    /// For a frontend that was taken away by force: if the server does not answer within `wait`, all calls end, present
+    /// and future, so that the process can end. Returns whether they did. [`FileSystem::shutdown`] then reports what is
+    /// lost.
+    pub fn give_up_unless_answered(self: &Arc<Self>, wait: Duration) -> bool {
+        let (this, (answered, answers)) = (Arc::clone(self), mpsc::sync_channel(1));
+        // A thread of its own, because a connection to a server that hangs takes longer than `wait`.
+        let ask = move || answered.send(crate::block_on(this.core.is_answered_within(wait)));
+        let asking = std::thread::Builder::new().name("varve-answers".into()).spawn(ask);
+        let given_up = asking.is_err() || answers.recv_timeout(wait) != Ok(true);
+        if given_up {
+            self.core.close();
+        }
+        given_up
+    }
+
     /// Writes back, syncs and ends the session. Handles that are still open are closed. No call is possible afterwards.
     pub async fn shutdown(&self) -> Result<()> {
+        if self.is_shut_down() {
+            self.background.stop();
+            return match self.files.dirty_files() {
+                0 => Ok(()),
+                lost => Err(Failure::new(
+                    Errno::ETIMEDOUT,
+                    format!("the server does not answer, and the last writes to {lost} small open files are lost"),
+                )),
+            };
+        }
         self.finish_async_ops().await;
         self.background.stop();
         let written = self.write_back_all().await;

@@ -32,7 +32,7 @@ pub(crate) use passthrough::PassthroughCount;
 use crate::errno::answer;
 use crate::numbers::NodeNumbers;
 use crate::options::{Access, MountOptions};
-use crate::session::CloseOutcome;
+use crate::session::{CallsInProgress, CloseOutcome};
 use caller::{Callers, identity};
 use convert::{file_attr, kernel_ttl};
 use fuser::{
@@ -64,6 +64,7 @@ pub(crate) struct FuseFrontend {
     for_everyone: bool,
     /// [`init::Granted::kills_set_id`]
     kills_set_id: bool,
+    calls: CallsInProgress,
 }
 
 impl FuseFrontend {
@@ -73,8 +74,14 @@ impl FuseFrontend {
         let numbers = NodeNumbers::of_mount(options.inode32, fs.settings().shards);
         let callers = Callers::of_mount(trusted, fs.embedded(), fs.settings().owner_uid);
         let for_everyone = options.access == Access::Everyone;
-        let passthrough_wanted = options.passthrough;
-        FuseFrontend { fs, numbers, files, passthrough_wanted, closed, callers, for_everyone, kills_set_id: false }
+        let (passthrough_wanted, calls) = (options.passthrough, CallsInProgress::default());
+        let kills_set_id = false;
+        FuseFrontend { fs, numbers, files, passthrough_wanted, closed, callers, for_everyone, kills_set_id, calls }
+    }
+
+    /// Counts the calls about an inode.
+    pub fn calls(&self) -> &CallsInProgress {
+        &self.calls
     }
 
     fn inode(&self, number: INodeNo) -> InodeId {
@@ -89,6 +96,7 @@ impl FuseFrontend {
         ino: INodeNo,
         call: impl FnOnce() -> varve_client::Result<T>,
     ) -> Result<T, Errno> {
+        let _call = self.calls.enter();
         answer(what, || self.fs.noticed(request.pid(), self.inode(ino), call()))
     }
 }

@@ -10,6 +10,7 @@
 //! reads of them that are in progress; the server has just answered for their file.
 
 use crate::numbers::NodeNumbers;
+use crate::session::{CallsInProgress, has_hung_up};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::io;
@@ -22,6 +23,9 @@ use varve_types::InodeId;
 /// Interval of the check for unknown outcomes and replaced pages. A failure that causes an unknown outcome lasts longer,
 /// and replaced pages may be cached for a lease of one second.
 const TICK: Duration = Duration::from_millis(500);
+
+/// How long the server of a mount that was taken away by force may take for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// `struct fuse_out_header`.
 const HEADER_BYTES: usize = 16;
@@ -53,12 +57,15 @@ impl KernelInvalidator {
         KernelInvalidator(Arc::downgrade(fs), numbers)
     }
 
-    pub fn start(self, device: OwnedFd) -> io::Result<InvalidatorThread> {
+    pub fn start(self, device: OwnedFd, calls: CallsInProgress) -> io::Result<InvalidatorThread> {
         let stop = Arc::<StopSignal>::default();
         let theirs = Arc::clone(&stop);
         let work = move || {
             while !theirs.is_asked_within(TICK) {
                 let Some(fs) = self.0.upgrade() else { return };
+                if has_hung_up(&device) {
+                    return end_if_forced(&fs, &calls);
+                }
                 let replaced = fs.next_replaced().into_iter().map(Invalidation::Pages);
                 let unknown = fs.next_unknown_outcome().into_iter().map(Invalidation::Unknown);
                 drop(fs);
@@ -72,6 +79,15 @@ impl KernelInvalidator {
         };
         std::thread::Builder::new().name("fuse-invalidate".into()).spawn(work)?;
         Ok(InvalidatorThread(stop))
+    }
+}
+
+/// Called when the connection to the kernel has ended. An unmount in good order leaves no call in progress, because its
+/// caller keeps the mount busy. If there is one, the mount was taken away by force (`varve umount --force`): then the
+/// process does not wait for a server that is gone, as long as each of its calls would.
+fn end_if_forced(fs: &Arc<FileSystem>, calls: &CallsInProgress) {
+    if (calls.any() || fs.has_async_ops()) && !fs.embedded() && fs.give_up_unless_answered(ANSWER_MAX) {
+        tracing::warn!("the mount was taken away by force and its server does not answer: calls in progress fail");
     }
 }
 

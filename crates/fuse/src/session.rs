@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -69,6 +70,30 @@ impl<F: Filesystem> DeviceLoop<F> {
 /// The result of closing the volume, set by the frontend.
 pub(crate) type CloseOutcome = Arc<OnceLock<std::result::Result<(), String>>>;
 
+/// Number of calls of the kernel for whose replies programs wait.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CallsInProgress(Arc<AtomicUsize>);
+
+/// Counts one call until dropped.
+pub(crate) struct CallInProgress<'c>(&'c CallsInProgress);
+
+impl CallsInProgress {
+    pub fn enter(&self) -> CallInProgress<'_> {
+        self.0.fetch_add(1, Relaxed);
+        CallInProgress(self)
+    }
+
+    pub fn any(&self) -> bool {
+        self.0.load(Relaxed) > 0
+    }
+}
+
+impl Drop for CallInProgress<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
+
 /// A mount that is being served. Dropping it unmounts at once (files still open on it fail with ENOTCONN when this
 /// process ends); [`MountSession::unmount`] is the orderly way.
 pub struct MountSession {
@@ -103,7 +128,8 @@ pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Resu
     if beneath.contains(StatVfsMountFlags::NODEV) {
         options.flags |= MountFlags::NODEV;
     }
-    start(frontend, target, &options, closed, Some(&fs))
+    let calls = frontend.calls().clone();
+    start(frontend, target, &options, closed, Some((&fs, calls)))
 }
 
 /// Mounts any file system on the same request loop. `volume`: the volume that it serves, if any.
@@ -112,7 +138,7 @@ pub(crate) fn start<F: Filesystem>(
     target: &Path,
     options: &MountOptions,
     closed: CloseOutcome,
-    volume: Option<&Arc<FileSystem>>,
+    volume: Option<(&Arc<FileSystem>, CallsInProgress)>,
 ) -> Result<MountSession> {
     let target = attach::check_target(target)?;
     let Attached { device, helper } = attach::attach(&target, options)?;
@@ -121,7 +147,7 @@ pub(crate) fn start<F: Filesystem>(
         let device_too = Arc::new(device_too);
         let unmounter = Unmounter { target: target.clone(), number, device: Arc::downgrade(&device_too), closed };
         let requests: Box<dyn RequestLoop> = Box::new(DeviceLoop::new(file_system, device, options)?);
-        let reported = volume.map(|volume| begin_beside(volume, &device_too, options)).transpose()?;
+        let reported = volume.map(|(volume, calls)| begin_beside(volume, calls, &device_too, options)).transpose()?;
         let thread = std::thread::Builder::new().name("fuse".into()).spawn(move || {
             let _until_the_end = (reported, device_too);
             requests.run()
@@ -145,11 +171,12 @@ pub(crate) fn start<F: Filesystem>(
 /// Starts the background work that needs the device of a volume's mount.
 fn begin_beside(
     volume: &Arc<FileSystem>,
+    calls: CallsInProgress,
     device: &Arc<OwnedFd>,
     options: &MountOptions,
 ) -> io::Result<InvalidatorThread> {
     let numbers = NodeNumbers::of_mount(options.inode32, volume.settings().shards);
-    let invalidator = KernelInvalidator::of(volume, numbers).start(device.try_clone()?)?;
+    let invalidator = KernelInvalidator::of(volume, numbers).start(device.try_clone()?, calls)?;
     if volume.embedded() {
         return Ok(invalidator);
     }
@@ -318,7 +345,8 @@ impl Unmounter {
     }
 }
 
-fn has_hung_up(device: &OwnedFd) -> bool {
+/// Whether the connection to the kernel has ended.
+pub(crate) fn has_hung_up(device: &OwnedFd) -> bool {
     let mut watched = [PollFd::new(device, PollFlags::empty())];
     rustix::event::poll(&mut watched, Some(&Timespec::default()))
         .is_ok_and(|_| watched[0].revents().contains(PollFlags::ERR))

@@ -18,6 +18,7 @@ use futures::future::{BoxFuture, FutureExt, ready};
 use parking_lot::RwLock;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Waker;
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
@@ -51,6 +52,7 @@ pub struct BlockingTransport {
     reactor: Arc<Reactor>,
     current: RwLock<Option<Arc<Pools>>>,
     awaited: AwaitedCalls,
+    closed: AtomicBool,
 }
 
 impl BlockingTransport {
@@ -65,7 +67,8 @@ impl BlockingTransport {
         let identity = Identity { volume: settings.id, key_id, key, session, purpose: config.purpose };
         let (store, tcp) = (config.store.clone(), config.tcp);
         let (current, awaited) = Default::default();
-        BlockingTransport { store, shards: settings.shards.get(), identity, tcp, clock, reactor, current, awaited }
+        let (shards, closed) = (settings.shards.get(), AtomicBool::new(false));
+        BlockingTransport { store, shards, identity, tcp, clock, reactor, current, awaited, closed }
     }
 
     fn find_blocking(&self, found: u64) -> Result<Arc<FoundServer>, FindError> {
@@ -176,7 +179,7 @@ impl BlockingTransport {
     ) -> Result<Response, CallError> {
         let spin = if request.call.spans_shards() { SPIN_TIME_OVER_SHARDS } else { SPIN_TIME };
         connection.send(request, spin).map_err(unsent)?;
-        let past_deadline = || self.clock.monotonic() >= deadline;
+        let past_deadline = || self.clock.monotonic() >= deadline || self.closed.load(Relaxed);
         let sleeps = || self.reactor.hand_off_reactor();
         let received = connection.receive::<Response>(past_deadline, sleeps).map_err(|error| lost(&error))?;
         let response = received.ok_or(CallError::Deadline)?;
@@ -260,6 +263,7 @@ impl Transport for BlockingTransport {
     }
 
     fn close(&self) {
+        self.closed.store(true, Relaxed);
         *self.current.write() = None;
         self.awaited.end_where(|_| true, || CallError::Lost("it was closed".into()));
     }

@@ -21,6 +21,9 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// In a small store, the reserve is this fraction of the store.
 const PART_OF_STORE: u64 = 16;
 
+/// With less free space than that of so many reserves the store is tight.
+const TIGHT_RESERVES: u64 = 2;
+
 const RESERVE_MODE: u32 = 0o600;
 
 /// Size of one write where the store cannot allocate without writing.
@@ -40,6 +43,7 @@ pub struct Reserve {
     /// Held while the file is taken or released.
     work: Mutex<()>,
     short: AtomicBool,
+    tight: AtomicBool,
     telling: Mutex<Telling>,
 }
 
@@ -61,6 +65,7 @@ impl Reserve {
             bytes,
             work: Mutex::new(()),
             short: AtomicBool::new(false),
+            tight: AtomicBool::new(false),
             telling: Mutex::new(Telling::Now),
         };
         reserve.is_held()?;
@@ -109,6 +114,12 @@ impl Reserve {
         self.short.load(Relaxed)
     }
 
+    /// The store is short of free space, or may be soon: removals should free theirs before they are answered, so that
+    /// the next write can use it.
+    pub fn is_tight(&self) -> bool {
+        self.tight.load(Relaxed) || self.is_short()
+    }
+
     /// Takes the reserve if there is enough free space, and records whether there is too little. Called about once a
     /// second; blocks on the store.
     pub fn tend(&self) -> io::Result<()> {
@@ -122,6 +133,7 @@ impl Reserve {
             held = true;
         }
         let short = !held || free < besides;
+        self.tight.store(free < TIGHT_RESERVES * self.bytes, Relaxed);
         let was_short = self.short.swap(short, Relaxed);
         if short && !was_short {
             let missing = if held { besides - free } else { wanted - free };

@@ -54,7 +54,7 @@ use shared::ServerShared;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -236,6 +236,7 @@ impl Server {
             quiet_workers: AtomicUsize::new(0),
             number: varve_env::random::number(),
             reserve,
+            freed_ms: AtomicU64::new(0),
             keys: Arc::new(Keys::new(volume.clone(), key)),
             limits: config.limits.clone(),
             volume,

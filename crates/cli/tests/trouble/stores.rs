@@ -300,6 +300,35 @@ fn removal_on_a_full_store_gives_space_at_once() {
     site.ends_well();
 }
 
+/// The space of each of several removals can be used at once, not only that of the first. The test leaves out the 9 MiB
+/// with which the reserve is filled again.
+#[test]
+fn each_removal_on_a_full_store_gives_space_at_once() {
+    let Some(disk) = Disk::make("96M") else { return };
+    let site = Site::on(&disk.path());
+    let write = |name: &str, mib: usize| -> io::Result<()> {
+        let mut file = File::create(site.mount.directory.join(name))?;
+        let piece = vec![7; 1 << 20];
+        (0..mib).try_for_each(|_| io::Write::write_all(&mut file, &piece))?;
+        file.sync_all()
+    };
+    let removed = |name: &str| std::fs::remove_file(site.mount.directory.join(name)).expect("removals go on");
+    for round in 0..3 {
+        let full = (0..12).find_map(|number| write(&format!("large-{number}"), 8).err()).expect("it gets full");
+        assert_eq!(full.raw_os_error(), Some(libc::ENOSPC), "{full}");
+        (0..3).for_each(|number| removed(&format!("large-{number}")));
+        write("next", 14).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        std::fs::create_dir(site.mount.directory.join(format!("directory-{round}"))).expect("a name has space");
+        for entry in std::fs::read_dir(&site.mount.directory).expect("listing") {
+            let name = entry.expect("an entry").file_name().into_string().expect("plain names");
+            if name == "next" || name.starts_with("large-") {
+                removed(&name);
+            }
+        }
+    }
+    site.ends_well();
+}
+
 /// Signals to programs that wait for a call leave no error in the log of the mount.
 #[test]
 fn interrupted_calls_log_no_error() {

@@ -19,6 +19,9 @@ fn reserve_taken_or_released_elsewhere_is_noticed() {
     let [here, elsewhere] = [(); 2].map(|()| Reserve::of(file.clone()).unwrap());
     here.tend().unwrap();
     assert!(!here.is_short());
+    here.tight.store(true, Relaxed);
+    here.tend().unwrap();
+    assert!(!here.is_tight(), "there is space");
     let length = file.metadata().unwrap().len();
     assert_eq!(length, here.bytes);
     assert!(elsewhere.release(), "it was opened before the file was there");

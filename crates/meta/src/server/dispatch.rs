@@ -10,6 +10,7 @@ mod open_files;
 mod placement;
 mod request_handler;
 mod retries;
+mod room;
 mod snapshots;
 mod sync;
 pub mod translate;
@@ -120,7 +121,11 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -
     };
     let _call = shard.begin_call(CallOrigin::Client);
     let changed = changes(&request.call).then_some(request.id);
+    let frees = room::frees(&request.call);
     let answered = respond_at(worker, &shard, caller, request).await;
+    if frees && answered.is_ok() {
+        room::freed(worker);
+    }
     let answered = after_failure(worker, &shard, changed, answered);
     if syncs {
         return Box::pin(sync::concluded(worker, caller, id, answered)).await;
@@ -203,7 +208,7 @@ async fn respond_at(
     if let Some(replied) = shard.find_reply(caller.session, id.slot, id.number) {
         return Box::pin(handler.replayed(&call, replied)).await;
     }
-    check_room(worker, &call)?;
+    room::check(worker, &call)?;
     handler.perform(call).await
 }
 
@@ -216,15 +221,6 @@ fn check(caller: &Admitted, credentials: WireCredentials, call: &Call) -> Result
         return Err(errno(Errno::EINVAL));
     }
     Ok(caller.forced.clone().unwrap_or_else(|| credentials.into()))
-}
-
-/// Refuses a call that makes the volume larger while the store is short of space. Not applied to a retry of a call that
-/// was already done.
-fn check_room(worker: &Worker, call: &Call) -> Result<(), CallFailure> {
-    match grows(call) && worker.shared.reserve.is_short() {
-        true => Err(errno(Errno::ENOSPC)),
-        false => Ok(()),
-    }
 }
 
 /// Whether a call changes the volume: such a call is refused to observers, and is executed once however often it is
@@ -269,20 +265,6 @@ fn changes(call: &Call) -> bool {
         | Call::LocateShard
         | Call::MoveShard { .. }
         | Call::Ping { .. } => false,
-    }
-}
-
-/// Whether a call adds to the volume: such a call is refused while only the reserve for removals is left in the store.
-fn grows(call: &Call) -> bool {
-    match call {
-        Call::WriteInline { data, .. } => !data.is_empty(),
-        Call::Create { .. }
-        | Call::CreateUnnamed { .. }
-        | Call::MakeDirectory { .. }
-        | Call::Link { .. }
-        | Call::Promote { .. }
-        | Call::SetXattr { .. } => true,
-        _ => false,
     }
 }
 

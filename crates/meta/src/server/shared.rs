@@ -4,7 +4,7 @@ use super::keys::Keys;
 use super::leases::Leases;
 use super::limits::Limits;
 use super::sessions::Sessions;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use varve_env::clock::Clock;
@@ -31,6 +31,8 @@ pub struct ServerShared {
     pub quiet_workers: AtomicUsize,
     /// The space that is reserved in the store for removals.
     pub reserve: Arc<Reserve>,
+    /// When a call last freed space, by the monotonic clock; 0: never.
+    pub freed_ms: AtomicU64,
     /// Which worker owns each shard.
     pub shard_map: ShardMap,
     /// Held by the move of a shard.

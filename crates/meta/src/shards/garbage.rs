@@ -5,8 +5,8 @@
 //! name whose data are gone. The row is deleted when the removal of the backing file is on disk, so the shard's next
 //! owner continues after a crash. Ids are never reused, so a late removal hits no other file.
 //!
-//! Removals are gathered for a second. While the store is short of space, each is done before the reply to the change
-//! that caused it, so that a program which removes a file finds the space that it had.
+//! Removals are gathered for a second. While the store has little free space, each is done before the reply to the
+//! change that caused it, so that a program which removes files finds the space that they had.
 
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
@@ -76,8 +76,8 @@ impl Room {
         let _ = tokio::task::spawn_blocking(move || reserve.tend()).await;
     }
 
-    fn is_short(&self) -> bool {
-        self.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
+    fn is_tight(&self) -> bool {
+        self.reserve.as_ref().is_some_and(|reserve| reserve.is_tight())
     }
 }
 
@@ -142,17 +142,17 @@ impl Shard {
         }
     }
 
-    /// Called when the garbage row of `inode` is appended. If the store is short of space, returns when that of its
+    /// Called when the garbage row of `inode` is appended. If the store has little space, returns when that of its
     /// backing file is free, unless the store refuses or takes too long.
     pub(super) async fn make_room(&self, inode: InodeId) {
         let now = self.clock.monotonic();
         let believed = self.room.looked.get().is_some_and(|looked| now.since(looked) < ROOM_BELIEVED);
         let room = async {
-            if !believed && !self.room.is_short() {
+            if !believed && !self.room.is_tight() {
                 self.room.looked.set(Some(now));
                 self.room.look().await;
             }
-            if !self.room.is_short() {
+            if !self.room.is_tight() {
                 return;
             }
             self.room.wanted.notify_one();

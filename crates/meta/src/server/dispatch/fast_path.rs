@@ -98,7 +98,7 @@ fn look(
             {
                 return Ok(FastPathResult::Waits);
             }
-            super::check_room(worker, changes)?;
+            super::room::check(worker, changes)?;
             let done = match changes {
                 Call::Create { parent, name, node, mode, open } => {
                     handler.try_create(*parent, name, node.clone(), *mode, *open)?
@@ -108,6 +108,9 @@ fn look(
                 Call::RemoveDirectory { parent, name } => handler.try_remove_directory(*parent, name)?,
                 _ => None,
             };
+            if done.is_some() && super::room::frees(changes) {
+                super::room::freed(worker);
+            }
             done.map(|done| (done, entered))
         }
     };

@@ -13,6 +13,8 @@ use tokio::time::Instant;
 
 /// Delay of the log collection of a busy shard.
 const LOG_WAIT: Duration = Duration::from_secs(10);
+/// The delay on a store that is short of space, and how often that is looked at.
+const LOG_WAIT_SHORT: Duration = Duration::from_secs(1);
 /// The delay after an open. It is shorter, because a server that is killed every few seconds would never collect
 /// otherwise.
 const LOG_WAIT_OPENED: Duration = Duration::from_secs(1);
@@ -44,6 +46,10 @@ impl Collection {
             self.log_due.get_or_insert(now + log_wait);
             self.files_due.get_or_insert(now + FILES_WAIT);
         }
+        let short = self.config.store.reserve().is_some_and(|reserve| reserve.is_short());
+        if short && let Some(due) = &mut self.log_due {
+            *due = (*due).min(now);
+        }
         let is_due = |due: &Option<Instant>| due.is_some_and(|due| due <= now);
         if (is_due(&self.log_due) || is_due(&self.files_due)) && !is_owner(log).await {
             return Some(now + OWNER_UNKNOWN_WAIT);
@@ -54,6 +60,7 @@ impl Collection {
         if self.files_due.take_if(|due| *due <= now).is_some() {
             self.config.file_collector().build().run_gc_once().await;
         }
-        self.log_due.into_iter().chain(self.files_due).min()
+        let look = self.log_due.map(|due| due.min(now + LOG_WAIT_SHORT));
+        look.into_iter().chain(self.files_due).min()
     }
 }

@@ -53,6 +53,8 @@ pub enum Error {
     NotDurable { target: PathBuf, source: io::Error },
     #[error("cannot unmount {}: {source}", target.display())]
     Unmount { target: PathBuf, source: io::Error },
+    #[error("cannot remount {}: what is mounted there is {}; give that", target.display(), mounted.display())]
+    OtherSource { target: PathBuf, mounted: PathBuf },
     #[error("cannot remount {}: {}", target.display(), remount_refused(source))]
     Remount { target: PathBuf, source: io::Error },
     #[error("{} is unmounted, but its process {pid} is still at work in the store after {waited:?}", target.display())]

@@ -21,7 +21,7 @@ mod virtual_xattrs;
 pub use attach::check_target;
 pub use error::{Error, Result};
 pub use mounts::source_of;
-pub use options::{Access, MountOptions, OptionError, THREADS_MAX};
+pub use options::{Access, MountOptions, OptionError, THREADS_MAX, is_remountable};
 pub use remount::remount;
 pub use session::{MountSession, Unmounter, mount};
 pub use virtual_xattrs::{info, stats, timeouts};

@@ -105,6 +105,9 @@ const ACCEPTED: &[&str] = &[
     "default_permissions",
 ];
 
+/// Options that the kernel shows for a running mount. For a remount, mount(8) passes them on.
+const IN_KERNEL_TABLE: &[&str] = &["user_id", "group_id", "rootmode", "blksize"];
+
 const OWN: &[&str] = &[
     "remount",
     "allow_other",
@@ -121,6 +124,16 @@ const OWN: &[&str] = &[
     "max_read=",
     "threads=",
 ];
+
+/// Whether a remount can change, or ignore, what `option` says: `name` or `name=value`.
+pub fn is_remountable(option: &str) -> bool {
+    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    FLAGS.iter().any(|(flag, _, _)| *flag == option)
+        || ["", "remount", "comment"].contains(&name)
+        || ACCEPTED.contains(&name)
+        || IN_KERNEL_TABLE.contains(&name)
+        || name.starts_with("x-")
+}
 
 impl MountOptions {
     /// The defaults. Root mounts for everyone, with set-user-id programs and devices, as mount(8) does. Another user
@@ -169,8 +182,7 @@ impl MountOptions {
         };
         match (name, value) {
             ("comment", _) => {}
-            // For a remount, mount(8) passes on the options that the kernel shows for the running mount.
-            ("user_id" | "group_id" | "rootmode" | "blksize", Some(_)) => {}
+            (name, Some(_)) if IN_KERNEL_TABLE.contains(&name) => {}
             ("remount", None) => self.remount = true,
             ("inode32", None) => self.inode32 = true,
             ("inode64", None) => self.inode32 = false,

@@ -1,5 +1,5 @@
 //! `mount -o remount`: changes the flags of a mount, such as `ro`. The kernel enforces them, so the process of the mount
-//! takes no part. The other options of a mount cannot change; fstab(5) repeats them, and they are ignored.
+//! takes no part. The other options of a mount cannot change.
 
 use crate::attach::as_starter;
 use crate::detach::MountPoint;
@@ -11,14 +11,17 @@ use rustix::mount::MountFlags;
 use std::io;
 use std::path::Path;
 
-/// Applies the flags that `options` names to the volume mounted at `target`. A volume that becomes read-only is synced
-/// afterwards: everything is then on disk.
+/// Applies the flags that `options` names to the volume mounted at `target`, whose source `is_source` must accept. A
+/// volume that becomes read-only is synced afterwards: everything is then on disk.
 ///
 /// # Errors
-/// If no volume is mounted there; [`Error::Remount`] if the kernel refuses, which it does while files are open for
+/// If no volume is mounted there, or another one; [`Error::Remount`] if the kernel refuses, which it does while files are open for
 /// writing (EBUSY), or if the mount was made read-only or with `nosuid` or `nodev`, which then last.
-pub fn remount(target: &Path, options: &MountOptions) -> Result<()> {
+pub fn remount(target: &Path, is_source: impl Fn(&Path) -> bool, options: &MountOptions) -> Result<()> {
     let mount = unmount::find(target)?;
+    if !is_source(&mount.source) {
+        return Err(Error::OtherSource { target: mount.target, mounted: mount.source });
+    }
     let before = flags_of(&mount);
     let MountEntry { target, id, .. } = mount;
     let failed = |source| Error::Remount { target: target.clone(), source };

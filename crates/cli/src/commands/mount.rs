@@ -19,6 +19,7 @@ use crate::signals::{self, Signals};
 use clap::Args;
 use options::FstabOptions;
 use serde::Serialize;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -74,6 +75,9 @@ pub struct Arguments {
     pub client: ClientFlags,
     #[command(flatten)]
     pub server: ServerFlags,
+    /// Called by mount(8), which adds the options of fstab(5)
+    #[arg(long, hide = true)]
+    pub by_mount8: bool,
     /// This is the background process; its parent waits for a message on its stdout
     #[arg(long, hide = true)]
     pub in_background: bool,
@@ -92,8 +96,7 @@ struct MountOutput<'a> {
 pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Exit> {
     let options = FstabOptions::parse(arguments)?;
     if options.fuse.remount {
-        let failed = |error: varve_fuse::Error| Problem::new(error.to_string());
-        return varve_fuse::remount(&options.directory, &options.fuse).map_err(failed).map(|()| Exit::Done);
+        return remount(&options, arguments);
     }
     if arguments.in_background {
         let waiting = background::begin()?;
@@ -117,6 +120,32 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
     let log_file = log::path(arguments.log_file.as_deref(), &settings)?;
     let pid = background::launch(&options, arguments, global, &log_file)?;
     show(output, &options, pid, None, Some(&log_file))?;
+    Ok(Exit::Done)
+}
+
+fn remount(options: &FstabOptions, arguments: &Arguments) -> Result<Exit> {
+    if !options.lasting.is_empty() {
+        let lasting = options.lasting.join(", ");
+        if !arguments.by_mount8 {
+            let what = format!("cannot remount {}", options.directory.display());
+            let why = format!("a remount cannot change {lasting}");
+            return Err(Problem::usage(what).because(why).next("Unmount it and mount it anew."));
+        }
+        // mount(8) adds the options of fstab(5), so they may be those of the mount.
+        let _ = writeln!(
+            io::stderr(),
+            "varve: a remount changes only flags such as ro; these stay as they were: {lasting}"
+        );
+    }
+    let is_source = |mounted: &Path| {
+        let given = arguments.store.directory();
+        let same_file = || Some(mounted.canonicalize().ok()? == options.store.canonicalize().ok()?);
+        // Another name, by `fsname`.
+        let named = mounted == Path::new(&options.fuse.source);
+        mounted == given || mounted == options.store || named || same_file().unwrap_or(false)
+    };
+    let failed = |error: varve_fuse::Error| Problem::new(error.to_string());
+    varve_fuse::remount(&options.directory, is_source, &options.fuse).map_err(failed)?;
     Ok(Exit::Done)
 }
 

@@ -13,7 +13,7 @@ pub fn translate(arguments: &[OsString]) -> Option<Vec<OsString>> {
     if !NAMES.iter().any(|known| name == OsStr::new(known)) {
         return None;
     }
-    let mut words: Vec<OsString> = vec!["varve".into(), "mount".into()];
+    let mut words: Vec<OsString> = vec!["varve".into(), "mount".into(), "--by-mount8".into()];
     let mut rest = arguments[1..].iter();
     while let Some(argument) = rest.next() {
         match argument.to_str() {
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn flags_of_mount8_are_dropped() {
         let translated = translate(&words("/sbin/mount.fuse.varve /store /mnt -n -o rw,noatime -s -t fuse.varve"));
-        assert_eq!(translated, Some(words("varve mount /store /mnt -o rw,noatime")));
+        assert_eq!(translated, Some(words("varve mount --by-mount8 /store /mnt -o rw,noatime")));
     }
 
     /// Promise: a fake mount (`-f`) does not mount.

@@ -1,6 +1,6 @@
 //! Mount options that change what programs see: `remount`, `ro`, `inode32`.
 
-use crate::common::{Outcome, SHORT, Volume, run};
+use crate::common::{Outcome, SHORT, Volume, run, varve};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirEntryExt, MetadataExt, symlink};
@@ -43,7 +43,8 @@ fn remount_changes_read_only() {
     assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("cannot remount") && refused.stderr.contains("open for writing"));
     drop(open);
-    helper(&volume, "rw,remount,ro,memory=512MiB").succeeded("remount,ro");
+    let remounted = helper(&volume, "rw,remount,ro,memory=512MiB").succeeded("remount,ro");
+    assert!(remounted.stderr.contains("these stay as they were: memory=512MiB"), "{}", remounted.stderr);
     expect_read_only(&root);
     let table = fs::read_to_string("/proc/self/mountinfo").expect("a table");
     let line = table.lines().find(|line| line.contains(root.to_str().expect("plain"))).expect("mounted").to_owned();
@@ -56,6 +57,26 @@ fn remount_changes_read_only() {
     expect_read_only(&root);
     mount.unmount();
     volume.expect_sound();
+}
+
+/// A remount refuses options that it cannot change, by name, and a store that is not the one mounted there.
+#[test]
+fn remount_refuses_other_options_and_stores() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let mount = volume.mount(&[]);
+    let remount = |store: &Path, options: &str| {
+        let mut command = varve();
+        run(command.arg("mount").args(["-o", options]).arg(store).arg(&mount.directory), SHORT)
+    };
+    let refused = remount(&volume.store(), "remount,rw,memory=512MiB,noatime,allow_other");
+    assert_eq!(refused.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("cannot change memory=512MiB, allow_other"), "{}", refused.stderr);
+    let refused = remount(&volume.beside("other"), "remount,ro");
+    let store = volume.store();
+    let mounted = format!("what is mounted there is {}", store.display());
+    assert!(refused.code() == Some(1) && refused.stderr.contains(&mounted), "{}", refused.stderr);
+    fs::write(mount.directory.join("file"), "x").expect("it was not remounted");
+    mount.unmount();
 }
 
 /// A mount that was made read-only stays so, and a directory without a mount cannot be remounted.

@@ -20,6 +20,8 @@ pub struct FstabOptions {
     pub embedded: Option<bool>,
     /// How to connect to a server in another process.
     pub client: ClientFlags,
+    /// The options of `-o` that a remount cannot change.
+    pub lasting: Vec<String>,
     workers: Option<u16>,
     memory: Option<Bytes>,
 }
@@ -39,6 +41,7 @@ impl FstabOptions {
             deadline: arguments.deadline,
             embedded: None,
             client: arguments.client.clone(),
+            lasting: Vec::new(),
             workers: None,
             memory: None,
         };
@@ -77,6 +80,9 @@ impl FstabOptions {
     fn add(&mut self, list: &str) -> std::result::Result<(), String> {
         let mut rest = Vec::new();
         for option in list.split(',') {
+            if !varve_fuse::is_remountable(option) {
+                self.lasting.push(option.to_owned());
+            }
             match option.split_once('=') {
                 Some(("deadline", value)) => self.deadline = Span::of_some_length(value)?,
                 Some(("memory", value)) => self.memory = Some(value.parse()?),

@@ -1,5 +1,6 @@
 //! Commands and the store beneath: `varve doctor`, the recorded primitive, temporary files.
 
+use super::common::disk::Disk;
 use super::common::{SHORT, Volume, run, scratch, varve};
 use serde_json::Value;
 use std::path::Path;
@@ -21,13 +22,36 @@ fn doctor_checks_a_plain_directory() {
     assert_eq!(checked["exclusive_create"], "link", "{checked}");
     assert_eq!(checked["exclusive_create_recorded"], Value::Null, "{checked}");
     assert!(checked["clock_ahead_s"].as_i64().is_some_and(|ahead| ahead.abs() <= 60), "{checked}");
+    assert_eq!(checked["verdict"], "fit", "{checked}");
     assert_eq!(entries(directory.path()), 1);
     let text = run(varve().arg("doctor").arg(directory.path()), SHORT).succeeded("doctor").stdout;
     assert!(text.contains("link") && text.contains("ahead of the store"), "{text}");
+    assert!(text.lines().last().is_some_and(|last| last.ends_with("fit for Varve")), "{text}");
     for wrong in ["mine", "none"] {
         let refused = doctor(&directory.path().join(wrong));
         assert!(refused.code() == Some(1) && refused.stderr.contains("cannot check"), "{}", refused.stderr);
     }
+}
+
+/// A full store and the root of a mounted volume are not fit, and the doctor says why.
+#[test]
+fn doctor_refuses_full_stores_and_mounts() {
+    let refused = |store: &Path, why: &str| {
+        let refused = doctor(store);
+        assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+        assert!(refused.stderr.contains("is not fit for Varve") && refused.stderr.contains(why), "{}", refused.stderr);
+    };
+    let volume = Volume::format(&["--shards", "2"]);
+    let mount = volume.mount(&[]);
+    refused(&mount.directory, "a volume is mounted there");
+    mount.unmount();
+    let Some(disk) = Disk::make("16M") else { return };
+    let directory = disk.path().join("store");
+    std::fs::create_dir(&directory).expect("a directory");
+    doctor(&directory).succeeded("doctor");
+    disk.fill();
+    refused(&directory, "no space is left");
+    assert_eq!(entries(&directory), 0);
 }
 
 /// The doctor records the proven primitive in the volume file and its copy unless the volume is served, and servers

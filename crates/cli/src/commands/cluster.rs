@@ -138,7 +138,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             };
             let (store, server) = connect(store, client, Purpose::Administer, failed)?;
             let moved = varve_client::block_on(server.move_shard(ShardId(*shard), *worker));
-            let (from, away) = moved.map_err(|failure| failed(&store).because(failure))?;
+            // The reason says more than the errno.
+            let why = |failure: Failure| failure.message.map_or(failure.errno.to_string(), String::from);
+            let (from, away) = moved.map_err(|failure| failed(&store).because(why(failure)))?;
             let moved = Moved { store, shard: *shard, from, to: *worker, seconds: away.as_secs_f64() };
             output.result("cluster move", &moved, Moved::to_string)?;
             Ok(Exit::Done)

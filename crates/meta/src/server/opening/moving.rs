@@ -57,7 +57,7 @@ impl Worker {
     pub async fn move_shard(self: &Rc<Self>, id: ShardId, to: usize) -> Result<Duration, String> {
         let workers = self.shared.shard_map.workers();
         if to >= workers {
-            return Err(format!("there is no worker {to}: the server has {workers}, numbered from 0"));
+            return Err(format!("there is no worker {to}: the server has workers 0 to {}", workers - 1));
         }
         if to == self.index {
             return Ok(Duration::ZERO);

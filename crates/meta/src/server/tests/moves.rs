@@ -104,7 +104,7 @@ fn refused_move_leaves_the_shard() {
     }
     assert_eq!(admin[0].call(0, mkdir("mine")), Err(CallFailure::Errno(libc::EROFS)), "it only administers");
     let reason = stays(admin[0].call(0, Call::MoveShard { worker: 2 }));
-    assert_eq!(reason, "there is no worker 2: the server has 2, numbered from 0");
+    assert_eq!(reason, "there is no worker 2: the server has workers 0 to 1");
     let snapshot = Call::TakeSnapshot { number: 9 };
     assert_eq!(settled(&mut admin[0], 0, &snapshot), Ok(Reply::Done));
     let reason = stays(admin[0].call(0, Call::MoveShard { worker: 1 }));

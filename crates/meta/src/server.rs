@@ -10,6 +10,7 @@
 
 mod background;
 mod busy_poll;
+mod calls;
 mod clients;
 mod connection;
 mod dispatch;

@@ -11,14 +11,13 @@
 //! What is posted meanwhile is begun from here, at the request queue of its connection ([`super::request_queue`]), and
 //! nothing of the runtime's lies between.
 //!
-//! Who looks knows what is at hand, and so when batches are complete: then they are sent from here, without the way by their
-//! shards' tasks ([`BusyPoll::send`]).
+//! The loop knows when all requests at hand have been begun, and then sends the batches of all shards
+//! ([`CommitRound`]).
 
 use super::request_queue::RequestQueue;
 use super::shm_slots::{LookedInto, PolledRequests};
-use crate::shards::Shard;
+use crate::shards::CommitRound;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -63,7 +62,7 @@ pub struct BusyPoll {
     requests: Cell<u64>,
     moves: Cell<u64>,
     kept: Cell<bool>,
-    begin: Notify,
+    wanted: Notify,
     /// With those who say that a request will come.
     roused: RefCell<SpinBudget>,
     shm_slots: LookedInto,
@@ -71,9 +70,8 @@ pub struct BusyPoll {
     turns: Cell<u32>,
     /// The request that is begun next is the only one at hand.
     only: Cell<bool>,
-    /// Shards with changes to send when all requests at hand have been begun.
-    unsent: RefCell<VecDeque<Rc<Shard>>>,
-    sending: Cell<bool>,
+    /// Batches to send when all requests at hand have been begun.
+    pub commits: Rc<CommitRound>,
 }
 
 impl BusyPoll {
@@ -127,33 +125,20 @@ impl BusyPoll {
         self.only.set(only);
     }
 
-    /// A change waits in the open batch of `shard`, and what it was asked by for that batch. It is sent at once if no other
-    /// request is at hand, else together with what they change.
-    pub fn send(&self, shard: &Rc<Shard>) {
+    /// Polls a request for the first time. If no other request is at hand, its change is sent at once, else together
+    /// with the changes of the others.
+    pub fn begin<T>(&self, mut poll: impl FnMut() -> Poll<T>) -> Poll<T> {
         let only = self.only.take();
-        if !only && !self.kept.get() && !self.sending.get() {
-            return shard.commit_soon();
-        }
-        let mut unsent = self.unsent.borrow_mut();
-        if !unsent.iter().any(|other| Rc::ptr_eq(other, shard)) {
-            unsent.push_back(Rc::clone(shard));
-        }
-        drop(unsent);
+        let before = self.commits.is_open();
+        self.commits.set_open(only || before);
+        let mut polled = poll();
         if only {
-            self.send_all();
+            while self.commits.send() && polled.is_pending() {
+                polled = poll();
+            }
         }
-    }
-
-    /// What is sent has others send theirs: the name of a directory follows its rows.
-    fn send_all(&self) {
-        if self.sending.replace(true) {
-            return;
-        }
-        loop {
-            let Some(shard) = self.unsent.borrow_mut().pop_front() else { break };
-            shard.try_commit();
-        }
-        self.sending.set(false);
+        self.commits.set_open(before);
+        polled
     }
 
     fn note(&self) {
@@ -161,7 +146,8 @@ impl BusyPoll {
         self.moved();
         if !self.kept.get() && self.spin_budget.borrow_mut().spin_for(BUSY_POLL).is_some() {
             self.kept.set(true);
-            self.begin.notify_one();
+            self.commits.set_open(true);
+            self.wanted.notify_one();
         }
     }
 
@@ -198,11 +184,19 @@ impl BusyPoll {
     /// Keeps busy-poll loops for as long as the worker lives.
     pub async fn keep(&self) {
         loop {
-            self.begin.notified().await;
+            self.wanted.notified().await;
             self.spin().await;
             self.shm_slots.sleep();
             self.kept.set(false);
-            self.send_all();
+            self.commits.set_open(false);
+            self.commits.send();
+        }
+    }
+
+    /// Sends the batches, and lets the requests that waited for them reply.
+    async fn send(&self) {
+        if self.commits.send() {
+            after_those_woken().await;
         }
     }
 
@@ -210,7 +204,7 @@ impl BusyPoll {
         let mut requests = self.requests.get();
         let Some(mut spin) = self.begin_spin() else { return };
         tokio::task::yield_now().await;
-        self.send_all();
+        self.send().await;
         let mut asked = LastDone::now();
         loop {
             let moves = self.moves.get();
@@ -231,7 +225,7 @@ impl BusyPoll {
                 self.turns.set(self.turns.get() - 1);
                 after_those_woken().await;
             }
-            self.send_all();
+            self.send().await;
             if self.moves.get() == moves {
                 continue;
             }

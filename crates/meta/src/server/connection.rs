@@ -5,21 +5,19 @@
 //! half way, and its reply is recorded for a retry. All replies that are ready and have not gone directly to the peer's
 //! shared-memory slot are sent in one write.
 
-use super::dispatch::{self, DispatchReply};
+use super::dispatch::DispatchReply;
 use super::handshake::{self, HandshakeError};
 use super::local_stream::{AtHand, ShareMemory};
 use super::memory_budget::MemoryCharge;
-use super::request_queue::{DeferredWork, RequestQueue, encode};
+use super::request_queue::{RequestQueue, encode};
 use super::sessions::{Admitted, Peer};
 use super::unauthenticated::PendingGuard;
 use super::worker::Worker;
 use bytes::{Buf, BytesMut};
-use futures::FutureExt;
-use futures::stream::{FuturesUnordered, StreamExt};
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use varve_env::stages::{self, Stage};
@@ -29,9 +27,6 @@ use varve_proto::frame::{self, FrameError};
 /// Maximum requests in progress of one connection. A blocking client has one; a pipelining client rarely needs more
 /// than one group commit covers. Beyond the limit the peer's data waits in its socket buffer or its shared-memory slot.
 pub(super) const REQUESTS_IN_FLIGHT_MAX: usize = 64;
-
-/// Allocations of completed requests that a connection keeps for reuse. A blocking client needs one.
-const SPARE_MAX: usize = 2;
 
 /// Maximum bytes of unsent replies, above which no further request of the connection is read. The largest listing fits
 /// several times.
@@ -80,13 +75,13 @@ where
     };
     drop(pending);
     let revoked = guard.key.revoked();
-    converse(&mut reader, &mut writer, Rc::new(caller), worker, revoked).await
+    converse(&mut reader, &mut writer, Arc::new(caller), worker, revoked).await
 }
 
 async fn converse<R, W>(
     reader: &mut R,
     writer: &mut W,
-    caller: Rc<Admitted>,
+    caller: Arc<Admitted>,
     worker: Rc<Worker>,
     revoked: impl Future<Output = ()>,
 ) -> Result<(), ConnectionError>
@@ -97,8 +92,6 @@ where
     let mut input = BytesMut::with_capacity(INPUT_BYTES);
     let mut output = SendBuffer::default();
     let request_queue = RequestQueue::new(&worker, &caller, reader.shm_slot());
-    let mut in_flight = FuturesUnordered::new();
-    let mut spare = Vec::new();
     let mut progress = TransferProgress::default();
     let stall = worker.shared.limits.stall;
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + stall, stall);
@@ -112,44 +105,26 @@ where
         request_queue.attend();
         request_queue.take_laid(|answer| output.add(&answer));
         memory_held.set(output.len());
-        let has_room = |in_flight: usize, output: &SendBuffer| {
-            let begun = in_flight + request_queue.expected();
+        let has_room = |output: &SendBuffer| {
+            let begun = request_queue.expected();
             let may_begin = begun < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX;
             may_begin && (!worker.memory_held.is_much() || (begun == 0 && output.is_empty()))
         };
-        let mut waits = None;
         match request_queue.take_left() {
-            Some(DeferredWork::Waits(request, length)) => {
-                progress.bytes += length as u64;
-                waits = Some((*request, length));
-            }
             // Equivalent to a read of zero bytes.
-            Some(DeferredWork::Bytes(bytes)) if bytes.is_empty() => end = end.or(Some(Ok(()))),
-            Some(DeferredWork::Bytes(bytes)) => {
+            Some(bytes) if bytes.is_empty() => end = end.or(Some(Ok(()))),
+            Some(bytes) => {
                 progress.bytes += bytes.len() as u64;
                 input.extend_from_slice(&bytes);
                 read_at = stages::begin();
             }
             None => {}
         }
-        loop {
-            if let Some((request, length)) = waits.take() {
-                let answer = answer(Rc::clone(&worker), Rc::clone(&caller), request, length);
-                let mut answering = InFlightRequest::new(answer, &mut spare);
-                // A request that need not wait never joins those that wait.
-                match (&mut answering).now_or_never() {
-                    Some(answered) => take_answer(answered, &mut output, &mut spare),
-                    None => in_flight.push(answering),
-                }
-                memory_held.set(output.len());
-            }
-            if end.is_some() || !has_room(in_flight.len(), &output) {
-                break;
-            }
+        while end.is_none() && has_room(&output) {
             match take_request(&mut input, &caller) {
                 Ok(Some((request, length))) => {
                     stages::end(Stage::Queue, read_at);
-                    waits = request_queue.begin(&worker, request, output.is_empty()).map(|request| (request, length));
+                    request_queue.begin(&worker, request, length, output.is_empty());
                     request_queue.take_laid(|answer| output.add(&answer));
                     memory_held.set(output.len());
                 }
@@ -157,7 +132,7 @@ where
                 Err(error) => end = Some(Err(error)),
             }
         }
-        let idle = in_flight.is_empty() && request_queue.expected() == 0 && output.is_empty();
+        let idle = request_queue.expected() == 0 && output.is_empty();
         if idle && let Some(end) = end {
             return end;
         }
@@ -169,15 +144,12 @@ where
             read_at = stages::begin();
             continue;
         }
-        let reads = end.is_none() && has_room(in_flight.len(), &output);
+        let reads = end.is_none() && has_room(&output);
         let straight = reads && output.is_empty();
-        request_queue.wait(straight, straight && in_flight.is_empty() && input.is_empty());
+        request_queue.wait(straight, straight && input.is_empty());
         // The order matters: a ready reply joins the replies to be written, and they are written before more is read.
         tokio::select! {
             biased;
-            Some(answered) = in_flight.next(), if !in_flight.is_empty() => {
-                take_answer(answered, &mut output, &mut spare);
-            }
             () = poll_fn(|context| request_queue.poll_called(context)) => {}
             written = writer.write(output.bytes()), if !output.is_empty() => match written {
                 Ok(0) => end = output.abandon(Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into())),
@@ -211,49 +183,6 @@ where
         } else if input.is_empty() && input.capacity() > BUFFER_BYTES_KEPT {
             input = BytesMut::with_capacity(INPUT_BYTES);
         }
-    }
-}
-
-/// Answers a request that waits; `length` is its length in bytes.
-async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request, length: usize) -> DispatchReply {
-    let _share = MemoryCharge::of(&worker, length);
-    dispatch::answer(worker, caller, request).await
-}
-
-/// A request in progress. Its boxed future has some kilobytes; the next request reuses the allocation.
-struct InFlightRequest<F>(Option<Pin<Box<F>>>);
-
-impl<F: Future> InFlightRequest<F> {
-    fn new(answer: F, spare: &mut Vec<Pin<Box<F>>>) -> InFlightRequest<F> {
-        let place = match spare.pop() {
-            Some(mut place) => {
-                place.set(answer);
-                place
-            }
-            None => Box::pin(answer),
-        };
-        InFlightRequest(Some(place))
-    }
-}
-
-impl<F: Future> Future for InFlightRequest<F> {
-    type Output = (F::Output, Pin<Box<F>>);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let place = self.0.as_mut().expect("a request that was answered is not asked again");
-        let answer = ready!(place.as_mut().poll(cx));
-        Poll::Ready((answer, self.0.take().expect("it was there a moment ago")))
-    }
-}
-
-fn take_answer<F>(
-    (answer, place): (DispatchReply, Pin<Box<F>>),
-    output: &mut SendBuffer,
-    spare: &mut Vec<Pin<Box<F>>>,
-) {
-    output.add(&answer);
-    if spare.len() < SPARE_MAX {
-        spare.push(place);
     }
 }
 

@@ -4,7 +4,7 @@ use super::local_session::{self, LocalCall};
 use super::opening::{NotOpen, NotTakenOver, OpenPurpose, ShardHandover};
 use super::shared::ServerShared;
 use super::worker::Worker;
-use crate::shards::{CallOrigin, Cause, PeerCall, PeerRequest, PeerResponse, Peers, ResponseSlot, SentRequest};
+use crate::shards::{CallOrigin, Cause, PeerCall, PeerRequest, PeerResponse, Peers, SentRequest};
 use std::rc::{Rc, Weak};
 use tokio::sync::{mpsc, oneshot, watch};
 use varve_types::{SessionId, ShardId};
@@ -89,11 +89,6 @@ impl WorkerPeers {
 impl Peers for WorkerPeers {
     fn send(&self, request: PeerRequest) -> SentRequest<'_> {
         Box::pin(self.deliver(request))
-    }
-
-    fn send_now(&self, request: PeerRequest, slot: &ResponseSlot) -> bool {
-        let shard = self.worker.upgrade().and_then(|worker| worker.shard(request.to));
-        shard.is_some_and(|shard| shard.serve_now(request, slot))
     }
 }
 

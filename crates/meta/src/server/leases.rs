@@ -133,12 +133,6 @@ impl Leases {
         }
     }
 
-    /// [`Leases::barrier`] if no wait is needed, else `None`.
-    pub fn try_barrier(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> Option<LeaseBarrier> {
-        let (barrier, until) = self.begin_barrier(keys, session);
-        (until <= self.clock.monotonic()).then_some(barrier)
-    }
-
     /// Prevents new leases on `keys`. Returns the time when the last lease of another session ends.
     fn begin_barrier(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> (LeaseBarrier, Instant) {
         let barrier = LeaseBarrier { leases: Arc::clone(self), keys: keys.to_vec() };

@@ -2,12 +2,12 @@
 //! encoding or a handshake.
 
 use super::Server;
-use super::dispatch::{self, DispatchReply, FastPathOutcome};
+use super::calls;
+use super::dispatch::DispatchReply;
 use super::inbox::WorkerMessage;
 use super::sessions::{Admitted, NotAdmitted, Peer, SessionGuard};
 use super::shared::ServerShared;
 use super::worker::Worker;
-use futures::FutureExt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -95,17 +95,7 @@ pub fn receive(worker: &Rc<Worker>, local_call: LocalCall, only: bool) {
     stages::end(Stage::Queue, sent_at);
     worker.busy_poll.came();
     worker.busy_poll.only_one(only);
-    let request = match dispatch::begin(worker, &caller, request) {
-        FastPathOutcome::Answered(answer) => return answered(response(answer)),
-        FastPathOutcome::Changed(underway) => return underway.then(worker, |answer| answered(response(answer))),
-        FastPathOutcome::Waits(request) => request,
-    };
-    let answer = dispatch::answer(Rc::clone(worker), Rc::new((*caller).clone()), request);
-    let mut answer = Box::pin(answer);
-    match answer.as_mut().now_or_never() {
-        Some(answer) => answered(response(answer)),
-        None => worker.spawn(async move { answered(response(answer.await)) }),
-    }
+    calls::begin(worker, &caller, request, 0, |answer| answered(response(answer)));
 }
 
 fn response(answer: DispatchReply) -> Response {

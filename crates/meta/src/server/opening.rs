@@ -348,6 +348,7 @@ impl Worker {
             table: TableConfig { shard: id, ..self.tables.table.clone() },
             peers: Rc::clone(&self.peers),
             clock: Arc::clone(&self.shared.clock),
+            commits: Rc::clone(&self.busy_poll.commits),
             open_files: self.slots.of(id).open_files.clone().expect("a shard is opened where its open files are"),
             cache: Arc::clone(&self.tables.cache),
             names: Arc::clone(&self.tables.names),

@@ -2,14 +2,16 @@
 //! busy-poll loop, which takes them from the connection's shared-memory slot while the connection waits for nothing
 //! else. To wake a connection and have it take its request takes longer than most requests.
 
+use super::calls;
 use super::connection::{BUFFER_BYTES_KEPT, REQUESTS_IN_FLIGHT_MAX};
-use super::dispatch::{self, DispatchReply, FastPathOutcome};
+use super::dispatch::DispatchReply;
 use super::sessions::Admitted;
 use super::shm_slots::ShmSlot;
 use super::worker::Worker;
 use bytes::{Bytes, BytesMut};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use varve_env::shm_slot::PLACE_BYTES;
 use varve_env::stages::{self, Stage};
@@ -23,7 +25,7 @@ pub static BEGUN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsiz
 pub struct RequestQueue {
     /// The request queue hangs in the worker's busy-poll loop, and in its shards as answers do that are still to come.
     worker: Weak<Worker>,
-    caller: Rc<Admitted>,
+    caller: Arc<Admitted>,
     shm_slot: Option<Rc<ShmSlot>>,
     /// No answer waits to be written, and the connection need not hear of one that goes.
     straight: Cell<bool>,
@@ -33,18 +35,11 @@ pub struct RequestQueue {
     free: Cell<bool>,
     frame: RefCell<Vec<u8>>,
     laid: RefCell<Vec<DispatchReply>>,
-    left: RefCell<Option<DeferredWork>>,
+    /// Bytes that the busy-poll loop took from the shared-memory slot and that are not one request.
+    left: RefCell<Option<Bytes>>,
     /// Answers that are still to come, and those laid down.
     expected: Cell<usize>,
     connection: RefCell<Option<Waker>>,
-}
-
-/// What the busy-poll loop took from the shared-memory slot and the connection has to see to.
-pub enum DeferredWork {
-    /// A request that waits, and its length in bytes.
-    Waits(Box<Request>, usize),
-    /// What is no request, or more than one.
-    Bytes(Bytes),
 }
 
 /// What the busy-poll loop did about what is posted in a shared-memory slot.
@@ -59,8 +54,8 @@ pub enum PostedOutcome {
 }
 
 impl RequestQueue {
-    pub fn new(worker: &Rc<Worker>, caller: &Rc<Admitted>, shm_slot: Option<&Rc<ShmSlot>>) -> Rc<RequestQueue> {
-        let (worker, caller, shm_slot) = (Rc::downgrade(worker), Rc::clone(caller), shm_slot.cloned());
+    pub fn new(worker: &Rc<Worker>, caller: &Arc<Admitted>, shm_slot: Option<&Rc<ShmSlot>>) -> Rc<RequestQueue> {
+        let (worker, caller, shm_slot) = (Rc::downgrade(worker), Arc::clone(caller), shm_slot.cloned());
         let (straight, waits, free, frame, laid, left, expected, connection) = Default::default();
         Rc::new(RequestQueue {
             worker,
@@ -108,17 +103,12 @@ impl RequestQueue {
         self.free.set(false);
     }
 
-    /// Begins a request of the connection's. `straight`: as the field. Given back: it waits.
-    pub fn begin(self: &Rc<Self>, worker: &Rc<Worker>, request: Request, straight: bool) -> Option<Request> {
+    /// Begins a request of the connection, of `bytes` bytes. `straight`: as the field.
+    pub fn begin(self: &Rc<Self>, worker: &Rc<Worker>, request: Request, bytes: usize, straight: bool) {
         worker.busy_poll.came_on(self.number());
         worker.busy_poll.poll_slot(self);
         self.straight.set(straight);
-        match dispatch::begin(worker, &self.caller, request) {
-            FastPathOutcome::Answered(answer) => self.place()(answer),
-            FastPathOutcome::Changed(underway) => underway.then(worker, self.place()),
-            FastPathOutcome::Waits(request) => return Some(request),
-        }
-        None
+        calls::begin(worker, &self.caller, request, bytes, self.place());
     }
 
     /// Takes what is posted in the shared-memory slot on the connection's behalf, with `input` as room for it.
@@ -135,26 +125,20 @@ impl RequestQueue {
         match frame::take::<Request>(input) {
             Ok(Some((request, length))) if length == input.len() && self.caller.is_named_by(&request) => {
                 stages::end(Stage::Queue, read_at);
-                match self.begin(&worker, request, self.straight.get()) {
-                    Some(request) => self.leave(DeferredWork::Waits(Box::new(request), length)),
-                    None => {
-                        #[cfg(test)]
-                        BEGUN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                        PostedOutcome::Begun
-                    }
-                }
+                self.begin(&worker, request, length, self.straight.get());
+                #[cfg(test)]
+                BEGUN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                PostedOutcome::Begun
             }
-            _ => self.leave(DeferredWork::Bytes(input.split().freeze())),
+            _ => {
+                self.left.replace(Some(input.split().freeze()));
+                self.call();
+                PostedOutcome::Deferred
+            }
         }
     }
 
-    fn leave(&self, left: DeferredWork) -> PostedOutcome {
-        self.left.replace(Some(left));
-        self.call();
-        PostedOutcome::Deferred
-    }
-
-    pub fn take_left(&self) -> Option<DeferredWork> {
+    pub fn take_left(&self) -> Option<Bytes> {
         self.left.take()
     }
 

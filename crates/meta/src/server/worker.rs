@@ -6,6 +6,7 @@
 //! not be.
 
 use super::busy_poll::BusyPoll;
+use super::calls::CallPlaces;
 use super::clients::Clients;
 use super::dispatch::{InFlight, UnknownOutcomeCalls};
 use super::inbox::{self, ServerCommand, WorkerMessage, WorkerPeers};
@@ -81,6 +82,7 @@ pub struct Worker {
     pub shared: Arc<ServerShared>,
     pub metrics: Metrics,
     pub in_flight: InFlight,
+    pub calls: CallPlaces,
     pub unknown_outcomes: UnknownOutcomeCalls,
     pub busy_poll: BusyPoll,
     pub error_log: RateLimitedLog<About>,
@@ -316,6 +318,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         shared: Arc::clone(&config.shared),
         metrics: Metrics::new(config.index, config.measure, Arc::clone(&config.shared.clock)),
         in_flight: InFlight::default(),
+        calls: CallPlaces::default(),
         unknown_outcomes: UnknownOutcomeCalls::default(),
         busy_poll: BusyPoll::default(),
         error_log: RateLimitedLog::default(),

@@ -2,13 +2,12 @@
 
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
-use super::shard::Shard;
 use super::table::TableBatch;
-use std::rc::Rc;
+use tokio::sync::oneshot;
 use varve_schema::{Key, ReplyRecord, Row, codec};
 
-/// Called when a batch is appended, or when the append failed.
-pub type Waiter = Box<dyn FnOnce(&Rc<Shard>, Result<(), ShardRefusal>)>;
+/// Hears when a batch is appended, or that the append failed.
+pub(super) type Waiter = oneshot::Sender<Result<(), ShardRefusal>>;
 
 /// Capacity that an idle shard keeps for its next batch, for waiters and for bytes of rows.
 const WAITERS_KEPT_MAX: usize = 64;

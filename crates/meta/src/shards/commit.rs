@@ -64,7 +64,8 @@ impl Shard {
             }
             drop(state);
             for waiter in waiters.drain(..) {
-                waiter(&self, answer.clone());
+                // A request that gave up waiting has failed already.
+                let _ = waiter.send(answer.clone());
             }
             if failed {
                 self.changed.notify_waiters();
@@ -75,7 +76,7 @@ impl Shard {
     }
 
     /// Writes a batch. While the store hangs, waiting requests fail once per [`APPEND_MAX`], and the write continues.
-    async fn write(self: &Rc<Self>, batch: &TableBatch) -> Result<(), TableError> {
+    async fn write(&self, batch: &TableBatch) -> Result<(), TableError> {
         let mut write = pin!(self.table.write(batch));
         // Most writes need no wait and no timer.
         if let Some(result) = write.as_mut().now_or_never() {
@@ -93,7 +94,7 @@ impl Shard {
             waiters.append(&mut state.open.waiters);
             drop(state);
             for waiter in waiters {
-                waiter(self, Err(ShardRefusal::Failed(cause.clone())));
+                let _ = waiter.send(Err(ShardRefusal::Failed(cause.clone())));
             }
         }
     }
@@ -194,8 +195,7 @@ impl Shard {
                 return Err(ShardRefusal::Failed(cause));
             }
             let (sender, receiver) = oneshot::channel();
-            // A request that gave up waiting has failed already.
-            state.wait_for(batch, Box::new(move |_, appended| drop(sender.send(appended))));
+            state.wait_for(batch, sender);
             receiver
         };
         self.work.notify_one();
@@ -206,22 +206,6 @@ impl Shard {
     pub(super) async fn appended_with_work(&self, batch: BatchNumber) -> Result<(), ShardRefusal> {
         self.work.notify_one();
         self.appended(batch).await
-    }
-
-    /// Calls `waiter` when `batch`, which holds a change decided just now, is appended. The caller must trigger the
-    /// commit.
-    pub fn when_appended(&self, batch: BatchNumber, waiter: Waiter) {
-        self.state.borrow_mut().wait_for(batch, waiter);
-    }
-
-    /// Makes the task send the open batch.
-    pub fn commit_soon(&self) {
-        self.work.notify_one();
-    }
-
-    /// Sends the open batch inline if that needs no wait. Use it when nothing more comes to the batch soon.
-    pub fn try_commit(&self) {
-        self.work.do_now();
     }
 
     /// Ready when `batch` is appended to the log and fsynced.

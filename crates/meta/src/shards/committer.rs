@@ -1,15 +1,59 @@
-//! Runs a shard's commits: in a task, or inline by a caller that knows that nothing more comes to the open batch soon,
-//! which saves the way through the runtime. The task finishes any commit that has to wait, whichever side began it.
+//! Runs a shard's commits: in a task, or inline at the end of a round of the worker, which saves the way through the
+//! runtime. The task finishes any commit that has to wait, whichever side began it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-/// Wakes or runs the committer.
+/// The shards of a worker that have a batch to send when the worker has begun all requests at hand. Outside a round,
+/// each shard's task sends its batch.
+#[derive(Default)]
+pub struct CommitRound {
+    is_open: Cell<bool>,
+    unsent: RefCell<VecDeque<Weak<Committer>>>,
+}
+
+impl CommitRound {
+    /// From now on batches are collected for [`CommitRound::send`], or no longer.
+    pub fn set_open(&self, open: bool) {
+        self.is_open.set(open);
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.is_open.get()
+    }
+
+    /// Sends the batches that were collected, and those that shards fill because of these, as far as that needs no
+    /// waiting. Returns whether there were any.
+    pub fn send(&self) -> bool {
+        let before = self.is_open.replace(true);
+        let mut sent = false;
+        loop {
+            let Some(committer) = self.unsent.borrow_mut().pop_front() else { break };
+            if let Some(committer) = committer.upgrade() {
+                committer.in_round.set(false);
+                committer.do_now();
+                sent = true;
+            }
+        }
+        self.is_open.set(before);
+        sent
+    }
+
+    fn add(&self, committer: &Rc<Committer>) {
+        if !committer.in_round.replace(true) {
+            self.unsent.borrow_mut().push_back(Rc::downgrade(committer));
+        }
+    }
+}
+
+/// Wakes or runs the committer of one shard.
 #[derive(Default)]
 pub(super) struct CommitWork {
+    round: Rc<CommitRound>,
     wanted: Cell<bool>,
     /// The task's waker while it waits for work.
     idle: RefCell<Option<Waker>>,
@@ -21,13 +65,23 @@ struct Committer {
     waker: RefCell<Option<Waker>>,
     /// `None` while it runs, and when it has ended.
     sending: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
+    /// It is in the worker's round.
+    in_round: Cell<bool>,
 }
 
 impl CommitWork {
+    pub fn new(round: Rc<CommitRound>) -> CommitWork {
+        CommitWork { round, ..CommitWork::default() }
+    }
+
     /// Returns the task that runs `sending`, which waits for work by [`CommitWork::notified`].
     pub fn task(&self, sending: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> + 'static {
         let sending: Pin<Box<dyn Future<Output = ()>>> = Box::pin(sending);
-        let committer = Rc::new(Committer { waker: RefCell::default(), sending: RefCell::new(Some(sending)) });
+        let committer = Rc::new(Committer {
+            waker: RefCell::default(),
+            sending: RefCell::new(Some(sending)),
+            in_round: Cell::default(),
+        });
         self.committer.replace(Rc::downgrade(&committer));
         async move {
             poll_fn(|context| {
@@ -38,23 +92,16 @@ impl CommitWork {
         }
     }
 
-    /// Signals work and leaves it to the task.
+    /// Signals work, for the end of the worker's round or for the task.
     pub fn notify_one(&self) {
         self.wanted.set(true);
+        if self.round.is_open()
+            && let Some(committer) = self.committer.borrow().upgrade()
+        {
+            return self.round.add(&committer);
+        }
         if let Some(task) = self.idle.take() {
             task.wake();
-        }
-    }
-
-    /// Signals work and does it now, as far as that needs no waiting.
-    pub fn do_now(&self) {
-        self.wanted.set(true);
-        let committer = self.committer.borrow().upgrade();
-        let Some(committer) = committer else { return };
-        // Without a waker the task has not begun yet, and it begins with this work.
-        let Some(waker) = committer.waker.borrow().clone() else { return };
-        if committer.run(&mut Context::from_waker(&waker)).is_ready() {
-            waker.wake();
         }
     }
 
@@ -72,6 +119,15 @@ impl CommitWork {
 }
 
 impl Committer {
+    /// Does the work that was signalled, as far as that needs no waiting.
+    fn do_now(&self) {
+        // Without a waker the task has not begun yet, and it begins with this work.
+        let Some(waker) = self.waker.borrow().clone() else { return };
+        if self.run(&mut Context::from_waker(&waker)).is_ready() {
+            waker.wake();
+        }
+    }
+
     /// Does nothing if it is already running: the running side checks for more work before it waits.
     fn run(&self, context: &mut Context<'_>) -> Poll<()> {
         let sending = self.sending.borrow_mut().take();
@@ -92,106 +148,4 @@ fn keep(place: &RefCell<Option<Waker>>, context: &Context<'_>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::sync::Notify;
-
-    /// Performs one step after another, each of which may have to wait.
-    struct Bench {
-        work: CommitWork,
-        left: Cell<u32>,
-        done: RefCell<Vec<u32>>,
-        slow: Cell<bool>,
-        go_on: Notify,
-        closed: Cell<bool>,
-    }
-
-    impl Bench {
-        fn open() -> Rc<Bench> {
-            let (work, left, done, slow, go_on, closed) = Default::default();
-            let bench = Rc::new(Bench { work, left, done, slow, go_on, closed });
-            tokio::task::spawn_local(bench.work.task(Rc::clone(&bench).send()));
-            bench
-        }
-
-        async fn send(self: Rc<Self>) {
-            loop {
-                let left = self.left.take();
-                if left == 0 {
-                    if self.closed.get() {
-                        return;
-                    }
-                    self.work.notified().await;
-                    continue;
-                }
-                if self.slow.get() {
-                    self.go_on.notified().await;
-                }
-                self.done.borrow_mut().push(left);
-                if left == 7 {
-                    // Like a waiter that has more to send.
-                    self.left.set(8);
-                    self.work.do_now();
-                }
-            }
-        }
-
-        fn bring(&self, count: u32) {
-            self.left.set(count);
-        }
-    }
-
-    fn at_bench<T: Future<Output = ()>>(test: impl FnOnce(Rc<Bench>) -> T) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build_local(Default::default()).unwrap();
-        runtime.block_on(async { test(Bench::open()).await });
-    }
-
-    /// Promise: work to be done inline is done when the call returns, with the work that it causes; the task does the
-    /// work that it is notified of.
-    #[test]
-    fn commit_runs_inline_or_in_the_task() {
-        at_bench(|bench| async move {
-            bench.bring(1);
-            bench.work.do_now();
-            assert!(bench.done.borrow().is_empty(), "the task has not begun");
-            tokio::task::yield_now().await;
-            assert_eq!(*bench.done.borrow(), [1]);
-            for count in [2, 7] {
-                bench.bring(count);
-                bench.work.do_now();
-            }
-            assert_eq!(*bench.done.borrow(), [1, 2, 7, 8]);
-            assert!(bench.work.idle.borrow().is_some(), "it still waits");
-            bench.bring(3);
-            bench.work.notify_one();
-            assert_eq!(bench.done.borrow().len(), 4);
-            tokio::task::yield_now().await;
-            assert_eq!(*bench.done.borrow(), [1, 2, 7, 8, 3]);
-        });
-    }
-
-    /// Promise: the task finishes a commit that has to wait, whichever side began it, then does the work that came
-    /// meanwhile; and it ends.
-    #[test]
-    fn blocking_commit_moves_to_the_task() {
-        at_bench(|bench| async move {
-            tokio::task::yield_now().await;
-            bench.slow.set(true);
-            bench.bring(1);
-            bench.work.do_now();
-            bench.bring(2);
-            bench.work.do_now();
-            assert!(bench.done.borrow().is_empty());
-            bench.slow.set(false);
-            bench.go_on.notify_one();
-            tokio::task::yield_now().await;
-            assert_eq!(*bench.done.borrow(), [1, 2]);
-            bench.closed.set(true);
-            bench.work.do_now();
-            tokio::task::yield_now().await;
-            assert_eq!(Rc::strong_count(&bench), 1, "nobody holds it any more");
-            bench.work.do_now();
-            bench.work.notify_one();
-        });
-    }
-}
+mod tests;

@@ -1,16 +1,16 @@
 //! Shards: each shard keeps its rows in one fenced table and runs verbs in three steps, fetch, decide, commit.
 //!
-//! Start reading at [`shard`], which runs a verb, and [`decide`], which applies its decision; [`fast_path`] runs it
-//! without waiting where possible. [`routing`] says which shard holds a row. [`fetch`] makes rows resident, and
-//! [`readahead`] those that a listing reads next. [`apply`] changes rows, [`commit`] appends batches, and the
-//! [`committer`] schedules that. [`open_files`] has the files that sessions have open, by the shard in their numbers,
-//! and [`opens_elsewhere`] asks that shard. [`transaction`] coordinates changes over several shards, each of which acts
-//! as a [`participant`] under [`locks`]; [`removal`] handles those that only remove a directory. [`peers`] calls other
-//! shards, and [`serve_peer`] serves their calls, each once ([`received_ids`]). [`split`] moves half a partition.
-//! [`effects`] changes backing files, [`truncates`] truncates them and [`garbage`] removes them. [`directory_totals`]
-//! sums the counts of a directory over all its shards. [`open`] opens and closes a shard, and [`handover`] closes it for
-//! its next owner in this server. `log::blocks` holds the bytes of batches and of the log. Only this module uses
-//! SlateDB, and within it only [`table`] and [`log`].
+//! Start reading at [`shard`], which runs a verb, and [`decide`], which applies its decision. [`routing`] says which
+//! shard holds a row. [`fetch`] makes rows resident, and [`readahead`] those that a listing reads next. [`apply`]
+//! changes rows, [`commit`] appends batches, and the [`committer`] schedules that. [`open_files`] has the files that
+//! sessions have open, by the shard in their numbers, and [`opens_elsewhere`] asks that shard. [`transaction`]
+//! coordinates changes over several shards, each of which acts as a [`participant`] under [`locks`]; [`removal`]
+//! handles those that only remove a directory. [`peers`] calls other shards, and [`serve_peer`] serves their calls,
+//! each once ([`received_ids`]). [`split`] moves half a partition. [`effects`] changes backing files, [`truncates`]
+//! truncates them and [`garbage`] removes them. [`directory_totals`] sums the counts of a directory over all its
+//! shards. [`open`] opens and closes a shard, and [`handover`] closes it for its next owner in this server.
+//! `log::blocks` holds the bytes of batches and of the log. Only this module uses SlateDB, and within it only [`table`]
+//! and [`log`].
 
 mod apply;
 mod batch;
@@ -21,7 +21,6 @@ mod committer;
 mod decide;
 mod directory_totals;
 mod effects;
-mod fast_path;
 mod fetch;
 mod foreign;
 mod garbage;
@@ -44,7 +43,6 @@ mod refusal;
 mod removal;
 mod replies;
 mod resident;
-mod response_slot;
 mod routing;
 mod rows;
 mod serve_peer;
@@ -54,8 +52,8 @@ pub mod table;
 mod transaction;
 mod truncates;
 
+pub use committer::CommitRound;
 pub use effects::SESSIONS_RETURN;
-pub use fast_path::{BegunElsewhere, FastPathRun};
 pub use handover::{CallInProgress, CallOrigin};
 pub use listing::{Page, PageLimit};
 pub use log::{DamagedPlace, TornEnd, torn_end};
@@ -66,11 +64,10 @@ pub use open_files::{
     FileUse, MeasureTime, MeasureVerdict, Measurement, MovingOpenFiles, OpenFiles, OpenedFor, OtherWriters, SizeUse,
 };
 pub use opens_elsewhere::Judging;
-pub use peers::{AwaitedReply, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
+pub use peers::{PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
 pub use refusal::{Cause, ShardRefusal, errno_of_store};
 pub use replies::Replied;
 pub use resident::{BatchNumber, CacheBudget};
-pub use response_slot::ResponseSlot;
 pub use shard::{Execution, Makes, Registrar, ReplyRecorder, RequestAddress, Shard, ShardConfig};
 pub use table::{Table, TableBatch, TableConfig, TableError, TableReader};
 

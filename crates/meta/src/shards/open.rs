@@ -116,7 +116,7 @@ impl Shard {
             opens_elsewhere: OpensElsewhere::default(),
             state: RefCell::new(state),
             changed: Notify::new(),
-            work: CommitWork::default(),
+            work: CommitWork::new(config.commits),
             calls: Rc::default(),
             room: Room::of(config.table.store.reserve().cloned()),
         })

@@ -11,7 +11,6 @@ pub use varve_schema::peer::{
 
 use super::received_ids::ReceivedIds;
 use super::refusal::{Cause, ShardRefusal};
-use super::response_slot::ResponseSlot;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
@@ -38,10 +37,6 @@ pub type PeerFuture<'a> = Pin<Box<dyn Future<Output = PeerReply> + 'a>>;
 pub trait Peers {
     /// Sends a request once. Requests to one shard arrive in the order in which their futures are first polled.
     fn send(&self, request: PeerRequest) -> SentRequest<'_>;
-
-    /// Hands a request to a shard of the same worker if that can begin it without waiting. `false`: it was not carried
-    /// out.
-    fn send_now(&self, request: PeerRequest, slot: &ResponseSlot) -> bool;
 }
 
 /// Turns an unexpected reply, received while `doing`, into a refusal.
@@ -60,12 +55,6 @@ pub(super) fn response(id: u64, from: ShardTerm, reply: PeerReply) -> PeerRespon
         Some(Ok(response)) => response,
         Some(Err(error)) => PeerResponse { reply: PeerReply::Failed(error.to_string().into()), ..response },
     }
-}
-
-/// A reply that a shard of the same worker gives without waiting, or as soon as its log has the change.
-pub struct AwaitedReply {
-    pub(super) asked: Asked,
-    pub(super) slot: ResponseSlot,
 }
 
 /// The fields of a request that a response must match.
@@ -132,18 +121,6 @@ impl PeerChannels {
                 (reply, _) => reply,
             }
         })
-    }
-
-    /// Calls a shard of the same worker, which does not wait before it begins. `None`: the call was not carried out.
-    pub fn call_now(&self, to: ShardId, call: PeerCall) -> Option<AwaitedReply> {
-        let request = self.request(to, call).ok()?;
-        let awaited = AwaitedReply { asked: Asked::of(&request), slot: ResponseSlot::default() };
-        self.peers.send_now(request, &awaited.slot).then_some(awaited)
-    }
-
-    /// The reply of such a call, if it has come.
-    pub fn reply_now(&self, awaited: &AwaitedReply) -> Option<PeerReply> {
-        awaited.slot.take().map(|response| self.receive(awaited.asked, response))
     }
 
     async fn send(&self, to: ShardId, call: PeerCall) -> PeerReply {

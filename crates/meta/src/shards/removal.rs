@@ -21,21 +21,17 @@
 //! again; fsck calls them leftovers. The rows are not deleted before the decision is durable: otherwise a power failure
 //! could bring the directory back without the attributes set on it since it was made.
 
-use super::decide::{Decided, DecisionOutcome, TxnContext};
-use super::fast_path::{BegunElsewhere, FastPathRun};
-use super::foreign::Foreign;
 use super::participant::{ASK_AFTER, Prepared};
-use super::peers::{AwaitedReply, ForeignRow, PeerCall, PeerReply};
+use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
-use super::shard::{Execution, Shard, ShardState};
+use super::shard::{Shard, ShardState};
 use super::transaction::{BegunTransaction, NoVote, Sorted, digest, write_decision};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
-use varve_posix::{KeyState, Verb};
 use varve_schema::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
-use varve_types::{InodeId, PartitionIndex, ShardId};
+use varve_types::{PartitionIndex, ShardId};
 
 /// Whether the changes of other shards only delete rows of a removed directory.
 pub(super) fn only_removes(parts: &BTreeMap<ShardId, IntentRow>) -> bool {
@@ -171,54 +167,6 @@ impl Shard {
         }
     }
 
-    /// Begins step 1 without waiting, where a shard of the same worker has all rows of the directory, named by `keys`.
-    /// `None`: that is not possible, and nothing has been done.
-    pub(super) fn try_begin_removal(&self, keys: Vec<Key>) -> Option<(BegunElsewhere, AwaitedReply)> {
-        if self.state.borrow().transactions.are_many() {
-            return None;
-        }
-        let shard = self.place(&self.state.borrow(), keys.first()?);
-        let transaction = self.state.borrow_mut().transactions.begin(self.id, self.table.epoch());
-        let reply = self.peers.call_now(shard, PeerCall::FetchToRemove(transaction, keys.clone()));
-        // A reply that has come already is a refusal.
-        match reply.filter(|reply| self.peers.reply_now(reply).is_none()) {
-            Some(reply) => Some((BegunElsewhere::Removal(PreparedRemoval { transaction, shard, keys }), reply)),
-            None => {
-                self.state.borrow_mut().transactions.forget_undecided(transaction);
-                None
-            }
-        }
-    }
-
-    /// Step 2 of a removal begun by [`Shard::try_begin_removal`], with the rows that the other shard has sent.
-    pub(super) fn try_decide_removal<V: Verb>(
-        self: &Rc<Self>,
-        verb: &V,
-        run: &Execution<'_, V::Outcome>,
-        held: &PreparedRemoval,
-        rows: Vec<ForeignRow>,
-    ) -> Option<FastPathRun<V::Outcome>> {
-        let mut foreign = Foreign::default();
-        held.keys.iter().cloned().zip(rows).for_each(|(key, row)| foreign.insert(key, row));
-        let txn = TxnContext::of(InodeId::ROOT);
-        let Decided { outcome: decided, .. } = self.decide(verb, run, &txn, &foreign).ok()?;
-        let DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, .. } = decided else { return None };
-        let sorted = self.sort((own, elsewhere), &foreign, &[], Some(held));
-        let Sorted { own, holder: Some(_), .. } = sorted else { return None };
-        let mut state = self.state.borrow_mut();
-        if own.iter().any(|change| self.must_wait(&state, change))
-            || !state.transactions.forget_undecided(held.transaction)
-        {
-            return None;
-        }
-        own.into_iter().for_each(|change| self.apply(&mut state, change));
-        if let Some(reply) = reply {
-            self.remember(&mut state, reply);
-        }
-        self.note_removal(&mut state, held.transaction, vec![held.shard]);
-        Some(FastPathRun::Changed { outcome, batch: state.open.number, effects })
-    }
-
     // The other shard's side.
 
     /// Handles `FetchToRemove`.
@@ -237,42 +185,6 @@ impl Shard {
             PeerReply::Failed(cause) => PeerReply::Failed(cause),
             // The directory has an entry, or another change is in progress: the deciding shard sees that.
             _ => PeerReply::Rows(rows),
-        }
-    }
-
-    /// The same without waiting; the rows may be sent when the returned batch is appended. `None`: this is not possible,
-    /// or the keys are not all rows of one empty directory.
-    pub(super) fn try_prepare_removal(
-        self: &Rc<Self>,
-        transaction: TransactionId,
-        keys: &[Key],
-    ) -> Option<(Vec<ForeignRow>, BatchNumber)> {
-        let mut state = self.state.borrow_mut();
-        let rows: Vec<ForeignRow> = {
-            let [one, another] = keys else { return None };
-            let rows = [self.appended_row(&state, one)?, self.appended_row(&state, another)?];
-            if !are_all_of_one_directory(keys, rows) {
-                return None;
-            }
-            rows.map(|row| Some(row.clone())).into()
-        };
-        let intent = part_of_removal(keys, Vec::new());
-        if !self.may_prepare(&state, &intent) {
-            return None;
-        }
-        self.keep_intent(&mut state, transaction, intent);
-        let batch = state.open.number;
-        drop(state);
-        self.watch_removals();
-        self.work.notify_one();
-        Some((rows, batch))
-    }
-
-    /// A row of this shard that may be shown to other shards now.
-    fn appended_row<'s>(&self, state: &'s ShardState, key: &Key) -> Option<&'s Row> {
-        match self.seen_here(state, key) {
-            (KeyState::Present(row), changed_in) if changed_in <= state.appended => Some(row),
-            _ => None,
         }
     }
 

@@ -5,7 +5,6 @@ use super::locks::is_about;
 use super::peers::{PeerCall, PeerReply, PeerRequest, PeerResponse, unexpected};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
-use super::response_slot::ResponseSlot;
 use super::shard::Shard;
 use std::rc::Rc;
 use varve_posix::KeyState;
@@ -23,47 +22,6 @@ impl Shard {
             Err(refused) => refused,
         };
         self.peers.respond(request.id, reply)
-    }
-
-    /// [`Shard::serve`] without waiting, for calls of a shard of the same worker: the response is in `slot` at once or
-    /// as soon as the log has the change. `false`: the call must wait or has no such path, and was not carried out.
-    pub fn serve_now(self: &Rc<Self>, request: PeerRequest, slot: &ResponseSlot) -> bool {
-        let has_path = matches!(request.call, PeerCall::Apply(_) | PeerCall::FetchToRemove(..));
-        if !has_path || !self.takes_changes() {
-            return false;
-        }
-        let id = request.id;
-        if let Err(refused) = self.peers.admit(&request) {
-            slot.fill(self.peers.respond(id, refused));
-            return true;
-        }
-        match request.call {
-            PeerCall::Apply(changes) => {
-                if let Err(refused) = self.may_apply(&changes) {
-                    slot.fill(self.peers.respond(id, refused));
-                    return true;
-                }
-                let batch = self.take_rows(changes);
-                self.respond_when_appended(batch, id, PeerReply::Done, slot);
-                true
-            }
-            PeerCall::FetchToRemove(transaction, keys) => match self.try_prepare_removal(transaction, &keys) {
-                Some((rows, batch)) => {
-                    self.respond_when_appended(batch, id, PeerReply::Prepared(rows), slot);
-                    true
-                }
-                None => false,
-            },
-            _ => false,
-        }
-    }
-
-    fn respond_when_appended(&self, batch: BatchNumber, id: u64, reply: PeerReply, slot: &ResponseSlot) {
-        let slot = slot.clone();
-        let appended = move |shard: &Rc<Shard>, appended: Result<(), ShardRefusal>| {
-            slot.fill(shard.peers.respond(id, appended.map_or_else(peer_reply, |()| reply)));
-        };
-        self.when_appended(batch, Box::new(appended));
     }
 
     /// Handles one call. Large branches are boxed: together they would make a future of 8 KB, moved for every call.

@@ -9,7 +9,7 @@
 //! - A key locked by an undecided cross-shard change is hidden from all other requests.
 
 use super::batch::{CommitBatch, Waiter};
-use super::committer::CommitWork;
+use super::committer::{CommitRound, CommitWork};
 use super::decide::{Decided, DecisionOutcome, TxnContext};
 use super::foreign::Foreign;
 use super::garbage::{Garbage, Room};
@@ -49,6 +49,8 @@ pub struct ShardConfig {
     pub table: TableConfig,
     pub peers: Rc<dyn Peers>,
     pub clock: Arc<dyn Clock>,
+    /// Of the worker.
+    pub commits: Rc<CommitRound>,
     /// Outlives the shard: the next opening of it by this server gets the same.
     pub open_files: OpenFiles,
     /// Budget for cached rows of all shards together.
@@ -221,10 +223,6 @@ impl Shard {
             ShardRows::Own(_) => None,
             ShardRows::ReadOnly(_, errno) => Some(Cause { errno: *errno, reason: rows::no_changes(self.id) }),
         }
-    }
-
-    pub(super) fn takes_changes(&self) -> bool {
-        self.state.borrow().failed.is_none() && !self.is_read_only()
     }
 
     /// Why this shard must be opened again, or `None`.

@@ -3,6 +3,7 @@
 mod carry_out;
 pub mod cluster;
 mod directory_totals;
+mod first_poll;
 mod handover;
 mod hanging;
 mod names;

@@ -20,12 +20,6 @@ impl RequestHandler<'_> {
         self.node_reply(&node).await
     }
 
-    pub fn try_get_attributes(&self, at: &Locator) -> Result<Option<Reply>, CallFailure> {
-        let (at, address) = self.at(at.clone())?;
-        let found = self.try_ask(&GetAttributes { at }, address)?;
-        Ok(found.filter(|node| !translate::is_size_stale(node)).map(|node| Reply::Node(translate::node(&node))))
-    }
-
     pub async fn set_attributes(&self, at: Locator, set: WireSetAttributes) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
         let set = SetAttributes::from(set);

@@ -2,9 +2,9 @@
 
 use super::super::leases::{LeaseKey, LeaseTicket};
 use super::open_files::use_of_opened;
-use super::request_handler::{Changed, CompletedCall, ImmediateResult, RequestHandler};
+use super::request_handler::{CompletedCall, RequestHandler};
 use super::{errno, translate};
-use crate::shards::{BegunElsewhere, Makes, PeerReply, Registrar, RequestAddress};
+use crate::shards::{Makes, Registrar, RequestAddress};
 use std::cell::Cell;
 use varve_posix::{
     Create, CreateUnnamed, Entry, Link, Lookup, MakeDirectory, Node, Refusal, RemoveDirectory, Rename, ReviveDirectory,
@@ -28,18 +28,6 @@ impl RequestHandler<'_> {
         Ok(Reply::Entry { entry, lease_ms }.into())
     }
 
-    pub fn try_lookup(&self, parent: u64, name: &[u8]) -> Result<Option<Reply>, CallFailure> {
-        let (parent, name, address) = self.name(parent, name)?;
-        let key = LeaseKey::name(parent, name.hash());
-        let ticket = self.worker.shared.leases.ticket(key);
-        let Some(found) = self.try_ask(&Lookup { parent, name }, address)? else { return Ok(None) };
-        let entry = match &found {
-            Entry::Node(node) if translate::is_size_stale(node) => return Ok(None),
-            settled => translate::entry(settled),
-        };
-        Ok(Some(Reply::Entry { entry, lease_ms: self.lease(&found, key, ticket) }))
-    }
-
     /// How many milliseconds the caller may cache the entry it found.
     fn lease(&self, found: &Entry, key: LeaseKey, ticket: LeaseTicket) -> u32 {
         match found {
@@ -50,17 +38,6 @@ impl RequestHandler<'_> {
         }
     }
 
-    fn creation(
-        &self,
-        parent: u64,
-        name: &[u8],
-        node: NewNode,
-        mode: u16,
-    ) -> Result<(Create, RequestAddress), CallFailure> {
-        let (parent, name, address) = self.name(parent, name)?;
-        Ok((Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) }, address))
-    }
-
     pub async fn create(
         &self,
         parent: u64,
@@ -69,24 +46,11 @@ impl RequestHandler<'_> {
         mode: u16,
         open: bool,
     ) -> Result<CompletedCall, CallFailure> {
-        let (verb, address) = self.creation(parent, name, node, mode)?;
+        let (parent, name, address) = self.name(parent, name)?;
+        let verb = Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) };
         let of = |decided: Result<&Node, &Refusal>| use_of_opened(self.caller.session, true, decided);
         let opener = Registrar { of: &of, writer_gone: &Cell::new(false) };
         self.change_registering(&verb, address, Makes::File, open.then_some(opener), made).await
-    }
-
-    pub fn try_create(
-        &self,
-        parent: u64,
-        name: &[u8],
-        node: NewNode,
-        mode: u16,
-        open: bool,
-    ) -> Result<Option<ImmediateResult>, CallFailure> {
-        let (verb, address) = self.creation(parent, name, node, mode)?;
-        let of = |decided: Result<&Node, &Refusal>| use_of_opened(self.caller.session, true, decided);
-        let opener = Registrar { of: &of, writer_gone: &Cell::new(false) };
-        self.try_change(&verb, address, Makes::File, open.then_some(opener), made)
     }
 
     pub async fn create_unnamed(&self, parent: u64, mode: u16, linkable: bool) -> Result<CompletedCall, CallFailure> {
@@ -99,52 +63,11 @@ impl RequestHandler<'_> {
         self.change_registering(&verb, address, Makes::File, Some(opener), made).await
     }
 
-    fn making(
-        &self,
-        parent: u64,
-        name: &[u8],
-        mode: u16,
-    ) -> Result<(MakeDirectory, RequestAddress, Makes), CallFailure> {
-        let (parent, name, address) = self.name(parent, name)?;
-        let home = self.home_for(parent, &name);
-        Ok((MakeDirectory { parent, name, mode: Mode::new(mode.into()) }, address, Makes::Directory { home }))
-    }
-
     pub async fn make_directory(&self, parent: u64, name: &[u8], mode: u16) -> Result<CompletedCall, CallFailure> {
-        let (verb, address, makes) = self.making(parent, name, mode)?;
+        let (parent, name, address) = self.name(parent, name)?;
+        let makes = Makes::Directory { home: self.home_for(parent, &name) };
+        let verb = MakeDirectory { parent, name, mode: Mode::new(mode.into()) };
         self.change(&verb, address, makes, made).await
-    }
-
-    pub fn try_make_directory(
-        &self,
-        parent: u64,
-        name: &[u8],
-        mode: u16,
-    ) -> Result<Option<ImmediateResult>, CallFailure> {
-        let (verb, address, makes) = self.making(parent, name, mode)?;
-        self.try_change(&verb, address, makes, None, made)
-    }
-
-    pub fn try_make_begun_directory(
-        &self,
-        parent: u64,
-        name: &[u8],
-        mode: u16,
-        begun: (&BegunElsewhere, &mut PeerReply),
-    ) -> Option<Changed> {
-        let (verb, address, _) = self.making(parent, name, mode).ok()?;
-        self.try_change_begun(&verb, address, begun, made)
-    }
-
-    pub async fn make_begun_directory(
-        &self,
-        parent: u64,
-        name: &[u8],
-        mode: u16,
-        begun: (BegunElsewhere, PeerReply),
-    ) -> Result<CompletedCall, CallFailure> {
-        let (verb, address, _) = self.making(parent, name, mode)?;
-        self.change_begun(&verb, address, begun, made).await
     }
 
     pub async fn revive_directory(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
@@ -164,54 +87,10 @@ impl RequestHandler<'_> {
         self.change(&Unlink { parent, name }, address, Makes::Nothing, translate::removed).await
     }
 
-    pub fn try_unlink(&self, parent: u64, name: &[u8]) -> Result<Option<ImmediateResult>, CallFailure> {
-        let (parent, name, address) = self.name(parent, name)?;
-        self.try_change(&Unlink { parent, name }, address, Makes::Nothing, None, translate::removed)
-    }
-
     pub async fn remove_directory(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let _hold = self.barrier(&[LeaseKey::name(parent, name.hash())]).await;
         self.change(&RemoveDirectory { parent, name }, address, Makes::Nothing, translate::removed).await
-    }
-
-    pub fn try_remove_directory(&self, parent: u64, name: &[u8]) -> Result<Option<ImmediateResult>, CallFailure> {
-        let (parent, name, address) = self.name(parent, name)?;
-        let key = LeaseKey::name(parent, name.hash());
-        let barrier = match self.worker.shared.embedded {
-            true => None,
-            false => match self.worker.shared.leases.try_barrier(&[key], self.caller.session) {
-                Some(barrier) => Some(barrier),
-                None => return Ok(None),
-            },
-        };
-        let verb = RemoveDirectory { parent, name };
-        let done = self.try_change(&verb, address, Makes::Nothing, None, translate::removed)?;
-        Ok(done.map(|done| match done {
-            ImmediateResult::Changed(changed) => ImmediateResult::Changed(Changed { barrier, ..changed }),
-            ImmediateResult::Begun { begun, reply, .. } => ImmediateResult::Begun { begun, reply, barrier },
-            seen @ ImmediateResult::Seen(_) => seen,
-        }))
-    }
-
-    pub fn try_remove_begun_directory(
-        &self,
-        parent: u64,
-        name: &[u8],
-        begun: (&BegunElsewhere, &mut PeerReply),
-    ) -> Option<Changed> {
-        let (parent, name, address) = self.name(parent, name).ok()?;
-        self.try_change_begun(&RemoveDirectory { parent, name }, address, begun, translate::removed)
-    }
-
-    pub async fn remove_begun_directory(
-        &self,
-        parent: u64,
-        name: &[u8],
-        begun: (BegunElsewhere, PeerReply),
-    ) -> Result<CompletedCall, CallFailure> {
-        let (parent, name, address) = self.name(parent, name)?;
-        self.change_begun(&RemoveDirectory { parent, name }, address, begun, translate::removed).await
     }
 
     pub async fn rename(

@@ -1,13 +1,9 @@
 //! Runs one request at its shard.
 
-use super::super::leases::LeaseBarrier;
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
-use crate::shards::{
-    AwaitedReply, BatchNumber, BegunElsewhere, Execution, FastPathRun, FileUse, Makes, PeerReply, Registrar, Replied,
-    ReplyRecorder, RequestAddress, Shard, ShardRefusal,
-};
+use crate::shards::{Execution, FileUse, Makes, Registrar, Replied, ReplyRecorder, RequestAddress, Shard};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -34,28 +30,6 @@ pub enum CompletedCall {
     Reply(Reply),
     /// The encoded response, as recorded.
     Encoded(Bytes),
-}
-
-/// The result of a call that ran without waiting.
-pub enum ImmediateResult {
-    Seen(Reply),
-    Changed(Changed),
-    /// Run the call on when another shard has replied.
-    Begun {
-        begun: BegunElsewhere,
-        reply: AwaitedReply,
-        /// As that of [`Changed`].
-        barrier: Option<LeaseBarrier>,
-    },
-}
-
-/// A change that is made. The client must not see it before `batch` is appended and `effects` are done.
-pub struct Changed {
-    pub body: Bytes,
-    pub batch: BatchNumber,
-    pub effects: Vec<Effect>,
-    /// Blocks leases on the changed keys until the call is answered.
-    pub barrier: Option<LeaseBarrier>,
 }
 
 impl From<Reply> for CompletedCall {
@@ -101,98 +75,14 @@ impl RequestHandler<'_> {
         registrar: Option<Registrar<'_, V::Outcome>>,
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Result<CompletedCall, CallFailure> {
-        self.change_by(address, makes, registrar, reply, async |run| self.shard.run(verb, run).await).await
-    }
-
-    /// [`RequestHandler::change`] for a verb that another shard has begun and replied to.
-    pub async fn change_begun<V: Verb>(
-        &self,
-        verb: &V,
-        address: RequestAddress,
-        (begun, replied): (BegunElsewhere, PeerReply),
-        reply: impl Fn(&V::Outcome) -> Reply,
-    ) -> Result<CompletedCall, CallFailure> {
-        self.change_by(address, Makes::Nothing, None, reply, async |run| {
-            self.shard.run_begun(verb, run, begun, replied).await
-        })
-        .await
-    }
-
-    async fn change_by<O>(
-        &self,
-        address: RequestAddress,
-        makes: Makes,
-        registrar: Option<Registrar<'_, O>>,
-        reply: impl Fn(&O) -> Reply,
-        run: impl AsyncFnOnce(Execution<'_, O>) -> Result<O, ShardRefusal>,
-    ) -> Result<CompletedCall, CallFailure> {
         let recorded = RefCell::new(None);
-        let encode = |outcome: &O| self.encode(reply(outcome), &recorded);
+        let encode = |outcome: &V::Outcome| self.encode(reply(outcome), &recorded);
         let record = Some(self.record(&encode));
-        let outcome = run(Execution { caller: &self.credentials, address, makes, record, registrar }).await;
-        let outcome = outcome.map_err(translate::failure)?;
+        let run = Execution { caller: &self.credentials, address, makes, record, registrar };
+        let outcome = self.shard.run(verb, run).await.map_err(translate::failure)?;
         Ok(match recorded.take() {
             Some(body) => CompletedCall::Encoded(body),
             None => CompletedCall::Reply(reply(&outcome)),
-        })
-    }
-
-    /// [`RequestHandler::ask`] without waiting; `None` if that is impossible.
-    pub fn try_ask<V: Verb>(&self, verb: &V, address: RequestAddress) -> Result<Option<V::Outcome>, CallFailure> {
-        let run =
-            Execution { caller: &self.credentials, address, makes: Makes::Nothing, record: None, registrar: None };
-        match self.shard.try_run(verb, &run) {
-            Some(FastPathRun::Seen(seen)) => seen.map(Some).map_err(translate::failure),
-            Some(FastPathRun::Changed { .. } | FastPathRun::Begun(..)) | None => Ok(None),
-        }
-    }
-
-    /// [`RequestHandler::change`] without waiting; `None` if that is impossible.
-    pub fn try_change<V: Verb>(
-        &self,
-        verb: &V,
-        address: RequestAddress,
-        makes: Makes,
-        registrar: Option<Registrar<'_, V::Outcome>>,
-        reply: impl Fn(&V::Outcome) -> Reply,
-    ) -> Result<Option<ImmediateResult>, CallFailure> {
-        self.fast_path(address, makes, registrar, reply, |run| self.shard.try_run(verb, &run))
-    }
-
-    /// [`RequestHandler::change_begun`] without waiting; `None` if that is impossible.
-    pub fn try_change_begun<V: Verb>(
-        &self,
-        verb: &V,
-        address: RequestAddress,
-        (begun, replied): (&BegunElsewhere, &mut PeerReply),
-        reply: impl Fn(&V::Outcome) -> Reply,
-    ) -> Option<Changed> {
-        let run = |run: Execution<'_, V::Outcome>| self.shard.try_run_begun(verb, &run, begun, replied);
-        match self.fast_path(address, Makes::Nothing, None, reply, run) {
-            Ok(Some(ImmediateResult::Changed(changed))) => Some(changed),
-            _ => None,
-        }
-    }
-
-    fn fast_path<O>(
-        &self,
-        address: RequestAddress,
-        makes: Makes,
-        registrar: Option<Registrar<'_, O>>,
-        reply: impl Fn(&O) -> Reply,
-        run: impl FnOnce(Execution<'_, O>) -> Option<FastPathRun<O>>,
-    ) -> Result<Option<ImmediateResult>, CallFailure> {
-        let recorded = RefCell::new(None);
-        let encode = |outcome: &O| self.encode(reply(outcome), &recorded);
-        let record = Some(self.record(&encode));
-        Ok(match run(Execution { caller: &self.credentials, address, makes, record, registrar }) {
-            None => None,
-            Some(FastPathRun::Seen(seen)) => Some(ImmediateResult::Seen(reply(&seen.map_err(translate::failure)?))),
-            Some(FastPathRun::Begun(begun, reply)) => Some(ImmediateResult::Begun { begun, reply, barrier: None }),
-            Some(FastPathRun::Changed { outcome, batch, effects }) => {
-                let body = recorded.take().unwrap_or_else(|| encode(&outcome));
-                Some(ImmediateResult::Changed(Changed { body, batch, effects, barrier: None }))
-            }
         })
     }
 

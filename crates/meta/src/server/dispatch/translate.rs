@@ -52,10 +52,6 @@ fn size_state(size: SizeState) -> varve_proto::SizeState {
 }
 
 /// Whether the size must be read from the backing file.
-pub fn is_size_stale(node: &Node) -> bool {
-    matches!(node.content, NodeContent::Backing(SizeState::Stale { .. }))
-}
-
 pub fn is_size_stale_reply(node: &NodeReply) -> bool {
     matches!(node.content, FileContent::Backing(varve_proto::SizeState::Stale { .. }))
 }

@@ -88,7 +88,7 @@ fn a_shard_whose_store_was_full_serves_again() {
 }
 
 /// A retry of a change that was made gets the first reply even if the store has become full since, while new changes
-/// are refused. The test covers a call on the fast path and one that waits.
+/// are refused. The test covers a change of one shard and one of two.
 #[test]
 fn applied_change_is_answered_on_a_full_store() {
     let Some(small) = SmallSite::new() else { return };

@@ -5,8 +5,8 @@ use crate::shards::peers::FileCall;
 use crate::shards::rows::ShardRows;
 use crate::shards::table::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
-    CacheBudget, Execution, FastPathRun, Makes, OpenFiles, PageLimit, PeerCall, PeerReply, PeerRequest, PeerResponse,
-    Peers, RequestAddress, ResponseSlot, SentRequest, Shard, ShardConfig, ShardRefusal,
+    CacheBudget, CommitRound, Execution, Makes, OpenFiles, PageLimit, PeerCall, PeerReply, PeerRequest, PeerResponse,
+    Peers, RequestAddress, SentRequest, Shard, ShardConfig, ShardRefusal,
 };
 use futures::future::LocalBoxFuture;
 use std::cell::{Cell, RefCell};
@@ -105,8 +105,10 @@ impl Peers for LocalPeers {
             if fetches {
                 self.fetches.set(self.fetches.get() + 1);
                 self.most_fetches.set(self.most_fetches.get().max(self.fetches.get()));
-                // Like a message to another worker, the call gets no reply before the caller has continued.
-                tokio::task::yield_now().await;
+                // A message to another worker gets no reply before the caller has continued.
+                if !self.all_near.get() {
+                    tokio::task::yield_now().await;
+                }
             }
             let response = shard.serve(request).await;
             self.fetches.set(self.fetches.get() - usize::from(fetches));
@@ -117,11 +119,6 @@ impl Peers for LocalPeers {
             Ok(response)
         })
     }
-
-    fn send_now(&self, request: PeerRequest, slot: &ResponseSlot) -> bool {
-        let shard = self.shards.borrow().get(&request.to).filter(|_| self.all_near.get()).cloned();
-        shard.is_some_and(|shard| shard.serve_now(through_bytes(&request), slot))
-    }
 }
 
 pub struct Cluster {
@@ -129,8 +126,8 @@ pub struct Cluster {
     pub volume: VolumeDir,
     pub peers: Rc<LocalPeers>,
     open_files: HashMap<ShardId, OpenFiles>,
-    /// Number of verbs on the fast path.
-    pub fast_path: Cell<usize>,
+    /// Of the worker that serves all shards.
+    pub commits: Rc<CommitRound>,
     store: PosixStore,
     background: tokio::runtime::Handle,
 }
@@ -220,7 +217,7 @@ impl Cluster {
             settings,
             volume,
             peers: Rc::default(),
-            fast_path: Cell::new(0),
+            commits: Rc::default(),
             store,
             background: background.handle().clone(),
         });
@@ -263,6 +260,7 @@ impl Cluster {
             },
             peers: self.peers.clone(),
             clock: Arc::new(RealClock::new()),
+            commits: Rc::clone(&self.commits),
             open_files: self.open_files[&id].clone(),
             cache: Arc::new(CacheBudget::new(4 << 20, 1)),
             names: Arc::new(CacheBudget::new(4 << 20, 1)),
@@ -339,16 +337,8 @@ impl Cluster {
         while begun.elapsed() < PATIENCE {
             let shard = self.shard(map.shard_of(directory.shard(), at.hash()));
             let address = RequestAddress::Name(directory, at.hash());
-            let run = || Execution { caller, address, makes, record: None, registrar: None };
-            let ran = match self.peers.all_near.get() {
-                true => shard.try_run(verb, &run()),
-                false => None,
-            };
-            let result = match ran {
-                Some(ran) => self.run_on(&shard, verb, run(), ran).await,
-                None => shard.run(verb, run()).await,
-            };
-            match result {
+            let run = Execution { caller, address, makes, record: None, registrar: None };
+            match shard.run(verb, run).await {
                 Err(ShardRefusal::Moved { map: newer, .. }) => map.merge(&newer),
                 Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
                 result => return result,
@@ -371,34 +361,6 @@ impl Cluster {
             match shard.run(verb, run).await {
                 Err(ShardRefusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
                 result => return result,
-            }
-        }
-    }
-
-    /// Completes a verb begun on the fast path, as the server does.
-    pub async fn run_on<V: Verb>(
-        &self,
-        shard: &Rc<Shard>,
-        verb: &V,
-        run: Execution<'_, V::Outcome>,
-        begun: FastPathRun<V::Outcome>,
-    ) -> Result<V::Outcome, ShardRefusal> {
-        self.fast_path.set(self.fast_path.get() + 1);
-        match begun {
-            FastPathRun::Seen(seen) => seen,
-            FastPathRun::Changed { outcome, batch, effects } => {
-                shard.appended(batch).await?;
-                shard.perform(effects, None).await?;
-                Ok(outcome)
-            }
-            FastPathRun::Begun(begun, reply) => {
-                let (sender, receiver) = oneshot::channel();
-                shard.when_begun(reply, |reply| drop(sender.send(reply)));
-                let mut reply = receiver.await.unwrap();
-                match shard.try_run_begun(verb, &run, &begun, &mut reply) {
-                    Some(FastPathRun::Changed { outcome, batch, .. }) => shard.appended(batch).await.map(|()| outcome),
-                    _ => shard.run_begun(verb, run, begun, reply).await,
-                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::cluster::{Cluster, empty_directory, name};
 use crate::shards::participant::ASK_AFTER;
 use crate::shards::peers::{CALL_MAX, FileCall, PeerChannels};
-use crate::shards::{PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, ResponseSlot, SentRequest};
+use crate::shards::{PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -203,10 +203,6 @@ impl Peers for Scripted {
                 None => std::future::pending().await,
             }
         })
-    }
-
-    fn send_now(&self, _: PeerRequest, _: &ResponseSlot) -> bool {
-        false
     }
 }
 

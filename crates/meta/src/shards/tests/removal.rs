@@ -1,11 +1,12 @@
 use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::pass;
 use crate::shards::commit::APPEND_MAX;
-use crate::shards::{Execution, FastPathRun, Makes, PeerCall, PeerReply, RequestAddress, ShardRefusal};
+use crate::shards::{Execution, Makes, PeerCall, PeerReply, RequestAddress, ShardRefusal};
 use bytes::Bytes;
+use futures::FutureExt;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 use varve_posix::{At, MakeDirectory, RemoveDirectory, SetXattr, Unlink, XattrMode};
 use varve_schema::Key;
 use varve_types::{Credentials, Errno, InodeId, Mode, NameHash, PartitionIndex, ShardId};
@@ -81,24 +82,6 @@ fn empty_directory_is_removed_with_one_peer_call() {
     });
 }
 
-/// If one worker serves both shards, no calls are needed except for ids, which come in blocks.
-#[test]
-fn mkdir_and_rmdir_on_one_worker_take_the_fast_path() {
-    Cluster::run(4, 1000, |cluster| async move {
-        cluster.peers.all_near.set(true);
-        cluster.mkdir(InodeId::ROOT, "first", ShardId(2)).await;
-        let (asked, fast_path) = (cluster.peers.calls.get(), cluster.fast_path.get());
-        let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
-        assert_eq!(made.shard(), ShardId(2));
-        cluster.create(made, "f").await.unwrap();
-        let unlink = Unlink { parent: made, name: name("f") };
-        cluster.at_name(made, &name("f"), Makes::Nothing, &unlink).await.unwrap();
-        rmdir(&cluster, "d").await.unwrap();
-        assert_eq!(cluster.peers.calls.get(), asked);
-        assert_eq!(cluster.fast_path.get() - fast_path, 4);
-    });
-}
-
 /// If two requests create the same name at the same time, one is refused, and the rows stored for it are removed.
 #[test]
 fn unnamed_directory_leaves_no_rows() {
@@ -109,11 +92,9 @@ fn unnamed_directory_leaves_no_rows() {
         let at = name("d");
         let makes = Makes::Directory { home: ShardId(2) };
         let make = || cluster.at_name(InodeId::ROOT, &at, makes, &verb);
-        let begun = cluster.fast_path.get();
         let (one, other) = futures::join!(make(), make());
         let (made, refused) = if one.is_ok() { (one, other) } else { (other, one) };
         assert_eq!(refused.unwrap_err(), Errno::EEXIST.into());
-        assert_eq!(cluster.fast_path.get() - begun, 2, "both were placed");
         let made = made.unwrap().inode;
         let taken = [InodeId(first.0 + 1), InodeId(first.0 + 2)];
         assert!(taken.contains(&made));
@@ -142,11 +123,12 @@ fn rows_go_after_the_removal_is_in_the_log() {
         let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
         let run = Execution { caller, address, makes: Makes::Nothing, record: None, registrar: None };
         let shard = cluster.shard(ShardId(0));
-        let Some(FastPathRun::Begun(begun, reply)) = shard.try_run(&verb, &run) else { panic!("it has a fast path") };
-        let (sender, receiver) = oneshot::channel();
-        shard.when_begun(reply, |reply| drop(sender.send(reply)));
-        let decided = shard.try_run_begun(&verb, &run, &begun, &mut receiver.await.unwrap());
-        assert!(matches!(decided, Some(FastPathRun::Changed { .. })));
+        let mut call = pin!(shard.run(&verb, run));
+        cluster.commits.set_open(true);
+        assert!(call.as_mut().now_or_never().is_none(), "the other shard's part waits for its log");
+        assert!(cluster.commits.send());
+        assert!(call.as_mut().now_or_never().is_none(), "the decision waits for its log");
+        cluster.commits.set_open(false);
         shard.end_transactions().await;
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
@@ -164,13 +146,10 @@ fn refused_removal_releases_prepared_rows() {
         let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
         let caller = &Credentials::user(7, 7, Vec::new());
         let address = RequestAddress::Name(InodeId::ROOT, NameHash::of(b"d"));
-        let run = || Execution { caller, address, makes: Makes::Nothing, record: None, registrar: None };
-        let shard = cluster.shard(ShardId(0));
-        cluster.peers.all_near.set(true);
-        let begun = shard.try_run(&verb, &run()).expect("it has a fast path");
-        let near = cluster.run_on(&shard, &verb, run(), begun).await;
-        cluster.peers.all_near.set(false);
-        for refused in [near, shard.run(&verb, run()).await] {
+        for near in [true, false] {
+            cluster.peers.all_near.set(near);
+            let run = Execution { caller, address, makes: Makes::Nothing, record: None, registrar: None };
+            let refused = cluster.shard(ShardId(0)).run(&verb, run).await;
             assert_eq!(refused.unwrap_err(), Errno::EACCES.into());
         }
         for shard in [ShardId(0), ShardId(2)] {

@@ -153,6 +153,7 @@ impl Simulation {
             },
             peers,
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            commits: Rc::default(),
             open_files: owner.open_files(id),
             cache: Arc::clone(&owner.cache),
             names: Arc::clone(&owner.names),

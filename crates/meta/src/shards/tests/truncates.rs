@@ -2,13 +2,15 @@
 
 use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::{hang_for_long, pass};
+use crate::shards::decide::{DecisionOutcome, TxnContext};
+use crate::shards::foreign::Foreign;
 use crate::shards::replies::SessionChange;
-use crate::shards::{Execution, FastPathRun, Makes, ReplyRecorder, RequestAddress, Shard, ShardRefusal};
+use crate::shards::{BatchNumber, Execution, Makes, ReplyRecorder, RequestAddress, Shard, ShardRefusal};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use varve_posix::{
-    At, BackingFile, ChangeAttributes, FindTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode,
+    At, BackingFile, ChangeAttributes, Effect, FindTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode,
     Promote, RaiseSize, RecordSize, Rename, RenameFlags, SizeState, Unlink, Verb,
 };
 use varve_types::{Credentials, Errno, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
@@ -188,6 +190,13 @@ fn failed_truncate_is_not_reported_as_done() {
     });
 }
 
+/// Decides a change and does not wait for its batch.
+fn decided<V: Verb>(shard: &Rc<Shard>, verb: &V, run: &Execution<'_, V::Outcome>) -> (Vec<Effect>, BatchNumber) {
+    let decided = shard.decide(verb, run, &TxnContext::of(InodeId::ROOT), &Foreign::default()).unwrap();
+    let DecisionOutcome::Done { effects, batch, .. } = decided.outcome else { panic!("it has to wait") };
+    (effects, batch)
+}
+
 /// Promise: the request that decided a truncate fails also if another request tried the truncate and gave it up.
 #[test]
 fn truncate_abandoned_by_another_has_failed() {
@@ -202,9 +211,7 @@ fn truncate_abandoned_by_another_has_failed() {
             record: None,
             registrar: None,
         };
-        let Some(FastPathRun::Changed { effects, batch, .. }) = large.shard.try_run(&verb, &run) else {
-            panic!("it has to wait")
-        };
+        let (effects, batch) = decided(&large.shard, &verb, &run);
         large.shard.appended_with_work(batch).await.unwrap();
         std::fs::remove_file(&large.path).unwrap();
         let found = large.shard.truncate(large.at.clone(), None, None);
@@ -226,9 +233,7 @@ fn truncate_fails_if_its_successor_was_abandoned() {
             let verb = ChangeAttributes { at: large.at.clone(), set };
             let (caller, makes) = (&Credentials::root(), Makes::Nothing);
             let run = Execution { caller, address: address(&large.at), makes, record: None, registrar: None };
-            let ran = large.shard.try_run(&verb, &run);
-            let Some(FastPathRun::Changed { effects, batch, .. }) = ran else { panic!("it has to wait") };
-            (effects, batch)
+            decided(&large.shard, &verb, &run)
         });
         large.shard.appended_with_work(decided[1].1).await.unwrap();
         let [first, second] = decided.map(|(effects, _)| large.shard.perform(effects, None));
@@ -256,7 +261,7 @@ fn truncate_is_abandoned_in_another_shard() {
         let (caller, makes) = (&Credentials::root(), Makes::Nothing);
         let decide = Execution { caller, address: address(&at), makes, record: None, registrar: None };
         let cut = ChangeAttributes { at, set };
-        let Some(FastPathRun::Changed { effects, .. }) = shard.try_run(&cut, &decide) else { panic!("it has to wait") };
+        let (effects, _) = decided(&shard, &cut, &decide);
         let onward = Rename { parent, name: name("g"), new_parent: parent, new_name: name("h"), flags };
         cluster.at_name(parent, &name("g"), Makes::Nothing, &onward).await.unwrap();
         let (at, home) = (At::Inode(inode), cluster.shard(ShardId(0)));

@@ -5,7 +5,7 @@ use super::network::{Place, Strike};
 use super::time::{FileWork, note_event};
 use crate::shards::peers::{SentRequest, ShardTerm};
 use crate::shards::table::TableCache;
-use crate::shards::{CacheBudget, OpenFiles, PeerCall, PeerRequest, PeerResponse, Peers, ResponseSlot, Shard};
+use crate::shards::{CacheBudget, OpenFiles, PeerCall, PeerRequest, PeerResponse, Peers, Shard};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
@@ -259,10 +259,6 @@ impl Peers for SimulatedPeers {
                 format!("the connection to the owner of shard {shard} is broken").into()
             })
         })
-    }
-
-    fn send_now(&self, _: PeerRequest, _: &ResponseSlot) -> bool {
-        false
     }
 }
 

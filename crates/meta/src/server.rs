@@ -17,7 +17,6 @@ mod dispatch;
 mod handshake;
 mod inbox;
 mod keys;
-mod leases;
 mod limits;
 mod listener;
 mod local_session;
@@ -36,7 +35,7 @@ mod unauthenticated;
 mod worker;
 mod worker_board;
 
-pub use leases::LEASE;
+pub use crate::shards::LEASE;
 pub use limits::Limits;
 pub use local_session::{LocalSession, ReplyCallback};
 pub use memory::MemoryShares;
@@ -47,7 +46,6 @@ use crate::shards::{CacheBudget, SESSIONS_RETURN, TableConfig};
 use background::BackgroundRuntimes;
 use inbox::{INBOX_MAX, ServerCommand, WorkerMessage};
 use keys::Keys;
-use leases::Leases;
 use memory_budget::MemoryBudget;
 use parking_lot::Mutex;
 use sessions::{Admission, Sessions};
@@ -227,7 +225,7 @@ impl Server {
         let shard_map = ShardMap::new(1, &owners, workers).expect("each owner is a worker");
         let shared = Arc::new(ServerShared {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
-            leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
+            owned_since,
             // The wait applies to a mount's own server too: clients of the previous server come to the next one, and
             // the files that they have open must still exist then.
             sessions_return: match left {

@@ -15,7 +15,7 @@ pub use files::{
 use crate::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
 use codec::MessageError;
 use std::time::Duration;
-use varve_types::{Cause, Epoch, InodeId, PartitionIndex, PartitionMap, ShardId};
+use varve_types::{Cause, Epoch, InodeId, PartitionIndex, PartitionMap, SessionId, ShardId};
 
 /// The first byte of every message; incremented when the following bytes change their meaning.
 pub const PEER_VERSION: u8 = 1;
@@ -79,8 +79,9 @@ pub enum PeerCall {
     /// appended before the reply, without a vote.
     Apply(Vec<Change>),
     /// A participant's part of a cross-shard change: check, write the intent, lock, and fsync, unless the part is one of
-    /// a removal. Refused if a session has one of the inodes open.
-    Prepare(TransactionId, IntentRow, Vec<InodeId>),
+    /// a removal. Refused if a session has one of the inodes open, or if a session other than the given one holds a
+    /// lease that the change ends.
+    Prepare(TransactionId, IntentRow, Vec<InodeId>, Option<SessionId>),
     /// Apply or drop the intent; appended before the reply. Idempotent.
     Resolve {
         transaction: TransactionId,
@@ -154,7 +155,7 @@ impl PeerCall {
             PeerCall::LearnMap { map, .. } => vec![map],
             PeerCall::ImportEnd { partition, .. } => map_of(partition).into_iter().collect(),
             PeerCall::Apply(changes) | PeerCall::ImportRows { changes, .. } => maps_of(changes),
-            PeerCall::Prepare(_, intent, _) => maps_of(&intent.changes),
+            PeerCall::Prepare(_, intent, ..) => maps_of(&intent.changes),
             _ => Vec::new(),
         }
     }

@@ -341,6 +341,7 @@ impl Worker {
     }
 
     fn shard_config(&self, id: ShardId) -> ShardConfig {
+        let (open_files, leases) = self.slots.of(id).sessions().expect("a worker opens a shard when it has this");
         ShardConfig {
             id,
             settings: self.shared.settings.clone(),
@@ -349,7 +350,8 @@ impl Worker {
             peers: Rc::clone(&self.peers),
             clock: Arc::clone(&self.shared.clock),
             commits: Rc::clone(&self.busy_poll.commits),
-            open_files: self.slots.of(id).open_files.clone().expect("a shard is opened where its open files are"),
+            open_files,
+            leases,
             cache: Arc::clone(&self.tables.cache),
             names: Arc::clone(&self.tables.names),
         }

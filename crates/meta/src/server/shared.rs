@@ -1,13 +1,12 @@
-//! The state that all workers of a server share. An ordinary call uses none of it except the leases and the clock.
+//! The state that all workers of a server share. An ordinary call uses none of it except the clock.
 
 use super::keys::Keys;
-use super::leases::Leases;
 use super::limits::Limits;
 use super::sessions::Sessions;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use varve_env::clock::Clock;
+use varve_env::clock::{Clock, Instant};
 use varve_env::reserve::Reserve;
 use varve_env::volume_dir::{ShutdownState, VolumeDir};
 use varve_proto::WireShardMap;
@@ -23,7 +22,8 @@ pub struct ServerShared {
     /// A random number that distinguishes this server from every other one.
     pub number: u64,
     pub sessions: Arc<Sessions>,
-    pub leases: Arc<Leases>,
+    /// When this server took the lock of the volume.
+    pub owned_since: Instant,
     /// How long after the opening of a shard sessions of an earlier server may come back to it and register the files
     /// that they have open.
     pub sessions_return: Duration,
@@ -67,5 +67,12 @@ impl ServerShared {
             workers: self.addresses.get().cloned().unwrap_or_default(),
             embedded: self.embedded,
         }
+    }
+
+    /// See [`Leases::new`]: a mount's own server has one client that changes the volume.
+    ///
+    /// [`Leases::new`]: crate::shards::Leases::new
+    pub fn leases_since(&self) -> Option<Instant> {
+        (!self.embedded).then_some(self.owned_since)
     }
 }

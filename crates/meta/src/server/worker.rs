@@ -360,7 +360,8 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
 fn slots(config: &WorkerConfig) -> ShardSlots {
     let ServerShared { settings, shard_map, clock, sessions_return, .. } = &*config.shared;
     let own = |shard| (shard, shard_map.owner(shard) == Some(config.index));
-    ShardSlots::new(settings.shards.all().map(own), *sessions_return, Arc::clone(clock))
+    let owned_since = config.shared.leases_since();
+    ShardSlots::new(settings.shards.all().map(own), *sessions_return, owned_since, Arc::clone(clock))
 }
 
 /// Starts listening, then opens the shards.

@@ -2,6 +2,7 @@
 //! does not wait. Of rows it changes only this shard's; a change of several shards goes to [`super::transaction`].
 
 use super::foreign::Foreign;
+use super::leases::LeaseKey;
 use super::locks::is_about;
 use super::open_files::Openness;
 use super::opens_elsewhere::{AskedFiles, Grant};
@@ -10,9 +11,10 @@ use super::removal::PreparedRemoval;
 use super::resident::BatchNumber;
 use super::shard::{Execution, RequestAddress, Shard, ShardState, ShardView};
 use std::cell::{Cell, RefCell};
+use varve_env::clock::Instant;
 use varve_posix::{Context, Decision, Effect, KeyState, MissingKeys, Refusal, Verb, View};
 use varve_schema::{Change, DirectoryMovesRow, Key, ReplyRecord, Row};
-use varve_types::{InodeId, Timestamp};
+use varve_types::{InodeId, SessionId, Timestamp};
 
 impl Shard {
     /// Decides, registers what the session does with the file, and applies changes that affect this shard alone. The
@@ -61,7 +63,10 @@ impl Shard {
             DecisionOutcome::Answered(outcome)
             | DecisionOutcome::Done { outcome, .. }
             | DecisionOutcome::Several { outcome, .. } => self.register_decided(run, Ok(outcome)),
-            DecisionOutcome::Missing(_) | DecisionOutcome::Unasked(_) | DecisionOutcome::FreshElsewhere { .. } => None,
+            DecisionOutcome::Missing(_)
+            | DecisionOutcome::Unasked(_)
+            | DecisionOutcome::Leased { .. }
+            | DecisionOutcome::FreshElsewhere { .. } => None,
         };
         Ok(Decided { outcome, newest, grant })
     }
@@ -94,6 +99,10 @@ impl Shard {
             },
             reply: (record.encode)(&outcome),
         });
+        let session = run.record.as_ref().map(|record| record.session);
+        if let Err(until) = self.end_leases(state, &changes, session) {
+            return Ok(DecisionOutcome::Leased { until });
+        }
         let is_here = |change: &Change| self.is_here(state, change);
         let (mut changes, mut elsewhere) = match changes.iter().all(is_here) {
             true => (changes, Vec::new()),
@@ -161,6 +170,23 @@ impl Shard {
             files.borrow_mut().unasked.push(inode);
             Openness::Open
         })
+    }
+
+    /// Ends the leases that changes of rows of this shard invalidate; `Err`: see [`Leases::change`].
+    ///
+    /// [`Leases::change`]: super::leases::Leases::change
+    pub(super) fn end_leases(
+        &self,
+        state: &ShardState,
+        changes: &[Change],
+        session: Option<SessionId>,
+    ) -> Result<(), Instant> {
+        let leased = |change: &Change| match change {
+            Change::Put(key, _) | Change::Delete(key) => LeaseKey::changed_by(change, state.resident.seen(key).0),
+            Change::Tally { .. } => None,
+        };
+        let keys: Vec<_> = changes.iter().filter_map(leased).collect();
+        self.leases.change(&keys, session, self.clock.monotonic())
     }
 
     /// The change that excludes other moves of directories. `None`: the row must be fetched first.
@@ -253,6 +279,10 @@ pub(super) enum DecisionOutcome<O> {
     Missing(Vec<Key>),
     /// No decision: the shards in the numbers of these files must be asked first whether they are open.
     Unasked(Vec<InodeId>),
+    /// No decision: another session may hold a lease that it ends, until that time.
+    Leased {
+        until: Instant,
+    },
     Refused(Refusal),
     Answered(O),
     Done {

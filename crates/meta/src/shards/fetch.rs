@@ -395,6 +395,7 @@ impl Shard {
         let arrived = self.read_table(&Key::Partition(directory, index)).await?;
         let Some(Row::Partition(mut row)) = arrived else { return Err(ShardRefusal::Busy) };
         row.state = PartitionState::Live;
+        self.leases.inherit(self.clock.monotonic());
         let batch = {
             let mut state = self.state.borrow_mut();
             let key = Key::Partition(directory, row.index);

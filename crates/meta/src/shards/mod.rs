@@ -27,6 +27,7 @@ mod garbage;
 mod handover;
 mod incoming;
 mod inodes;
+mod leases;
 mod listing;
 mod locks;
 pub mod log;
@@ -55,6 +56,7 @@ mod truncates;
 pub use committer::CommitRound;
 pub use effects::SESSIONS_RETURN;
 pub use handover::{CallInProgress, CallOrigin};
+pub use leases::{LEASE, LeaseKey, LeaseTable, LeaseTicket, Leases};
 pub use listing::{Page, PageLimit};
 pub use log::{DamagedPlace, TornEnd, torn_end};
 #[cfg(test)]

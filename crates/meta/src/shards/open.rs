@@ -114,6 +114,7 @@ impl Shard {
             clock: config.clock,
             open_files: config.open_files,
             opens_elsewhere: OpensElsewhere::default(),
+            leases: config.leases,
             state: RefCell::new(state),
             changed: Notify::new(),
             work: CommitWork::new(config.commits),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_posix::KeyState;
 use varve_schema::{Change, IntentRow, Key, ReadRecord, Row, TransactionId};
-use varve_types::{InodeId, Timestamp};
+use varve_types::{InodeId, SessionId, Timestamp};
 
 /// A prepared participant asks the coordinator after this time without news.
 pub(super) const ASK_AFTER: Duration = Duration::from_secs(10);
@@ -38,9 +38,10 @@ impl Shard {
         transaction: TransactionId,
         intent: IntentRow,
         unopened: &[InodeId],
+        session: Option<SessionId>,
     ) -> PeerReply {
         let of_removal = intent.is_of_removal();
-        let batch = match self.place_intent(transaction, intent, unopened).await {
+        let batch = match self.place_intent(transaction, intent, (unopened, session)).await {
             Ok(Some(batch)) => batch,
             Ok(None) => return PeerReply::Vote(true),
             Err(reply) => return reply,
@@ -65,12 +66,12 @@ impl Shard {
 
     /// Checks an intent and locks the keys it will change; `None` if it changes nothing here. No session may have one
     /// of `unopened` open, whose rows are changed here. From the lock on, no session opens one, because an open reads
-    /// the row first.
+    /// the row first. Nor may a session other than `session` hold a lease that the change ends.
     async fn place_intent(
         self: &Rc<Self>,
         transaction: TransactionId,
         intent: IntentRow,
-        unopened: &[InodeId],
+        (unopened, session): (&[InodeId], Option<SessionId>),
     ) -> Result<Option<BatchNumber>, PeerReply> {
         self.fetch_for_intent(&intent).await?;
         let mut asked = AskedFiles::default();
@@ -88,6 +89,9 @@ impl Shard {
         if intent.changes.is_empty() {
             // Nothing to lock: the rows read were unchanged while the coordinator's own part was locked.
             return Ok(None);
+        }
+        if self.end_leases(&state, &intent.changes, session).is_err() {
+            return Err(PeerReply::Vote(false));
         }
         self.keep_intent(&mut state, transaction, intent);
         Ok(Some(state.open.number))

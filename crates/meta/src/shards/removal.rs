@@ -125,7 +125,8 @@ impl Shard {
         let BegunTransaction { transaction, sorted: Sorted { own, parts, holder, unopened } } = begun;
         let changed = parts.iter().filter(|(_, part)| !part.changes.is_empty()).map(|(shard, _)| *shard);
         let holders: Vec<_> = changed.chain(holder).collect();
-        let decided = match self.votes(transaction, parts.into_iter().collect(), &unopened).await {
+        let session = reply.as_ref().map(|reply| reply.session);
+        let decided = match self.votes(transaction, parts.into_iter().collect(), &unopened, session).await {
             Ok(()) => self.decide_removal(transaction, &own, holders.clone(), reply),
             Err(NoVote::Refused) => Err(ShardRefusal::Busy),
             Err(NoVote::Unknown(refusal)) => Err(refusal),
@@ -180,7 +181,7 @@ impl Shard {
         }
         let read = |(key, row): (&Key, &ForeignRow)| ReadRecord { key: key.clone(), digest: digest(row.as_ref()) };
         let reads = keys.iter().zip(&rows).map(read).collect();
-        match self.prepare(transaction, part_of_removal(&keys, reads), &[]).await {
+        match self.prepare(transaction, part_of_removal(&keys, reads), &[], None).await {
             PeerReply::Vote(true) => PeerReply::Prepared(rows),
             PeerReply::Failed(cause) => PeerReply::Failed(cause),
             // The directory has an entry, or another change is in progress: the deciding shard sees that.

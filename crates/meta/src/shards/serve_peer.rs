@@ -43,8 +43,8 @@ impl Shard {
                 Err(refusal) => peer_reply(refusal),
             },
             PeerCall::Apply(changes) => self.apply_for_peer(changes).await,
-            PeerCall::Prepare(transaction, intent, unopened) => {
-                Box::pin(self.prepare(transaction, intent, &unopened)).await
+            PeerCall::Prepare(transaction, intent, unopened, session) => {
+                Box::pin(self.prepare(transaction, intent, &unopened, session)).await
             }
             PeerCall::Resolve { transaction, commit } => Box::pin(self.resolve(transaction, commit)).await,
             PeerCall::Settle(transactions) => Box::pin(self.settle(transactions)).await,

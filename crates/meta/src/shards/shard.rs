@@ -16,6 +16,7 @@ use super::garbage::{Garbage, Room};
 use super::handover::CallsInProgress;
 use super::incoming::IncomingPartition;
 use super::inodes::InodeBlock;
+use super::leases::Leases;
 use super::open_files::{FileUse, OpenFiles};
 use super::opens_elsewhere::{Grant, OpensElsewhere};
 use super::partitions::Partitions;
@@ -53,6 +54,8 @@ pub struct ShardConfig {
     pub commits: Rc<CommitRound>,
     /// Outlives the shard: the next opening of it by this server gets the same.
     pub open_files: OpenFiles,
+    /// Outlive the shard too.
+    pub leases: Leases,
     /// Budget for cached rows of all shards together.
     pub cache: Arc<CacheBudget>,
     /// Budget for the names of loaded partitions of all shards together.
@@ -68,6 +71,7 @@ pub struct Shard {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
     pub(super) opens_elsewhere: OpensElsewhere,
+    pub(super) leases: Leases,
     pub(super) state: RefCell<ShardState>,
     /// Wakes requests when a lock, a load or a split that they wait for has ended, so that they check again.
     pub(super) changed: Notify,
@@ -212,6 +216,11 @@ impl Shard {
         self.id
     }
 
+    /// The leases on rows of this shard.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// Whether this is a read-only view of the last owner's state.
     pub fn is_read_only(&self) -> bool {
         matches!(self.table, ShardRows::ReadOnly(..))
@@ -318,7 +327,7 @@ impl Shard {
     }
 
     /// One round of fetch, decide, commit. `None`: decide again, because the rows of a fresh inode were stored at their
-    /// home.
+    /// home, or because leases of other sessions have ended.
     async fn attempt<V: Verb>(
         self: &Rc<Self>,
         verb: &V,
@@ -330,6 +339,10 @@ impl Shard {
         let Decided { outcome: decided, newest, grant } = decided;
         let (outcome, effects) = match decided {
             DecisionOutcome::Missing(_) | DecisionOutcome::Unasked(_) => return Err(ShardRefusal::Busy),
+            DecisionOutcome::Leased { until } => {
+                tokio::time::sleep(until.since(self.clock.monotonic())).await;
+                return Ok(None);
+            }
             // A name may be replaced between two reads. A second read finds another inode, unless the first one is
             // lost.
             DecisionOutcome::Refused(Refusal::Torn(inode)) if !foreign.is_empty() && txn.torn != Some(inode) => {

@@ -6,6 +6,7 @@ mod directory_totals;
 mod first_poll;
 mod handover;
 mod hanging;
+mod leases;
 mod names;
 mod opens_elsewhere;
 mod orphans;

@@ -156,14 +156,15 @@ impl Shard {
         let (changing, reading): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(_, part)| !part.changes.is_empty());
         let participants: Vec<_> = changing.iter().map(|(shard, _)| *shard).collect();
         let proposed = Cell::new(false);
+        let session = reply.as_ref().map(|reply| reply.session);
         let own_part = async {
-            self.votes(transaction, reading, &unopened).await?;
+            self.votes(transaction, reading, &unopened, session).await?;
             let (participants, changes, reads) = (participants.clone(), own.clone(), Vec::new());
             let intent = IntentRow { participants, changes, reads, reply: reply.clone() };
             proposed.set(true);
             self.durable(self.write_own_intent(transaction, intent)).await.map_err(NoVote::Unknown)
         };
-        let (stored, voted) = futures::join!(own_part, self.votes(transaction, changing, &unopened));
+        let (stored, voted) = futures::join!(own_part, self.votes(transaction, changing, &unopened, session));
         let decided = match (stored, voted) {
             (Ok(()), Ok(())) => self.decide_commit(transaction, &own, &participants, reply).map_err(NoVote::Unknown),
             // A participant's refusal is final, whatever the others did.
@@ -187,10 +188,11 @@ impl Shard {
         transaction: TransactionId,
         parts: Vec<(ShardId, IntentRow)>,
         unopened: &BTreeMap<ShardId, Vec<InodeId>>,
+        session: Option<SessionId>,
     ) -> Result<(), NoVote> {
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
             let unopened = unopened.get(&shard).cloned().unwrap_or_default();
-            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent, unopened)).await)
+            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent, unopened, session)).await)
         }))
         .await;
         let refused = |(_, vote): &(ShardId, PeerReply)| matches!(vote, PeerReply::Vote(false));

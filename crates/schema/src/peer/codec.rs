@@ -13,7 +13,7 @@ use crate::{Change, Key, Kind, ReplyRecord, Row, TransactionId};
 use files::{WireFileCall, WireFileReply};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use varve_types::{Cause, Epoch, Errno, InodeId, PartitionIndex, ShardId};
+use varve_types::{Cause, Epoch, Errno, InodeId, PartitionIndex, SessionId, ShardId};
 
 /// Longest message: the body of one frame. The longest are steps of a split, which end at 1 MiB of content, and rows of
 /// files with 1 MiB of content each.
@@ -186,7 +186,13 @@ enum WireCall<'a> {
     Map(u64),
     FreshInodes(u64),
     Apply(#[serde(borrow, deserialize_with = "list")] Vec<StoredChange<'a>>),
-    Prepare(WireTransaction, #[serde(borrow)] StoredIntent<'a>, #[serde(deserialize_with = "list")] Vec<u64>),
+    /// The session is the last field.
+    Prepare(
+        WireTransaction,
+        #[serde(borrow)] StoredIntent<'a>,
+        #[serde(deserialize_with = "list")] Vec<u64>,
+        Option<u64>,
+    ),
     Resolve(WireTransaction, bool),
     Settle(#[serde(deserialize_with = "list")] Vec<WireTransaction>),
     Outcome(WireTransaction),
@@ -214,8 +220,9 @@ impl<'a> From<&'a PeerCall> for WireCall<'a> {
             PeerCall::Map(directory) => WireCall::Map(directory.0),
             PeerCall::FreshInodes(count) => WireCall::FreshInodes(*count),
             PeerCall::Apply(changes) => WireCall::Apply(all(changes)),
-            PeerCall::Prepare(transaction, intent, unopened) => {
-                WireCall::Prepare(transaction.into(), intent.into(), unopened.iter().map(|inode| inode.0).collect())
+            PeerCall::Prepare(transaction, intent, unopened, session) => {
+                let unopened = unopened.iter().map(|inode| inode.0).collect();
+                WireCall::Prepare(transaction.into(), intent.into(), unopened, session.map(|session| session.0))
             }
             PeerCall::Resolve { transaction, commit } => WireCall::Resolve(transaction.into(), *commit),
             PeerCall::Settle(transactions) => WireCall::Settle(all(transactions)),
@@ -244,9 +251,9 @@ impl WireCall<'_> {
             WireCall::Map(directory) => PeerCall::Map(InodeId(*directory)),
             WireCall::FreshInodes(count) => PeerCall::FreshInodes(*count),
             WireCall::Apply(changes) => PeerCall::Apply(changes_in(changes)?),
-            WireCall::Prepare(transaction, intent, unopened) => {
+            WireCall::Prepare(transaction, intent, unopened, session) => {
                 let unopened = unopened.iter().map(|inode| InodeId(*inode)).collect();
-                PeerCall::Prepare(transaction.into(), intent.to_row()?, unopened)
+                PeerCall::Prepare(transaction.into(), intent.to_row()?, unopened, session.map(SessionId))
             }
             WireCall::Resolve(transaction, commit) => {
                 PeerCall::Resolve { transaction: transaction.into(), commit: *commit }

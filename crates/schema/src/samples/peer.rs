@@ -96,7 +96,7 @@ pub fn peer_calls() -> Vec<(&'static str, PeerCall)> {
         ("map", PeerCall::Map(directory)),
         ("fresh-inodes", PeerCall::FreshInodes(64)),
         ("apply", PeerCall::Apply(changes())),
-        ("prepare", PeerCall::Prepare(TRANSACTION, intent(), vec![InodeId(9)])),
+        ("prepare", PeerCall::Prepare(TRANSACTION, intent(), vec![InodeId(9)], Some(SessionId(5)))),
         ("resolve", PeerCall::Resolve { transaction: TRANSACTION, commit: true }),
         ("settle", PeerCall::Settle(vec![TRANSACTION, TRANSACTION])),
         ("outcome", PeerCall::Outcome(TRANSACTION)),

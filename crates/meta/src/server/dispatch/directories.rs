@@ -1,9 +1,8 @@
 //! Calls about whole directories and their partitions.
 
-use super::super::leases::LeaseKey;
 use super::request_handler::{CompletedCall, RequestHandler};
 use super::translate;
-use crate::shards::{Page, PageLimit, RequestAddress};
+use crate::shards::{LeaseKey, Page, PageLimit, RequestAddress};
 use varve_posix::{
     Context, Decision, DirectoryNode, Entry, GetDirectory, KeyState, List, MissingKeys, Refusal, Verb, View,
 };
@@ -34,10 +33,9 @@ impl RequestHandler<'_> {
         asked: impl Future<Output = Result<DirectoryNode, CallFailure>>,
     ) -> Result<CompletedCall, CallFailure> {
         let key = LeaseKey::attributes(directory);
-        let leases = &self.worker.shared.leases;
-        let ticket = leases.ticket(key);
+        let ticket = self.shard.leases().ticket(key);
         let found = asked.await?;
-        let lease_ms = leases.grant(key, self.caller.session, ticket).as_millis() as u32;
+        let lease_ms = self.lease(key, ticket);
         Ok(Reply::Directory {
             node: translate::node(&found.node()),
             parent: found.row.parent.0,

@@ -1,6 +1,5 @@
 //! Calls about files: attributes, content, sizes and extended attributes.
 
-use super::super::leases::LeaseKey;
 use super::request_handler::{CompletedCall, RequestHandler};
 use super::translate;
 use crate::shards::{Makes, MeasureTime, Registrar, RequestAddress};
@@ -23,11 +22,6 @@ impl RequestHandler<'_> {
     pub async fn set_attributes(&self, at: Locator, set: WireSetAttributes) -> Result<CompletedCall, CallFailure> {
         let (at, address) = self.at(at)?;
         let set = SetAttributes::from(set);
-        let guards = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        let _hold = match address {
-            RequestAddress::Inode(inode) if guards => self.barrier(&[LeaseKey::attributes(inode)]).await,
-            _ => None,
-        };
         self.change_node(&ChangeAttributes { at, set }, address, None, |node| node).await
     }
 

@@ -1,10 +1,9 @@
 //! Calls about names in directories.
 
-use super::super::leases::{LeaseKey, LeaseTicket};
 use super::open_files::use_of_opened;
 use super::request_handler::{CompletedCall, RequestHandler};
 use super::{errno, translate};
-use crate::shards::{Makes, Registrar, RequestAddress};
+use crate::shards::{LeaseKey, LeaseTicket, Makes, Registrar, RequestAddress};
 use std::cell::Cell;
 use varve_posix::{
     Create, CreateUnnamed, Entry, Link, Lookup, MakeDirectory, Node, Refusal, RemoveDirectory, Rename, ReviveDirectory,
@@ -17,10 +16,12 @@ impl RequestHandler<'_> {
     pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let key = LeaseKey::name(parent, name.hash());
-        let leases = &self.worker.shared.leases;
-        let ticket = leases.ticket(key);
+        let ticket = self.shard.leases().ticket(key);
         let found = self.ask(&Lookup { parent, name }, address).await?;
-        let lease_ms = self.lease(&found, key, ticket);
+        let lease_ms = match found {
+            Entry::Elsewhere { kind: FileKind::Directory, .. } => self.lease(key, ticket),
+            Entry::Elsewhere { .. } | Entry::Node(_) => 0,
+        };
         let mut entry = translate::entry(&found);
         if let EntryReply::Node(node) = &mut entry {
             self.fill_stale_size(std::slice::from_mut(node)).await?;
@@ -28,14 +29,10 @@ impl RequestHandler<'_> {
         Ok(Reply::Entry { entry, lease_ms }.into())
     }
 
-    /// How many milliseconds the caller may cache the entry it found.
-    fn lease(&self, found: &Entry, key: LeaseKey, ticket: LeaseTicket) -> u32 {
-        match found {
-            Entry::Elsewhere { kind: FileKind::Directory, .. } => {
-                self.worker.shared.leases.grant(key, self.caller.session, ticket).as_millis() as u32
-            }
-            Entry::Elsewhere { .. } | Entry::Node(_) => 0,
-        }
+    /// How many milliseconds the caller may cache what it has read since it took the ticket.
+    pub fn lease(&self, key: LeaseKey, ticket: LeaseTicket) -> u32 {
+        let now = self.worker.shared.clock.monotonic();
+        self.shard.leases().grant(key, self.caller.session, ticket, now).as_millis() as u32
     }
 
     pub async fn create(
@@ -89,7 +86,6 @@ impl RequestHandler<'_> {
 
     pub async fn remove_directory(&self, parent: u64, name: &[u8]) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
-        let _hold = self.barrier(&[LeaseKey::name(parent, name.hash())]).await;
         self.change(&RemoveDirectory { parent, name }, address, Makes::Nothing, translate::removed).await
     }
 
@@ -101,8 +97,6 @@ impl RequestHandler<'_> {
     ) -> Result<CompletedCall, CallFailure> {
         let (parent, name, address) = self.name(parent, name)?;
         let (new_parent, new_name, _) = self.name(new_parent, new_name)?;
-        let names = [LeaseKey::name(parent, name.hash()), LeaseKey::name(new_parent, new_name.hash())];
-        let _hold = self.barrier(&names).await;
         let flags = translate::rename_flags(flags);
         let makes = if flags.leaves_whiteout() { Makes::File } else { Makes::Nothing };
         let verb = Rename { parent, name, new_parent, new_name, flags };
@@ -123,15 +117,6 @@ impl RequestHandler<'_> {
         }
         let reply = |entry: &_| Reply::Entry { entry: translate::entry(entry), lease_ms: 0 };
         self.change(&Link { source, parent, name }, address, Makes::Nothing, reply).await
-    }
-
-    /// Delays a change until other sessions' leases on the changed keys have ended.
-    pub async fn barrier(&self, keys: &[LeaseKey]) -> Option<super::super::leases::LeaseBarrier> {
-        // An embedded server has one working session. Observers may see stale data.
-        if self.worker.shared.embedded {
-            return None;
-        }
-        Some(self.worker.shared.leases.barrier(keys, self.caller.session).await)
     }
 }
 

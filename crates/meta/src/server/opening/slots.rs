@@ -21,7 +21,7 @@
 
 use super::loss::{LostChanges, Owing};
 use super::{NotOpen, OpenFailure};
-use crate::shards::{Cause, OpenFiles, PeerCall, Shard};
+use crate::shards::{Cause, Leases, OpenFiles, PeerCall, Shard};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -89,13 +89,20 @@ pub(super) struct ShardSlot<S = Rc<Shard>> {
     pub lost: Option<LostChanges>,
     /// The files that sessions have open. `None`: another worker has the table.
     pub open_files: Option<OpenFiles>,
+    /// The leases on its rows. `None`: another worker has it.
+    pub leases: Option<Leases>,
 }
 
 impl<S: Clone> ShardSlot<S> {
     fn new(own: bool, since: Instant) -> ShardSlot<S> {
         let state = if own { SlotState::Waiting } else { SlotState::Elsewhere };
-        let (attempts, asked, hurried, had, owing, lost, open_files) = Default::default();
-        ShardSlot { state, since, attempts, asked, hurried, had, owing, lost, open_files }
+        let (attempts, asked, hurried, had, owing, lost, open_files, leases) = Default::default();
+        ShardSlot { state, since, attempts, asked, hurried, had, owing, lost, open_files, leases }
+    }
+
+    /// What sessions have of the shard, which outlives its openings. `None`: another worker has it.
+    pub fn sessions(&self) -> Option<(OpenFiles, Leases)> {
+        Some((self.open_files.clone()?, self.leases.clone()?))
     }
 
     fn enter(&mut self, state: SlotState<S>, now: Instant) {
@@ -256,10 +263,12 @@ impl Drop for UnderWay {
 
 impl ShardSlots {
     /// `shards`: all shards in order, each with whether this worker owns it. They are opened in order, but first the
-    /// shard of the root, through which every path leads. `sessions_return`: see [`OpenFiles::after`].
+    /// shard of the root, through which every path leads. `sessions_return`: see [`OpenFiles::after`]. `owned_since`:
+    /// see [`Leases::new`].
     pub fn new(
         shards: impl Iterator<Item = (ShardId, bool)>,
         sessions_return: Duration,
+        owned_since: Option<Instant>,
         clock: Arc<dyn Clock>,
     ) -> ShardSlots {
         let now = clock.monotonic();
@@ -269,7 +278,8 @@ impl ShardSlots {
                 waiting.push_back(shard);
             }
             let open_files = own.then(|| OpenFiles::after(sessions_return));
-            RefCell::new(ShardSlot { open_files, ..ShardSlot::new(own, now) })
+            let leases = own.then(|| Leases::new(owned_since));
+            RefCell::new(ShardSlot { open_files, leases, ..ShardSlot::new(own, now) })
         });
         let slots = slots.collect();
         let (under_way, given_up) = Default::default();

@@ -55,7 +55,7 @@ fn part(directory: InodeId, reply: Option<ReplyRecord>) -> IntentRow {
 }
 
 async fn prepare(cluster: &Cluster, transaction: TransactionId, directory: InodeId) {
-    let call = PeerCall::Prepare(transaction, part(directory, None), Vec::new());
+    let call = PeerCall::Prepare(transaction, part(directory, None), Vec::new(), None);
     assert!(matches!(cluster.peers.call(directory.shard(), call).await, PeerReply::Vote(true)));
 }
 

@@ -5,8 +5,8 @@ use crate::shards::peers::FileCall;
 use crate::shards::rows::ShardRows;
 use crate::shards::table::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
-    CacheBudget, CommitRound, Execution, Makes, OpenFiles, PageLimit, PeerCall, PeerReply, PeerRequest, PeerResponse,
-    Peers, RequestAddress, SentRequest, Shard, ShardConfig, ShardRefusal,
+    CacheBudget, CommitRound, Execution, Leases, Makes, OpenFiles, PageLimit, PeerCall, PeerReply, PeerRequest,
+    PeerResponse, Peers, RequestAddress, SentRequest, Shard, ShardConfig, ShardRefusal,
 };
 use futures::future::LocalBoxFuture;
 use std::cell::{Cell, RefCell};
@@ -15,8 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant as StdInstant};
-use tokio::sync::oneshot;
-use varve_env::clock::RealClock;
+use varve_env::clock::{Instant, RealClock};
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_posix::{Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
@@ -126,6 +125,7 @@ pub struct Cluster {
     pub volume: VolumeDir,
     pub peers: Rc<LocalPeers>,
     open_files: HashMap<ShardId, OpenFiles>,
+    leases: HashMap<ShardId, Leases>,
     /// Of the worker that serves all shards.
     pub commits: Rc<CommitRound>,
     store: PosixStore,
@@ -214,6 +214,8 @@ impl Cluster {
         let background = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let cluster = Rc::new(Cluster {
             open_files: settings.shards.all().map(|shard| (shard, OpenFiles::default())).collect(),
+            // Earlier owners have granted none.
+            leases: settings.shards.all().map(|shard| (shard, Leases::new(Some(Instant(Duration::ZERO))))).collect(),
             settings,
             volume,
             peers: Rc::default(),
@@ -262,6 +264,7 @@ impl Cluster {
             clock: Arc::new(RealClock::new()),
             commits: Rc::clone(&self.commits),
             open_files: self.open_files[&id].clone(),
+            leases: self.leases[&id].clone(),
             cache: Arc::new(CacheBudget::new(4 << 20, 1)),
             names: Arc::new(CacheBudget::new(4 << 20, 1)),
         }

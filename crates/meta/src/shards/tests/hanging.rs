@@ -33,7 +33,7 @@ fn resolve_waits_for_log_append() {
             reads: Vec::new(),
             reply: None,
         };
-        let vote = cluster.peers.call(shard, PeerCall::Prepare(transaction, intent, Vec::new())).await;
+        let vote = cluster.peers.call(shard, PeerCall::Prepare(transaction, intent, Vec::new(), None)).await;
         assert!(matches!(vote, PeerReply::Vote(true)), "{vote:?}");
 
         let snapshots = cluster.snapshots(shard);
@@ -289,7 +289,7 @@ fn intents_prepared_during_a_hang_are_resolved() {
         let intent = IntentRow { participants: vec![shard.id()], changes, reads: Vec::new(), reply: None };
         let snapshots = cluster.snapshots(shard.id());
         let hung = snapshots.hang().await;
-        let prepare = cluster.peers.call(shard.id(), PeerCall::Prepare(transaction, intent, Vec::new()));
+        let prepare = cluster.peers.call(shard.id(), PeerCall::Prepare(transaction, intent, Vec::new(), None));
         let (vote, ()) = futures::join!(prepare, hang_for_long(&shard));
         assert!(matches!(vote, PeerReply::Failed(_)), "{vote:?}");
         drop(hung);

@@ -171,9 +171,9 @@ fn participant_asks_at_once_after_a_change_of_owner() {
         let entry = EntryRow { inode: InodeId::new(CALLER, 900), body: EntryBody::Reference(FileKind::Regular) };
         let change = Change::put(Key::Entry(made, name("f")), Row::Entry(entry));
         let intent = |participants, changes| IntentRow { participants, changes, reads: Vec::new(), reply: None };
-        let prepare = PeerCall::Prepare(id(1_001), intent(vec![CALLED], vec![change]), Vec::new());
+        let prepare = PeerCall::Prepare(id(1_001), intent(vec![CALLED], vec![change]), Vec::new(), None);
         let removes = intent(Vec::new(), vec![Change::Delete(Key::Directory(empty))]);
-        let prepare_removal = PeerCall::Prepare(id(1_002), removes, Vec::new());
+        let prepare_removal = PeerCall::Prepare(id(1_002), removes, Vec::new(), None);
         let caller = cluster.shard(CALLER);
         for call in [prepare, prepare_removal] {
             assert_eq!(caller.peers.call(CALLED, call).await, PeerReply::Vote(true));

@@ -67,7 +67,7 @@ fn read_only_view_refuses_names_of_undecided_changes() {
             reads: Vec::new(),
             reply: None,
         };
-        let vote = cluster.peers.call(ShardId(1), PeerCall::Prepare(transaction, intent, Vec::new())).await;
+        let vote = cluster.peers.call(ShardId(1), PeerCall::Prepare(transaction, intent, Vec::new(), None)).await;
         assert!(matches!(vote, PeerReply::Vote(true)), "{vote:?}");
 
         cluster.rest_after_crash().await;

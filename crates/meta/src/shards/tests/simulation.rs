@@ -28,7 +28,7 @@ mod tree;
 use super::cluster::{PATIENCE, root_rows};
 use super::watched::Watched;
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableConfig};
-use crate::shards::{PeerCall, Peers, ShardConfig};
+use crate::shards::{Leases, PeerCall, Peers, ShardConfig};
 use calls::Call;
 use clients::{CallResult, Client, Done};
 use draw::Draw;
@@ -155,6 +155,7 @@ impl Simulation {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             commits: Rc::default(),
             open_files: owner.open_files(id),
+            leases: Leases::new(None),
             cache: Arc::clone(&owner.cache),
             names: Arc::clone(&owner.names),
         }

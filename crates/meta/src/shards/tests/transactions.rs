@@ -219,7 +219,7 @@ fn nth(cluster: &Cluster, counter: u64) -> TransactionId {
 fn under_way(cluster: &Cluster, counter: u64, change: Change) -> PeerCall {
     let participants = vec![ShardId(0), ShardId(1)];
     let intent = IntentRow { participants, changes: vec![change], reads: Vec::new(), reply: None };
-    PeerCall::Prepare(nth(cluster, counter), intent, Vec::new())
+    PeerCall::Prepare(nth(cluster, counter), intent, Vec::new(), None)
 }
 
 fn makes(cluster: &Cluster, counter: u64, at: &str) -> PeerCall {

@@ -300,9 +300,9 @@ impl FileTable {
         self.dirty.lock().contains_key(&inode)
     }
 
-    /// Number of inodes whose content waits for write-back.
-    pub fn dirty_files(&self) -> usize {
-        self.dirty.lock().len()
+    /// Whether the content of any inode waits for write-back.
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.lock().is_empty()
     }
 
     fn mark_clean(&self, inode: InodeId) {

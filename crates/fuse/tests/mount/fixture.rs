@@ -4,7 +4,7 @@ use crate::late::Late;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, Operation};
 use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_fuse::{MountOptions, MountSession, Unmounter};
@@ -92,6 +92,25 @@ pub fn shell(command: &str, arguments: &[&Path]) -> String {
 
 /// The volume's directory in its store.
 const VOLUME: &str = "volume";
+
+/// How long a child that another test forks may hold a mount: until it executes its program, it has all open files of
+/// this process.
+const HELD_BY_A_FORK: Duration = Duration::from_secs(10);
+
+/// Unmounts and waits until the volume is closed; fails the test if that fails.
+fn unmount(mounted: MountSession) {
+    let deadline = Instant::now() + HELD_BY_A_FORK;
+    loop {
+        match mounted.unmounter().unmount_if_free() {
+            Err(varve_fuse::Error::Busy { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(varve_fuse::Error::Busy { .. }) => return mounted.unmount().expect("unmounted"),
+            unmounted => break unmounted.expect("unmounted"),
+        }
+    }
+    mounted.join().expect("closed");
+}
 
 /// Copies a program that the test executes afterwards.
 ///
@@ -214,7 +233,7 @@ impl Volume {
     /// Unmounts and stops the server, and fails the test if either fails.
     pub fn close(mut self) {
         if let Some(mounted) = self.mounted.take() {
-            mounted.unmount().expect("unmounted");
+            unmount(mounted);
         }
         self.server.stop(STOP_DEADLINE).expect("stopped");
     }
@@ -259,7 +278,7 @@ impl Beside {
 
     /// Unmounts, and fails the test if that fails.
     pub fn close(self) {
-        self.mounted.unmount().expect("unmounted");
+        unmount(self.mounted);
     }
 }
 

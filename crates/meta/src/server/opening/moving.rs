@@ -44,7 +44,7 @@ pub struct ShardHandover {
     /// Boxed, because it is rarely there.
     lost: Option<Box<LostChanges>>,
     open_files: MovingOpenFiles,
-    leases: LeaseTable,
+    leases: Box<LeaseTable>,
 }
 
 /// Why a worker has not taken a shard over.
@@ -156,7 +156,8 @@ impl Worker {
     fn hand_over(&self, id: ShardId) -> ShardHandover {
         let mut slot = self.slots.of(id);
         let open_files = slot.open_files.take().expect("the worker that has a shard has its open files").move_away();
-        let leases = slot.leases.take().expect("the worker that has a shard has its leases").move_away();
+        let leases = slot.leases.take().expect("the worker that has a shard has its leases");
+        let leases = Box::new(leases.move_away());
         ShardHandover { had: slot.had, lost: slot.lost.take().map(Box::new), open_files, leases }
     }
 
@@ -167,7 +168,7 @@ impl Worker {
         open_files.end_sessions(|session| !self.shared.sessions.is_live(session));
         let mut slot = self.slots.of(id);
         (slot.lost, slot.open_files) = (handover.lost.map(|lost| *lost), Some(open_files));
-        slot.leases = Some(Leases::from(handover.leases));
+        slot.leases = Some(Leases::from(*handover.leases));
     }
 
     async fn have_taken_over(&self, id: ShardId, to: usize) -> Result<(), NotTakenOver> {
@@ -179,7 +180,7 @@ impl Worker {
             // A worker that drops the message has ended, and the server ends with it.
             Ok(()) => taken_over.await.unwrap_or_else(|_| {
                 let open_files = OpenFiles::after(self.shared.sessions_return).move_away();
-                let leases = Leases::new(self.shared.leases_since()).move_away();
+                let leases = Box::new(Leases::new(self.shared.leases_since()).move_away());
                 Err(gone(ShardHandover { had: true, lost: None, open_files, leases }))
             }),
             Err(WorkerMessage::TakeOver { handover, .. }) => Err(gone(handover)),

@@ -100,7 +100,7 @@ impl<S: Clone> ShardSlot<S> {
         ShardSlot { state, since, attempts, asked, hurried, had, owing, lost, open_files, leases }
     }
 
-    /// What sessions have of the shard, which outlives its openings. `None`: another worker has it.
+    /// The open files and leases of sessions, which outlive the openings of the shard. `None`: another worker has it.
     pub fn sessions(&self) -> Option<(OpenFiles, Leases)> {
         Some((self.open_files.clone()?, self.leases.clone()?))
     }

@@ -91,7 +91,7 @@ fn only_changes_of_names_and_rights_end_leases() {
     let name = Name::new(b"d").unwrap();
     let entry = Key::Entry(InodeId(77), name.clone());
     let attributes = varve_schema::samples::attributes(FileKind::Directory, 0);
-    let named = |inode| Row::Entry(EntryRow { inode: InodeId(inode), body: EntryBody::Directory(attributes.clone()) });
+    let named = |inode| Row::Entry(EntryRow { inode: InodeId(inode), body: EntryBody::Directory(attributes) });
     let here = LeaseKey::name(InodeId(77), name.hash());
     let by = |change: Change, before: &Row| LeaseKey::changed_by(&change, KeyState::Present(before));
     assert_eq!(by(Change::Delete(entry.clone()), &named(5)), Some(here));

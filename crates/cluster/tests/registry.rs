@@ -234,7 +234,7 @@ fn registry_that_does_not_answer_is_unavailable() {
     let etcd = Etcd::start();
     let side = etcd.side();
     runtime.block_on(async { assert_eq!(side.renew(SERVER, Beat(1)).await.unwrap(), Taken::Ours) });
-    etcd.signal(libc::SIGSTOP);
+    etcd.stop();
     let clock = RealClock::new();
     let begun = clock.monotonic();
     let hung = runtime.block_on(side.renew(SERVER, Beat(2))).unwrap_err();

@@ -71,6 +71,16 @@ impl Etcd {
         etcd
     }
 
+    /// Stops the process. It answers nothing from the return of this on: kill(2) alone returns before threads on other
+    /// processors have stopped.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let (pid, mut status) = (self.process.id() as i32, 0);
+        // SAFETY: the status is written to a place that lives through the call.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
+        assert!(libc::WIFSTOPPED(status), "it has ended: {status:#x}");
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: a system call that touches no memory. The process is a child that was not waited for.
         assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);

@@ -117,7 +117,7 @@ impl Poller {
     }
 
     /// Waits until a descriptor is ready, the alarm rings, or `wait` has passed; `None` waits for ever. Does not wait
-    /// if `woken` says that there is work: whoever makes work makes it visible first, and rings then.
+    /// if `woken` says that there is work: another thread makes its work visible first, and then rings.
     ///
     /// # Errors
     /// None that a correct caller can cause.

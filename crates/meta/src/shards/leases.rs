@@ -120,7 +120,7 @@ impl Leases {
         Leases(Rc::new(RefCell::new(LeaseTable { versions: vec![0; VERSIONS], leases, inherited_until, waits })))
     }
 
-    /// Takes the table away; whoever has a clone finds it empty.
+    /// Takes the table away and leaves an empty one to the clones.
     pub fn move_away(&self) -> LeaseTable {
         let mut table = self.0.borrow_mut();
         let (waits, inherited_until) = (table.waits, table.inherited_until);

@@ -41,8 +41,8 @@ pub struct Watched {
 }
 
 impl LoopHandle {
-    /// Watches `descriptor`. With [`Watch::Exclusive`] (clones of `/dev/fuse`), whoever stops reading drops the watch,
-    /// because the loop would not sleep while there is input.
+    /// Watches `descriptor`. With [`Watch::Exclusive`] (clones of `/dev/fuse`), a caller that stops reading must drop the
+    /// watch, because the loop would not sleep while there is input.
     ///
     /// # Errors
     /// If the kernel watches too many descriptors, or none of this kind.

@@ -4,9 +4,8 @@ use std::io;
 use varve_env::clock::{Clock, RealClock};
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
-use varve_meta::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
-use varve_meta::shards::{Table, TableBatch, TableConfig, TableError};
 use varve_schema::{DirectoryRow, Key, PartitionRow, PartitionState, Row, codec};
+use varve_store::{MEMTABLE_BYTES_DEFAULT, Merges, Table, TableBatch, TableCache, TableConfig, TableError};
 use varve_types::{InodeId, Mode, PartitionIndex, PartitionMap, VolumeSettings};
 
 /// Mode of a new volume's root directory.

@@ -41,8 +41,7 @@ pub use local_session::{LocalSession, ReplyCallback};
 pub use memory::MemoryShares;
 pub use sessions::SESSION_GRACE;
 
-use crate::shards::table::{Merges, TableCache};
-use crate::shards::{CacheBudget, SESSIONS_RETURN, TableConfig};
+use crate::shards::{CacheBudget, SESSIONS_RETURN};
 use background::BackgroundRuntimes;
 use inbox::{INBOX_MAX, ServerCommand, WorkerMessage};
 use keys::Keys;
@@ -67,6 +66,7 @@ use varve_env::volume_dir::{
     LockError, ServerRecord, ShutdownState, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord,
 };
 use varve_proto::handshake::{VolumeKey, WorkerAddress};
+use varve_store::{Merges, TableCache, TableConfig};
 use varve_types::{ShardId, ShardMap, VolumeSettings};
 use worker_board::{Unreached, WorkerBoard, WorkerStage};
 use xxhash_rust::xxh3::xxh3_64;

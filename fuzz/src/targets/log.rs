@@ -4,7 +4,7 @@
 
 use super::choice;
 use bytes::Bytes;
-use varve_meta::shards::log::format::{
+use varve_store::log::format::{
     FileHeader, GroupHeader, RECORD_HEADER_BYTES, RecordHeader, RecordKind, Seal, SyncedMark, decode_batch,
 };
 use xxhash_rust::xxh3::xxh3_64;

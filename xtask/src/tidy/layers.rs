@@ -9,7 +9,7 @@ const PREFIX: &str = "varve-";
 /// Libraries that only one module may use: the word as it appears in code and manifests, and the paths that may contain
 /// it.
 const SEAMS: [(&str, &[&str]); 7] = [
-    ("slatedb", &["crates/meta/src/shards/", "crates/meta/src/shards.rs", "crates/meta/Cargo.toml"]),
+    ("slatedb", &["crates/store/"]),
     ("hdf5_reader", &["crates/detector-file/", "crates/detector-tools/", "crates/detector-writer/"]),
     ("fuser", &["crates/fuse/", "crates/bench/"]),
     ("libloading", &["crates/detector-filters/"]),

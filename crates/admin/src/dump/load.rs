@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use varve_env::disk;
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
-use varve_meta::shards::{Table, TableBatch, TableConfig, TableError};
 use varve_schema::{Content, EntryBody, Key, Kind, NodeRow, Row, codec};
+use varve_store::{Table, TableBatch, TableConfig, TableError};
 use varve_types::{InodeId, ShardId, VolumeSettings};
 
 /// Size of a batch of rows.

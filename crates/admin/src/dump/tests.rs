@@ -4,9 +4,9 @@ use bytes::Bytes;
 use std::time::Duration;
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::FormatOver;
-use varve_meta::shards::{Table, TableBatch, TableConfig, TableReader};
 use varve_schema::samples::regular;
 use varve_schema::{BackingSize, Content, EntryBody, EntryRow, NodeRow, OrphanRow};
+use varve_store::{Table, TableBatch, TableConfig, TableReader};
 use varve_types::{FileKind, Mode, Name, ShardCount, Timestamp, VolumeId};
 
 fn settings() -> VolumeSettings {

@@ -4,8 +4,8 @@ use super::fix::Fix;
 use super::{FindingKind, FsckReport};
 use std::collections::BTreeSet;
 use varve_env::volume_dir::VolumeDir;
-use varve_meta::shards::{TornEnd, torn_end};
 use varve_schema::{Key, codec};
+use varve_store::{TornEnd, torn_end};
 use varve_types::{ShardId, VolumeSettings};
 
 /// Names of lost changes that are reported: enough to know what to look for.

@@ -5,10 +5,9 @@ use bytes::Bytes;
 use std::time::Duration;
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::FormatOver;
-use varve_meta::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
-use varve_meta::shards::{Table, TableBatch, TableConfig};
 use varve_schema::samples::{attributes, regular};
 use varve_schema::*;
+use varve_store::{MEMTABLE_BYTES_DEFAULT, Merges, Table, TableBatch, TableCache, TableConfig};
 use varve_types::{
     FileKind, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, Timestamp, VolumeId,
 };

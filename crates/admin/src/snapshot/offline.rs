@@ -10,8 +10,7 @@ use tokio::runtime::Handle;
 use varve_env::disk::Exclusive;
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::VolumeDir;
-use varve_meta::shards::table::{Cursor, MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
-use varve_meta::shards::{TableConfig, TableReader};
+use varve_store::{Cursor, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig, TableReader};
 use varve_types::{ShardCount, ShardId, VolumeSettings};
 
 /// Tables opened concurrently: opening mostly waits for the store.

@@ -1,6 +1,6 @@
 //! How a server divides its memory limit.
 
-use crate::shards::table::MEMTABLE_BYTES_DEFAULT;
+use varve_store::MEMTABLE_BYTES_DEFAULT;
 
 /// The parts of one memory limit. They count the memory that grows with the volume and its use. Five sixteenths are
 /// left for uncounted memory: the overhead of a row in a memtable beyond its bytes in the log (several times as much:

@@ -25,7 +25,7 @@ pub use slots::ShardSlots;
 
 use super::dispatch::translate;
 use super::worker::Worker;
-use crate::shards::{Cause, OpenFiles, Shard, ShardConfig, ShardError, TableConfig, TableError};
+use crate::shards::{Cause, OpenFiles, Shard, ShardConfig, ShardError};
 use futures::future;
 use slots::SlotState;
 use std::rc::Rc;
@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use varve_proto::{CallFailure, ShardLocation, ShardPhase, WireShardMap};
+use varve_store::{TableConfig, TableError};
 use varve_types::{Epoch, Errno, ShardId};
 
 /// Shards that one worker opens concurrently: while one waits for the store, another uses the processor. With more, a

@@ -18,7 +18,7 @@ use super::opening::{NotOpen, ShardSlots};
 use super::shared::ServerShared;
 use super::unauthenticated::UnauthenticatedConnections;
 use super::worker_board::{WorkerBoard, WorkerStage};
-use crate::shards::{CacheBudget, OpenFiles, Peers, Shard, TableConfig};
+use crate::shards::{CacheBudget, OpenFiles, Peers, Shard};
 use futures::FutureExt;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -34,6 +34,7 @@ use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use varve_env::rate_limited_log::RateLimitedLog;
 use varve_proto::CallFailure;
+use varve_store::TableConfig;
 use varve_types::{Errno, InodeId, SessionId, ShardId};
 
 /// How often the first worker checks for sessions whose grace period is over.
@@ -112,7 +113,7 @@ impl Worker {
     }
 
     /// Consistent snapshots over all tables of the server.
-    pub fn snapshots(&self) -> Arc<crate::shards::table::ConsistentSnapshots> {
+    pub fn snapshots(&self) -> Arc<varve_store::ConsistentSnapshots> {
         self.tables.table.cache.snapshots()
     }
 

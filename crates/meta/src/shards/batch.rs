@@ -2,9 +2,9 @@
 
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
-use super::table::TableBatch;
 use tokio::sync::oneshot;
 use varve_schema::{Key, ReplyRecord, Row, codec};
+use varve_store::TableBatch;
 
 /// Hears when a batch is appended, or that the append failed.
 pub(super) type Waiter = oneshot::Sender<Result<(), ShardRefusal>>;

@@ -7,7 +7,6 @@ use super::peers::PeerReply;
 use super::refusal::{Cause, ShardRefusal};
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
-use super::table::{TableBatch, TableError};
 use futures::FutureExt;
 use std::pin::pin;
 use std::rc::Rc;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use varve_env::stages::{self, Stage};
 use varve_schema::{Key, TransactionId};
+use varve_store::{TableBatch, TableError};
 use varve_types::Errno;
 
 /// How long a request waits for its batch at most. After that the store counts as hung.

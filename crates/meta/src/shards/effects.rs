@@ -4,7 +4,7 @@
 //! removed (`garbage.rs`).
 
 use super::open_files::Openness;
-use super::refusal::{Cause, ShardRefusal, errno_of_store};
+use super::refusal::{Cause, ShardRefusal};
 use super::replies::SessionChange;
 use super::shard::Shard;
 use futures::future::join_all;
@@ -19,6 +19,7 @@ use varve_env::store_path::StorePath;
 use varve_env::volume_dir::BACKING_MODE_BITS;
 use varve_posix::{Effect, KeyState};
 use varve_schema::{Change, Content, Key, Row};
+use varve_store::errno_of_store;
 use varve_types::{Credentials, Errno, InodeId, SessionId};
 
 /// How long an opened shard waits for sessions of the server before it. A client with open files finds a restarted

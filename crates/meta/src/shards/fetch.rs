@@ -8,13 +8,13 @@ use super::refusal::{Cause, ShardRefusal};
 use super::removal::PreparedRemoval;
 use super::resident::BatchNumber;
 use super::shard::{RequestAddress, Shard, ShardState};
-use super::table::{Cursor, TableError};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 use varve_posix::KeyState;
 use varve_schema::codec;
 use varve_schema::{Key, PartitionRow, PartitionState, Row};
+use varve_store::{Cursor, TableError};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
 /// The names of a partition with at most this many entries are read before it serves requests, which takes some

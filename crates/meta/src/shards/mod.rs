@@ -8,9 +8,8 @@
 //! handles those that only remove a directory. [`peers`] calls other shards, and [`serve_peer`] serves their calls,
 //! each once ([`received_ids`]). [`split`] moves half a partition. [`effects`] changes backing files, [`truncates`]
 //! truncates them and [`garbage`] removes them. [`directory_totals`] sums the counts of a directory over all its
-//! shards. [`open`] opens and closes a shard, and [`handover`] closes it for its next owner in this server.
-//! `log::blocks` holds the bytes of batches and of the log. Only this module uses SlateDB, and within it only [`table`]
-//! and [`log`].
+//! shards. [`open`] opens and closes a shard, and [`handover`] closes it for its next owner in this server. The rows
+//! are in a table of `varve_store`.
 
 mod apply;
 mod batch;
@@ -30,7 +29,6 @@ mod inodes;
 mod leases;
 mod listing;
 mod locks;
-pub mod log;
 mod names;
 mod open;
 mod open_files;
@@ -49,7 +47,6 @@ mod rows;
 mod serve_peer;
 mod shard;
 mod split;
-pub mod table;
 mod transaction;
 mod truncates;
 
@@ -58,7 +55,6 @@ pub use effects::SESSIONS_RETURN;
 pub use handover::{CallInProgress, CallOrigin};
 pub use leases::{LEASE, LeaseKey, LeaseTable, LeaseTicket, Leases};
 pub use listing::{Page, PageLimit};
-pub use log::{DamagedPlace, TornEnd, torn_end};
 #[cfg(test)]
 pub use names::NAME_BYTES;
 pub use open::{ShardError, ShardFigures};
@@ -67,11 +63,10 @@ pub use open_files::{
 };
 pub use opens_elsewhere::Judging;
 pub use peers::{PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
-pub use refusal::{Cause, ShardRefusal, errno_of_store};
+pub use refusal::{Cause, ShardRefusal};
 pub use replies::Replied;
 pub use resident::{BatchNumber, CacheBudget};
 pub use shard::{Execution, Makes, Registrar, ReplyRecorder, RequestAddress, Shard, ShardConfig};
-pub use table::{Table, TableBatch, TableConfig, TableError, TableReader};
 
 #[cfg(test)]
 mod tests;

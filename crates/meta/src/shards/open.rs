@@ -13,7 +13,6 @@ use super::replies::{Replied, Replies};
 use super::resident::{BatchNumber, Resident};
 use super::rows::ShardRows;
 use super::shard::{Shard, ShardConfig, ShardState};
-use super::table::{Table, TableError, TableReader};
 use super::transaction::Transactions;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -21,6 +20,7 @@ use std::rc::Rc;
 use tokio::sync::Notify;
 use varve_schema::codec;
 use varve_schema::{Key, Kind, Row};
+use varve_store::{Table, TableError, TableReader};
 use varve_types::{Epoch, Errno, SessionId};
 
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,5 @@
 //! Why a shard refused or failed a request.
 
-use std::io;
 use varve_types::{Errno, InodeId, PartitionMap};
 
 pub use varve_types::Cause;
@@ -20,18 +19,6 @@ pub enum ShardRefusal {
     /// The shard's store failed.
     #[error("{0}")]
     Failed(Cause),
-}
-
-/// The errno that callers get for a store error. Only errors that describe the volume as well as the store pass
-/// through: a file missing in the store, for example, is damage and not ENOENT.
-pub fn errno_of_store(error: &io::Error) -> Errno {
-    match error.kind() {
-        io::ErrorKind::StorageFull => Errno::ENOSPC,
-        io::ErrorKind::QuotaExceeded => Errno::EDQUOT,
-        io::ErrorKind::ReadOnlyFilesystem => Errno::EROFS,
-        io::ErrorKind::TimedOut => Errno::ETIMEDOUT,
-        _ => Errno::EIO,
-    }
 }
 
 impl From<Errno> for ShardRefusal {

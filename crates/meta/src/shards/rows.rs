@@ -1,9 +1,9 @@
 //! The source of a shard's rows: its own table or, while the store takes no writes, a read-only view of the last
 //! owner's table.
 
-use super::table::{Cursor, Table, TableBatch, TableError, TableReader};
 use bytes::Bytes;
-use varve_types::{Epoch, Errno, ShardId};
+use varve_store::{Cursor, Table, TableBatch, TableError, TableReader};
+use varve_types::{Epoch, Errno};
 
 pub(super) enum ShardRows {
     Own(Table),
@@ -108,9 +108,4 @@ impl ShardRows {
             ShardRows::ReadOnly(..) => 0,
         }
     }
-}
-
-/// The error text for changes to a read-only shard.
-pub(super) fn no_changes(shard: ShardId) -> String {
-    format!("shard {shard} is read-only until its store accepts writes again")
 }

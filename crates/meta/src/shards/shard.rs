@@ -24,8 +24,7 @@ use super::peers::{PeerChannels, Peers};
 use super::refusal::{Cause, ShardRefusal};
 use super::replies::{Replies, SessionChange};
 use super::resident::{BatchNumber, CacheBudget, Resident};
-use super::rows::{self, ShardRows};
-use super::table::TableConfig;
+use super::rows::ShardRows;
 use super::transaction::Transactions;
 use super::truncates::TruncateQueue;
 use bytes::Bytes;
@@ -41,6 +40,7 @@ use varve_env::stages::{self, Stage};
 use varve_env::volume_dir::VolumeDir;
 use varve_posix::{KeyState, Refusal, Verb, View};
 use varve_schema::{Change, Key, TransactionId};
+use varve_store::{TableConfig, TableError};
 use varve_types::{Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, VolumeSettings};
 
 pub struct ShardConfig {
@@ -230,7 +230,10 @@ impl Shard {
     pub(super) fn takes_no_changes(&self) -> Option<Cause> {
         match &self.table {
             ShardRows::Own(_) => None,
-            ShardRows::ReadOnly(_, errno) => Some(Cause { errno: *errno, reason: rows::no_changes(self.id) }),
+            ShardRows::ReadOnly(_, errno) => {
+                let error = TableError::ReadOnly { shard: self.id, errno: *errno };
+                Some(Cause { errno: *errno, reason: error.to_string() })
+            }
         }
     }
 

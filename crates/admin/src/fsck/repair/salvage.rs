@@ -9,9 +9,7 @@ use varve_env::disk;
 use varve_env::posix_store::PosixStore;
 use varve_env::store_path::StorePath;
 use varve_env::volume_dir::VolumeDir;
-use varve_meta::shards::DamagedPlace;
-use varve_meta::shards::TableConfig;
-use varve_meta::shards::table::{Salvage, damaged_ends};
+use varve_store::{DamagedPlace, Salvage, TableConfig, damaged_ends};
 use varve_types::{ShardId, VolumeSettings};
 
 /// Reports, for each shard that cannot be read, the damaged file and position. Returns the shards with damage.
@@ -93,7 +91,7 @@ fn replace(
     shard: ShardId,
     repaired: &mut Repaired,
 ) -> Result<(), FsckError> {
-    let unreadable = |error: varve_meta::shards::TableError| Unreadable::new(shard, error);
+    let unreadable = |error: varve_store::TableError| Unreadable::new(shard, error);
     // The remains of a killed repair are useless: they may be an incomplete table.
     remove(&scratch.at_root())?;
     super::session::make_private(&scratch.at_root())?;

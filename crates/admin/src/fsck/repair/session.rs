@@ -15,10 +15,10 @@ use varve_env::disk;
 use varve_env::posix_store::PosixStore;
 use varve_env::store_path::StorePath;
 use varve_env::volume_dir::VolumeDir;
-use varve_meta::shards::{Table, TableBatch, TableConfig};
 use varve_schema::{
     CounterRow, DirectoryRow, EntryBody, EntryRow, Key, Kind, NodeRow, PartitionRow, PartitionState, Row, codec,
 };
+use varve_store::{Table, TableBatch, TableConfig};
 use varve_types::{
     Attributes, FileKind, InodeId, LayoutGeneration, Mode, Name, PartitionIndex, PartitionMap, ShardId, Timestamp,
     VolumeSettings,

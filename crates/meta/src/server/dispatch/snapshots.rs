@@ -2,10 +2,9 @@
 
 use super::errno;
 use super::request_handler::{CompletedCall, RequestHandler};
-use crate::shards::TableError;
-use crate::shards::table::Cursor;
 use varve_proto::{CallFailure, FOUND_RANGE, FoundName, Reply};
 use varve_schema::{Change, EntryBody, EntryRow, Key, Kind, Row, codec};
+use varve_store::{Cursor, TableError};
 use varve_types::Errno;
 
 /// Maximum bytes of rows in one reply. With one more row of at most 1 MiB of content it is far below the maximum of a

@@ -2,9 +2,9 @@
 
 use super::client::request;
 use super::*;
-use crate::shards::Table;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use varve_proto::{ShardPhase, WireShardMap};
+use varve_store::Table;
 use varve_types::InodeId;
 
 /// One client of each worker.

@@ -2,13 +2,12 @@
 
 use super::client::request;
 use super::*;
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
-use crate::shards::{Table, TableBatch, TableConfig};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_env::posix_store::PosixStore;
 use varve_proto::{Locator, NewNode, OpenMode};
 use varve_schema::{BackingSize, Content, EntryBody, EntryRow, Key, Row, codec};
+use varve_store::{MEMTABLE_BYTES_DEFAULT, Merges, Table, TableBatch, TableCache, TableConfig};
 use varve_types::{InodeId, Name, SetAttributes, SetTime, ShardId, Timestamp};
 
 const SET: u64 = 1_000_000_000;

@@ -3,7 +3,6 @@
 use super::watched::Watched;
 use crate::shards::peers::FileCall;
 use crate::shards::rows::ShardRows;
-use crate::shards::table::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
     CacheBudget, CommitRound, Execution, Leases, Makes, OpenFiles, PageLimit, PeerCall, PeerReply, PeerRequest,
     PeerResponse, Peers, RequestAddress, SentRequest, Shard, ShardConfig, ShardRefusal,
@@ -21,6 +20,7 @@ use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_posix::{Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use varve_schema::peer::ShardTerm;
 use varve_schema::{Change, DirectoryRow, EntryRow, Key, PartitionRow, PartitionState, Row};
+use varve_store::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use varve_types::{
     Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
     VolumeId, VolumeSettings,
@@ -129,6 +129,8 @@ pub struct Cluster {
     /// Of the worker that serves all shards.
     pub commits: Rc<CommitRound>,
     store: PosixStore,
+    /// Of the latest opening of each shard.
+    caches: RefCell<HashMap<ShardId, TableCache>>,
     background: tokio::runtime::Handle,
 }
 
@@ -221,6 +223,7 @@ impl Cluster {
             peers: Rc::default(),
             commits: Rc::default(),
             store,
+            caches: RefCell::default(),
             background: background.handle().clone(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -246,6 +249,8 @@ impl Cluster {
     }
 
     fn config(&self, id: ShardId) -> ShardConfig {
+        let cache = TableCache::new(16 << 20);
+        self.caches.borrow_mut().insert(id, cache.clone());
         ShardConfig {
             id,
             settings: self.settings.clone(),
@@ -255,7 +260,7 @@ impl Cluster {
                 volume: self.volume.clone(),
                 store: self.store.clone(),
                 sync_interval: self.settings.sync_interval,
-                cache: TableCache::new(16 << 20),
+                cache,
                 background: self.background.clone(),
                 merges: Merges::on(self.background.clone()),
                 memtable_bytes: MEMTABLE_BYTES_DEFAULT,
@@ -411,10 +416,7 @@ impl Cluster {
 
     /// Used to make the store of a shard hang.
     pub fn snapshots(&self, id: ShardId) -> Arc<ConsistentSnapshots> {
-        match &self.shard(id).table {
-            ShardRows::Own(table) => table.snapshots(),
-            ShardRows::ReadOnly(..) => panic!("shard {id} is open read-only"),
-        }
+        self.caches.borrow()[&id].snapshots()
     }
 
     /// Blocks all fsyncs of logs until the returned value is dropped, as on a hung store, by occupying the thread that

@@ -27,7 +27,6 @@ mod tree;
 
 use super::cluster::{PATIENCE, root_rows};
 use super::watched::Watched;
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableConfig};
 use crate::shards::{Leases, PeerCall, Peers, ShardConfig};
 use calls::Call;
 use clients::{CallResult, Client, Done};
@@ -49,6 +48,7 @@ use varve_admin::fsck;
 use varve_env::clock::Clock;
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir};
+use varve_store::{MEMTABLE_BYTES_DEFAULT, Merges, TableConfig};
 use varve_types::{InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};
 
 const SHARDS: u16 = 4;

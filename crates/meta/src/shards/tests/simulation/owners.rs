@@ -4,7 +4,6 @@ use super::Simulation;
 use super::network::{Place, Strike};
 use super::time::{FileWork, note_event};
 use crate::shards::peers::{SentRequest, ShardTerm};
-use crate::shards::table::TableCache;
 use crate::shards::{CacheBudget, OpenFiles, PeerCall, PeerRequest, PeerResponse, Peers, Shard};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
@@ -17,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use varve_schema::{Key, TransactionId};
+use varve_store::TableCache;
 use varve_types::ShardId;
 
 /// How often an owner looks for shards of its own that have failed.

@@ -3,7 +3,6 @@
 
 use super::clients::{ClientStay, Clients};
 use super::keys::KeyStay;
-use super::limits::principals_of;
 use super::local_stream::ShareMemory;
 use super::sessions::{Admitted, NotAdmitted, Peer, SessionGuard};
 use super::worker::Worker;
@@ -153,7 +152,7 @@ fn judge(worker: &Rc<Worker>, hello: &Hello, proved: &Proved, peer: Peer) -> Res
         let reason = "the client sends a user credential, which this server does not support";
         return Err(NotAdmitted::Refused(reason.into()));
     }
-    let client = Clients::enter(worker, principals_of(peer, hello.key))?;
+    let client = Clients::enter(worker, peer.principals(hello.key))?;
     let session = SessionId(hello.session);
     let (admitted, session) = shared.sessions.admit(session, hello.purpose, peer, hello.key)?;
     let key = shared.keys.enter(hello.key, proved.key.clone());

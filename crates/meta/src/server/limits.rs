@@ -4,7 +4,6 @@
 //! holders of one host's key, the clients at one network address. Each limit exists for all peers together and,
 //! smaller, for one principal. A principal at its limit gets an error, while others can still connect.
 
-use super::sessions::Peer;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
@@ -101,13 +100,6 @@ impl std::fmt::Display for Source {
             Source::Network(IpAddr::V6(address)) => write!(f, "{address}/64"),
         }
     }
-}
-
-/// The principals of a peer that holds `key`. The volume's own key is no principal: all hosts that can read the store
-/// have it.
-pub fn principals_of(peer: Peer, key: KeyId) -> impl Iterator<Item = Principal> {
-    let own = (key != KeyId::VOLUME).then_some(Principal::Key(key));
-    [Some(peer.principal()), own].into_iter().flatten()
 }
 
 /// A count for each principal.

@@ -4,7 +4,7 @@
 //! connection for [`SESSION_GRACE`]. Until then its open files stay open, so that a client that lost its connections
 //! (or whose host slept) finds them again.
 
-use super::limits::{Counts, Limits, Principal, Source, principals_of};
+use super::limits::{Counts, Limits, Principal, Source};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -34,6 +34,13 @@ impl Peer {
             Peer::Local { uid, .. } => Principal::User(uid),
             Peer::Remote { source } => Principal::Source(source),
         }
+    }
+
+    /// The principals of a peer that holds `key`. The volume's own key is no principal: all hosts that can read the
+    /// store have it.
+    pub fn principals(self, key: KeyId) -> impl Iterator<Item = Principal> {
+        let own = (key != KeyId::VOLUME).then_some(Principal::Key(key));
+        [Some(self.principal()), own].into_iter().flatten()
     }
 }
 
@@ -177,7 +184,7 @@ impl Sessions {
                 return Err(NotAdmitted::Crowded(reason));
             }
             Some(_) => {}
-            None => self.make(&mut table, session, holder, principals_of(peer, key).collect())?,
+            None => self.make(&mut table, session, holder, peer.principals(key).collect())?,
         }
         let state = table.sessions.get_mut(&session).expect("it is there, or was made");
         state.connections += 1;

@@ -8,12 +8,12 @@
 //! applied only then, and leave no marks.
 
 use super::fetch::peer_reply;
-use super::locks::{lock_keys, unlock};
-use super::participant::{ASK_AFTER, Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
-use super::transaction::{ASK_AGAIN, note_decision};
+use super::transaction::note_decision;
+use super::transaction_parts::orphans_of;
+use super::transaction_state::{ASK_AFTER, ASK_AGAIN, Prepared};
 use futures::future::join_all;
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -24,16 +24,6 @@ use varve_types::ShardId;
 /// How long committed transactions are collected before they are settled together.
 const GATHERED_FOR: Duration = Duration::from_millis(50);
 
-/// Transactions coordinated here that every participant has applied or is to apply now, until they are settled.
-#[derive(Default)]
-pub(super) struct Settling {
-    waiting: Vec<(TransactionId, Vec<ShardId>)>,
-    /// A task is scheduled to settle the waiting transactions.
-    awaited: bool,
-    /// Tasks that carry out or settle transactions.
-    at_work: u32,
-}
-
 impl Shard {
     /// Starts a task that makes every participant apply a committed transaction. If this shard ends first, its next
     /// owner does the rest.
@@ -43,7 +33,7 @@ impl Shard {
         transaction: TransactionId,
         participants: Vec<ShardId>,
     ) {
-        state.transactions.settling.at_work += 1;
+        state.transactions.settling.begin_work();
         tokio::task::spawn_local(self.clone().carry_out(transaction, participants));
     }
 
@@ -61,7 +51,7 @@ impl Shard {
         }))
         .await;
         let mut state = self.state.borrow_mut();
-        state.transactions.settling.at_work -= 1;
+        state.transactions.settling.end_work();
         if !applied.contains(&false) {
             self.settle_later(&mut state, transaction, participants);
         }
@@ -76,13 +66,13 @@ impl Shard {
         transaction: TransactionId,
         participants: Vec<ShardId>,
     ) {
-        state.transactions.settling.waiting.push((transaction, participants));
+        state.transactions.settling.add([(transaction, participants)]);
         self.settle_soon(state, GATHERED_FOR);
     }
 
     /// Starts a task that settles the waiting transactions, unless one is scheduled.
     fn settle_soon(self: &Rc<Self>, state: &mut ShardState, after: Duration) {
-        if std::mem::replace(&mut state.transactions.settling.awaited, true) {
+        if !state.transactions.settling.schedule() {
             return;
         }
         let shard = self.clone();
@@ -96,18 +86,15 @@ impl Shard {
     /// The next owner does what is left.
     pub async fn end_transactions(self: &Rc<Self>) {
         // Busy or failed: the rest is left.
-        let _ = self.wait_until(|state| state.transactions.settling.at_work == 0).await;
+        let _ = self.wait_until(|state| state.transactions.settling.is_idle()).await;
         self.settle_waiting().await;
-        let _ = self.wait_until(|state| state.transactions.settling.at_work == 0).await;
+        let _ = self.wait_until(|state| state.transactions.settling.is_idle()).await;
     }
 
     async fn settle_waiting(self: &Rc<Self>) {
         let (waiting, batch) = {
             let mut state = self.state.borrow_mut();
-            let settling = &mut state.transactions.settling;
-            settling.awaited = false;
-            settling.at_work += 1;
-            (std::mem::take(&mut settling.waiting), state.open.number)
+            (state.transactions.settling.take(), state.open.number)
         };
         // The last decision may have been made just now.
         let rest = match waiting.is_empty() || self.durable(batch).await.is_ok() {
@@ -115,10 +102,10 @@ impl Shard {
             false => waiting,
         };
         let mut state = self.state.borrow_mut();
-        state.transactions.settling.at_work -= 1;
+        state.transactions.settling.end_work();
         let stopping = state.closing || state.failed.is_some();
         if !rest.is_empty() && !stopping {
-            state.transactions.settling.waiting.extend(rest);
+            state.transactions.settling.add(rest);
             self.settle_soon(&mut state, ASK_AGAIN);
         }
         drop(state);
@@ -221,14 +208,13 @@ impl Shard {
                     tokio::task::spawn_local(self.clone().delete_forgotten_mark(transaction));
                     return;
                 }
-                lock_keys(&mut state, transaction, &intent.changes);
-                state.transactions.to_pin.add(&intent.changes);
+                state.locks.lock_keys(transaction, &intent.changes);
                 if let Some(reply) = intent.reply.as_ref().filter(|_| is_own) {
-                    state.transactions.recovering.insert((reply.session, reply.slot));
+                    state.transactions.begin_recovery(reply);
                 }
                 let (found_at_open, asks, since) = (true, true, self.clock.monotonic());
                 let prepared = Prepared { intent, found_at_open, asks, since, unanswered: None };
-                state.transactions.prepared.insert(transaction, prepared);
+                state.transactions.add_prepared(transaction, prepared);
                 match is_own {
                     true => tokio::task::spawn_local(self.clone().recover(transaction)),
                     false => tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, Duration::ZERO)),
@@ -258,10 +244,8 @@ impl Shard {
             if !matches!(reply, PeerReply::Busy) {
                 tracing::warn!("transaction {transaction:?}: cannot recover it yet: {reply:?}");
             }
-            if let PeerReply::Failed(cause) = reply
-                && let Some(prepared) = self.state.borrow_mut().transactions.prepared.get_mut(&transaction)
-            {
-                prepared.unanswered = Some(cause);
+            if let PeerReply::Failed(cause) = reply {
+                self.state.borrow_mut().transactions.note_unanswered(transaction, cause);
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }
@@ -288,12 +272,11 @@ impl Shard {
         self.load_for_intent(intent).await.map_err(peer_reply)?;
         {
             let mut state = self.state.borrow_mut();
-            let Some(Prepared { intent, .. }) = state.transactions.prepared.remove(&transaction) else { return Ok(()) };
-            state.transactions.to_pin.remove(&intent.changes);
-            unlock(&mut state, transaction, &intent.changes);
+            let Some(Prepared { intent, .. }) = state.transactions.take_prepared(transaction) else { return Ok(()) };
+            state.unlock(transaction, &intent.changes);
             intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
             if let Some(reply) = intent.reply {
-                state.transactions.recovering.remove(&(reply.session, reply.slot));
+                state.transactions.end_recovery(&reply);
                 self.remember(&mut state, reply);
             }
             note_decision(&mut state, transaction, &intent.participants);
@@ -308,11 +291,10 @@ impl Shard {
     async fn abort_recovered(&self, transaction: TransactionId, intent: IntentRow) -> Result<(), PeerReply> {
         let batch = {
             let mut state = self.state.borrow_mut();
-            state.transactions.prepared.remove(&transaction);
-            state.transactions.to_pin.remove(&intent.changes);
-            unlock(&mut state, transaction, &intent.changes);
+            state.transactions.take_prepared(transaction);
+            state.unlock(transaction, &intent.changes);
             if let Some(reply) = &intent.reply {
-                state.transactions.recovering.remove(&(reply.session, reply.slot));
+                state.transactions.end_recovery(reply);
             }
             state.open.write(&Key::Intent(transaction), None);
             state.open.number

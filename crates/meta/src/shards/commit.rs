@@ -148,7 +148,7 @@ impl Shard {
         state.fetched = 0;
         state.partitions.shrink(state.appended);
         let (partitions, locks) = (&state.partitions, &state.locks);
-        let pinned = |key: &Key| partitions.hold(key) || locks.contains_key(key);
+        let pinned = |key: &Key| partitions.hold(key) || locks.holds(key);
         let may_go = |key: &Key| match key {
             Key::Entry(..) => partitions.know_absent(key),
             // A directory's id is never reused: requests for it are rare, and the table has the answer.
@@ -171,7 +171,7 @@ impl Shard {
             let more = {
                 let mut state = self.state.borrow_mut();
                 let ShardState { resident, partitions, locks, appended, .. } = &mut *state;
-                resident.shrink_to(bytes_max, *appended, |key| partitions.hold(key) || locks.contains_key(key))
+                resident.shrink_to(bytes_max, *appended, |key| partitions.hold(key) || locks.holds(key))
             };
             if !more {
                 break;

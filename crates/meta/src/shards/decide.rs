@@ -1,15 +1,18 @@
 //! The decision of a verb in its shard: what it may know about rows and open files, and what becomes of its changes. It
 //! does not wait. Of rows it changes only this shard's; a change of several shards goes to [`super::transaction`].
 
+use super::decision::{Decided, DecisionOutcome, TxnContext};
+use super::execution::{Execution, RequestAddress};
 use super::foreign::Foreign;
+use super::garbage;
 use super::leases::LeaseKey;
-use super::locks::is_about;
 use super::open_files::Openness;
-use super::opens_elsewhere::{AskedFiles, Grant};
+use super::opens_elsewhere::Grant;
 use super::refusal::ShardRefusal;
-use super::removal::PreparedRemoval;
 use super::resident::BatchNumber;
-use super::shard::{Execution, RequestAddress, Shard, ShardState, ShardView};
+use super::shard::{Shard, ShardState};
+use super::transaction_parts::is_about;
+use super::view::ShardView;
 use std::cell::{Cell, RefCell};
 use varve_env::clock::Instant;
 use varve_posix::{Context, Decision, Effect, KeyState, MissingKeys, Refusal, Verb, View};
@@ -83,7 +86,7 @@ impl Shard {
         if let Some(cause) = self.takes_no_changes() {
             return Err(ShardRefusal::Failed(cause));
         }
-        changes.extend(super::garbage::rows_for(&effects));
+        changes.extend(garbage::rows_for(&effects));
         let number = state.open.number;
         state.size_stale.extend(effects.iter().filter_map(|effect| match effect {
             Effect::SizeStale(inode) => Some((*inode, number)),
@@ -213,41 +216,6 @@ fn moves_directory(state: &ShardState, foreign: &Foreign, change: &Change) -> bo
     matches!(before, KeyState::Present(Row::Directory(before)) if before.parent != row.parent)
 }
 
-/// State of one run of a verb: what it has locked and stored so far.
-pub(super) struct TxnContext {
-    /// The id for the inode that the verb creates, if it creates one.
-    pub fresh: InodeId,
-    /// Rows of `fresh` already stored at its home.
-    pub placed: Option<Vec<Key>>,
-    /// The time in these rows, with which the name is decided too.
-    pub placed_at: Option<Timestamp>,
-    /// A name for `fresh` may be decided: then its rows stay.
-    pub named: bool,
-    /// Rows of a directory that another shard keeps locked until its removal is decided.
-    pub held: Option<PreparedRemoval>,
-    /// All inodes are taken to be open.
-    pub as_if_open: bool,
-    /// Answers of other shards about open files.
-    pub asked: AskedFiles,
-    /// The missing inode when rows of other shards contradicted each other.
-    pub torn: Option<InodeId>,
-}
-
-impl TxnContext {
-    pub fn of(fresh: InodeId) -> TxnContext {
-        TxnContext {
-            fresh,
-            placed: None,
-            placed_at: None,
-            named: false,
-            held: None,
-            as_if_open: false,
-            asked: AskedFiles::default(),
-            torn: None,
-        }
-    }
-}
-
 /// A decision to change something.
 struct DecidedChange<O> {
     changes: Vec<Change>,
@@ -262,46 +230,4 @@ struct DecidedChange<O> {
 struct DecidedFiles {
     unasked: Vec<InodeId>,
     unopened: Vec<InodeId>,
-}
-
-/// A decision in its own shard.
-pub(super) struct Decided<O> {
-    pub outcome: DecisionOutcome<O>,
-    /// The latest batch that holds a change of a row seen.
-    pub newest: BatchNumber,
-    /// A use of a file that is still to be registered at another shard.
-    pub grant: Option<Grant>,
-}
-
-/// The outcome of a decision in its own shard.
-pub(super) enum DecisionOutcome<O> {
-    /// No decision: these keys must be fetched first.
-    Missing(Vec<Key>),
-    /// No decision: the shards in the numbers of these files must be asked first whether they are open.
-    Unasked(Vec<InodeId>),
-    /// No decision: another session may hold a lease that it ends, until that time.
-    Leased {
-        until: Instant,
-    },
-    Refused(Refusal),
-    Answered(O),
-    Done {
-        outcome: O,
-        effects: Vec<Effect>,
-        batch: BatchNumber,
-    },
-    /// The rows of a fresh inode must be stored at its home before its entry is stored here.
-    FreshElsewhere {
-        rows: Vec<Change>,
-        at: Timestamp,
-    },
-    Several {
-        own: Vec<Change>,
-        elsewhere: Vec<Change>,
-        effects: Vec<Effect>,
-        outcome: O,
-        reply: Option<ReplyRecord>,
-        /// Files with rows at other shards that the decision takes to be open nowhere.
-        unopened: Vec<InodeId>,
-    },
 }

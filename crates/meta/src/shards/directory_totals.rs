@@ -7,9 +7,10 @@
 //!
 //! An unreadable partition does not make the others unreadable: paths still lead through the directory.
 
+use super::execution::{Execution, Makes, RequestAddress};
 use super::peers::{PeerCall, PeerReply, unexpected};
 use super::refusal::ShardRefusal;
-use super::shard::{Execution, Makes, RequestAddress, Shard};
+use super::shard::Shard;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::rc::Rc;
 use varve_posix::{DirectoryNode, GetDirectory};

@@ -3,6 +3,7 @@
 //! Everything that a crash leaves undone is found again by its row: a truncate, an orphan, and a backing file to be
 //! removed (`garbage.rs`).
 
+use super::garbage;
 use super::open_files::Openness;
 use super::refusal::{Cause, ShardRefusal};
 use super::replies::SessionChange;
@@ -148,7 +149,7 @@ impl Shard {
     /// orphans, and this check avoids a table read for each.
     fn may_be_orphan(&self, inode: InodeId) -> bool {
         let state = self.state.borrow();
-        state.orphans.contains(&inode) || state.locks.contains_key(&Key::Orphan(inode))
+        state.orphans.contains(&inode) || state.locks.holds(&Key::Orphan(inode))
     }
 
     /// Removes an inode of this shard if it is an orphan and no session has it open.
@@ -177,7 +178,7 @@ impl Shard {
                 changes.push(Change::Delete(node));
             }
             if has_backing_file {
-                changes.push(super::garbage::row_for(inode));
+                changes.push(garbage::row_for(inode));
             }
             changes.into_iter().for_each(|change| self.apply(&mut state, change));
             break (state.open.number, has_backing_file);

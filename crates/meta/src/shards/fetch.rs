@@ -1,13 +1,14 @@
 //! Makes rows of this shard resident and fetches those of other shards.
 
+use super::execution::RequestAddress;
 use super::foreign::Foreign;
 use super::names::{NameSet, PartitionNames};
 use super::partitions::Partition;
 use super::peers::{PeerCall, PeerReply, SplitState, unexpected};
 use super::refusal::{Cause, ShardRefusal};
-use super::removal::PreparedRemoval;
 use super::resident::BatchNumber;
-use super::shard::{RequestAddress, Shard, ShardState};
+use super::shard::{Shard, ShardState};
+use super::transaction_parts::PreparedRemoval;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -52,7 +53,7 @@ impl Shard {
             // A cross-shard change that is decided but not yet carried out here may be creating the partition: a client
             // whose call recreated a directory (`varve_posix::ReviveDirectory`) asks for its entries immediately.
             let key = Key::Partition(directory, self.index_here(directory));
-            let locked = |state: &ShardState| state.locks.get(&key).copied();
+            let locked = |state: &ShardState| state.locks.holder(&key);
             if !self.is_loaded(directory) && self.wait_while_locked(locked).await? {
                 self.load_partition(directory).await?;
             }
@@ -136,7 +137,7 @@ impl Shard {
 
     /// Makes a row of this shard resident, after any change or split that hides it has ended.
     pub(super) async fn fetch_here(self: &Rc<Self>, key: &Key) -> Result<(), ShardRefusal> {
-        self.wait_while_locked(|state| state.locks.get(key).copied()).await?;
+        self.wait_while_locked(|state| state.locks.holder(key)).await?;
         match key {
             Key::Partition(directory, _) => self.load_partition(*directory).await,
             Key::Entry(directory, name) => {
@@ -277,7 +278,7 @@ impl Shard {
             tokio::task::spawn_local(self.clone().gather_names(directory, row.clone(), *number));
         }
         let mut partition = Partition::new(&row, names);
-        partition.pending_tallies = state.transactions.to_pin.count(directory);
+        partition.pending_tallies = state.transactions.pins_of(directory);
         state.partitions.insert(directory, partition);
         self.learn_map(&mut state, directory, &row.map);
         // The row cannot have changed in the meantime: it was not loaded, and only one request loads it.

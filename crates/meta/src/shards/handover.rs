@@ -8,72 +8,19 @@
 //! Background tasks of the shard may leave work undone. The next owner finds it by its rows, as after a crash: splits,
 //! transactions to carry out, backing files and orphans to remove.
 
+use super::calls_in_progress::{CallInProgress, CallOrigin};
 use super::open::ShardError;
 use super::shard::Shard;
-use std::cell::Cell;
-use std::rc::Rc;
-use tokio::sync::Notify;
-
-/// The caller of a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallOrigin {
-    Client,
-    /// Another shard.
-    Peer,
-}
-
-/// Counts the calls in progress at a shard.
-#[derive(Default)]
-pub(super) struct CallsInProgress {
-    of_clients: Cell<usize>,
-    of_peers: Cell<usize>,
-    /// A handover waits for their end.
-    awaited: Cell<bool>,
-    ended: Notify,
-}
-
-impl CallsInProgress {
-    fn count(&self, origin: CallOrigin) -> &Cell<usize> {
-        match origin {
-            CallOrigin::Client => &self.of_clients,
-            CallOrigin::Peer => &self.of_peers,
-        }
-    }
-}
-
-/// A call in progress at a shard, until dropped.
-pub struct CallInProgress(Rc<CallsInProgress>, CallOrigin);
-
-impl Drop for CallInProgress {
-    fn drop(&mut self) {
-        let CallInProgress(calls, origin) = self;
-        let count = calls.count(*origin);
-        count.set(count.get() - 1);
-        if calls.awaited.get() && count.get() == 0 {
-            calls.ended.notify_waiters();
-        }
-    }
-}
 
 impl Shard {
     /// To be held while a call is in progress, from before its decision until its reply.
     pub fn begin_call(&self, origin: CallOrigin) -> CallInProgress {
-        let count = self.calls.count(origin);
-        count.set(count.get() + 1);
-        CallInProgress(Rc::clone(&self.calls), origin)
+        self.calls.begin(origin)
     }
 
     /// Returns when no call of `origin` is in progress. The caller keeps new ones from beginning.
     pub async fn calls_ended(&self, origin: CallOrigin) {
-        self.calls.awaited.set(true);
-        loop {
-            let ended = self.calls.ended.notified();
-            if self.calls.count(origin).get() == 0 {
-                break;
-            }
-            ended.await;
-        }
-        self.calls.awaited.set(false);
+        self.calls.ended(origin).await;
     }
 
     /// Moves all rows in memory into tables. Fails soon if the store refuses a table.

@@ -1,16 +1,11 @@
-//! A partition that arrives in this shard by a split: the target's side of [`super::split`].
-//!
-//! Arriving rows are written and kept in memory, because they were just in use at the source. No request decides on
-//! them until the partition is live. Rows left by an abandoned attempt are dropped, here and in the table, before the
-//! next attempt sends any.
+//! Partitions that arrive by splits: which attempt's rows are accepted, and what has arrived. `import.rs` receives
+//! them.
 
 use super::names::NameSet;
-use super::peers::{PeerReply, SplitAttempt};
-use super::refusal::{Cause, ShardRefusal};
-use super::shard::{Shard, ShardState};
-use std::rc::Rc;
-use varve_schema::{Change, EntryBody, Key, ReplyRecord, Row};
-use varve_types::{HashRange, InodeId};
+use super::peers::SplitAttempt;
+use std::collections::HashMap;
+use varve_schema::{Change, EntryBody, Key, Row};
+use varve_types::{InodeId, NameHash};
 
 /// Limit on incoming partitions of a target. Above it all are dropped, and their sources begin again.
 const INCOMING_MAX: usize = 10_000;
@@ -31,12 +26,22 @@ impl IncomingPartition {
         IncomingPartition { attempt, ended: false, names: NameSet::default(), entries: 0, subdirectories: 0 }
     }
 
-    pub fn takes(&self, attempt: SplitAttempt) -> bool {
+    fn takes(&self, attempt: SplitAttempt) -> bool {
         self.attempt == attempt && !self.ended
     }
 
+    pub fn may_hold(&self, hash: NameHash) -> bool {
+        self.names.may_hold(hash)
+    }
+
+    /// Records that all rows have arrived. Returns the numbers of entries and of subdirectories among them.
+    pub fn end(&mut self) -> (u64, u64) {
+        self.ended = true;
+        (self.entries, self.subdirectories)
+    }
+
     /// Updates the names and counts. `before`: the row that the change replaces, if there is one.
-    fn note(&mut self, change: &Change, before: Option<&Row>) {
+    pub fn note(&mut self, change: &Change, before: Option<&Row>) {
         let (key, after) = match change {
             Change::Put(key, row) => (key, Some(&**row)),
             Change::Delete(key) => (key, None),
@@ -56,153 +61,67 @@ impl IncomingPartition {
     }
 }
 
+/// All incoming partitions of a shard.
+#[derive(Default)]
+pub(super) struct IncomingPartitions(HashMap<InodeId, IncomingPartition>);
+
+impl IncomingPartitions {
+    /// Begins an attempt. `false`: it or a later one has begun before, even if all its rows have arrived.
+    pub fn begin(&mut self, directory: InodeId, attempt: SplitAttempt) -> bool {
+        if self.0.get(&directory).is_some_and(|known| known.attempt >= attempt) {
+            return false;
+        }
+        if self.0.len() >= INCOMING_MAX {
+            self.0.clear();
+        }
+        self.0.insert(directory, IncomingPartition::new(attempt));
+        true
+    }
+
+    /// Whether rows of this attempt are accepted now.
+    pub fn accept(&self, directory: InodeId, attempt: SplitAttempt) -> bool {
+        self.0.get(&directory).is_some_and(|incoming_partition| incoming_partition.takes(attempt))
+    }
+
+    /// The incoming partition that accepts rows of this attempt now.
+    pub fn accepting(&mut self, directory: InodeId, attempt: SplitAttempt) -> Option<&mut IncomingPartition> {
+        self.0.get_mut(&directory).filter(|incoming_partition| incoming_partition.takes(attempt))
+    }
+
+    /// Removes an incoming partition. Returns its names, if all its rows have arrived.
+    pub fn take_names(&mut self, directory: InodeId) -> Option<NameSet> {
+        let incoming_partition = self.0.remove(&directory)?;
+        incoming_partition.ended.then_some(incoming_partition.names)
+    }
+}
+
 fn is_directory(row: &Row) -> bool {
     matches!(row, Row::Entry(entry) if matches!(entry.body, EntryBody::Directory(_)))
 }
 
-impl Shard {
-    /// Step 1. Refuses if the partition is live, or if this attempt or a later one has begun, even if all its rows have
-    /// arrived: a source that has ended without knowing it, or a call that arrives late, must not touch rows that are
-    /// about to become live.
-    pub(super) async fn import_begin(
-        self: &Rc<Self>,
-        directory: InodeId,
-        attempt: SplitAttempt,
-    ) -> Result<(), ShardRefusal> {
-        match self.load_partition(directory).await {
-            Ok(()) => {
-                let live = format!("the partition of directory {directory} in shard {} is live", self.id);
-                return Err(ShardRefusal::Failed(live.into()));
-            }
-            // The source, which made this call, is working on the partition.
-            Err(ShardRefusal::Busy) => {}
-            Err(refusal) => return Err(refusal),
-        }
-        let batch = {
-            let state = &mut *self.state.borrow_mut();
-            let incoming_partitions = &mut state.incoming_partitions;
-            if incoming_partitions.get(&directory).is_some_and(|known| known.attempt >= attempt) {
-                return Err(self.of_another_attempt(directory));
-            }
-            if incoming_partitions.len() >= INCOMING_MAX {
-                incoming_partitions.clear();
-            }
-            incoming_partitions.insert(directory, IncomingPartition::new(attempt));
-            state.open.number
-        };
-        // Rows of an attempt abandoned on a hung store may still be on their way to the table, where they must be
-        // deleted.
-        self.appended_with_work(batch).await?;
-        // A later attempt may have begun since and have sent its own rows.
-        let may = |state: &ShardState| match state.incoming_partitions.get(&directory) {
-            Some(incoming_partition) if incoming_partition.takes(attempt) => Ok(()),
-            _ => Err(self.of_another_attempt(directory)),
-        };
-        self.delete_entries(directory, HashRange::ALL, may).await
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use varve_types::Epoch;
+
+    /// Promise: only rows of the latest attempt are accepted, and none after its last one.
+    #[test]
+    fn only_the_latest_attempt_is_accepted() {
+        let [first, second] = [1, 2].map(|number| SplitAttempt { epoch: Epoch(1), number });
+        let (mut incoming, directory) = (IncomingPartitions::default(), InodeId::ROOT);
+        assert!(incoming.begin(directory, first) && incoming.begin(directory, second));
+        assert!(!incoming.begin(directory, second) && !incoming.begin(directory, first));
+        assert!(!incoming.accept(directory, first) && incoming.accept(directory, second));
+        incoming.accepting(directory, second).unwrap().end();
+        assert!(!incoming.accept(directory, second) && !incoming.begin(directory, second));
+        assert!(incoming.take_names(directory).is_some());
     }
 
-    /// The incoming partition that accepts rows of this attempt now.
-    fn incoming_partition<'s>(
-        &self,
-        state: &'s mut ShardState,
-        directory: InodeId,
-        attempt: SplitAttempt,
-    ) -> Result<&'s mut IncomingPartition, ShardRefusal> {
-        match state.incoming_partitions.get_mut(&directory) {
-            Some(incoming_partition) if incoming_partition.takes(attempt) => Ok(incoming_partition),
-            _ => Err(self.of_another_attempt(directory)),
-        }
-    }
-
-    fn of_another_attempt(&self, directory: InodeId) -> ShardRefusal {
-        ShardRefusal::Failed(
-            format!("shard {} imports from another attempt to split directory {directory}", self.id).into(),
-        )
-    }
-
-    pub(super) async fn import_rows(
-        &self,
-        directory: InodeId,
-        attempt: SplitAttempt,
-        changes: Vec<Change>,
-        replies: Vec<ReplyRecord>,
-    ) -> Result<(), ShardRefusal> {
-        let mut before = Vec::with_capacity(changes.len());
-        for change in &changes {
-            before.push(self.arrived_before(directory, attempt, change).await?);
-        }
-        let batch = {
-            let mut state = self.state.borrow_mut();
-            let incoming_partition = self.incoming_partition(&mut state, directory, attempt)?;
-            changes.iter().zip(&before).for_each(|(change, before)| incoming_partition.note(change, before.as_ref()));
-            let number = state.open.number;
-            for change in changes {
-                let (key, row) = match change {
-                    Change::Put(key, row) => (key, Some(row)),
-                    Change::Delete(key) => (key, None),
-                    Change::Tally { .. } => {
-                        return Err(ShardRefusal::Failed(Cause::from("a split sent a tally instead of rows")));
-                    }
-                };
-                state.open.write(&key, row.as_deref());
-                state.resident.set(key, row, number);
-            }
-            replies.into_iter().for_each(|record| self.remember(&mut state, record));
-            number
-        };
-        self.appended_with_work(batch).await
-    }
-
-    /// The row that a change of a row replaces. During the first copy of the half there is almost never one.
-    async fn arrived_before(
-        &self,
-        directory: InodeId,
-        attempt: SplitAttempt,
-        change: &Change,
-    ) -> Result<Option<Row>, ShardRefusal> {
-        let (Change::Put(key, _) | Change::Delete(key)) = change else { return Ok(None) };
-        let Key::Entry(_, name) = key else { return Ok(None) };
-        {
-            let mut state = self.state.borrow_mut();
-            if !self.incoming_partition(&mut state, directory, attempt)?.names.may_hold(name.hash()) {
-                return Ok(None);
-            }
-        }
-        self.decided_row(key).await
-    }
-
-    /// Step 5.
-    pub(super) async fn import_end(
-        self: &Rc<Self>,
-        directory: InodeId,
-        attempt: SplitAttempt,
-        partition: Row,
-    ) -> Result<PeerReply, ShardRefusal> {
-        let Row::Partition(mut row) = partition else {
-            return Err(ShardRefusal::Failed(Cause::from("a split did not end with a partition row")));
-        };
-        let (batch, imported) = {
-            let mut state = self.state.borrow_mut();
-            let incoming_partition = self.incoming_partition(&mut state, directory, attempt)?;
-            incoming_partition.ended = true;
-            (row.entries, row.subdirectories) = (incoming_partition.entries, incoming_partition.subdirectories);
-            let imported = PeerReply::Imported { entries: row.entries, subdirectories: row.subdirectories };
-            let key = Key::Partition(directory, row.index);
-            // Not loaded: the first request for a name of the partition loads it, and thereby asks the source.
-            state.open.write(&key, Some(&Row::Partition(row)));
-            state.resident.forget(|resident| *resident != key);
-            (state.open.number, imported)
-        };
-        self.work.notify_one();
-        match self.done_when_durable(batch).await {
-            PeerReply::Done => Ok(imported),
-            failed => Ok(failed),
-        }
-    }
-
-    /// The names of a partition that has just arrived here and becomes live now.
-    pub(super) fn arrived_names(&self, directory: InodeId) -> Option<NameSet> {
-        let incoming_partition = self.state.borrow_mut().incoming_partitions.remove(&directory)?;
-        incoming_partition.ended.then_some(incoming_partition.names)
+    /// Promise: the names of an attempt whose rows have not all arrived are dropped.
+    #[test]
+    fn unfinished_import_has_no_names() {
+        let mut incoming = IncomingPartitions::default();
+        assert!(incoming.begin(InodeId::ROOT, SplitAttempt { epoch: Epoch(1), number: 1 }));
+        assert!(incoming.take_names(InodeId::ROOT).is_none());
     }
 }

@@ -1,40 +1,16 @@
 //! Allocates inode ids. An id is never allocated twice: a block of counters is recorded and fsynced before any of them
 //! is used, and ids that a dead epoch left unused stay unused.
 
+use super::inode_block::BLOCK;
 use super::peers::{PeerCall, PeerReply, unexpected};
 use super::refusal::ShardRefusal;
 use super::shard::Shard;
-use std::collections::HashMap;
-use std::ops::Range;
 use std::rc::Rc;
-use varve_env::key_hash::KeyHashing;
 use varve_schema::{Change, CounterRow, Key, Row};
 use varve_types::{Errno, InodeId, ShardId};
 
-/// Ids recorded as used in one step. One fsync covers that many creates; a server crash loses at most that many ids, of
-/// 2^48.
-const BLOCK: u64 = 65_536;
-
 /// Ids fetched from another shard in one step, for directories whose home it will be.
 const BORROWED: u64 = 64;
-
-#[derive(Default)]
-pub(super) struct InodeBlock {
-    /// Counters that may be allocated.
-    free: Range<u64>,
-    /// Recorded end of the blocks taken so far.
-    end: u64,
-    taking: bool,
-    /// Ids of other shards.
-    borrowed: HashMap<ShardId, Range<u64>, KeyHashing>,
-}
-
-impl InodeBlock {
-    /// `end`: the value recorded by earlier epochs.
-    pub fn after(end: u64) -> InodeBlock {
-        InodeBlock { free: end..end, end, ..InodeBlock::default() }
-    }
-}
 
 impl Shard {
     /// A new id of this shard.
@@ -47,7 +23,7 @@ impl Shard {
 
     /// A new id of this shard, if the current block has one left.
     pub(super) fn inode_at_hand(&self) -> Option<InodeId> {
-        let counter = self.state.borrow_mut().inodes.free.next()?;
+        let counter = self.state.borrow_mut().inodes.allocate(1)?;
         Some(InodeId::new(self.id, counter))
     }
 
@@ -60,26 +36,22 @@ impl Shard {
             let batch = {
                 let mut state = self.state.borrow_mut();
                 let block = &mut state.inodes;
-                if block.free.end - block.free.start >= count {
-                    let first = block.free.start;
-                    block.free.start += count;
+                if let Some(first) = block.allocate(count) {
                     return Ok(first);
                 }
-                if block.taking {
+                if block.is_taking() {
                     None
                 } else {
-                    let end = block.end + BLOCK;
-                    if end > InodeId::COUNTER_MAX {
+                    let Some(end) = block.begin_take() else {
                         tracing::error!("shard {} has no inode ids left", self.id);
                         return Err(Errno::ENOSPC.into());
-                    }
-                    block.taking = true;
+                    };
                     self.apply(&mut state, Change::put(Key::Counter, Row::Counter(CounterRow { inodes_end: end })));
                     Some((state.open.number, end))
                 }
             };
             let Some((batch, end)) = batch else {
-                self.wait_until(|state| !state.inodes.taking).await?;
+                self.wait_until(|state| !state.inodes.is_taking()).await?;
                 continue;
             };
             self.work.notify_one();
@@ -87,14 +59,7 @@ impl Shard {
                 Ok(()) => self.sync().await,
                 Err(refusal) => Err(refusal),
             };
-            let mut state = self.state.borrow_mut();
-            state.inodes.taking = false;
-            if recorded.is_ok() {
-                // The rest of the old block is adjacent to the new one.
-                state.inodes.free.end = end;
-                state.inodes.end = end;
-            }
-            drop(state);
+            self.state.borrow_mut().inodes.end_take(recorded.is_ok().then_some(end));
             self.changed.notify_waiters();
             recorded?;
         }
@@ -105,7 +70,7 @@ impl Shard {
         if home == self.id {
             return self.inode_at_hand();
         }
-        let counter = self.state.borrow_mut().inodes.borrowed.get_mut(&home)?.next()?;
+        let counter = self.state.borrow_mut().inodes.allocate_borrowed(home)?;
         Some(InodeId::new(home, counter))
     }
 
@@ -125,7 +90,7 @@ impl Shard {
                 PeerReply::InodesFrom(first) => {
                     // Two requests may borrow at the same time; the ids of the replaced block are lost, not allocated
                     // twice.
-                    self.state.borrow_mut().inodes.borrowed.insert(home, first..first + BORROWED);
+                    self.state.borrow_mut().inodes.borrow_from(home, first..first + BORROWED);
                 }
                 PeerReply::Busy => return Err(ShardRefusal::Busy),
                 other => return Err(unexpected(other, format_args!("shard {home} gave no inode ids"))),

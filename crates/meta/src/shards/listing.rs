@@ -3,9 +3,10 @@
 //! A position is a hash, so it stays valid across splits: the shard that serves the hash's range continues from it. A
 //! page ends between two hashes, so entries of equal hash are always in one page.
 
+use super::execution::RequestAddress;
 use super::partitions::{NamesVersion, Partition};
 use super::refusal::ShardRefusal;
-use super::shard::{RequestAddress, Shard, ShardState};
+use super::shard::{Shard, ShardState};
 use std::collections::HashSet;
 use std::rc::Rc;
 use varve_schema::codec;

@@ -4,7 +4,9 @@ use super::batch::CommitBatch;
 use super::committer::CommitWork;
 use super::effects::reap_leftovers;
 use super::garbage::{Garbage, Room};
-use super::inodes::InodeBlock;
+use super::incoming::IncomingPartitions;
+use super::inode_block::InodeBlock;
+use super::locks::Locks;
 use super::opens_elsewhere::OpensElsewhere;
 use super::partitions::Partitions;
 use super::peers::{PeerChannels, ShardTerm};
@@ -13,7 +15,8 @@ use super::replies::{Replied, Replies};
 use super::resident::{BatchNumber, Resident};
 use super::rows::ShardRows;
 use super::shard::{Shard, ShardConfig, ShardState};
-use super::transaction::Transactions;
+use super::transaction_state::Transactions;
+use super::truncate_queue::TruncateQueues;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -85,7 +88,7 @@ impl Shard {
             readings: 0,
             partitions: Partitions::new(config.names),
             loading: HashSet::default(),
-            locks: HashMap::default(),
+            locks: Locks::default(),
             maps: HashMap::default(),
             open: CommitBatch::first(),
             in_flight: Vec::new(),
@@ -95,11 +98,11 @@ impl Shard {
             transactions: Transactions::default(),
             orphans: HashSet::new(),
             garbage: Garbage::default(),
-            truncating: HashMap::new(),
+            truncating: TruncateQueues::default(),
             size_stale: HashMap::new(),
             split_wanted: Vec::new(),
             splits_begun: 0,
-            incoming_partitions: HashMap::new(),
+            incoming_partitions: IncomingPartitions::default(),
             failed: None,
             closing: false,
         };
@@ -219,8 +222,7 @@ impl Shard {
     /// Whether a transaction that may be the latest change of this slot is being recovered. A retry of that change must
     /// not be decided anew before the recovery has ended.
     pub fn is_recovering(&self, session: SessionId, slot: u32) -> bool {
-        let state = self.state.borrow();
-        !state.transactions.recovering.is_empty() && state.transactions.recovering.contains(&(session, slot))
+        self.state.borrow().transactions.is_recovering(session, slot)
     }
 
     /// The reply for a retry, once it may be sent: if the store hangs, the first attempt ends before its change is in

@@ -1,36 +1,21 @@
 //! Cross-shard transactions, the participant's side (the coordinator's is in `transaction.rs`): checks an intent, locks
 //! the keys it will change, and applies or drops it when the coordinator says so. Without news it asks the coordinator.
 
+use super::execution::RequestAddress;
 use super::fetch::peer_reply;
-use super::locks::{directory_of, lock, lock_keys, unlock};
 use super::open_files::Openness;
 use super::opens_elsewhere::AskedFiles;
 use super::peers::{PeerCall, PeerReply};
-use super::refusal::{Cause, ShardRefusal};
+use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
-use super::shard::{RequestAddress, Shard, ShardState};
-use super::transaction::{ASK_AGAIN, digest};
+use super::shard::{Shard, ShardState};
+use super::transaction_parts::{digest, directory_of, orphans_of};
+use super::transaction_state::{ASK_AFTER, ASK_AGAIN, Prepared};
 use std::rc::Rc;
 use std::time::Duration;
-use varve_env::clock::Instant;
 use varve_posix::KeyState;
 use varve_schema::{Change, IntentRow, Key, ReadRecord, Row, TransactionId};
 use varve_types::{InodeId, SessionId, Timestamp};
-
-/// A prepared participant asks the coordinator after this time without news.
-pub(super) const ASK_AFTER: Duration = Duration::from_secs(10);
-
-/// An intent of this shard.
-pub(super) struct Prepared {
-    pub intent: IntentRow,
-    /// From an earlier epoch: its partitions stay loaded and unsplit once they are loaded.
-    pub found_at_open: bool,
-    pub since: Instant,
-    /// A task asks the coordinator for the outcome, or decides it.
-    pub asks: bool,
-    /// The error of the coordinator's shard when it was last asked for the outcome.
-    pub unanswered: Option<Cause>,
-}
 
 impl Shard {
     pub(super) async fn prepare(
@@ -100,11 +85,11 @@ impl Shard {
     /// Locks the keys that a checked intent will change, and adds it to the open batch.
     pub(super) fn keep_intent(&self, state: &mut ShardState, transaction: TransactionId, mut intent: IntentRow) {
         intent.changes.iter_mut().for_each(|change| self.keep_counts(state, change));
-        lock(state, transaction, &intent.changes);
+        state.lock(transaction, &intent.changes);
         state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
         let since = self.clock.monotonic();
         let prepared = Prepared { intent, found_at_open: false, since, asks: false, unanswered: None };
-        state.transactions.prepared.insert(transaction, prepared);
+        state.transactions.add_prepared(transaction, prepared);
     }
 
     /// Gives a partition row in `change` the current counts and, unless its time is set, the current mtime. Tallies
@@ -202,11 +187,8 @@ impl Shard {
     /// [`Shard::settle`], except for one of a removal. `None`: there is no such intent.
     pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<BatchNumber> {
         let mut state = self.state.borrow_mut();
-        let Prepared { intent, found_at_open, .. } = state.transactions.prepared.remove(&transaction)?;
-        if found_at_open {
-            state.transactions.to_pin.remove(&intent.changes);
-        }
-        unlock(&mut state, transaction, &intent.changes);
+        let Prepared { intent, .. } = state.transactions.take_prepared(transaction)?;
+        state.unlock(transaction, &intent.changes);
         let leaves_mark = commit && !intent.is_of_removal();
         let IntentRow { participants, changes, .. } = intent;
         if commit {
@@ -239,10 +221,8 @@ impl Shard {
                 PeerReply::Busy => {}
                 other => {
                     tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");
-                    if let PeerReply::Failed(cause) = other
-                        && let Some(prepared) = self.state.borrow_mut().transactions.prepared.get_mut(&transaction)
-                    {
-                        prepared.unanswered = Some(cause);
+                    if let PeerReply::Failed(cause) = other {
+                        self.state.borrow_mut().transactions.note_unanswered(transaction, cause);
                     }
                 }
             }
@@ -252,7 +232,7 @@ impl Shard {
 
     /// Hides the rows that `intent`, found in a read-only view, changes.
     pub(super) fn lock_for(&self, transaction: TransactionId, intent: &IntentRow) {
-        lock_keys(&mut self.state.borrow_mut(), transaction, &intent.changes);
+        self.state.borrow_mut().locks.lock_keys(transaction, &intent.changes);
     }
 
     /// Makes the rows resident that an intent of an earlier epoch changes. The intent itself has locked their keys.
@@ -267,14 +247,4 @@ impl Shard {
         }
         Ok(())
     }
-}
-
-/// Inodes that `changes` leave without a name because a session has them open. That session may have closed them since
-/// the change was decided, before there was an orphan row.
-pub(super) fn orphans_of(changes: &[Change]) -> Vec<InodeId> {
-    let orphan = |change: &Change| match change {
-        Change::Put(Key::Orphan(inode), _) => Some(*inode),
-        _ => None,
-    };
-    changes.iter().filter_map(orphan).collect()
 }

@@ -1,7 +1,7 @@
 //! The partitions of a shard that are in memory: their names and their current operations. Their rows are resident.
 
 use super::names::{NAME_BYTES, PartitionNames};
-use super::readahead::ReadOrder;
+use super::read_order::ReadOrder;
 use super::resident::{BatchNumber, CacheBudget};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

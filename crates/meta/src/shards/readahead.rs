@@ -8,48 +8,10 @@
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
 use varve_schema::{Key, Row, codec};
-use varve_types::{HashRange, InodeId, NameHash};
+use varve_types::{HashRange, InodeId};
 
-/// Rows read ahead at first, and at most. One row takes a few microseconds, during which its worker does nothing else.
-const ROWS_FIRST: usize = 16;
-const ROWS_MAX: usize = 256;
 /// Limit on their bytes: rows with inline content are long.
 const BYTES_MAX: usize = 128 * 1024;
-
-/// A name counts as adjacent within this many times the average distance between names. One distance in three thousand
-/// is longer.
-const NEAR: u64 = 8;
-
-/// How a partition's names were recently read from the table.
-#[derive(Default)]
-pub(super) struct ReadOrder {
-    /// The last name requested or read ahead.
-    last: Option<NameHash>,
-    /// The number of recent names that were each near the one before.
-    near: u32,
-    /// The readahead in progress: its number, and where it begins.
-    under_way: Option<(u64, NameHash)>,
-}
-
-impl ReadOrder {
-    /// Whether a row with this hash may be among the rows being read ahead. A decision on it in the meantime must stay
-    /// resident, or the row read would hide it.
-    pub fn is_being_read(&self, hash: NameHash) -> bool {
-        self.under_way.is_some_and(|(_, from)| hash >= from)
-    }
-
-    /// The number of rows to read ahead with `hash`, in a partition with this many entries.
-    fn follow(&mut self, hash: NameHash, range: HashRange, entries: u64) -> usize {
-        let distance = (range.last.0 - range.first.0) / entries.max(1);
-        let near = |last: NameHash| last <= hash && hash.0 - last.0 <= distance.saturating_mul(NEAR);
-        self.near = if self.last.is_some_and(near) { self.near.saturating_add(1) } else { 0 };
-        self.last = Some(hash);
-        match self.near {
-            0 | 1 => 0,
-            near => ROWS_MAX.min(ROWS_FIRST << (near - 2).min(ROWS_MAX.ilog2())),
-        }
-    }
-}
 
 /// A readahead in progress.
 pub(super) struct Readahead {
@@ -66,15 +28,7 @@ impl Shard {
         let row = self.partition_here(state, *directory)?;
         let (range, entries) = (row.index.range(row.depth), row.entries);
         let number = state.reads_ahead + 1;
-        let order = &mut state.partitions.get_mut(*directory)?.order;
-        if !range.contains(name.hash()) || order.under_way.is_some() {
-            return None;
-        }
-        let rows = order.follow(name.hash(), range, entries);
-        if rows == 0 {
-            return None;
-        }
-        order.under_way = Some((number, name.hash()));
+        let rows = state.partitions.get_mut(*directory)?.order.begin(number, name.hash(), range, entries)?;
         state.reads_ahead = number;
         Some(Readahead { directory: *directory, range, rows, number })
     }
@@ -124,14 +78,14 @@ impl Shard {
     fn end_readahead(&self, state: &mut ShardState, readahead: &Readahead, others: Vec<(Key, Row)>) {
         // A partition of this directory loaded since then knows nothing of this readahead, nor of changes that it
         // missed.
-        let partition = state.partitions.get_mut(readahead.directory);
-        let of_this = |order: &ReadOrder| order.under_way.is_some_and(|(number, _)| number == readahead.number);
-        let Some(partition) = partition.filter(|partition| of_this(&partition.order)) else { return };
-        partition.order.under_way = None;
+        let Some(partition) = state.partitions.get_mut(readahead.directory) else { return };
+        if !partition.order.end(readahead.number) {
+            return;
+        }
         state.fetched += others.len();
         for (key, row) in others {
             let Key::Entry(_, name) = &key else { continue };
-            partition.order.last = Some(name.hash());
+            partition.order.note_read(name.hash());
             // Names that a split has moved in the meantime belong to another shard.
             if partition.serves(name.hash()) {
                 state.resident.take_readahead(key, row);

@@ -21,43 +21,17 @@
 //! again; fsck calls them leftovers. The rows are not deleted before the decision is durable: otherwise a power failure
 //! could bring the directory back without the attributes set on it since it was made.
 
-use super::participant::{ASK_AFTER, Prepared};
 use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
-use super::transaction::{BegunTransaction, NoVote, Sorted, digest, write_decision};
-use std::collections::BTreeMap;
+use super::transaction::write_decision;
+use super::transaction_parts::{BegunTransaction, NoVote, PreparedRemoval, Sorted, digest};
+use super::transaction_state::{ASK_AFTER, Prepared};
 use std::rc::Rc;
 use std::time::Duration;
 use varve_schema::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use varve_types::{PartitionIndex, ShardId};
-
-/// Whether the changes of other shards only delete rows of a removed directory.
-pub(super) fn only_removes(parts: &BTreeMap<ShardId, IntentRow>) -> bool {
-    let goes =
-        |change: &Change| matches!(change, Change::Delete(Key::Directory(_) | Key::Partition(..) | Key::Xattr(..)));
-    parts.values().all(|part| part.changes.iter().all(goes))
-}
-
-/// Rows of a directory that another shard has prepared for removal when it was asked for them.
-pub struct PreparedRemoval {
-    pub(super) transaction: TransactionId,
-    pub(super) shard: ShardId,
-    keys: Vec<Key>,
-}
-
-impl PreparedRemoval {
-    pub(super) fn holds(&self, key: &Key) -> bool {
-        self.keys.contains(key)
-    }
-
-    /// Whether `changes` delete exactly these rows.
-    pub(super) fn is_all_of(&self, changes: &[Change]) -> bool {
-        let is_held = |change: &Change| matches!(change, Change::Delete(key) if self.holds(key));
-        changes.len() == self.keys.len() && changes.iter().all(is_held)
-    }
-}
 
 /// Whether these are all rows of one directory: it was never split and has no xattrs.
 fn are_all_of_one_directory<'r>(keys: &[Key], rows: impl IntoIterator<Item = &'r Row>) -> bool {

@@ -1,11 +1,11 @@
 //! Serves calls from other shards.
 
 use super::fetch::peer_reply;
-use super::locks::is_about;
 use super::peers::{PeerCall, PeerReply, PeerRequest, PeerResponse, unexpected};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::Shard;
+use super::transaction_parts::is_about;
 use std::rc::Rc;
 use varve_posix::KeyState;
 use varve_schema::{Change, Key, Row};

@@ -351,7 +351,8 @@ impl Shard {
         let free = |state: &ShardState| {
             let in_half =
                 |key: &Key| matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()));
-            state.partitions.get(directory).is_none_or(|p| p.pending_tallies == 0) && !state.locks.keys().any(in_half)
+            state.partitions.get(directory).is_none_or(|p| p.pending_tallies == 0)
+                && !state.locks.iter().any(|(key, _)| in_half(key))
         };
         self.wait_until(free).await?;
         let batch = self.state.borrow().open.number;

@@ -25,108 +25,18 @@
 //! Moves of directories between parents could make a cycle without changing a common row. So each of them also changes
 //! the row [`Key::DirectoryMoves`].
 
-use super::carry_out::Settling;
 use super::foreign::Foreign;
-use super::locks::{ToPin, lock, unlock};
-use super::participant::{Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
-use super::refusal::{Cause, ShardRefusal};
-use super::removal::{PreparedRemoval, only_removes};
+use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
+use super::transaction_parts::{BegunTransaction, NoVote, PreparedRemoval, Sorted, digest, only_removes, orphans_of};
 use futures::future::join_all;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
-use varve_env::key_hash::KeyHashing;
-use varve_schema::codec;
-use varve_schema::{Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId};
-use varve_types::{Epoch, InodeId, SessionId, ShardId, Timestamp};
-use xxhash_rust::xxh3::xxh3_64;
-
-/// Pause between attempts to reach a shard about a decision. The number of attempts has no limit: a decision must be
-/// carried out, and the shard either replies or this server stops.
-pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
-
-/// Limit on committed transactions that are not settled; above it new ones fail with `Busy`.
-const UNSETTLED_MAX: usize = 20_000;
-
-#[derive(Default)]
-pub(super) struct Transactions {
-    counter: u64,
-    /// Coordinated here, not decided.
-    undecided: HashSet<TransactionId, KeyHashing>,
-    /// Coordinated here, committed, and not settled.
-    decided: HashSet<TransactionId, KeyHashing>,
-    /// Committed transactions whose part this shard has applied, and which their coordinators have not settled.
-    pub applied: HashSet<TransactionId, KeyHashing>,
-    pub settling: Settling,
-    /// Calls whose transactions an earlier owner left undecided: their replies, if any, are not known yet.
-    pub recovering: HashSet<(SessionId, u32)>,
-    /// Intents of this shard: parts of transactions that other shards coordinate, and parts of an earlier epoch.
-    pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
-    /// Directories affected by intents of an earlier epoch.
-    pub to_pin: ToPin,
-    /// A task watches the prepared removals among the intents.
-    pub removals_watched: bool,
-}
-
-impl Transactions {
-    pub fn open(&self) -> usize {
-        self.undecided.len() + self.decided.len() + self.prepared.len()
-    }
-
-    pub fn are_many(&self) -> bool {
-        self.decided.len() >= UNSETTLED_MAX
-    }
-
-    /// Records a committed transaction. This shard reports it as committed until the other shards have applied it.
-    pub fn note_decided(&mut self, transaction: TransactionId) {
-        self.decided.insert(transaction);
-    }
-
-    pub fn is_decided(&self, transaction: TransactionId) -> bool {
-        self.decided.contains(&transaction)
-    }
-
-    /// `false`: the transaction is not undecided.
-    pub fn forget_undecided(&mut self, transaction: TransactionId) -> bool {
-        self.undecided.remove(&transaction)
-    }
-
-    pub fn forget_decided(&mut self, transaction: TransactionId) {
-        self.decided.remove(&transaction);
-    }
-
-    /// Why the coordinator of an intent of this shard did not report the outcome, if it was asked.
-    pub fn unanswered(&self, transaction: TransactionId) -> Option<Cause> {
-        self.prepared.get(&transaction)?.unanswered.clone()
-    }
-
-    /// An id for an undecided change.
-    pub fn begin(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
-        self.counter += 1;
-        let transaction = TransactionId { coordinator, epoch, counter: self.counter };
-        self.undecided.insert(transaction);
-        transaction
-    }
-}
-
-/// The digest of a row, as far as a cross-shard decision depends on it. The counts and times of a partition row are
-/// left out: tallies commute, and otherwise every create would conflict with every rename into its directory.
-pub(super) fn digest(row: Option<&Row>) -> Option<u64> {
-    let bytes = match row? {
-        Row::Partition(partition) => codec::encode_row(&Row::Partition(PartitionRow {
-            entries: 0,
-            subdirectories: 0,
-            mtime: Timestamp::default(),
-            ..partition.clone()
-        })),
-        row => codec::encode_row(row),
-    };
-    Some(xxh3_64(&bytes))
-}
+use varve_schema::{Change, DecisionRow, IntentRow, Key, ReadRecord, ReplyRecord, Row, TransactionId};
+use varve_types::{InodeId, SessionId, ShardId};
 
 impl Shard {
     /// Commits a decision that depends on or changes rows of other shards. `Busy`: a row was changed or locked in the
@@ -278,7 +188,7 @@ impl Shard {
             Some(held) => held.transaction,
             None => state.transactions.begin(self.id, self.table.epoch()),
         };
-        lock(&mut state, transaction, &sorted.own);
+        state.lock(transaction, &sorted.own);
         Ok(BegunTransaction { transaction, sorted })
     }
 
@@ -352,7 +262,7 @@ impl Shard {
         if let Some(cause) = &state.failed {
             return Err(ShardRefusal::Failed(cause.clone()));
         }
-        unlock(state, transaction, own);
+        state.unlock(transaction, own);
         own.iter().cloned().for_each(|change| self.apply(state, change));
         if let Some(reply) = reply {
             self.remember(state, reply);
@@ -363,7 +273,7 @@ impl Shard {
     pub(super) fn unlock_own(&self, transaction: TransactionId, own: &[Change]) {
         let mut state = self.state.borrow_mut();
         state.transactions.forget_undecided(transaction);
-        unlock(&mut state, transaction, own);
+        state.unlock(transaction, own);
         drop(state);
         self.changed.notify_waiters();
     }
@@ -380,30 +290,4 @@ pub(super) fn write_decision(state: &mut ShardState, transaction: TransactionId,
     let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
     state.open.write(&Key::Decision(transaction), Some(&row));
     state.transactions.note_decided(transaction);
-}
-
-/// Why a transaction is not committed.
-pub(super) enum NoVote {
-    /// A shard has refused: it has no part of the transaction and never will have.
-    Refused,
-    /// Every shard may have stored its part.
-    Unknown(ShardRefusal),
-}
-
-/// A cross-shard change with its coordinator's part locked.
-pub(super) struct BegunTransaction {
-    pub transaction: TransactionId,
-    pub sorted: Sorted,
-}
-
-/// A decision sorted by shard.
-pub(super) struct Sorted {
-    /// The coordinator's changes.
-    pub own: Vec<Change>,
-    /// For each other shard, the rows to check and the changes.
-    pub parts: BTreeMap<ShardId, IntentRow>,
-    /// The shard that has already prepared its part, and every row of other shards that the decision depends on.
-    pub holder: Option<ShardId>,
-    /// For each other shard, files with rows there that the decision takes to be open nowhere.
-    pub unopened: BTreeMap<ShardId, Vec<InodeId>>,
 }

@@ -2,12 +2,13 @@
 //! reply when the truncate is done or given up. A truncate reported as failed is not made later, when it would
 //! overwrite data that others have written and synced since.
 
+use super::execution::{Execution, Makes, RequestAddress};
 use super::refusal::ShardRefusal;
 use super::replies::SessionChange;
-use super::shard::{Execution, Makes, RequestAddress, Shard, WAIT_MAX};
-use super::transaction::ASK_AGAIN;
+use super::shard::{Shard, WAIT_MAX};
+use super::transaction_state::ASK_AGAIN;
+use super::truncate_queue::TruncateQueue;
 use futures::FutureExt;
-use std::cell::RefCell;
 use std::rc::Rc;
 use varve_env::disk::File;
 use varve_env::store_path::StorePath;
@@ -16,25 +17,6 @@ use varve_types::{Credentials, InodeId};
 
 /// Limit on repeated truncates of a file because another one was decided in the meantime; above it the caller retries.
 const TRUNCATES_MAX: usize = 16;
-
-/// The queue of truncates of one file.
-#[derive(Default)]
-pub(super) struct TruncateQueue {
-    turn: tokio::sync::Mutex<()>,
-    /// Why the last truncate was given up, if it was. The request that decided it may not be the one that tried it, and
-    /// it may have replaced another.
-    given_up: RefCell<Option<ShardRefusal>>,
-}
-
-impl TruncateQueue {
-    /// The result of a truncate that the row no longer requires.
-    fn ended(&self, decided: Option<PendingTruncate>) -> Result<(), ShardRefusal> {
-        match &*self.given_up.borrow() {
-            Some(refusal) if decided.is_some() => Err(refusal.clone()),
-            _ => Ok(()),
-        }
-    }
-}
 
 impl Shard {
     /// Makes the truncate that the row requires. A file has one truncate at a time, and only one that the row still
@@ -47,7 +29,7 @@ impl Shard {
         asked: Option<SessionChange>,
     ) -> Result<(), ShardRefusal> {
         let turns = self.turns_of(at.inode());
-        let turn = turns.turn.lock().await;
+        let turn = turns.turn().await;
         let result = self.truncate_in_turn(&turns, &at, decided, asked).await;
         drop(turn);
         self.leave_turns(at.inode(), &turns);
@@ -55,14 +37,11 @@ impl Shard {
     }
 
     fn turns_of(&self, inode: InodeId) -> Rc<TruncateQueue> {
-        self.state.borrow_mut().truncating.entry(inode).or_default().clone()
+        self.state.borrow_mut().truncating.of(inode)
     }
 
     fn leave_turns(&self, inode: InodeId, turns: &Rc<TruncateQueue>) {
-        // Only this request and the map hold it: no truncate of the file waits or is being given up.
-        if Rc::strong_count(turns) == 2 {
-            self.state.borrow_mut().truncating.remove(&inode);
-        }
+        self.state.borrow_mut().truncating.leave(inode, turns);
     }
 
     async fn truncate_in_turn(
@@ -86,7 +65,7 @@ impl Shard {
             };
             match tried {
                 Ok(true) => {
-                    turns.given_up.replace(None);
+                    turns.note_done();
                     return Ok(());
                 }
                 Ok(false) => {}
@@ -151,7 +130,7 @@ impl Shard {
         asked: Option<SessionChange>,
         refusal: &ShardRefusal,
     ) -> Option<tokio::task::JoinHandle<()>> {
-        turns.given_up.replace(Some(refusal.clone()));
+        turns.note_given_up(refusal);
         // In a batch no later than the one that abandons the truncate.
         self.take_back(asked);
         let (shard, turns, verb) = (Rc::clone(self), Rc::clone(turns), AbandonTruncate { at: at.clone(), begun });

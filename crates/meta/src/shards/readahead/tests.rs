@@ -5,23 +5,6 @@ use std::rc::Rc;
 use varve_posix::{KeyState, Unlink};
 use varve_types::{Name, PartitionIndex, ShardId};
 
-const WHOLE: HashRange = HashRange { first: NameHash(0), last: NameHash::LAST };
-
-/// Promise: rows are read ahead if names are adjacent, more each time, and not if names come in any other order.
-#[test]
-fn readahead_follows_sequential_names_only() {
-    let step = NameHash::LAST.0 / 1000;
-    let at = |n: u64| NameHash(step * n + 5);
-    let mut order = ReadOrder::default();
-    let rows: Vec<usize> =
-        [1, 2, 3, 4, 5, 6, 7, 8, 500, 501, 9, 100].into_iter().map(|n| order.follow(at(n), WHOLE, 1000)).collect();
-    assert_eq!(rows, [0, 0, 16, 32, 64, 128, 256, 256, 0, 0, 0, 0]);
-    // There may be other names of the same hash.
-    assert_eq!([order.follow(at(100), WHOLE, 1000), order.follow(at(101), WHOLE, 1000)], [0, 16]);
-    // An empty partition has no distances.
-    assert_eq!(order.follow(at(102), WHOLE, 0), 32);
-}
-
 /// A directory with this many files and no resident rows. Returns the names in the order of their hashes.
 async fn filled(cluster: &Rc<Cluster>, files: usize) -> Vec<Name> {
     for n in 0..files {

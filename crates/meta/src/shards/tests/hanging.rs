@@ -3,8 +3,7 @@
 use super::cluster::{Cluster, PATIENCE, name};
 use super::split::settle;
 use crate::shards::commit::APPEND_MAX;
-use crate::shards::participant::ASK_AFTER;
-use crate::shards::transaction::ASK_AGAIN;
+use crate::shards::transaction_state::{ASK_AFTER, ASK_AGAIN};
 use crate::shards::{
     BatchNumber, Execution, Makes, PeerCall, PeerReply, ReplyRecorder, RequestAddress, Shard, ShardRefusal,
 };

@@ -1,8 +1,8 @@
 //! Requests that come twice, late, or from a former owner.
 
 use super::cluster::{Cluster, empty_directory, name};
-use crate::shards::participant::ASK_AFTER;
 use crate::shards::peers::{CALL_MAX, FileCall, PeerChannels};
+use crate::shards::transaction_state::ASK_AFTER;
 use crate::shards::{PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
 use std::cell::RefCell;
 use std::rc::Rc;

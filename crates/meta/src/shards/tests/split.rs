@@ -239,13 +239,7 @@ fn superseded_split_attempt_deletes_nothing() {
         let snapshots = cluster.snapshots(target.id());
         let hung = snapshots.hang().await;
         let mut begins = Box::pin(target.import_begin(directory, first));
-        while !target
-            .state
-            .borrow()
-            .incoming_partitions
-            .get(&directory)
-            .is_some_and(|incoming_partition| incoming_partition.takes(first))
-        {
+        while !target.state.borrow().incoming_partitions.accept(directory, first) {
             assert!(futures::poll!(&mut begins).is_pending());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

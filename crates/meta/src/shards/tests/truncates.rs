@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::{hang_for_long, pass};
-use crate::shards::decide::{DecisionOutcome, TxnContext};
+use crate::shards::decision::{DecisionOutcome, TxnContext};
 use crate::shards::foreign::Foreign;
 use crate::shards::replies::SessionChange;
 use crate::shards::{BatchNumber, Execution, Makes, ReplyRecorder, RequestAddress, Shard, ShardRefusal};

@@ -18,7 +18,7 @@ use varve_env::clock::{Clock, Instant};
 use varve_env::rate_limited_log::{RateLimitedLog, Suppressed};
 use varve_env::stages::{self, Stage};
 use varve_proto::{self as wire, Call, Reply, Request};
-use varve_types::{Credentials, Errno, ForeignShardMap, InodeId, ShardId, VolumeSettings};
+use varve_types::{Credentials, Errno, InodeId, ShardId, VolumeSettings};
 
 /// First and longest wait before a retry for rows that another change has locked. A change takes two fsyncs at most.
 pub(crate) const BUSY_WAIT: Wait = Wait { first: Duration::from_micros(50), longest: Duration::from_millis(20) };
@@ -326,10 +326,7 @@ impl Calling<'_> {
                     match server.learn(&map, shard, worker) {
                         Ok(true) => {}
                         Ok(false) => core.pause(busy_wait.next()).await,
-                        Err(ForeignShardMap) => {
-                            let reason = "the server sent a map of other shards: are server and client of one version?";
-                            return Err(Failure::new(Errno::EIO, reason));
-                        }
+                        Err(error) => return Err(Failure::new(Errno::EIO, format!("the server's reply: {error}"))),
                     }
                 }
                 Ok(result) => return Ok(result),

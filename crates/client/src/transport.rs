@@ -9,12 +9,13 @@ pub mod in_process;
 mod reply_slot;
 
 use futures::future::BoxFuture;
+use parking_lot::RwLock;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_proto::{Request, Response, WireShardMap};
-use varve_types::{ForeignShardMap, ShardId, ShardMap};
+use varve_types::{InvalidShardMap, ShardCount, ShardId, ShardMap};
 
 /// A server that was found and has accepted this session.
 #[derive(Debug)]
@@ -22,21 +23,27 @@ pub struct FoundServer {
     /// Number of the server among those that this client has found; the same server found again counts anew. Starts at
     /// 1.
     pub found: u64,
-    /// The worker that owns each shard; replaced when the server reports a newer version.
-    pub map: ShardMap,
+    /// The number by which the server identifies itself.
+    pub number: u64,
+    pub shards: ShardCount,
+    /// Replaced when the server reports a newer version.
+    pub map: RwLock<Arc<ShardMap>>,
     pub embedded: bool,
 }
 
 impl FoundServer {
     /// The worker for requests about `shard`. The first one answers for shards that do not exist.
     pub fn worker_of(&self, shard: ShardId) -> usize {
-        self.map.owner(shard).unwrap_or(0)
+        let owner = self.map.read().owner(shard).filter(|owner| owner.server == self.number);
+        owner.map_or(0, |owner| owner.worker)
     }
 
     /// Takes the map over with which `asked`, a worker of this server, has refused a request about `shard`. Returns
     /// whether another worker is to be asked now.
-    pub fn learn(&self, map: &WireShardMap, shard: ShardId, asked: usize) -> Result<bool, ForeignShardMap> {
-        self.map.learn(map.version, &map.owners)?;
+    pub fn learn(&self, map: &WireShardMap, shard: ShardId, asked: usize) -> Result<bool, InvalidShardMap> {
+        if map.version > self.map.read().version() {
+            *self.map.write() = Arc::new(map.to_map(self.shards)?);
+        }
         // Another thread may have learned the map first.
         Ok(self.worker_of(shard) != asked)
     }

@@ -29,6 +29,7 @@ mod remote_stream;
 mod request_queue;
 mod sessions;
 mod shared;
+mod shared_shard_map;
 mod shm_slots;
 mod turned_away;
 mod unauthenticated;
@@ -49,11 +50,12 @@ use memory_budget::MemoryBudget;
 use parking_lot::Mutex;
 use sessions::{Admission, Sessions};
 use shared::ServerShared;
+use shared_shard_map::SharedShardMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -63,11 +65,11 @@ use varve_env::posix_store::PosixStore;
 use varve_env::reserve::Reserve;
 use varve_env::runtime_dir::{self, RuntimeDirError};
 use varve_env::volume_dir::{
-    LockError, ServerRecord, ShutdownState, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord,
+    LockError, ServerRecord, ShutdownState, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord, boot_id,
 };
-use varve_proto::handshake::{VolumeKey, WorkerAddress};
+use varve_proto::handshake::VolumeKey;
 use varve_store::{Merges, TableCache, TableConfig};
-use varve_types::{ShardId, ShardMap, VolumeSettings};
+use varve_types::{InvalidShardMap, ShardId, ShardMap, VolumeSettings, WorkerAddress};
 use worker_board::{Unreached, WorkerBoard, WorkerStage};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -220,9 +222,10 @@ impl Server {
             embedded: config.embedded,
         };
         let workers = config.workers.min(usize::from(settings.shards.get()));
-        // At first, adjacent shards belong to different workers, so that a directory spreads evenly.
-        let owners: Vec<u16> = settings.shards.all().map(|shard| (usize::from(shard.0) % workers) as u16).collect();
-        let shard_map = ShardMap::new(1, &owners, workers).expect("each owner is a worker");
+        let number = varve_env::random::number();
+        let boot = boot_id().map_err(doing("cannot identify this boot"))?;
+        let shard_map = SharedShardMap::alone(number, boot, workers, settings.shards.get());
+        let shard_map = shard_map.map_err(|error| ServerError::Config(error.to_string()))?;
         let shared = Arc::new(ServerShared {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
             owned_since,
@@ -233,7 +236,7 @@ impl Server {
                 ShutdownState::Nothing => Duration::ZERO,
             },
             quiet_workers: AtomicUsize::new(0),
-            number: varve_env::random::number(),
+            number,
             reserve,
             freed_ms: AtomicU64::new(0),
             keys: Arc::new(Keys::new(volume.clone(), key)),
@@ -246,7 +249,6 @@ impl Server {
             found: left,
             tried: AtomicUsize::new(0),
             any_opened: AtomicBool::new(false),
-            addresses: OnceLock::new(),
             settings,
         });
         let board = Arc::new(WorkerBoard::new(workers, Arc::clone(&shared.clock)));
@@ -277,8 +279,9 @@ impl Server {
         let addresses = self.board.addresses();
         let record_of = |address: &WorkerAddress| WorkerRecord { unix: address.unix.clone(), tcp: address.tcp.clone() };
         let workers = addresses.iter().map(record_of).collect();
-        // Set here only, once. Workers read it only after `ServerCommand::Accept`.
-        self.shared.addresses.get_or_init(|| addresses);
+        // Before `ServerCommand::Accept`: no client has the map yet.
+        let set = self.shared.shard_map.set_addresses(addresses);
+        set.map_err(|error| ServerError::Config(error.to_string()))?;
         self.command.send_replace(ServerCommand::Accept);
         let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
             .map_err(doing("cannot identify this host and boot"))?;
@@ -296,6 +299,11 @@ impl Server {
     /// The listen addresses of each worker.
     pub fn addresses(&self) -> Vec<WorkerAddress> {
         self.board.addresses()
+    }
+
+    /// Replaces the shard map by a newer version, which may name other servers. `false`: it is not newer.
+    pub fn follow(&self, map: ShardMap) -> Result<bool, InvalidShardMap> {
+        self.shared.shard_map.replace(map)
     }
 
     /// Number of sessions that are connected or within their grace period.

@@ -128,10 +128,8 @@ pub enum Welcome {
         inline_limit: u32,
         sync_interval_ms: u32,
         owner_uid: u32,
-        /// The owners of the shards are indices into `workers`.
+        /// It names this server, unless the server has left the others.
         map: WireShardMap,
-        /// The address of each worker.
-        workers: Vec<WorkerAddress>,
         /// The server runs inside a mount and serves only that mount.
         embedded: bool,
     },
@@ -142,14 +140,6 @@ pub enum Welcome {
     Crowded {
         reason: String,
     },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerAddress {
-    /// Path of the worker's Unix socket, for clients of the same host.
-    pub unix: Option<String>,
-    /// `host:port` of the worker's TCP listener.
-    pub tcp: Option<String>,
 }
 
 /// Longest part of a peer's reason that is shown, in characters.

@@ -18,9 +18,9 @@ pub use calls::{
     RenameFlags, Reply, Request, Response, ShardLocation, ShardPhase, ShardStatus, SizeState, XattrMode,
 };
 pub use nouns::{
-    WireAttributes, WireAuthority, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireShardMap,
-    WireTime,
+    WireAttributes, WireAuthority, WireCredentials, WireKind, WireMap, WireOwner, WireServer, WireSetAttributes,
+    WireSetTime, WireShardMap, WireTime, WireWorker,
 };
 
 /// Incremented whenever bytes on the wire change their meaning. A server refuses other versions in the handshake.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 use varve_types::{
-    Attributes, Authority, CallerCapabilities, Credentials, FileKind, IdRange, MappedIds, Mode, PartitionMap,
-    SetAttributes, SetTime, ShardCount, ShardMap, Timestamp,
+    Attributes, Authority, CallerCapabilities, Credentials, FileKind, IdRange, InvalidShardMap, MapServer, MappedIds,
+    Mode, PartitionMap, SetAttributes, SetTime, ShardCount, ShardMap, ShardOwner, Timestamp, WorkerAddress,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,16 +256,73 @@ impl WireMap {
     }
 }
 
-/// The worker that owns each shard, by shard. A server raises the version with each change.
+/// The servers of the volume and the worker that owns each shard. A later version replaces an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireShardMap {
     pub version: u64,
-    pub owners: Vec<u16>,
+    pub servers: Vec<WireServer>,
+    /// By shard.
+    pub owners: Vec<WireOwner>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireServer {
+    /// The number of the server in its `Welcome`.
+    pub number: u64,
+    /// The boot id of its host: only clients there use its Unix sockets.
+    pub boot_id: String,
+    pub workers: Vec<WireWorker>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireWorker {
+    /// Path of the worker's Unix socket.
+    pub unix: Option<String>,
+    /// `host:port` of the worker's TCP listener.
+    pub tcp: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireOwner {
+    /// Index into the workers of all servers, in order; 65,535: nobody owns the shard now.
+    pub worker: u16,
+    /// Raised with each owner at another server: that server does not know which files clients have open.
+    pub term: u64,
 }
 
 impl From<&ShardMap> for WireShardMap {
     fn from(map: &ShardMap) -> WireShardMap {
-        let (version, owners) = map.copy();
-        WireShardMap { version, owners }
+        let worker = |WorkerAddress { unix, tcp }: &WorkerAddress| WireWorker { unix: unix.clone(), tcp: tcp.clone() };
+        let server = |server: &MapServer| WireServer {
+            number: server.number,
+            boot_id: server.boot_id.clone(),
+            workers: server.workers.iter().map(worker).collect(),
+        };
+        let owner = |ShardOwner { worker, term }: &ShardOwner| WireOwner { worker: *worker, term: *term };
+        WireShardMap {
+            version: map.version(),
+            servers: map.servers().iter().map(server).collect(),
+            owners: map.owners().iter().map(owner).collect(),
+        }
+    }
+}
+
+impl WireShardMap {
+    /// # Errors
+    /// If it is not a map of a volume with this number of shards, or exceeds a limit of [`ShardMap::new`].
+    pub fn to_map(&self, shards: ShardCount) -> Result<ShardMap, InvalidShardMap> {
+        let (found, volume) = (self.owners.len(), usize::from(shards.get()));
+        if found != volume {
+            return Err(InvalidShardMap::OtherShards { found, volume });
+        }
+        let worker = |WireWorker { unix, tcp }: &WireWorker| WorkerAddress { unix: unix.clone(), tcp: tcp.clone() };
+        let server = |server: &WireServer| MapServer {
+            number: server.number,
+            boot_id: server.boot_id.clone(),
+            workers: server.workers.iter().map(worker).collect(),
+        };
+        let owner = |WireOwner { worker, term }: &WireOwner| ShardOwner { worker: *worker, term: *term };
+        let servers = self.servers.iter().map(server).collect();
+        ShardMap::new(self.version, servers, self.owners.iter().map(owner).collect())
     }
 }

@@ -20,5 +20,5 @@ pub use errno::Errno;
 pub use ids::{Epoch, InodeId, LayoutGeneration, SessionId, ShardCount, ShardId, VolumeId};
 pub use name::{Name, NameError, NameHash};
 pub use partition::{HashRange, PartitionIndex, PartitionMap};
-pub use shard_map::{ForeignShardMap, ShardMap};
+pub use shard_map::{InvalidShardMap, MapServer, ShardMap, ShardOwner, WorkerAddress, WorkerPlace};
 pub use volume::{VolumeSettings, VolumeSettingsError};

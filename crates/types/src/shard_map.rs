@@ -1,123 +1,217 @@
-//! Which worker of a server owns each shard.
+//! Which worker of which server owns each shard.
 
 use crate::ShardId;
-use std::fmt;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Acquire, Ordering::Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashSet;
 
-/// The owner of each shard: a number of a worker. Each change raises the version. [`ShardMap::owner`] takes no lock; it
-/// may return the owner of one version and for the next shard that of another.
-pub struct ShardMap {
-    owners: Box<[AtomicU16]>,
-    workers: usize,
-    version: AtomicU64,
-    /// Serialises changes, and copies of the whole map with them.
-    changing: Mutex<()>,
+/// The addresses of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerAddress {
+    /// Path of the worker's Unix socket, for clients of the same host.
+    pub unix: Option<String>,
+    /// `host:port` of the worker's TCP listener.
+    pub tcp: Option<String>,
 }
 
-/// A map that is not one of this server: a wrong number of shards, or an owner that is no worker.
+/// A server in a shard map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapServer {
+    /// The random number by which the server identifies itself. A restarted server has another one.
+    pub number: u64,
+    /// The boot id of its host: its Unix sockets can be reached only from there.
+    pub boot_id: String,
+    pub workers: Vec<WorkerAddress>,
+}
+
+/// A worker of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerPlace {
+    /// The number of the server.
+    pub server: u64,
+    pub worker: usize,
+}
+
+/// The owner of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForeignShardMap;
+pub struct ShardOwner {
+    /// An index into the workers of all servers of the map, in order. [`ShardOwner::NOBODY`]: no worker owns the shard
+    /// now.
+    pub worker: u16,
+    /// A later owner has a greater term. A move between workers of one server may keep the term, because it hands over
+    /// the open files.
+    pub term: u64,
+}
+
+impl ShardOwner {
+    pub const NOBODY: u16 = u16::MAX;
+}
+
+/// One version of the shard map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardMap {
+    version: u64,
+    servers: Vec<MapServer>,
+    owners: Vec<ShardOwner>,
+    /// The workers of all servers, in order.
+    workers: Vec<WorkerPlace>,
+}
+
+/// Why a map is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidShardMap {
+    #[error("the shard map is of {found} shards, and the volume has {volume}")]
+    OtherShards { found: usize, volume: usize },
+    #[error("the shard map has no shards or no workers")]
+    Empty,
+    #[error("the shard map names {0} workers: at most {max} are supported", max = ShardMap::WORKERS_MAX)]
+    TooManyWorkers(usize),
+    #[error("the addresses in the shard map take {0} bytes: at most {max} are supported", max = ShardMap::ADDRESS_BYTES_MAX)]
+    LongAddresses(usize),
+    #[error("the shard map names server {0:016x} twice, or without workers")]
+    UnsoundServer(u64),
+    #[error("the shard map gives shard {0} to a worker that it does not name")]
+    UnknownOwner(usize),
+}
 
 impl ShardMap {
+    /// The workers of all servers together.
+    pub const WORKERS_MAX: usize = 4096;
+
+    /// All addresses and boot ids together: with the owners of 4,096 shards they fit into the answer of a handshake,
+    /// which is one Noise message of 65,535 bytes.
+    pub const ADDRESS_BYTES_MAX: usize = 32 * 1024;
+
     /// # Errors
-    /// If the map names a worker that is not among `workers`, or no shard.
-    pub fn new(version: u64, owners: &[u16], workers: usize) -> Result<ShardMap, ForeignShardMap> {
-        if owners.is_empty() || !owners.iter().all(|owner| usize::from(*owner) < workers) {
-            return Err(ForeignShardMap);
+    /// If the parts do not fit each other, or exceed a limit.
+    pub fn new(version: u64, servers: Vec<MapServer>, owners: Vec<ShardOwner>) -> Result<ShardMap, InvalidShardMap> {
+        let count = servers.iter().map(|server| server.workers.len()).sum();
+        if owners.is_empty() || count == 0 {
+            return Err(InvalidShardMap::Empty);
         }
-        let owners = owners.iter().map(|owner| AtomicU16::new(*owner)).collect();
-        Ok(ShardMap { owners, workers, version: AtomicU64::new(version), changing: Mutex::default() })
+        if count > ShardMap::WORKERS_MAX {
+            return Err(InvalidShardMap::TooManyWorkers(count));
+        }
+        let bytes = servers.iter().map(address_bytes).sum();
+        if bytes > ShardMap::ADDRESS_BYTES_MAX {
+            return Err(InvalidShardMap::LongAddresses(bytes));
+        }
+        let mut numbers = HashSet::new();
+        if let Some(server) = servers.iter().find(|server| server.workers.is_empty() || !numbers.insert(server.number))
+        {
+            return Err(InvalidShardMap::UnsoundServer(server.number));
+        }
+        let known = |owner: &ShardOwner| owner.worker == ShardOwner::NOBODY || usize::from(owner.worker) < count;
+        if let Some(shard) = owners.iter().position(|owner| !known(owner)) {
+            return Err(InvalidShardMap::UnknownOwner(shard));
+        }
+        let places = |server: &MapServer| {
+            let number = server.number;
+            (0..server.workers.len()).map(move |worker| WorkerPlace { server: number, worker })
+        };
+        let workers = servers.iter().flat_map(places).collect();
+        Ok(ShardMap { version, servers, owners, workers })
     }
 
-    /// The worker that owns `shard`; `None` if the volume has no such shard.
-    pub fn owner(&self, shard: ShardId) -> Option<usize> {
-        self.owners.get(usize::from(shard.0)).map(|owner| usize::from(owner.load(Acquire)))
-    }
-
-    pub fn workers(&self) -> usize {
-        self.workers
+    /// Version 1 of a server that serves `shards` shards alone. Adjacent shards belong to different workers, so that a
+    /// directory spreads evenly.
+    ///
+    /// # Errors
+    /// As [`ShardMap::new`].
+    pub fn of_one_server(server: MapServer, shards: u16) -> Result<ShardMap, InvalidShardMap> {
+        // At most WORKERS_MAX workers are accepted.
+        let workers = u16::try_from(server.workers.len()).unwrap_or(u16::MAX).max(1);
+        let owners = (0..shards).map(|shard| ShardOwner { worker: shard % workers, term: 1 }).collect();
+        ShardMap::new(1, vec![server], owners)
     }
 
     pub fn version(&self) -> u64 {
-        self.version.load(Acquire)
+        self.version
     }
 
-    /// The version and all owners of that version.
-    pub fn copy(&self) -> (u64, Vec<u16>) {
-        let _changing = self.lock();
-        (self.version(), self.owners.iter().map(|owner| owner.load(Acquire)).collect())
+    pub fn servers(&self) -> &[MapServer] {
+        &self.servers
     }
 
-    /// Makes `worker` the owner of `shard` in the next version.
+    pub fn server(&self, number: u64) -> Option<&MapServer> {
+        self.servers.iter().find(|server| server.number == number)
+    }
+
+    pub fn owners(&self) -> &[ShardOwner] {
+        &self.owners
+    }
+
+    /// The worker that owns `shard`; `None` if nobody does, or if there is no such shard.
+    pub fn owner(&self, shard: ShardId) -> Option<WorkerPlace> {
+        let owner = self.owners.get(usize::from(shard.0))?;
+        self.workers.get(usize::from(owner.worker)).copied()
+    }
+
+    /// The term of the owner of `shard`, or of its last owner. 0: there is no such shard.
+    pub fn term(&self, shard: ShardId) -> u64 {
+        self.owners.get(usize::from(shard.0)).map_or(0, |owner| owner.term)
+    }
+
+    /// The next version, in which a shard moves to another worker of its server.
     ///
     /// # Panics
-    /// If there is no such shard or no such worker.
-    pub fn assign(&self, shard: ShardId, worker: usize) {
-        assert!(worker < self.workers, "there is no worker {worker}");
-        let _changing = self.lock();
-        // At most u16::MAX workers: each was an owner's number or will be one.
-        self.owners[usize::from(shard.0)].store(worker as u16, Release);
-        self.version.store(self.version() + 1, Release);
-    }
-
-    /// Replaces the map by a newer version of it. `false`: the map is not newer.
-    ///
-    /// # Errors
-    /// If it is not a map of this server.
-    pub fn learn(&self, version: u64, owners: &[u16]) -> Result<bool, ForeignShardMap> {
-        let fits = owners.len() == self.owners.len() && owners.iter().all(|owner| usize::from(*owner) < self.workers);
-        if !fits {
-            return Err(ForeignShardMap);
-        }
-        let _changing = self.lock();
-        if version <= self.version() {
-            return Ok(false);
-        }
-        self.owners.iter().zip(owners).for_each(|(place, owner)| place.store(*owner, Release));
-        self.version.store(version, Release);
-        Ok(true)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        // No change panics half way.
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// If the map has no such shard or no such worker.
+    #[must_use]
+    pub fn moved(&self, shard: ShardId, to: WorkerPlace) -> ShardMap {
+        let worker = self.workers.iter().position(|place| *place == to).expect("a shard moves to a worker of the map");
+        let mut next = ShardMap { version: self.version + 1, ..self.clone() };
+        // At most WORKERS_MAX.
+        next.owners[usize::from(shard.0)].worker = worker as u16;
+        next
     }
 }
 
-impl fmt::Debug for ShardMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (version, owners) = self.copy();
-        f.debug_struct("ShardMap").field("version", &version).field("owners", &owners).finish()
-    }
+fn address_bytes(server: &MapServer) -> usize {
+    /// Number and lengths, encoded.
+    const OF_SERVER: usize = 16;
+    const OF_WORKER: usize = 6;
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let workers = server.workers.iter().map(|worker| OF_WORKER + text(&worker.unix) + text(&worker.tcp));
+    OF_SERVER + server.boot_id.len() + workers.sum::<usize>()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_assignment_is_a_new_version() {
-        let map = ShardMap::new(1, &[0, 1, 0, 1], 2).unwrap();
-        map.assign(ShardId(2), 1);
-        assert_eq!(map.copy(), (2, vec![0, 1, 1, 1]));
-        assert_eq!((map.owner(ShardId(2)), map.owner(ShardId(4))), (Some(1), None));
+    fn server(number: u64, workers: usize) -> MapServer {
+        MapServer { number, boot_id: "boot".into(), workers: vec![WorkerAddress::default(); workers] }
+    }
+
+    fn owners(workers: &[u16]) -> Vec<ShardOwner> {
+        workers.iter().map(|worker| ShardOwner { worker: *worker, term: 1 }).collect()
     }
 
     #[test]
-    fn only_newer_maps_of_the_same_server_are_learned() {
-        let map = ShardMap::new(3, &[0, 1], 2).unwrap();
-        assert_eq!(map.learn(3, &[1, 1]), Ok(false));
-        assert_eq!(map.learn(9, &[1, 2]), Err(ForeignShardMap), "there is no worker 2");
-        assert_eq!(map.learn(9, &[1]), Err(ForeignShardMap), "the volume has two shards");
-        assert_eq!(map.copy(), (3, vec![0, 1]));
-        assert_eq!(map.learn(9, &[1, 1]), Ok(true));
-        assert_eq!(map.copy(), (9, vec![1, 1]));
+    fn owners_count_the_workers_of_all_servers() {
+        let map = ShardMap::new(7, vec![server(10, 2), server(5, 1)], owners(&[0, 1, 2, u16::MAX])).unwrap();
+        let place = |server, worker| Some(WorkerPlace { server, worker });
+        let found: Vec<_> = (0..5).map(|shard| map.owner(ShardId(shard))).collect();
+        assert_eq!(found, [place(10, 0), place(10, 1), place(5, 0), None, None]);
+    }
+
+    #[test]
+    fn a_moved_shard_makes_the_next_version() {
+        let map = ShardMap::of_one_server(server(10, 2), 4).unwrap();
+        let next = map.moved(ShardId(2), WorkerPlace { server: 10, worker: 1 });
+        assert_eq!((map.owners(), next.owners()), (&*owners(&[0, 1, 0, 1]), &*owners(&[0, 1, 1, 1])));
+        assert_eq!((map.version(), next.version()), (1, 2));
     }
 
     #[test]
     fn unsound_maps_are_refused() {
-        assert_eq!(ShardMap::new(1, &[], 1).err(), Some(ForeignShardMap));
-        assert_eq!(ShardMap::new(1, &[1], 1).err(), Some(ForeignShardMap));
+        let refused = |servers, workers: &[u16]| ShardMap::new(1, servers, owners(workers)).err();
+        assert_eq!(refused(vec![], &[0]), Some(InvalidShardMap::Empty));
+        assert_eq!(refused(vec![server(1, 1)], &[]), Some(InvalidShardMap::Empty));
+        assert_eq!(refused(vec![server(1, 1)], &[0, 1]), Some(InvalidShardMap::UnknownOwner(1)));
+        assert_eq!(refused(vec![server(1, 1), server(1, 1)], &[0]), Some(InvalidShardMap::UnsoundServer(1)));
+        assert_eq!(refused(vec![server(1, 1), server(2, 0)], &[0]), Some(InvalidShardMap::UnsoundServer(2)));
+        let many = ShardMap::WORKERS_MAX + 1;
+        assert_eq!(refused(vec![server(1, many)], &[0]), Some(InvalidShardMap::TooManyWorkers(many)));
+        let long = MapServer { boot_id: "x".repeat(ShardMap::ADDRESS_BYTES_MAX), ..server(1, 1) };
+        assert!(matches!(refused(vec![long], &[0]), Some(InvalidShardMap::LongAddresses(_))));
     }
 }

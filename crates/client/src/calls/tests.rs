@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicUsize;
 use varve_env::volume_dir::VolumeDir;
 use varve_proto::{OpenMode, Response};
-use varve_types::{SessionId, ShardCount, ShardMap, Timestamp, VolumeId};
+use varve_types::{MapServer, SessionId, ShardCount, ShardMap, ShardOwner, Timestamp, VolumeId, WorkerAddress};
 
 /// A clock that advances only when the test moves it.
 struct ManualClock(Mutex<Instant>);
@@ -21,9 +21,16 @@ impl Clock for ManualClock {
     }
 }
 
-/// The shards of the tests' volume, all of the first worker of `workers`.
-fn map(workers: usize) -> ShardMap {
-    ShardMap::new(1, &[0; 4], workers).unwrap()
+/// Version `version` of the map of a server with two workers.
+fn map(version: u64, owners: [u16; 4]) -> ShardMap {
+    let server = MapServer { number: 1, boot_id: String::new(), workers: vec![WorkerAddress::default(); 2] };
+    let owners = owners.map(|worker| ShardOwner { worker, term: 1 });
+    ShardMap::new(version, vec![server], owners.to_vec()).unwrap()
+}
+
+fn found_server(found: u64) -> FoundServer {
+    let map = RwLock::new(Arc::new(map(1, [0; 4])));
+    FoundServer { found, number: 1, shards: ShardCount::new(4).unwrap(), map, embedded: false }
 }
 
 /// A client of `transport`, without a volume.
@@ -62,7 +69,7 @@ const ANSWERED_BUSY: Duration = Duration::from_secs(5);
 
 impl Transport for OpeningServer {
     fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<FoundServer>, FindError>> {
-        ready(Ok(Arc::new(FoundServer { found, map: map(1), embedded: false }))).boxed()
+        ready(Ok(Arc::new(found_server(found)))).boxed()
     }
 
     fn call<'a>(
@@ -155,7 +162,7 @@ struct MovedServer {
 
 impl Transport for MovedServer {
     fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<FoundServer>, FindError>> {
-        ready(Ok(Arc::new(FoundServer { found, map: map(2), embedded: false }))).boxed()
+        ready(Ok(Arc::new(found_server(found)))).boxed()
     }
 
     fn call<'a>(
@@ -168,9 +175,10 @@ impl Transport for MovedServer {
         let mut asked = self.asked.lock();
         asked.push((worker, request.id));
         let map = match asked.len() > self.before {
-            true => wire::WireShardMap { version: 2, owners: vec![0, 0, 0, 1] },
-            false => wire::WireShardMap { version: 1, owners: vec![0; 4] },
+            true => map(2, [0, 0, 0, 1]),
+            false => map(1, [0; 4]),
         };
+        let map = wire::WireShardMap::from(&map);
         let result = if worker == 1 { Ok(Reply::Done) } else { Err(wire::CallFailure::NotOwner { map }) };
         ready(Ok(Response { id: request.id, result })).boxed()
     }
@@ -198,7 +206,7 @@ fn call_follows_a_moved_shard() {
         assert_eq!(workers, [vec![0; before + 1], vec![1]].concat());
         assert!(asked.iter().all(|(_, id)| *id == asked[0].1), "{asked:?}");
         assert_eq!(clock.monotonic().0.is_zero(), before == 0, "it waits for nothing but the server");
-        assert_eq!((core.server().found, core.server().map.version()), (1, 2));
+        assert_eq!((core.server().found, core.server().map.read().version()), (1, 2));
     }
     let clock = manual_clock();
     let core = core_of(MovedServer { clock: clock.clone(), asked: Arc::default(), before: usize::MAX }, &clock);

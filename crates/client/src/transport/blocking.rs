@@ -16,6 +16,7 @@ use crate::config::ClientConfig;
 use crate::reactor::Reactor;
 use futures::future::{BoxFuture, FutureExt, ready};
 use parking_lot::RwLock;
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,9 +26,9 @@ use varve_env::clock::{Clock, Instant};
 use varve_env::printable::{printable, printable_path};
 use varve_env::spin::SPIN_TIME;
 use varve_env::volume_dir::{ServerRecord, VolumeDir};
-use varve_proto::handshake::{KeyId, VolumeKey, Welcome, WorkerAddress};
+use varve_proto::handshake::{KeyId, VolumeKey, Welcome};
 use varve_proto::{CallId, Request, Response};
-use varve_types::{SessionId, ShardMap, VolumeSettings};
+use varve_types::{SessionId, ShardCount, VolumeSettings, WorkerAddress};
 
 /// How long to spin for the reply to a call that changes several shards: at each shard it queues behind the calls of
 /// other clients (`docs/internals/performance-findings.md`, "Waiting and waking").
@@ -44,7 +45,7 @@ struct Pools {
 
 pub struct BlockingTransport {
     store: VolumeDir,
-    shards: u16,
+    shards: ShardCount,
     identity: Identity,
     /// The user requested TCP, also on the server's host.
     tcp: bool,
@@ -67,7 +68,7 @@ impl BlockingTransport {
         let identity = Identity { volume: settings.id, key_id, key, session, purpose: config.purpose };
         let (store, tcp) = (config.store.clone(), config.tcp);
         let (current, awaited) = Default::default();
-        let (shards, closed) = (settings.shards.get(), AtomicBool::new(false));
+        let (shards, closed) = (settings.shards, AtomicBool::new(false));
         BlockingTransport { store, shards, identity, tcp, clock, reactor, current, awaited, closed }
     }
 
@@ -92,18 +93,15 @@ impl BlockingTransport {
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let mut connection =
             ServerConnection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
-        let Welcome::Accepted { server: number, shards, map, workers, embedded, .. } =
+        let Welcome::Accepted { server: number, map, embedded, .. } =
             connection.shake_hands(&self.identity, 0, &*self.clock)?
         else {
             return Err(FindError::Refused("the server refused without a reason".into()));
         };
-        let sound = shards == self.shards && map.owners.len() == usize::from(shards);
-        let map = ShardMap::new(map.version, &map.owners, workers.len()).ok().filter(|_| sound);
-        let Some(map) = map else {
-            let reason = "the server's welcome does not fit the volume: are server and client of the same version?";
-            return Err(FindError::Refused(reason.into()));
-        };
-        let server = FoundServer { found, map, embedded };
+        let unfit = |reason: &dyn Display| FindError::Refused(format!("the server's welcome does not fit: {reason}"));
+        let map = map.to_map(self.shards).map_err(|error| unfit(&error))?;
+        let workers = map.server(number).ok_or_else(|| unfit(&"its shard map does not name it"))?.workers.clone();
+        let server = FoundServer { found, number, shards: self.shards, map: RwLock::new(Arc::new(map)), embedded };
         let now = self.clock.monotonic();
         let pool = |(worker, address)| Arc::new(Pool::new(worker, address, now));
         let workers: Vec<Arc<Pool>> = workers.into_iter().enumerate().map(pool).collect();

@@ -22,7 +22,7 @@ use std::time::Duration;
 use varve_env::shm_slot::{ClientSide, SlotReply};
 use varve_env::spin::{SpinBudget, SpinWait};
 use varve_proto::frame;
-use varve_proto::handshake::WorkerAddress;
+use varve_types::WorkerAddress;
 
 /// A worker on the same host or network accepts a connection within this time, or is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

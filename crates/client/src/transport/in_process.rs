@@ -6,7 +6,7 @@ use super::reply_slot::ReplySlot;
 use super::{CallError, FindError, FoundServer, Transport};
 use crate::async_ops;
 use futures::future::{BoxFuture, FutureExt, ready};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use varve_env::key_hash::KeyHashing;
 use varve_env::spin::SpinBudget;
 use varve_proto::handshake::Purpose;
 use varve_proto::{Request, Response, WireShardMap};
-use varve_types::{SessionId, ShardMap};
+use varve_types::{InvalidShardMap, SessionId, ShardCount};
 
 /// How often a waiting thread checks its deadline.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
@@ -32,9 +32,8 @@ pub trait InProcessServer: Send + Sync {
 
 /// A session at an in-process server; it ends when this is dropped.
 pub trait InProcessSession: Send + Sync {
-    /// The worker that owns each shard.
+    /// The present shard map, which names only the server in this process.
     fn map(&self) -> WireShardMap;
-    fn workers(&self) -> usize;
     fn embedded(&self) -> bool;
     /// Announces that a worker will get a request soon: it may keep polling. Does not block.
     fn rouse(&self, worker: usize);
@@ -88,11 +87,13 @@ impl InProcessTransport {
         // The old session is dropped first: otherwise the server would have two connections of it.
         *in_process_session = None;
         let joined = self.in_process_server.join(self.session, self.purpose).map_err(FindError::Refused)?;
-        let (WireShardMap { version, owners }, embedded) = (joined.map(), joined.embedded());
-        let map = ShardMap::new(version, &owners, joined.workers());
-        let map = map.map_err(|_| FindError::Refused("the server in this process has no workers".into()))?;
+        let (map, embedded) = (joined.map(), joined.embedded());
+        let shards = ShardCount::new(map.owners.len() as u16);
+        let map = shards.ok_or(InvalidShardMap::Empty).and_then(|shards| map.to_map(shards).map(|map| (shards, map)));
+        let (shards, map) = map.map_err(|error| FindError::Refused(error.to_string()))?;
+        let number = map.servers()[0].number;
         *in_process_session = Some(Arc::from(joined));
-        Ok(Arc::new(FoundServer { found, map, embedded }))
+        Ok(Arc::new(FoundServer { found, number, shards, map: RwLock::new(Arc::new(map)), embedded }))
     }
 
     /// Passes a request to its worker. Returns the reply slot; `waker` is woken if no thread waits.
@@ -253,11 +254,9 @@ mod tests {
 
     impl InProcessSession for Arc<Moody> {
         fn map(&self) -> WireShardMap {
-            WireShardMap { version: 1, owners: vec![0] }
-        }
-
-        fn workers(&self) -> usize {
-            3
+            let workers = vec![varve_types::WorkerAddress::default(); 3];
+            let server = varve_types::MapServer { number: 1, boot_id: String::new(), workers };
+            WireShardMap::from(&varve_types::ShardMap::of_one_server(server, 1).unwrap())
         }
 
         fn rouse(&self, _worker: usize) {}

@@ -78,10 +78,6 @@ impl InProcessSession for LateSession {
         self.0.map()
     }
 
-    fn workers(&self) -> usize {
-        self.0.workers()
-    }
-
     fn embedded(&self) -> bool {
         self.0.embedded()
     }

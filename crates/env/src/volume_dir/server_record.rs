@@ -210,7 +210,8 @@ fn pid_namespace() -> Option<u64> {
     (found != FIRST).then_some(found)
 }
 
-fn boot_id() -> io::Result<String> {
+/// The kernel's boot id of this host.
+pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 

@@ -69,8 +69,8 @@ impl WorkerPeers {
         let Some(own) = self.worker.upgrade() else {
             return Ok(Err("the worker has ended".into()));
         };
-        let Some(owner) = own.shared.shard_map.owner(shard) else {
-            return Ok(Err(format!("there is no shard {shard}").into()));
+        let Some(owner) = own.shared.shard_map.worker(shard) else {
+            return Ok(Err(format!("no worker of this server owns shard {shard}").into()));
         };
         if owner == own.index {
             return answer(&own, request).await;

@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
-use varve_proto::handshake::{Answer, WorkerAddress};
+use varve_proto::handshake::Answer;
+use varve_types::WorkerAddress;
 
 /// Length of the queue of connections that wait to be accepted: the default of Linux.
 pub const BACKLOG: u32 = 4096;

@@ -57,13 +57,9 @@ impl Server {
 }
 
 impl LocalSession {
-    /// The worker that owns each shard.
+    /// The present shard map.
     pub fn map(&self) -> WireShardMap {
-        WireShardMap::from(&self.shared.shard_map)
-    }
-
-    pub fn workers(&self) -> usize {
-        self.inboxes.len()
+        WireShardMap::from(&*self.shared.shard_map.current())
     }
 
     pub fn embedded(&self) -> bool {

@@ -297,7 +297,7 @@ impl Worker {
 
     /// The reply to a call for a shard of another worker.
     pub fn not_owner(&self) -> CallFailure {
-        CallFailure::NotOwner { map: WireShardMap::from(&self.shared.shard_map) }
+        CallFailure::NotOwner { map: WireShardMap::from(&*self.shared.shard_map.current()) }
     }
 
     /// The open files of the shard for a request of a client. The shard need not be open.

@@ -3,15 +3,16 @@
 use super::keys::Keys;
 use super::limits::Limits;
 use super::sessions::Sessions;
+use super::shared_shard_map::SharedShardMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
 use varve_env::reserve::Reserve;
 use varve_env::volume_dir::{ShutdownState, VolumeDir};
 use varve_proto::WireShardMap;
-use varve_proto::handshake::{Welcome, WorkerAddress};
-use varve_types::{ShardMap, VolumeSettings};
+use varve_proto::handshake::Welcome;
+use varve_types::VolumeSettings;
 
 pub struct ServerShared {
     pub volume: VolumeDir,
@@ -33,8 +34,8 @@ pub struct ServerShared {
     pub reserve: Arc<Reserve>,
     /// When a call last freed space, by the monotonic clock; 0: never.
     pub freed_ms: AtomicU64,
-    /// Which worker owns each shard.
-    pub shard_map: ShardMap,
+    /// Which worker owns each shard, here and at other servers.
+    pub shard_map: SharedShardMap,
     /// Held by the move of a shard.
     pub moving: tokio::sync::Mutex<()>,
     pub embedded: bool,
@@ -43,8 +44,6 @@ pub struct ServerShared {
     /// Number of shards whose first opening has ended, and whether any shard has been open.
     pub tried: AtomicUsize,
     pub any_opened: AtomicBool,
-    /// Set once all workers listen, before any of them accepts connections.
-    pub addresses: OnceLock<Vec<WorkerAddress>>,
 }
 
 impl ServerShared {
@@ -63,8 +62,7 @@ impl ServerShared {
             // At most VolumeSettings::SYNC_INTERVAL_MAX.
             sync_interval_ms: settings.sync_interval.as_millis() as u32,
             owner_uid: settings.owner_uid,
-            map: WireShardMap::from(&self.shard_map),
-            workers: self.addresses.get().cloned().unwrap_or_default(),
+            map: WireShardMap::from(&*self.shard_map.current()),
             embedded: self.embedded,
         }
     }

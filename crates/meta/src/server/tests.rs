@@ -24,7 +24,7 @@ use varve_env::volume_dir::FormatOver;
 use varve_proto::frame;
 use varve_proto::handshake::{Answer, KeyId, Purpose, Welcome};
 use varve_proto::{Call, CallFailure, Reply};
-use varve_types::{ShardCount, VolumeId};
+use varve_types::{ShardCount, VolumeId, WorkerPlace};
 
 /// Long enough for a busy machine: a stop opens, syncs and closes the shards, each with a few fsyncs.
 const STOP: Duration = Duration::from_secs(120);
@@ -133,10 +133,13 @@ fn a_client_with_the_key_is_welcomed() {
     let (initiator, hello) = Claim::of(&site.key, 5, Purpose::Work).hello(&greeting);
     client::send(&mut stream, &hello);
     let (welcome, _) = client::opened(initiator, client::receive(&mut stream)).unwrap();
-    let Welcome::Accepted { shards, map, workers, embedded, .. } = welcome else { panic!("refused") };
+    let Welcome::Accepted { server: number, shards, map, embedded, .. } = welcome else { panic!("refused") };
     assert_eq!((shards, embedded), (4, false));
-    assert_eq!(map, varve_proto::WireShardMap { version: 1, owners: vec![0, 1, 0, 1] });
-    assert_eq!(workers, server.addresses());
+    let map = map.to_map(server.settings().shards).unwrap();
+    let owners: Vec<_> = (0..4).map(|shard| map.owner(ShardId(shard)).unwrap()).collect();
+    assert_eq!(owners, [0, 1, 0, 1].map(|worker| WorkerPlace { server: number, worker }));
+    assert_eq!(map.server(number).unwrap().workers, server.addresses());
+    assert_eq!((map.version(), map.servers().len()), (1, 1));
     assert_eq!(greeting.volume, server.settings().id.0);
     let record = site.config.volume.read_server_record().unwrap().unwrap();
     assert_eq!(record.pid, std::process::id());

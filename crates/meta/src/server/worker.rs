@@ -119,7 +119,7 @@ impl Worker {
 
     /// Whether the shard belongs to this worker, open or not.
     pub fn owns(&self, shard: ShardId) -> bool {
-        self.shared.shard_map.owner(shard) == Some(self.index)
+        self.shared.shard_map.worker(shard) == Some(self.index)
     }
 
     /// Ready when the worker stops accepting and reading.
@@ -360,7 +360,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
 
 fn slots(config: &WorkerConfig) -> ShardSlots {
     let ServerShared { settings, shard_map, clock, sessions_return, .. } = &*config.shared;
-    let own = |shard| (shard, shard_map.owner(shard) == Some(config.index));
+    let own = |shard| (shard, shard_map.worker(shard) == Some(config.index));
     let owned_since = config.shared.leases_since();
     ShardSlots::new(settings.shards.all().map(own), *sessions_return, owned_since, Arc::clone(clock))
 }

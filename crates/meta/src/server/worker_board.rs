@@ -5,7 +5,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
-use varve_proto::handshake::WorkerAddress;
+use varve_types::WorkerAddress;
 
 /// The stages of a worker, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -191,8 +191,7 @@ impl Admission for TestAdmission {
             inline_limit: 0,
             sync_interval_ms: 0,
             owner_uid: 0,
-            map: WireShardMap { version: 1, owners: vec![0] },
-            workers: Vec::new(),
+            map: WireShardMap { version: 1, servers: Vec::new(), owners: Vec::new() },
             embedded: false,
         };
         Ok(((), welcome))

@@ -214,11 +214,10 @@ fn impostor(path: &std::path::Path, bytes: Vec<u8>) -> std::thread::JoinHandle<(
         write_frame(&stream, &Greeting { version: varve_proto::VERSION, volume: VOLUME, nonce });
         let hello: Hello = read_frame(&stream);
         let (responder, _) = Responder::accept(&KEY, &binding(nonce), &hello.sealed).unwrap();
-        let map = WireShardMap { version: 1, owners: vec![0] };
+        let map = WireShardMap { version: 1, servers: Vec::new(), owners: Vec::new() };
         let (shards, inline_limit, sync_interval_ms, owner_uid) = (1, 0, 0, 0);
-        let (workers, embedded, server) = (Vec::new(), false, 1);
-        let welcome =
-            Welcome::Accepted { server, shards, inline_limit, sync_interval_ms, owner_uid, map, workers, embedded };
+        let (embedded, server) = (false, 1);
+        let welcome = Welcome::Accepted { server, shards, inline_limit, sync_interval_ms, owner_uid, map, embedded };
         write_frame(&stream, &Answer::Sealed(responder.finish(&welcome).unwrap().0));
         let mut asked = [0; 34];
         stream.read_exact(&mut asked).unwrap();

@@ -4,7 +4,7 @@ use super::super::connection::ServerConnection;
 use parking_lot::Mutex;
 use std::time::Duration;
 use varve_env::clock::Instant;
-use varve_proto::handshake::WorkerAddress;
+use varve_types::WorkerAddress;
 
 /// Kept at most: as many as there are asynchronous operations under way at a time, and a bound on the server's
 /// descriptors.

@@ -7,7 +7,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use varve_env::identity::{NOBODY, is_nobody};
-use varve_proto::handshake::WorkerAddress;
+use varve_types::WorkerAddress;
 
 /// How this client reaches a server.
 #[derive(Clone, Copy, Debug)]

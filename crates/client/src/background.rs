@@ -37,7 +37,8 @@ pub(crate) struct BackgroundThreads {
     rest: Arc<Rest>,
     /// Of the thread that drives asynchronous operations, which can be woken.
     async_ops_rest: Arc<Rest>,
-    /// The number of requests at the last check, and the time since when it has been the same.
+    /// The number of requests at the last check, and the time since when it has been the same; with several servers,
+    /// the time of the last check.
     asked: Mutex<Option<(u64, Instant)>>,
 }
 
@@ -113,21 +114,25 @@ impl FileSystem {
         self.keep_in_touch().await;
     }
 
-    /// Detects a restarted server even if no call is made, for example while files are written directly in the store.
+    /// Detects a restarted server even if no call is made, for example while files are written directly in the store. Of
+    /// several servers, one may be silent while others are asked, and a shard with open files may move.
     async fn keep_in_touch(&self) {
         let (requests, now) = (self.core.counters.requests.load(Relaxed), self.core.clock.monotonic());
-        let silent_since = {
+        let several = self.core.map().servers().len() > 1;
+        {
             let mut asked = self.background.asked.lock();
-            let last = asked.filter(|(before, _)| *before == requests).unwrap_or((requests, now));
-            *asked = Some(last);
-            last.1
-        };
-        if now.since(silent_since) < SILENT_MAX {
-            return;
+            let last = asked.filter(|(before, _)| several || *before == requests).unwrap_or((requests, now));
+            let due = now.since(last.1) >= SILENT_MAX;
+            *asked = (!due).then_some(last);
+            if !due || self.embedded() {
+                return;
+            }
         }
-        let Some(shard) = self.core.shard_of_an_open_file().filter(|_| !self.embedded()) else { return };
-        if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
-            tracing::warn!("cannot check whether the server is alive: {failure}");
+        self.core.refresh_map(requests).await;
+        for shard in self.core.shards_of_open_files() {
+            if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
+                tracing::warn!("cannot check whether the server is alive: {failure}");
+            }
         }
     }
 

@@ -1,16 +1,18 @@
 //! The path of one request: slot, worker, reply; and the retries if there is no reply, or if the reply is that the
-//! server cannot serve the request now.
+//! server cannot serve the request now. [`servers`] follows the shard map and looks for lost servers.
 
+mod servers;
+
+use self::servers::KnownServers;
 use crate::async_ops::{self, waiting};
 use crate::inodes::Inodes;
 use crate::reactor::Reactor;
 use crate::registrations::SessionRegistrations;
 use crate::routing::Routing;
 use crate::session::{ClientSession, SlotGuard, TakenBack};
-use crate::transport::{CallError, FindError, FoundServer, Transport};
+use crate::transport::{CallError, FindError, Transport};
 use crate::unknown_outcomes::UnknownOutcomes;
 use crate::{ClientConfig, Counters, Failure, Result};
-use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -89,15 +91,13 @@ pub(crate) struct Core {
     pub error_log: RateLimitedLog<(&'static str, Errno)>,
     pub reactor: Arc<Reactor>,
     pub transport: Box<dyn Transport>,
-    server: RwLock<Arc<FoundServer>>,
-    /// One thread at a time looks for a lost server.
-    finding: futures::lock::Mutex<()>,
+    servers: KnownServers,
     pub(crate) registrations: SessionRegistrations,
     closed: AtomicBool,
 }
 
 impl Core {
-    /// Connects to the server. Fails at once if there is none.
+    /// Connects to a server. Fails at once if there is none.
     pub async fn start(
         config: ClientConfig,
         settings: VolumeSettings,
@@ -106,10 +106,11 @@ impl Core {
         reactor: Arc<Reactor>,
         transport: Box<dyn Transport>,
     ) -> Result<Core> {
-        let server = transport.find(1).await.map_err(|error| match error {
+        let welcome = transport.find().await.map_err(|error| match error {
             FindError::Absent(text) => Failure::new(Errno::EHOSTDOWN, text),
             FindError::Refused(text) => Failure::new(Errno::EACCES, text),
         })?;
+        transport.follow(&welcome.map);
         Ok(Core {
             routing: Routing::new(settings.shards),
             inodes: Inodes::default(),
@@ -117,8 +118,7 @@ impl Core {
             counters: Counters::default(),
             error_log: RateLimitedLog::default(),
             reactor,
-            server: RwLock::new(server),
-            finding: futures::lock::Mutex::new(()),
+            servers: KnownServers::new(welcome),
             registrations: SessionRegistrations::default(),
             closed: AtomicBool::new(false),
             config,
@@ -127,10 +127,6 @@ impl Core {
             session,
             transport,
         })
-    }
-
-    pub fn server(&self) -> Arc<FoundServer> {
-        self.server.read().clone()
     }
 
     pub fn is_closed(&self) -> bool {
@@ -201,46 +197,6 @@ impl Core {
         waiting(self.transport.pause(wait)).await;
     }
 
-    /// Finds the server again after the one numbered `lost` was lost. Returns when any thread has done so. The open files
-    /// are registered there before the next call to their shards.
-    async fn find_again(&self, lost: u64, deadline: Instant, why: &str) -> Result<()> {
-        // Other threads may hold the lock for as long as their own deadlines allow, one after the other.
-        let mut turn = BUSY_WAIT;
-        let _one = loop {
-            let one = self.finding.try_lock();
-            if self.server().found > lost {
-                return Ok(());
-            }
-            match one {
-                Some(one) => break one,
-                None => self.check_deadline(deadline, why)?,
-            }
-            self.pause(turn.next()).await;
-        };
-        tracing::warn!("connection to the server lost, reconnecting: {why}");
-        let mut wait = SERVER_WAIT;
-        let mut found = lost;
-        loop {
-            if self.closed.load(Relaxed) {
-                return Err(Failure::new(Errno::EIO, "this client has been shut down"));
-            }
-            found += 1;
-            let why = match self.transport.find(found).await {
-                Ok(server) => {
-                    tracing::warn!("reconnected to the server");
-                    self.counters.reconnects.fetch_add(1, Relaxed);
-                    self.lose_registrations(server.found);
-                    *self.server.write() = server;
-                    return Ok(());
-                }
-                Err(FindError::Refused(reason)) => return Err(Failure::new(Errno::EIO, reason)),
-                Err(FindError::Absent(reason)) => reason,
-            };
-            self.check_deadline(deadline, &why)?;
-            self.pause(wait.next()).await;
-        }
-    }
-
     /// The shard to ask for the inode or entry that `at` locates.
     pub fn shard_at(&self, at: &wire::Locator) -> ShardId {
         match at {
@@ -305,13 +261,14 @@ impl Calling<'_> {
             if core.closed.load(Relaxed) {
                 return Err(Failure::new(Errno::EIO, "this client has been shut down"));
             }
-            let server = core.server();
+            // Both before the registrations: those that the map requires were noted before it was replaced.
+            let changes = core.servers.changes();
+            let place = core.place_of(shard);
             core.counters.requests.fetch_add(1, Relaxed);
             let passage = stages::enter(Stage::Call);
-            let registered = core.register_before(request, &server, self.deadline).await;
-            let worker = server.worker_of(shard);
+            let registered = core.register_before(request, self.deadline).await;
             let response = match registered {
-                Ok(()) => core.transport.call(&server, worker, request, self.deadline).await,
+                Ok(()) => core.transport.call(place, request, self.deadline).await,
                 Err(error) => Err(error),
             };
             drop(passage);
@@ -322,19 +279,19 @@ impl Calling<'_> {
                     core.pause(busy_wait.next()).await;
                 }
                 Ok(Err(wire::CallFailure::NotOwner { map })) => {
-                    core.check_deadline(self.deadline, &format!("no worker of the server owns shard {shard}"))?;
-                    match server.learn(&map, shard, worker) {
+                    core.check_deadline(self.deadline, &format!("no worker of the servers owns shard {shard}"))?;
+                    match core.learn(&map, shard, place) {
                         Ok(true) => {}
                         Ok(false) => core.pause(busy_wait.next()).await,
                         Err(error) => return Err(Failure::new(Errno::EIO, format!("the server's reply: {error}"))),
                     }
                 }
                 Ok(result) => return Ok(result),
-                Err(CallError::Lost(why)) => {
+                Err(CallError::Lost { server, why }) => {
                     // A server that has ended may still be in the server record; then it is found and lost again at
                     // once.
                     core.check_deadline(self.deadline, &why)?;
-                    Box::pin(waiting(core.find_again(server.found, self.deadline, &why))).await?;
+                    Box::pin(waiting(core.find_again(server, changes, self.deadline, &why))).await?;
                     core.pause(lost_wait.next()).await;
                 }
                 Err(CallError::Deadline) => {

@@ -150,7 +150,7 @@ impl FileSystem {
 
     /// Whether the server runs inside this mount and serves it alone: names and attributes may then be cached for long.
     pub fn embedded(&self) -> bool {
-        self.core.server().embedded && self.core.config.purpose == Purpose::Work
+        self.core.embedded() && self.core.config.purpose == Purpose::Work
     }
 
     /// Must be held during a change of `inode` whose effect the directory cache does not follow.

@@ -102,12 +102,12 @@ impl FileSystem {
     ) -> Result<(NodeInfo, OpenedFile)> {
         self.check_writable()?;
         for _ in 0..RACES_MAX {
-            let (server, changes) = (self.core.server().found, self.changes.load(Relaxed));
+            let (losses, changes) = (self.core.losses(), self.changes.load(Relaxed));
             match self.create_at(caller, parent, name, mode, NewNode::Regular, true).await {
                 Ok(made) => {
                     // Stored first: the open may have to locate the inode by its name.
                     self.saw_made(parent, name, &made);
-                    return match self.opened_by_create(caller, parent, &made, flags, server).await {
+                    return match self.opened_by_create(caller, parent, &made, flags, losses).await {
                         Ok(opened) => {
                             let node = self.under(parent, name.as_bytes(), self.node(&made, Duration::ZERO));
                             self.remember_made(node, changes);
@@ -143,14 +143,14 @@ impl FileSystem {
     ) -> Result<(NodeInfo, OpenedFile)> {
         self.count(Operation::Create, async {
             self.check_writable()?;
-            let server = self.core.server().found;
+            let losses = self.core.losses();
             let call = || Call::CreateUnnamed { parent: parent.0, mode: mode.bits(), linkable: !flags.exclusive };
             let made = match self.core.ask_hash(caller, parent, NameHash::FIRST, call).await? {
                 Reply::Node(made) => made,
                 other => return Err(unexpected("CreateUnnamed", &other)),
             };
             self.core.inodes.saw_unnamed(InodeId(made.inode));
-            match self.opened_by_create(caller, parent, &made, flags, server).await {
+            match self.opened_by_create(caller, parent, &made, flags, losses).await {
                 Ok(opened) => Ok((self.node(&made, Duration::ZERO), opened)),
                 Err(failure) => {
                     self.forget(InodeId(made.inode), 1);

@@ -1,20 +1,20 @@
-//! Files that the server has registered as open in this session, and their registration at the next server.
+//! Files that servers have registered as open in this session, and their registration at the next server.
 //!
-//! The shard in a file's number keeps that the file is open. A new server does not know it. So before the first call to
-//! a shard there, the client registers the shard's files, many in a message. Calls to other shards go on meanwhile, and
+//! The shard in a file's number keeps that the file is open. A server that opens the shard later does not know it. So
+//! before the first call to a shard there, the client registers the shard's files, many in a message. Calls to other shards go on meanwhile, and
 //! a background thread registers at the shards that no call asks ([`crate::FileSystem::register_late`]).
 
 use crate::async_ops::waiting;
 use crate::calls::{BUSY_WAIT, Core};
-use crate::transport::{CallError, FoundServer};
+use crate::transport::CallError;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_proto::{self as wire, Call, OpenMode, OpenedBefore, REGISTERED_FILES_MAX, Request};
-use varve_types::{Credentials, Errno, InodeId, ShardId};
+use varve_types::{Credentials, Errno, InodeId, ShardId, ShardMap, WorkerPlace};
 
 /// The result of registering an open file at a server.
 #[derive(PartialEq, Eq)]
@@ -39,18 +39,26 @@ struct OpenRegistration {
 pub(crate) struct SessionRegistrations {
     files: Mutex<HashMap<InodeId, OpenRegistration>>,
     lost: Mutex<LostRegistrations>,
-    /// Whether a shard is in `lost`.
+    /// Whether a shard waits for its registration.
     any_lost: AtomicBool,
+    /// Number of times that shards have lost registrations.
+    losses: AtomicU64,
 }
 
-/// Open files that the present server does not know.
+/// Open files that the owner of their shard may not know.
 #[derive(Default)]
 struct LostRegistrations {
-    /// The number of the server.
-    found: u64,
-    shards: HashMap<ShardId, LostShard>,
+    shards: HashMap<ShardId, ShardLoss>,
     /// Open files that could not be registered yet, which the server therefore treats as closed.
     inodes: HashSet<InodeId>,
+}
+
+/// The last time that the owner of a shard forgot the open files, or another server became the owner.
+#[derive(Clone, Copy)]
+struct ShardLoss {
+    /// The value of [`SessionRegistrations::losses`].
+    number: u64,
+    state: LostShard,
 }
 
 /// The registration of the files of a shard.
@@ -60,6 +68,7 @@ enum LostShard {
     UnderWay,
     /// The shard has not answered in time. Calls go on without.
     Late,
+    Registered,
 }
 
 /// How long to wait for a server to register files that are open already: longer than a call waits there for its shard
@@ -74,24 +83,30 @@ pub(crate) const OPENED_MAX: Duration = Duration::from_secs(16);
 /// The turn to register the files of a shard; others wait for its end.
 struct RegistrationTurn<'a> {
     registrations: &'a SessionRegistrations,
-    found: u64,
+    loss: u64,
     shard: ShardId,
-    /// `None`: all are registered.
-    end: Option<LostShard>,
+    end: LostShard,
 }
 
 impl Drop for RegistrationTurn<'_> {
     fn drop(&mut self) {
         let mut lost = self.registrations.lost.lock();
-        // The next server may have been found meanwhile.
-        if lost.found != self.found {
-            return;
+        // The shard may have been lost again meanwhile.
+        if let Some(loss) = lost.of(self.shard, self.loss) {
+            loss.state = self.end;
         }
-        match self.end {
-            Some(end) => drop(lost.shards.insert(self.shard, end)),
-            None => drop(lost.shards.remove(&self.shard)),
-        }
-        self.registrations.any_lost.store(!lost.shards.is_empty(), Release);
+        self.registrations.any_lost.store(lost.any(), Release);
+    }
+}
+
+impl LostRegistrations {
+    /// The state of `shard`, unless it was lost again after the loss with this number.
+    fn of(&mut self, shard: ShardId, number: u64) -> Option<&mut ShardLoss> {
+        self.shards.get_mut(&shard).filter(|loss| loss.number == number)
+    }
+
+    fn any(&self) -> bool {
+        self.shards.values().any(|loss| loss.state != LostShard::Registered)
     }
 }
 
@@ -117,9 +132,17 @@ impl Core {
         }
     }
 
-    /// A shard that has a file of this session registered as open.
-    pub fn shard_of_an_open_file(&self) -> Option<ShardId> {
-        self.registrations.files.lock().keys().next().map(|inode| inode.shard())
+    /// For each server that has files of this session registered as open, one shard with such a file.
+    pub fn shards_of_open_files(&self) -> Vec<ShardId> {
+        let map = self.map();
+        let files = self.registrations.files.lock();
+        let shards = files.keys().map(|inode| inode.shard());
+        if map.servers().len() == 1 {
+            return shards.take(1).collect();
+        }
+        let by_server: HashMap<_, _> =
+            shards.map(|shard| (map.owner(shard).map(|owner| owner.server), shard)).collect();
+        by_server.into_values().collect()
     }
 
     /// Records that `inode`, which the server may have as open in this session, could not be opened. `taken_back`: as
@@ -132,69 +155,92 @@ impl Core {
         }
     }
 
-    /// The server with this number knows of no open files. Must be called before the first call to it.
-    pub fn lose_registrations(&self, found: u64) {
-        let registrations = &self.registrations;
-        let files = registrations.files.lock();
-        let shards: HashMap<_, _> = files.keys().map(|inode| (inode.shard(), LostShard::Waits)).collect();
-        let mut lost = registrations.lost.lock();
-        registrations.any_lost.store(!shards.is_empty(), Release);
-        *lost = LostRegistrations { found, shards, inodes: HashSet::new() };
+    /// The shard map `known` is to be replaced by `next`: files that are open at shards which another server has opened
+    /// are registered again. Must be called before the first call by the new map.
+    pub fn lose_moved_registrations(&self, known: &ShardMap, next: &ShardMap) {
+        self.lose_registrations(|shard| {
+            let (before, after) = (known.owner(shard), next.owner(shard));
+            let server = |place: WorkerPlace| place.server;
+            // A shard without an owner is lost when it has one.
+            known.term(shard) != next.term(shard) || after.is_some() && before.map(server) != after.map(server)
+        });
     }
 
-    /// Registers the open files on which `request` may depend, if `server` does not know them.
-    pub async fn register_before(
-        &self,
-        request: &Request,
-        server: &FoundServer,
-        deadline: Instant,
-    ) -> Result<(), CallError> {
+    /// The server may have ended this session: its shards know of no open files.
+    pub fn lose_registrations_at(&self, server: u64) {
+        let map = self.map();
+        self.lose_registrations(|shard| map.owner(shard).is_some_and(|owner| owner.server == server));
+    }
+
+    fn lose_registrations(&self, is_lost: impl Fn(ShardId) -> bool) {
+        let registrations = &self.registrations;
+        let files = registrations.files.lock();
+        let mut lost = registrations.lost.lock();
+        let number = registrations.losses.fetch_add(1, AcqRel) + 1;
+        let shards: HashSet<_> = files.keys().map(|inode| inode.shard()).chain(lost.shards.keys().copied()).collect();
+        for shard in shards.into_iter().filter(|shard| is_lost(*shard)) {
+            lost.shards.insert(shard, ShardLoss { number, state: LostShard::Waits });
+        }
+        // All files of a lost shard are registered again.
+        let LostRegistrations { shards, inodes } = &mut *lost;
+        inodes.retain(|inode| shards.get(&inode.shard()).is_none_or(|loss| loss.number != number));
+        registrations.any_lost.store(lost.any(), Release);
+    }
+
+    /// Number of times that shards have lost registrations.
+    pub fn losses(&self) -> u64 {
+        self.registrations.losses.load(Acquire)
+    }
+
+    /// Registers the open files on which `request` may depend, if the owner of their shard does not know them.
+    pub async fn register_before(&self, request: &Request, deadline: Instant) -> Result<(), CallError> {
         if !self.registrations.any_lost.load(Acquire) {
             return Ok(());
         }
         let written = written_by(&request.call).map(InodeId::shard);
         let shards = [Some(ShardId(request.shard)), written.filter(|shard| shard.0 != request.shard)];
         for shard in shards.into_iter().flatten() {
-            Box::pin(waiting(self.register_at_shard(shard, server, deadline, LostShard::Waits))).await?;
+            Box::pin(waiting(self.register_at_shard(shard, deadline, LostShard::Waits))).await?;
         }
         Ok(())
     }
 
-    /// Registers at shards whose files are not registered yet. Returns when the server was lost.
-    pub async fn register_at_lost_shards(&self, stopped: impl Fn() -> bool) -> Result<(), CallError> {
-        let server = self.server();
+    /// Registers at shards whose files are not registered yet. A server that is lost does not keep the others from it.
+    pub async fn register_at_lost_shards(&self, stopped: impl Fn() -> bool) {
         let lost: Vec<_> = {
             let lost = self.registrations.lost.lock();
-            let idle = lost.shards.iter().filter(|(_, state)| **state != LostShard::UnderWay);
-            idle.map(|(shard, state)| (*shard, *state)).collect()
+            let due = |(_, loss): &(&ShardId, &ShardLoss)| matches!(loss.state, LostShard::Waits | LostShard::Late);
+            lost.shards.iter().filter(due).map(|(shard, loss)| (*shard, loss.state)).collect()
         };
+        let mut lost_servers = HashSet::new();
         for (shard, state) in lost {
             if stopped() {
-                return Ok(());
+                return;
             }
-            self.register_at_shard(shard, &server, self.registered_by(), state).await?;
+            if lost_servers.contains(&self.place_of(shard).server) {
+                continue;
+            }
+            // The next call finds the server again, or another one.
+            if let Err(CallError::Lost { server, .. }) =
+                self.register_at_shard(shard, self.registered_by(), state).await
+            {
+                lost_servers.insert(server);
+            }
         }
-        Ok(())
     }
 
     /// Registers the files of `shard` if its state is `wanted`, or waits while another thread does so.
-    async fn register_at_shard(
-        &self,
-        shard: ShardId,
-        server: &FoundServer,
-        deadline: Instant,
-        wanted: LostShard,
-    ) -> Result<(), CallError> {
+    async fn register_at_shard(&self, shard: ShardId, deadline: Instant, wanted: LostShard) -> Result<(), CallError> {
         let mut wait = BUSY_WAIT;
-        loop {
+        let loss = loop {
             {
                 let mut lost = self.registrations.lost.lock();
-                match lost.shards.get(&shard).filter(|_| lost.found == server.found) {
-                    Some(state) if *state == wanted => {
-                        lost.shards.insert(shard, LostShard::UnderWay);
-                        break;
+                match lost.shards.get_mut(&shard) {
+                    Some(loss) if loss.state == wanted => {
+                        loss.state = LostShard::UnderWay;
+                        break loss.number;
                     }
-                    Some(LostShard::UnderWay) => {}
+                    Some(ShardLoss { state: LostShard::UnderWay, .. }) => {}
                     Some(_) | None => return Ok(()),
                 }
             }
@@ -202,9 +248,9 @@ impl Core {
                 return Err(CallError::Deadline);
             }
             self.pause(wait.next()).await;
-        }
+        };
         let registrations = &self.registrations;
-        let mut turn = RegistrationTurn { registrations, found: server.found, shard, end: Some(LostShard::Waits) };
+        let mut turn = RegistrationTurn { registrations, loss, shard, end: LostShard::Waits };
         let files: Vec<_> = {
             let files = registrations.files.lock();
             let here = files.iter().filter(|(inode, _)| inode.shard() == shard);
@@ -212,28 +258,28 @@ impl Core {
         };
         let by = self.registered_by().min(deadline);
         for files in files.chunks(REGISTERED_FILES_MAX) {
-            match self.register_all(server, shard, files, by).await {
+            match self.register_all(shard, loss, files, by).await {
                 Err(CallError::Deadline) => {
                     files.iter().for_each(|(inode, _)| self.not_registered_yet(*inode));
                     tracing::warn!(
                         "cannot register {} open files again, retrying; until then the server treats them as closed",
                         files.len()
                     );
-                    turn.end = Some(LostShard::Late);
+                    turn.end = LostShard::Late;
                     return Ok(());
                 }
                 registered => registered?,
             }
         }
-        turn.end = None;
+        turn.end = LostShard::Registered;
         Ok(())
     }
 
     /// Registers files of one shard with one message.
     async fn register_all(
         &self,
-        server: &FoundServer,
         shard: ShardId,
+        loss: u64,
         files: &[(InodeId, OpenMode)],
         deadline: Instant,
     ) -> Result<(), CallError> {
@@ -244,11 +290,11 @@ impl Core {
         let request = Request { id: turn.id(), shard: shard.0, credentials, released: Vec::new(), call };
         let mut wait = BUSY_WAIT;
         loop {
-            let worker = server.worker_of(shard);
-            let response = self.transport.call(server, worker, &request, deadline).await?;
+            let place = self.place_of(shard);
+            let response = self.transport.call(place, &request, deadline).await?;
             match response.result {
                 Ok(_) => return Ok(()),
-                Err(wire::CallFailure::NotOwner { map }) if server.learn(&map, shard, worker) == Ok(true) => continue,
+                Err(wire::CallFailure::NotOwner { map }) if self.learn(&map, shard, place) == Ok(true) => continue,
                 Err(wire::CallFailure::Errno(errno)) if errno == Errno::EPERM.number() => break,
                 Err(refusal) => tracing::debug!(%shard, ?refusal, "cannot register open files again"),
             }
@@ -258,24 +304,25 @@ impl Core {
             self.transport.pause(wait.next()).await;
         }
         drop(turn);
-        self.register_each(server, files, deadline).await
+        self.register_each(shard, loss, files, deadline).await
     }
 
     /// Registers files one by one, as a client must whose user's rights are checked. Files that cannot be opened yet,
     /// for example because a shard's store fails, are left to the background.
     async fn register_each(
         &self,
-        server: &FoundServer,
+        shard: ShardId,
+        loss: u64,
         files: &[(InodeId, OpenMode)],
         deadline: Instant,
     ) -> Result<(), CallError> {
         for (inode, mode) in files {
-            match self.register_one(server, *inode, *mode, deadline).await? {
+            match self.register_one(*inode, *mode, deadline).await? {
                 RegisterOutcome::Done => {}
                 RegisterOutcome::NotHere => tracing::warn!(%inode, "an open file no longer exists"),
                 RegisterOutcome::Refused => {
                     let mut lost = self.registrations.lost.lock();
-                    if lost.found == server.found {
+                    if lost.of(shard, loss).is_some() {
                         lost.inodes.insert(*inode);
                     }
                 }
@@ -292,10 +339,10 @@ impl Core {
     /// Registers `inode` at the server, if it is open. The caller must prevent its close before the reply. `false`: the
     /// server does not accept it now.
     pub async fn register_late(&self, inode: InodeId) -> Result<bool, CallError> {
-        let server = self.server();
+        let losses = self.losses();
         let mode = self.registrations.files.lock().get(&inode).map(|opened| opened.mode);
         if let Some(mode) = mode {
-            let asked = self.register_one(&server, inode, mode, self.registered_by()).await;
+            let asked = self.register_one(inode, mode, self.registered_by()).await;
             if let Err(CallError::Deadline) = asked {
                 self.not_registered_yet(inode);
             }
@@ -304,8 +351,8 @@ impl Core {
             }
         }
         let mut lost = self.registrations.lost.lock();
-        // The next server may have been found meanwhile.
-        if lost.found == server.found {
+        // The shard may have been lost again meanwhile.
+        if self.losses() == losses {
             lost.inodes.remove(&inode);
         }
         Ok(true)
@@ -331,7 +378,6 @@ impl Core {
 
     async fn register_one(
         &self,
-        server: &FoundServer,
         inode: InodeId,
         mode: OpenMode,
         deadline: Instant,
@@ -343,7 +389,7 @@ impl Core {
         }
         let mut registered = RegisterOutcome::NotHere;
         for at in places {
-            match self.register_at(server, inode, at, mode, deadline).await? {
+            match self.register_at(inode, at, mode, deadline).await? {
                 RegisterOutcome::Done => return Ok(RegisterOutcome::Done),
                 RegisterOutcome::NotHere => {}
                 RegisterOutcome::Refused => registered = RegisterOutcome::Refused,
@@ -354,7 +400,6 @@ impl Core {
 
     async fn register_at(
         &self,
-        server: &FoundServer,
         inode: InodeId,
         at: wire::Locator,
         mode: OpenMode,
@@ -368,12 +413,12 @@ impl Core {
             let credentials = Credentials::root().into();
             let call = Call::Open { at: at.clone(), mode, truncate: false };
             let request = Request { id: turn.id(), shard: shard.0, credentials, released: Vec::new(), call };
-            let worker = server.worker_of(shard);
-            let response = self.transport.call(server, worker, &request, deadline).await?;
+            let place = self.place_of(shard);
+            let response = self.transport.call(place, &request, deadline).await?;
             match response.result {
                 Ok(_) => return Ok(RegisterOutcome::Done),
                 Err(wire::CallFailure::Moved { directory, map }) if self.routing.learn(InodeId(directory), &map) => {}
-                Err(wire::CallFailure::NotOwner { map }) if server.learn(&map, shard, worker) == Ok(true) => {}
+                Err(wire::CallFailure::NotOwner { map }) if self.learn(&map, shard, place) == Ok(true) => {}
                 Err(wire::CallFailure::Busy | wire::CallFailure::Moved { .. } | wire::CallFailure::NotOwner { .. }) => {
                     self.transport.pause(wait.next()).await;
                 }

@@ -1,4 +1,4 @@
-//! Sends requests to the workers of a server.
+//! Sends requests to the workers of the servers of a volume.
 //!
 //! [`Transport`] is the boundary: over sockets it blocks ([`blocking`]); in a simulated cluster it will wait on the
 //! simulated network. The layers above (sessions, retries, routing) do not distinguish them.
@@ -9,44 +9,20 @@ pub mod in_process;
 mod reply_slot;
 
 use futures::future::BoxFuture;
-use parking_lot::RwLock;
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 use varve_env::clock::Instant;
-use varve_proto::{Request, Response, WireShardMap};
-use varve_types::{InvalidShardMap, ShardCount, ShardId, ShardMap};
+use varve_proto::{Request, Response};
+use varve_types::{MapServer, ShardMap, WorkerPlace};
 
-/// A server that was found and has accepted this session.
+/// What a server says that has accepted this session.
 #[derive(Debug)]
-pub struct FoundServer {
-    /// Number of the server among those that this client has found; the same server found again counts anew. Starts at
-    /// 1.
-    pub found: u64,
+pub struct ServerWelcome {
     /// The number by which the server identifies itself.
-    pub number: u64,
-    pub shards: ShardCount,
-    /// Replaced when the server reports a newer version.
-    pub map: RwLock<Arc<ShardMap>>,
+    pub server: u64,
+    pub map: ShardMap,
+    /// The server runs inside this mount and serves only this mount.
     pub embedded: bool,
-}
-
-impl FoundServer {
-    /// The worker for requests about `shard`. The first one answers for shards that do not exist.
-    pub fn worker_of(&self, shard: ShardId) -> usize {
-        let owner = self.map.read().owner(shard).filter(|owner| owner.server == self.number);
-        owner.map_or(0, |owner| owner.worker)
-    }
-
-    /// Takes the map over with which `asked`, a worker of this server, has refused a request about `shard`. Returns
-    /// whether another worker is to be asked now.
-    pub fn learn(&self, map: &WireShardMap, shard: ShardId, asked: usize) -> Result<bool, InvalidShardMap> {
-        if map.version > self.map.read().version() {
-            *self.map.write() = Arc::new(map.to_map(self.shards)?);
-        }
-        // Another thread may have learned the map first.
-        Ok(self.worker_of(shard) != asked)
-    }
 }
 
 /// The reason why no server was found.
@@ -63,9 +39,9 @@ pub enum FindError {
 /// The reason why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The connection broke; the server may or may not have executed the request.
-    #[error("the connection to the server is lost: {0}")]
-    Lost(String),
+    /// The connection to the server of this number broke; it may or may not have executed the request.
+    #[error("the connection to the server is lost: {why}")]
+    Lost { server: u64, why: String },
     /// The deadline passed without a response.
     #[error("the server has not answered in time")]
     Deadline,
@@ -75,15 +51,23 @@ pub enum CallError {
 }
 
 pub trait Transport: Send + Sync {
-    /// Finds the present server of the volume and performs the handshake; `found` becomes its number. All connections
-    /// to an earlier server are given up.
-    fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<FoundServer>, FindError>>;
+    /// Finds a server of the volume, by the records in the store, and performs the handshake.
+    fn find(&self) -> BoxFuture<'_, Result<ServerWelcome, FindError>>;
 
-    /// Sends `request` to a worker of `server` and waits for its response, at most until `deadline`.
+    /// Performs the handshake with the server that listens at the addresses of `server`: another one may have taken its
+    /// place.
+    fn greet<'a>(&'a self, server: &'a MapServer) -> BoxFuture<'a, Result<ServerWelcome, FindError>>;
+
+    /// From now on calls go to the servers of `map`. Connections to other servers are given up.
+    fn follow(&self, map: &ShardMap);
+
+    /// Closes the connections to a server that have no call in progress, because one of them broke.
+    fn lose(&self, server: u64);
+
+    /// Sends `request` to a worker and waits for its response, at most until `deadline`.
     fn call<'a>(
         &'a self,
-        server: &'a FoundServer,
-        worker: usize,
+        to: WorkerPlace,
         request: &'a Request,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Response, CallError>>;

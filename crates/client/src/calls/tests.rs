@@ -1,12 +1,17 @@
+mod servers;
+
 use super::*;
 use crate::registrations::{OPENED_MAX, REGISTERED_MAX};
+use crate::transport::ServerWelcome;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use varve_env::volume_dir::VolumeDir;
 use varve_proto::{OpenMode, Response};
-use varve_types::{MapServer, SessionId, ShardCount, ShardMap, ShardOwner, Timestamp, VolumeId, WorkerAddress};
+use varve_types::{
+    MapServer, SessionId, ShardCount, ShardMap, ShardOwner, Timestamp, VolumeId, WorkerAddress, WorkerPlace,
+};
 
 /// A clock that advances only when the test moves it.
 struct ManualClock(Mutex<Instant>);
@@ -21,16 +26,24 @@ impl Clock for ManualClock {
     }
 }
 
-/// Version `version` of the map of a server with two workers.
-fn map(version: u64, owners: [u16; 4]) -> ShardMap {
-    let server = MapServer { number: 1, boot_id: String::new(), workers: vec![WorkerAddress::default(); 2] };
-    let owners = owners.map(|worker| ShardOwner { worker, term: 1 });
-    ShardMap::new(version, vec![server], owners.to_vec()).unwrap()
+/// Version `version` of the map of servers with two workers each.
+fn map_of(version: u64, servers: &[u64], owners: [ShardOwner; 4]) -> ShardMap {
+    let workers = vec![WorkerAddress::default(); 2];
+    let server = |number: &u64| MapServer { number: *number, boot_id: String::new(), workers: workers.clone() };
+    ShardMap::new(version, servers.iter().map(server).collect(), owners.to_vec()).unwrap()
 }
 
-fn found_server(found: u64) -> FoundServer {
-    let map = RwLock::new(Arc::new(map(1, [0; 4])));
-    FoundServer { found, number: 1, shards: ShardCount::new(4).unwrap(), map, embedded: false }
+/// The map of server `number` alone.
+fn map(number: u64, version: u64, owners: [u16; 4]) -> ShardMap {
+    map_of(version, &[number], owners.map(|worker| ShardOwner { worker, term: 1 }))
+}
+
+fn welcome(server: u64, map: ShardMap) -> ServerWelcome {
+    ServerWelcome { server, map, embedded: false }
+}
+
+fn nobody() -> std::result::Result<ServerWelcome, FindError> {
+    Err(FindError::Absent("for the test".into()))
 }
 
 /// A client of `transport`, without a volume.
@@ -62,27 +75,36 @@ struct OpeningServer {
     busy: Arc<AtomicUsize>,
     /// Files that were registered at it, each message by itself.
     registered: Arc<Mutex<Vec<Vec<InodeId>>>>,
+    found: AtomicU64,
 }
 
 /// As long as a server delays a call for its shard.
 const ANSWERED_BUSY: Duration = Duration::from_secs(5);
 
 impl Transport for OpeningServer {
-    fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<FoundServer>, FindError>> {
-        ready(Ok(Arc::new(found_server(found)))).boxed()
+    fn find(&self) -> BoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
+        let server = self.found.fetch_add(1, Relaxed) + 1;
+        ready(Ok(welcome(server, map(server, 1, [0; 4])))).boxed()
     }
+
+    fn greet<'a>(&'a self, _: &'a MapServer) -> BoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
+        ready(nobody()).boxed()
+    }
+
+    fn follow(&self, _: &ShardMap) {}
+
+    fn lose(&self, _: u64) {}
 
     fn call<'a>(
         &'a self,
-        server: &'a FoundServer,
-        _worker: usize,
+        to: WorkerPlace,
         request: &'a Request,
         deadline: Instant,
     ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
         let answer = |result| Ok(Response { id: request.id, result });
         let mut now = self.clock.0.lock();
-        let answered = if server.found == 1 {
-            Err(CallError::Lost("for the test".into()))
+        let answered = if to.server == 1 {
+            Err(CallError::Lost { server: 1, why: "for the test".into() })
         } else if request.shard != self.shard.0 {
             if let Call::Register { files } = &request.call {
                 self.registered.lock().push(files.iter().map(|file| InodeId(file.inode)).collect());
@@ -120,6 +142,7 @@ fn opening_shard_does_not_block_other_shards() {
         shard: opening,
         busy: Arc::clone(&busy),
         registered: Arc::clone(&registered),
+        found: AtomicU64::new(0),
     };
     let core = core_of(transport, &clock);
     let files: Vec<InodeId> = (0..40).map(|number| InodeId::new(ShardId(number % 4), number.into())).collect();
@@ -135,9 +158,9 @@ fn opening_shard_does_not_block_other_shards() {
         let asked = crate::block_on(core.ask_shard(ShardId(0), Call::Sync)).map_err(|failure| failure.to_string());
         assert!(matches!(asked, Ok(Reply::Done)), "{asked:?}");
     }
-    assert_eq!(core.server().found, 2);
+    assert_eq!(core.map().servers()[0].number, 2);
     assert_eq!(messages(), [of(ShardId(0))], "once, and not those of other shards");
-    assert!(crate::block_on(core.register_at_lost_shards(|| false)).is_ok());
+    crate::block_on(core.register_at_lost_shards(|| false));
     assert_eq!(messages(), [of(ShardId(1)), of(ShardId(3))]);
     assert_eq!((busy.load(Relaxed), clock.monotonic().0.as_secs()), (1, REGISTERED_MAX.as_secs()));
     // Closed before the server has replied: its release is sent when the reply is due.
@@ -146,7 +169,7 @@ fn opening_shard_does_not_block_other_shards() {
     core.session.release_due(clock.monotonic().after(OPENED_MAX));
     assert_eq!(core.session.untold(), [opening]);
     // It is tried again, and a call to it is not delayed once more.
-    assert!(crate::block_on(core.register_at_lost_shards(|| false)).is_ok());
+    crate::block_on(core.register_at_lost_shards(|| false));
     assert_eq!(busy.load(Relaxed), 2);
     assert!(messages().is_empty());
 }
@@ -161,25 +184,32 @@ struct MovedServer {
 }
 
 impl Transport for MovedServer {
-    fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<FoundServer>, FindError>> {
-        ready(Ok(Arc::new(found_server(found)))).boxed()
+    fn find(&self) -> BoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
+        ready(Ok(welcome(1, map(1, 1, [0; 4])))).boxed()
     }
+
+    fn greet<'a>(&'a self, _: &'a MapServer) -> BoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
+        ready(nobody()).boxed()
+    }
+
+    fn follow(&self, _: &ShardMap) {}
+
+    fn lose(&self, _: u64) {}
 
     fn call<'a>(
         &'a self,
-        _server: &'a FoundServer,
-        worker: usize,
+        to: WorkerPlace,
         request: &'a Request,
         _deadline: Instant,
     ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
         let mut asked = self.asked.lock();
-        asked.push((worker, request.id));
+        asked.push((to.worker, request.id));
         let map = match asked.len() > self.before {
-            true => map(2, [0, 0, 0, 1]),
-            false => map(1, [0; 4]),
+            true => map(1, 2, [0, 0, 0, 1]),
+            false => map(1, 1, [0; 4]),
         };
         let map = wire::WireShardMap::from(&map);
-        let result = if worker == 1 { Ok(Reply::Done) } else { Err(wire::CallFailure::NotOwner { map }) };
+        let result = if to.worker == 1 { Ok(Reply::Done) } else { Err(wire::CallFailure::NotOwner { map }) };
         ready(Ok(Response { id: request.id, result })).boxed()
     }
 
@@ -206,7 +236,7 @@ fn call_follows_a_moved_shard() {
         assert_eq!(workers, [vec![0; before + 1], vec![1]].concat());
         assert!(asked.iter().all(|(_, id)| *id == asked[0].1), "{asked:?}");
         assert_eq!(clock.monotonic().0.is_zero(), before == 0, "it waits for nothing but the server");
-        assert_eq!((core.server().found, core.server().map.read().version()), (1, 2));
+        assert_eq!((core.map().servers()[0].number, core.map().version()), (1, 2));
     }
     let clock = manual_clock();
     let core = core_of(MovedServer { clock: clock.clone(), asked: Arc::default(), before: usize::MAX }, &clock);

@@ -95,7 +95,7 @@ impl FileSystem {
     ) -> Result<()> {
         let inode = open.inode;
         let taken_back = self.core.settle_releases(inode).await?;
-        let mut server = self.core.server().found;
+        let mut losses = self.core.losses();
         let mut unwritten = None;
         let mut asked_at = self.core.clock.monotonic();
         let asked = async {
@@ -106,7 +106,7 @@ impl FileSystem {
                     Err(failure) if !flags.writable() => unwritten = Some(failure),
                     written => drop(written?),
                 }
-                server = self.core.server().found;
+                losses = self.core.losses();
                 asked_at = self.core.clock.monotonic();
             }
             let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
@@ -122,7 +122,7 @@ impl FileSystem {
             return Err(failure);
         }
         self.core.register(inode, flags.mode.registered(), taken_back);
-        self.register_if_lost(inode, flags.mode.registered(), server).await?;
+        self.register_if_lost(inode, flags.mode.registered(), losses).await?;
         self.take_in(open, content, &reply, flags.truncate)?;
         content.confirmed_at = asked_at;
         Ok(())
@@ -204,10 +204,10 @@ impl FileSystem {
         self.files.direct_is_coherent.store(true, Relaxed);
     }
 
-    /// If the server was lost since the open was sent, the open files may have been registered at the next one without
-    /// this file.
-    async fn register_if_lost(&self, inode: InodeId, mode: OpenMode, server: u64) -> Result<()> {
-        if self.core.server().found == server {
+    /// If registrations were lost since the open was sent, the open files may have been registered again without this
+    /// file. `losses`: their number before the open.
+    async fn register_if_lost(&self, inode: InodeId, mode: OpenMode, losses: u64) -> Result<()> {
+        if self.core.losses() == losses {
             return Ok(());
         }
         let call = |at| Call::Open { at, mode, truncate: false };
@@ -219,10 +219,7 @@ impl FileSystem {
 
     /// Registers open files that the present server does not know yet.
     pub(crate) async fn register_late(&self) {
-        // If the server is lost, the next call finds another one.
-        if self.core.register_at_lost_shards(|| self.background.is_stopped()).await.is_err() {
-            return;
-        }
+        self.core.register_at_lost_shards(|| self.background.is_stopped()).await;
         let mut refusing = HashSet::new();
         for inode in self.core.unregistered() {
             let shard = self.core.row_shard(inode);
@@ -252,15 +249,15 @@ impl FileSystem {
         }
     }
 
-    /// A handle of the file that a `Create` with `open` has just made in `directory`. `server`: the first server that
-    /// was asked.
+    /// A handle of the file that a `Create` with `open` has just made in `directory`. `losses`: the number of losses of
+    /// registrations before.
     pub(crate) async fn opened_by_create(
         &self,
         caller: &Credentials,
         directory: InodeId,
         made: &NodeReply,
         flags: OpenFlags,
-        server: u64,
+        losses: u64,
     ) -> Result<OpenedFile> {
         let inode = InodeId(made.inode);
         let open = self.files.enter(inode, flags.writable());
@@ -284,7 +281,7 @@ impl FileSystem {
         *open.growing_in.lock() = grows.then_some(directory);
         drop(content);
         let registered = match taken {
-            Ok(()) => self.register_if_lost(inode, flags.mode, server).await,
+            Ok(()) => self.register_if_lost(inode, flags.mode, losses).await,
             failed => failed,
         };
         let handle = self.add_handle(&open, flags, caller, &io);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::transport::{CallError, FindError, FoundServer};
+use crate::transport::{CallError, FindError, ServerWelcome};
 use futures::future::{BoxFuture, FutureExt, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Release};
@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Instant as StdInstant;
 use varve_env::clock::Instant;
 use varve_proto::{Request, Response};
+use varve_types::{MapServer, ShardMap, WorkerPlace};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -22,18 +23,20 @@ struct Answers {
 }
 
 impl Transport for Answers {
-    fn find(&self, _: u64) -> BoxFuture<'_, Result<Arc<FoundServer>, FindError>> {
+    fn find(&self) -> BoxFuture<'_, Result<ServerWelcome, FindError>> {
         ready(Err(FindError::Absent("nobody is asked here".into()))).boxed()
     }
 
-    fn call<'a>(
-        &'a self,
-        _: &'a FoundServer,
-        _: usize,
-        _: &'a Request,
-        _: Instant,
-    ) -> BoxFuture<'a, Result<Response, CallError>> {
-        ready(Err(CallError::Lost("nobody is asked here".into()))).boxed()
+    fn greet<'a>(&'a self, _: &'a MapServer) -> BoxFuture<'a, Result<ServerWelcome, FindError>> {
+        self.find()
+    }
+
+    fn follow(&self, _: &ShardMap) {}
+
+    fn lose(&self, _: u64) {}
+
+    fn call<'a>(&'a self, to: WorkerPlace, _: &'a Request, _: Instant) -> BoxFuture<'a, Result<Response, CallError>> {
+        ready(Err(CallError::Lost { server: to.server, why: "nobody is asked here".into() })).boxed()
     }
 
     fn pause(&self, _: Duration) -> BoxFuture<'_, ()> {

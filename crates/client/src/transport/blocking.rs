@@ -5,43 +5,36 @@
 //! operation in progress.
 
 mod awaited;
+mod finding;
 mod pool;
+mod servers;
 
 use self::awaited::AwaitedCalls;
 use self::pool::Pool;
-use super::connection::{Identity, Reach, ServerConnection, Untrusted};
-use super::{CallError, FindError, FoundServer, Transport};
+use self::servers::Servers;
+use super::connection::{Identity, ServerConnection};
+use super::{CallError, FindError, ServerWelcome, Transport};
 use crate::async_ops;
 use crate::config::ClientConfig;
 use crate::reactor::Reactor;
 use futures::future::{BoxFuture, FutureExt, ready};
-use parking_lot::RwLock;
-use std::fmt::Display;
+use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::task::Waker;
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
-use varve_env::printable::{printable, printable_path};
+use varve_env::identity::NOBODY;
 use varve_env::spin::SPIN_TIME;
-use varve_env::volume_dir::{ServerRecord, VolumeDir};
+use varve_env::volume_dir::{VolumeDir, boot_id};
 use varve_proto::handshake::{KeyId, VolumeKey, Welcome};
 use varve_proto::{CallId, Request, Response};
-use varve_types::{SessionId, ShardCount, VolumeSettings, WorkerAddress};
+use varve_types::{MapServer, SessionId, ShardCount, ShardMap, VolumeSettings, WorkerPlace};
 
 /// How long to spin for the reply to a call that changes several shards: at each shard it queues behind the calls of
 /// other clients (`docs/internals/performance-findings.md`, "Waiting and waking").
 const SPIN_TIME_OVER_SHARDS: Duration = Duration::from_micros(300);
-
-/// The connection pools of one found server.
-struct Pools {
-    found: u64,
-    /// The number by which the server identifies itself.
-    number: u64,
-    reach: Reach,
-    workers: Vec<Arc<Pool>>,
-}
 
 pub struct BlockingTransport {
     store: VolumeDir,
@@ -51,7 +44,13 @@ pub struct BlockingTransport {
     tcp: bool,
     clock: Arc<dyn Clock>,
     reactor: Arc<Reactor>,
-    current: RwLock<Option<Arc<Pools>>>,
+    servers: Servers,
+    /// The last connection on which a server welcomed this client, for the first call to that server.
+    welcomed: Mutex<Option<(u64, ServerConnection)>>,
+    /// The owner of the store, read before the first server is found. Nobody may serve it before that.
+    owner: AtomicU32,
+    /// The boot id of this host: Unix sockets of its servers can be reached.
+    boot_id: Option<String>,
     awaited: AwaitedCalls,
     closed: AtomicBool,
 }
@@ -67,103 +66,35 @@ impl BlockingTransport {
     ) -> BlockingTransport {
         let identity = Identity { volume: settings.id, key_id, key, session, purpose: config.purpose };
         let (store, tcp) = (config.store.clone(), config.tcp);
-        let (current, awaited) = Default::default();
+        let (servers, welcomed, awaited) = Default::default();
+        let boot_id = boot_id().ok();
         let (shards, closed) = (settings.shards, AtomicBool::new(false));
-        BlockingTransport { store, shards, identity, tcp, clock, reactor, current, awaited, closed }
-    }
-
-    fn find_blocking(&self, found: u64) -> Result<Arc<FoundServer>, FindError> {
-        let root = printable_path(self.store.root());
-        let record = self
-            .store
-            .read_server_record()
-            .map_err(|error| {
-                FindError::Absent(format!("cannot read the server record of the volume at {root}: {error}"))
-            })?
-            .ok_or_else(|| {
-                FindError::Absent(format!(
-                    "nobody serves the volume at {root}: start `varve serve {root}`, or mount it with `varve mount`"
-                ))
-            })?;
-        record.check_store(&self.store).map_err(|error| FindError::Refused(error.to_string()))?;
-        let reach = self.reach(&record)?;
-        let first = record.workers.first().ok_or_else(|| {
-            FindError::Absent(format!("the server's record {} names no worker", self.store.server_file()))
-        })?;
-        let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
-        let mut connection =
-            ServerConnection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
-        let Welcome::Accepted { server: number, map, embedded, .. } =
-            connection.shake_hands(&self.identity, 0, &*self.clock)?
-        else {
-            return Err(FindError::Refused("the server refused without a reason".into()));
-        };
-        let unfit = |reason: &dyn Display| FindError::Refused(format!("the server's welcome does not fit: {reason}"));
-        let map = map.to_map(self.shards).map_err(|error| unfit(&error))?;
-        let workers = map.server(number).ok_or_else(|| unfit(&"its shard map does not name it"))?.workers.clone();
-        let server = FoundServer { found, number, shards: self.shards, map: RwLock::new(Arc::new(map)), embedded };
-        let now = self.clock.monotonic();
-        let pool = |(worker, address)| Arc::new(Pool::new(worker, address, now));
-        let workers: Vec<Arc<Pool>> = workers.into_iter().enumerate().map(pool).collect();
-        // The worker that accepted the handshake is the first of the record; the welcome lists the workers in the same
-        // order.
-        workers[0].give_back(connection);
-        *self.current.write() = Some(Arc::new(Pools { found, number, reach, workers }));
-        Ok(Arc::new(server))
-    }
-
-    fn reach(&self, record: &ServerRecord) -> Result<Reach, FindError> {
-        let root = printable_path(self.store.root());
-        let owner = self.store.owner();
-        let owner =
-            owner.map_err(|error| FindError::Absent(format!("cannot read the owner of the store {root}: {error}")))?;
-        Ok(Reach { local: record.is_of_this_boot(), tcp: self.tcp, owner })
-    }
-
-    /// The error for a failed connection to the server of `record`.
-    fn unreached(&self, record: &ServerRecord, error: &io::Error) -> FindError {
-        let root = printable_path(self.store.root());
-        let process = format!("{} on {}", record.process(), printable(&record.host));
-        if let Some(untrusted) = error.get_ref().and_then(|inner| inner.downcast_ref::<Untrusted>()) {
-            return FindError::Refused(format!("the server of the volume at {root} cannot be trusted: {untrusted}"));
+        BlockingTransport {
+            store,
+            shards,
+            identity,
+            tcp,
+            clock,
+            reactor,
+            servers,
+            welcomed,
+            owner: AtomicU32::new(NOBODY),
+            boot_id,
+            awaited,
+            closed,
         }
-        if error.kind() == io::ErrorKind::PermissionDenied {
-            return FindError::Refused(format!(
-                "the server of the volume at {root} ({process}) runs as another user, and only that user can reach it: \
-                 {error}; stop it and serve or mount the volume yourself"
-            ));
-        }
-        FindError::Absent(match record.is_of_the_dead() {
-            true => format!(
-                "nobody serves the volume at {root}: its last server, {process}, was killed or has crashed; start \
-                 `varve serve {root}`, or mount it with `varve mount`"
-            ),
-            false => format!("the server of the volume at {root} ({process}) does not answer: {error}"),
-        })
     }
 
-    /// The connections to a worker of `server`.
-    fn pool(&self, server: &FoundServer, worker: usize) -> Result<(Arc<Pools>, Arc<Pool>), CallError> {
-        let pools = self.current.read().clone().ok_or_else(|| CallError::Lost("it was closed".into()))?;
-        if pools.found != server.found {
-            return Err(CallError::Lost("the client connected to another server meanwhile".into()));
-        }
-        let pool = pools.workers.get(worker).cloned();
-        let pool = pool.ok_or_else(|| CallError::Lost(format!("there is no worker {worker}")))?;
-        Ok((pools, pool))
+    fn pool(&self, to: WorkerPlace) -> Result<Arc<Pool>, CallError> {
+        let why = || format!("the shard map does not name worker {} of that server", to.worker);
+        self.servers.pool(to).ok_or_else(|| CallError::Lost { server: to.server, why: why() })
     }
 
-    fn call_blocking(
-        &self,
-        server: &FoundServer,
-        worker: usize,
-        request: &Request,
-        deadline: Instant,
-    ) -> Result<Response, CallError> {
-        let (pools, pool) = self.pool(server, worker)?;
+    fn call_blocking(&self, to: WorkerPlace, request: &Request, deadline: Instant) -> Result<Response, CallError> {
+        let pool = self.pool(to)?;
         let connection = match pool.take() {
             Some(connection) => connection,
-            None => self.open(&pools, &pool)?,
+            None => self.open(&pool)?,
         };
         self.call_on(connection, &pool, request, deadline)
     }
@@ -175,82 +106,98 @@ impl BlockingTransport {
         request: &Request,
         deadline: Instant,
     ) -> Result<Response, CallError> {
+        let server = pool.place.server;
         let spin = if request.call.spans_shards() { SPIN_TIME_OVER_SHARDS } else { SPIN_TIME };
-        connection.send(request, spin).map_err(unsent)?;
+        connection.send(request, spin).map_err(|error| unsent(server, &error))?;
         let past_deadline = || self.clock.monotonic() >= deadline || self.closed.load(Relaxed);
         let sleeps = || self.reactor.hand_off_reactor();
-        let received = connection.receive::<Response>(past_deadline, sleeps).map_err(|error| lost(&error))?;
+        let received = connection.receive::<Response>(past_deadline, sleeps).map_err(|error| lost(server, &error))?;
         let response = received.ok_or(CallError::Deadline)?;
-        check_answers(&response, request.id)?;
+        check_answers(&response, request.id, server)?;
         pool.give_back(connection);
         Ok(response)
     }
 
     async fn call_of_async_op(
         &self,
-        server: &FoundServer,
-        worker: usize,
+        to: WorkerPlace,
         request: &Request,
         deadline: Instant,
     ) -> Result<Response, CallError> {
-        let (pools, pool) = self.pool(server, worker)?;
+        let pool = self.pool(to)?;
         let Some(mut connection) = pool.take() else {
             // The thread that waits for the connection may also wait for the reply.
-            let whole = async { self.call_on(self.open(&pools, &pool)?, &pool, request, deadline) };
+            let whole = async { self.call_on(self.open(&pool)?, &pool, request, deadline) };
             return async_ops::waiting(whole).await;
         };
         // No other request is in flight on this connection, so the kernel has room for this one.
-        connection.send_and_go(request).map_err(unsent)?;
+        connection.send_and_go(request).map_err(|error| unsent(to.server, &error))?;
         self.awaited.answer(connection, pool, request.id, deadline).await
     }
 
-    fn open(&self, pools: &Pools, pool: &Pool) -> Result<ServerConnection, CallError> {
-        let mut connection = ServerConnection::open(&pool.address, pools.reach).map_err(|error| lost(&error))?;
-        let welcome = connection.shake_hands(&self.identity, pool.worker, &*self.clock);
-        match welcome.map_err(|error| CallError::Lost(error.to_string()))? {
+    fn open(&self, pool: &Pool) -> Result<ServerConnection, CallError> {
+        let WorkerPlace { server, worker } = pool.place;
+        let mut connection = ServerConnection::open(&pool.address, pool.reach).map_err(|error| lost(server, &error))?;
+        let welcome = connection.shake_hands(&self.identity, worker, &*self.clock);
+        match welcome.map_err(|error| CallError::Lost { server, why: error.to_string() })? {
             // It replaced the other server at this address, and must first learn which files are open here.
-            Welcome::Accepted { server, .. } if server != pools.number => {
-                Err(CallError::Lost("another server has taken its place".into()))
+            Welcome::Accepted { server: other, .. } if other != server => {
+                Err(CallError::Lost { server, why: "another server has taken its place".into() })
             }
             _ => Ok(connection),
         }
     }
 }
 
-fn lost(error: &io::Error) -> CallError {
-    CallError::Lost(error.to_string())
+fn lost(server: u64, error: &io::Error) -> CallError {
+    CallError::Lost { server, why: error.to_string() }
 }
 
-fn unsent(error: io::Error) -> CallError {
+fn unsent(server: u64, error: &io::Error) -> CallError {
     match error.kind() {
         io::ErrorKind::Other => CallError::Unsendable(error.to_string()),
-        _ => lost(&error),
+        _ => lost(server, error),
     }
 }
 
-fn check_answers(response: &Response, asked: CallId) -> Result<(), CallError> {
+fn check_answers(response: &Response, asked: CallId, server: u64) -> Result<(), CallError> {
     if response.id == asked {
         return Ok(());
     }
-    Err(CallError::Lost(format!("the answer to {:?} came instead of that to {asked:?}", response.id)))
+    Err(CallError::Lost { server, why: format!("the answer to {:?} came instead of that to {asked:?}", response.id) })
 }
 
 impl Transport for BlockingTransport {
-    fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<FoundServer>, FindError>> {
-        ready(self.find_blocking(found)).boxed()
+    fn find(&self) -> BoxFuture<'_, Result<ServerWelcome, FindError>> {
+        ready(self.find_by_records()).boxed()
+    }
+
+    fn greet<'a>(&'a self, server: &'a MapServer) -> BoxFuture<'a, Result<ServerWelcome, FindError>> {
+        ready(self.greet_blocking(server)).boxed()
+    }
+
+    fn follow(&self, map: &ShardMap) {
+        let now = self.clock.monotonic();
+        self.servers.follow(map, now, |server| self.reach_of(server));
+        if let Some((server, connection)) = self.welcomed.lock().take() {
+            drop(self.servers.keep(WorkerPlace { server, worker: 0 }, connection));
+        }
+    }
+
+    fn lose(&self, server: u64) {
+        self.servers.lose(server, self.clock.monotonic());
     }
 
     fn call<'a>(
         &'a self,
-        server: &'a FoundServer,
-        worker: usize,
+        to: WorkerPlace,
         request: &'a Request,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Response, CallError>> {
         // An asynchronous operation that has a thread of its own may block.
         match async_ops::brings() && self.reactor.is_kept() {
-            true => self.call_of_async_op(server, worker, request, deadline).boxed(),
-            false => ready(self.call_blocking(server, worker, request, deadline)).boxed(),
+            true => self.call_of_async_op(to, request, deadline).boxed(),
+            false => ready(self.call_blocking(to, request, deadline)).boxed(),
         }
     }
 
@@ -262,8 +209,9 @@ impl Transport for BlockingTransport {
 
     fn close(&self) {
         self.closed.store(true, Relaxed);
-        *self.current.write() = None;
-        self.awaited.end_where(|_| true, || CallError::Lost("it was closed".into()));
+        self.servers.close();
+        *self.welcomed.lock() = None;
+        self.awaited.end_where(|_| true, |server| CallError::Lost { server, why: "it was closed".into() });
     }
 
     fn awaited(&self) -> usize {
@@ -276,11 +224,10 @@ impl Transport for BlockingTransport {
 
     fn end_late(&self) {
         let now = self.clock.monotonic();
-        self.awaited.end_where(|deadline| deadline <= now, || CallError::Deadline);
+        self.awaited.end_where(|deadline| deadline <= now, |_| CallError::Deadline);
     }
 
     fn close_surplus(&self) {
-        let (pools, now) = (self.current.read().clone(), self.clock.monotonic());
-        pools.iter().flat_map(|pools| &pools.workers).for_each(|pool| pool.close_surplus(now));
+        self.servers.close_surplus(self.clock.monotonic());
     }
 }

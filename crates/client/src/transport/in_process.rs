@@ -3,10 +3,10 @@
 //! operation](crate::async_ops): the worker's thread resumes it with the reply.
 
 use super::reply_slot::ReplySlot;
-use super::{CallError, FindError, FoundServer, Transport};
+use super::{CallError, FindError, ServerWelcome, Transport};
 use crate::async_ops;
 use futures::future::{BoxFuture, FutureExt, ready};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use varve_env::key_hash::KeyHashing;
 use varve_env::spin::SpinBudget;
 use varve_proto::handshake::Purpose;
 use varve_proto::{Request, Response, WireShardMap};
-use varve_types::{InvalidShardMap, SessionId, ShardCount};
+use varve_types::{InvalidShardMap, MapServer, SessionId, ShardCount, ShardMap, WorkerPlace};
 
 /// How often a waiting thread checks its deadline.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
@@ -82,34 +82,35 @@ impl InProcessTransport {
         }
     }
 
-    fn find_blocking(&self, found: u64) -> Result<Arc<FoundServer>, FindError> {
+    fn find_blocking(&self) -> Result<ServerWelcome, FindError> {
         let mut in_process_session = self.in_process_session.lock();
         // The old session is dropped first: otherwise the server would have two connections of it.
         *in_process_session = None;
         let joined = self.in_process_server.join(self.session, self.purpose).map_err(FindError::Refused)?;
         let (map, embedded) = (joined.map(), joined.embedded());
         let shards = ShardCount::new(map.owners.len() as u16);
-        let map = shards.ok_or(InvalidShardMap::Empty).and_then(|shards| map.to_map(shards).map(|map| (shards, map)));
-        let (shards, map) = map.map_err(|error| FindError::Refused(error.to_string()))?;
-        let number = map.servers()[0].number;
+        let map = shards.ok_or(InvalidShardMap::Empty).and_then(|shards| map.to_map(shards));
+        let map = map.map_err(|error| FindError::Refused(error.to_string()))?;
+        // A map has at least one server.
+        let server = map.servers()[0].number;
         *in_process_session = Some(Arc::from(joined));
-        Ok(Arc::new(FoundServer { found, number, shards, map: RwLock::new(Arc::new(map)), embedded }))
+        Ok(ServerWelcome { server, map, embedded })
     }
 
     /// Passes a request to its worker. Returns the reply slot; `waker` is woken if no thread waits.
-    fn ask(&self, worker: usize, request: &Request, waker: Option<Waker>) -> Result<Arc<ReplySlot>, CallError> {
+    fn ask(&self, to: WorkerPlace, request: &Request, waker: Option<Waker>) -> Result<Arc<ReplySlot>, CallError> {
         let Some(in_process_session) = self.in_process_session.lock().clone() else {
-            return Err(CallError::Lost("it was closed".into()));
+            return Err(CallError::Lost { server: to.server, why: "it was closed".into() });
         };
-        self.last.store(worker, Relaxed);
+        self.last.store(to.worker, Relaxed);
         let place = Arc::new(ReplySlot::new(waker));
-        let laid = Laying(Arc::clone(&place));
-        in_process_session.ask(worker, request.clone(), Box::new(move |response| laid.down(response)));
+        let laid = Laying { server: to.server, place: Arc::clone(&place) };
+        in_process_session.ask(to.worker, request.clone(), Box::new(move |response| laid.down(response)));
         Ok(place)
     }
 
-    fn call_blocking(&self, worker: usize, request: &Request, deadline: Instant) -> Result<Response, CallError> {
-        let place = self.ask(worker, request, None)?;
+    fn call_blocking(&self, to: WorkerPlace, request: &Request, deadline: Instant) -> Result<Response, CallError> {
+        let place = self.ask(to, request, None)?;
         self.spin(&place);
         loop {
             if let Some(ended) = place.wait_for(WAIT_SLICE) {
@@ -136,21 +137,28 @@ impl InProcessTransport {
 }
 
 impl Transport for InProcessTransport {
-    fn find(&self, found: u64) -> BoxFuture<'_, Result<Arc<FoundServer>, FindError>> {
-        ready(self.find_blocking(found)).boxed()
+    fn find(&self) -> BoxFuture<'_, Result<ServerWelcome, FindError>> {
+        ready(self.find_blocking()).boxed()
     }
+
+    fn greet<'a>(&'a self, _server: &'a MapServer) -> BoxFuture<'a, Result<ServerWelcome, FindError>> {
+        ready(Err(FindError::Absent("only one server is in this process".into()))).boxed()
+    }
+
+    fn follow(&self, _map: &ShardMap) {}
+
+    fn lose(&self, _server: u64) {}
 
     fn call<'a>(
         &'a self,
-        _server: &'a FoundServer,
-        worker: usize,
+        to: WorkerPlace,
         request: &'a Request,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Response, CallError>> {
         if !async_ops::leaves() {
-            return ready(self.call_blocking(worker, request, deadline)).boxed();
+            return ready(self.call_blocking(to, request, deadline)).boxed();
         }
-        async move { PendingCall::begin(self, worker, request, deadline).await?.await }.boxed()
+        async move { PendingCall::begin(self, to, request, deadline).await?.await }.boxed()
     }
 
     #[expect(clippy::disallowed_methods, reason = "callers pause between looks at what cannot call back")]
@@ -189,14 +197,14 @@ struct PendingCall<'a> {
 impl<'a> PendingCall<'a> {
     async fn begin(
         transport: &'a InProcessTransport,
-        worker: usize,
+        to: WorkerPlace,
         request: &Request,
         deadline: Instant,
     ) -> Result<PendingCall<'a>, CallError> {
         // The worker's inbox may be full, which blocks.
         async_ops::own_thread().await;
         let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-        let place = transport.ask(worker, request, Some(waker))?;
+        let place = transport.ask(to, request, Some(waker))?;
         let awaited = &transport.awaited;
         let number = awaited.made.fetch_add(1, Relaxed);
         awaited.places.lock().insert(number, (deadline, Arc::clone(&place)));
@@ -219,17 +227,21 @@ impl Drop for PendingCall<'_> {
 }
 
 /// The right to store the reply; if it is dropped unused, there will be no reply.
-struct Laying(Arc<ReplySlot>);
+struct Laying {
+    server: u64,
+    place: Arc<ReplySlot>,
+}
 
 impl Laying {
     fn down(self, response: Response) {
-        self.0.lay(Ok(Box::new(response)), async_ops::bring);
+        self.place.lay(Ok(Box::new(response)), async_ops::bring);
     }
 }
 
 impl Drop for Laying {
     fn drop(&mut self) {
-        self.0.lay(Err(CallError::Lost("the server in this process has ended".into())), async_ops::bring);
+        let why = "the server in this process has ended".into();
+        self.place.lay(Err(CallError::Lost { server: self.server, why }), async_ops::bring);
     }
 }
 
@@ -255,8 +267,8 @@ mod tests {
     impl InProcessSession for Arc<Moody> {
         fn map(&self) -> WireShardMap {
             let workers = vec![varve_types::WorkerAddress::default(); 3];
-            let server = varve_types::MapServer { number: 1, boot_id: String::new(), workers };
-            WireShardMap::from(&varve_types::ShardMap::of_one_server(server, 1).unwrap())
+            let server = MapServer { number: 1, boot_id: String::new(), workers };
+            WireShardMap::from(&ShardMap::of_one_server(server, 1).unwrap())
         }
 
         fn rouse(&self, _worker: usize) {}
@@ -277,11 +289,16 @@ mod tests {
         }
     }
 
-    fn transport(clock: &Arc<RealClock>) -> (InProcessTransport, Arc<FoundServer>) {
+    fn transport(clock: &Arc<RealClock>) -> InProcessTransport {
         let in_process_server = Arc::new(Arc::new(Moody(Mutex::default())));
         let transport = InProcessTransport::new(in_process_server, SessionId(7), Purpose::Work, clock.clone());
-        let server = crate::block_on(transport.find(1)).unwrap();
-        (transport, server)
+        let ServerWelcome { server, embedded, .. } = crate::block_on(transport.find()).unwrap();
+        assert_eq!((server, embedded), (1, true));
+        transport
+    }
+
+    fn place(worker: usize) -> WorkerPlace {
+        WorkerPlace { server: 1, worker }
     }
 
     fn request() -> Request {
@@ -294,29 +311,27 @@ mod tests {
     #[test]
     fn blocking_call_completes() {
         let clock = Arc::new(RealClock::new());
-        let (transport, server) = transport(&clock);
-        assert!(server.embedded);
+        let transport = transport(&clock);
         let request = request();
         let soon = clock.monotonic().after(Duration::from_millis(10));
-        let ask = |worker| transport.call_blocking(worker, &request, soon);
+        let ask = |worker| transport.call_blocking(place(worker), &request, soon);
         assert_eq!(ask(0).unwrap().result, Ok(Reply::Done));
         assert_eq!(ask(1).unwrap_err(), CallError::Deadline);
-        assert!(matches!(ask(2), Err(CallError::Lost(_))));
+        assert!(matches!(ask(2), Err(CallError::Lost { .. })));
         transport.close();
-        assert!(matches!(ask(0), Err(CallError::Lost(_))));
+        assert!(matches!(ask(0), Err(CallError::Lost { .. })));
     }
 
     /// Promise: the same holds for a call without a waiting thread.
     #[test]
     fn async_call_completes() {
         let clock = Arc::new(RealClock::new());
-        let (transport, server) = transport(&clock);
-        let transport = Arc::new(transport);
+        let transport = Arc::new(transport(&clock));
         let ask = |worker| {
-            let (transport, server, (tell, ended)) = (Arc::clone(&transport), Arc::clone(&server), channel());
+            let (transport, (tell, ended)) = (Arc::clone(&transport), channel());
             let deadline = clock.monotonic().after(Duration::from_secs(3600));
             let whole = async move {
-                let ended = transport.call(&server, worker, &request(), deadline).await;
+                let ended = transport.call(place(worker), &request(), deadline).await;
                 tell.send(ended.map(|response| response.result)).unwrap();
             };
             async_ops::begin(whole, async_ops::Here::Leaves);
@@ -324,7 +339,7 @@ mod tests {
         };
         let long = Duration::from_secs(60);
         assert_eq!(ask(0).recv_timeout(long).unwrap(), Ok(Ok(Reply::Done)));
-        assert!(matches!(ask(2).recv_timeout(long).unwrap(), Err(CallError::Lost(_))));
+        assert!(matches!(ask(2).recv_timeout(long).unwrap(), Err(CallError::Lost { .. })));
         let unanswered = ask(1);
         transport.end_late();
         assert!(unanswered.try_recv().is_err(), "there is time yet");

@@ -240,6 +240,11 @@ impl VolumeDir {
         })
     }
 
+    /// The records of the servers that may run now, the newest first.
+    pub fn read_server_records(&self) -> io::Result<Vec<ServerRecord>> {
+        Ok(self.read_server_record()?.into_iter().collect())
+    }
+
     /// Other writers of temporary files that may still run: this process must not remove their files.
     pub(super) fn living_writers(&self) -> Vec<WriterId> {
         let writer = self.read_holder().and_then(|record| record.writer?.parse().ok());

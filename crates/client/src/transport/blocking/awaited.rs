@@ -54,8 +54,9 @@ impl AwaitedCalls {
         let (mut brought, mut at) = (0, 0);
         while let Some((call, received)) = self.next(&mut at) {
             let AwaitedCall { id, connection, pool, place, .. } = call;
-            let response = received.map_err(|error| lost(&error));
-            let ended = response.and_then(|response| check_answers(&response, id).map(|()| Box::new(response)));
+            let server = pool.place.server;
+            let response = received.map_err(|error| lost(server, &error));
+            let ended = response.and_then(|response| check_answers(&response, id, server).map(|()| Box::new(response)));
             if ended.is_ok() {
                 // First: what the asynchronous operation asks next may go the same way.
                 pool.give_back(connection);
@@ -80,11 +81,11 @@ impl AwaitedCalls {
     }
 
     /// Ends the calls whose deadlines are so. Their asynchronous operations are taken up by threads of their own.
-    pub fn end_where(&self, ends: impl Fn(Instant) -> bool, error: impl Fn() -> CallError) {
+    pub fn end_where(&self, ends: impl Fn(Instant) -> bool, error: impl Fn(u64) -> CallError) {
         let ended: Vec<_> = self.calls.lock().extract_if(.., |call| ends(call.deadline)).collect();
         self.count.fetch_sub(ended.len(), AcqRel);
         for call in ended {
-            call.place.lay(Err(error()), async_ops::elsewhere);
+            call.place.lay(Err(error(call.pool.place.server)), async_ops::elsewhere);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The connections to one worker that have nothing under way.
 
-use super::super::connection::ServerConnection;
+use super::super::connection::{Reach, ServerConnection};
 use parking_lot::Mutex;
 use std::time::Duration;
 use varve_env::clock::Instant;
-use varve_types::WorkerAddress;
+use varve_types::{WorkerAddress, WorkerPlace};
 
 /// Kept at most: as many as there are asynchronous operations under way at a time, and a bound on the server's
 /// descriptors.
@@ -17,9 +17,9 @@ const KEPT_UNUSED: usize = 8;
 const SURPLUS_AFTER: Duration = Duration::from_secs(10);
 
 pub(super) struct Pool {
-    /// The number of the worker at its server.
-    pub worker: usize,
+    pub place: WorkerPlace,
     pub address: WorkerAddress,
+    pub reach: Reach,
     idle: Mutex<Idle<ServerConnection>>,
 }
 
@@ -32,8 +32,13 @@ struct Idle<C> {
 }
 
 impl Pool {
-    pub fn new(worker: usize, address: WorkerAddress, now: Instant) -> Pool {
-        Pool { worker, address, idle: Mutex::new(Idle::new(now)) }
+    pub fn new(place: WorkerPlace, address: WorkerAddress, reach: Reach, now: Instant) -> Pool {
+        Pool { place, address, reach, idle: Mutex::new(Idle::new(now)) }
+    }
+
+    /// A pool to the same worker without connections.
+    pub fn emptied(&self, now: Instant) -> Pool {
+        Pool::new(self.place, self.address.clone(), self.reach, now)
     }
 
     pub fn take(&self) -> Option<ServerConnection> {

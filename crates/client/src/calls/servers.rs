@@ -1,0 +1,222 @@
+//! The servers that a client knows: its shard map, newer maps, and the search for servers that were lost.
+
+use super::{BUSY_WAIT, Core, SERVER_WAIT};
+use crate::transport::{FindError, ServerWelcome};
+use crate::{Failure, Result};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use varve_env::clock::Instant;
+use varve_proto::{Call, CallFailure, Request, Response, WireShardMap};
+use varve_types::{Credentials, Errno, InvalidShardMap, MapServer, ShardId, ShardMap, WorkerPlace};
+
+/// Number of other servers that one look asks for their map.
+const OTHERS_MAX: usize = 2;
+
+pub(super) struct KnownServers {
+    map: RwLock<Arc<ShardMap>>,
+    embedded: AtomicBool,
+    /// The servers that are being looked for, each by one thread.
+    sought: Mutex<HashSet<u64>>,
+    /// Number of times that the map was replaced or a lost server was found again.
+    changes: AtomicU64,
+}
+
+impl KnownServers {
+    pub fn new(welcome: ServerWelcome) -> KnownServers {
+        let ServerWelcome { map, embedded, .. } = welcome;
+        let (sought, changes) = Default::default();
+        KnownServers { map: RwLock::new(Arc::new(map)), embedded: AtomicBool::new(embedded), sought, changes }
+    }
+
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Acquire)
+    }
+}
+
+/// The right to look for a server.
+struct Search<'a> {
+    known: &'a KnownServers,
+    server: u64,
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        self.known.sought.lock().remove(&self.server);
+    }
+}
+
+impl Core {
+    pub fn map(&self) -> Arc<ShardMap> {
+        self.servers.map.read().clone()
+    }
+
+    /// Whether the server runs inside this mount and serves only this mount.
+    pub fn embedded(&self) -> bool {
+        self.servers.embedded.load(Relaxed)
+    }
+
+    /// The worker for requests about `shard`. If nobody owns the shard, or if it does not exist, any worker answers with
+    /// its map.
+    pub fn place_of(&self, shard: ShardId) -> WorkerPlace {
+        let map = self.servers.map.read();
+        // A map has at least one server.
+        map.owner(shard).unwrap_or_else(|| WorkerPlace { server: map.servers()[0].number, worker: 0 })
+    }
+
+    /// Takes the map over with which `asked` has refused a request about `shard`. Returns whether another worker is to be
+    /// asked now.
+    pub fn learn(
+        &self,
+        map: &WireShardMap,
+        shard: ShardId,
+        asked: WorkerPlace,
+    ) -> std::result::Result<bool, InvalidShardMap> {
+        let known = self.map();
+        // The versions of a server count only while it is one of the volume's servers.
+        if map.version > known.version() && known.server(asked.server).is_some() {
+            self.follow(map.to_map(self.settings.shards)?, &known);
+        }
+        // Another thread may have learned the map first.
+        Ok(self.place_of(shard) != asked)
+    }
+
+    /// Asks the servers for a newer map, if there are several: a shard with open files may have moved unnoticed.
+    pub async fn refresh_map(&self, turn: u64) {
+        let map = self.map();
+        let servers = map.servers();
+        if servers.len() < 2 {
+            return;
+        }
+        let place = WorkerPlace { server: servers[turn as usize % servers.len()].number, worker: 0 };
+        // No volume has this shard, so the server refuses the request with its map.
+        let none = ShardId(u16::MAX);
+        let id = self.session.begin();
+        let credentials = Credentials::root().into();
+        let request =
+            Request { id: id.id(), shard: none.0, credentials, released: Vec::new(), call: Call::LocateShard };
+        let response = self.transport.call(place, &request, self.deadline()).await;
+        if let Ok(Response { result: Err(CallFailure::NotOwner { map }), .. }) = response {
+            let learned = self.learn(&map, none, place);
+            learned.map_or_else(|error| tracing::debug!("{error}"), drop);
+        }
+    }
+
+    /// Replaces `known` by `map`. `false`: another thread has replaced it already.
+    fn follow(&self, map: ShardMap, known: &Arc<ShardMap>) -> bool {
+        let mut current = self.servers.map.write();
+        if !Arc::ptr_eq(&current, known) {
+            return false;
+        }
+        // A call that sees the new map registers the files that are lost by it.
+        self.lose_moved_registrations(known, &map);
+        self.transport.follow(&map);
+        *current = Arc::new(map);
+        self.servers.changes.fetch_add(1, AcqRel);
+        true
+    }
+
+    /// Finds the lost server again, or a newer map. Returns when any thread has done so. `changes`: their number before
+    /// the call that was lost.
+    pub(super) async fn find_again(&self, lost: u64, changes: u64, deadline: Instant, why: &str) -> Result<()> {
+        // Another thread may look for as long as its own deadline allows.
+        let mut turn = BUSY_WAIT;
+        let search = loop {
+            let first = self.servers.sought.lock().insert(lost);
+            let search = first.then(|| Search { known: &self.servers, server: lost });
+            if self.servers.changes() > changes {
+                return Ok(());
+            }
+            match search {
+                Some(search) => break search,
+                None => self.check_deadline(deadline, why)?,
+            }
+            self.pause(turn.next()).await;
+        };
+        tracing::warn!("connection to the server lost, reconnecting: {why}");
+        self.transport.lose(lost);
+        let mut wait = SERVER_WAIT;
+        for round in 0.. {
+            if self.closed.load(Relaxed) {
+                return Err(Failure::new(Errno::EIO, "this client has been shut down"));
+            }
+            let why = match self.look(lost, round).await {
+                Ok(()) => break,
+                Err(FindError::Refused(reason)) => return Err(Failure::new(Errno::EIO, reason)),
+                Err(FindError::Absent(reason)) => reason,
+            };
+            if self.servers.changes() > changes {
+                break;
+            }
+            self.check_deadline(deadline, &why)?;
+            self.pause(wait.next()).await;
+        }
+        tracing::warn!("reconnected to the server");
+        self.counters.reconnects.fetch_add(1, Relaxed);
+        self.servers.changes.fetch_add(1, AcqRel);
+        drop(search);
+        Ok(())
+    }
+
+    /// Asks the servers of the map, then those of the records, until one of them is the lost server or has a newer map.
+    async fn look(&self, lost: u64, round: usize) -> std::result::Result<(), FindError> {
+        let known = self.map();
+        let mut others_answer = false;
+        for server in asked(&known, lost, round) {
+            match self.transport.greet(server).await {
+                Ok(welcome) => {
+                    if self.takes(welcome, lost, &known) {
+                        return Ok(());
+                    }
+                    others_answer = true;
+                }
+                Err(error) => tracing::debug!("{error}"),
+            }
+        }
+        match self.transport.find().await {
+            Ok(welcome) => self.takes(welcome, lost, &known).then_some(()).ok_or_else(|| absent(lost)),
+            Err(_) if others_answer => Err(absent(lost)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether `welcome` ends the search for the server `lost`.
+    fn takes(&self, welcome: ServerWelcome, lost: u64, known: &Arc<ShardMap>) -> bool {
+        let ServerWelcome { server, map, embedded } = welcome;
+        let newer = map.version() > known.version();
+        // A server that counts its own versions has taken the volume.
+        let other = map.server(server).is_some() && map.servers().iter().all(|one| known.server(one.number).is_none());
+        if newer || other {
+            self.servers.embedded.store(embedded, Relaxed);
+            // Another thread that has replaced the map meanwhile has found a server too.
+            self.follow(map, known);
+            return true;
+        }
+        if server == lost {
+            // The server may have ended the session since.
+            self.lose_registrations_at(lost);
+        }
+        server == lost
+    }
+}
+
+/// The servers of a map to ask in a round of the search: some of those after the lost one, in a circle, because the next
+/// two watch it; then the lost one. A server that is alone is found by its record, which says more about its absence.
+fn asked(map: &ShardMap, lost: u64, round: usize) -> impl Iterator<Item = &MapServer> {
+    let servers = map.servers();
+    let again = map.server(lost).filter(|_| servers.len() > 1);
+    let after = servers.iter().position(|server| server.number == lost).map_or(0, |at| at + 1);
+    let others = servers.iter().cycle().skip(after).take(servers.len()).filter(move |server| server.number != lost);
+    let count = servers.len().saturating_sub(1).max(1);
+    let others = others.cycle().skip(round * OTHERS_MAX % count).take(OTHERS_MAX.min(servers.len() - 1));
+    others.chain(again)
+}
+
+fn absent(lost: u64) -> FindError {
+    FindError::Absent(format!(
+        "server {lost:016x} of the volume does not answer, and no other server has taken its shards over yet"
+    ))
+}

@@ -12,7 +12,7 @@ use crate::routing::Routing;
 use crate::session::{ClientSession, SlotGuard, TakenBack};
 use crate::transport::{CallError, FindError, Transport};
 use crate::unknown_outcomes::UnknownOutcomes;
-use crate::{ClientConfig, Counters, Failure, Result};
+use crate::{ClientConfig, Counters, Failure, Result, RetryCause};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -239,7 +239,7 @@ impl Calling<'_> {
                 Err(CallRefusal::Failure(Failure::new(Errno::from_number(errno), message).outcome_unknown()))
             }
             Err(wire::CallFailure::Moved { directory, map }) => {
-                core.counters.retries.fetch_add(1, Relaxed);
+                core.counters.retry(RetryCause::Moved);
                 Err(CallRefusal::Moved { learned: core.routing.learn(InodeId(directory), &map) })
             }
             Err(wire::CallFailure::NotHere) => Err(CallRefusal::NotHere),
@@ -272,11 +272,12 @@ impl Calling<'_> {
                 Err(error) => Err(error),
             };
             drop(passage);
-            match response.map(|response| response.result) {
+            let cause = match response.map(|response| response.result) {
                 Ok(Err(wire::CallFailure::Busy)) => {
                     let why = format!("other changes keep the rows busy, or shard {shard} is still being opened");
                     core.check_deadline(self.deadline, &why)?;
                     core.pause(busy_wait.next()).await;
+                    RetryCause::Busy
                 }
                 Ok(Err(wire::CallFailure::NotOwner { map })) => {
                     core.check_deadline(self.deadline, &format!("no worker of the servers owns shard {shard}"))?;
@@ -285,6 +286,7 @@ impl Calling<'_> {
                         Ok(false) => core.pause(busy_wait.next()).await,
                         Err(error) => return Err(Failure::new(Errno::EIO, format!("the server's reply: {error}"))),
                     }
+                    RetryCause::NotOwner
                 }
                 Ok(result) => return Ok(result),
                 Err(CallError::Lost { server, why }) => {
@@ -293,14 +295,15 @@ impl Calling<'_> {
                     core.check_deadline(self.deadline, &why)?;
                     Box::pin(waiting(core.find_again(server, changes, self.deadline, &why))).await?;
                     core.pause(lost_wait.next()).await;
+                    RetryCause::Lost
                 }
                 Err(CallError::Deadline) => {
                     let text = format!("the server has not answered within {:?}", core.config.deadline);
                     return Err(Failure::new(Errno::ETIMEDOUT, text));
                 }
                 Err(CallError::Unsendable(why)) => return Err(Failure::new(Errno::EIO, why)),
-            }
-            core.counters.retries.fetch_add(1, Relaxed);
+            };
+            core.counters.retry(cause);
         }
     }
 

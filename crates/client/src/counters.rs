@@ -59,13 +59,31 @@ struct Count {
     latency: [AtomicU64; LATENCY_BUCKETS],
 }
 
+/// Why a request is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryCause {
+    /// Another shard has the partition of the name.
+    Moved,
+    /// Another worker owns the shard.
+    NotOwner,
+    /// Other changes keep the rows busy, or the shard is being opened.
+    Busy,
+    /// The connection broke.
+    Lost,
+}
+
+impl RetryCause {
+    pub const ALL: [RetryCause; 4] = [RetryCause::Moved, RetryCause::NotOwner, RetryCause::Busy, RetryCause::Lost];
+}
+
 /// The counters since the client connected. They can be read at any time; the counts of one operation may differ by a
 /// few.
 #[derive(Debug)]
 pub struct Counters {
     operations: Box<[Count]>,
     pub(crate) requests: AtomicU64,
-    pub(crate) retries: AtomicU64,
+    /// By cause.
+    retries: [AtomicU64; RetryCause::ALL.len()],
     pub(crate) reconnects: AtomicU64,
 }
 
@@ -85,7 +103,7 @@ impl Default for Counters {
         Counters {
             operations: Operation::ALL.iter().map(|_| Count::default()).collect(),
             requests: AtomicU64::new(0),
-            retries: AtomicU64::new(0),
+            retries: Default::default(),
             reconnects: AtomicU64::new(0),
         }
     }
@@ -112,9 +130,17 @@ impl Counters {
         self.requests.load(Relaxed)
     }
 
-    /// Requests sent again: the partition had moved, the rows were busy, or the connection was lost.
+    /// Requests sent again.
     pub fn retries(&self) -> u64 {
-        self.retries.load(Relaxed)
+        RetryCause::ALL.into_iter().map(|cause| self.retries_for(cause)).sum()
+    }
+
+    pub fn retries_for(&self, cause: RetryCause) -> u64 {
+        self.retries[cause as usize].load(Relaxed)
+    }
+
+    pub(crate) fn retry(&self, cause: RetryCause) {
+        self.retries[cause as usize].fetch_add(1, Relaxed);
     }
 
     /// Number of times that a lost server was found again.

@@ -46,7 +46,7 @@ mod volume;
 pub use block_on::block_on;
 pub use by_number::Searcher;
 pub use config::{ClientConfig, CookieWidth};
-pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount};
+pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount, RetryCause};
 pub use directories::{DirectoryEntry, DirectoryHandle, KernelListing};
 pub use failure::{Failure, Result};
 pub use file_system::{FileSystem, NodeInfo, Timeouts};

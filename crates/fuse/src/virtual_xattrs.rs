@@ -8,7 +8,7 @@ use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use varve_client::{ContentLocation, FileSystem, InodeInfo, StaleSizes, Timeouts};
+use varve_client::{ContentLocation, FileSystem, InodeInfo, RetryCause, StaleSizes, Timeouts};
 use varve_types::FileKind;
 
 /// On the root of the mount: counters of its operations, as JSON.
@@ -133,6 +133,12 @@ pub(crate) fn counters(fs: &FileSystem, passthrough: PassthroughCount) -> String
         "read_only": fs.read_only(),
         "requests": counters.requests(),
         "retries": counters.retries(),
+        "retry_causes": {
+            "moved": counters.retries_for(RetryCause::Moved),
+            "not_owner": counters.retries_for(RetryCause::NotOwner),
+            "busy": counters.retries_for(RetryCause::Busy),
+            "lost": counters.retries_for(RetryCause::Lost),
+        },
         "reconnects": counters.reconnects(),
         "passthrough": { "granted": passthrough.granted, "refused": passthrough.refused },
         "timeouts_ms": {

@@ -28,8 +28,18 @@ struct CounterSnapshot {
     pid: u32,
     requests: u64,
     retries: u64,
+    retry_causes: RetryCauses,
     reconnects: u64,
     operations: Vec<OperationStats>,
+}
+
+/// Requests sent again, by the reason.
+#[derive(Clone, Serialize, Deserialize)]
+struct RetryCauses {
+    moved: u64,
+    not_owner: u64,
+    busy: u64,
+    lost: u64,
 }
 
 #[derive(Clone, Deserialize)]
@@ -50,6 +60,7 @@ struct StatsOutput {
     interval_s: Option<f64>,
     requests: u64,
     retries: u64,
+    retry_causes: RetryCauses,
     reconnects: u64,
     operations: Vec<Rate>,
 }
@@ -118,6 +129,12 @@ fn show(
         interval_s: seconds,
         requests: since(|counters| counters.requests),
         retries: since(|counters| counters.retries),
+        retry_causes: RetryCauses {
+            moved: since(|counters| counters.retry_causes.moved),
+            not_owner: since(|counters| counters.retry_causes.not_owner),
+            busy: since(|counters| counters.retry_causes.busy),
+            lost: since(|counters| counters.retry_causes.lost),
+        },
         reconnects: since(|counters| counters.reconnects),
         operations: if earlier.is_some() { operations.collect() } else { totals.collect() },
     };
@@ -160,8 +177,10 @@ fn quantile_us(latency_log2_us: &[u64], share: f64) -> Option<u64> {
 fn text(shown: &StatsOutput) -> String {
     let place = shown.directory.display();
     let span = shown.interval_s.map_or_else(|| "since it began".to_owned(), |seconds| format!("in {seconds:.1} s"));
+    let RetryCauses { moved, not_owner, busy, lost } = shown.retry_causes;
     let mut lines = format!(
-        "{place} (process {}) {span}: {} requests, {} of them sent again, {} reconnects\n",
+        "{place} (process {}) {span}: {} requests, {} of them sent again ({moved} moved, {not_owner} not the owner, {busy} \
+         busy, {lost} lost), {} reconnects\n",
         shown.pid, shown.requests, shown.retries, shown.reconnects
     );
     let head = ["operation", "calls", "errors", "calls/s", "mean us", "p50 us", "p99 us"].map(str::to_owned);

@@ -15,7 +15,7 @@ use varve_env::clock::Instant;
 use varve_proto::{Request, Response};
 use varve_types::{MapServer, ShardMap, WorkerPlace};
 
-/// What a server says that has accepted this session.
+/// The welcome of a server that has accepted this session.
 #[derive(Debug)]
 pub struct ServerWelcome {
     /// The number by which the server identifies itself.

@@ -301,6 +301,11 @@ impl Server {
         self.board.addresses()
     }
 
+    /// The present shard map.
+    pub fn map(&self) -> Arc<ShardMap> {
+        self.shared.shard_map.current()
+    }
+
     /// Replaces the shard map by a newer version, which may name other servers. `false`: it is not newer.
     pub fn follow(&self, map: ShardMap) -> Result<bool, InvalidShardMap> {
         self.shared.shard_map.replace(map)

@@ -21,19 +21,26 @@ pub(super) struct KnownServers {
     embedded: AtomicBool,
     /// The servers that are being looked for, each by one thread.
     sought: Mutex<HashSet<u64>>,
-    /// Number of times that the map was replaced or a lost server was found again.
-    changes: AtomicU64,
+    maps: AtomicU64,
+    searches: AtomicU64,
+}
+
+/// Number of times that the map was replaced, and that a search for a lost server has ended.
+#[derive(Clone, Copy)]
+pub(super) struct ServerChanges {
+    maps: u64,
+    searches: u64,
 }
 
 impl KnownServers {
     pub fn new(welcome: ServerWelcome) -> KnownServers {
         let ServerWelcome { map, embedded, .. } = welcome;
-        let (sought, changes) = Default::default();
-        KnownServers { map: RwLock::new(Arc::new(map)), embedded: AtomicBool::new(embedded), sought, changes }
+        let (sought, maps, searches) = Default::default();
+        KnownServers { map: RwLock::new(Arc::new(map)), embedded: AtomicBool::new(embedded), sought, maps, searches }
     }
 
-    pub fn changes(&self) -> u64 {
-        self.changes.load(Acquire)
+    pub fn changes(&self) -> ServerChanges {
+        ServerChanges { maps: self.maps.load(Acquire), searches: self.searches.load(Acquire) }
     }
 }
 
@@ -115,19 +122,25 @@ impl Core {
         self.lose_moved_registrations(known, &map);
         self.transport.follow(&map);
         *current = Arc::new(map);
-        self.servers.changes.fetch_add(1, AcqRel);
+        self.servers.maps.fetch_add(1, AcqRel);
         true
     }
 
-    /// Finds the lost server again, or a newer map. Returns when any thread has done so. `changes`: their number before
-    /// the call that was lost.
-    pub(super) async fn find_again(&self, lost: u64, changes: u64, deadline: Instant, why: &str) -> Result<()> {
+    /// Finds the lost server again, or a newer map. Returns when any thread has done so. `before`: the changes before the
+    /// call that was lost.
+    pub(super) async fn find_again(
+        &self,
+        lost: u64,
+        before: ServerChanges,
+        deadline: Instant,
+        why: &str,
+    ) -> Result<()> {
         // Another thread may look for as long as its own deadline allows.
         let mut turn = BUSY_WAIT;
-        let search = loop {
+        let _search = loop {
             let first = self.servers.sought.lock().insert(lost);
             let search = first.then(|| Search { known: &self.servers, server: lost });
-            if self.servers.changes() > changes {
+            if self.servers.changes().searches > before.searches {
                 return Ok(());
             }
             match search {
@@ -139,7 +152,8 @@ impl Core {
         tracing::warn!("connection to the server lost, reconnecting: {why}");
         self.transport.lose(lost);
         let mut wait = SERVER_WAIT;
-        for round in 0.. {
+        let mut round = 0;
+        while self.servers.changes().maps == before.maps {
             if self.closed.load(Relaxed) {
                 return Err(Failure::new(Errno::EIO, "this client has been shut down"));
             }
@@ -148,58 +162,54 @@ impl Core {
                 Err(FindError::Refused(reason)) => return Err(Failure::new(Errno::EIO, reason)),
                 Err(FindError::Absent(reason)) => reason,
             };
-            if self.servers.changes() > changes {
-                break;
-            }
             self.check_deadline(deadline, &why)?;
             self.pause(wait.next()).await;
+            round += 1;
         }
         tracing::warn!("reconnected to the server");
         self.counters.reconnects.fetch_add(1, Relaxed);
-        self.servers.changes.fetch_add(1, AcqRel);
-        drop(search);
+        // If the lost server lives, it may have ended the session meanwhile.
+        self.lose_registrations_at(lost);
+        self.servers.searches.fetch_add(1, AcqRel);
         Ok(())
     }
 
-    /// Asks the servers of the map, then those of the records, until one of them is the lost server or has a newer map.
+    /// Asks the servers of the map, then those of the records, until one of them is the lost server or has a map to follow.
     async fn look(&self, lost: u64, round: usize) -> std::result::Result<(), FindError> {
         let known = self.map();
-        let mut others_answer = false;
+        let mut lives = false;
         for server in asked(&known, lost, round) {
             match self.transport.greet(server).await {
                 Ok(welcome) => {
-                    if self.takes(welcome, lost, &known) {
+                    let same = welcome.server == server.number;
+                    if self.takes(welcome, lost, &known, lives) {
                         return Ok(());
                     }
-                    others_answer = true;
+                    lives |= same;
                 }
                 Err(error) => tracing::debug!("{error}"),
             }
         }
         match self.transport.find().await {
-            Ok(welcome) => self.takes(welcome, lost, &known).then_some(()).ok_or_else(|| absent(lost)),
-            Err(_) if others_answer => Err(absent(lost)),
+            Ok(welcome) => self.takes(welcome, lost, &known, lives).then_some(()).ok_or_else(|| absent(lost)),
+            Err(_) if lives => Err(absent(lost)),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether `welcome` ends the search for the server `lost`.
-    fn takes(&self, welcome: ServerWelcome, lost: u64, known: &Arc<ShardMap>) -> bool {
+    /// Whether `welcome` ends the search for the server `lost`. `lives`: a server of the known map answers.
+    fn takes(&self, welcome: ServerWelcome, lost: u64, known: &Arc<ShardMap>, lives: bool) -> bool {
         let ServerWelcome { server, map, embedded } = welcome;
-        let newer = map.version() > known.version();
-        // A server that counts its own versions has taken the volume.
-        let other = map.server(server).is_some() && map.servers().iter().all(|one| known.server(one.number).is_none());
-        if newer || other {
+        // Servers without a common member count their own versions: others have taken the volume, if no server of the known
+        // map lives.
+        let others = map.servers().iter().all(|one| known.server(one.number).is_none());
+        let follows = if others { !lives && map.server(server).is_some() } else { map.version() > known.version() };
+        if follows {
             self.servers.embedded.store(embedded, Relaxed);
             // Another thread that has replaced the map meanwhile has found a server too.
             self.follow(map, known);
-            return true;
         }
-        if server == lost {
-            // The server may have ended the session since.
-            self.lose_registrations_at(lost);
-        }
-        server == lost
+        follows || server == lost
     }
 }
 

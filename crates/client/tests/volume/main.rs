@@ -12,6 +12,7 @@ mod names;
 mod peers;
 mod recovery;
 mod settings;
+mod several_servers;
 mod shared;
 mod site;
 mod size_check;

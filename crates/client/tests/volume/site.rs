@@ -74,6 +74,13 @@ impl Site {
         Server::start(config).unwrap()
     }
 
+    /// Serves another directory.
+    pub fn serve_at(&self, volume: VolumeDir, sockets: &str) -> Server {
+        let unix_directory = Some(self.path(sockets));
+        let memory_bytes = 128 * 1024 * 1024;
+        Server::start(ServerConfig { workers: 2, unix_directory, memory_bytes, ..ServerConfig::new(volume) }).unwrap()
+    }
+
     pub fn config(&self) -> ClientConfig {
         ClientConfig { deadline: Duration::from_secs(20), ..ClientConfig::new(self.volume.clone()) }
     }

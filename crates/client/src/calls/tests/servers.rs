@@ -15,6 +15,8 @@ struct Cluster {
     asked: Vec<(WorkerPlace, u16)>,
     /// The server at which files were registered, with their shard.
     registered: Vec<(u64, u16)>,
+    /// The server that listens at the address of a dead one, with its map.
+    replaced: Option<(u64, ShardMap)>,
     greeted: usize,
     lost: Vec<u64>,
 }
@@ -23,16 +25,13 @@ struct Cluster {
 struct ClusterTransport(Arc<Mutex<Cluster>>);
 
 impl Cluster {
-    fn new(clock: &Arc<ManualClock>, map: ShardMap) -> ClusterTransport {
-        let (next, dead, asked, registered, greeted, lost) = Default::default();
-        let clock = Arc::clone(clock);
-        ClusterTransport(Arc::new(Mutex::new(Cluster { clock, map, next, dead, asked, registered, greeted, lost })))
-    }
-
     fn greet(&mut self, server: u64) -> std::result::Result<ServerWelcome, FindError> {
         self.greeted += 1;
         match self.dead.contains(&server) {
-            true => nobody(),
+            true => match &self.replaced {
+                Some((replaced, map)) if *replaced == server => Ok(welcome(map.servers()[0].number, map.clone())),
+                _ => nobody(),
+            },
             false => Ok(welcome(server, self.map.clone())),
         }
     }
@@ -48,6 +47,24 @@ impl Cluster {
         }
         let not_owner = || Err(wire::CallFailure::NotOwner { map: wire::WireShardMap::from(&self.map) });
         Ok(Response { id: request.id, result: if owns { Ok(Reply::Done) } else { not_owner() } })
+    }
+}
+
+impl ClusterTransport {
+    fn new(clock: &Arc<ManualClock>, map: ShardMap) -> ClusterTransport {
+        let (next, dead, asked, registered, replaced, greeted, lost) = Default::default();
+        let clock = Arc::clone(clock);
+        ClusterTransport(Arc::new(Mutex::new(Cluster {
+            clock,
+            map,
+            next,
+            dead,
+            asked,
+            registered,
+            replaced,
+            greeted,
+            lost,
+        })))
     }
 }
 
@@ -114,7 +131,7 @@ const TAKEN_OVER_AFTER: Duration = Duration::from_secs(2);
 #[test]
 fn lost_server_stops_only_its_own_shards() {
     let clock = manual_clock();
-    let cluster = Cluster::new(&clock, two_servers());
+    let cluster = ClusterTransport::new(&clock, two_servers());
     let core = core_of(cluster.clone(), &clock);
     open_files(&core);
     cluster.0.lock().dead.insert(2);
@@ -134,7 +151,7 @@ fn lost_server_stops_only_its_own_shards() {
 #[test]
 fn refused_call_follows_a_map_of_other_servers() {
     let clock = manual_clock();
-    let cluster = Cluster::new(&clock, map(1, 4, [0; 4]));
+    let cluster = ClusterTransport::new(&clock, map(1, 4, [0; 4]));
     let core = core_of(cluster.clone(), &clock);
     cluster.0.lock().map = two_servers();
     ask(&core, 3).unwrap();
@@ -148,7 +165,7 @@ fn refused_call_follows_a_map_of_other_servers() {
 #[test]
 fn files_are_registered_again_only_at_moved_shards() {
     let clock = manual_clock();
-    let cluster = Cluster::new(&clock, two_servers());
+    let cluster = ClusterTransport::new(&clock, two_servers());
     let core = core_of(cluster.clone(), &clock);
     open_files(&core);
     // Shard 2 goes to server 1, shard 3 went away and came back, and shard 0 goes to another worker.
@@ -163,7 +180,7 @@ fn files_are_registered_again_only_at_moved_shards() {
 #[test]
 fn successor_with_its_own_versions_is_followed() {
     let clock = manual_clock();
-    let cluster = Cluster::new(&clock, two_servers());
+    let cluster = ClusterTransport::new(&clock, two_servers());
     let core = core_of(cluster.clone(), &clock);
     open_files(&core);
     cluster.0.lock().dead.extend([1, 2]);
@@ -173,11 +190,27 @@ fn successor_with_its_own_versions_is_followed() {
     assert_eq!(cluster.0.lock().registered, [(7, 1)]);
 }
 
+/// Promise: while a server of the map lives, one that is no member is not followed, whatever its version.
+#[test]
+fn server_without_the_others_is_not_followed() {
+    let clock = manual_clock();
+    let cluster = ClusterTransport::new(&clock, two_servers());
+    let core = core_of(cluster.clone(), &clock);
+    cluster.0.lock().dead.insert(2);
+    cluster.0.lock().replaced = Some((2, map(7, 20, [0; 4])));
+    assert_eq!(ask(&core, 2).unwrap_err().errno, Errno::ETIMEDOUT);
+    assert_eq!(core.map().version(), 5);
+    cluster.0.lock().dead.insert(1);
+    cluster.0.lock().map = map(7, 20, [0; 4]);
+    ask(&core, 2).unwrap();
+    assert_eq!(core.map().version(), 20);
+}
+
 /// Promise: an older map is not followed, and the call ends at its deadline.
 #[test]
 fn older_map_of_another_server_is_not_followed() {
     let clock = manual_clock();
-    let cluster = Cluster::new(&clock, two_servers());
+    let cluster = ClusterTransport::new(&clock, two_servers());
     let core = core_of(cluster.clone(), &clock);
     cluster.0.lock().dead.insert(2);
     cluster.0.lock().map = map_of(4, &[1, 2], owners([(0, 1), (1, 1), (0, 1), (0, 1)]));
@@ -191,7 +224,7 @@ fn older_map_of_another_server_is_not_followed() {
 #[test]
 fn call_for_an_ownerless_shard_waits() {
     let clock = manual_clock();
-    let cluster = Cluster::new(&clock, map_of(5, &[1, 2], owners([(0, 1), (1, 1), (u16::MAX, 1), (3, 1)])));
+    let cluster = ClusterTransport::new(&clock, map_of(5, &[1, 2], owners([(0, 1), (1, 1), (u16::MAX, 1), (3, 1)])));
     let core = core_of(cluster.clone(), &clock);
     cluster.0.lock().next = Some((clock.monotonic().after(TAKEN_OVER_AFTER), two_servers_later()));
     ask(&core, 2).unwrap();
@@ -207,7 +240,7 @@ fn two_servers_later() -> ShardMap {
 #[test]
 fn refreshed_map_moves_registrations() {
     let clock = manual_clock();
-    let cluster = Cluster::new(&clock, two_servers());
+    let cluster = ClusterTransport::new(&clock, two_servers());
     let core = core_of(cluster.clone(), &clock);
     open_files(&core);
     cluster.0.lock().map = two_servers_later();

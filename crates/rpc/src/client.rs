@@ -41,6 +41,11 @@ impl Connection {
         Call { port: Rc::clone(&self.port), stage: Stage::Waiting { ticket: None, request }, timer }
     }
 
+    /// Ends the connection, and with it its calls.
+    pub fn close(&self) {
+        self.port.end(LinkError::ClosedHere);
+    }
+
     /// The reason why the connection is lost. All its calls have ended.
     pub fn lost(&self) -> Option<String> {
         self.port.with(|half| half.lost().map(str::to_owned))
@@ -58,7 +63,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.port.end(LinkError::ClosedHere);
+        self.close();
     }
 }
 

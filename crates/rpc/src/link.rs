@@ -30,6 +30,9 @@ pub enum LinkError {
     Silent(std::time::Duration),
     #[error("this side closed it")]
     ClosedHere,
+    /// See [`crate::Handler::may_reply`].
+    #[error("this side may not reply any more")]
+    MayNotReply,
 }
 
 /// One side of a connection. No method waits.

@@ -31,6 +31,12 @@ pub trait Half {
     /// Whether this side is done with the connection.
     fn is_done(&self) -> bool;
 
+    /// Whether messages may leave now. It is asked last, right before bytes are handed to the kernel or put into shared
+    /// memory; `false` ends the connection.
+    fn may_send(&self) -> bool {
+        true
+    }
+
     /// The connection has ended.
     fn ended(&mut self, error: &LinkError);
 

@@ -30,6 +30,8 @@ const STEADY_AFTER: Duration = Duration::from_secs(2);
 /// Callers that wait for a connection to one server.
 const WAITING_MAX: usize = 4096;
 
+const CLOSED: &str = "calls of this server have ended here";
+
 /// Makes a connection. It may make calls on it before it returns it, for example to register open files at a server that
 /// was restarted: no other call goes before those.
 pub trait Dial {
@@ -55,9 +57,21 @@ struct PeerInner {
 }
 
 enum LinkState {
-    Down { failures: u32, next: Instant, last: Option<DialError> },
-    Dialling { last: Option<DialError> },
-    Up { connection: Rc<Connection>, failures: u32, since: Instant },
+    Down {
+        failures: u32,
+        next: Instant,
+        last: Option<DialError>,
+    },
+    Dialling {
+        last: Option<DialError>,
+    },
+    Up {
+        connection: Rc<Connection>,
+        failures: u32,
+        since: Instant,
+    },
+    /// Nobody calls this server any more.
+    Closed,
 }
 
 impl Peer {
@@ -81,6 +95,16 @@ impl Peer {
                 ended => return ended,
             }
         }
+    }
+
+    /// Ends the connection, and with it the calls in progress: those that were sent by an unknown outcome. No call is
+    /// sent any more.
+    pub fn close(&self) {
+        let state = std::mem::replace(&mut *self.0.state.borrow_mut(), LinkState::Closed);
+        if let LinkState::Up { connection, .. } = state {
+            connection.close();
+        }
+        self.0.wake_waiting();
     }
 
     /// Whether there is a connection now.
@@ -112,6 +136,7 @@ impl PeerInner {
                 let peer = Rc::clone(self);
                 self.event_loop.spawn(async move { peer.dial(failures, next).await });
             }
+            LinkState::Closed => return Err(Cause::Lost(CLOSED.into())),
             LinkState::Dialling { .. } | LinkState::Up { .. } => {}
         }
         Ok(None)
@@ -119,7 +144,13 @@ impl PeerInner {
 
     async fn dial(self: Rc<PeerInner>, failures: u32, next: Instant) {
         self.event_loop.timer(next).await;
+        if self.is_closed() {
+            return;
+        }
         let dialled = self.dial.dial().await;
+        if self.is_closed() {
+            return;
+        }
         let now = self.event_loop.now();
         *self.state.borrow_mut() = match dialled {
             Ok(connection) => LinkState::Up { connection: Rc::new(connection), failures, since: now },
@@ -128,6 +159,14 @@ impl PeerInner {
                 down(failures, now, Some(error))
             }
         };
+        self.wake_waiting();
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(&*self.state.borrow(), LinkState::Closed)
+    }
+
+    fn wake_waiting(&self) {
         let waiting: Vec<Waker> = self.waiting.borrow().values().cloned().collect();
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -208,7 +247,7 @@ impl<K: Hash + Eq> Peers<K> {
         peer
     }
 
-    /// Removes a server. Calls in progress go on.
+    /// Removes a server. Calls in progress go on, unless it is [closed](Peer::close).
     pub fn remove(&self, key: &K) {
         let removed = self.peers.borrow_mut().remove(key);
         drop(removed);

@@ -199,6 +199,9 @@ impl<H: Half> State<H> {
             link.push(message);
             any = true;
         }
+        if (any || was_blocked) && !half.may_send() {
+            return Err(LinkError::MayNotReply);
+        }
         let flushed = link.flush()?;
         let most = half.capacity().min(BATCH);
         let received = most > 0 && link.receive(most, messages)?;

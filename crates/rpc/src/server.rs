@@ -40,6 +40,12 @@ pub trait Handler {
     fn has_room(&self) -> bool {
         true
     }
+
+    /// Whether the server may still reply. It is asked last before a reply leaves; `false` ends the connection, and the
+    /// outcome of its calls is unknown to the caller.
+    fn may_reply(&self) -> bool {
+        true
+    }
 }
 
 impl<F: Fn(IncomingCall) -> Answer> Handler for F {
@@ -138,6 +144,10 @@ impl Half for Serving {
 
     fn is_done(&self) -> bool {
         self.mux.is_done()
+    }
+
+    fn may_send(&self) -> bool {
+        self.handler.may_reply()
     }
 
     fn ended(&mut self, error: &LinkError) {

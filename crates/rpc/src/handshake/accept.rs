@@ -259,6 +259,6 @@ impl UnauthenticatedConnection {
 fn reason_of(welcome: &Welcome) -> String {
     match welcome {
         Welcome::Refused { reason } | Welcome::Crowded { reason } => reason.clone(),
-        Welcome::Accepted { .. } => "the server refused by a welcome".into(),
+        Welcome::Accepted { .. } | Welcome::Peer => "the server refused by a welcome".into(),
     }
 }

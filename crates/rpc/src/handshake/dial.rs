@@ -93,7 +93,7 @@ impl Dialer {
         match &welcome {
             Welcome::Refused { reason } => return Err(DialError::Refused(printable(reason))),
             Welcome::Crowded { reason } => return Err(DialError::Unreachable(printable(reason))),
-            Welcome::Accepted { .. } => {}
+            Welcome::Accepted { .. } | Welcome::Peer => {}
         }
         let records = (self.channel() == Channel::Network).then_some(records);
         let link = StreamLink::new(socket, records, slot);

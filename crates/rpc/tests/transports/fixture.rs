@@ -60,6 +60,8 @@ pub struct Counters {
     pub cancelled: AtomicUsize,
     /// The process of the server has no memory for more calls.
     pub full: AtomicBool,
+    /// The server may not reply any more.
+    pub mute: AtomicBool,
 }
 
 impl Counters {
@@ -126,6 +128,10 @@ impl Handler for TestHandler {
 
     fn has_room(&self) -> bool {
         !self.counters.full.load(SeqCst)
+    }
+
+    fn may_reply(&self) -> bool {
+        !self.counters.mute.load(SeqCst)
     }
 }
 

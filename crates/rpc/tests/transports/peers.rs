@@ -4,6 +4,7 @@ use crate::fixture::{Ask, SOON, Server, Transport, deadline};
 use futures::future::{FutureExt, LocalBoxFuture, join_all};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use varve_rpc::{CallError, Cause, Connection, Dial, DialError, EventLoop, Limits, Peer, Peers};
 
@@ -98,4 +99,42 @@ fn short_lived_connections_count_as_failures() {
     });
     assert!(matches!(ended, Err(CallError::NotSent(_))), "{ended:?}");
     assert!(dialled.get() < 15, "{} connections in half a second", dialled.get());
+}
+
+/// Promise: a server that is closed ends its calls at once, and those that were sent have an unknown outcome.
+#[test]
+fn closed_peer_ends_its_calls() {
+    let event_loop = Transport::Unix.new_loop();
+    let server = Server::start(Transport::Unix, Limits::default());
+    let up = Peer::new(event_loop.handle(), server.dial(&event_loop, Limits::default()));
+    let absent = counted(&event_loop, &Rc::default(), DialError::Unreachable("nobody listens".into()));
+    let until = deadline(event_loop.handle(), SOON);
+    let begun = Instant::now();
+    let calls = futures::future::join(up.call(Ask::Hang.bytes(), until), absent.call(Ask::Echo(1).bytes(), until));
+    let closing = async {
+        server.counters.reach(event_loop.handle(), |counters| &counters.begun, 1).await;
+        up.close();
+        absent.close();
+    };
+    let ((sent, unsent), ()) = event_loop.block_on(futures::future::join(calls, closing));
+    assert!(matches!(sent, Err(CallError::Unknown(Cause::Lost(_)))), "{sent:?}");
+    assert!(matches!(unsent, Err(CallError::NotSent(Cause::Lost(_)))), "{unsent:?}");
+    let later = event_loop.block_on(up.call(Ask::Echo(1).bytes(), until));
+    assert!(matches!(later, Err(CallError::NotSent(Cause::Lost(_)))), "{later:?}");
+    assert!(begun.elapsed() < SOON / 2);
+}
+
+/// Promise: no reply leaves a server that may not reply any more, over whatever transport, even one that is ready.
+#[test]
+fn server_that_may_not_reply_ends_the_connection() {
+    for transport in [Transport::Unix, Transport::SharedMemory, Transport::Tcp, Transport::InProcess] {
+        let event_loop = transport.new_loop();
+        let server = Server::start(transport, Limits::default());
+        let connection = server.connect(&event_loop, Limits::default());
+        let until = deadline(event_loop.handle(), SOON);
+        assert!(event_loop.block_on(connection.call(Ask::Echo(1).bytes(), until)).is_ok());
+        server.counters.mute.store(true, SeqCst);
+        let ended = event_loop.block_on(connection.call(Ask::Echo(1).bytes(), until));
+        assert!(matches!(ended, Err(CallError::Unknown(Cause::Lost(_)))), "{transport:?}: {ended:?}");
+    }
 }

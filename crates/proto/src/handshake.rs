@@ -68,6 +68,12 @@ pub enum Purpose {
     Observe,
     /// As `Observe`, and may move shards between workers. Needs the volume's own key.
     Administer,
+    /// Another server of the volume, for the calls between their shards. Its `session` is its own number. Needs the
+    /// volume's own key, and only the listener for servers admits it.
+    Peer {
+        /// The number of the server that the caller means to reach.
+        server: u64,
+    },
 }
 
 /// The transport of a connection. It is not sent: each side knows it, and the prologue binds it, so that a handshake
@@ -136,10 +142,12 @@ pub enum Welcome {
     Refused {
         reason: String,
     },
-    /// The server has reached its limit of clients. The client may retry later.
+    /// The server has reached its limit of clients, or does not know the calling server yet. The peer may retry later.
     Crowded {
         reason: String,
     },
+    /// To [`Purpose::Peer`]: the server accepts calls of the other server.
+    Peer,
 }
 
 /// Longest part of a peer's reason that is shown, in characters.

@@ -163,6 +163,10 @@ impl Sessions {
         if session.0 == 0 {
             return Err(NotAdmitted::Refused("invalid session id 0".into()));
         }
+        if let Purpose::Peer { .. } = purpose {
+            let reason = "a worker serves clients: a server calls another one at its address for servers";
+            return Err(NotAdmitted::Refused(reason.into()));
+        }
         let forced = self.credentials_of(peer).map_err(NotAdmitted::Refused)?;
         let works = purpose == Purpose::Work;
         let administers = purpose == Purpose::Administer;

@@ -56,17 +56,22 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Every field has a fixed length, so no two bindings have the same bytes.
+    /// Every field has a fixed length, which for the purpose its first byte tells, so no two bindings have the same
+    /// bytes.
     fn prologue(&self) -> Vec<u8> {
         let mut bytes = PROTOCOL.to_vec();
         bytes.extend_from_slice(&crate::VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.volume);
         bytes.extend_from_slice(&self.key.0.to_le_bytes());
-        bytes.push(match self.purpose {
-            Purpose::Work => 0,
-            Purpose::Observe => 1,
-            Purpose::Administer => 2,
-        });
+        match self.purpose {
+            Purpose::Work => bytes.push(0),
+            Purpose::Observe => bytes.push(1),
+            Purpose::Administer => bytes.push(2),
+            Purpose::Peer { server } => {
+                bytes.push(3);
+                bytes.extend_from_slice(&server.to_le_bytes());
+            }
+        }
         bytes.extend_from_slice(&self.session.to_le_bytes());
         bytes.extend_from_slice(&self.worker.to_le_bytes());
         bytes.push(match self.channel {

@@ -54,6 +54,7 @@ impl ServerConnection {
         match &welcome {
             Welcome::Refused { reason } => return Err(FindError::Refused(printable(reason))),
             Welcome::Crowded { reason } => return Err(FindError::Absent(printable(reason))),
+            Welcome::Peer => return Err(FindError::Refused("the server takes this client for a server".into())),
             Welcome::Accepted { .. } => {}
         }
         self.message_bytes_max = FRAME_BYTES_MAX;

@@ -225,6 +225,9 @@ pub enum PeerReply {
     Repeated,
     /// Reply to `Files`.
     Files(FileReply),
+    /// From a server that does not own the shard: not carried out. The caller's server sends the request again, to the
+    /// owner that its next map names, so that no shard gets this reply.
+    Elsewhere,
 }
 
 impl PeerReply {

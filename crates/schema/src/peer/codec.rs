@@ -309,6 +309,7 @@ enum WireReply<'a> {
     Superseded(u64),
     Repeated,
     Files(WireFileReply),
+    Elsewhere,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -359,6 +360,7 @@ impl<'a> From<&'a PeerReply> for WireReply<'a> {
             PeerReply::Superseded(term) => WireReply::Superseded(term.0),
             PeerReply::Repeated => WireReply::Repeated,
             PeerReply::Files(reply) => WireReply::Files(reply.into()),
+            PeerReply::Elsewhere => WireReply::Elsewhere,
         }
     }
 }
@@ -392,6 +394,7 @@ impl WireReply<'_> {
             WireReply::Superseded(term) => PeerReply::Superseded(Epoch(*term)),
             WireReply::Repeated => PeerReply::Repeated,
             WireReply::Files(reply) => PeerReply::Files(reply.into()),
+            WireReply::Elsewhere => PeerReply::Elsewhere,
         })
     }
 }

@@ -163,5 +163,6 @@ pub fn peer_replies() -> Vec<(&'static str, PeerReply)> {
     ]
     .into_iter()
     .chain(file_replies().map(|(about, reply)| (about, PeerReply::Files(reply))))
+    .chain([("elsewhere", PeerReply::Elsewhere)])
     .collect()
 }

@@ -57,6 +57,7 @@ const REPLIES: &[&str] = &[
     "100300",
     "100302ac02",
     "1004",
+    "11",
 ];
 
 fn hex(bytes: &[u8]) -> String {

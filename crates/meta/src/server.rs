@@ -25,6 +25,7 @@ mod memory;
 mod memory_budget;
 mod metrics;
 mod opening;
+mod peer_network;
 mod remote_stream;
 mod request_queue;
 mod sessions;

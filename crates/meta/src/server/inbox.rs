@@ -17,7 +17,7 @@ pub const INBOX_MAX: usize = 1024;
 const DELIVERIES_MAX: usize = 100;
 
 /// A response, or the request if it was not carried out, because its worker does not own the shard.
-type Delivered = Result<Result<PeerResponse, Cause>, Box<PeerRequest>>;
+pub type Delivered = Result<Result<PeerResponse, Cause>, Box<PeerRequest>>;
 
 pub enum WorkerMessage {
     /// A call from another worker's shard to one of this worker's shards.

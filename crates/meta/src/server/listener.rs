@@ -25,7 +25,7 @@ use varve_types::WorkerAddress;
 pub const BACKLOG: u32 = 4096;
 
 /// Pause after a failed accept (usually because no descriptors are left), so that the loop does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Keepalive: the kernel probes a silent TCP peer after one minute, and gives the connection up half a minute later.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -128,7 +128,7 @@ impl Listeners {
 }
 
 /// The address to publish: the host's name if the listener is bound to all addresses.
-fn advertised(address: SocketAddr) -> String {
+pub(super) fn advertised(address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         format!("{}:{}", rustix::system::uname().nodename().to_string_lossy(), address.port())
     } else {

@@ -1,6 +1,6 @@
 //! Tests of a real server on a temporary volume, with a client that uses only the protocol.
 
-mod client;
+pub mod client;
 mod failing;
 mod handshakes;
 mod memory;

@@ -55,8 +55,8 @@ use shared_shard_map::SharedShardMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -245,6 +245,7 @@ impl Server {
             volume,
             clock,
             shard_map,
+            peer_network: OnceLock::new(),
             moving: tokio::sync::Mutex::new(()),
             embedded: config.embedded,
             found: left,

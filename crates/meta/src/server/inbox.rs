@@ -2,19 +2,25 @@
 
 use super::local_session::{self, LocalCall};
 use super::opening::{NotOpen, NotTakenOver, OpenPurpose, ShardHandover};
+use super::peer_network::NotAnswered;
 use super::shared::ServerShared;
 use super::worker::Worker;
-use crate::shards::{CallOrigin, Cause, PeerCall, PeerRequest, PeerResponse, Peers, SentRequest};
+use crate::shards::{CallOrigin, Cause, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-use varve_types::{SessionId, ShardId};
+use varve_schema::peer::ShardTerm;
+use varve_types::{Errno, SessionId, ShardId};
 
 /// Maximum messages that wait for a worker. The receive loop only spawns tasks, so the queue is short even under load.
 /// A sender that finds it full waits.
 pub const INBOX_MAX: usize = 1024;
 
-/// How often a call is delivered to the worker that owns its shard at that time.
-const DELIVERIES_MAX: usize = 100;
+/// The pauses before a request is delivered again: they double. A move between workers takes no longer than the first; a
+/// takeover takes seconds, after which a call should not wait for much longer.
+const DELIVERY_PAUSE_MIN: Duration = Duration::from_millis(1);
+const DELIVERY_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// A response, or the request if it was not carried out, because its worker does not own the shard.
 pub type Delivered = Result<Result<PeerResponse, Cause>, Box<PeerRequest>>;
@@ -52,16 +58,27 @@ pub struct WorkerPeers {
 }
 
 impl WorkerPeers {
-    async fn deliver(&self, mut request: PeerRequest) -> Result<PeerResponse, Cause> {
-        let shard = request.to;
-        // A shard moves rarely, and each move takes longer than a delivery.
-        for _ in 0..DELIVERIES_MAX {
+    async fn deliver(&self, request: PeerRequest) -> Result<PeerResponse, Cause> {
+        match self.deliver_to_owner(request).await {
+            Ok(response) => response,
+            Err(not_carried_out) => Box::pin(self.deliver_again(*not_carried_out)).await,
+        }
+    }
+
+    /// Delivers a request that was not carried out, until its deadline: the shard is moving, or its server is gone and the
+    /// map names its next owner soon.
+    async fn deliver_again(&self, mut request: PeerRequest) -> Result<PeerResponse, Cause> {
+        let mut pause = Duration::ZERO;
+        while !request.deadline.is_zero() {
             match self.deliver_to_owner(request).await {
                 Ok(response) => return response,
                 Err(not_carried_out) => request = *not_carried_out,
             }
+            pause = (pause * 2).clamp(DELIVERY_PAUSE_MIN, DELIVERY_PAUSE_MAX).min(request.deadline);
+            tokio::time::sleep(pause).await;
+            request.deadline -= pause;
         }
-        Err(format!("shard {shard} moves from worker to worker").into())
+        Ok(busy(&request))
     }
 
     async fn deliver_to_owner(&self, request: PeerRequest) -> Delivered {
@@ -70,7 +87,9 @@ impl WorkerPeers {
             return Ok(Err("the worker has ended".into()));
         };
         let Some(owner) = own.shared.shard_map.worker(shard) else {
-            return Ok(Err(format!("no worker of this server owns shard {shard}").into()));
+            let shared = Arc::clone(&own.shared);
+            drop(own);
+            return Box::pin(async move { deliver_elsewhere(&shared, request).await }).await;
         };
         if owner == own.index {
             return answer(&own, request).await;
@@ -84,6 +103,42 @@ impl WorkerPeers {
         let gone = |_| Ok(Err(format!("worker {owner}, which owns shard {shard}, has ended").into()));
         answer.await.unwrap_or_else(gone)
     }
+}
+
+/// Delivers a request for a shard that no worker of this server owns.
+async fn deliver_elsewhere(shared: &ServerShared, mut request: PeerRequest) -> Delivered {
+    let shard = request.to;
+    if shard.0 >= shared.settings.shards.get() {
+        return Ok(Err(format!("there is no shard {shard}").into()));
+    }
+    let Some(network) = shared.peer_network.get() else {
+        return Ok(Err(format!("no worker of this server owns shard {shard}").into()));
+    };
+    let Some(owner) = shared.shard_map.current().owner(shard).filter(|owner| owner.server != shared.number) else {
+        // Nobody, or a worker of this server again.
+        return Err(Box::new(request));
+    };
+    let begun = shared.clock.monotonic();
+    match network.call(owner.server, &request).await {
+        Ok(response) => Ok(Ok(response)),
+        Err(NotAnswered::NotSent(why) | NotAnswered::NotCarriedOut(why)) => {
+            tracing::debug!("a call of shard {shard} was not carried out: {why}");
+            request.deadline = request.deadline.saturating_sub(shared.clock.monotonic().since(begun));
+            Err(Box::new(request))
+        }
+        Err(NotAnswered::Overload(why)) => {
+            tracing::debug!("a call of shard {shard} was not sent: {why}");
+            Ok(Ok(busy(&request)))
+        }
+        Err(NotAnswered::Unknown(reason)) => Ok(Err(Cause { errno: Errno::ETIMEDOUT, reason })),
+        Err(NotAnswered::Failed(cause)) => Ok(Err(cause)),
+    }
+}
+
+/// The response to a request that was not carried out.
+fn busy(request: &PeerRequest) -> PeerResponse {
+    let from = ShardTerm { shard: request.to, term: ShardTerm::NONE };
+    PeerResponse { id: request.id, from, reply: PeerReply::Busy }
 }
 
 impl Peers for WorkerPeers {

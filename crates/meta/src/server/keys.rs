@@ -30,6 +30,11 @@ impl Keys {
         Keys { volume, own, used: Mutex::default() }
     }
 
+    /// The volume's own key.
+    pub fn own(&self) -> &VolumeKey {
+        &self.own
+    }
+
     /// The key with this id, if it is valid. An error if the store cannot be read.
     pub async fn find(&self, id: KeyId) -> io::Result<Option<VolumeKey>> {
         if id == KeyId::VOLUME {

@@ -20,6 +20,7 @@ pub use members::PeerMember;
 
 use super::inbox::WorkerMessage;
 use super::listener::advertised;
+use super::shared::ServerShared;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{Either, select};
@@ -41,11 +42,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use varve_cluster::lease::Lease;
 use varve_env::clock::{Clock, Instant};
 use varve_env::net::SocketPlace;
-use varve_proto::handshake::{VolumeKey, WorkerAddress};
+use varve_env::volume_dir::boot_id;
+use varve_proto::handshake::VolumeKey;
 use varve_rpc::{EventLoop, Listener, LoopHandle};
 use varve_schema::peer::codec::encode_request;
 use varve_schema::peer::{PeerRequest, PeerResponse};
-use varve_types::{Cause, ShardId, VolumeId};
+use varve_types::{Cause, ShardId, VolumeId, WorkerAddress};
 
 /// How long a stop waits for the replies to calls that have begun: the workers have ended, so they only have to be sent.
 const STOP_TIME: Duration = Duration::from_secs(1);
@@ -117,6 +119,36 @@ pub struct PeerNetworkConfig {
     /// Called if the thread ends by itself, with the reason.
     pub failed: Box<dyn FnOnce(String) + Send>,
     pub limits: PeerLimits,
+}
+
+impl PeerNetworkConfig {
+    /// The configuration of a server with these workers. Without `unix` and `tcp` no other server can call it.
+    ///
+    /// # Errors
+    /// If the boot of this host cannot be told.
+    pub fn of_server(
+        shared: &Arc<ServerShared>,
+        inboxes: Vec<mpsc::Sender<WorkerMessage>>,
+        lease: Arc<Lease>,
+        (unix, tcp): (Option<PathBuf>, Option<SocketAddr>),
+        failed: Box<dyn FnOnce(String) + Send>,
+    ) -> io::Result<PeerNetworkConfig> {
+        let owner = Arc::clone(shared);
+        Ok(PeerNetworkConfig {
+            volume: shared.settings.id,
+            key: shared.keys.own().clone(),
+            number: shared.number,
+            boot_id: boot_id()?,
+            trusted: vec![0, shared.settings.owner_uid, rustix::process::geteuid().as_raw()],
+            unix,
+            tcp,
+            clock: Arc::clone(&shared.clock),
+            lease,
+            route: Box::new(move |shard| Some(inboxes[owner.shard_map.worker(shard)?].clone())),
+            failed,
+            limits: PeerLimits::default(),
+        })
+    }
 }
 
 /// The way in which a call to another server ended without a response of the shard.
@@ -206,7 +238,13 @@ impl PeerNetwork {
         let inputs = Inputs { calls: calls_in, members: members_in, stop: stopped, listening };
         let thread = std::thread::Builder::new().name("varve-peers".into()).spawn(move || run(config, inputs))?;
         let address = listens.recv().unwrap_or_else(|_| Err(io::Error::other("the thread for other servers failed")));
-        let mut network = PeerNetwork { handle, address: none(), unix: None, stop: Some(stop), thread: Some(thread) };
+        let mut network = PeerNetwork {
+            handle,
+            address: WorkerAddress::default(),
+            unix: None,
+            stop: Some(stop),
+            thread: Some(thread),
+        };
         network.address = address?;
         network.unix = unix;
         Ok(network)
@@ -240,10 +278,6 @@ impl Drop for PeerNetwork {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-fn none() -> WorkerAddress {
-    WorkerAddress { unix: None, tcp: None }
 }
 
 impl PeerNetworkHandle {

@@ -2,10 +2,11 @@
 
 use super::keys::Keys;
 use super::limits::Limits;
+use super::peer_network::PeerNetworkHandle;
 use super::sessions::Sessions;
 use super::shared_shard_map::SharedShardMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
 use varve_env::reserve::Reserve;
@@ -36,6 +37,8 @@ pub struct ServerShared {
     pub freed_ms: AtomicU64,
     /// Which worker owns each shard, here and at other servers.
     pub shard_map: SharedShardMap,
+    /// Calls the other servers of the volume. A server that is alone has none.
+    pub peer_network: OnceLock<PeerNetworkHandle>,
     /// Held by the move of a shard.
     pub moving: tokio::sync::Mutex<()>,
     pub embedded: bool,

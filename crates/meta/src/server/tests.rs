@@ -12,6 +12,7 @@ mod records;
 mod retries;
 mod serving;
 mod shm_slots;
+mod two_servers;
 mod unreachable;
 
 use super::*;

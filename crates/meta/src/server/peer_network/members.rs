@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use varve_proto::handshake::WorkerAddress;
 use varve_rpc::ServerAddress;
+use varve_types::WorkerAddress;
 
 /// Another server, as the cluster's map names it.
 #[derive(Clone, Debug, PartialEq, Eq)]

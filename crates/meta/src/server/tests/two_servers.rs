@@ -5,7 +5,7 @@ use super::client::request;
 use super::*;
 use crate::server::peer_network::{PeerMember, PeerNetwork, PeerNetworkConfig};
 use varve_cluster::lease::Lease;
-use varve_proto::{NewNode, RenameFlags};
+use varve_proto::{EntryReply, NewNode, RenameFlags};
 use varve_types::{InodeId, MapServer, ShardOwner};
 
 const ROOT: u64 = InodeId::ROOT.0;
@@ -122,7 +122,7 @@ fn transactions_span_two_servers() {
         let renamed = volume.ask(from.shard().0, rename);
         assert!(renamed.is_ok(), "{renamed:?}");
         match volume.ask(to.shard().0, Call::Lookup { parent: to.0, name: name.clone() }) {
-            Ok(Reply::Node(found)) => assert_eq!(found.inode, file),
+            Ok(Reply::Entry { entry: EntryReply::Node(found), .. }) => assert_eq!(found.inode, file),
             other => panic!("{other:?}"),
         }
         assert!(volume.ask(from.shard().0, Call::Lookup { parent: from.0, name }).is_err());

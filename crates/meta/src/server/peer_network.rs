@@ -299,7 +299,7 @@ impl PeerNetworkHandle {
             ends_something: request.call.ends_something(),
             deadline: self.clock.monotonic().after(request.deadline),
             reply,
-            _held: held,
+            held,
         };
         self.calls.try_send(call).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => NotAnswered::Overload("too many calls of other servers wait".into()),

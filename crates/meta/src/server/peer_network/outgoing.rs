@@ -30,7 +30,7 @@ pub struct QueuedCall {
     pub ends_something: bool,
     pub deadline: Instant,
     pub reply: oneshot::Sender<Result<PeerResponse, NotAnswered>>,
-    pub _held: HeldBytes,
+    pub held: HeldBytes,
 }
 
 pub struct Outgoing {
@@ -120,7 +120,7 @@ impl Outgoing {
     }
 
     fn begin(&self, call: QueuedCall) {
-        let QueuedCall { server, shard, body, ends_something, deadline, mut reply, _held } = call;
+        let QueuedCall { server, shard, body, ends_something, deadline, mut reply, held } = call;
         let links = self.links.borrow();
         let not_sent = match links.get(&server) {
             None => NotAnswered::NotSent(format!("server {server:016x} is not known here")),
@@ -130,12 +130,14 @@ impl Outgoing {
             Some(link) => {
                 let (peer, count) = (link.peer.clone(), CallCount::new(&link.calls));
                 self.event_loop.spawn(async move {
-                    let _ends = (count, _held);
+                    let counted = (count, held);
                     let ended = match select(pin!(peer.call(body, deadline)), pin!(reply.closed())).await {
                         Either::Left((ended, _)) => ended,
                         // The caller has left. Dropping the call cancels it.
                         Either::Right(_) => return,
                     };
+                    // Before the caller can make its next call.
+                    drop(counted);
                     let _ = reply.send(result_of(ended, server, shard));
                 });
                 return;

@@ -31,7 +31,7 @@ use varve_types::{ShardCount, VolumeId, WorkerPlace};
 const STOP: Duration = Duration::from_secs(120);
 
 /// A volume, the configuration of its server and its key.
-struct Site {
+pub struct Site {
     directory: tempfile::TempDir,
     config: ServerConfig,
     key: VolumeKey,

@@ -87,7 +87,7 @@ struct Node {
     lease: Arc<Lease>,
 }
 
-/// What a test sets of a network.
+/// The settings of a network under test.
 #[derive(Clone)]
 struct Setup {
     number: u64,

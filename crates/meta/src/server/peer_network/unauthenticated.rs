@@ -1,5 +1,5 @@
-//! Connections whose peer is not authenticated yet. A server authenticates within milliseconds; whoever does not may be
-//! anyone, in any number. At the limit, the oldest one is closed once it has had the time that a slow host may need, and
+//! Connections whose peer is not authenticated yet. A server authenticates within milliseconds; a peer that does not may
+//! be anyone, in any number. At the limit, the oldest one is closed once it has had the time that a slow host may need, and
 //! new ones wait in the kernel's queue until then.
 
 use super::within;

@@ -1,4 +1,4 @@
-//! Who is let in, and who is believed.
+//! Admission of servers, and their proofs.
 
 use super::*;
 use crate::server::tests::client::{Claim, receive, send};
@@ -55,7 +55,7 @@ fn only_members_with_the_volumes_key_are_admitted() {
     }
 }
 
-/// Promise: both numbers are part of the proof: who changes one on the way is refused.
+/// Promise: both numbers are part of the proof, so a relay that changes one of them gets a refusal.
 #[test]
 fn numbers_are_part_of_the_proof() {
     let node = Node::start(2);

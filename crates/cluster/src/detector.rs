@@ -8,17 +8,19 @@
 //! one of them was late, it begins to count anew. So when all servers were late, none is killed.
 
 use crate::map::ServerId;
-use crate::registry::Beat;
+use crate::registry::{Beat, Pulse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use varve_env::clock::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has renewed, or its time is not over.
+    /// It has renewed, or its time is not over. A server that another member has just killed may have a lease too.
     Alive,
     /// It may be killed by taking this number.
     Silent(Beat),
+    /// It was killed, and its lease has ended since.
+    Dead,
 }
 
 #[derive(Debug)]
@@ -29,8 +31,8 @@ pub struct Detector {
 
 #[derive(Clone, Copy, Debug)]
 struct Watched {
-    beat: Beat,
-    /// When the watcher had seen this beat for the first time.
+    pulse: Pulse,
+    /// When the watcher had seen this for the first time.
     since: Instant,
 }
 
@@ -49,14 +51,18 @@ impl Detector {
         self.watched.retain(|server, _| servers.contains(server));
     }
 
-    /// The watcher began to look at `asked`, and by `seen` found that the last beat of `server` is `beat`.
-    pub fn saw(&mut self, server: ServerId, beat: Beat, asked: Instant, seen: Instant) -> Verdict {
+    /// The watcher began to look at `asked`, and by `seen` found that the last record of `server` is `pulse`.
+    pub fn saw(&mut self, server: ServerId, pulse: Pulse, asked: Instant, seen: Instant) -> Verdict {
         let patience = self.patience();
-        let watched = self.watched.entry(server).or_insert(Watched { beat, since: seen });
-        if watched.beat != beat {
-            *watched = Watched { beat, since: seen };
+        let watched = self.watched.entry(server).or_insert(Watched { pulse, since: seen });
+        if watched.pulse != pulse {
+            *watched = Watched { pulse, since: seen };
         }
-        if asked.since(watched.since) < patience { Verdict::Alive } else { Verdict::Silent(beat.next()) }
+        match pulse {
+            _ if asked.since(watched.since) < patience => Verdict::Alive,
+            Pulse::Beats(beat) => Verdict::Silent(beat.next()),
+            Pulse::Killed => Verdict::Dead,
+        }
     }
 
     /// A renewal of the watcher itself was late: what it has seen may be the registry's fault.
@@ -107,42 +113,51 @@ pub(crate) mod tests {
     #[test]
     fn silent_server_is_found_after_its_lease_and_a_tenth() {
         let mut detector = Detector::new(LEASE);
-        assert_eq!(detector.saw(OTHER, Beat(3), at(0), at(100)), Verdict::Alive);
-        assert_eq!(detector.saw(OTHER, Beat(3), at(2299), at(2300)), Verdict::Alive);
-        assert_eq!(detector.saw(OTHER, Beat(3), at(2300), at(2301)), Verdict::Silent(Beat(4)));
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(3)), at(0), at(100)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(3)), at(2299), at(2300)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(3)), at(2300), at(2301)), Verdict::Silent(Beat(4)));
     }
 
     #[test]
     fn renewal_begins_the_time_anew() {
         let mut detector = Detector::new(LEASE);
-        detector.saw(OTHER, Beat(3), at(0), at(0));
-        assert_eq!(detector.saw(OTHER, Beat(4), at(5000), at(5000)), Verdict::Alive);
-        assert_eq!(detector.saw(OTHER, Beat(4), at(7199), at(7199)), Verdict::Alive);
-        assert_eq!(detector.saw(OTHER, Beat(4), at(7200), at(7200)), Verdict::Silent(Beat(5)));
+        detector.saw(OTHER, Pulse::Beats(Beat(3)), at(0), at(0));
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(4)), at(5000), at(5000)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(4)), at(7199), at(7199)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(4)), at(7200), at(7200)), Verdict::Silent(Beat(5)));
     }
 
     /// A look that was begun early and answered late says nothing of the time in between.
     #[test]
     fn slow_look_does_not_count() {
         let mut detector = Detector::new(LEASE);
-        detector.saw(OTHER, Beat(3), at(0), at(0));
-        assert_eq!(detector.saw(OTHER, Beat(3), at(100), at(60_000)), Verdict::Alive);
+        detector.saw(OTHER, Pulse::Beats(Beat(3)), at(0), at(0));
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(3)), at(100), at(60_000)), Verdict::Alive);
     }
 
     #[test]
     fn late_watcher_counts_anew() {
         let mut detector = Detector::new(LEASE);
-        detector.saw(OTHER, Beat(3), at(0), at(0));
+        detector.saw(OTHER, Pulse::Beats(Beat(3)), at(0), at(0));
         detector.start_again();
-        assert_eq!(detector.saw(OTHER, Beat(3), at(60_000), at(60_000)), Verdict::Alive);
-        assert_eq!(detector.saw(OTHER, Beat(3), at(62_200), at(62_200)), Verdict::Silent(Beat(4)));
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(3)), at(60_000), at(60_000)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(3)), at(62_200), at(62_200)), Verdict::Silent(Beat(4)));
+    }
+
+    #[test]
+    fn killed_server_is_dead_once_its_lease_has_ended() {
+        let mut detector = Detector::new(LEASE);
+        detector.saw(OTHER, Pulse::Beats(Beat(3)), at(0), at(0));
+        assert_eq!(detector.saw(OTHER, Pulse::Killed, at(5000), at(5000)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, Pulse::Killed, at(7199), at(7199)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, Pulse::Killed, at(7200), at(7200)), Verdict::Dead);
     }
 
     #[test]
     fn server_that_is_no_longer_watched_is_forgotten() {
         let mut detector = Detector::new(LEASE);
-        detector.saw(OTHER, Beat(3), at(0), at(0));
+        detector.saw(OTHER, Pulse::Beats(Beat(3)), at(0), at(0));
         detector.watch(&BTreeSet::from([ServerId(8)]));
-        assert_eq!(detector.saw(OTHER, Beat(3), at(60_000), at(60_000)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, Pulse::Beats(Beat(3)), at(60_000), at(60_000)), Verdict::Alive);
     }
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+use varve_env::volume_dir::WorkerRecord;
 use varve_types::{ShardCount, ShardId};
 
 /// One server process. A random number: a restarted server is another one.
@@ -69,8 +70,10 @@ pub struct Member {
     pub host: String,
     pub boot_id: String,
     pub pid: u32,
-    /// Addresses of the workers, in the order of their numbers.
-    pub addresses: Vec<String>,
+    /// Addresses of the workers, in the order of their numbers. There is at least one worker.
+    pub workers: Vec<WorkerRecord>,
+    /// Where it takes calls of the other members' shards.
+    pub peers: WorkerRecord,
     pub state: MemberState,
 }
 
@@ -86,6 +89,8 @@ pub enum MemberState {
 pub struct Ownership {
     /// `None`: the shard is offered to any member, as while no member is active.
     pub owner: Option<ServerId>,
+    /// The worker of the owner that has it, or of the last one that had it.
+    pub worker: u16,
     /// The term of the owner, or of the last one.
     pub term: Term,
 }
@@ -110,6 +115,8 @@ pub enum MapRefusal {
     Draining(ServerId),
     #[error("the volume has shards 0 to {last}, and no shard {shard}")]
     NoSuchShard { shard: ShardId, last: usize },
+    #[error("server {server} has workers 0 to {last}, and no worker {worker}")]
+    NoSuchWorker { server: ServerId, worker: u16, last: usize },
     #[error("server {owner} owns shard {shard}, not server {claimed}")]
     NotTheOwner { shard: ShardId, owner: ServerId, claimed: ServerId },
     #[error("`{purpose}` of process {pid} on host {host} uses the volume without servers; wait until it has ended")]
@@ -136,10 +143,14 @@ impl ClusterMap {
 
     /// Whether the parts agree with each other: what a server checks before it believes a map that it has read.
     pub fn is_consistent(&self) -> bool {
-        let owners_are_members =
-            self.shards.iter().filter_map(|shard| shard.owner).all(|owner| self.members.contains_key(&owner));
+        let is_sound = |shard: &Ownership| match shard.owner {
+            Some(owner) => self.members.get(&owner).is_some_and(|it| usize::from(shard.worker) < it.workers.len()),
+            None => true,
+        };
+        let owners_are_members = self.shards.iter().all(is_sound);
+        let have_workers = self.members.values().all(|member| !member.workers.is_empty());
         let count = u16::try_from(self.shards.len()).ok().and_then(ShardCount::new);
-        self.version > 0 && self.lease_ms > 0 && count.is_some() && owners_are_members
+        self.version > 0 && self.lease_ms > 0 && count.is_some() && owners_are_members && have_workers
     }
 
     pub fn ownership(&self, shard: ShardId) -> Option<Ownership> {
@@ -203,10 +214,25 @@ impl ClusterMap {
         Ok(next)
     }
 
-    /// The owner `from` has closed the shard and gives it to `to`.
-    pub fn moved(&self, shard: ShardId, from: ServerId, to: ServerId) -> Result<ClusterMap, MapRefusal> {
-        if self.member(to)?.state == MemberState::Draining {
+    /// The owner `from` has closed the shard and gives it to `to`: to its worker `worker`, or to the one that
+    /// [`ClusterMap::worker_for`] names.
+    pub fn moved(
+        &self,
+        shard: ShardId,
+        from: ServerId,
+        to: ServerId,
+        worker: Option<u16>,
+    ) -> Result<ClusterMap, MapRefusal> {
+        let receiver = self.member(to)?;
+        if receiver.state == MemberState::Draining && to != from {
             return Err(MapRefusal::Draining(to));
+        }
+        if let Some(worker) = worker.filter(|worker| usize::from(*worker) >= receiver.workers.len()) {
+            return Err(MapRefusal::NoSuchWorker {
+                server: to,
+                worker,
+                last: receiver.workers.len().saturating_sub(1),
+            });
         }
         let last = self.shards.len() - 1;
         let ownership = self.ownership(shard).ok_or(MapRefusal::NoSuchShard { shard, last })?;
@@ -214,7 +240,8 @@ impl ClusterMap {
             return Err(MapRefusal::NotTheOwner { shard, owner, claimed: from });
         }
         let mut next = self.next();
-        next.give(shard, to);
+        let worker = worker.unwrap_or_else(|| self.worker_for(shard, to));
+        next.give(shard, to, worker);
         Ok(next)
     }
 
@@ -235,9 +262,9 @@ impl ClusterMap {
         Some(ClusterMap { claim: None, ..self.next() })
     }
 
-    fn give(&mut self, shard: ShardId, to: ServerId) {
+    fn give(&mut self, shard: ShardId, to: ServerId, worker: u16) {
         let ownership = &mut self.shards[usize::from(shard.0)];
-        *ownership = Ownership { owner: Some(to), term: Term(ownership.term.0 + 1) };
+        *ownership = Ownership { owner: Some(to), worker, term: Term(ownership.term.0 + 1) };
     }
 }
 

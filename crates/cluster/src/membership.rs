@@ -27,8 +27,10 @@ pub struct JoinConfig {
     pub member: Member,
     /// The volume's number of shards.
     pub shards: ShardCount,
-    /// The lease of a cluster that this server begins. A later member takes the cluster's.
-    pub lease: Duration,
+    /// The lease of this server, which has not begun. Every reply of the server looks at it.
+    pub lease: Arc<Lease>,
+    /// How long a lease runs in a cluster that this server begins. A later member takes the cluster's time.
+    pub lease_time: Duration,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +45,10 @@ pub enum MembershipError {
     OtherVolume { volume: usize, map: usize },
     #[error("server {0} was taken for dead by another server, which has its shards now; start it again")]
     Killed(ServerId),
+    #[error("cannot start the thread of the membership: {0}")]
+    Thread(std::io::Error),
+    #[error("the registry has not answered within {} s", .0.as_secs())]
+    JoinDeadline(Duration),
     #[error("other servers changed the cluster's map {0} times before this change")]
     Contended(u32),
 }
@@ -70,19 +76,18 @@ pub struct Membership {
 impl Membership {
     /// Proves that the registry is fast enough, and becomes a member.
     pub async fn join(config: JoinConfig) -> Result<Membership, MembershipError> {
-        let JoinConfig { registry, clock, server, member, shards, lease } = config;
+        let JoinConfig { registry, clock, server, member, shards, lease, lease_time: first_time } = config;
         let found = registry.newest_map().await?;
-        let lease_time = found.map_or(lease, |map| map.lease());
+        let lease_time = found.map_or(first_time, |map| map.lease());
         probe::measure(&*registry, &*clock, lease_time).await?;
-        let held = Arc::new(Lease::new(Arc::clone(&clock)));
         let begun = clock.monotonic();
         let beat = Beat::default().next();
         if registry.renew(server, beat).await? == Taken::Others {
             return Err(MembershipError::Killed(server));
         }
-        held.renewed(begun, lease_time);
+        lease.renewed(begun, lease_time);
         let joined = change(&*registry, |map| {
-            let first = || ClusterMap { version: 0, ..ClusterMap::first(shards, lease) };
+            let first = || ClusterMap { version: 0, ..ClusterMap::first(shards, first_time) };
             let map = map.unwrap_or_else(first);
             let count = usize::from(shards.get());
             if map.shards.len() != count {
@@ -93,12 +98,7 @@ impl Membership {
         .await?;
         let lease_time = joined.lease();
         let standing = watch::Sender::new(Standing::Member(Arc::new(joined)));
-        Ok(Membership { registry, clock, server, lease: held, lease_time, beat, standing })
-    }
-
-    /// Every reply of the server looks at this lease.
-    pub fn lease(&self) -> Arc<Lease> {
-        Arc::clone(&self.lease)
+        Ok(Membership { registry, clock, server, lease, lease_time, beat, standing })
     }
 
     /// Follows the map.

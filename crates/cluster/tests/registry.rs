@@ -9,13 +9,15 @@ use varve_cluster::map::{ClusterMap, Member, MemberState, ServerId};
 use varve_cluster::probe;
 use varve_cluster::registry::{Beat, Pulse, Registry, RegistryError, Taken};
 use varve_env::clock::{Clock, RealClock};
+use varve_env::volume_dir::WorkerRecord;
 use varve_types::ShardCount;
 
 const SERVER: ServerId = ServerId(7);
 
 fn member(pid: u32) -> Member {
     let (host, boot_id) = ("host".to_owned(), "boot".to_owned());
-    Member { host, boot_id, pid, addresses: Vec::new(), state: MemberState::Active }
+    let (workers, peers) = (vec![WorkerRecord::default()], WorkerRecord::default());
+    Member { host, boot_id, pid, workers, peers, state: MemberState::Active }
 }
 
 /// Two sides of one registry.

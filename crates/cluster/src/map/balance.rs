@@ -20,7 +20,8 @@ pub fn handovers(map: &ClusterMap) -> Vec<Handover> {
     let mut planned = map.clone();
     let mut moves = Vec::new();
     while let Some(handover) = planned.next_handover() {
-        planned.give(handover.shard, handover.to);
+        let worker = planned.worker_for(handover.shard, handover.to);
+        planned.give(handover.shard, handover.to, worker);
         moves.push(handover);
     }
     moves
@@ -40,7 +41,7 @@ impl ClusterMap {
             counts.retain(|_, count| *count <= few + 1);
             let best = counts.iter().min_by_key(|(server, count)| (self.touching(shard, **server), **count, **server));
             if let Some(server) = best.map(|(server, _)| *server) {
-                self.give(shard, server);
+                self.give(shard, server, self.worker_for(shard, server));
             }
         }
     }
@@ -63,10 +64,14 @@ impl ClusterMap {
                 *full
             }
         };
-        // A shard that is not adjacent to the receiver's; among those, one that is next to another of its own owner.
-        let shard = self
-            .shards_of(from)
-            .min_by_key(|shard| (self.touching(*shard, to), usize::MAX - self.touching(*shard, from), shard.0))?;
+        // A shard that is not adjacent to the receiver's; among those, one of the worker that has the most, and one that is
+        // next to another of its own owner.
+        let held = self.counts_of_workers(from);
+        let of_worker = |shard: ShardId| held.get(&self.shards[usize::from(shard.0)].worker).copied().unwrap_or(0);
+        let shard = self.shards_of(from).min_by_key(|shard| {
+            let own = self.touching(*shard, from);
+            (self.touching(*shard, to), usize::MAX - of_worker(*shard), usize::MAX - own, shard.0)
+        })?;
         Some(Handover { shard, from, to })
     }
 
@@ -75,6 +80,26 @@ impl ClusterMap {
         let mut counts: BTreeMap<_, _> = self.active().map(|server| (server, 0)).collect();
         for owner in self.shards.iter().filter_map(|shard| shard.owner) {
             counts.entry(owner).and_modify(|count| *count += 1);
+        }
+        counts
+    }
+
+    /// The worker of `server` that gets a shard: one with the fewest. Among those the bits of the shard's number choose,
+    /// so that workers still have about as many each when every other shard has gone to another member.
+    pub fn worker_for(&self, shard: ShardId, server: ServerId) -> u16 {
+        let workers = self.members.get(&server).map_or(1, |member| member.workers.len()).max(1);
+        let held = self.counts_of_workers(server);
+        let preferred = shard.0.count_ones() as usize % workers;
+        // At most u16::MAX workers: each may be an owner's.
+        let workers_in_order = (0..workers).map(|after| ((preferred + after) % workers) as u16);
+        workers_in_order.min_by_key(|worker| held.get(worker).copied().unwrap_or(0)).unwrap_or(0)
+    }
+
+    /// Number of shards of each worker of `server` that has any.
+    fn counts_of_workers(&self, server: ServerId) -> BTreeMap<u16, usize> {
+        let mut counts = BTreeMap::new();
+        for shard in self.shards.iter().filter(|shard| shard.owner == Some(server)) {
+            *counts.entry(shard.worker).or_default() += 1;
         }
         counts
     }

@@ -5,7 +5,9 @@ const LEASE: Duration = Duration::from_secs(2);
 
 pub(crate) fn member(pid: u32) -> Member {
     let (host, boot_id) = ("host".to_owned(), "boot".to_owned());
-    Member { host, boot_id, pid, addresses: vec![format!("10.0.0.1:{pid}")], state: MemberState::Active }
+    let at = |tcp| WorkerRecord { unix: None, tcp: Some(tcp) };
+    let workers = (0..2).map(|worker| at(format!("10.0.0.1:{pid}{worker}"))).collect();
+    Member { host, boot_id, pid, workers, peers: at(format!("10.0.0.1:{pid}9")), state: MemberState::Active }
 }
 
 fn of_members(shards: u16, members: u64) -> ClusterMap {
@@ -19,7 +21,7 @@ fn of_members(shards: u16, members: u64) -> ClusterMap {
 /// Carries out the handovers as their owners would.
 fn balanced(mut map: ClusterMap) -> ClusterMap {
     for Handover { shard, from, to } in handovers(&map) {
-        map = map.moved(shard, from, to).unwrap();
+        map = map.moved(shard, from, to, None).unwrap();
     }
     map
 }
@@ -95,8 +97,38 @@ fn draining_member_gives_all_and_takes_nothing() {
     assert_eq!(moves.len(), map.shards_of(ServerId(1)).count());
     let drained = balanced(map);
     assert_eq!(drained.shards_of(ServerId(1)).count(), 0);
-    let refused = drained.moved(ShardId(0), drained.shards[0].owner.unwrap(), ServerId(1));
+    let refused = drained.moved(ShardId(0), drained.shards[0].owner.unwrap(), ServerId(1), None);
     assert_eq!(refused, Err(MapRefusal::Draining(ServerId(1))));
+}
+
+#[test]
+fn shards_of_a_member_spread_over_its_workers() {
+    for members in [1, 2, 4] {
+        let map = of_members(64, members);
+        for server in map.members.keys() {
+            let of_worker =
+                |worker| map.shards.iter().filter(|s| s.owner == Some(*server) && s.worker == worker).count();
+            assert_eq!(of_worker(0), of_worker(1), "{members} members");
+        }
+    }
+    let alone: Vec<u16> = of_members(8, 1).shards.iter().map(|shard| shard.worker).collect();
+    assert_eq!(alone, [0, 1, 1, 0, 1, 0, 0, 1]);
+}
+
+#[test]
+fn move_to_a_worker_of_the_owner_raises_the_term() {
+    let (map, one) = (of_members(4, 1), ServerId(1));
+    let next = map.moved(ShardId(0), one, one, Some(1)).unwrap();
+    assert_eq!(next.shards[0], Ownership { owner: Some(one), worker: 1, term: Term(2) });
+    let refused = map.moved(ShardId(0), one, one, Some(2));
+    assert_eq!(refused, Err(MapRefusal::NoSuchWorker { server: one, worker: 2, last: 1 }));
+}
+
+#[test]
+fn owner_without_such_a_worker_is_inconsistent() {
+    let mut map = of_members(4, 1);
+    map.shards[3].worker = 2;
+    assert!(!map.is_consistent());
 }
 
 #[test]
@@ -126,12 +158,18 @@ fn json_of_a_map_is_stable() {
     let map = of_members(2, 2);
     let json = serde_json::to_string(&map).unwrap();
     let member = |pid| {
-        format!(r#"{{"host":"host","boot_id":"boot","pid":{pid},"addresses":["10.0.0.1:{pid}"],"state":"active"}}"#)
+        format!(
+            concat!(
+                r#"{{"host":"host","boot_id":"boot","pid":{},"workers":[{{"tcp":"10.0.0.1:{}0"}},"#,
+                r#"{{"tcp":"10.0.0.1:{}1"}}],"peers":{{"tcp":"10.0.0.1:{}9"}},"state":"active"}}"#
+            ),
+            pid, pid, pid, pid
+        )
     };
     let expected = format!(
         concat!(
             r#"{{"version":4,"lease_ms":2000,"members":{{"0000000000000001":{},"0000000000000002":{}}},"#,
-            r#""shards":[{{"owner":"0000000000000002","term":2}},{{"owner":"0000000000000001","term":1}}],"claim":null}}"#
+            r#""shards":[{{"owner":"0000000000000002","worker":0,"term":2}},{{"owner":"0000000000000001","worker":1,"term":1}}],"claim":null}}"#
         ),
         member(1),
         member(2)

@@ -3,7 +3,7 @@
 use super::{Membership, Standing, leave};
 use crate::detector::{Detector, Verdict};
 use crate::map::{ClusterMap, ServerId};
-use crate::registry::{Pulse, Taken};
+use crate::registry::Taken;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -122,11 +122,11 @@ impl Rounds<'_> {
     async fn look_at(&self, server: ServerId, detector: &RefCell<Detector>) {
         let asked = self.clock.monotonic();
         let killed = match self.registry.pulse(server).await {
-            Ok(Pulse::Killed) => true,
-            Ok(Pulse::Beats(beat)) => {
-                let verdict = detector.borrow_mut().saw(server, beat, asked, self.clock.monotonic());
+            Ok(pulse) => {
+                let verdict = detector.borrow_mut().saw(server, pulse, asked, self.clock.monotonic());
                 match verdict {
                     Verdict::Alive => false,
+                    Verdict::Dead => true,
                     // A late renewal of this server may have begun since.
                     Verdict::Silent(_) if !self.lease.is_valid() => false,
                     Verdict::Silent(beat) => self.kill(server, beat).await,

@@ -16,6 +16,7 @@ use varve_cluster::registry::{Beat, Pulse, Registry, RegistryError, Taken};
 use varve_cluster::store_registry::StoreRegistry;
 use varve_env::clock::{Clock, Instant};
 use varve_env::random::Seeded;
+use varve_env::volume_dir::WorkerRecord;
 use varve_types::{ShardCount, ShardId, Timestamp};
 
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -36,7 +37,8 @@ impl Clock for SimulatedClock {
 
 fn member(pid: u32) -> Member {
     let (host, boot_id) = ("host".to_owned(), "boot".to_owned());
-    Member { host, boot_id, pid, addresses: Vec::new(), state: MemberState::Active }
+    let (workers, peers) = (vec![WorkerRecord::default()], WorkerRecord::default());
+    Member { host, boot_id, pid, workers, peers, state: MemberState::Active }
 }
 
 /// The connection between the members and the registry.
@@ -174,7 +176,7 @@ impl Cluster {
         let map = self.map().await;
         let registry = self.registry();
         for handover in varve_cluster::map::handovers(&map) {
-            let next = self.map().await.moved(handover.shard, handover.from, handover.to).unwrap();
+            let next = self.map().await.moved(handover.shard, handover.from, handover.to, None).unwrap();
             assert_eq!(registry.publish(&next).await.unwrap(), Taken::Ours);
         }
         let version = self.map().await.version;
@@ -203,16 +205,18 @@ impl Node {
     pub async fn join_with_shards(cluster: &Cluster, shards: u16) -> Result<Node, MembershipError> {
         cluster.started.set(cluster.started.get() + 1);
         let server = ServerId(cluster.started.get());
+        let lease = Arc::new(Lease::new(Arc::clone(&cluster.clock)));
         let membership = Membership::join(JoinConfig {
             registry: cluster.reached(Some(server)),
             clock: Arc::clone(&cluster.clock),
             server,
             member: member(server.0 as u32),
             shards: ShardCount::new(shards).expect("a power of two"),
-            lease: LEASE,
+            lease: Arc::clone(&lease),
+            lease_time: LEASE,
         })
         .await?;
-        let (lease, standing) = (membership.lease(), membership.standing());
+        let standing = membership.standing();
         let stopped = watch::Sender::new(false);
         let pauses = stopped.subscribe();
         let task = tokio::task::spawn_local(pausing(membership.run(), pauses)).abort_handle();

@@ -36,6 +36,14 @@ impl Locked {
             }
         }
     }
+
+    /// Lets others share the lock from now on.
+    ///
+    /// # Errors
+    /// Of flock(2). The kernel releases the lock before it takes the shared one, so another process may be faster.
+    pub fn share(&self) -> rustix::io::Result<()> {
+        flock(&self.file, FlockOperation::NonBlockingLockShared)
+    }
 }
 
 /// `fcntl(F_SETSIG)` of <asm-generic/fcntl.h>, which `libc` lacks.

@@ -6,6 +6,8 @@
 //! STORE/keys/<id>.toml        keys of hosts, mode 0600 in a directory of mode 0700
 //! STORE/lock                  mode 0600, because a user who can open it can lock it; held with flock by the server
 //! STORE/servers/current.toml  addresses of the running server; stopped.toml or left.toml after it has ended
+//! STORE/servers/<number>.toml addresses of one of several servers that have joined
+//! STORE/cluster/              the registry of those servers, if it is in the store
 //! STORE/shards/               mode 0700: rows of all users are below
 //! STORE/shards/varve.toml     a copy of the volume file
 //! STORE/shards/<nnnn>/        one table per shard; the number in four decimal digits
@@ -156,6 +158,11 @@ impl VolumeDir {
 
     pub fn servers(&self) -> StorePath {
         self.inside("servers")
+    }
+
+    /// The registry of servers that have joined, if it is in the store.
+    pub fn cluster(&self) -> StorePath {
+        self.inside("cluster")
     }
 
     pub fn server_file(&self) -> StorePath {

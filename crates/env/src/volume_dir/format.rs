@@ -121,8 +121,9 @@ impl VolumeDir {
         if self.unfinished_mark().symlink_metadata().is_ok() {
             return None;
         }
-        let needed = [self.shards(), self.servers(), self.host_keys_directory(), self.key_file(), self.reserve()];
-        let taken = needed.into_iter().find(|path| path.symlink_metadata().is_ok());
+        let directories = [self.shards(), self.servers(), self.cluster(), self.host_keys_directory()];
+        let mut needed = directories.into_iter().chain([self.key_file(), self.reserve()]);
+        let taken = needed.find(|path| path.symlink_metadata().is_ok());
         // A format creates the lock file first of all, and it stays empty.
         let is_foreign = |lock: std::fs::Metadata| !lock.is_file() || lock.len() > 0;
         taken.or_else(|| self.lock_file().symlink_metadata().is_ok_and(is_foreign).then(|| self.lock_file()))
@@ -183,8 +184,8 @@ impl VolumeDir {
         }
         absent_is_fine(disk::remove_file(&self.volume_file()))?;
         disk::sync_directory(&self.at_root())?;
-        // A key of the old volume must not be valid for the new one.
-        for directory in [self.shards(), self.servers(), self.host_keys_directory()] {
+        // A key of the old volume must not be valid for the new one, and its servers are not those of the new one.
+        for directory in [self.shards(), self.servers(), self.cluster(), self.host_keys_directory()] {
             absent_is_fine(disk::remove_tree(&directory))?;
         }
         absent_is_fine(disk::remove_content(&self.data()))?;

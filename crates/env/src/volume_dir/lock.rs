@@ -1,8 +1,12 @@
-//! One server per volume, by flock. The kernel releases the lock when the process ends, for whatever reason.
+//! One server per volume, or several that have joined, by flock. The kernel releases the lock when the process ends, for whatever reason.
 //!
 //! The server locks the key as well as the lock file. The lock file is empty and never written again, so a cleanup of
 //! old files in a scratch directory may remove it, and a process that then locked a new file of that name would be a
 //! second server. A volume without its key cannot be served.
+//!
+//! Servers that have joined share both locks, as readers do. Their records tell them from readers: a process that only
+//! reads refuses a volume with the record of a living server, and the first server that joins holds the locks
+//! exclusively until its record is published.
 
 use super::rights::Readers;
 use super::{ServerRecord, VolumeDir};
@@ -26,14 +30,26 @@ const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 /// How long to wait for a mount that was unmounted and still writes: umount(8) returns before that. A close takes about a
 /// second, and longer on a slow store.
 const UNMOUNTED_MAX: Duration = Duration::from_secs(20);
+/// How long to wait for another server that joins: it publishes its record once it is a member.
+const JOINING_MAX: Duration = Duration::from_secs(30);
 /// The user is told the reason of a longer wait.
 const WAIT_UNTOLD_MAX: Duration = Duration::from_secs(1);
 
 /// The right to serve a volume, until it is dropped.
 #[derive(Debug)]
 pub struct VolumeLock {
-    _file: Locked,
-    _key: Option<Locked>,
+    file: Locked,
+    key: Option<Locked>,
+}
+
+impl VolumeLock {
+    /// Shares the right with other servers that join. Idempotent.
+    ///
+    /// # Errors
+    /// Of flock(2): another process may have taken the lock at this moment.
+    pub fn share(&self) -> io::Result<()> {
+        [Some(&self.file), self.key.as_ref()].into_iter().flatten().try_for_each(|lock| Ok(lock.share()?))
+    }
 }
 
 /// The right to read a volume that no server uses, until it is dropped. Any number of processes may have it at a time.
@@ -47,12 +63,16 @@ impl VolumeDir {
     /// Takes the lock, or fails with the name of its holder. Waits only for a holder that is about to release it: at most
     /// 2 s for a process without a record and for processes that only read, and 20 s for a mount that was unmounted.
     pub fn lock(&self) -> Result<VolumeLock, LockError> {
+        self.lock_with(FlockOperation::NonBlockingLockExclusive)
+    }
+
+    fn lock_with(&self, operation: FlockOperation) -> Result<VolumeLock, LockError> {
         let path = self.lock_file();
         let file = match disk::open_lock_file(&path).and_then(|file| self.check_lock(&path, file)) {
             Ok(file) => file,
             Err(source) => return Err(LockError::Io { path: path.into(), source }),
         };
-        let file = self.try_flock(file, path, FlockOperation::NonBlockingLockExclusive)?;
+        let file = self.try_flock(file, path, operation)?;
         let key = self.key_file();
         // Opened for writing, which cluster file systems require for an exclusive lock.
         let writable = key.open_file(&disk::File::options().read(true).write(true));
@@ -60,7 +80,7 @@ impl VolumeDir {
             io::ErrorKind::PermissionDenied => key.open(),
             _ => Err(error),
         });
-        let locked = self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)?;
+        let locked = self.try_flock_key(opened, operation)?;
         // If the key is missing too, the only evidence of a running server is the record, unless its process is known
         // to have ended.
         if locked.is_none()
@@ -68,7 +88,31 @@ impl VolumeDir {
         {
             return Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(holder)) });
         }
-        Ok(VolumeLock { _file: file, _key: locked })
+        Ok(VolumeLock { file, key: locked })
+    }
+
+    /// Takes the lock for a server that joins others. It is exclusive if no other server has joined; then
+    /// [`VolumeLock::share`] it once the server's record is published. Waits as [`VolumeDir::lock`] does, and longer for
+    /// another server that joins at the same time.
+    pub fn lock_to_join(&self) -> Result<VolumeLock, LockError> {
+        let clock = RealClock::new();
+        let began = clock.monotonic();
+        loop {
+            let taken = match self.living_joined().is_empty() {
+                true => self.lock(),
+                false => self.lock_with(FlockOperation::NonBlockingLockShared),
+            };
+            match taken {
+                Err(LockError::Held { .. }) if clock.monotonic().since(began) < JOINING_MAX && self.is_joining() => {}
+                taken => return taken,
+            }
+            std::thread::sleep(LOOKED_AT_EVERY);
+        }
+    }
+
+    /// Whether the lock is held by servers that have joined, or by a process without a record, which may be joining.
+    fn is_joining(&self) -> bool {
+        !self.living_joined().is_empty() || self.read_holder().is_none()
     }
 
     /// Keeps servers off, or fails with the name of the server. Waits as [`VolumeDir::lock`] does. Writes nothing if
@@ -85,7 +129,11 @@ impl VolumeDir {
         };
         let file = self.try_flock(file, path, FlockOperation::NonBlockingLockShared)?;
         let readable = self.key_file().open();
-        Ok(ReadLock { _file: file, _key: self.try_flock_key(readable, FlockOperation::NonBlockingLockShared)? })
+        let key = self.try_flock_key(readable, FlockOperation::NonBlockingLockShared)?;
+        match self.living_joined().into_iter().next() {
+            Some(joined) => Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(joined)) }),
+            None => Ok(ReadLock { _file: file, _key: key }),
+        }
     }
 
     /// Refuses a lock file of another user, who could lock it indefinitely.
@@ -108,7 +156,8 @@ impl VolumeDir {
     /// holder's.
     pub fn read_holder(&self) -> Option<ServerRecord> {
         // An unreadable record names no holder.
-        self.read_server_record().ok().flatten().filter(|record| !record.is_of_the_dead())
+        let alone = self.read_server_record().ok().flatten().filter(|record| !record.is_of_the_dead());
+        alone.or_else(|| self.living_joined().into_iter().next())
     }
 
     fn try_flock(&self, file: File, path: StorePath, operation: FlockOperation) -> Result<Locked, LockError> {
@@ -122,7 +171,7 @@ impl VolumeDir {
         let again = || {
             let now = clock.monotonic();
             let waited = now.since(began);
-            shared.set(is_shared(&path));
+            shared.set(is_shared(&path) && self.living_joined().is_empty());
             let closes = waited < UNMOUNTED_MAX && self.is_holder_unmounted();
             if closes {
                 closed.set(now);

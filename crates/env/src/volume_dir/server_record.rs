@@ -1,3 +1,5 @@
+//! `servers/NUMBER.toml`: the same for one of several servers that have joined; NUMBER has 16 hexadecimal digits.
+//!
 //! `servers/current.toml`: the process that serves the volume, and its addresses. The lock's holder writes it. When the
 //! server stops, the file becomes `servers/stopped.toml`, or `servers/left.toml` if clients had files open. After a
 //! crash the record is stale until the next server replaces it, so a client that cannot connect to that server reads it
@@ -9,7 +11,7 @@ use crate::disk::{self, WriterId};
 use crate::mount_table::{MountEntry, has_mounted};
 use crate::printable::printable;
 use crate::reserve::is_for_want_of_room;
-use crate::store_path::StorePath;
+use crate::store_path::{StoreEntry, StorePath};
 use crate::toml_text;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,9 @@ pub struct ServerRecord {
     /// The writer of this server's temporary files ([`WriterId`]). Earlier versions do not write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writer: Option<String>,
+    /// The number of a server that has joined others, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<String>,
     #[serde(default, rename = "worker")]
     pub workers: Vec<WorkerRecord>,
 }
@@ -85,6 +90,7 @@ impl ServerRecord {
             mount_point: None,
             after_open_files: false,
             writer: Some(WriterId::of_this_process().to_string()),
+            number: None,
             workers,
         })
     }
@@ -225,8 +231,61 @@ impl VolumeDir {
 
     /// The record of the server, or of one that ended without removing it; `None` if there is none.
     pub fn read_server_record(&self) -> io::Result<Option<ServerRecord>> {
-        let path = self.server_file();
-        let text = match self.open_own(&path, Readers::Anybody).and_then(disk::text_of) {
+        self.read_record(&self.server_file())
+    }
+
+    /// The records of the servers that may run now, the newest first: one that is alone, or those that have joined. A
+    /// record that cannot be read is left out if there are others.
+    pub fn read_server_records(&self) -> io::Result<Vec<ServerRecord>> {
+        let joined = self.living_joined();
+        match self.read_server_record() {
+            Ok(alone) => Ok(alone.into_iter().chain(joined).collect()),
+            Err(_) if !joined.is_empty() => Ok(joined),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The records of servers that have joined and may run, the newest first.
+    pub fn living_joined(&self) -> Vec<ServerRecord> {
+        let written = |path: &StorePath| path.symlink_metadata().and_then(|found| found.modified()).ok();
+        let mut files: Vec<_> = self.joined_files().into_iter().map(|path| (written(&path), path)).collect();
+        files.sort_by_key(|(written, _)| std::cmp::Reverse(*written));
+        let read = |(_, path): (_, StorePath)| self.read_record(&path).ok().flatten();
+        files.into_iter().filter_map(read).filter(|record| !record.is_of_the_dead()).collect()
+    }
+
+    fn joined_files(&self) -> Vec<StorePath> {
+        let entries = self.servers().read_dir().unwrap_or_default();
+        let is_record = |entry: &StoreEntry| {
+            let stem = entry.file_name().to_str().and_then(|name| name.strip_suffix(".toml"));
+            stem.is_some_and(|stem| stem.len() == 16 && stem.bytes().all(|digit| digit.is_ascii_hexdigit()))
+        };
+        entries.into_iter().filter(is_record).map(StoreEntry::into_path).collect()
+    }
+
+    /// The record of the server `number` that has joined.
+    fn joined_file(&self, number: u64) -> StorePath {
+        self.servers().join(format!("{number:016x}.toml"))
+    }
+
+    /// Publishes the record of a server that has joined. A server that is alone after it expects open files.
+    pub fn write_joined_record(&self, _lock: &VolumeLock, number: u64, record: &ServerRecord) -> io::Result<()> {
+        let record = ServerRecord { number: Some(format!("{number:016x}")), ..record.clone() };
+        let text = toml::to_string(&record).map_err(io::Error::other)?;
+        self.make_servers()?;
+        disk::replace(&self.left_server_file(), text.as_bytes())?;
+        // Of a server that was alone and has ended.
+        remove_if_there(&self.server_file())?;
+        disk::replace(&self.joined_file(number), text.as_bytes())
+    }
+
+    /// Removes the record of a server that has left, or of one that is dead; a missing record is no error.
+    pub fn remove_joined_record(&self, number: u64) -> io::Result<()> {
+        remove_if_there(&self.joined_file(number))
+    }
+
+    fn read_record(&self, path: &StorePath) -> io::Result<Option<ServerRecord>> {
+        let text = match self.open_own(path, Readers::Anybody).and_then(disk::text_of) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
@@ -240,15 +299,12 @@ impl VolumeDir {
         })
     }
 
-    /// The records of the servers that may run now, the newest first.
-    pub fn read_server_records(&self) -> io::Result<Vec<ServerRecord>> {
-        Ok(self.read_server_record()?.into_iter().collect())
-    }
-
     /// Other writers of temporary files that may still run: this process must not remove their files.
     pub(super) fn living_writers(&self) -> Vec<WriterId> {
-        let writer = self.read_holder().and_then(|record| record.writer?.parse().ok());
-        writer.into_iter().filter(|writer| *writer != WriterId::of_this_process()).collect()
+        let alone = self.read_server_record().ok().flatten().filter(|record| !record.is_of_the_dead());
+        let living = alone.into_iter().chain(self.living_joined());
+        let writers = living.filter_map(|record| record.writer?.parse().ok());
+        writers.filter(|writer| *writer != WriterId::of_this_process()).collect()
     }
 
     /// Publishes the record of this server and replaces that of one that crashed.
@@ -295,6 +351,8 @@ impl VolumeDir {
     /// the result stays the same, across crashes too.
     pub fn left_by_server(&self, _lock: &VolumeLock) -> io::Result<ShutdownState> {
         rename_if_there(&self.left_server_file(), &self.server_file())?;
+        // All servers that had joined have ended, because the lock is free.
+        self.joined_files().iter().try_for_each(remove_if_there)?;
         Ok(match self.read_server_record() {
             Ok(None) => ShutdownState::Nothing,
             // Its only client has ended with it, because the lock is free; clients of the server before it may still
@@ -311,6 +369,13 @@ pub enum ShutdownState {
     Nothing,
     /// Clients may have open files, or files whose sizes are not recorded yet.
     OpenFiles,
+}
+
+fn remove_if_there(path: &StorePath) -> io::Result<()> {
+    match disk::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn rename_if_there(from: &StorePath, to: &StorePath) -> io::Result<()> {

@@ -441,6 +441,7 @@ fn golden_files() {
         mount_point: None,
         after_open_files: false,
         writer: Some("00000000000000ab".into()),
+        number: None,
         workers: vec![
             WorkerRecord { unix: Some("/run/0".into()), tcp: Some("127.0.0.1:4000".into()) },
             WorkerRecord { unix: None, tcp: Some("127.0.0.1:4001".into()) },

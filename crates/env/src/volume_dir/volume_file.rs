@@ -202,6 +202,13 @@ impl VolumeDir {
         }
     }
 
+    /// Whether the volume is of [`FORMAT_VERSION`], so that [`VolumeDir::raise_format`] has nothing to raise.
+    pub fn is_of_this_format(&self) -> io::Result<bool> {
+        let table: Result<toml::Table, _> = disk::read_text(&self.volume_file())?.parse();
+        let version = |table: &toml::Table| table.get("format_version").and_then(toml::Value::as_integer);
+        Ok(table.is_ok_and(|table| version(&table) == Some(FORMAT_VERSION)))
+    }
+
     /// Replaces a damaged or missing volume file.
     pub fn make_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
         disk::replace(&self.volume_file(), self.text_of(settings).as_bytes())

@@ -57,6 +57,50 @@ fn lock_names_no_dead_process() {
     assert!(names(ServerRecord { host: "another".into(), ..of_earlier_boot }));
 }
 
+/// Servers that have joined share the lock, and exclude all others, who are told the name of one of them.
+#[test]
+fn joined_servers_share_the_lock() {
+    let (_directory, volume) = formatted();
+    let record = ServerRecord::of_this_process(&volume, false, vec![]).unwrap();
+    let first = volume.lock_to_join().unwrap();
+    volume.write_joined_record(&first, 7, &record).unwrap();
+    first.share().unwrap();
+    let second = volume.lock_to_join().unwrap();
+    volume.write_joined_record(&second, 0xabc, &record).unwrap();
+    second.share().unwrap();
+    let numbers = || volume.read_server_records().unwrap().into_iter().map(|record| record.number).collect::<Vec<_>>();
+    assert_eq!(numbers().len(), 2);
+    let named = format!("a server, {} on host", record.process());
+    assert!(volume.lock().unwrap_err().to_string().contains(&named));
+    let refused = volume.lock_for_reading().unwrap_err();
+    assert!(refused.is_held() && refused.to_string().contains(&named), "{refused}");
+    volume.remove_joined_record(7).unwrap();
+    drop(first);
+    assert_eq!(numbers(), [Some("0000000000000abc".to_owned())]);
+    assert!(volume.lock().is_err());
+    volume.remove_joined_record(0xabc).unwrap();
+    drop(second);
+    let alone = volume.lock().unwrap();
+    assert_eq!(volume.left_by_server(&alone).unwrap(), ShutdownState::OpenFiles, "they may have left open files");
+    drop(alone);
+    volume.lock_for_reading().unwrap();
+}
+
+/// A joined server that was killed leaves its record. The next exclusive holder of the lock removes it.
+#[test]
+fn records_of_dead_joined_servers_keep_nobody_away() {
+    let (_directory, volume) = formatted();
+    let lock = volume.lock_to_join().unwrap();
+    let record = ServerRecord { pid: 0, ..ServerRecord::of_this_process(&volume, false, vec![]).unwrap() };
+    volume.write_joined_record(&lock, 7, &record).unwrap();
+    drop(lock);
+    assert_eq!(volume.read_server_records().unwrap(), []);
+    volume.lock_for_reading().unwrap();
+    let alone = volume.lock().unwrap();
+    assert_eq!(volume.left_by_server(&alone).unwrap(), ShutdownState::OpenFiles);
+    assert!(!volume.servers().join("0000000000000007.toml").exists());
+}
+
 /// A process that starts immediately after a kill gets the lock, though the killed process has not ended: the kernel
 /// frees its memory before it closes its files.
 #[test]

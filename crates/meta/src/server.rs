@@ -21,6 +21,7 @@ mod limits;
 mod listener;
 mod local_session;
 mod local_stream;
+mod membership;
 mod memory;
 mod memory_budget;
 mod metrics;
@@ -32,6 +33,8 @@ mod sessions;
 mod shared;
 mod shared_shard_map;
 mod shm_slots;
+mod sockets;
+mod store_preparation;
 mod turned_away;
 mod unauthenticated;
 mod worker;
@@ -40,39 +43,39 @@ mod worker_board;
 pub use crate::shards::LEASE;
 pub use limits::Limits;
 pub use local_session::{LocalSession, ReplyCallback};
+pub use membership::{JoinSettings, LEASE_DEFAULT};
 pub use memory::MemoryShares;
 pub use sessions::SESSION_GRACE;
 
-use crate::shards::{CacheBudget, SESSIONS_RETURN};
+use crate::shards::CacheBudget;
 use background::BackgroundRuntimes;
 use inbox::{INBOX_MAX, ServerCommand, WorkerMessage};
-use keys::Keys;
+use membership::MembershipThread;
 use memory_budget::MemoryBudget;
 use parking_lot::Mutex;
-use sessions::{Admission, Sessions};
+use peer_network::{PeerNetwork, PeerNetworkConfig};
 use shared::ServerShared;
-use shared_shard_map::SharedShardMap;
+use sockets::Sockets;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use store_preparation::PreparedStore;
 use tokio::sync::{mpsc, watch};
-use varve_env::clock::{Clock, RealClock};
-use varve_env::disk::{CLOCK_SKEW_S_MAX, store_clock_ahead_s};
+use varve_cluster::membership::MembershipError;
+use varve_env::disk::CLOCK_SKEW_S_MAX;
 use varve_env::posix_store::PosixStore;
 use varve_env::reserve::Reserve;
 use varve_env::runtime_dir::{self, RuntimeDirError};
 use varve_env::volume_dir::{
-    LockError, ServerRecord, ShutdownState, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord, boot_id,
+    LockError, ServerRecord, ShutdownState, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord,
 };
-use varve_proto::handshake::VolumeKey;
 use varve_store::{Merges, TableCache, TableConfig};
 use varve_types::{InvalidShardMap, ShardId, ShardMap, VolumeSettings, WorkerAddress};
 use worker_board::{Unreached, WorkerBoard, WorkerStage};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of worker threads: the processor count of the largest machines that one service may occupy.
 pub const WORKERS_MAX: usize = 256;
@@ -80,9 +83,6 @@ pub const WORKERS_MAX: usize = 256;
 /// Interval between checks of the reserve. In that time the server cannot write more than the margin above the reserve,
 /// even at full speed.
 const RESERVE_TENDED_EVERY: Duration = Duration::from_secs(1);
-
-/// Maximum length of a Unix socket path (`sun_path` has 108 bytes, the last of which is a NUL).
-const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Configuration of a server.
 #[derive(Clone, Debug)]
@@ -105,6 +105,8 @@ pub struct ServerConfig {
     pub measure: bool,
     /// Resource limits for each peer.
     pub limits: Limits,
+    /// The server is one of several. `None`: it is alone.
+    pub join: Option<JoinSettings>,
 }
 
 /// One worker per two processors: flushes and merges of tables and clients on the same host need processors too.
@@ -127,6 +129,7 @@ impl ServerConfig {
             memory_bytes: MemoryShares::BYTES_DEFAULT,
             measure: false,
             limits: Limits::default(),
+            join: None,
         }
     }
 }
@@ -149,6 +152,18 @@ pub enum ServerError {
     NoTables { directory: PathBuf },
     #[error("{0}")]
     Config(String),
+    #[error("cannot join the servers of the volume: {0}")]
+    Join(#[from] MembershipError),
+    #[error(
+        "the volume {} is of an older format, and only a server that is alone upgrades it: serve it once without --join",
+        directory.display()
+    )]
+    OldFormat { directory: PathBuf },
+    #[error(
+        "the clock of this host differs by {ahead_s} s from that of the store, and servers of one volume need clocks \
+         within {CLOCK_SKEW_S_MAX} s: set both by NTP or PTP"
+    )]
+    WrongClock { ahead_s: i64 },
     #[error(transparent)]
     SocketDirectory(#[from] RuntimeDirError),
     #[error("{doing}: {source}")]
@@ -176,7 +191,15 @@ pub struct Server {
 struct RunningServer {
     threads: Vec<JoinHandle<()>>,
     background: BackgroundRuntimes,
+    /// With other servers.
+    joined: Option<Joined>,
     lock: VolumeLock,
+}
+
+/// The threads of a server that has joined others.
+struct Joined {
+    membership: MembershipThread,
+    peers: PeerNetwork,
 }
 
 /// How long dropping a server that was not stopped waits for its workers.
@@ -187,72 +210,10 @@ impl Server {
     /// workers then open their shards; a call waits until its shard is open. If no shard can be opened the server ends,
     /// and [`Server::wait`] returns the error.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
-        let volume = config.volume.clone();
-        let settings = volume.read_settings()?;
-        let uid = rustix::process::geteuid().as_raw();
-        if uid != settings.owner_uid && uid != 0 {
-            let (directory, owner) = (volume.root().to_owned(), settings.owner_uid);
-            return Err(ServerError::NotYours { directory, owner, uid });
-        }
         check(&config)?;
-        let volume = volume.held().map_err(doing("cannot serve the volume"))?;
-        let lock = volume.lock()?;
-        if !volume.shards().is_dir() {
-            return Err(ServerError::NoTables { directory: volume.shards().into() });
-        }
-        let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
-        let owned_since = clock.monotonic();
-        let leftovers = "cannot remove leftovers from the volume's directory";
-        let room = "cannot read the free space of the store";
-        let reserve = Reserve::of(volume.reserve()).map_err(doing(room))?.while_starting();
-        reserve.release_if_full().map_err(doing(room))?;
-        let living = volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
-        volume.raise_format(&lock, &settings).map_err(doing("cannot upgrade the volume to this format"))?;
-        let left = volume.left_by_server(&lock).map_err(doing("cannot read the state that the last server left"))?;
-        volume.close_to_others().map_err(doing("cannot restrict access to the volume's directories"))?;
-        let store = PosixStore::of_volume(&volume).map_err(doing("cannot open the volume's table directory"))?;
-        let reserve = Arc::new(reserve);
-        let store = store.with_reserve(Arc::clone(&reserve)).with_place(volume.place().cloned());
-        store.remove_leftovers(&living).map_err(doing(leftovers))?;
-        warn_of_wrong_clock(&volume, &*clock);
-        let key = VolumeKey(volume.read_key().map_err(doing("cannot serve the volume"))?);
-        let admission = Admission {
-            owner_uid: settings.owner_uid,
-            server_uid: uid,
-            server_pid: std::process::id() as i32,
-            embedded: config.embedded,
-        };
-        let workers = config.workers.min(usize::from(settings.shards.get()));
-        let number = varve_env::random::number();
-        let boot = boot_id().map_err(doing("cannot identify this boot"))?;
-        let shard_map = SharedShardMap::alone(number, boot, workers, settings.shards.get());
-        let shard_map = shard_map.map_err(|error| ServerError::Config(error.to_string()))?;
-        let shared = Arc::new(ServerShared {
-            sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
-            owned_since,
-            // The wait applies to a mount's own server too: clients of the previous server come to the next one, and
-            // the files that they have open must still exist then.
-            sessions_return: match left {
-                ShutdownState::OpenFiles => SESSIONS_RETURN,
-                ShutdownState::Nothing => Duration::ZERO,
-            },
-            quiet_workers: AtomicUsize::new(0),
-            number,
-            reserve,
-            freed_ms: AtomicU64::new(0),
-            keys: Arc::new(Keys::new(volume.clone(), key)),
-            limits: config.limits.clone(),
-            volume,
-            clock,
-            shard_map,
-            peer_network: OnceLock::new(),
-            moving: tokio::sync::Mutex::new(()),
-            embedded: config.embedded,
-            found: left,
-            tried: AtomicUsize::new(0),
-            any_opened: AtomicBool::new(false),
-            settings,
-        });
+        let PreparedStore { lock, store, state } = store_preparation::prepare(&config)?;
+        let shared = Arc::new(ServerShared::new(&config, state)?);
+        let workers = shared.shard_map.workers();
         let board = Arc::new(WorkerBoard::new(workers, Arc::clone(&shared.clock)));
         let command = watch::Sender::new(ServerCommand::Open);
         let background = BackgroundRuntimes::start().map_err(doing("cannot start the threads for tables"))?;
@@ -261,9 +222,9 @@ impl Server {
             (0..workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
         let shm_slots = ShmSlots { inboxes: inboxes.clone(), receivers };
         let threads = spawn_workers(&config, &shared, &board, &command, store, &background, shm_slots)?;
-        let running = Mutex::new(Some(RunningServer { threads, background, lock }));
+        let running = Mutex::new(Some(RunningServer { threads, background, joined: None, lock }));
         let server = Server { shared, board, command, inboxes, running };
-        match server.open_listeners(config.mount_point.as_deref()) {
+        match server.open_listeners(&config) {
             Ok(()) => {
                 server.shared.reserve.has_started();
                 Ok(server)
@@ -276,7 +237,7 @@ impl Server {
         }
     }
 
-    fn open_listeners(&self, mount_point: Option<&Path>) -> Result<(), ServerError> {
+    fn open_listeners(&self, config: &ServerConfig) -> Result<(), ServerError> {
         self.board.wait_for(WorkerStage::Ready, None).map_err(ServerError::from)?;
         let addresses = self.board.addresses();
         let record_of = |address: &WorkerAddress| WorkerRecord { unix: address.unix.clone(), tcp: address.tcp.clone() };
@@ -284,14 +245,46 @@ impl Server {
         // Before `ServerCommand::Accept`: no client has the map yet.
         let set = self.shared.shard_map.set_addresses(addresses);
         set.map_err(|error| ServerError::Config(error.to_string()))?;
-        self.command.send_replace(ServerCommand::Accept);
         let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
             .map_err(doing("cannot identify this host and boot"))?;
-        let mount_point = mount_point.map(|path| path.to_string_lossy().into_owned());
+        let mount_point = config.mount_point.as_ref().map(|path| path.to_string_lossy().into_owned());
         let record = ServerRecord { mount_point, after_open_files: self.leaves_as_found(), ..record };
-        let running = self.running.lock();
-        let lock = &running.as_ref().expect("a server that starts is not stopped").lock;
-        self.shared.volume.write_server_record(lock, &record).map_err(doing("cannot write the server record"))
+        let mut running = self.running.lock();
+        let running = running.as_mut().expect("a server that starts is not stopped");
+        if let Some(settings) = &config.join {
+            running.joined = Some(self.join(config, settings, &record)?);
+        }
+        self.command.send_replace(ServerCommand::Accept);
+        let (volume, lock) = (&self.shared.volume, &running.lock);
+        let written = match running.joined {
+            None => volume.write_server_record(lock, &record),
+            Some(_) => volume.write_joined_record(lock, self.shared.number, &record).and_then(|()| lock.share()),
+        };
+        written.map_err(doing("cannot write the server record"))
+    }
+
+    fn join(
+        &self,
+        config: &ServerConfig,
+        settings: &JoinSettings,
+        record: &ServerRecord,
+    ) -> Result<Joined, ServerError> {
+        let shared = &self.shared;
+        let sockets = config.unix_directory.as_deref();
+        let sockets =
+            sockets.map(|directory| Sockets::prepare(directory, &shared.volume, &shared.settings)).transpose()?;
+        // Any port: other servers find it in the map.
+        let tcp = config.listen.map(|address| SocketAddr::new(address.ip(), 0));
+        let (inboxes, board) = (self.inboxes.clone(), Arc::clone(&self.board));
+        let failed = Box::new(move |reason| board.fail(reason));
+        let places = (sockets.map(|sockets| sockets.of_peers()), tcp);
+        let peers = PeerNetworkConfig::of_server(shared, inboxes.clone(), Arc::clone(&shared.lease), places, failed)
+            .and_then(PeerNetwork::start)
+            .map_err(doing("cannot listen for other servers"))?;
+        shared.peer_network.get_or_init(|| peers.handle().clone());
+        let member = membership::member(record, peers.address());
+        let membership = MembershipThread::join(settings, shared, member, inboxes, self.command.clone())?;
+        Ok(Joined { membership, peers })
     }
 
     pub fn settings(&self) -> &VolumeSettings {
@@ -333,9 +326,12 @@ impl Server {
     /// withdraws the server record and releases the lock. Work that is not done by `deadline` is left as after a crash.
     /// A second stop does nothing.
     pub fn stop(&self, deadline: Duration) -> Result<(), ServerError> {
-        let Some(RunningServer { threads, background, lock }) = self.running.lock().take() else {
+        let Some(RunningServer { threads, background, joined, lock }) = self.running.lock().take() else {
             return Ok(());
         };
+        if let Some(joined) = joined.as_ref().filter(|_| self.board.failure().is_none()) {
+            joined.membership.drain();
+        }
         let clock = &self.shared.clock;
         let begin = clock.monotonic();
         let end = begin.after(deadline);
@@ -362,8 +358,15 @@ impl Server {
             let _ = thread.join();
         }
         background.stop(&**clock, end);
-        let left = self.leaves(drained.is_ok());
-        let withdrawn = self.shared.volume.withdraw_server_record(&lock, left);
+        let withdrawn = match joined {
+            Some(Joined { membership, peers }) => {
+                // The workers have ended, and with them the transactions over other servers.
+                drop(peers);
+                membership.leave();
+                self.shared.volume.remove_joined_record(self.shared.number)
+            }
+            None => self.shared.volume.withdraw_server_record(&lock, self.leaves(drained.is_ok())),
+        };
         drop(lock);
         if let Some(reason) = self.board.failure() {
             return Err(ServerError::Failed(reason));
@@ -388,19 +391,6 @@ impl Server {
     /// server has one client only; the others reconnect to the next server that serves them.
     fn leaves_as_found(&self) -> bool {
         self.shared.embedded && self.shared.found == ShutdownState::OpenFiles
-    }
-}
-
-/// Garbage collection compares times of files with this host's wall clock, and several servers compare each other's.
-fn warn_of_wrong_clock(volume: &VolumeDir, clock: &dyn Clock) {
-    match store_clock_ahead_s(&volume.shards(), clock) {
-        Ok(ahead) if ahead.unsigned_abs() > CLOCK_SKEW_S_MAX => tracing::warn!(
-            "the clock of this host differs by {ahead} s from that of the store: set both by NTP or PTP and start \
-             again; several servers of a volume need clocks within {CLOCK_SKEW_S_MAX} s"
-        ),
-        Ok(_) => {}
-        // A full or read-only store: the volume still serves reads.
-        Err(error) => tracing::debug!(%error, "cannot compare the clocks of this host and of the store"),
     }
 }
 
@@ -514,61 +504,6 @@ fn spawn_workers(
         threads.push(thread);
     }
     Ok(threads)
-}
-
-/// Hexadecimal digits that identify a store in the names of sockets.
-const STORE_DIGITS: usize = 16;
-
-/// The names of the workers' sockets: `<store>.<process>.<worker>.sock`. Neither a copy of the volume nor a server that
-/// is just ending gets in the way. `<store>` is a hash of the volume's id and of the directory: servers of two copies
-/// in two PID namespaces may have the same process number.
-struct Sockets {
-    directory: PathBuf,
-    prefix: String,
-    mode: u32,
-}
-
-impl Sockets {
-    fn prepare(directory: &Path, volume: &VolumeDir, settings: &VolumeSettings) -> Result<Sockets, ServerError> {
-        let directory_mode = if settings.owner_uid == 0 { 0o755 } else { 0o700 };
-        // Only mounts connect, and they run as the owner or as root.
-        let mode = 0o600;
-        runtime_dir::prepare(directory, directory_mode)?;
-        remove_dead_sockets(directory);
-        let store_id = volume.store_id().map_err(doing(format!("cannot look at {}", volume.root().display())))?;
-        let store = xxh3_64(format!("{} {store_id}", settings.id).as_bytes());
-        let prefix = format!("{store:0STORE_DIGITS$x}.{}", std::process::id());
-        let sockets = Sockets { directory: directory.to_owned(), prefix, mode };
-        let longest = sockets.path(WORKERS_MAX - 1);
-        if longest.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
-            return Err(ServerError::Config(format!(
-                "{} is too long for a socket's path, which has at most {SOCKET_PATH_BYTES_MAX} bytes: choose a shorter \
-                 directory for the sockets",
-                longest.display()
-            )));
-        }
-        Ok(sockets)
-    }
-
-    fn path(&self, worker: usize) -> PathBuf {
-        self.directory.join(format!("{}.{worker}.sock", self.prefix))
-    }
-}
-
-/// Removes the sockets of dead servers, of this volume or another. A socket that cannot be removed does no harm.
-fn remove_dead_sockets(directory: &Path) {
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(parts) = name.to_str().map(|name| name.split('.').collect::<Vec<_>>()) else { continue };
-        let [store, pid, _, "sock"] = parts[..] else { continue };
-        let ours = store.len() == STORE_DIGITS && store.bytes().all(|digit| digit.is_ascii_hexdigit());
-        let dead = pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-        // A server in another PID namespace has no entry in `/proc` here, but accepts connections.
-        if ours && dead && listener::nobody_listens(&entry.path()) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
 }
 
 fn doing(doing: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {

@@ -48,7 +48,7 @@ const BY_PATH: [&str; 28] = [
 /// Exceptions: file, call and the reason.
 const MAY: [(&str, &str, &str); 5] = [
     ("crates/meta/src/server/listener.rs", "fs::", "sockets and their directory, which are in no store"),
-    ("crates/meta/src/server.rs", "fs::", "sockets of servers that died"),
+    ("crates/meta/src/server/sockets.rs", "fs::", "sockets of servers that died"),
     ("crates/env/src/store_path.rs", "rustix::fs::open(", "the root itself, by the path that the user gave"),
     ("crates/env/src/volume_dir/rights.rs", "fs::read_to_string(", "the kernel's number for nobody"),
     ("crates/env/src/volume_dir/server_record.rs", "fs::read_to_string(", "threads of a process, in /proc"),

@@ -15,11 +15,13 @@ use super::unauthenticated::PendingGuard;
 use super::worker::Worker;
 use bytes::{Buf, BytesMut};
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use varve_cluster::lease::Lease;
 use varve_env::stages::{self, Stage};
 use varve_proto::Request;
 use varve_proto::frame::{self, FrameError};
@@ -50,6 +52,8 @@ pub enum ConnectionError {
     ForeignSession { own: u64, used: u64 },
     #[error("the peer has neither completed a message nor read its replies for {:?}", .0)]
     Stalled(Duration),
+    #[error("the lease of this server ended before its replies were sent: another server may own the shard")]
+    LeaseEnded,
     #[error("the key of the client was revoked")]
     Revoked,
     #[error("the connection failed: {0}")]
@@ -151,14 +155,14 @@ where
         tokio::select! {
             biased;
             () = poll_fn(|context| request_queue.poll_called(context)) => {}
-            written = writer.write(output.bytes()), if !output.is_empty() => match written {
+            written = write_under(&worker.shared.lease, writer, output.bytes()), if !output.is_empty() => match written {
                 Ok(0) => end = output.abandon(Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into())),
                 Ok(count) => {
                     output.advance(count);
                     worker.busy_poll.moved();
                     progress.bytes += count as u64;
                 }
-                Err(error) => end = output.abandon(Err(error.into())),
+                Err(error) => end = output.abandon(Err(error)),
             },
             read = reader.read_buf(&mut input), if reads => match read {
                 Ok(0) if input.is_empty() => end = Some(Ok(())),
@@ -184,6 +188,19 @@ where
             input = BytesMut::with_capacity(INPUT_BYTES);
         }
     }
+}
+
+/// Writes replies if the lease of the server runs at that moment: nothing may leave after its end.
+async fn write_under<W: AsyncWrite + Unpin>(
+    lease: &Lease,
+    writer: &mut W,
+    bytes: &[u8],
+) -> Result<usize, ConnectionError> {
+    poll_fn(|context| match lease.is_valid() {
+        true => Pin::new(&mut *writer).poll_write(context, bytes).map_err(ConnectionError::Io),
+        false => Poll::Ready(Err(ConnectionError::LeaseEnded)),
+    })
+    .await
 }
 
 /// The next complete request in `input`, if there is one, and its length in bytes.

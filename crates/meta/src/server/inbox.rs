@@ -30,6 +30,12 @@ pub enum WorkerMessage {
     Peer { request: PeerRequest, reply: oneshot::Sender<Delivered> },
     /// A shard that another worker has closed for this one.
     TakeOver { shard: ShardId, handover: ShardHandover, reply: oneshot::Sender<Result<(), NotTakenOver>> },
+    /// The cluster's map gives the shard to this worker. It serves it no sooner than `after` from now.
+    Own { shard: ShardId, after: Duration },
+    /// The shard is to be closed for another owner in the cluster.
+    GiveAway { shard: ShardId, reply: oneshot::Sender<Result<(), String>> },
+    /// The cluster's map has another owner for a shard that was closed for it.
+    Gone { shard: ShardId },
     /// The session has ended: the worker's shards drop what they have registered of it.
     EndSession { session: SessionId, done: oneshot::Sender<()> },
     /// A request of a client in this process.
@@ -170,6 +176,16 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
                 // The worker that the shard leaves waits for the reply as long as it lives.
                 worker.spawn(async move { drop(reply.send(taker.take_over(shard, handover).await)) });
             }
+            WorkerMessage::Own { shard, after } => {
+                let owner = Rc::clone(&worker);
+                worker.spawn(async move { owner.own(shard, after).await });
+            }
+            WorkerMessage::GiveAway { shard, reply } => {
+                let owner = Rc::clone(&worker);
+                // The thread that asks waits for the reply until the server ends.
+                worker.spawn(async move { drop(reply.send(owner.give_away(shard).await)) });
+            }
+            WorkerMessage::Gone { shard } => worker.gone(shard),
             WorkerMessage::Peer { request, reply } => {
                 worker.busy_poll.came();
                 let asked = Rc::clone(&worker);
@@ -216,7 +232,11 @@ async fn answer(worker: &Rc<Worker>, request: PeerRequest) -> Delivered {
             let _call = opened.begin_call(CallOrigin::Peer);
             let response = opened.serve(request).await;
             reopen_if_failed(worker, shard);
-            Ok(Ok(response))
+            match worker.shared.lease.is_valid() {
+                true => Ok(Ok(response)),
+                // The shard may have another owner by now, which does not know of this answer.
+                false => Ok(Err(format!("the lease of the server ended before shard {shard} had answered").into())),
+            }
         }
         Ok(Err(NotOpen::Elsewhere)) => Err(Box::new(request)),
         Ok(Err(NotOpen::Failed(cause))) => Ok(Err(cause)),

@@ -17,6 +17,7 @@
 mod closing;
 mod loss;
 mod moving;
+mod owning;
 mod reopening;
 mod slots;
 
@@ -206,6 +207,7 @@ impl Worker {
     }
 
     async fn attempt(&self, id: ShardId) -> Result<Rc<Shard>, OpenFailure> {
+        self.under_lease().await?;
         Shard::open(self.shard_config(id)).await.map_err(|error| {
             let kind = match &error {
                 ShardError::Table(TableError::Fenced { .. }) => FailureKind::Fenced,

@@ -185,6 +185,10 @@ impl RequestQueue {
     /// Lays an answer down in the shared-memory slot; `false`: the connection has to write it.
     fn hand_over(&self, answer: &DispatchReply) -> bool {
         let Some(shm_slot) = self.shm_slot.as_ref().filter(|_| self.straight.get()) else { return false };
+        // Last before bytes can leave. The connection ends when it finds the same.
+        if !self.worker.upgrade().is_some_and(|worker| worker.shared.lease.is_valid()) {
+            return false;
+        }
         let since = stages::begin();
         let mut frame = self.frame.borrow_mut();
         frame.clear();

@@ -3,16 +3,20 @@
 use super::keys::Keys;
 use super::limits::Limits;
 use super::peer_network::PeerNetworkHandle;
-use super::sessions::Sessions;
+use super::sessions::{Admission, Sessions};
 use super::shared_shard_map::SharedShardMap;
+use super::store_preparation::StoreState;
+use super::{ServerConfig, ServerError, doing};
+use crate::shards::SESSIONS_RETURN;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use varve_cluster::lease::Lease;
 use varve_env::clock::{Clock, Instant};
 use varve_env::reserve::Reserve;
-use varve_env::volume_dir::{ShutdownState, VolumeDir};
+use varve_env::volume_dir::{ShutdownState, VolumeDir, boot_id};
 use varve_proto::WireShardMap;
-use varve_proto::handshake::Welcome;
+use varve_proto::handshake::{VolumeKey, Welcome};
 use varve_types::VolumeSettings;
 
 pub struct ServerShared {
@@ -31,6 +35,12 @@ pub struct ServerShared {
     pub sessions_return: Duration,
     /// Number of workers that have ended with no file open and no such session awaited.
     pub quiet_workers: AtomicUsize,
+    /// How long this server may answer. It is looked at last before a reply leaves.
+    pub lease: Arc<Lease>,
+    /// The server is one of several.
+    pub joined: bool,
+    /// Others took this server for dead: its shards are theirs.
+    pub killed: AtomicBool,
     /// The space that is reserved in the store for removals.
     pub reserve: Arc<Reserve>,
     /// When a call last freed space, by the monotonic clock; 0: never.
@@ -50,6 +60,56 @@ pub struct ServerShared {
 }
 
 impl ServerShared {
+    pub fn new(config: &ServerConfig, state: StoreState) -> Result<ServerShared, ServerError> {
+        let StoreState { volume, settings, clock, owned_since, reserve, left } = state;
+        let key = VolumeKey(volume.read_key().map_err(doing("cannot serve the volume"))?);
+        let admission = Admission {
+            owner_uid: settings.owner_uid,
+            server_uid: rustix::process::geteuid().as_raw(),
+            server_pid: std::process::id() as i32,
+            embedded: config.embedded,
+        };
+        let (number, joined) = (varve_env::random::number(), config.join.is_some());
+        let boot = boot_id().map_err(doing("cannot identify this boot"))?;
+        let (workers, shards) = (config.workers.min(usize::from(settings.shards.get())), settings.shards.get());
+        let shard_map = match joined {
+            false => SharedShardMap::alone(number, boot, workers, shards),
+            true => SharedShardMap::without_shards(number, boot, workers, shards),
+        };
+        Ok(ServerShared {
+            sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
+            owned_since,
+            // The wait applies to a mount's own server too: clients of the previous server come to the next one, and
+            // the files that they have open must still exist then.
+            sessions_return: match left {
+                ShutdownState::OpenFiles => SESSIONS_RETURN,
+                ShutdownState::Nothing => Duration::ZERO,
+            },
+            quiet_workers: AtomicUsize::new(0),
+            number,
+            lease: Arc::new(match joined {
+                false => Lease::unlimited(Arc::clone(&clock)),
+                true => Lease::new(Arc::clone(&clock)),
+            }),
+            joined,
+            killed: AtomicBool::new(false),
+            reserve,
+            freed_ms: AtomicU64::new(0),
+            keys: Arc::new(Keys::new(volume.clone(), key)),
+            limits: config.limits.clone(),
+            volume,
+            clock,
+            shard_map: shard_map.map_err(|error| ServerError::Config(error.to_string()))?,
+            peer_network: OnceLock::new(),
+            moving: tokio::sync::Mutex::new(()),
+            embedded: config.embedded,
+            found: left,
+            tried: AtomicUsize::new(0),
+            any_opened: AtomicBool::new(false),
+            settings,
+        })
+    }
+
     /// Counts the first opening of a shard. Returns whether it was the server's last one.
     pub fn count_opening(&self, opened: bool) -> bool {
         self.any_opened.fetch_or(opened, SeqCst);

@@ -21,12 +21,26 @@ impl SharedShardMap {
     /// The map of a server that serves alone, with `workers` workers. [`SharedShardMap::set_addresses`] completes it.
     pub fn alone(own: u64, boot_id: String, workers: usize, shards: u16) -> Result<SharedShardMap, InvalidShardMap> {
         let server = MapServer { number: own, boot_id, workers: vec![WorkerAddress::default(); workers] };
-        let map = ShardMap::of_one_server(server, shards)?;
-        let here = (0..shards).map(|_| AtomicU16::new(ShardOwner::NOBODY)).collect();
-        let current = RwLock::new(Arc::new(map.clone()));
-        let shared = SharedShardMap { own, workers, here, current };
+        Ok(SharedShardMap::of(own, workers, ShardMap::of_one_server(server, shards)?))
+    }
+
+    /// The map of a server that has no shards until it follows the map of the servers that it joins.
+    pub fn without_shards(
+        own: u64,
+        boot_id: String,
+        workers: usize,
+        shards: u16,
+    ) -> Result<SharedShardMap, InvalidShardMap> {
+        let server = MapServer { number: own, boot_id, workers: vec![WorkerAddress::default(); workers] };
+        let owners = vec![ShardOwner { worker: ShardOwner::NOBODY, term: 0 }; usize::from(shards)];
+        Ok(SharedShardMap::of(own, workers, ShardMap::new(0, vec![server], owners)?))
+    }
+
+    fn of(own: u64, workers: usize, map: ShardMap) -> SharedShardMap {
+        let here = map.owners().iter().map(|_| AtomicU16::new(ShardOwner::NOBODY)).collect();
+        let shared = SharedShardMap { own, workers, here, current: RwLock::new(Arc::new(map.clone())) };
         shared.publish_here(&map);
-        Ok(shared)
+        shared
     }
 
     /// The number of workers of this server.
@@ -127,6 +141,14 @@ mod tests {
         assert_eq!(workers(&shared), [None, Some(0), Some(1), None]);
         assert_eq!(shared.replace(map(6, vec![server(3, 1)], [0; 4])), Ok(true), "this server was taken for dead");
         assert_eq!(workers(&shared), [None; 4]);
+    }
+
+    #[test]
+    fn server_that_joins_has_no_shards_at_first() {
+        let shared = SharedShardMap::without_shards(7, "boot".into(), 2, 4).unwrap();
+        assert_eq!((workers(&shared), shared.workers()), ([None; 4], 2));
+        assert_eq!(shared.replace(map(1, vec![server(7, 2)], [0, 1, 0, 1])), Ok(true));
+        assert_eq!(workers(&shared), [Some(0), Some(1), Some(0), Some(1)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod client;
 mod failing;
 mod handshakes;
+mod joined;
 mod memory;
 mod moves;
 mod moving_files;
@@ -19,11 +20,12 @@ use super::*;
 use client::{Claim, Remote, TestClient, connect};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 use varve_env::volume_dir::FormatOver;
 use varve_proto::frame;
-use varve_proto::handshake::{Answer, KeyId, Purpose, Welcome};
+use varve_proto::handshake::{Answer, KeyId, Purpose, VolumeKey, Welcome};
 use varve_proto::{Call, CallFailure, Reply};
 use varve_types::{ShardCount, VolumeId, WorkerPlace};
 

@@ -32,6 +32,8 @@ use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use varve_cluster::map::ServerId;
+use varve_cluster::membership::MembershipError;
 use varve_env::rate_limited_log::RateLimitedLog;
 use varve_proto::CallFailure;
 use varve_store::TableConfig;
@@ -201,6 +203,11 @@ impl Worker {
 
     pub fn close(self: &Rc<Self>) {
         self.stop.send_replace(true);
+        if self.shared.killed.load(SeqCst) {
+            // The shards are another server's: closing them would write to their logs.
+            let killed = MembershipError::Killed(ServerId(self.shared.number));
+            return self.end(Err(killed.to_string()));
+        }
         let worker = Rc::clone(self);
         self.spawn(async move {
             let quiet = worker.slots.are_files_closed();

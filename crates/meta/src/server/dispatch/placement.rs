@@ -18,6 +18,10 @@ pub(super) async fn answer(
     }
     match &request.call {
         Call::MoveShard { .. } if !caller.administers => Err(CallFailure::Errno(Errno::EPERM.number())),
+        Call::MoveShard { .. } if worker.shared.joined => {
+            let reason = "the servers of this volume divide its shards by themselves".into();
+            Ok(Reply::ShardStays { reason }.into())
+        }
         Call::MoveShard { worker: to } => {
             // The first attempt may still be in progress after its connection was lost.
             let Some(_entered) = worker.in_flight.enter(request.id) else { return Err(CallFailure::Busy) };

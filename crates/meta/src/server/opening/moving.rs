@@ -78,21 +78,7 @@ impl Worker {
     }
 
     async fn move_open_shard(self: &Rc<Self>, id: ShardId, to: usize) -> Result<Duration, String> {
-        let Some(shard) = self.shard(id).filter(|shard| !shard.has_failed()) else {
-            let why = self.slots.of(id).cause().map_or(String::new(), |cause| format!(": {cause}"));
-            return Err(format!("shard {id} is not open{why}"));
-        };
-        match tokio::time::timeout(FLUSH_MAX, shard.flush()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(format!("shard {id} cannot be flushed: {error}")),
-            Err(_) => return Err(format!("the store has not taken the rows of shard {id} within {FLUSH_MAX:?}")),
-        }
-        let begun = self.keep_waiting(&shard).await?;
-        if let Err(error) = shard.close_for_successor().await {
-            let reason = format!("shard {id} cannot be closed: {error}");
-            self.fail(&shard, Cause { errno: error.errno(), reason: reason.clone() });
-            return Err(reason);
-        }
+        let (shard, begun) = self.close_for_successor(id).await?;
         match self.have_taken_over(id, to).await {
             Ok(()) => {
                 self.slots.of(id).moved(self.slots.now());
@@ -108,6 +94,26 @@ impl Worker {
                 Err(reason)
             }
         }
+    }
+
+    /// Closes an open shard for its next owner. Returns it with the time from which calls wait.
+    pub(super) async fn close_for_successor(self: &Rc<Self>, id: ShardId) -> Result<(Rc<Shard>, Instant), String> {
+        let Some(shard) = self.shard(id).filter(|shard| !shard.has_failed()) else {
+            let why = self.slots.of(id).cause().map_or(String::new(), |cause| format!(": {cause}"));
+            return Err(format!("shard {id} is not open{why}"));
+        };
+        match tokio::time::timeout(FLUSH_MAX, shard.flush()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(format!("shard {id} cannot be flushed: {error}")),
+            Err(_) => return Err(format!("the store has not taken the rows of shard {id} within {FLUSH_MAX:?}")),
+        }
+        let begun = self.keep_waiting(&shard).await?;
+        if let Err(error) = shard.close_for_successor().await {
+            let reason = format!("shard {id} cannot be closed: {error}");
+            self.fail(&shard, Cause { errno: error.errno(), reason: reason.clone() });
+            return Err(reason);
+        }
+        Ok((shard, begun))
     }
 
     /// Another server has taken over a shard that this worker has closed.

@@ -9,11 +9,14 @@
 //! Elsewhere ─────┘      MovingAway ──► Elsewhere, Open or Failed
 //! ```
 //!
+//! With several servers, the cluster's map makes `Elsewhere`, `Released` and a shard that was closed for another server
+//! `Waiting`.
+//!
 //! Invariants:
 //! - A shard has one state. Where it is open, or is moving away, this worker has its table open, and no other has.
 //! - Attempts to open a shard do not overlap. Only the attempt that is in progress leaves `Opening`.
 //! - Only `Failed` and `Refused` may have a read-only view, since nobody owns the shard then.
-//! - `Released` is left only by the end of the server: another server owns the shard.
+//! - `Released` is left only when the cluster's map gives the shard back: another server owns it.
 //! - The table of a shard's open files is at the worker that owns the shard, in any state of the shard. While the shard
 //!   moves, it is in no slot between the closing here and the opening there.
 //! - The shard map names this worker unless the state is `Elsewhere`, but for a shard that is being taken over: its owner
@@ -225,6 +228,32 @@ impl<S: Clone> ShardSlot<S> {
         self.enter(SlotState::Elsewhere, now);
     }
 
+    /// The cluster's map gives the shard to this worker, which opens it as after a restart. `false`: it has it.
+    pub fn begin_ownership(&mut self, sessions_return: Duration, now: Instant) -> bool {
+        let is_closed = self.open_files.is_none() && matches!(self.state, SlotState::MovingAway(_, Gate::None));
+        if !is_closed && !matches!(self.state, SlotState::Elsewhere | SlotState::Released(_)) {
+            return false;
+        }
+        self.open_files = Some(OpenFiles::after(sessions_return));
+        self.leases = Some(Leases::new(Some(now)));
+        self.enter(SlotState::Waiting, now);
+        true
+    }
+
+    /// The shard was closed for another server, at which sessions register their files again.
+    pub fn drop_sessions(&mut self) {
+        (self.open_files, self.leases) = (None, None);
+    }
+
+    /// Another server has the shard that was closed for it. `false`: it was not.
+    pub fn gone(&mut self, now: Instant) -> bool {
+        let is_closed = self.open_files.is_none() && matches!(self.state, SlotState::MovingAway(_, Gate::None));
+        if is_closed {
+            self.enter(SlotState::Elsewhere, now);
+        }
+        is_closed
+    }
+
     /// The shard is to be opened for the first time here; `false`: it is not elsewhere.
     pub fn begin_take_over(&mut self, now: Instant) -> bool {
         let elsewhere = matches!(self.state, SlotState::Elsewhere);
@@ -357,10 +386,10 @@ impl ShardSlots {
         })
     }
 
-    /// The shards that are open here, those that are moving away included.
+    /// The shards that are open here, those that are moving away and not closed yet included.
     pub fn all_open(&self) -> Vec<Rc<Shard>> {
         let open = |slot: &RefCell<ShardSlot>| match &slot.borrow().state {
-            SlotState::Open(shard) | SlotState::MovingAway(shard, _) => Some(Rc::clone(shard)),
+            SlotState::Open(shard) | SlotState::MovingAway(shard, Gate::Peers | Gate::Ending) => Some(Rc::clone(shard)),
             _ => None,
         };
         self.slots.iter().filter_map(open).collect()

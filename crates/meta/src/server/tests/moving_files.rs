@@ -3,7 +3,8 @@
 use super::client::request;
 use super::moves::{clients, moved, settled, stays};
 use super::*;
-use crate::shards::{FileUse, PeerCall, PeerReply, PeerRequest};
+use crate::shards::{FileUse, PeerCall, PeerReply, PeerRequest, SESSIONS_RETURN};
+use std::sync::atomic::AtomicBool;
 use tokio::sync::oneshot;
 use varve_proto::{Locator, NewNode, OpenedBefore};
 use varve_schema::peer::{FileCall, FileReply, Openness, ShardTerm};

@@ -5,6 +5,7 @@ use super::client::request;
 use super::*;
 use crate::server::peer_network::{PeerMember, PeerNetwork, PeerNetworkConfig};
 use varve_cluster::lease::Lease;
+use varve_env::clock::RealClock;
 use varve_proto::{EntryReply, NewNode, RenameFlags};
 use varve_types::{InodeId, MapServer, ShardOwner};
 

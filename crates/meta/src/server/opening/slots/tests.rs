@@ -132,6 +132,41 @@ fn shard_is_taken_over_from_elsewhere_only() {
 }
 
 #[test]
+fn cluster_gives_shards_that_are_elsewhere() {
+    let own = |slot: &mut Slot, now| slot.begin_ownership(Duration::ZERO, now);
+    let mut slot = Slot::new(false, at(0));
+    assert!(!slot.gone(at(0)), "it was not here");
+    assert!(own(&mut slot, at(1)));
+    assert!(slot.sessions().is_some());
+    assert!(!own(&mut slot, at(2)), "it waits for its opening");
+    slot.begin_attempt(at(2));
+    slot.opened("table", at(3));
+    assert!(!own(&mut slot, at(4)), "it is open");
+    slot.fail(cause("fenced"), at(5));
+    slot.released(cause("another server has it"), at(6));
+    assert!(own(&mut slot, at(7)), "the map gives it back");
+    assert_eq!(name(&slot), "waiting");
+}
+
+#[test]
+fn shard_given_away_is_kept_from_calls_until_it_is_gone() {
+    let mut slot = opened();
+    slot.move_away(at(3));
+    slot.set_gate(Gate::None);
+    slot.open_files = Some(OpenFiles::after(Duration::ZERO));
+    assert!(!slot.gone(at(4)), "it moves between workers");
+    slot.drop_sessions();
+    assert_eq!((name(&slot), slot.sessions().is_some()), ("moving away", false));
+    let mut taken_back = opened();
+    taken_back.move_away(at(3));
+    taken_back.set_gate(Gate::None);
+    taken_back.drop_sessions();
+    assert!(taken_back.begin_ownership(Duration::ZERO, at(5)));
+    assert!(slot.gone(at(5)));
+    assert_eq!(name(&slot), "elsewhere");
+}
+
+#[test]
 fn ended_worker_has_closed_its_shards() {
     for own in [true, false] {
         let mut slot = Slot::new(own, at(0));

@@ -1,0 +1,88 @@
+//! Servers that have joined others, and the lease under which replies leave.
+
+use super::moves::{clients, settled};
+use super::*;
+use varve_cluster::address::RegistryAddress;
+use varve_proto::ShardPhase;
+use varve_types::InodeId;
+
+/// Long enough for a takeover on a busy machine.
+const TAKEOVER: Duration = Duration::from_secs(60);
+
+fn joining(shards: u16) -> Site {
+    let mut site = Site::new(shards);
+    site.config.join = Some(JoinSettings { registry: RegistryAddress::Store, lease: LEASE_DEFAULT });
+    site
+}
+
+fn lookup(name: &str) -> Call {
+    Call::Lookup { parent: InodeId::ROOT.0, name: name.into() }
+}
+
+/// The shards of a server, by its own map.
+fn owned(server: &Server) -> Vec<(ShardId, usize)> {
+    let shards = server.settings().shards.all();
+    shards.filter_map(|shard| Some((shard, server.shared.shard_map.worker(shard)?))).collect()
+}
+
+/// Waits until a server owns this number of shards and has opened all of them.
+fn await_open(server: &Server, site: &Site, wanted: usize) -> Vec<(ShardId, usize)> {
+    let begun = Instant::now();
+    let mut observers = clients(server, site, 900, Purpose::Observe);
+    let mut is_open = |(shard, worker): &(ShardId, usize)| match observers[*worker].call(shard.0, Call::LocateShard) {
+        Ok(Reply::ShardLocation(place)) => place.phase == ShardPhase::Open,
+        Err(CallFailure::NotOwner { .. }) => false,
+        other => panic!("{other:?}"),
+    };
+    loop {
+        let owned = owned(server);
+        if owned.len() == wanted && owned.iter().all(&mut is_open) {
+            return owned;
+        }
+        assert!(begun.elapsed() < TAKEOVER, "it has {owned:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Promise: no reply leaves a server whose lease has ended; the connection ends instead.
+#[test]
+fn reply_does_not_leave_after_the_lease() {
+    let site = Site::new(2);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    assert!(matches!(settled(&mut client, 0, &lookup("absent")), Err(CallFailure::Errno(_))));
+    server.shared.lease.end();
+    client.try_call(0, lookup("absent")).expect_err("the connection has ended");
+    let mut again = TestClient::of(&server, &site, 1, Purpose::Work);
+    again.try_call(0, lookup("absent")).expect_err("the connection has ended");
+    server.stop(STOP).unwrap();
+}
+
+/// Promise: servers that join divide the shards, spread over their workers; a call at another server is told the owner.
+#[test]
+fn joined_servers_divide_shards_and_name_owners() {
+    let site = joining(8);
+    let one = site.start();
+    let alone: Vec<usize> = await_open(&one, &site, 8).into_iter().map(|(_, worker)| worker).collect();
+    assert_eq!(alone, [0, 1, 1, 0, 1, 0, 0, 1]);
+    // Both servers are in this process, whose number is in the names of sockets.
+    let unix_directory = Some(site.directory.path().join("other"));
+    let other = Server::start(ServerConfig { unix_directory, ..site.config.clone() }).unwrap();
+    let theirs = await_open(&other, &site, 4);
+    let ours = await_open(&one, &site, 4);
+    assert!(ours.iter().all(|(shard, _)| !theirs.iter().any(|(their, _)| their == shard)));
+    assert_eq!(theirs.iter().filter(|(_, worker)| *worker == 0).count(), 2);
+
+    let (foreign, worker) = theirs[0];
+    match TestClient::of(&one, &site, 1, Purpose::Work).call(foreign.0, lookup("absent")) {
+        Err(CallFailure::NotOwner { map }) => {
+            let owner = map.to_map(one.settings().shards).unwrap().owner(foreign).unwrap();
+            assert_eq!((owner.server, owner.worker), (other.shared.number, worker));
+        }
+        other => panic!("{other:?}"),
+    }
+    other.stop(STOP).unwrap();
+    await_open(&one, &site, 8);
+    one.stop(STOP).unwrap();
+    assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+}

@@ -44,7 +44,7 @@ DEMO_DIR ?= $(or $(TMPDIR),/tmp)
 UNIT_LIMIT ?= 45m
 SUITE_LIMIT ?= 25m
 SOAK_LIMIT ?= 4h
-SUITES := cli profile readme conformance realwork crash trouble million
+SUITES := cli servers profile readme conformance realwork crash trouble million
 # The suites that run longer with VARVE_SOAK=1.
 SOAK_SUITES := membership volume power writer readers kill detector_service detector_long decoders conformance realwork crash trouble repair dump million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that cargo builds each

@@ -21,7 +21,11 @@ const SCREENS: &[Screen] = &[
     screen("", &["varve format ~/volume", "varve mount ~/volume ~/mnt", "varve umount ~/mnt"], &[]),
     screen("format", &["varve format ~/volume"], &["split-threshold"]),
     screen("doctor", &["varve doctor /scratch", "varve doctor ~/volume"], &[]),
-    screen("serve", &["varve serve ~/volume", "varve serve ~/volume --listen 10.0.0.5:7400"], &[]),
+    screen(
+        "serve",
+        &["varve serve ~/volume", "varve serve ~/volume --listen 10.0.0.5:7400", "varve serve ~/volume --join"],
+        &["lease"],
+    ),
     screen("mount", &["varve mount ~/volume ~/mnt", "varve mount -o ro ~/volume ~/mnt"], &["unix-dir", "metrics"]),
     screen("umount", &["varve umount ~/mnt", "varve umount --wait 30s ~/mnt"], &[]),
     screen("status", &["varve status ~/volume", "varve status --shards ~/mnt"], &[]),
@@ -37,6 +41,8 @@ const SCREENS: &[Screen] = &[
     screen("cluster", &["varve cluster status ~/volume", "varve cluster move ~/volume 3 1"], &[]),
     screen("cluster status", &["varve cluster status ~/volume"], &[]),
     screen("cluster move", &["varve cluster move ~/volume 3 1"], &[]),
+    screen("cluster drain", &["varve cluster drain ~/volume 4f1c20a9b3d85e67"], &[]),
+    screen("cluster evict", &["varve cluster evict ~/volume 4f1c20a9b3d85e67"], &[]),
     screen("bench", &["varve bench mdtest --via path:/scratch/dir --via mount:/mnt/v"], &[]),
     screen(
         "bench detector",

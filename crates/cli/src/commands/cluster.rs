@@ -1,5 +1,8 @@
-//! `varve cluster …`: shows which worker of a volume's server has each shard, and moves shards.
+//! `varve cluster …`: shows the servers of a volume and which worker has each shard, moves shards, and removes servers.
 
+mod members;
+
+use self::members::{MemberOutput, RegistryFlag};
 use super::status;
 use crate::client::{Approach, ClientFlags};
 use crate::identity::{self, Work};
@@ -21,7 +24,7 @@ use varve_types::ShardId;
 /// How long the command waits for the server: a move flushes tables first, and the server gives up after 15 s.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Show which worker of the server has each shard, and move shards between workers
+/// Show the servers of a volume and which worker has each shard, move shards, and remove servers
 ///
 /// A server has several workers, each with shards of the volume. A moved shard is away for less than half a second;
 /// calls for it wait meanwhile, and none fails. The server assigns the shards anew when it starts. The commands prove
@@ -34,11 +37,13 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the worker and the state of every shard
+    /// Show the servers that have joined, and the worker and the state of every shard
     Status {
         /// Store of the volume (a directory, or a file:// URL of one), or the directory that it is mounted on
         #[arg(value_name = "STORE|DIR")]
         store: StoreUrl,
+        #[command(flatten)]
+        registry: RegistryFlag,
         #[command(flatten)]
         client: ClientFlags,
     },
@@ -54,11 +59,23 @@ enum Command {
         #[command(flatten)]
         client: ClientFlags,
     },
+    /// Have a server that has joined others give its shards away, and take none
+    Drain {
+        #[command(flatten)]
+        member: members::Selected,
+    },
+    /// Remove a server from the others, alive or not; it then ends, and its shards get other owners
+    Evict {
+        #[command(flatten)]
+        member: members::Selected,
+    },
 }
 
 #[derive(Serialize)]
 struct ClusterStatus {
     store: PathBuf,
+    /// Empty: the server is alone.
+    servers: Vec<MemberOutput>,
     shards: Vec<ShardPlace>,
 }
 
@@ -124,12 +141,16 @@ impl fmt::Display for Moved {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.command {
-        Command::Status { store, client } => {
+        Command::Drain { member } => member.drain(output),
+        Command::Evict { member } => member.evict(output),
+        Command::Status { store, registry, client } => {
             let failed = |store: &Path| Problem::new(format!("cannot show the shards of {}", store.display()));
             let (store, server) = connect(store, client, Purpose::Observe, failed)?;
             let shards = locations(&server).map_err(|failure| failed(&store).because(failure))?;
+            let servers = members::of_volume(&store, registry, server.settings().id)
+                .map_err(|why| failed(&store).because(why))?;
             let degraded = shards.iter().any(|shard| shard.problem.is_some());
-            output.result("cluster status", &ClusterStatus { store, shards }, table)?;
+            output.result("cluster status", &ClusterStatus { store, servers, shards }, table)?;
             Ok(if degraded { Exit::Degraded } else { Exit::Done })
         }
         Command::Move { store, shard, worker, client } => {
@@ -172,7 +193,8 @@ fn locations(server: &FileSystem) -> std::result::Result<Vec<ShardPlace>, Failur
 }
 
 fn table(status: &ClusterStatus) -> String {
-    let mut lines = format!(
+    let mut lines = members::table(&status.servers);
+    lines += &format!(
         "{:>5} {:>6} {:>11} {:>12} {:>10} {:>12}\n",
         "shard", "worker", "state", "since", "partitions", "names"
     );

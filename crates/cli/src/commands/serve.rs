@@ -3,6 +3,7 @@
 use crate::identity::{self, Work};
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
+use crate::quantity::Span;
 use crate::server::{self, ServerFlags};
 use crate::signals;
 use clap::Args;
@@ -11,9 +12,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
+use varve_cluster::address::RegistryAddress;
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
-use varve_meta::server::{Server, ServerError};
+use varve_meta::server::{JoinSettings, LEASE_DEFAULT, Server, ServerError};
 
 /// Serve a volume, in the foreground, until SIGTERM or SIGINT
 ///
@@ -29,9 +32,33 @@ pub struct Arguments {
     /// Unix sockets only]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<Listen>,
+    /// Serve the volume together with other servers that were started with --join: they divide the shards, and take over
+    /// those of a server that dies. Servers with and without --join exclude each other [default: alone]
+    #[arg(long)]
+    join: bool,
+    /// Where the servers of the volume find each other: in its store, or etcd://HOST:PORT[,HOST:PORT…], with TLS
+    /// ?ca=FILE[&cert=FILE&key=FILE]. All of them give the same
+    #[arg(long, value_name = "store|URL", requires = "join", default_value_t = RegistryAddress::Store)]
+    registry: RegistryAddress,
+    /// How long a server may answer after it has renewed its place among the others; twice that time after its death
+    /// others have its shards. Counts for the first server; later ones take it over
+    #[arg(long, value_name = "TIME", requires = "join", value_parser = lease, default_value_t = Span(LEASE_DEFAULT))]
+    lease: Span,
     #[command(flatten)]
     server: ServerFlags,
 }
+
+/// A lease: renewals take milliseconds, and nobody wants to wait longer for a takeover.
+fn lease(text: &str) -> std::result::Result<Span, String> {
+    let Span(asked) = text.parse()?;
+    match (LEASE_MIN..=LEASE_MAX).contains(&asked) {
+        true => Ok(Span(asked)),
+        false => Err(format!("a lease is between {} and {}", Span(LEASE_MIN), Span(LEASE_MAX))),
+    }
+}
+
+const LEASE_MIN: Duration = Duration::from_millis(500);
+const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// An address to listen at, or none.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +96,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let rights = identity::take(&store, Work::Serve, cannot)?;
     let mut config = arguments.server.config(VolumeDir::new(&store), &rights)?;
     config.listen = arguments.listen.and_then(|listen| listen.0);
+    config.join =
+        arguments.join.then(|| JoinSettings { registry: arguments.registry.clone(), lease: arguments.lease.0 });
     let failed = |error: ServerError| server::explain(format!("cannot serve {}", store.display()), &error);
     let signals = signals::listen()?;
     let running = Arc::new(Server::start(config).map_err(failed)?);

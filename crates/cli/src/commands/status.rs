@@ -119,7 +119,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let approach = arguments.client.read()?;
     identity::take(&store, Work::Store, failed)?;
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
-    let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
+    let records = volume.read_server_records().map_err(|error| failed().caused_by(&error))?;
+    // Of several servers, the newest.
+    let record = records.into_iter().next();
     if let Some(record) = &record {
         record.check_store(&volume).map_err(|error| failed().caused_by(&error))?;
     }

@@ -72,6 +72,21 @@ impl Volume {
         server
     }
 
+    /// Starts a server that joins the others of the volume, and waits until it announces that it serves. `name`: of its
+    /// log.
+    pub fn join(&self, name: &str, flags: &[&str]) -> Server {
+        let mut command = varve();
+        command.env("VARVE_SERVE_WORKERS", "2");
+        command.arg("serve").arg(self.store()).arg("--join").arg("--unix-dir").arg(self.beside("sockets")).args(flags);
+        let process = Process::start(&self.launcher, &command, &self.beside(name));
+        let server = Server { process };
+        until("the server has joined", START, || {
+            server.process.expect_alive();
+            server.log().contains(&format!("process {}", server.pid()))
+        });
+        server
+    }
+
     /// The process in the server record.
     fn server_pid(&self) -> Option<u32> {
         let record = std::fs::read_to_string(self.store().join("servers/current.toml")).ok()?;
@@ -159,6 +174,11 @@ impl Server {
     /// kill -9.
     pub fn kill(mut self) {
         self.process.kill();
+    }
+
+    /// Waits for its end by itself, with an error. Returns its exit code.
+    pub fn expect_failure(&mut self) -> i32 {
+        self.process.await_end("the server", END)
     }
 
     /// SIGTERM; the server must end with 0.

@@ -148,10 +148,19 @@ impl Process {
     /// # Panics
     /// If it has not ended within `deadline`, or not with 0.
     pub fn expect_end(&mut self, what: &str, deadline: Duration) {
+        let code = self.await_end(what, deadline);
+        assert_eq!(code, 0, "{what} ended with {code}\n{}", self.log());
+    }
+
+    /// Waits for its end, and returns its exit code.
+    ///
+    /// # Panics
+    /// If it has not ended within `deadline`.
+    pub fn await_end(&mut self, what: &str, deadline: Duration) -> i32 {
         until(&format!("{what} has ended"), deadline, || !is_running(self.pid()));
         let code = self.launcher.ask(&format!("wait {}", self.pid()));
         self.ended = true;
-        assert_eq!(code, 0, "{what} ended with {code}\n{}", self.log());
+        code
     }
 }
 

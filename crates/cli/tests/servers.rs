@@ -1,0 +1,194 @@
+//! Several servers serve one volume: they divide the shards, take over those of a dead server, and give theirs away when
+//! they stop.
+
+mod common;
+
+use common::{Outcome, SHORT, Volume, run, until, varve};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+use varve_cluster::address::RegistryAddress;
+use varve_cluster::map::ClusterMap;
+use varve_env::volume_dir::VolumeDir;
+
+/// A takeover takes twice the lease, which is 2 s, and the time to open the shards. The machine may be busy.
+const TAKEOVER: Duration = Duration::from_secs(30);
+
+const SHARDS: usize = 8;
+
+fn volume() -> Volume {
+    Volume::format(&["--shards", "8"])
+}
+
+/// The newest map in the volume's registry.
+fn map(volume: &Volume) -> ClusterMap {
+    let store = VolumeDir::new(volume.store());
+    let settings = store.read_settings().expect("it is a volume");
+    let registry = RegistryAddress::Store.open(&store, settings.id).expect("a registry in the store");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(registry.newest_map()).expect("a map that can be read").expect("a map")
+}
+
+/// The number of shards of each process.
+fn shares(volume: &Volume) -> BTreeMap<u32, usize> {
+    let map = map(volume);
+    map.members.iter().map(|(server, member)| (member.pid, map.shards_of(*server).count())).collect()
+}
+
+fn await_shares(volume: &Volume, wanted: &[(u32, usize)]) {
+    let wanted: BTreeMap<_, _> = wanted.iter().copied().collect();
+    until(&format!("the shares are {wanted:?}"), TAKEOVER, || shares(volume) == wanted);
+}
+
+/// Waits until every shard is open at its owner.
+fn await_open(volume: &Volume) {
+    until("all shards are open", TAKEOVER, || {
+        let shown = run(varve().args(["--json", "cluster", "status"]).arg(volume.store()), SHORT);
+        // A shard may be between two servers.
+        shown.code() == Some(0) && {
+            let shown = shown.json();
+            let shards = shown["shards"].as_array().expect("a list");
+            shards.len() == SHARDS && shards.iter().all(|shard| shard["state"] == "open")
+        }
+    });
+}
+
+fn refused(outcome: &Outcome, words: &[&str]) {
+    assert_ne!(outcome.code(), Some(0), "{}{}", outcome.stdout, outcome.stderr);
+    for word in words {
+        assert!(outcome.stderr.contains(word), "{word:?} is not in {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn shards_are_divided_and_taken_over() {
+    let volume = volume();
+    let one = volume.join("one.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS)]);
+    let other = volume.join("other.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (other.pid(), SHARDS / 2)]);
+    await_open(&volume);
+
+    other.kill();
+    await_shares(&volume, &[(one.pid(), SHARDS)]);
+    await_open(&volume);
+
+    let third = volume.join("third.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (third.pid(), SHARDS / 2)]);
+    one.stop();
+    await_shares(&volume, &[(third.pid(), SHARDS)]);
+    await_open(&volume);
+    third.stop();
+    assert!(map(&volume).members.is_empty());
+    volume.expect_sound();
+}
+
+/// A server that was stopped for longer than its lease finds that others have its shards, and ends with an error.
+#[test]
+fn server_that_was_taken_for_dead_ends() {
+    let volume = volume();
+    let one = volume.join("one.log", &[]);
+    let mut other = volume.join("other.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (other.pid(), SHARDS / 2)]);
+    other.hang();
+    await_shares(&volume, &[(one.pid(), SHARDS)]);
+    other.go_on();
+    assert_eq!(other.expect_failure(), 1, "{}", other.log());
+    assert!(other.log().contains("was taken for dead by another server"), "{}", other.log());
+    one.stop();
+    volume.expect_sound();
+}
+
+#[test]
+fn joined_servers_exclude_others() {
+    let volume = volume();
+    let one = volume.join("one.log", &[]);
+    let holder = format!("a server, process {}", one.pid());
+    let store = volume.store();
+    refused(&run(varve().arg("serve").arg(&store), SHORT), &["is in use by", &holder]);
+    refused(&run(varve().arg("fsck").arg(&store).arg("--repair"), SHORT), &["is in use by", &holder]);
+    refused(&run(varve().arg("format").arg(&store).args(["--force", "--force"]), SHORT), &["is in use by", &holder]);
+    one.stop();
+    let alone = volume.serve(&[]);
+    let holder = format!("a server, process {}", alone.pid());
+    refused(&run(varve().arg("serve").arg(&store).arg("--join"), SHORT), &["is in use by", &holder]);
+    alone.stop();
+    volume.expect_sound();
+}
+
+/// Promise: a workload on a mount sees no error while one of two servers is killed, another one joins, and one stops; and
+/// everything that was acknowledged is there.
+#[test]
+fn workload_goes_on_when_servers_die_and_stop() {
+    let volume = volume();
+    let one = volume.join("one.log", &[]);
+    let other = volume.join("other.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (other.pid(), SHARDS / 2)]);
+    let mount = volume.mount(&["-o", "noembedded"]);
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let goes_on = |what: &str| {
+        let before = count.load(SeqCst);
+        until(&format!("the workload goes on {what}"), TAKEOVER, || count.load(SeqCst) > before + 20);
+    };
+    let third = std::thread::scope(|scope| {
+        let work = scope.spawn(|| make_directories(&mount.directory, &stop, &count));
+        goes_on("at first");
+        other.kill();
+        await_shares(&volume, &[(one.pid(), SHARDS)]);
+        goes_on("after a kill");
+        let third = volume.join("third.log", &[]);
+        await_shares(&volume, &[(one.pid(), SHARDS / 2), (third.pid(), SHARDS / 2)]);
+        goes_on("after a join");
+        one.stop();
+        await_shares(&volume, &[(third.pid(), SHARDS)]);
+        goes_on("after a stop");
+        stop.store(true, SeqCst);
+        work.join().expect("the workload saw no error");
+        third
+    });
+    for number in 0..count.load(SeqCst) {
+        let content = std::fs::read(mount.directory.join(format!("d{number}/renamed"))).expect("it was acknowledged");
+        assert_eq!(content, format!("content {number}").into_bytes());
+    }
+    mount.unmount();
+    third.stop();
+    volume.expect_sound();
+}
+
+/// Makes directories, whose homes are spread over all shards, each with a file. Counts those that are complete.
+fn make_directories(root: &Path, stop: &AtomicBool, count: &AtomicUsize) {
+    while !stop.load(SeqCst) {
+        let number = count.load(SeqCst);
+        let directory = root.join(format!("d{number}"));
+        std::fs::create_dir(&directory).expect("a directory");
+        std::fs::write(directory.join("file"), format!("content {number}")).expect("a file");
+        std::fs::rename(directory.join("file"), directory.join("renamed")).expect("another name");
+        count.store(number + 1, SeqCst);
+    }
+}
+
+#[test]
+fn drained_server_has_no_shards_and_evicted_one_ends() {
+    let volume = volume();
+    let store = volume.store();
+    let one = volume.join("one.log", &[]);
+    let mut other = volume.join("other.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (other.pid(), SHARDS / 2)]);
+    let status = run(varve().args(["--json", "cluster", "status"]).arg(&store), SHORT);
+    let status = status.succeeded("varve cluster status").json();
+    let servers = status["servers"].as_array().expect("a list");
+    let of_other = servers.iter().find(|server| server["pid"] == other.pid()).expect("it is shown");
+    assert_eq!((&of_other["shards"], &of_other["state"]), (&(SHARDS / 2).into(), &"active".into()));
+    assert_eq!(status["shards"].as_array().map(Vec::len), Some(SHARDS));
+    let number = of_other["server"].as_str().expect("a number");
+    run(varve().args(["cluster", "drain"]).arg(&store).arg(number), SHORT).succeeded("varve cluster drain");
+    await_shares(&volume, &[(one.pid(), SHARDS), (other.pid(), 0)]);
+    run(varve().args(["cluster", "evict"]).arg(&store).arg(number), SHORT).succeeded("varve cluster evict");
+    await_shares(&volume, &[(one.pid(), SHARDS)]);
+    assert_eq!(other.expect_failure(), 1, "{}", other.log());
+    let again = run(varve().args(["cluster", "evict"]).arg(&store).arg(number), SHORT);
+    refused(&again, &["cannot evict server", "is not a member of the cluster"]);
+    one.stop();
+    volume.expect_sound();
+}

@@ -1,6 +1,7 @@
 //! The workloads, a module each.
 
 pub mod detector;
+pub mod failover;
 pub mod mdtest;
 pub mod stream;
 pub mod tree;

@@ -16,6 +16,8 @@ mod frontend;
 mod manifest;
 #[path = "crash/moves.rs"]
 mod moves;
+#[path = "crash/servers.rs"]
+mod servers;
 
 use check::ManifestWriter;
 use common::{Mount, SHORT, Server, Volume, on_plain_directory, run, soak, varve};

@@ -3,6 +3,7 @@
 mod companion;
 mod compare;
 mod detector;
+mod failover;
 mod mdtest;
 mod null;
 mod profile;
@@ -31,6 +32,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Workload {
     Detector(detector::Arguments),
+    Failover(failover::Arguments),
     Mdtest(mdtest::Arguments),
     #[command(hide = true)]
     Companion(companion::Arguments),
@@ -60,6 +62,7 @@ struct ReportFlags {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.workload {
         Workload::Detector(arguments) => detector::run(arguments, output),
+        Workload::Failover(arguments) => failover::run(arguments, output),
         Workload::Mdtest(arguments) => mdtest::run(arguments, output),
         Workload::Companion(arguments) => companion::run(arguments),
         Workload::Compare(arguments) => compare::run(arguments, output),

@@ -1,7 +1,8 @@
 //! Background work. One thread sends releases within a second, drops lookup pins, writes small files back within the
 //! volume's sync interval, and keeps in touch with the server. Syncing large files has a thread of its own, because the
 //! store is slow. Registering open files late has its own thread as well, because a shard that is still opening is
-//! slow. A further thread drives asynchronous operations and never blocks.
+//! slow, and so has the search for newer shard maps, because a server may hang. A further thread drives asynchronous
+//! operations and never blocks.
 
 use crate::{Failure, FileSystem, Result, block_on};
 use parking_lot::{Condvar, Mutex};
@@ -15,6 +16,9 @@ use varve_types::Errno;
 /// A client that has files open and has sent no request for this long checks whether the server is alive. A restarted
 /// server waits for clients that had files open, and treats the files of clients that do not return as closed.
 const SILENT_MAX: Duration = Duration::from_secs(5);
+
+/// How long a server may take to send its map. It does so from memory.
+const MAP_MAX: Duration = Duration::from_secs(1);
 
 /// Interval of the background threads: the server learns of a closed file within a second.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
@@ -40,6 +44,8 @@ pub(crate) struct BackgroundThreads {
     /// The number of requests at the last check, and the time since when it has been the same; with several servers,
     /// the time of the last check.
     asked: Mutex<Option<(u64, Instant)>>,
+    /// When servers were last asked for a newer map, and how often.
+    maps_asked: Mutex<(Option<Instant>, u64)>,
 }
 
 impl BackgroundThreads {
@@ -53,6 +59,7 @@ impl BackgroundThreads {
         let spawn = |name, rest, look| BackgroundThreads::spawn(name, file_system, rest, look);
         spawn("varve-background", rest, |file_system| ticking(file_system.tick()))?;
         spawn("varve-async-ops", async_ops_rest, FileSystem::drive_async_ops)?;
+        spawn("varve-servers", rest, |file_system| ticking(file_system.watch_servers()))?;
         spawn("varve-register", rest, |file_system| ticking(file_system.register_late()))?;
         spawn("varve-settle", rest, |file_system| ticking(file_system.record_closed_sizes()))
     }
@@ -128,12 +135,27 @@ impl FileSystem {
                 return;
             }
         }
-        self.core.refresh_map(requests).await;
         for shard in self.core.shards_of_open_files() {
             if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
                 tracing::warn!("cannot check whether the server is alive: {failure}");
             }
         }
+    }
+
+    /// Asks one of several servers for a newer map, in turn: seldom, because a shard with open files may move unnoticed,
+    /// and at each tick while a call waits, because its server may hang while others take its shards over.
+    async fn watch_servers(&self) {
+        let now = self.core.clock.monotonic();
+        let waited = self.core.transport.any_waited();
+        let turn = {
+            let mut asked = self.background.maps_asked.lock();
+            if !waited && asked.0.is_some_and(|last| now.since(last) < SILENT_MAX) {
+                return;
+            }
+            *asked = (Some(now), asked.1 + 1);
+            asked.1
+        };
+        self.core.refresh_map(turn, now.after(MAP_MAX)).await;
     }
 
     /// Notifies the servers of closed files.

@@ -92,8 +92,14 @@ pub trait Transport: Send + Sync {
         0
     }
 
-    /// Ends the calls without a waiting thread whose deadline has passed, if the transport has any. Does not block.
+    /// Ends the calls without a waiting thread whose deadline has passed, or whose server has left the map. Does not
+    /// block.
     fn end_late(&self) {}
+
+    /// Whether a call has waited for a second or longer since this was last asked.
+    fn any_waited(&self) -> bool {
+        false
+    }
 
     /// Closes connections that were not needed for a while, if the transport has any.
     fn close_surplus(&self) {}

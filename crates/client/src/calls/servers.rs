@@ -91,8 +91,8 @@ impl Core {
         Ok(self.place_of(shard) != asked)
     }
 
-    /// Asks the servers for a newer map, if there are several: a shard with open files may have moved unnoticed.
-    pub async fn refresh_map(&self, turn: u64) {
+    /// Asks one of the servers for a newer map, if there are several. `turn` chooses which.
+    pub async fn refresh_map(&self, turn: u64, deadline: Instant) {
         let map = self.map();
         let servers = map.servers();
         if servers.len() < 2 {
@@ -105,7 +105,7 @@ impl Core {
         let credentials = Credentials::root().into();
         let request =
             Request { id: id.id(), shard: none.0, credentials, released: Vec::new(), call: Call::LocateShard };
-        let response = self.transport.call(place, &request, self.deadline()).await;
+        let response = self.transport.call(place, &request, deadline).await;
         if let Ok(Response { result: Err(CallFailure::NotOwner { map }), .. }) = response {
             let learned = self.learn(&map, none, place);
             learned.map_or_else(|error| tracing::debug!("{error}"), drop);

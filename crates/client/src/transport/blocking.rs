@@ -52,6 +52,8 @@ pub struct BlockingTransport {
     /// The boot id of this host: Unix sockets of its servers can be reached.
     boot_id: Option<String>,
     awaited: AwaitedCalls,
+    /// A call has waited for a second or longer.
+    waited: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -68,7 +70,7 @@ impl BlockingTransport {
         let (store, tcp) = (config.store.clone(), config.tcp);
         let (servers, welcomed, awaited) = Default::default();
         let boot_id = boot_id().ok();
-        let (shards, closed) = (settings.shards, AtomicBool::new(false));
+        let (shards, waited, closed) = (settings.shards, AtomicBool::new(false), AtomicBool::new(false));
         BlockingTransport {
             store,
             shards,
@@ -81,6 +83,7 @@ impl BlockingTransport {
             owner: AtomicU32::new(NOBODY),
             boot_id,
             awaited,
+            waited,
             closed,
         }
     }
@@ -110,9 +113,13 @@ impl BlockingTransport {
         let spin = if request.call.spans_shards() { SPIN_TIME_OVER_SHARDS } else { SPIN_TIME };
         connection.send(request, spin).map_err(|error| unsent(server, &error))?;
         let past_deadline = || self.clock.monotonic() >= deadline || self.closed.load(Relaxed);
+        let give_up = || {
+            self.waited.store(true, Relaxed);
+            past_deadline() || !self.servers.names(server)
+        };
         let sleeps = || self.reactor.hand_off_reactor();
-        let received = connection.receive::<Response>(past_deadline, sleeps).map_err(|error| lost(server, &error))?;
-        let response = received.ok_or(CallError::Deadline)?;
+        let received = connection.receive::<Response>(give_up, sleeps).map_err(|error| lost(server, &error))?;
+        let response = received.ok_or_else(|| if past_deadline() { CallError::Deadline } else { left(server) })?;
         check_answers(&response, request.id, server)?;
         pool.give_back(connection);
         Ok(response)
@@ -151,6 +158,10 @@ impl BlockingTransport {
 
 fn lost(server: u64, error: &io::Error) -> CallError {
     CallError::Lost { server, why: error.to_string() }
+}
+
+fn left(server: u64) -> CallError {
+    CallError::Lost { server, why: "it has left the servers of the volume without an answer".into() }
 }
 
 fn unsent(server: u64, error: &io::Error) -> CallError {
@@ -211,7 +222,7 @@ impl Transport for BlockingTransport {
         self.closed.store(true, Relaxed);
         self.servers.close();
         *self.welcomed.lock() = None;
-        self.awaited.end_where(|_| true, |server| CallError::Lost { server, why: "it was closed".into() });
+        self.awaited.end_where(|_, _| true, |server| CallError::Lost { server, why: "it was closed".into() });
     }
 
     fn awaited(&self) -> usize {
@@ -224,7 +235,15 @@ impl Transport for BlockingTransport {
 
     fn end_late(&self) {
         let now = self.clock.monotonic();
-        self.awaited.end_where(|deadline| deadline <= now, |_| CallError::Deadline);
+        self.awaited.end_where(|deadline, _| deadline <= now, |_| CallError::Deadline);
+        self.awaited.end_where(|_, server| !self.servers.names(server), left);
+        if self.awaited.any_old() {
+            self.waited.store(true, Relaxed);
+        }
+    }
+
+    fn any_waited(&self) -> bool {
+        self.waited.swap(false, Relaxed)
     }
 
     fn close_surplus(&self) {

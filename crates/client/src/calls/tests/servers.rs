@@ -244,7 +244,7 @@ fn refreshed_map_moves_registrations() {
     let core = core_of(cluster.clone(), &clock);
     open_files(&core);
     cluster.0.lock().map = two_servers_later();
-    crate::block_on(core.refresh_map(1));
+    crate::block_on(core.refresh_map(1, core.deadline()));
     crate::block_on(core.register_at_lost_shards(|| false));
     assert_eq!(cluster.0.lock().registered, [(2, 2)]);
 }

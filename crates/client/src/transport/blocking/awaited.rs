@@ -19,6 +19,8 @@ struct AwaitedCall {
     connection: ServerConnection,
     pool: Arc<Pool>,
     place: Arc<ReplySlot>,
+    /// It was there at an earlier look for old calls.
+    seen: bool,
 }
 
 #[derive(Default)]
@@ -40,7 +42,7 @@ impl AwaitedCalls {
         let place = Arc::new(ReplySlot::new(Some(waker)));
         // Counted first, for whoever takes it away counts it off.
         self.count.fetch_add(1, AcqRel);
-        self.calls.lock().push(AwaitedCall { id, deadline, connection, pool, place: Arc::clone(&place) });
+        self.calls.lock().push(AwaitedCall { id, deadline, connection, pool, place: Arc::clone(&place), seen: false });
         poll_fn(|context| place.poll(context)).await
     }
 
@@ -80,12 +82,20 @@ impl AwaitedCalls {
         None
     }
 
-    /// Ends the calls whose deadlines are so. Their asynchronous operations are taken up by threads of their own.
-    pub fn end_where(&self, ends: impl Fn(Instant) -> bool, error: impl Fn(u64) -> CallError) {
-        let ended: Vec<_> = self.calls.lock().extract_if(.., |call| ends(call.deadline)).collect();
+    /// Ends the calls whose deadlines and servers are so. Their asynchronous operations are taken up by threads of their
+    /// own.
+    pub fn end_where(&self, ends: impl Fn(Instant, u64) -> bool, error: impl Fn(u64) -> CallError) {
+        let ends = |call: &mut AwaitedCall| ends(call.deadline, call.pool.place.server);
+        let ended: Vec<_> = self.calls.lock().extract_if(.., ends).collect();
         self.count.fetch_sub(ended.len(), AcqRel);
         for call in ended {
             call.place.lay(Err(error(call.pool.place.server)), async_ops::elsewhere);
         }
+    }
+
+    /// Whether a call waits that was there when this was last asked.
+    pub fn any_old(&self) -> bool {
+        let mut calls = self.calls.lock();
+        calls.iter_mut().fold(false, |any, call| any | std::mem::replace(&mut call.seen, true))
     }
 }

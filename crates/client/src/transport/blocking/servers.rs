@@ -47,6 +47,11 @@ impl Servers {
         self.current.read().get(&place.server)?.get(place.worker).cloned()
     }
 
+    /// Whether the map names the server of this number.
+    pub fn names(&self, server: u64) -> bool {
+        self.current.read().contains_key(&server)
+    }
+
     /// Keeps a connection for calls. Gives it back if the map does not name its server.
     pub fn keep(&self, place: WorkerPlace, connection: ServerConnection) -> Option<ServerConnection> {
         match self.pool(place) {
@@ -116,6 +121,7 @@ mod tests {
         let pool = |server| servers.pool(WorkerPlace { server, worker: 0 }).unwrap();
         let (lost, other) = (pool(1), pool(2));
         servers.lose(1, now);
+        assert!(servers.names(1) && !servers.names(3));
         assert!(!Arc::ptr_eq(&lost, &pool(1)));
         assert!(Arc::ptr_eq(&other, &pool(2)));
     }

@@ -5,13 +5,13 @@ use super::opening::{NotOpen, NotTakenOver, OpenPurpose, ShardHandover};
 use super::peer_network::NotAnswered;
 use super::shared::ServerShared;
 use super::worker::Worker;
-use crate::shards::{CallOrigin, Cause, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
+use crate::shards::{CallOrigin, Cause, LOST, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use varve_schema::peer::ShardTerm;
-use varve_types::{Errno, SessionId, ShardId};
+use varve_types::{SessionId, ShardId};
 
 /// Maximum messages that wait for a worker. The receive loop only spawns tasks, so the queue is short even under load.
 /// A sender that finds it full waits.
@@ -136,7 +136,7 @@ async fn deliver_elsewhere(shared: &ServerShared, mut request: PeerRequest) -> D
             tracing::debug!("a call of shard {shard} was not sent: {why}");
             Ok(Ok(busy(&request)))
         }
-        Err(NotAnswered::Unknown(reason)) => Ok(Err(Cause { errno: Errno::ETIMEDOUT, reason })),
+        Err(NotAnswered::Unknown(reason)) => Ok(Err(Cause { errno: LOST, reason })),
         Err(NotAnswered::Failed(cause)) => Ok(Err(cause)),
     }
 }

@@ -41,9 +41,25 @@ pub trait Peers {
 
 /// Turns an unexpected reply, received while `doing`, into a refusal.
 pub(super) fn unexpected(reply: PeerReply, doing: impl fmt::Display) -> ShardRefusal {
-    ShardRefusal::Failed(match reply {
-        PeerReply::Failed(cause) => cause.met(doing),
-        other => Cause::from(format!("{doing}: {other:?}")),
+    match reply {
+        PeerReply::Failed(cause) => refusal(cause, Some(doing)),
+        other => ShardRefusal::Failed(Cause::from(format!("{doing}: {other:?}"))),
+    }
+}
+
+/// The errno of a call whose outcome is unknown because its message was lost or its shard has a new owner.
+pub const LOST: Errno = Errno::EAGAIN;
+
+/// The refusal of a request that met `cause` in a call of another shard. After the loss of a message the request is
+/// refused as busy: nothing is decided yet, and the client asks again under the same call id.
+pub(super) fn refusal(cause: Cause, doing: Option<impl fmt::Display>) -> ShardRefusal {
+    if cause.errno == LOST {
+        tracing::debug!("the request is to be sent again: {cause}");
+        return ShardRefusal::Busy;
+    }
+    ShardRefusal::Failed(match doing {
+        Some(doing) => cause.met(doing),
+        None => cause,
     })
 }
 
@@ -155,11 +171,11 @@ impl PeerChannels {
     pub fn receive(&self, Asked { to, id, term }: Asked, response: PeerResponse) -> PeerReply {
         let PeerResponse { id: answered, from, reply } = response;
         // Not EIO, which would mean damage.
-        let unknown = |reason: String| {
-            PeerReply::Failed(Cause { errno: Errno::ETIMEDOUT, reason: format!("shard {to} {reason}") })
-        };
+        let failed = |errno, reason: String| PeerReply::Failed(Cause { errno, reason: format!("shard {to} {reason}") });
+        let unknown = |reason| failed(LOST, reason);
         if answered != id || from.shard != to {
-            return unknown(format!("replied as shard {} to request {answered}, not to {id}", from.shard));
+            let reason = format!("replied as shard {} to request {answered}, not to {id}", from.shard);
+            return failed(Errno::ETIMEDOUT, reason);
         }
         self.learn(from);
         match reply {
@@ -172,7 +188,9 @@ impl PeerChannels {
             _ if term.is_some_and(|term| term != from.term) => {
                 unknown(format!("replied in epoch {} to a call of another one", from.term.0))
             }
-            reply if !self.fits(&reply.maps()) => unknown("replied with a map of another volume".to_owned()),
+            reply if !self.fits(&reply.maps()) => {
+                failed(Errno::ETIMEDOUT, "replied with a map of another volume".to_owned())
+            }
             reply => reply,
         }
     }

@@ -19,7 +19,7 @@
 //! A split starts only from a partition row, never from a map.
 
 use super::partitions::Split;
-use super::peers::{PeerCall, PeerReply, SplitAttempt, SplitState, unexpected};
+use super::peers::{self, PeerCall, PeerReply, SplitAttempt, SplitState, unexpected};
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
 use std::collections::BTreeSet;
@@ -230,7 +230,7 @@ impl Shard {
         match self.peers.call(shard, call).await {
             PeerReply::Busy => Err(ShardRefusal::Busy),
             PeerReply::Absent => Err(Errno::ENOENT.into()),
-            PeerReply::Failed(cause) => Err(ShardRefusal::Failed(cause)),
+            PeerReply::Failed(cause) => Err(peers::refusal(cause, None::<&str>)),
             reply => Ok(reply),
         }
     }

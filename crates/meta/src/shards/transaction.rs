@@ -26,7 +26,7 @@
 //! the row [`Key::DirectoryMoves`].
 
 use super::foreign::Foreign;
-use super::peers::{PeerCall, PeerReply};
+use super::peers::{self, PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
@@ -114,7 +114,7 @@ impl Shard {
         unclear.map_or(Ok(()), |(shard, vote)| {
             tracing::debug!("transaction {transaction:?}: shard {shard} votes {vote:?}");
             Err(NoVote::Unknown(match vote {
-                PeerReply::Failed(cause) => ShardRefusal::Failed(cause),
+                PeerReply::Failed(cause) => peers::refusal(cause, None::<&str>),
                 _ => ShardRefusal::Busy,
             }))
         })

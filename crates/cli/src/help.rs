@@ -49,6 +49,7 @@ const SCREENS: &[Screen] = &[
         &["varve bench detector /scratch --rates 10,25"],
         &["connections", "compress-ratio", "rate-seconds", "python"],
     ),
+    screen("bench failover", &["varve bench failover /scratch"], &[]),
     screen(
         "bench mdtest",
         &["varve bench mdtest --via path:/scratch/dir --via mount:/mnt/v --page page.html"],

@@ -133,6 +133,7 @@ pub fn run(config: &FailoverConfig, fleet: &mut dyn Fleet) -> Result<FailoverRep
         entries: ended.entries(),
         operations: ended.operations(),
         failed: ended.failed(),
+        first_failure: ended.first_failure(),
         duration_s: begun.elapsed().as_secs_f64(),
         crash: LossReport { kills: config.kills, lost, stall_ms: Stalls::of(&crash) },
         planned: LossReport { kills: config.kills, lost, stall_ms: Stalls::of(&planned) },

@@ -40,7 +40,7 @@ pub(super) struct DirectoryLog {
     pub unknown: BTreeSet<u64>,
 }
 
-/// What a client has done in the present window.
+/// The work of a client in the present window.
 struct Progress {
     last: Instant,
     longest: Duration,
@@ -52,6 +52,7 @@ struct Progress {
 struct Totals {
     operations: u64,
     failed: u64,
+    first_failure: Option<String>,
 }
 
 /// A client's end: its library, and the state of its directories.
@@ -81,10 +82,13 @@ fn path(client: usize, directory: usize) -> String {
 fn failed(operation: &'static str, path: &str) -> impl FnOnce(Failure) -> Error {
     let path = path.to_owned();
     move |failure| {
-        let text = failure.message.as_ref().map_or_else(|| failure.errno.to_string(), |text| text.to_string());
-        let source = io::Error::other(text);
+        let source = io::Error::other(text(&failure));
         Error::Operation { via: "library".to_owned(), operation, path, source }
     }
+}
+
+fn text(failure: &Failure) -> String {
+    failure.message.as_ref().map_or_else(|| failure.errno.to_string(), |text| text.to_string())
 }
 
 impl Clients {
@@ -217,7 +221,7 @@ impl Worker {
             Ok(()) => self.end.totals.operations += 1,
             Err(failure) => {
                 self.end.totals.failed += 1;
-                tracing::warn!("client {}: an operation failed: {failure:?}", self.end.number);
+                self.end.totals.first_failure.get_or_insert_with(|| text(failure));
             }
         }
         let mut progress = self.progress.lock();
@@ -259,6 +263,11 @@ impl EndedClients {
 
     pub fn operations(&self) -> u64 {
         self.0.iter().map(|end| end.totals.operations).sum()
+    }
+
+    /// The reason of a client's first operation that failed.
+    pub fn first_failure(&self) -> Option<String> {
+        self.0.iter().find_map(|end| end.totals.first_failure.clone())
     }
 
     pub fn failed(&self) -> u64 {

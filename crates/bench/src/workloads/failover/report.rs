@@ -18,6 +18,8 @@ pub struct FailoverReport {
     pub operations: u64,
     /// Operations that failed. Their outcome does not count as acknowledged.
     pub failed: u64,
+    /// The reason of one of those.
+    pub first_failure: Option<String>,
     pub duration_s: f64,
     /// Servers that were killed.
     pub crash: LossReport,
@@ -78,6 +80,9 @@ impl FailoverReport {
             "\nAcknowledged changes that are lost: {}\nOperations that failed: {}",
             self.crash.lost, self.failed
         );
+        if let Some(reason) = &self.first_failure {
+            let _ = writeln!(text, "  for example: {reason}");
+        }
         text
     }
 }

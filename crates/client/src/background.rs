@@ -6,6 +6,7 @@
 
 use crate::{Failure, FileSystem, Result, block_on};
 use parking_lot::{Condvar, Mutex};
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -142,7 +143,7 @@ impl FileSystem {
         }
     }
 
-    /// Asks one of several servers for a newer map, in turn: seldom, because a shard with open files may move unnoticed,
+    /// Asks the servers for a newer map, in turn: seldom, because a shard with open files may move unnoticed,
     /// and at each tick while a call waits, because its server may hang while others take its shards over.
     async fn watch_servers(&self) {
         let now = self.core.clock.monotonic();
@@ -161,11 +162,16 @@ impl FileSystem {
     /// Notifies the servers of closed files.
     pub(crate) async fn send_releases(&self) {
         self.core.session.release_due(self.core.clock.monotonic());
+        let mut silent = HashSet::new();
         for shard in self.core.session.untold() {
+            let server = self.core.place_of(shard).server;
+            if silent.contains(&server) {
+                continue;
+            }
             // Every request carries the pending releases.
             if let Err(failure) = self.core.ask_shard(shard, varve_proto::Call::Release).await {
                 tracing::warn!(%shard, "cannot notify the server of closed files: {failure}");
-                return;
+                silent.insert(server);
             }
         }
     }

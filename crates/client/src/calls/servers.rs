@@ -91,13 +91,14 @@ impl Core {
         Ok(self.place_of(shard) != asked)
     }
 
-    /// Asks one of the servers for a newer map, if there are several. `turn` chooses which.
+    /// Asks one of the servers for a newer map. `turn` chooses which. A server that is alone may have been joined by others,
+    /// which have some of its shards now.
     pub async fn refresh_map(&self, turn: u64, deadline: Instant) {
-        let map = self.map();
-        let servers = map.servers();
-        if servers.len() < 2 {
+        if self.embedded() {
             return;
         }
+        let map = self.map();
+        let servers = map.servers();
         let place = WorkerPlace { server: servers[turn as usize % servers.len()].number, worker: 0 };
         // No volume has this shard, so the server refuses the request with its map.
         let none = ShardId(u16::MAX);
@@ -140,7 +141,8 @@ impl Core {
         let _search = loop {
             let first = self.servers.sought.lock().insert(lost);
             let search = first.then(|| Search { known: &self.servers, server: lost });
-            if self.servers.changes().searches > before.searches {
+            let changes = self.servers.changes();
+            if changes.searches > before.searches || changes.maps != before.maps {
                 return Ok(());
             }
             match search {
@@ -177,7 +179,7 @@ impl Core {
     /// Asks the servers of the map, then those of the records, until one of them is the lost server or has a map to follow.
     async fn look(&self, lost: u64, round: usize) -> std::result::Result<(), FindError> {
         let known = self.map();
-        let mut lives = false;
+        let (mut lives, mut why) = (false, None);
         for server in asked(&known, lost, round) {
             match self.transport.greet(server).await {
                 Ok(welcome) => {
@@ -187,12 +189,14 @@ impl Core {
                     }
                     lives |= same;
                 }
+                Err(error) if server.number == lost => why = Some(error),
                 Err(error) => tracing::debug!("{error}"),
             }
         }
+        let absent = |why: Option<FindError>| why.unwrap_or_else(|| absent(lost));
         match self.transport.find().await {
-            Ok(welcome) => self.takes(welcome, lost, &known, lives).then_some(()).ok_or_else(|| absent(lost)),
-            Err(_) if lives => Err(absent(lost)),
+            Ok(welcome) => self.takes(welcome, lost, &known, lives).then_some(()).ok_or_else(|| absent(why)),
+            Err(_) if lives => Err(absent(why)),
             Err(error) => Err(error),
         }
     }

@@ -32,6 +32,9 @@ use varve_proto::handshake::{KeyId, VolumeKey, Welcome};
 use varve_proto::{CallId, Request, Response};
 use varve_types::{MapServer, SessionId, ShardCount, ShardMap, VolumeSettings, WorkerPlace};
 
+/// How long a handshake with one of several servers may take. If the server hangs, another one may have its shards.
+const GREETED_MAX: Duration = Duration::from_secs(3);
+
 /// How long to spin for the reply to a call that changes several shards: at each shard it queues behind the calls of
 /// other clients (`docs/internals/performance-findings.md`, "Waiting and waking").
 const SPIN_TIME_OVER_SHARDS: Duration = Duration::from_micros(300);
@@ -97,7 +100,7 @@ impl BlockingTransport {
         let pool = self.pool(to)?;
         let connection = match pool.take() {
             Some(connection) => connection,
-            None => self.open(&pool)?,
+            None => self.open(&pool, deadline)?,
         };
         self.call_on(connection, &pool, request, deadline)
     }
@@ -134,7 +137,7 @@ impl BlockingTransport {
         let pool = self.pool(to)?;
         let Some(mut connection) = pool.take() else {
             // The thread that waits for the connection may also wait for the reply.
-            let whole = async { self.call_on(self.open(&pool)?, &pool, request, deadline) };
+            let whole = async { self.call_on(self.open(&pool, deadline)?, &pool, request, deadline) };
             return async_ops::waiting(whole).await;
         };
         // No other request is in flight on this connection, so the kernel has room for this one.
@@ -142,10 +145,17 @@ impl BlockingTransport {
         self.awaited.answer(connection, pool, request.id, deadline).await
     }
 
-    fn open(&self, pool: &Pool) -> Result<ServerConnection, CallError> {
+    fn greeted_by(&self) -> Instant {
+        match self.servers.are_several() {
+            true => self.clock.monotonic().after(GREETED_MAX),
+            false => Instant(Duration::MAX),
+        }
+    }
+
+    fn open(&self, pool: &Pool, deadline: Instant) -> Result<ServerConnection, CallError> {
         let WorkerPlace { server, worker } = pool.place;
         let mut connection = ServerConnection::open(&pool.address, pool.reach).map_err(|error| lost(server, &error))?;
-        let welcome = connection.shake_hands(&self.identity, worker, &*self.clock);
+        let welcome = connection.shake_hands(&self.identity, worker, self.greeted_by().min(deadline), &*self.clock);
         match welcome.map_err(|error| CallError::Lost { server, why: error.to_string() })? {
             // It replaced the other server at this address, and must first learn which files are open here.
             Welcome::Accepted { server: other, .. } if other != server => {

@@ -248,3 +248,17 @@ fn refreshed_map_moves_registrations() {
     crate::block_on(core.register_at_lost_shards(|| false));
     assert_eq!(cluster.0.lock().registered, [(2, 2)]);
 }
+
+/// Promise: a client of one server learns that another one has joined it and has some of its shards.
+#[test]
+fn map_of_a_server_that_was_joined_is_followed() {
+    let clock = manual_clock();
+    let one = map_of(5, &[1], owners([(0, 1), (1, 1), (0, 1), (1, 1)]));
+    let cluster = ClusterTransport::new(&clock, one);
+    let core = core_of(cluster.clone(), &clock);
+    open_files(&core);
+    cluster.0.lock().map = two_servers_later();
+    crate::block_on(core.refresh_map(1, core.deadline()));
+    crate::block_on(core.register_at_lost_shards(|| false));
+    assert!(cluster.0.lock().registered.contains(&(2, 2)));
+}

@@ -4,6 +4,8 @@ use super::super::connection::{Reach, ServerConnection, Untrusted};
 use super::{BlockingTransport, FindError, ServerWelcome};
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use varve_env::clock::Instant;
 use varve_env::printable::{printable, printable_path};
 use varve_env::volume_dir::ServerRecord;
 use varve_proto::handshake::Welcome;
@@ -44,7 +46,7 @@ impl BlockingTransport {
         })?;
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let connection = ServerConnection::open(&address, reach).map_err(|error| self.unreached(record, &error))?;
-        self.welcome_on(connection)
+        self.welcome_on(connection, Instant(Duration::MAX))
     }
 
     pub(super) fn greet_blocking(&self, server: &MapServer) -> Result<ServerWelcome, FindError> {
@@ -52,13 +54,13 @@ impl BlockingTransport {
         let connection = ServerConnection::open(&server.workers[0], self.reach_of(server)).map_err(|error| {
             FindError::Absent(format!("server {:016x} of the volume does not answer: {error}", server.number))
         })?;
-        self.welcome_on(connection)
+        self.welcome_on(connection, self.greeted_by())
     }
 
     /// Shakes hands on a connection to the first worker of a server.
-    fn welcome_on(&self, mut connection: ServerConnection) -> Result<ServerWelcome, FindError> {
+    fn welcome_on(&self, mut connection: ServerConnection, deadline: Instant) -> Result<ServerWelcome, FindError> {
         let Welcome::Accepted { server, map, embedded, .. } =
-            connection.shake_hands(&self.identity, 0, &*self.clock)?
+            connection.shake_hands(&self.identity, 0, deadline, &*self.clock)?
         else {
             return Err(FindError::Refused("the server refused without a reason".into()));
         };

@@ -47,6 +47,10 @@ impl Servers {
         self.current.read().get(&place.server)?.get(place.worker).cloned()
     }
 
+    pub fn are_several(&self) -> bool {
+        self.current.read().len() > 1
+    }
+
     /// Whether the map names the server of this number.
     pub fn names(&self, server: u64) -> bool {
         self.current.read().contains_key(&server)

@@ -26,10 +26,17 @@ pub(in crate::transport) struct Identity {
 }
 
 impl ServerConnection {
-    /// Authenticates both sides. On success the connection is ready for requests to `worker`.
-    pub fn shake_hands(&mut self, identity: &Identity, worker: usize, clock: &dyn Clock) -> Result<Welcome, FindError> {
+    /// Authenticates both sides, until `deadline` and not longer than the server waits. On success the connection is ready
+    /// for requests to `worker`.
+    pub fn shake_hands(
+        &mut self,
+        identity: &Identity,
+        worker: usize,
+        deadline: Instant,
+        clock: &dyn Clock,
+    ) -> Result<Welcome, FindError> {
         let broken = |error: io::Error| FindError::Absent(broken_handshake(&error));
-        let deadline = clock.monotonic().after(HANDSHAKE_TIMEOUT);
+        let deadline = clock.monotonic().after(HANDSHAKE_TIMEOUT).min(deadline);
         self.set_timeouts(HANDSHAKE_TIMEOUT).map_err(broken)?;
         self.message_bytes_max = ANSWER_BYTES_MAX;
         let greeting: Greeting = self.receive_by(deadline, clock).map_err(broken)?;

@@ -92,7 +92,7 @@ fn shake_hands<T: Send>(server: impl FnOnce(&mut TcpStream) -> T + Send) -> (Res
     std::thread::scope(|scope| {
         let served = scope.spawn(move || server(&mut listener.accept().unwrap().0));
         let mut connection = connection(TcpStream::connect(address).unwrap());
-        let shaken = connection.shake_hands(&identity(), 0, &RealClock::new());
+        let shaken = connection.shake_hands(&identity(), 0, Instant(Duration::MAX), &RealClock::new());
         (shaken.map(|_| connection), served.join().unwrap())
     })
 }

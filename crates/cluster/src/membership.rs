@@ -93,6 +93,10 @@ impl Membership {
             if map.shards.len() != count {
                 return Err(MembershipError::OtherVolume { volume: count, map: map.shards.len() });
             }
+            // An earlier attempt succeeded, and its answer was lost or another server's change came next.
+            if map.members.contains_key(&server) {
+                return Ok(map);
+            }
             Ok(map.joined(server, member.clone())?)
         })
         .await?;

@@ -298,9 +298,13 @@ impl ClusterServer {
     fn remove_records(&self, before: &ClusterMap, map: &ClusterMap) {
         let gone: BTreeSet<_> = before.members.keys().filter(|server| !map.members.contains_key(*server)).collect();
         for server in gone {
-            if let Err(error) = self.shared.volume.remove_joined_record(server.0) {
-                tracing::debug!("cannot remove the record of server {server}: {error}");
-            }
+            let (volume, server) = (self.shared.volume.clone(), *server);
+            // The store may hang, and the lease must be renewed meanwhile.
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = volume.remove_joined_record(server.0) {
+                    tracing::debug!("cannot remove the record of server {server}: {error}");
+                }
+            });
         }
     }
 

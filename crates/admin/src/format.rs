@@ -35,6 +35,7 @@ fn make_root(volume: &VolumeDir, settings: &VolumeSettings) -> io::Result<()> {
         background: runtime.handle().clone(),
         merges: Merges::on(runtime.handle().clone()),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+        may_claim: None,
     };
     runtime.block_on(write_root(config, root_rows(settings))).map_err(io::Error::other)
 }

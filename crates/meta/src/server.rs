@@ -464,6 +464,7 @@ fn spawn_workers(
     let sockets = sockets.transpose()?;
     let shards = usize::from(shared.settings.shards.get());
     let memory = MemoryShares::divide(config.memory_bytes, shards);
+    let lease = Arc::clone(&shared.lease);
     let table = TableConfig {
         shard: ShardId(0),
         volume: shared.volume.clone(),
@@ -473,6 +474,7 @@ fn spawn_workers(
         background: background.tables.handle().clone(),
         merges: Merges::on(background.merges.handle().clone()),
         memtable_bytes: memory.memtable_of_each,
+        may_claim: Some(Arc::new(move || lease.is_valid())),
     };
     let tables = worker::TableLimits {
         table,

@@ -116,6 +116,7 @@ impl Site {
             background: runtime.handle().clone(),
             merges: Merges::on(runtime.handle().clone()),
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+            may_claim: None,
         };
         runtime.block_on(async {
             let table = Table::open(config).await.unwrap();

@@ -235,7 +235,10 @@ async fn answer(worker: &Rc<Worker>, request: PeerRequest) -> Delivered {
             match worker.shared.lease.is_valid() {
                 true => Ok(Ok(response)),
                 // The shard may have another owner by now, which does not know of this answer.
-                false => Ok(Err(format!("the lease of the server ended before shard {shard} had answered").into())),
+                false => {
+                    let reason = format!("the lease of the server ended before shard {shard} had answered");
+                    Ok(Err(Cause { errno: LOST, reason }))
+                }
             }
         }
         Ok(Err(NotOpen::Elsewhere)) => Err(Box::new(request)),

@@ -8,7 +8,7 @@
 //! applied only then, and leave no marks.
 
 use super::fetch::peer_reply;
-use super::peers::{PeerCall, PeerReply};
+use super::peers::{LOST, PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, ShardState};
 use super::transaction::note_decision;
@@ -244,7 +244,9 @@ impl Shard {
             if !matches!(reply, PeerReply::Busy) {
                 tracing::warn!("transaction {transaction:?}: cannot recover it yet: {reply:?}");
             }
-            if let PeerReply::Failed(cause) = reply {
+            if let PeerReply::Failed(cause) = reply
+                && cause.errno != LOST
+            {
                 self.state.borrow_mut().transactions.note_unanswered(transaction, cause);
             }
             tokio::time::sleep(ASK_AGAIN).await;

@@ -24,6 +24,8 @@ pub(super) struct TxnContext {
     pub as_if_open: bool,
     /// Answers of other shards about open files.
     pub asked: AskedFiles,
+    /// `Busy` goes to the client, which asks again: the change may be decided, or rows may be stored at another shard.
+    pub ends_busy: bool,
     /// The missing inode when rows of other shards contradicted each other.
     pub torn: Option<InodeId>,
 }
@@ -38,6 +40,7 @@ impl TxnContext {
             held: None,
             as_if_open: false,
             asked: AskedFiles::default(),
+            ends_busy: false,
             torn: None,
         }
     }

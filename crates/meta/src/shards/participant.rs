@@ -5,7 +5,7 @@ use super::execution::RequestAddress;
 use super::fetch::peer_reply;
 use super::open_files::Openness;
 use super::opens_elsewhere::AskedFiles;
-use super::peers::{PeerCall, PeerReply};
+use super::peers::{LOST, PeerCall, PeerReply};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::{Shard, ShardState};
@@ -221,7 +221,9 @@ impl Shard {
                 PeerReply::Busy => {}
                 other => {
                     tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");
-                    if let PeerReply::Failed(cause) = other {
+                    if let PeerReply::Failed(cause) = other
+                        && cause.errno != LOST
+                    {
                         self.state.borrow_mut().transactions.note_unanswered(transaction, cause);
                     }
                 }

@@ -4,6 +4,7 @@ use super::decision::{Decided, DecisionOutcome, TxnContext};
 use super::execution::{Execution, Makes};
 use super::foreign::Foreign;
 use super::opens_elsewhere::Grant;
+use super::peers::LOST;
 use super::refusal::ShardRefusal;
 use super::shard::{Shard, WAIT_MAX};
 use std::rc::Rc;
@@ -69,7 +70,7 @@ impl Shard {
             match attempted {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
-                Err(ShardRefusal::Busy) if self.clock.monotonic() < deadline => {
+                Err(ShardRefusal::Busy) if !txn.ends_busy && self.clock.monotonic() < deadline => {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 Err(refusal) => return Err(refusal),
@@ -141,7 +142,7 @@ impl Shard {
                 return Ok(Some(outcome));
             }
             DecisionOutcome::Done { outcome, effects, batch } => {
-                txn.named = true;
+                (txn.named, txn.ends_busy) = (true, true);
                 let done = match self.appended(batch).await {
                     Ok(()) => self.register_granted(run, grant).await,
                     failed => failed,
@@ -160,6 +161,13 @@ impl Shard {
                 if placed == Err(ShardRefusal::Busy) {
                     txn.placed = None;
                 }
+                if let Err(ShardRefusal::Failed(cause)) = &placed
+                    && cause.errno == LOST
+                {
+                    // The home may have stored the rows. The client asks again, with another fresh inode.
+                    txn.ends_busy = true;
+                    return Err(ShardRefusal::Busy);
+                }
                 return placed.map(|()| None);
             }
             DecisionOutcome::Several { own, elsewhere, effects, outcome, reply, unopened } => {
@@ -171,6 +179,7 @@ impl Shard {
                 // After any other error the change may be decided.
                 txn.named |= !matches!(committed, Err(ShardRefusal::Busy));
                 committed?;
+                txn.ends_busy = true;
                 self.register_granted(run, grant).await?;
                 (outcome, effects)
             }

@@ -1,7 +1,7 @@
 //! Serves calls from other shards.
 
 use super::fetch::peer_reply;
-use super::peers::{PeerCall, PeerReply, PeerRequest, PeerResponse, unexpected};
+use super::peers::{LOST, PeerCall, PeerReply, PeerRequest, PeerResponse, unexpected};
 use super::refusal::ShardRefusal;
 use super::resident::BatchNumber;
 use super::shard::Shard;
@@ -143,6 +143,8 @@ pub(super) fn placed_by(home: ShardId, reply: PeerReply) -> Result<(), ShardRefu
     match reply {
         PeerReply::Done => Ok(()),
         PeerReply::Busy => Err(ShardRefusal::Busy),
+        // The outcome is unknown.
+        PeerReply::Failed(cause) if cause.errno == LOST => Err(ShardRefusal::Failed(cause)),
         other => Err(unexpected(other, format_args!("home shard {home} accepted no rows"))),
     }
 }

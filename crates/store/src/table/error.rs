@@ -19,6 +19,9 @@ pub enum TableError {
     /// Another owner has taken the shard over; this table answers no more calls.
     #[error("shard {shard} has been taken over by another owner")]
     Fenced { shard: ShardId },
+    /// This process was to own the shard, and the time for which it may take it over has ended. It may begin anew.
+    #[error("shard {shard} may not be taken over: the lease of this server has ended")]
+    NotOwned { shard: ShardId },
     /// The table was closed by its owner.
     #[error("shard {shard} is closed")]
     Closed { shard: ShardId },
@@ -135,7 +138,10 @@ impl TableError {
     /// (EIO), a store that became read-only (EROFS).
     pub fn io_error(&self) -> Option<&io::Error> {
         match self {
-            TableError::Fenced { .. } | TableError::Closed { .. } | TableError::ReadOnly { .. } => None,
+            TableError::Fenced { .. }
+            | TableError::NotOwned { .. }
+            | TableError::Closed { .. }
+            | TableError::ReadOnly { .. } => None,
             TableError::Unavailable { source, .. }
             | TableError::Damaged { source, .. }
             | TableError::Internal { source, .. } => io_error_within(source.as_ref()),

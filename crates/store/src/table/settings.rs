@@ -72,7 +72,13 @@ pub struct TableConfig {
     pub merges: Merges,
     /// Bytes of log that this shard may always have in its memtable; [`MEMTABLE_BYTES_DEFAULT`].
     pub memtable_bytes: u64,
+    /// Asked after the last owner's epoch was read and before the next one is claimed. If the process owns the shard then,
+    /// the claim fails if another one claims the epoch later. `None`: no other process can own it.
+    pub may_claim: Option<MayClaim>,
 }
+
+/// Whether this process may still take a shard over.
+type MayClaim = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The memory that all tables of a process share: a cache of decoded blocks, indexes and filters with a limit in bytes,
 /// the budget of their memtables, and consistent snapshots of all of them.

@@ -279,6 +279,9 @@ async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError
     }
     let epoch = stored.as_ref().map_or(0, |manifest| manifest.writer_epoch());
     let tables = stored.map_or(0, |manifest| manifest.l0().len());
+    if !config.may_claim.as_ref().is_none_or(|may_claim| may_claim()) {
+        return Err(TableError::NotOwned { shard: config.shard });
+    }
     let (log_init, log) = LogInit::new(config.log());
     let building = Db::builder(path, config.object_store())
         .with_settings(config.settings())

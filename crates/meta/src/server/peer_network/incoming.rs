@@ -5,6 +5,7 @@ use super::unauthenticated::Unauthenticated;
 use super::{HeldBytes, NO_WORKER, PeerLimits, PeerNetworkConfig, ShardRoute, within};
 use crate::server::inbox::WorkerMessage;
 use crate::server::listener::ACCEPT_PAUSE;
+use crate::shards::LOST;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{Either, LocalBoxFuture, Shared, select};
@@ -294,7 +295,10 @@ impl Incoming {
             Some(Ok(Ok(Ok(response)))) => response,
             Some(Ok(Ok(Err(cause)))) => by_server(PeerReply::Failed(cause)),
             Some(Ok(Err(_not_carried_out))) => by_server(PeerReply::Elsewhere),
-            Some(Err(_)) => by_server(PeerReply::Failed(format!("the worker of shard {shard} has ended").into())),
+            Some(Err(_)) => {
+                let reason = format!("the worker of shard {shard} has ended");
+                by_server(PeerReply::Failed(Cause { errno: LOST, reason }))
+            }
             None => {
                 let reason = format!("the worker of shard {shard} has not replied in time");
                 by_server(PeerReply::Failed(Cause { errno: Errno::ETIMEDOUT, reason }))

@@ -249,6 +249,7 @@ fn fenced_shard_is_released() {
         background: runtime.handle().clone(),
         merges: Merges::on(runtime.handle().clone()),
         memtable_bytes: 1 << 20,
+        may_claim: None,
     };
     let successor = runtime.block_on(Table::open(config.clone())).unwrap();
     let begun = Instant::now();

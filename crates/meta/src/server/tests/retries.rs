@@ -126,6 +126,7 @@ fn edit(site: &Site, key: &Key, change: impl FnOnce(&mut Row)) {
         background: runtime.handle().clone(),
         merges: Merges::on(runtime.handle().clone()),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+        may_claim: None,
     };
     runtime.block_on(async {
         let table = Table::open(config).await.unwrap();

@@ -264,6 +264,7 @@ impl Cluster {
                 background: self.background.clone(),
                 merges: Merges::on(self.background.clone()),
                 memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+                may_claim: None,
             },
             peers: self.peers.clone(),
             clock: Arc::new(RealClock::new()),

@@ -150,6 +150,7 @@ impl Simulation {
                 background: self.background.clone(),
                 merges: Merges::on(self.background.clone()),
                 memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+                may_claim: None,
             },
             peers,
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,

@@ -91,9 +91,12 @@ impl Disk {
     /// Fills the disk completely.
     pub fn fill(&self) {
         let mut ballast = std::fs::File::create(self.ballast()).expect("a file on the disk");
-        for size in [1 << 20, 4096, 1] {
-            let piece = vec![7; size];
-            while ballast.write_all(&piece).and_then(|()| ballast.sync_data()).is_ok() {}
+        let mut write = |size: usize| ballast.write_all(&vec![7; size]).and_then(|()| ballast.sync_data()).is_ok();
+        // A server may free megabytes meanwhile. Single bytes would take minutes to fill them.
+        while write(1) {
+            while write(1 << 20) {}
+            while write(4096) {}
+            (0..4096).take_while(|_| write(1)).for_each(drop);
         }
     }
 

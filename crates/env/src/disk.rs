@@ -16,7 +16,6 @@ mod exclusive;
 mod file;
 pub(crate) mod journal;
 mod location;
-pub(crate) mod stop_point;
 mod store_clock;
 mod writer_id;
 
@@ -28,6 +27,7 @@ pub use store_clock::{CLOCK_SKEW_S_MAX, store_clock_ahead_s};
 pub use writer_id::WriterId;
 
 use crate::printable::printable_path;
+use crate::stop_point::{self, StopPoint};
 use journal::NodeKind;
 use rustix::fs::{AtFlags, Mode};
 use std::ffi::OsStr;
@@ -316,7 +316,7 @@ pub fn replace_into<L: Location + ?Sized, M: Location + ?Sized>(room: &L, path: 
 
 /// Renames the complete and fsynced file `temporary` to `path`, durably, replacing any file there.
 pub fn publish_replacing<L: Location + ?Sized, M: Location + ?Sized>(temporary: &L, path: &M) -> io::Result<()> {
-    stop_point::reach(stop_point::StopPoint::ReplaceWritten);
+    stop_point::reach(StopPoint::ReplaceWritten);
     if let Err(error) = rename(temporary, path) {
         let _ = remove_file(temporary);
         return Err(error);

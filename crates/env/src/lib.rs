@@ -27,6 +27,7 @@ pub mod runtime_dir;
 pub mod shm_slot;
 pub mod spin;
 pub mod stages;
+pub mod stop_point;
 pub mod store_path;
 pub mod store_url;
 pub mod toml_text;

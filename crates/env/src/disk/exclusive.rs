@@ -4,8 +4,8 @@ mod race;
 
 use super::Location;
 use super::journal;
-use super::stop_point::{self, StopPoint};
 use super::{FILE_MODE, File, ignore_absent, remove_file, temporary, write_synced};
+use crate::stop_point::{self, StopPoint};
 use rustix::fs::{AtFlags, RenameFlags};
 use serde::{Deserialize, Serialize};
 use std::fmt;

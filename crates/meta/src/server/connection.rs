@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use varve_cluster::lease::Lease;
 use varve_env::stages::{self, Stage};
+use varve_env::stop_point::{self, StopPoint};
 use varve_proto::Request;
 use varve_proto::frame::{self, FrameError};
 
@@ -197,7 +198,10 @@ async fn write_under<W: AsyncWrite + Unpin>(
     bytes: &[u8],
 ) -> Result<usize, ConnectionError> {
     poll_fn(|context| match lease.is_valid() {
-        true => Pin::new(&mut *writer).poll_write(context, bytes).map_err(ConnectionError::Io),
+        true => {
+            stop_point::reach(StopPoint::ReplyAllowed);
+            Pin::new(&mut *writer).poll_write(context, bytes).map_err(ConnectionError::Io)
+        }
         false => Poll::Ready(Err(ConnectionError::LeaseEnded)),
     })
     .await

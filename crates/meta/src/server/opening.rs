@@ -352,6 +352,7 @@ impl Worker {
             table: TableConfig { shard: id, ..self.tables.table.clone() },
             peers: Rc::clone(&self.peers),
             clock: Arc::clone(&self.shared.clock),
+            lease: Arc::clone(&self.shared.lease),
             commits: Rc::clone(&self.busy_poll.commits),
             open_files,
             leases,

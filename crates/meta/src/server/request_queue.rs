@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use varve_env::shm_slot::PLACE_BYTES;
 use varve_env::stages::{self, Stage};
+use varve_env::stop_point::{self, StopPoint};
 use varve_proto::frame;
 use varve_proto::{CallFailure, Request, Response};
 
@@ -189,6 +190,7 @@ impl RequestQueue {
         if !self.worker.upgrade().is_some_and(|worker| worker.shared.lease.is_valid()) {
             return false;
         }
+        stop_point::reach(StopPoint::ReplyAllowed);
         let since = stages::begin();
         let mut frame = self.frame.borrow_mut();
         frame.clear();

@@ -13,9 +13,11 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 use varve_env::clock::system_time;
 use varve_env::disk::File;
+use varve_env::stop_point::{self, StopPoint};
 use varve_env::store_path::StorePath;
 use varve_env::volume_dir::BACKING_MODE_BITS;
 use varve_posix::{Effect, KeyState};
@@ -55,8 +57,8 @@ impl Shard {
             Effect::Reap(inode) => self.make_room(inode).await,
             Effect::Own { inode, uid, gid, mode } => {
                 if self.settings.owner_uid == Credentials::ROOT_UID {
-                    self.on_backing_file(inode, move |path| {
-                        let file = File::open(&path)?;
+                    let open = |path: &StorePath| File::open(path);
+                    self.on_backing_file(inode, open, move |file| {
                         file.set_owner(uid, gid)?;
                         file.set_permissions(Permissions::from_mode(u32::from(mode.bits()) & BACKING_MODE_BITS))
                     })
@@ -64,8 +66,8 @@ impl Shard {
                 }
             }
             Effect::Touch { inode, mtime } => {
-                let open = |path: StorePath| File::open_to_write(&path);
-                self.on_backing_file(inode, move |path| open(path)?.set_modified(system_time(mtime))).await?;
+                let open = |path: &StorePath| File::open_to_write(path);
+                self.on_backing_file(inode, open, move |file| file.set_modified(system_time(mtime))).await?;
             }
             Effect::Truncate { at, decided } => self.truncate(at, decided, asked).await?,
             Effect::SizeStale(inode) => self.mark_size_stale_on_disk(inode).await?,
@@ -89,22 +91,32 @@ impl Shard {
     }
 
     /// Runs `work` on the path of a backing file, on a thread that may block on the store.
+    ///
+    /// `work` gets the opened file if the lease of the server runs then: the next owner of the shard repeats the change,
+    /// and clients write the file after that. A server whose lease has ended refuses with `Busy`, because it cannot know
+    /// whether it still owns the shard.
     pub(super) async fn on_backing_file(
         &self,
         inode: InodeId,
-        work: impl FnOnce(StorePath) -> io::Result<()> + Send + 'static,
+        open: impl FnOnce(&StorePath) -> io::Result<File> + Send + 'static,
+        work: impl FnOnce(&File) -> io::Result<()> + Send + 'static,
     ) -> Result<(), ShardRefusal> {
         let path = self.volume.backing_file(inode);
         let shown = path.clone();
-        let volume = self.volume.clone();
+        let (volume, lease) = (self.volume.clone(), Arc::clone(&self.lease));
         let work = move || {
             // Report a store error, not an error that means that the file does not exist.
             volume.data_in_place().map_err(io::Error::other)?;
-            work(path)
+            let file = open(&path)?;
+            stop_point::reach(StopPoint::BackingFileOpened);
+            if !lease.is_valid() {
+                return Ok(Err(ShardRefusal::Busy));
+            }
+            work(&file).map(Ok)
         };
         let done = tokio::task::spawn_blocking(work).await;
         match done {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(done)) => done,
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::EFBIG.number()) => Err(Errno::EFBIG.into()),
             Ok(Err(error)) if error.kind() == io::ErrorKind::StorageFull => Err(Errno::ENOSPC.into()),
             Ok(Err(error)) => {

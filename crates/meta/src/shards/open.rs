@@ -115,6 +115,7 @@ impl Shard {
             volume: config.volume,
             table,
             clock: config.clock,
+            lease: config.lease,
             open_files: config.open_files,
             opens_elsewhere: OpensElsewhere::default(),
             leases: config.leases,

@@ -32,6 +32,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use varve_cluster::lease::Lease;
 use varve_env::clock::Clock;
 use varve_env::key_hash::KeyHashing;
 use varve_env::volume_dir::VolumeDir;
@@ -46,6 +47,8 @@ pub struct ShardConfig {
     pub table: TableConfig,
     pub peers: Rc<dyn Peers>,
     pub clock: Arc<dyn Clock>,
+    /// Of the server. A shard asks it before it changes a backing file, whose new owner would not notice.
+    pub lease: Arc<Lease>,
     /// Of the worker.
     pub commits: Rc<CommitRound>,
     /// Outlives the shard: the next opening of it by this server gets the same.
@@ -65,6 +68,7 @@ pub struct Shard {
     pub(super) table: ShardRows,
     pub(super) peers: PeerChannels,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) lease: Arc<Lease>,
     pub(super) open_files: OpenFiles,
     pub(super) opens_elsewhere: OpensElsewhere,
     pub(super) leases: Leases,

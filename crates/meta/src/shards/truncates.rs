@@ -92,12 +92,11 @@ impl Shard {
         let size = begun.size;
         // The length is on disk before the row records it: otherwise a power failure in between would leave a row with
         // an authoritative size and a file of another size.
-        let cut = move |path: StorePath| {
-            let file = File::open_to_write(&path)?;
+        let cut = move |file: &File| {
             file.set_len(size)?;
             file.sync_all()
         };
-        let cut = self.on_backing_file(at.inode(), cut).await;
+        let cut = self.on_backing_file(at.inode(), |path: &StorePath| File::open_to_write(path), cut).await;
         self.note_size_changed(at.inode()).await?;
         cut?;
         self.run_on_row(&FinishTruncate { at: at.clone(), begun }, at).await.map_err(moved)

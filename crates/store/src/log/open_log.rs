@@ -12,6 +12,7 @@ use slatedb::wal::{WalError, WalEvent, WalStatus, WalStatusListener};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use varve_env::disk::File;
+use varve_env::stop_point::{self, StopPoint};
 use varve_env::store_path::StorePath;
 
 /// One epoch's log, open for appends.
@@ -111,6 +112,7 @@ impl Log {
     /// Writes a batch, whose sequence number must be above that of the batch before, and returns its body. On return,
     /// the batch survives the death of the process.
     pub fn append(&self, rows: &BatchRows, sequence: u64) -> Result<Bytes, WalError> {
+        stop_point::reach(StopPoint::AppendDue);
         let (body, first, unsynced) = {
             let mut state = self.state.lock();
             if let Some(failure) = state.failure() {
@@ -129,6 +131,7 @@ impl Log {
                 }
             }
         };
+        stop_point::reach(StopPoint::Appended);
         if unsynced >= UNSYNCED_BYTES_EARLY {
             self.demand_sync();
         } else if first {

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use varve_env::disk;
+use varve_env::stop_point::{self, StopPoint};
 use varve_env::store_path::StorePath;
 
 /// Limit on parallel fsyncs in one process. Each blocks a thread. A disk gains little from more, and journaling file
@@ -80,6 +81,7 @@ fn sync_now(log: &Log) -> Result<(), LogError> {
         let Some(work) = log.state.lock().begin_sync() else { return Ok(()) };
         match fsync(log, &work) {
             Ok(()) => {
+                stop_point::reach(StopPoint::Fsynced);
                 log.state.lock().note_saved(work.target);
                 refuse_if_fenced(log)?;
                 // After the check for a fence: a successor finds everything that the mark records.

@@ -17,6 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_env::posix_store::PosixStore;
+use varve_env::stop_point::{self, StopPoint};
 use varve_types::{Epoch, ShardId};
 
 /// How long a sync waits for the store: as long as a request waits for its batch. The fsync itself cannot be cancelled
@@ -282,6 +283,7 @@ async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError
     if !config.may_claim.as_ref().is_none_or(|may_claim| may_claim()) {
         return Err(TableError::NotOwned { shard: config.shard });
     }
+    stop_point::reach(StopPoint::ClaimAllowed);
     let (log_init, log) = LogInit::new(config.log());
     let building = Db::builder(path, config.object_store())
         .with_settings(config.settings())

@@ -2,7 +2,7 @@
 //! itself at the chosen point.
 
 use super::*;
-use crate::disk::stop_point::{StopPoint, VARIABLE};
+use crate::stop_point::{StopPoint, VARIABLE};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant as StdInstant};
+use varve_cluster::lease::Lease;
 use varve_env::clock::{Instant, RealClock};
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir};
@@ -132,6 +133,8 @@ pub struct Cluster {
     /// Of the latest opening of each shard.
     caches: RefCell<HashMap<ShardId, TableCache>>,
     background: tokio::runtime::Handle,
+    /// Of the server.
+    pub lease: Arc<Lease>,
 }
 
 fn kill(shard: &Shard) {
@@ -225,6 +228,7 @@ impl Cluster {
             store,
             caches: RefCell::default(),
             background: background.handle().clone(),
+            lease: Arc::new(Lease::unlimited(Arc::new(RealClock::new()))),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let result = tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -268,6 +272,7 @@ impl Cluster {
             },
             peers: self.peers.clone(),
             clock: Arc::new(RealClock::new()),
+            lease: Arc::clone(&self.lease),
             commits: Rc::clone(&self.commits),
             open_files: self.open_files[&id].clone(),
             leases: self.leases[&id].clone(),

@@ -45,6 +45,7 @@ use tokio::runtime::Handle;
 use tokio::task::LocalSet;
 use tree::Tree;
 use varve_admin::fsck;
+use varve_cluster::lease::Lease;
 use varve_env::clock::Clock;
 use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir};
@@ -154,6 +155,7 @@ impl Simulation {
             },
             peers,
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            lease: Arc::new(Lease::unlimited(Arc::clone(&self.clock) as Arc<dyn Clock>)),
             commits: Rc::default(),
             open_files: owner.open_files(id),
             leases: Leases::new(None),

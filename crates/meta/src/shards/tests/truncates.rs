@@ -299,3 +299,21 @@ fn removal_during_a_hang_deletes_the_backing_file() {
         tokio::time::timeout(PATIENCE, goes).await.expect("it goes");
     });
 }
+
+/// Promise: a server whose lease has ended does not truncate a file: the shard's next owner has, and a client may have
+/// written it since.
+#[test]
+fn truncate_after_the_lease_is_not_applied() {
+    Cluster::run(1, 1000, |cluster| async move {
+        let large = Large::make(&cluster).await;
+        cluster.lease.end();
+        assert_eq!(large.cut().await, Err(ShardRefusal::Busy));
+        assert_eq!(std::fs::read(&large.path).unwrap(), b"before");
+        cluster.lease.renewed(large.shard.clock.monotonic(), Duration::from_secs(3600));
+        let find = FindTruncate { at: large.at.clone() };
+        assert!(run(&large.shard, &large.at, &find).await.unwrap().is_some(), "the row still requires it");
+        run(&large.shard, &large.at, &GetAttributes { at: large.at.clone() }).await.unwrap();
+        large.shard.truncate(large.at.clone(), None, None).await.unwrap();
+        assert_eq!(std::fs::read(&large.path).unwrap(), b"");
+    });
+}

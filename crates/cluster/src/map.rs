@@ -111,6 +111,16 @@ pub enum MapRefusal {
     NotAMember(ServerId),
     #[error("server {0} is a member already")]
     AlreadyAMember(ServerId),
+    #[error(
+        "server {server} of the volume is on host {host}, and this server has no TCP address: clients and servers of other \
+         hosts could not reach it; start it with --listen ADDRESS:PORT"
+    )]
+    WithoutTcp { server: ServerId, host: String },
+    #[error(
+        "server {server} of the volume, on host {host}, has no TCP address, so clients and servers of this host could not \
+         reach it; start it again with --listen ADDRESS:PORT"
+    )]
+    OtherWithoutTcp { server: ServerId, host: String },
     #[error("server {0} is being drained and takes no shards")]
     Draining(ServerId),
     #[error("the volume has shards 0 to {last}, and no shard {shard}")]
@@ -119,10 +129,19 @@ pub enum MapRefusal {
     NoSuchWorker { server: ServerId, worker: u16, last: usize },
     #[error("server {owner} owns shard {shard}, not server {claimed}")]
     NotTheOwner { shard: ShardId, owner: ServerId, claimed: ServerId },
+    #[error("shard {shard} is in term {newest}, not {claimed}")]
+    OtherTerm { shard: ShardId, newest: u64, claimed: u64 },
     #[error("`{purpose}` of process {pid} on host {host} uses the volume without servers; wait until it has ended")]
     Claimed { purpose: String, host: String, pid: u32 },
     #[error("the volume has {0} members; stop them first, or ask one of them")]
     HasMembers(usize),
+}
+
+impl Member {
+    /// Whether clients and servers of other hosts can reach it.
+    fn has_tcp(&self) -> bool {
+        self.peers.tcp.is_some() && self.workers.iter().all(|worker| worker.tcp.is_some())
+    }
 }
 
 impl ClusterMap {
@@ -190,10 +209,24 @@ impl ClusterMap {
         if self.members.contains_key(&server) {
             return Err(MapRefusal::AlreadyAMember(server));
         }
+        self.check_reachable(&member)?;
         let mut next = self.next();
         next.members.insert(server, member);
         next.assign_free_shards();
         Ok(next)
+    }
+
+    /// Refuses a member that would share the volume with one of another host while either has no TCP address.
+    fn check_reachable(&self, new: &Member) -> Result<(), MapRefusal> {
+        let mut elsewhere = self.members.iter().filter(|(_, member)| member.boot_id != new.boot_id);
+        let Some((server, member)) = elsewhere.clone().next() else { return Ok(()) };
+        if !new.has_tcp() {
+            return Err(MapRefusal::WithoutTcp { server: *server, host: member.host.clone() });
+        }
+        match elsewhere.find(|(_, member)| !member.has_tcp()) {
+            Some((server, member)) => Err(MapRefusal::OtherWithoutTcp { server: *server, host: member.host.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// `server` is dead, was evicted, or has stopped. Its shards get other owners, if there are any.
@@ -243,6 +276,17 @@ impl ClusterMap {
         let worker = worker.unwrap_or_else(|| self.worker_for(shard, to));
         next.give(shard, to, worker);
         Ok(next)
+    }
+
+    /// The owner, in this term, has lost the shard to a server that the map does not name, and takes it back in the next.
+    pub fn reclaimed(&self, shard: ShardId, owner: ServerId, term: Term) -> Result<ClusterMap, MapRefusal> {
+        match self.ownership(shard) {
+            Some(Ownership { worker, term: newest, .. }) if newest == term => {
+                self.moved(shard, owner, owner, Some(worker))
+            }
+            Some(newest) => Err(MapRefusal::OtherTerm { shard, newest: newest.term.0, claimed: term.0 }),
+            None => self.moved(shard, owner, owner, None),
+        }
     }
 
     /// A command takes the volume, which has no members, so that no server joins.

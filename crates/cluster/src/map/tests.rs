@@ -203,3 +203,41 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn owner_takes_a_shard_back_in_its_own_term_only() {
+    let (map, shard) = (of_members(4, 2), ShardId(1));
+    let Ownership { owner, worker, term } = map.ownership(shard).unwrap();
+    let owner = owner.unwrap();
+    let again = map.reclaimed(shard, owner, term).unwrap();
+    assert_eq!(again.ownership(shard), Some(Ownership { owner: Some(owner), worker, term: Term(term.0 + 1) }));
+    let late = again.reclaimed(shard, owner, term);
+    assert_eq!(late, Err(MapRefusal::OtherTerm { shard, newest: term.0 + 1, claimed: term.0 }));
+    let other = map.active().find(|server| *server != owner).unwrap();
+    assert_eq!(map.reclaimed(shard, other, term), Err(MapRefusal::NotTheOwner { shard, owner, claimed: other }));
+}
+
+/// A member of another host, which clients reach by TCP only.
+fn far(pid: u32) -> Member {
+    Member { host: "far".into(), boot_id: "far boot".into(), ..member(pid) }
+}
+
+fn without_tcp(mut member: Member) -> Member {
+    member.workers.iter_mut().for_each(|worker| worker.tcp = None);
+    member.peers.tcp = None;
+    member
+}
+
+#[test]
+fn members_of_several_hosts_need_tcp() {
+    let local = without_tcp(member(1));
+    let map = ClusterMap::first(ShardCount::new(4).unwrap(), LEASE).joined(ServerId(1), local.clone()).unwrap();
+    let map = map.joined(ServerId(2), without_tcp(member(2))).expect("Unix sockets are enough within a host");
+    let refused = map.joined(ServerId(3), far(3)).unwrap_err();
+    assert_eq!(refused, MapRefusal::OtherWithoutTcp { server: ServerId(1), host: "host".into() });
+    let map = of_members(4, 1);
+    let refused = map.joined(ServerId(3), without_tcp(far(3))).unwrap_err();
+    assert_eq!(refused, MapRefusal::WithoutTcp { server: ServerId(1), host: "host".into() });
+    assert!(refused.to_string().contains("--listen"), "{refused}");
+    assert!(map.joined(ServerId(3), far(3)).is_ok());
+}

@@ -98,7 +98,7 @@ impl VolumeDir {
         let clock = RealClock::new();
         let began = clock.monotonic();
         loop {
-            let taken = match self.living_joined().is_empty() {
+            let taken = match self.joined_holders().is_empty() {
                 true => self.lock(),
                 false => self.lock_with(FlockOperation::NonBlockingLockShared),
             };
@@ -112,7 +112,7 @@ impl VolumeDir {
 
     /// Whether the lock is held by servers that have joined, or by a process without a record, which may be joining.
     fn is_joining(&self) -> bool {
-        !self.living_joined().is_empty() || self.read_holder().is_none()
+        !self.joined_holders().is_empty() || self.read_holder().is_none()
     }
 
     /// Keeps servers off, or fails with the name of the server. Waits as [`VolumeDir::lock`] does. Writes nothing if
@@ -130,7 +130,7 @@ impl VolumeDir {
         let file = self.try_flock(file, path, FlockOperation::NonBlockingLockShared)?;
         let readable = self.key_file().open();
         let key = self.try_flock_key(readable, FlockOperation::NonBlockingLockShared)?;
-        match self.living_joined().into_iter().next() {
+        match self.joined_holders().into_iter().next() {
             Some(joined) => Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(joined)) }),
             None => Ok(ReadLock { _file: file, _key: key }),
         }
@@ -157,7 +157,7 @@ impl VolumeDir {
     pub fn read_holder(&self) -> Option<ServerRecord> {
         // An unreadable record names no holder.
         let alone = self.read_server_record().ok().flatten().filter(|record| !record.is_of_the_dead());
-        alone.or_else(|| self.living_joined().into_iter().next())
+        alone.or_else(|| self.joined_holders().into_iter().next())
     }
 
     fn try_flock(&self, file: File, path: StorePath, operation: FlockOperation) -> Result<Locked, LockError> {
@@ -171,7 +171,7 @@ impl VolumeDir {
         let again = || {
             let now = clock.monotonic();
             let waited = now.since(began);
-            shared.set(is_shared(&path) && self.living_joined().is_empty());
+            shared.set(is_shared(&path) && self.joined_holders().is_empty());
             let closes = waited < UNMOUNTED_MAX && self.is_holder_unmounted();
             if closes {
                 closed.set(now);

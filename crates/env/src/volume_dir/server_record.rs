@@ -1,5 +1,8 @@
 //! `servers/NUMBER.toml`: the same for one of several servers that have joined; NUMBER has 16 hexadecimal digits.
 //!
+//! `servers/NUMBER.dead`: the record of such a server that others took for dead while its process may live, stopped for
+//! example. Clients do not read it; it tells processes of its host who has the lock.
+//!
 //! `servers/current.toml`: the process that serves the volume, and its addresses. The lock's holder writes it. When the
 //! server stops, the file becomes `servers/stopped.toml`, or `servers/left.toml` if clients had files open. After a
 //! crash the record is stale until the next server replaces it, so a client that cannot connect to that server reads it
@@ -20,6 +23,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const SERVERS_MODE: u32 = 0o755;
+
+/// Suffixes of the records of servers that have joined.
+const JOINED: &str = ".toml";
+const TAKEN_FOR_DEAD: &str = ".dead";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -247,25 +254,36 @@ impl VolumeDir {
 
     /// The records of servers that have joined and may run, the newest first.
     pub fn living_joined(&self) -> Vec<ServerRecord> {
-        let written = |path: &StorePath| path.symlink_metadata().and_then(|found| found.modified()).ok();
-        let mut files: Vec<_> = self.joined_files().into_iter().map(|path| (written(&path), path)).collect();
-        files.sort_by_key(|(written, _)| std::cmp::Reverse(*written));
-        let read = |(_, path): (_, StorePath)| self.read_record(&path).ok().flatten();
-        files.into_iter().filter_map(read).filter(|record| !record.is_of_the_dead()).collect()
+        let read = |path: StorePath| self.read_record(&path).ok().flatten();
+        self.joined_files(JOINED).into_iter().filter_map(read).filter(|record| !record.is_of_the_dead()).collect()
     }
 
-    fn joined_files(&self) -> Vec<StorePath> {
+    /// The records of servers that have joined and may have the lock: also of a process of this host that others took
+    /// for dead and that has not ended. A server of another host that was taken for dead is not known to live.
+    pub fn joined_holders(&self) -> Vec<ServerRecord> {
+        let read = |path: StorePath| self.read_record(&path).ok().flatten();
+        let may_live = |record: &ServerRecord| record.is_of_our_processes() && !record.is_of_the_dead();
+        let hidden = self.joined_files(TAKEN_FOR_DEAD).into_iter().filter_map(read).filter(may_live);
+        self.living_joined().into_iter().chain(hidden).collect()
+    }
+
+    /// The files with this suffix, the newest first.
+    fn joined_files(&self, suffix: &str) -> Vec<StorePath> {
+        let written = |path: &StorePath| path.symlink_metadata().and_then(|found| found.modified()).ok();
         let entries = self.servers().read_dir().unwrap_or_default();
         let is_record = |entry: &StoreEntry| {
-            let stem = entry.file_name().to_str().and_then(|name| name.strip_suffix(".toml"));
+            let stem = entry.file_name().to_str().and_then(|name| name.strip_suffix(suffix));
             stem.is_some_and(|stem| stem.len() == 16 && stem.bytes().all(|digit| digit.is_ascii_hexdigit()))
         };
-        entries.into_iter().filter(is_record).map(StoreEntry::into_path).collect()
+        let files = entries.into_iter().filter(is_record).map(StoreEntry::into_path);
+        let mut files: Vec<_> = files.map(|path| (written(&path), path)).collect();
+        files.sort_by_key(|(written, _)| std::cmp::Reverse(*written));
+        files.into_iter().map(|(_, path)| path).collect()
     }
 
     /// The record of the server `number` that has joined.
-    fn joined_file(&self, number: u64) -> StorePath {
-        self.servers().join(format!("{number:016x}.toml"))
+    fn joined_file(&self, number: u64, suffix: &str) -> StorePath {
+        self.servers().join(format!("{number:016x}{suffix}"))
     }
 
     /// Publishes the record of a server that has joined. A server that is alone after it expects open files.
@@ -276,12 +294,29 @@ impl VolumeDir {
         disk::replace(&self.left_server_file(), text.as_bytes())?;
         // Of a server that was alone and has ended.
         remove_if_there(&self.server_file())?;
-        disk::replace(&self.joined_file(number), text.as_bytes())
+        disk::replace(&self.joined_file(number, JOINED), text.as_bytes())
     }
 
-    /// Removes the record of a server that has left, or of one that is dead; a missing record is no error.
+    /// Removes the record of a server that has left; a missing record is no error.
     pub fn remove_joined_record(&self, number: u64) -> io::Result<()> {
-        remove_if_there(&self.joined_file(number))
+        remove_if_there(&self.joined_file(number, JOINED))?;
+        remove_if_there(&self.joined_file(number, TAKEN_FOR_DEAD))
+    }
+
+    /// Hides the record of a server that others took for dead from clients, who would try it in vain. It stays for
+    /// processes of its host as long as its own process has not ended: that one still has the lock.
+    pub fn hide_joined_record(&self, number: u64) -> io::Result<()> {
+        let [shown, hidden] = [JOINED, TAKEN_FOR_DEAD].map(|suffix| self.joined_file(number, suffix));
+        match self.read_record(&shown) {
+            Ok(Some(record)) if record.is_of_the_dead() => remove_if_there(&shown)?,
+            _ => rename_if_there(&shown, &hidden)?,
+        }
+        for earlier in self.joined_files(TAKEN_FOR_DEAD) {
+            if self.read_record(&earlier)?.is_some_and(|record| record.is_of_the_dead()) {
+                remove_if_there(&earlier)?;
+            }
+        }
+        Ok(())
     }
 
     fn read_record(&self, path: &StorePath) -> io::Result<Option<ServerRecord>> {
@@ -352,7 +387,10 @@ impl VolumeDir {
     pub fn left_by_server(&self, _lock: &VolumeLock) -> io::Result<ShutdownState> {
         rename_if_there(&self.left_server_file(), &self.server_file())?;
         // All servers that had joined have ended, because the lock is free.
-        self.joined_files().iter().try_for_each(remove_if_there)?;
+        [JOINED, TAKEN_FOR_DEAD]
+            .iter()
+            .flat_map(|suffix| self.joined_files(suffix))
+            .try_for_each(|it| remove_if_there(&it))?;
         Ok(match self.read_server_record() {
             Ok(None) => ShutdownState::Nothing,
             // Its only client has ended with it, because the lock is free; clients of the server before it may still

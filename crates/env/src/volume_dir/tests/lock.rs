@@ -86,6 +86,32 @@ fn joined_servers_share_the_lock() {
     volume.lock_for_reading().unwrap();
 }
 
+/// Promise: while the process of a server that was taken for dead lives, another server can join, and others are told who
+/// has the lock. Clients do not try it.
+#[test]
+fn stopped_joined_server_lets_others_join() {
+    let (_directory, volume) = formatted();
+    let record = ServerRecord::of_this_process(&volume, false, vec![]).unwrap();
+    let stopped = volume.lock_to_join().unwrap();
+    volume.write_joined_record(&stopped, 7, &record).unwrap();
+    stopped.share().unwrap();
+    volume.hide_joined_record(7).unwrap();
+    assert_eq!(volume.read_server_records().unwrap(), []);
+    let named = format!("a server, {} on host", record.process());
+    for refused in [volume.lock().map(drop), volume.lock_for_reading().map(drop)] {
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(&named), "{refused}");
+    }
+    let second = volume.lock_to_join().unwrap();
+    volume.write_joined_record(&second, 8, &record).unwrap();
+    second.share().unwrap();
+    assert_eq!(volume.read_server_records().unwrap().len(), 1);
+    drop((stopped, second));
+    volume.remove_joined_record(8).unwrap();
+    volume.remove_joined_record(7).unwrap();
+    assert!(volume.lock().is_ok());
+}
+
 /// A joined server that was killed leaves its record. The next exclusive holder of the lock removes it.
 #[test]
 fn records_of_dead_joined_servers_keep_nobody_away() {

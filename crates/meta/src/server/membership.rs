@@ -273,7 +273,7 @@ impl ClusterServer {
                 self.tell(usize::from(was.worker), WorkerMessage::Gone { shard }).await;
             }
         }
-        self.remove_records(before, map);
+        self.hide_records(before, map);
     }
 
     /// Where the other members take calls.
@@ -294,15 +294,15 @@ impl ClusterServer {
         }
     }
 
-    /// Removes the records of members that the registry shows as dead: clients would try them in vain.
-    fn remove_records(&self, before: &ClusterMap, map: &ClusterMap) {
+    /// Hides the records of members that the registry shows as dead: clients would try them in vain.
+    fn hide_records(&self, before: &ClusterMap, map: &ClusterMap) {
         let gone: BTreeSet<_> = before.members.keys().filter(|server| !map.members.contains_key(*server)).collect();
         for server in gone {
             let (volume, server) = (self.shared.volume.clone(), *server);
             // The store may hang, and the lease must be renewed meanwhile.
             tokio::task::spawn_blocking(move || {
-                if let Err(error) = volume.remove_joined_record(server.0) {
-                    tracing::debug!("cannot remove the record of server {server}: {error}");
+                if let Err(error) = volume.hide_joined_record(server.0) {
+                    tracing::debug!("cannot hide the record of server {server}: {error}");
                 }
             });
         }

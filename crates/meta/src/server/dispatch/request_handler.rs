@@ -3,7 +3,10 @@
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
-use crate::shards::{Execution, FileUse, Makes, Registrar, Replied, ReplyRecorder, RequestAddress, Shard};
+use crate::shards::{
+    Execution, FileUse, Makes, MeasureTime, OtherWriters, Registrar, Replied, ReplyRecorder, RequestAddress, Shard,
+    SizeUse,
+};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -99,19 +102,24 @@ impl RequestHandler<'_> {
         body
     }
 
-    /// Replies with the recorded reply. If the reply says that the file is open in this session, the file is registered
-    /// as open again, in case the server has restarted since. The call's effects on the backing file are done again, in
-    /// case a server died before it did them.
+    /// Replies with the recorded reply. The session's use of the file is registered again, in case the shard in the
+    /// file's number has another server since. The call's effects on the backing file are done again, in case a server
+    /// died before it did them.
     pub async fn replayed(&self, call: &Call, replied: Replied) -> Result<CompletedCall, CallFailure> {
         let body = self.shard.reply_again(replied).await.map_err(translate::failure)?;
-        let opens = match call {
-            Call::Open { mode, .. } => Some(mode.writes()),
-            Call::Create { open: true, .. } | Call::CreateUnnamed { .. } => Some(true),
-            _ => None,
-        };
+        let uses = matches!(
+            call,
+            Call::Open { .. }
+                | Call::Create { open: true, .. }
+                | Call::CreateUnnamed { .. }
+                | Call::Promote { .. }
+                | Call::MarkSizeStale { .. }
+                | Call::RecordSize { .. }
+                | Call::RaiseSize { .. }
+        );
         let beside =
             matches!(call, Call::Open { truncate: true, .. } | Call::SetAttributes { .. } | Call::MarkSizeStale { .. });
-        if opens.is_none() && !beside {
+        if !uses && !beside {
             return Ok(CompletedCall::Encoded(body));
         }
         let response: Result<Response, _> = postcard::from_bytes(&body);
@@ -121,14 +129,32 @@ impl RequestHandler<'_> {
                 message: format!("the recorded reply to call {:?} is damaged", self.id),
             });
         };
-        if let Some(writes) = opens {
-            let used = FileUse::open(self.caller.session, InodeId(node.inode), writes);
+        if let Some(used) = self.use_of_replayed(call, &node) {
             self.shard.register(used).await.map_err(translate::failure)?;
         }
         if beside && matches!(node.content, FileContent::Backing { .. }) {
             self.beside_again(call, &node, &body).await?;
         }
         Ok(CompletedCall::Encoded(body))
+    }
+
+    /// How the session uses the file since a call that was decided before. Only a decision knows whether others write
+    /// the file. The size that a recorded reply to a measurement has was judged right.
+    fn use_of_replayed(&self, call: &Call, node: &NodeReply) -> Option<FileUse> {
+        let (session, inode) = (self.caller.session, InodeId(node.inode));
+        let is_backing = matches!(node.content, FileContent::Backing { .. });
+        let changes = is_backing.then_some(SizeUse::Changes(OtherWriters::Perhaps));
+        let measured = |time| Some(SizeUse::Measured((self.id.slot, self.id.number), time));
+        let (opens, size) = match call {
+            Call::Open { mode, truncate, .. } => (Some(mode.writes()), changes.filter(|_| *truncate)),
+            Call::Create { open: true, .. } | Call::CreateUnnamed { .. } => (Some(true), None),
+            Call::Promote { .. } | Call::MarkSizeStale { .. } => (None, changes),
+            Call::RecordSize { .. } => (None, measured(MeasureTime::Last)),
+            Call::RaiseSize { .. } => (None, measured(MeasureTime::Underway)),
+            _ => (None, None),
+        };
+        let opened = opens.and_then(|writes| FileUse::open(session, inode, writes).opened);
+        (opened.is_some() || size.is_some()).then_some(FileUse { session, inode, opened, size })
     }
 
     /// Repeats the effects of the change of `node` on the backing file: a truncate that is still pending is done, and

@@ -5,7 +5,7 @@ use super::*;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_env::posix_store::PosixStore;
-use varve_proto::{Locator, NewNode, OpenMode};
+use varve_proto::{FileContent, Locator, NewNode, OpenMode, SizeState};
 use varve_schema::{BackingSize, Content, EntryBody, EntryRow, Key, Row, codec};
 use varve_store::{MEMTABLE_BYTES_DEFAULT, Merges, Table, TableBatch, TableCache, TableConfig};
 use varve_types::{InodeId, Name, SetAttributes, SetTime, ShardId, Timestamp};
@@ -49,6 +49,50 @@ fn retry_sets_the_requested_time() {
     let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
     assert_eq!(client.exchange(first).unwrap(), answer);
     assert_eq!(modified(&path), UNIX_EPOCH + Duration::from_secs(SET));
+    server.stop(STOP).unwrap();
+}
+
+/// Promise: a repeated promotion makes its session a writer of the file at a server that did not decide it: another
+/// session's measured size does not count then.
+#[test]
+fn retry_registers_the_writer() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    let (parent, name) = (InodeId::ROOT.0, b"large".to_vec());
+    let create = Call::Create { parent, name: name.clone(), node: NewNode::Regular, mode: 0o644, open: true };
+    let Ok(Reply::Node(made)) = client.call(0, create) else { panic!("not made") };
+    std::fs::write(site.config.volume.backing_file(InodeId(made.inode)), b"content").unwrap();
+    let at = Locator::Entry { parent, name, inode: made.inode };
+    let promote = Call::Promote { at: at.clone(), generation: made.generation, size: 7 };
+    let first = request(1, 3, 1, 0, promote);
+    let answer = client.exchange(first.clone()).unwrap();
+    let Ok(Reply::Node(node)) = &answer else { panic!("{answer:?}") };
+    let (generation, mtime) = (node.generation, node.attributes.mtime);
+    let record = Call::RecordSize { at: at.clone(), generation, size: 7, mtime };
+    let is_stale = |answer: Result<Reply, CallFailure>| match answer {
+        Ok(Reply::Node(node)) => match node.content {
+            FileContent::Backing(SizeState::Authoritative) => false,
+            FileContent::Backing(_) => true,
+            FileContent::Inline { .. } | FileContent::None => panic!("it is large"),
+        },
+        other => panic!("{other:?}"),
+    };
+    assert!(!is_stale(client.call(0, record.clone())));
+    let mut released = request(1, 4, 1, 0, Call::Sync);
+    released.released.push(made.inode);
+    assert_eq!(client.exchange(released).unwrap(), Ok(Reply::Done));
+    server.stop(STOP).unwrap();
+
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    // The recorded reply has the time of the row.
+    assert!(matches!(client.exchange(first).unwrap(), Ok(Reply::Node(again)) if again.inode == made.inode));
+    let mut other = TestClient::of(&server, &site, 2, Purpose::Work);
+    let open = Call::Open { at: at.clone(), mode: OpenMode::ReadWrite, truncate: false };
+    assert!(matches!(other.call(0, open), Ok(Reply::Node(_))));
+    assert!(is_stale(other.call(0, Call::MarkSizeStale { at, generation, at_least: 7 })));
+    assert!(is_stale(other.call(0, record)), "the first session writes the file");
     server.stop(STOP).unwrap();
 }
 

@@ -5,7 +5,9 @@ use super::opening::{NotOpen, NotTakenOver, OpenPurpose, ShardHandover};
 use super::peer_network::NotAnswered;
 use super::shared::ServerShared;
 use super::worker::Worker;
-use crate::shards::{CallOrigin, Cause, LOST, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
+use crate::shards::{
+    CallOrigin, Cause, FileCall, LOST, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest,
+};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -252,7 +254,10 @@ async fn answer_about_files(worker: &Rc<Worker>, request: PeerRequest) -> Delive
     let shard = request.to;
     match tokio::time::timeout(request.deadline, worker.open_files(shard)).await {
         Ok(Ok(open_files)) => {
-            let ServerShared { settings, clock, .. } = &*worker.shared;
+            let ServerShared { settings, clock, sessions, .. } = &*worker.shared;
+            if let PeerCall::Files(FileCall::Register(used)) = &request.call {
+                sessions.enter_registered(used.session);
+            }
             Ok(Ok(open_files.serve(request, settings.shards, clock.monotonic())))
         }
         Ok(Err(NotOpen::Elsewhere)) => Err(Box::new(request)),

@@ -112,7 +112,9 @@ impl Holder {
 }
 
 struct ServerSession {
-    holder: Holder,
+    /// `None`: it has not connected here, and has something registered by another server. Its first connection is the
+    /// holder.
+    holder: Option<Holder>,
     /// The principals whose limits the session counts against.
     principals: Vec<Principal>,
     connections: u32,
@@ -123,6 +125,8 @@ struct ServerSession {
     gone: Option<Instant>,
     /// Its files are being closed: no connection is admitted until that is done.
     ends: bool,
+    /// Another server registered something of it meanwhile.
+    registered: bool,
 }
 
 pub struct Sessions {
@@ -143,6 +147,28 @@ impl Table {
     fn remove(&mut self, session: SessionId) {
         let Some(removed) = self.sessions.remove(&session) else { return };
         removed.principals.into_iter().for_each(|principal| self.counts.take(principal));
+    }
+
+    /// Enters a session that has not connected here.
+    fn enter_gone(&mut self, session: SessionId, now: Instant) {
+        self.sessions.insert(session, ServerSession { gone: Some(now), ..ServerSession::of(None) });
+    }
+}
+
+impl ServerSession {
+    /// A session without connections.
+    fn of(holder: Option<Holder>) -> ServerSession {
+        let (principals, connections, gone) = (Vec::new(), 0, None);
+        ServerSession {
+            holder,
+            principals,
+            connections,
+            works: false,
+            revoked: false,
+            gone,
+            ends: false,
+            registered: false,
+        }
     }
 }
 
@@ -179,7 +205,7 @@ impl Sessions {
         let mut table = self.table.lock();
         self.check_alone(&table, session, peer, works)?;
         match table.sessions.get(&session) {
-            Some(state) if state.holder != holder => {
+            Some(state) if state.holder.is_some_and(|known| known != holder) => {
                 let reason = format!("session {:016x} is another client's", session.0);
                 return Err(NotAdmitted::Refused(reason));
             }
@@ -187,8 +213,8 @@ impl Sessions {
                 let reason = format!("session {:016x} is being ended; try again", session.0);
                 return Err(NotAdmitted::Crowded(reason));
             }
-            Some(_) => {}
-            None => self.make(&mut table, session, holder, peer.principals(key).collect())?,
+            Some(ServerSession { holder: Some(_), .. }) => {}
+            Some(_) | None => self.make(&mut table, session, holder, peer.principals(key).collect())?,
         }
         let state = table.sessions.get_mut(&session).expect("it is there, or was made");
         state.connections += 1;
@@ -235,16 +261,33 @@ impl Sessions {
             return Err(NotAdmitted::Crowded(reason));
         }
         principals.iter().for_each(|principal| table.counts.add(*principal));
-        let session =
-            ServerSession { holder, principals, connections: 0, works: false, revoked: false, gone: None, ends: false };
-        table.sessions.insert(id, session);
+        table.sessions.insert(id, ServerSession { principals, ..ServerSession::of(Some(holder)) });
         Ok(())
+    }
+
+    /// Another server has registered something of `session` here. A session that this server does not know may be of a
+    /// client that dies before it connects: it is kept as one whose last connection has just closed.
+    pub fn enter_registered(&self, session: SessionId) {
+        let now = self.clock.monotonic();
+        let mut table = self.table.lock();
+        let is_full = table.sessions.len() >= self.limits.sessions;
+        match table.sessions.get_mut(&session) {
+            Some(state) => state.registered |= state.ends,
+            None if is_full => {
+                tracing::debug!("session {:016x} is not kept: the server has too many", session.0);
+            }
+            None => table.enter_gone(session, now),
+        }
     }
 
     /// Marks the sessions of a revoked key: they end as soon as their connections have ended.
     pub fn revoke(&self, key: KeyId) {
         let mut table = self.table.lock();
-        table.sessions.values_mut().filter(|state| state.holder.key == key).for_each(|state| state.revoked = true);
+        table
+            .sessions
+            .values_mut()
+            .filter(|state| state.holder.is_some_and(|holder| holder.key == key))
+            .for_each(|state| state.revoked = true);
     }
 
     /// Whether the peer may connect at all, whatever key it holds. The error is the reason to send to the peer.
@@ -297,7 +340,13 @@ impl Sessions {
 
     /// All shards have dropped what they had registered of the session.
     pub fn end(&self, session: SessionId) {
-        self.table.lock().remove(session);
+        let now = self.clock.monotonic();
+        let mut table = self.table.lock();
+        let registered = table.sessions.get(&session).is_some_and(|state| state.registered);
+        table.remove(session);
+        if registered {
+            table.enter_gone(session, now);
+        }
     }
 
     /// Sessions that may change the volume.

@@ -83,7 +83,7 @@ pub use open::{ShardError, ShardFigures};
 pub use open_files::{
     FileUse, MeasureTime, MeasureVerdict, Measurement, MovingOpenFiles, OpenFiles, OpenedFor, OtherWriters, SizeUse,
 };
-pub use peers::{LOST, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
+pub use peers::{FileCall, LOST, PeerCall, PeerReply, PeerRequest, PeerResponse, Peers, SentRequest};
 pub use refusal::{Cause, ShardRefusal};
 pub use replies::Replied;
 pub use resident::{BatchNumber, CacheBudget};

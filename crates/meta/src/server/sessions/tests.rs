@@ -171,3 +171,27 @@ fn a_revoked_key_has_no_grace() {
     assert_eq!(sessions.begin_end(), Some(SessionId(1)));
     assert!(sessions.begin_end().is_none());
 }
+
+/// Promise: a session of which another server has registered something here ends after its grace, if it never connects.
+#[test]
+fn session_that_never_connects_ends_after_its_grace() {
+    let (sessions, clock) = sessions(1000, false);
+    sessions.enter_registered(SessionId(1));
+    sessions.enter_registered(SessionId(2));
+    assert!(sessions.is_live(SessionId(1)));
+    *clock.0.lock() += SESSION_GRACE / 2;
+    let (_, guard) = sessions.admit(SessionId(2), Purpose::Work, local(1000, 1), KeyId::VOLUME).unwrap();
+    let of_another = sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).map(drop);
+    assert!(matches!(of_another, Err(NotAdmitted::Refused(_))), "{of_another:?}");
+    *clock.0.lock() += SESSION_GRACE / 2;
+    assert_eq!(sessions.begin_end(), Some(SessionId(1)));
+    sessions.enter_registered(SessionId(1));
+    sessions.end(SessionId(1));
+    assert!(sessions.is_live(SessionId(1)), "something was registered while it ended");
+    assert_eq!(sessions.begin_end(), None);
+    *clock.0.lock() += SESSION_GRACE;
+    assert_eq!(sessions.begin_end(), Some(SessionId(1)));
+    sessions.end(SessionId(1));
+    assert_eq!(sessions.count(), 1);
+    drop(guard);
+}

@@ -2,12 +2,13 @@
 //! it half of the shards: what the copies have of the other half does not count.
 
 use super::client::request;
+use super::moves::settled;
 use super::*;
 use crate::server::peer_network::{PeerMember, PeerNetwork, PeerNetworkConfig};
 use varve_cluster::lease::Lease;
 use varve_env::clock::RealClock;
-use varve_proto::{EntryReply, NewNode, RenameFlags};
-use varve_types::{InodeId, MapServer, ShardOwner};
+use varve_proto::{EntryReply, Locator, NewNode, OpenMode, RenameFlags};
+use varve_types::{InodeId, MapServer, SessionId, ShardOwner};
 
 const ROOT: u64 = InodeId::ROOT.0;
 
@@ -18,7 +19,7 @@ struct TwoServers {
     servers: [Server; 2],
     clients: [TestClient<UnixStream>; 2],
     number: u64,
-    _sites: [Site; 2],
+    sites: [Site; 2],
 }
 
 fn map_server(server: &Server) -> MapServer {
@@ -68,7 +69,7 @@ impl TwoServers {
             assert!(server.shared.shard_map.replace(map.clone()).unwrap());
         }
         let clients = [0, 1].map(|at| TestClient::at(&servers[at], &sites[at], at, 5, Purpose::Work));
-        TwoServers { _networks: networks, leases, servers, clients, number: 0, _sites: sites }
+        TwoServers { _networks: networks, leases, servers, clients, number: 0, sites }
     }
 
     /// Asks again while the shard is busy, at most for `busy_max`.
@@ -155,4 +156,37 @@ fn server_without_lease_stops_only_calls_of_its_shards() {
     assert!(begun.elapsed() < STOP);
     let file = Call::Create { parent: ROOT, name: b"f".into(), node: NewNode::Regular, mode: 0o600, open: false };
     assert!(volume.ask(0, file).is_ok());
+}
+
+/// Promise: a session that opens a file whose number is of a shard of another server is among that server's sessions, so
+/// that its files are closed after its grace if it never connects there.
+#[test]
+fn file_opened_from_another_server_keeps_its_session() {
+    let mut volume = TwoServers::start();
+    let made: Vec<_> = (0..40).map(|number| volume.make_directory(&format!("d{number}"))).collect();
+    let [here, there] = [0, 1].map(|parity| {
+        *made.iter().find(|inode| inode.shard().0 % 2 == parity).expect("homes are spread over the servers")
+    });
+    let name = b"f".to_vec();
+    let create = Call::Create { parent: there.0, name: name.clone(), node: NewNode::Regular, mode: 0o600, open: false };
+    let file = match volume.ask(there.shard().0, create) {
+        Ok(Reply::Node(file)) => file.inode,
+        other => panic!("{other:?}"),
+    };
+    let rename = Call::Rename {
+        parent: there.0,
+        name: name.clone(),
+        new_parent: here.0,
+        new_name: name.clone(),
+        flags: RenameFlags::Replace,
+    };
+    assert!(volume.ask(there.shard().0, rename).is_ok());
+    assert_eq!(InodeId(file).shard().0 % 2, 1, "its number stays");
+    // Session 6 knows the first server only.
+    let mut client = TestClient::at(&volume.servers[0], &volume.sites[0], 0, 6, Purpose::Work);
+    let at = Locator::Entry { parent: here.0, name, inode: file };
+    let open = Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
+    let opened = settled(&mut client, here.shard().0, &open);
+    assert!(opened.is_ok(), "{opened:?}");
+    assert!(volume.servers[1].shared.sessions.is_live(SessionId(6)));
 }

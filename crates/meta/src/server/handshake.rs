@@ -148,6 +148,12 @@ async fn prove<W: ShareMemory>(
 /// Decides whether to admit a client that has proved its key.
 fn judge(worker: &Rc<Worker>, hello: &Hello, proved: &Proved, peer: Peer) -> Result<(Admitted, Stays), NotAdmitted> {
     let shared = &worker.shared;
+    if !shared.lease.is_valid() {
+        // No reply could leave: the connection would end with the first one, and the client would connect again.
+        let reason =
+            "this server has not renewed its lease in time: try again, here or at another server of the volume";
+        return Err(NotAdmitted::Crowded(reason.into()));
+    }
     if !proved.offer.credential.is_empty() {
         let reason = "the client sends a user credential, which this server does not support";
         return Err(NotAdmitted::Refused(reason.into()));

@@ -44,7 +44,7 @@ fn await_open(server: &Server, site: &Site, wanted: usize) -> Vec<(ShardId, usiz
     }
 }
 
-/// Promise: no reply leaves a server whose lease has ended; the connection ends instead.
+/// Promise: no reply leaves a server whose lease has ended; the connection ends instead, and no other one is admitted.
 #[test]
 fn reply_does_not_leave_after_the_lease() {
     let site = Site::new(2);
@@ -53,8 +53,9 @@ fn reply_does_not_leave_after_the_lease() {
     assert!(matches!(settled(&mut client, 0, &lookup("absent")), Err(CallFailure::Errno(_))));
     server.shared.lease.end();
     client.try_call(0, lookup("absent")).expect_err("the connection has ended");
-    let mut again = TestClient::of(&server, &site, 1, Purpose::Work);
-    again.try_call(0, lookup("absent")).expect_err("the connection has ended");
+    let stream = UnixStream::connect(socket(&server, 0)).unwrap();
+    let refused = TestClient::new(stream, &site.key, 1, Purpose::Work).err().expect("it welcomes nobody");
+    assert!(refused.contains("lease") && refused.contains("try again"), "{refused}");
     server.stop(STOP).unwrap();
 }
 

@@ -27,6 +27,7 @@ mod memory_budget;
 mod metrics;
 mod opening;
 mod peer_network;
+mod released_shards;
 mod remote_stream;
 mod request_queue;
 mod sessions;

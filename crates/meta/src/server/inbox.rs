@@ -12,6 +12,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
+use varve_cluster::map::Term;
 use varve_schema::peer::ShardTerm;
 use varve_types::{SessionId, ShardId};
 
@@ -32,11 +33,11 @@ pub enum WorkerMessage {
     Peer { request: PeerRequest, reply: oneshot::Sender<Delivered> },
     /// A shard that another worker has closed for this one.
     TakeOver { shard: ShardId, handover: ShardHandover, reply: oneshot::Sender<Result<(), NotTakenOver>> },
-    /// The cluster's map gives the shard to this worker. It serves it no sooner than `after` from now.
-    Own { shard: ShardId, after: Duration },
+    /// The cluster's map gives the shard to this worker in this term. It serves it no sooner than `after` from now.
+    Own { shard: ShardId, term: Term, after: Duration },
     /// The shard is to be closed for another owner in the cluster.
     GiveAway { shard: ShardId, reply: oneshot::Sender<Result<(), String>> },
-    /// The cluster's map has another owner for a shard that was closed for it.
+    /// The cluster's map has another owner for a shard that was closed or released for it.
     Gone { shard: ShardId },
     /// The session has ended: the worker's shards drop what they have registered of it.
     EndSession { session: SessionId, done: oneshot::Sender<()> },
@@ -178,9 +179,9 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
                 // The worker that the shard leaves waits for the reply as long as it lives.
                 worker.spawn(async move { drop(reply.send(taker.take_over(shard, handover).await)) });
             }
-            WorkerMessage::Own { shard, after } => {
+            WorkerMessage::Own { shard, term, after } => {
                 let owner = Rc::clone(&worker);
-                worker.spawn(async move { owner.own(shard, after).await });
+                worker.spawn(async move { owner.own(shard, term, after).await });
             }
             WorkerMessage::GiveAway { shard, reply } => {
                 let owner = Rc::clone(&worker);

@@ -171,6 +171,7 @@ impl ClusterServer {
             () = membership.run() => None,
             () = self.follow(standing.clone()) => None,
             () = self.give_away(standing.clone()) => None,
+            () = self.reclaim(standing.clone()) => None,
             done = self.obey(commands, standing.clone()) => Some(done),
         };
         let Some(done) = asked_to_leave else { return self.end() };
@@ -257,7 +258,7 @@ impl ClusterServer {
                 None => now.term.0 == 1,
             };
             let after = if was_closed { Duration::ZERO } else { REPLY_GRACE };
-            self.tell(usize::from(now.worker), WorkerMessage::Own { shard, after }).await;
+            self.tell(usize::from(now.worker), WorkerMessage::Own { shard, term: now.term, after }).await;
         }
         if let Some(network) = self.shared.peer_network.get() {
             network.set_members(self.peers(map));
@@ -355,6 +356,37 @@ impl ClusterServer {
                 tracing::warn!("cannot give shard {shard} to server {to}, and takes it back: {error}");
                 Ok(self.take_back(shard, worker).await)
             }
+        }
+    }
+
+    /// Takes shards back that were released because another server opened them, although the map gives them to this one:
+    /// that server had been taken for dead, and went on where it had stopped. The new term tells clients that what they
+    /// registered is to be registered again. Returns when the server is no member any more.
+    async fn reclaim(&self, mut standing: watch::Receiver<Standing>) {
+        loop {
+            let (shard, term) = self.shared.released.next().await;
+            while *standing.borrow_and_update() != Standing::Killed {
+                let reclaimed = membership::change(&*self.registry, |map| {
+                    let map = known(map, self.server)?;
+                    Ok::<_, MembershipError>(map.reclaimed(shard, self.server, term)?)
+                });
+                match reclaimed.await {
+                    Ok(map) => tracing::info!("takes shard {shard} back in version {} of the map", map.version),
+                    // A later map says whose it is.
+                    Err(MembershipError::Map(refusal)) => tracing::debug!("shard {shard} is not taken back: {refusal}"),
+                    Err(error) => {
+                        tracing::debug!("cannot take shard {shard} back, and will try again: {error}");
+                        tokio::time::sleep(TRY_AGAIN).await;
+                        continue;
+                    }
+                }
+                break;
+            }
+            if *standing.borrow() == Standing::Killed {
+                return;
+            }
+            // Two servers that open the same shard must not do so as fast as they can.
+            tokio::time::sleep(TRY_AGAIN).await;
         }
     }
 

@@ -129,8 +129,10 @@ impl ShardSlots {
         match &slot.state {
             SlotState::Open(shard) => return (Some(Ok(Rc::clone(shard))), false),
             SlotState::Elsewhere => return (Some(Err(NotOpen::Elsewhere)), false),
-            SlotState::Released(cause) => return (Some(Err(NotOpen::Failed(cause.clone()))), false),
-            SlotState::MovingAway(..) | SlotState::Closed => return (None, false),
+            SlotState::Released { cause, by_map: false } => return (Some(Err(NotOpen::Failed(cause.clone()))), false),
+            SlotState::Released { by_map: true, .. } | SlotState::MovingAway(..) | SlotState::Closed => {
+                return (None, false);
+            }
             SlotState::Waiting | SlotState::Opening | SlotState::Failed { .. } | SlotState::Refused { .. } => {}
         }
         if let Some(view) = slot.view().filter(|_| to == OpenPurpose::Read) {
@@ -186,8 +188,7 @@ impl Worker {
                 Ok(())
             }
             Err(failure) if failure.is(FailureKind::Fenced) => {
-                let view = self.slots.of(id).released(failure.cause.clone(), self.slots.now());
-                end_read_only(view);
+                self.release_shard(id);
                 Err(failure)
             }
             Err(failure) => {
@@ -308,7 +309,7 @@ impl Worker {
             Some(Ok(open_files)) => Ok(open_files),
             Some(Err(NotOpen::Elsewhere)) => Err(self.not_owner()),
             Some(Err(NotOpen::Failed(cause))) => Err(translate::failed(cause)),
-            // The shard is between two workers.
+            // The shard is between two owners.
             None => Err(CallFailure::Busy),
         }
     }
@@ -329,7 +330,7 @@ impl Worker {
             SlotState::Failed { view: Some(_), .. } | SlotState::Refused { view: Some(_), .. } => ShardPhase::ReadOnly,
             SlotState::Failed { .. } => ShardPhase::Failed,
             SlotState::Refused { .. } => ShardPhase::Refused,
-            SlotState::Released(_) | SlotState::Closed => ShardPhase::Released,
+            SlotState::Released { .. } | SlotState::Closed => ShardPhase::Released,
         };
         ShardLocation {
             shard: id.0,

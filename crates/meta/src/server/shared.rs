@@ -3,6 +3,7 @@
 use super::keys::Keys;
 use super::limits::Limits;
 use super::peer_network::PeerNetworkHandle;
+use super::released_shards::ReleasedShards;
 use super::sessions::{Admission, Sessions};
 use super::shared_shard_map::SharedShardMap;
 use super::store_preparation::StoreState;
@@ -49,6 +50,8 @@ pub struct ServerShared {
     pub shard_map: SharedShardMap,
     /// Calls the other servers of the volume. A server that is alone has none.
     pub peer_network: OnceLock<PeerNetworkHandle>,
+    /// For the thread of the membership.
+    pub released: ReleasedShards,
     /// Held by the move of a shard.
     pub moving: tokio::sync::Mutex<()>,
     pub embedded: bool,
@@ -101,6 +104,7 @@ impl ServerShared {
             clock,
             shard_map: shard_map.map_err(|error| ServerError::Config(error.to_string()))?,
             peer_network: OnceLock::new(),
+            released: ReleasedShards::default(),
             moving: tokio::sync::Mutex::new(()),
             embedded: config.embedded,
             found: left,

@@ -118,9 +118,8 @@ impl Worker {
 
     /// Another server has taken over a shard that this worker has closed.
     fn release_closed(&self, id: ShardId) {
-        let mut slot = self.slots.of(id);
-        slot.fail(released(id), self.slots.now());
-        slot.released(released(id), self.slots.now());
+        self.slots.of(id).fail(released(id), self.slots.now());
+        self.release_shard(id);
     }
 
     /// Lets calls for the shard wait, and returns when none is in progress, with the time from which they wait.

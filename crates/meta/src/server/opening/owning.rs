@@ -1,10 +1,11 @@
 //! Shards that come from another server of the cluster, and go to one, as the thread of the membership says.
 
-use super::{FailureKind, OpenFailure};
+use super::{FailureKind, OpenFailure, end_read_only, released};
 use crate::server::worker::Worker;
 use crate::shards::Cause;
 use std::rc::Rc;
 use std::time::Duration;
+use varve_cluster::map::Term;
 use varve_types::ShardId;
 
 /// Interval of the checks whether the lease runs again.
@@ -13,9 +14,9 @@ const LEASE_LOOKED_AT_EVERY: Duration = Duration::from_millis(20);
 impl Worker {
     /// Opens a shard that the cluster's map gives to this worker, as after a restart: sessions that had files open at its
     /// former owner register them here. Returns when it is open, or the worker ends.
-    pub async fn own(self: Rc<Self>, id: ShardId, after: Duration) {
+    pub async fn own(self: Rc<Self>, id: ShardId, term: Term, after: Duration) {
         let now = self.slots.now();
-        if self.slots.has_given_up() || !self.slots.of(id).begin_ownership(self.shared.sessions_return, now) {
+        if self.slots.has_given_up() || !self.slots.of(id).begin_ownership(term, self.shared.sessions_return, now) {
             return;
         }
         self.changed.notify_waiters();
@@ -46,7 +47,23 @@ impl Worker {
         closed.map(drop)
     }
 
-    /// The cluster's map names another owner of a shard that was closed for it.
+    /// Another server has opened a shard that no attempt is opening here. Releases it: opening it again would take it
+    /// away from that server. If this server has joined others, the cluster's map says whose it is, and calls wait for it.
+    pub(super) fn release_shard(&self, id: ShardId) {
+        let mut slot = self.slots.of(id);
+        let view = match self.shared.joined {
+            false => slot.released(released(id), self.slots.now()),
+            true => {
+                tracing::warn!("another server has opened shard {id}; waiting for the cluster's map to name its owner");
+                self.shared.released.report(id, slot.term);
+                slot.released_to_map(released(id), self.slots.now())
+            }
+        };
+        drop(slot);
+        end_read_only(view);
+    }
+
+    /// The cluster's map names another owner of a shard that was closed or released for it.
     pub fn gone(&self, id: ShardId) {
         if self.slots.of(id).gone(self.slots.now()) {
             self.changed.notify_waiters();

@@ -122,10 +122,10 @@ impl Worker {
         // The loss is known only after the close, which syncs as much as possible. Syncs have waited for it.
         self.slots.owes(&failed, cause, self.shared.sessions.working());
         if failed.is_fenced() {
-            let cause = released(id);
-            tracing::error!("{cause}");
-            let view = self.slots.of(id).released(cause, self.slots.now());
-            end_read_only(view);
+            if !self.shared.joined {
+                tracing::error!("{}", released(id));
+            }
+            self.release_shard(id);
             return self.changed.notify_waiters();
         }
         self.changed.notify_waiters();

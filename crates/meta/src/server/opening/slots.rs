@@ -30,6 +30,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use varve_cluster::map::Term;
 use varve_env::clock::{Clock, Instant};
 use varve_types::{InodeId, SessionId, ShardId};
 
@@ -53,8 +54,11 @@ pub(super) enum SlotState<S = Rc<Shard>> {
         failure: OpenFailure,
         view: Option<S>,
     },
-    /// Another server has taken it over.
-    Released(Cause),
+    /// Another server has taken it over. `by_map`: the cluster's map says whose it is, and may give it back.
+    Released {
+        cause: Cause,
+        by_map: bool,
+    },
     /// The worker has closed it and ends.
     Closed,
 }
@@ -81,6 +85,8 @@ pub(super) struct ShardSlot<S = Rc<Shard>> {
     /// Since when it is in this state.
     pub since: Instant,
     pub attempts: Attempts,
+    /// The term of this worker's ownership, or of its last one, if the server has joined others.
+    pub term: Term,
     /// `asked`: requested since it was refused. `hurried`: a caller waits for the next attempt.
     pub asked: bool,
     pub hurried: bool,
@@ -99,8 +105,8 @@ pub(super) struct ShardSlot<S = Rc<Shard>> {
 impl<S: Clone> ShardSlot<S> {
     fn new(own: bool, since: Instant) -> ShardSlot<S> {
         let state = if own { SlotState::Waiting } else { SlotState::Elsewhere };
-        let (attempts, asked, hurried, had, owing, lost, open_files, leases) = Default::default();
-        ShardSlot { state, since, attempts, asked, hurried, had, owing, lost, open_files, leases }
+        let (attempts, term, asked, hurried, had, owing, lost, open_files, leases) = Default::default();
+        ShardSlot { state, since, attempts, term, asked, hurried, had, owing, lost, open_files, leases }
     }
 
     /// The open files and leases of sessions, which outlive the openings of the shard. `None`: another worker has it.
@@ -126,7 +132,7 @@ impl<S: Clone> ShardSlot<S> {
     /// Why it is not open, if it failed, could not be opened or was released.
     pub fn cause(&self) -> Option<&Cause> {
         match &self.state {
-            SlotState::Failed { cause, .. } | SlotState::Released(cause) => Some(cause),
+            SlotState::Failed { cause, .. } | SlotState::Released { cause, .. } => Some(cause),
             SlotState::Refused { failure, .. } => Some(&failure.cause),
             _ => None,
         }
@@ -160,7 +166,14 @@ impl<S: Clone> ShardSlot<S> {
     /// Another server has the shard. Returns the read-only view, which must be closed.
     pub fn released(&mut self, cause: Cause, now: Instant) -> Option<S> {
         let view = self.end_attempt();
-        self.enter(SlotState::Released(cause), now);
+        self.enter(SlotState::Released { cause, by_map: false }, now);
+        view
+    }
+
+    /// As [`ShardSlot::released`]; the cluster's map will name the owner, which may be this worker.
+    pub fn released_to_map(&mut self, cause: Cause, now: Instant) -> Option<S> {
+        let view = self.end_attempt();
+        self.enter(SlotState::Released { cause, by_map: true }, now);
         view
     }
 
@@ -193,7 +206,7 @@ impl<S: Clone> ShardSlot<S> {
     /// The worker ends, and has closed the shard. Returns the read-only view, which must be closed.
     pub fn closed(&mut self, now: Instant) -> Option<S> {
         let view = self.view().cloned();
-        if !matches!(self.state, SlotState::Elsewhere | SlotState::Released(_)) {
+        if !matches!(self.state, SlotState::Elsewhere | SlotState::Released { .. }) {
             self.enter(SlotState::Closed, now);
         }
         view
@@ -229,11 +242,12 @@ impl<S: Clone> ShardSlot<S> {
     }
 
     /// The cluster's map gives the shard to this worker, which opens it as after a restart. `false`: it has it.
-    pub fn begin_ownership(&mut self, sessions_return: Duration, now: Instant) -> bool {
+    pub fn begin_ownership(&mut self, term: Term, sessions_return: Duration, now: Instant) -> bool {
         let is_closed = self.open_files.is_none() && matches!(self.state, SlotState::MovingAway(_, Gate::None));
-        if !is_closed && !matches!(self.state, SlotState::Elsewhere | SlotState::Released(_)) {
+        if !is_closed && !matches!(self.state, SlotState::Elsewhere | SlotState::Released { .. }) {
             return false;
         }
+        self.term = term;
         self.open_files = Some(OpenFiles::after(sessions_return));
         self.leases = Some(Leases::new(Some(now)));
         self.enter(SlotState::Waiting, now);
@@ -245,13 +259,15 @@ impl<S: Clone> ShardSlot<S> {
         (self.open_files, self.leases) = (None, None);
     }
 
-    /// Another server has the shard that was closed for it. `false`: it was not.
+    /// Another server has the shard that was closed or released for it. `false`: it was not.
     pub fn gone(&mut self, now: Instant) -> bool {
         let is_closed = self.open_files.is_none() && matches!(self.state, SlotState::MovingAway(_, Gate::None));
-        if is_closed {
+        let is_released = matches!(self.state, SlotState::Released { by_map: true, .. });
+        if is_closed || is_released {
+            self.drop_sessions();
             self.enter(SlotState::Elsewhere, now);
         }
-        is_closed
+        is_closed || is_released
     }
 
     /// The shard is to be opened for the first time here; `false`: it is not elsewhere.
@@ -358,7 +374,8 @@ impl ShardSlots {
         let slot = slot.borrow();
         match (&slot.state, &slot.open_files) {
             // Sessions open its files at another server.
-            (SlotState::Released(cause), _) => Some(Err(NotOpen::Failed(cause.clone()))),
+            (SlotState::Released { cause, by_map: false }, _) => Some(Err(NotOpen::Failed(cause.clone()))),
+            (SlotState::Released { by_map: true, .. }, _) => None,
             (_, Some(open_files)) => Some(Ok(open_files.clone())),
             (SlotState::MovingAway(..), None) => None,
             (_, None) => Some(Err(NotOpen::Elsewhere)),

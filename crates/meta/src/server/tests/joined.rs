@@ -1,6 +1,6 @@
 //! Servers that have joined others, and the lease under which replies leave.
 
-use super::moves::{clients, settled};
+use super::moves::{clients, fence, settled};
 use super::*;
 use varve_cluster::address::RegistryAddress;
 use varve_proto::ShardPhase;
@@ -86,4 +86,28 @@ fn joined_servers_divide_shards_and_name_owners() {
     await_open(&one, &site, 8);
     one.stop(STOP).unwrap();
     assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+}
+
+/// Promise: a server takes a shard back that another process has opened although the cluster's map does not name it.
+#[test]
+fn fenced_shard_of_the_map_is_taken_back() {
+    let site = joining(2);
+    let server = site.start();
+    await_open(&server, &site, 2);
+    let intruder = fence(&site, ShardId(1));
+    let worker = server.shared.shard_map.worker(ShardId(1)).unwrap();
+    let mut client = TestClient::at(&server, &site, worker, 1, Purpose::Work);
+    let begun = Instant::now();
+    // The server notices it when it syncs the next change.
+    while server.shared.shard_map.current().term(ShardId(1)) == 1 {
+        let _ = client.call(1, lookup("absent"));
+        let _ = client.call(1, Call::Sync);
+        assert!(begun.elapsed() < TAKEOVER, "it does not take the shard back");
+    }
+    await_open(&server, &site, 2);
+    let synced = settled(&mut client, 1, &Call::Sync);
+    assert!(synced.is_ok(), "{synced:?}");
+    assert_eq!(server.shared.shard_map.current().term(ShardId(1)), 2);
+    drop((client, intruder));
+    server.stop(STOP).unwrap();
 }

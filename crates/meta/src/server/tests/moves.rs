@@ -229,19 +229,12 @@ fn work(server: &Server, site: &Site, session: u64, ended: &AtomicBool) {
     }
 }
 
-/// Promise: a shard that another server has taken over is released for good: calls get an error that says so, and it is
-/// not taken back.
-#[test]
-fn fenced_shard_is_released() {
-    let site = Site::new(2);
-    let server = site.start();
-    let directory = directory_at_shard_1(&server, &site);
-    let mut client = TestClient::at(&server, &site, 1, 1, Purpose::Work);
-    assert_eq!(settled(&mut client, 1, &Call::Sync), Ok(Reply::Done));
+/// Opens the table of a shard, as a server does that has taken the shard over.
+pub fn fence(site: &Site, shard: ShardId) -> (Table, tokio::runtime::Runtime) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let volume = site.config.volume.clone();
     let config = TableConfig {
-        shard: ShardId(1),
+        shard,
         store: PosixStore::open(volume.shards()).unwrap(),
         volume,
         sync_interval: Duration::from_millis(50),
@@ -251,7 +244,19 @@ fn fenced_shard_is_released() {
         memtable_bytes: 1 << 20,
         may_claim: None,
     };
-    let successor = runtime.block_on(Table::open(config.clone())).unwrap();
+    (runtime.block_on(Table::open(config)).unwrap(), runtime)
+}
+
+/// Promise: a shard that another server has taken over is released for good: calls get an error that says so, and it is
+/// not taken back.
+#[test]
+fn fenced_shard_is_released() {
+    let site = Site::new(2);
+    let server = site.start();
+    let directory = directory_at_shard_1(&server, &site);
+    let mut client = TestClient::at(&server, &site, 1, 1, Purpose::Work);
+    assert_eq!(settled(&mut client, 1, &Call::Sync), Ok(Reply::Done));
+    let (successor, runtime) = fence(&site, ShardId(1));
     let begun = Instant::now();
     let message = loop {
         let (name, node) = (format!("f{}", client.number).into_bytes(), varve_proto::NewNode::Regular);

@@ -25,7 +25,7 @@ fn name(slot: &Slot) -> &'static str {
         SlotState::MovingAway(..) => "moving away",
         SlotState::Failed { .. } => "failed",
         SlotState::Refused { .. } => "refused",
-        SlotState::Released(_) => "released",
+        SlotState::Released { .. } => "released",
         SlotState::Closed => "closed",
     }
 }
@@ -133,7 +133,7 @@ fn shard_is_taken_over_from_elsewhere_only() {
 
 #[test]
 fn cluster_gives_shards_that_are_elsewhere() {
-    let own = |slot: &mut Slot, now| slot.begin_ownership(Duration::ZERO, now);
+    let own = |slot: &mut Slot, now| slot.begin_ownership(Term(7), Duration::ZERO, now);
     let mut slot = Slot::new(false, at(0));
     assert!(!slot.gone(at(0)), "it was not here");
     assert!(own(&mut slot, at(1)));
@@ -149,6 +149,22 @@ fn cluster_gives_shards_that_are_elsewhere() {
 }
 
 #[test]
+fn released_shard_is_whose_the_map_says() {
+    let release = || {
+        let mut slot = opened();
+        slot.fail(cause("fenced"), at(5));
+        slot.released_to_map(cause("another server has it"), at(6));
+        assert_eq!(name(&slot), "released");
+        slot
+    };
+    let (mut again, mut gone) = (release(), release());
+    assert!(again.begin_ownership(Term(8), Duration::ZERO, at(7)));
+    assert_eq!((name(&again), again.term), ("waiting", Term(8)));
+    assert!(gone.gone(at(7)));
+    assert_eq!((name(&gone), gone.sessions().is_some()), ("elsewhere", false));
+}
+
+#[test]
 fn shard_given_away_is_kept_from_calls_until_it_is_gone() {
     let mut slot = opened();
     slot.move_away(at(3));
@@ -161,7 +177,7 @@ fn shard_given_away_is_kept_from_calls_until_it_is_gone() {
     taken_back.move_away(at(3));
     taken_back.set_gate(Gate::None);
     taken_back.drop_sessions();
-    assert!(taken_back.begin_ownership(Duration::ZERO, at(5)));
+    assert!(taken_back.begin_ownership(Term(7), Duration::ZERO, at(5)));
     assert!(slot.gone(at(5)));
     assert_eq!(name(&slot), "elsewhere");
 }

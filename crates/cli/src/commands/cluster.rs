@@ -2,7 +2,7 @@
 
 mod members;
 
-use self::members::{MemberOutput, RegistryFlag};
+use self::members::{MemberOutput, Members, RegistryFlag};
 use super::status;
 use crate::client::{Approach, ClientFlags};
 use crate::identity::{self, Work};
@@ -82,6 +82,9 @@ struct ClusterStatus {
 #[derive(Serialize)]
 struct ShardPlace {
     shard: u16,
+    /// The number of the server; null if it is alone, or if the shard has no owner at this moment.
+    server: Option<String>,
+    /// The worker of that server.
     worker: u16,
     state: &'static str,
     /// How long it has been in this state.
@@ -106,6 +109,7 @@ impl ShardPlace {
     fn of(location: ShardLocation) -> ShardPlace {
         ShardPlace {
             shard: location.shard,
+            server: None,
             worker: location.worker,
             state: name(location.phase),
             since_ms: location.since_ms,
@@ -146,9 +150,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Command::Status { store, registry, client } => {
             let failed = |store: &Path| Problem::new(format!("cannot show the shards of {}", store.display()));
             let (store, server) = connect(store, client, Purpose::Observe, failed)?;
-            let shards = locations(&server).map_err(|failure| failed(&store).because(failure))?;
-            let servers = members::of_volume(&store, registry, server.settings().id)
+            let mut shards = locations(&server).map_err(|failure| failed(&store).because(failure))?;
+            let Members { servers, owners } = members::of_volume(&store, registry, server.settings().id)
                 .map_err(|why| failed(&store).because(why))?;
+            shards.iter_mut().zip(owners).for_each(|(place, owner)| place.server = owner);
             let degraded = shards.iter().any(|shard| shard.problem.is_some());
             output.result("cluster status", &ClusterStatus { store, servers, shards }, table)?;
             Ok(if degraded { Exit::Degraded } else { Exit::Done })
@@ -194,15 +199,29 @@ fn locations(server: &FileSystem) -> std::result::Result<Vec<ShardPlace>, Failur
 
 fn table(status: &ClusterStatus) -> String {
     let mut lines = members::table(&status.servers);
+    // A server that is alone has no number that an administrator uses.
+    let server = |of: &str| if status.servers.is_empty() { String::new() } else { format!("{of:>16} ") };
     lines += &format!(
-        "{:>5} {:>6} {:>11} {:>12} {:>10} {:>12}\n",
-        "shard", "worker", "state", "since", "partitions", "names"
+        "{:>5} {}{:>6} {:>11} {:>12} {:>10} {:>12}\n",
+        "shard",
+        server("server"),
+        "worker",
+        "state",
+        "since",
+        "partitions",
+        "names"
     );
     for place in &status.shards {
         let since = Span(Duration::from_secs(place.since_ms / 1000)).to_string();
         lines += &format!(
-            "{:>5} {:>6} {:>11} {:>12} {:>10} {:>12}\n",
-            place.shard, place.worker, place.state, since, place.partitions_loaded, place.names_loaded
+            "{:>5} {}{:>6} {:>11} {:>12} {:>10} {:>12}\n",
+            place.shard,
+            server(place.server.as_deref().unwrap_or("-")),
+            place.worker,
+            place.state,
+            since,
+            place.partitions_loaded,
+            place.names_loaded
         );
     }
     let problems = status.shards.iter().filter_map(|place| place.problem.as_ref());

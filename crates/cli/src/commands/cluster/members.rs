@@ -50,15 +50,19 @@ struct Changed {
     server: String,
 }
 
+/// The servers that have joined others in a volume.
+#[derive(Default)]
+pub struct Members {
+    pub servers: Vec<MemberOutput>,
+    /// The server of each shard, in order; empty if the server is alone.
+    pub owners: Vec<Option<String>>,
+}
+
 /// The members in the newest map, or why there is none.
-pub fn of_volume(
-    store: &Path,
-    registry: &RegistryFlag,
-    volume: VolumeId,
-) -> std::result::Result<Vec<MemberOutput>, String> {
+pub fn of_volume(store: &Path, registry: &RegistryFlag, volume: VolumeId) -> std::result::Result<Members, String> {
     let found = registry.registry.open(&VolumeDir::new(store), volume).map_err(|error| error.to_string())?;
     let map = block_on(found.newest_map())?.map_err(|error| error.to_string())?;
-    let Some(map) = map else { return Ok(Vec::new()) };
+    let Some(map) = map else { return Ok(Members::default()) };
     let member = |(server, member): (&ServerId, &varve_cluster::map::Member)| MemberOutput {
         server: server.to_string(),
         host: member.host.clone(),
@@ -66,7 +70,9 @@ pub fn of_volume(
         state: member.state,
         shards: map.shards_of(*server).count(),
     };
-    Ok(map.members.iter().map(member).collect())
+    let servers = map.members.iter().map(member).collect();
+    let owners = map.shards.iter().map(|shard| Some(shard.owner?.to_string())).collect();
+    Ok(Members { servers, owners })
 }
 
 impl Selected {

@@ -2,6 +2,8 @@
 //! they stop.
 
 mod common;
+#[path = "servers/stop_points.rs"]
+mod stop_points;
 
 use common::{Outcome, SHORT, Volume, run, until, varve};
 use std::collections::BTreeMap;

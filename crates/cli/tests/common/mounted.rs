@@ -75,7 +75,13 @@ impl Volume {
     /// Starts a server that joins the others of the volume, and waits until it announces that it serves. `name`: of its
     /// log.
     pub fn join(&self, name: &str, flags: &[&str]) -> Server {
+        self.join_with(name, flags, &[])
+    }
+
+    /// [`Volume::join`], with more variables in its environment.
+    pub fn join_with(&self, name: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server {
         let mut command = varve();
+        command.envs(environment.iter().copied());
         command.env("VARVE_SERVE_WORKERS", "2");
         command.arg("serve").arg(self.store()).arg("--join").arg("--unix-dir").arg(self.beside("sockets")).args(flags);
         let process = Process::start(&self.launcher, &command, &self.beside(name));
@@ -169,6 +175,11 @@ impl Server {
     /// Continues the stopped process.
     pub fn go_on(&self) {
         self.process.go_on();
+    }
+
+    /// Waits until the process has stopped by itself.
+    pub fn await_stopped(&self, deadline: Duration) {
+        self.process.await_stopped(deadline);
     }
 
     /// kill -9.

@@ -121,7 +121,12 @@ impl Process {
     /// Stops the process. All its threads have stopped when this returns; the signal alone does not wait for that.
     pub fn hang(&self) {
         self.signal(Signal::STOP);
-        until("all threads of a stopped process stand", DEATH, || {
+        self.await_stopped(DEATH);
+    }
+
+    /// Waits until all threads of the process have stopped, as the process itself may ask for.
+    pub fn await_stopped(&self, deadline: Duration) {
+        until("all threads of a stopped process stand", deadline, || {
             let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a process has threads");
             let state = |stat: String| stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('T'));
             // A thread that has ended does not run either.

@@ -102,6 +102,27 @@ fn server_that_was_taken_for_dead_ends() {
     volume.expect_sound();
 }
 
+/// Promise: a server joins while the process of one that was taken for dead is stopped and still has the lock.
+#[test]
+fn server_joins_beside_a_stopped_one() {
+    let volume = volume();
+    let one = volume.join("one.log", &[]);
+    let mut stopped = volume.join("stopped.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (stopped.pid(), SHARDS / 2)]);
+    stopped.hang();
+    await_shares(&volume, &[(one.pid(), SHARDS)]);
+    one.stop();
+    let alone = run(varve().arg("serve").arg(volume.store()), SHORT);
+    refused(&alone, &["is in use by", &format!("a server, process {}", stopped.pid())]);
+    let third = volume.join("third.log", &[]);
+    await_shares(&volume, &[(third.pid(), SHARDS)]);
+    stopped.go_on();
+    assert_eq!(stopped.expect_failure(), 1, "{}", stopped.log());
+    await_open(&volume);
+    third.stop();
+    volume.expect_sound();
+}
+
 #[test]
 fn joined_servers_exclude_others() {
     let volume = volume();

@@ -23,7 +23,7 @@ CBOR2_VERSION := 6.2.1
 # The second list is for tests: HDF5 tools, parallel HDF5, etcd, and the detector clients on Windows, built and run.
 BUILD_PACKAGES := cc:build-essential fusermount3:fuse3 mkfs.ext4:e2fsprogs
 TEST_PACKAGES := h5dump:hdf5-tools setfattr:attr setfacl:acl /usr/include/sys/acl.h:libacl1-dev rsync:rsync git:git \
-  etcd:etcd-server etcdctl:etcd-client openssl:openssl pkg-config:pkg-config mpirun:openmpi-bin \
+  bindfs:bindfs ip:iproute2 etcd:etcd-server etcdctl:etcd-client openssl:openssl pkg-config:pkg-config mpirun:openmpi-bin \
   /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi:python3-h5py-mpi \
   /usr/lib/python3/dist-packages/mpi4py:python3-mpi4py x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine wine:wine64
 
@@ -44,9 +44,9 @@ DEMO_DIR ?= $(or $(TMPDIR),/tmp)
 UNIT_LIMIT ?= 45m
 SUITE_LIMIT ?= 25m
 SOAK_LIMIT ?= 4h
-SUITES := cli servers profile readme conformance realwork crash trouble million
+SUITES := cli servers hosts profile readme conformance realwork crash trouble million
 # The suites that run longer with VARVE_SOAK=1.
-SOAK_SUITES := membership volume power writer readers kill detector_service detector_long decoders conformance realwork crash trouble repair dump million
+SOAK_SUITES := membership volume power writer readers kill detector_service detector_long decoders conformance realwork hosts crash trouble repair dump million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that cargo builds each
 # crate once with one set of features, and then runs the named tests.
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \

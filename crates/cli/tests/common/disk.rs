@@ -77,11 +77,23 @@ impl Disk {
 
     /// Blocks all writers from here on.
     pub fn freeze(&self) {
-        must(Command::new("fsfreeze").arg("-f").arg(self.path()));
+        must(&mut self.freezing());
     }
 
     pub fn thaw(&self) {
-        must(Command::new("fsfreeze").arg("-u").arg(self.path()));
+        must(&mut self.thawing());
+    }
+
+    pub fn freezing(&self) -> Command {
+        let mut command = Command::new("fsfreeze");
+        command.arg("-f").arg(self.path());
+        command
+    }
+
+    pub fn thawing(&self) -> Command {
+        let mut command = Command::new("fsfreeze");
+        command.arg("-u").arg(self.path());
+        command
     }
 
     fn ballast(&self) -> PathBuf {

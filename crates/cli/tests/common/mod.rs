@@ -10,6 +10,8 @@
 #![allow(dead_code, reason = "each suite uses its part")]
 
 pub mod disk;
+pub mod etcd;
+pub mod hosts;
 pub mod mounted;
 pub mod process;
 pub mod tree;

@@ -1,5 +1,6 @@
 //! A volume, its server and its mount, as processes of the real program.
 
+use super::hosts::Host;
 use super::process::{Launcher, Process};
 use super::{BUSY_FOR_A_MOMENT, SHORT, on_plain_directory, run, scratch, until, varve};
 use std::path::{Path, PathBuf};
@@ -80,11 +81,32 @@ impl Volume {
 
     /// [`Volume::join`], with more variables in its environment.
     pub fn join_with(&self, name: &str, flags: &[&str], environment: &[(&str, &str)]) -> Server {
-        let mut command = varve();
+        let mut command = self.join_command(&self.store, flags);
         command.envs(environment.iter().copied());
+        self.start_joining(&command, name)
+    }
+
+    /// The same on `host`, at its address.
+    pub fn join_on(&self, host: &Host, name: &str, flags: &[&str]) -> Server {
+        self.join_by(&self.store, host, name, flags)
+    }
+
+    /// The same by another path of the store.
+    pub fn join_by(&self, store: &Path, host: &Host, name: &str, flags: &[&str]) -> Server {
+        let mut command = self.join_command(store, flags);
+        command.arg("--listen").arg(format!("{}:0", host.address()));
+        self.start_joining(&host.native(&command, store), name)
+    }
+
+    fn join_command(&self, store: &Path, flags: &[&str]) -> Command {
+        let mut command = varve();
         command.env("VARVE_SERVE_WORKERS", "2");
-        command.arg("serve").arg(self.store()).arg("--join").arg("--unix-dir").arg(self.beside("sockets")).args(flags);
-        let process = Process::start(&self.launcher, &command, &self.beside(name));
+        command.arg("serve").arg(store).arg("--join").arg("--unix-dir").arg(self.beside("sockets")).args(flags);
+        command
+    }
+
+    fn start_joining(&self, command: &Command, name: &str) -> Server {
+        let process = Process::start(&self.launcher, command, &self.beside(name));
         let server = Server { process };
         until("the server has joined", START, || {
             server.process.expect_alive();
@@ -117,10 +139,30 @@ impl Volume {
     /// Mounts it, but returns as soon as the kernel knows the mount, which has not answered anything yet.
     pub fn mount_unasked(&self, flags: &[&str]) -> Mount {
         let directory = self.mount_point();
+        let process = Process::start(&self.launcher, &self.mount_command(&directory, flags), &self.beside("mount.log"));
+        Volume::mounted(directory, process)
+    }
+
+    /// Mounts it on `host`, in a directory of its own beside the store, which waits for a server elsewhere.
+    pub fn mount_on(&self, host: &Host, name: &str, flags: &[&str]) -> Mount {
+        let directory = self.beside(name);
+        std::fs::create_dir(&directory).expect("a directory to mount on");
+        let flags = [&["-o", "noembedded"], flags].concat();
+        let command = host.connected(&self.mount_command(&directory, &flags));
+        let process = Process::start(&self.launcher, &command, &self.beside(&format!("{name}.log")));
+        let mount = Volume::mounted(directory, process);
+        std::fs::metadata(&mount.directory).expect("a mount that is there answers");
+        mount
+    }
+
+    fn mount_command(&self, directory: &Path, flags: &[&str]) -> Command {
         let mut command = varve();
         command.env("VARVE_MOUNT_WORKERS", "2");
-        command.arg("mount").arg(self.store()).arg(&directory).arg("-f").args(flags);
-        let process = Process::start(&self.launcher, &command, &self.beside("mount.log"));
+        command.arg("mount").arg(self.store()).arg(directory).arg("-f").args(flags);
+        command
+    }
+
+    fn mounted(directory: PathBuf, process: Process) -> Mount {
         let mount = Mount { directory, process };
         until("the mount is there", START, || {
             mount.process.expect_alive();

@@ -1,11 +1,13 @@
 //! Measurement: client threads that start together, latency histograms, medians and intervals.
 
+mod cpu;
 mod gate;
 mod interval;
 mod latency;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use cpu::{cpu_seconds, cpu_seconds_of};
 pub use gate::Gate;
 pub use interval::{Interval, PAIRS_FOR_INTERVAL, paired_ratios};
 pub use latency::{Latencies, Percentiles};

@@ -5,7 +5,7 @@ mod answer;
 mod build;
 mod chart;
 mod compare;
-mod numbers;
+pub(crate) mod numbers;
 mod page;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,9 @@
 
 pub mod detector;
 pub mod failover;
+pub mod fleet;
 pub mod mdtest;
+pub mod scale;
 pub mod stream;
 pub mod tree;
 

@@ -57,6 +57,7 @@ const SCREENS: &[Screen] = &[
     ),
     screen("bench compare", &["varve bench compare mdtest.json --recorded ratios.json"], &[]),
     screen("bench profile", &["varve bench profile /scratch"], &[]),
+    screen("bench scale", &["varve bench scale /scratch --servers 1,2,4"], &[]),
     screen("bench stream", &["varve bench stream --via path:/scratch/dir --via mount:/mnt/v"], &["compare"]),
     screen("bench tree", &["varve bench tree /scratch/dir /mnt/v --repeat 10"], &[]),
     screen("record", &["varve record serve /data", "varve record start scan-1 scan-1.h5 --frame 2527x2463"], &[]),

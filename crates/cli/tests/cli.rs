@@ -13,6 +13,8 @@ mod handles;
 mod keys;
 #[path = "cli/remounting.rs"]
 mod remounting;
+#[path = "cli/scale.rs"]
+mod scale;
 #[path = "cli/starting.rs"]
 mod starting;
 #[path = "cli/stdout.rs"]

@@ -15,42 +15,20 @@ mod tests;
 
 pub use report::{FailoverReport, LossReport, Stalls};
 
-use crate::interrupt::{self, Interrupt};
+use super::fleet::{Fleet, SERVERS_MAX, WAIT_MAX, wait_for_owners, wait_until_spread};
+use crate::interrupt::Interrupt;
 use crate::progress::ProgressDisplay;
 use crate::{Error, Result};
 use clients::{Clients, Preload};
-use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use varve_env::random::Seeded;
 
-/// More servers than that on one machine measure only its scheduler.
-pub const SERVERS_MAX: usize = 64;
 pub const KILLS_MAX: u32 = 10_000;
 pub const ENTRIES_MAX: u64 = 100_000_000;
 
-/// How long the clients may stand still, or the servers may take to spread the shards, before the run fails.
-const WAIT_MAX: Duration = Duration::from_secs(120);
-const LOOKED_AT_EVERY: Duration = Duration::from_millis(20);
 /// Work between the end of one loss and the next one.
 const CALM: Duration = Duration::from_secs(1);
-
-/// The servers of the volume, each a process. They have places with numbers from 0.
-pub trait Fleet {
-    fn servers(&self) -> usize;
-
-    /// For each shard the place of its owner; `None` while nobody owns it.
-    fn owners(&mut self) -> io::Result<Vec<Option<usize>>>;
-
-    /// Ends the process by SIGKILL.
-    fn kill(&mut self, place: usize) -> io::Result<()>;
-
-    /// Makes the server give its shards away and leave, and returns when its process has ended.
-    fn leave(&mut self, place: usize) -> io::Result<()>;
-
-    /// Starts a new server in a place whose server has ended.
-    fn start(&mut self, place: usize) -> io::Result<()>;
-}
 
 pub struct FailoverConfig {
     /// The volume's store, which only this benchmark uses.
@@ -167,38 +145,4 @@ fn lose(fleet: &mut dyn Fleet, clients: &Clients, place: usize, loss: Loss) -> R
     clients.wait_for_rounds(WAIT_MAX)?;
     std::thread::sleep(CALM);
     Ok(stall)
-}
-
-/// Returns when each server owns its share of the shards.
-fn wait_until_spread(fleet: &mut dyn Fleet) -> Result<()> {
-    let servers = fleet.servers();
-    wait_for_owners(fleet, "the shards are spread over the servers", |owners| is_spread(owners, servers))
-}
-
-fn is_spread(owners: &[Option<usize>], servers: usize) -> bool {
-    let mut counts = vec![0; servers];
-    for owner in owners {
-        match owner {
-            Some(owner) => counts[*owner] += 1,
-            None => return false,
-        }
-    }
-    let least = owners.len() / servers;
-    counts.iter().all(|count| (least..=least + 1).contains(count))
-}
-
-fn wait_for_owners(fleet: &mut dyn Fleet, what: &str, reached: impl Fn(&[Option<usize>]) -> bool) -> Result<()> {
-    let end = Instant::now() + WAIT_MAX;
-    loop {
-        interrupt::check()?;
-        let owners = fleet.owners().map_err(Error::io("cannot read the map of the cluster"))?;
-        if reached(&owners) {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            let source = io::Error::other(format!("not after {} s: {owners:?}", WAIT_MAX.as_secs()));
-            return Err(Error::Io { what: format!("waited until {what}"), source });
-        }
-        std::thread::sleep(LOOKED_AT_EVERY);
-    }
 }

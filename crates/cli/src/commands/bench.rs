@@ -5,8 +5,11 @@ mod compare;
 mod detector;
 mod failover;
 mod mdtest;
+mod new_volume;
 mod null;
 mod profile;
+mod scale;
+mod servers;
 mod stream;
 mod tree;
 mod work;
@@ -38,6 +41,9 @@ enum Workload {
     Companion(companion::Arguments),
     Compare(compare::Arguments),
     Profile(profile::Arguments),
+    Scale(scale::Arguments),
+    #[command(hide = true)]
+    ScaleClient(scale::ClientArguments),
     Stream(stream::Arguments),
     Tree(tree::Arguments),
 }
@@ -67,6 +73,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Workload::Companion(arguments) => companion::run(arguments),
         Workload::Compare(arguments) => compare::run(arguments, output),
         Workload::Profile(arguments) => profile::run(arguments, output),
+        Workload::Scale(arguments) => scale::run(arguments, output),
+        Workload::ScaleClient(arguments) => scale::run_client(arguments),
         Workload::Stream(arguments) => stream::run(arguments, output),
         Workload::Tree(arguments) => tree::run(arguments, output),
     }

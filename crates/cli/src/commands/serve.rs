@@ -44,6 +44,9 @@ pub struct Arguments {
     /// others have its shards. Counts for the first server; later ones take it over
     #[arg(long, value_name = "TIME", requires = "join", value_parser = lease, default_value_t = Span(LEASE_DEFAULT))]
     lease: Span,
+    /// Sleep between requests without polling for the next one; for `varve bench scale`
+    #[arg(long, hide = true)]
+    no_spin: bool,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -90,6 +93,9 @@ struct WorkerEndpoints {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    if arguments.no_spin {
+        varve_env::spin::turn_off();
+    }
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
     let cannot = || Problem::new(format!("cannot serve {}", store.display()));

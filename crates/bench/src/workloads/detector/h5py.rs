@@ -2,9 +2,8 @@
 
 use super::Material;
 use super::pipeline::{Load, Numbers, PipelineMeasurement, SendTimes, connect, hello, send_frames};
-use super::stages::cpu_seconds;
 use crate::environment::Watch;
-use crate::measure::Latencies;
+use crate::measure::{Latencies, cpu_seconds};
 use crate::{Error, Result};
 use serde::Deserialize;
 use std::io::{self, BufRead, BufReader};

@@ -2,9 +2,9 @@
 //! acknowledges, all in this process. Alternatively another receiver takes the same stream.
 
 use super::Material;
-use super::stages::{cpu_seconds, processors};
+use super::stages::processors;
 use crate::environment::Watch;
-use crate::measure::Latencies;
+use crate::measure::{Latencies, cpu_seconds};
 use crate::{Error, Result, interrupt};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -1,6 +1,7 @@
 //! Each stage of the pipeline alone, on all processors: its processor time per byte.
 
 use super::Material;
+use crate::measure::cpu_seconds;
 use crate::{Error, Result, interrupt};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -42,12 +43,6 @@ pub struct Stages {
 
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// CPU seconds of this process so far, in all its threads.
-pub fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 impl Stages {

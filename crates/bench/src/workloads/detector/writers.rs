@@ -5,9 +5,8 @@ use super::Material;
 use super::pipeline::{
     self, BenchConnection, Load, Numbers, PipelineMeasurement, RUN, SendTimes, ServiceReplies, failed, hello,
 };
-use super::stages::cpu_seconds;
 use crate::environment::Watch;
-use crate::measure::Latencies;
+use crate::measure::{Latencies, cpu_seconds, cpu_seconds_of};
 use crate::{Error, Result, interrupt};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader};
@@ -159,17 +158,7 @@ impl Processes {
 
     /// CPU seconds of these processes and this one.
     fn cpu_seconds(&self) -> Result<f64> {
-        /// The value on every Linux except on the oldest processors.
-        const TICKS_PER_S: f64 = 100.0;
-        self.0.iter().try_fold(cpu_seconds(), |sum, (child, _)| {
-            let path = format!("/proc/{}/stat", child.id());
-            let stat = std::fs::read_to_string(&path).map_err(Error::io(path))?;
-            // Skips the name, which may contain anything. The 12th and 13th numbers are the ticks of user and system.
-            let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-            let ticks: f64 =
-                fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
-            Ok(sum + ticks / TICKS_PER_S)
-        })
+        self.0.iter().try_fold(cpu_seconds(), |sum, (child, _)| Ok(sum + cpu_seconds_of(child.id())?))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The clients: threads, each with a session of its own, as separate processes would have.
 
-use super::LOOKED_AT_EVERY;
 use crate::interrupt;
 use crate::progress::{ProgressDisplay, STRIDE};
+use crate::workloads::fleet::LOOKED_AT_EVERY;
 use crate::workloads::panicked;
 use crate::{Error, Result};
 use parking_lot::Mutex;

@@ -1,6 +1,7 @@
 use super::clients::DirectoryLog;
 use super::*;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 fn names(numbers: &[u64]) -> BTreeSet<Vec<u8>> {
     numbers.iter().map(|number| format!("f{number}").into_bytes()).collect()
@@ -37,12 +38,4 @@ fn percentiles_are_those_of_the_nearest_rank() {
     assert_eq!(Stalls::of(&stalls), Stalls { p50: 15.0, p99: 30.0, max: 30.0 });
     assert_eq!(Stalls::of(&[Duration::from_micros(1250)]), Stalls { p50: 1.3, p99: 1.3, max: 1.3 });
     assert_eq!(Stalls::of(&[]), Stalls::default());
-}
-
-#[test]
-fn shards_are_spread_if_counts_differ_by_one() {
-    assert!(is_spread(&[Some(0), Some(1), Some(0)], 2));
-    assert!(!is_spread(&[Some(0), Some(0), Some(0)], 2));
-    assert!(!is_spread(&[Some(0), Some(1), None], 2));
-    assert!(is_spread(&[Some(0), Some(1), Some(2), Some(3)], 4));
 }

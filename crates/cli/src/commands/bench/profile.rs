@@ -4,9 +4,9 @@
 
 use super::companion::Companion;
 use super::explain;
+use super::new_volume;
 use super::work::WorkDirectory;
 use crate::embedded::Embedded;
-use crate::identity;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -16,12 +16,10 @@ use std::sync::Arc;
 use varve_bench::target::{DirectoryTarget, LibraryTarget};
 use varve_bench::workloads::mdtest::{self, CounterCost, OperationProfile, OwnStages};
 use varve_client::{ClientConfig, FileSystem};
-use varve_env::private_file::check_directory;
-use varve_env::random;
-use varve_env::volume_dir::{FormatOver, VolumeDir};
+use varve_env::volume_dir::VolumeDir;
 use varve_fuse::{MountOptions, MountSession};
 use varve_meta::server::{Server, ServerConfig};
-use varve_types::{ShardCount, VolumeId, VolumeSettings};
+use varve_types::VolumeSettings;
 
 /// Show where the time of create, stat and delete goes, stage by stage
 #[derive(Debug, Args)]
@@ -55,18 +53,7 @@ struct FrontendProfile {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let beneath = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
-    let failed = || Problem::new(format!("cannot make volumes in {}", beneath.display()));
-    let beneath = beneath.canonicalize().map_err(|error| failed().caused_by(&error))?;
-    identity::take(&beneath, identity::Work::Bench, failed)?;
-    // Another user must not redirect root's volumes and mounts. Users who name a directory know with whom they share
-    // it.
-    if arguments.directory.is_none() || rustix::process::geteuid().is_root() {
-        check_directory(&beneath).map_err(|error| {
-            failed().caused_by(&error).next("Name another directory, or set TMPDIR to one of this user's.")
-        })?;
-    }
-    let work = WorkDirectory::make(&beneath)?;
+    let work = WorkDirectory::make_in(arguments.directory.as_deref())?;
     let profiled = profile(arguments, &work);
     let removed = work.remove();
     let profile = profiled?;
@@ -129,22 +116,12 @@ pub(super) struct ProfileSite {
 
 impl ProfileSite {
     pub fn new(store: &Path, embedded: bool) -> Result<ProfileSite> {
-        let failed = |doing: &str| format!("cannot {doing} a volume at {}", store.display());
         let volume = VolumeDir::new(store);
-        let settings = VolumeSettings {
-            id: VolumeId(random::bytes()),
-            name: "profile".to_owned(),
-            shards: ShardCount::new(VolumeSettings::SHARDS_DEFAULT).expect("the default is valid"),
-            split_threshold: VolumeSettings::SPLIT_THRESHOLD_DEFAULT,
-            inline_limit: VolumeSettings::INLINE_LIMIT_DEFAULT,
-            sync_interval: VolumeSettings::SYNC_INTERVAL_DEFAULT,
-            owner_uid: rustix::process::geteuid().as_raw(),
-        };
-        varve_admin::format::format(&volume, &settings, FormatOver::Nothing)
-            .map_err(|error| Problem::new(failed("make")).caused_by(&error))?;
+        new_volume::make(&volume, "profile", VolumeSettings::SPLIT_THRESHOLD_DEFAULT)?;
         let mut config = ServerConfig::new(volume.clone());
         config.embedded = embedded;
-        let server = Server::start(config).map_err(|error| crate::server::explain(failed("serve"), &error))?;
+        let server = Server::start(config)
+            .map_err(|error| crate::server::explain(format!("cannot serve a volume at {}", store.display()), &error))?;
         Ok(ProfileSite { volume, server: Arc::new(server), embedded })
     }
 

@@ -4,6 +4,7 @@
 //! A process number proves nothing if containers share a directory. Therefore the benchmark and each process
 //! that it starts hold a lock on the directory. The lock ends with the last of them.
 
+use crate::identity;
 use crate::problem::{Problem, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -14,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use varve_env::flock::Locked;
-use varve_env::private_file::make_directory;
+use varve_env::private_file::{check_directory, make_directory};
 use varve_fuse::unmount::{Unwritten, unmount};
 
 const NAME: &str = "varve-profile.";
@@ -29,8 +30,26 @@ pub struct WorkDirectory {
 }
 
 impl WorkDirectory {
+    /// Makes a directory in `beneath`, or in the system's directory for temporary files, with the rights of the owner of
+    /// that.
+    pub fn make_in(beneath: Option<&Path>) -> Result<WorkDirectory> {
+        let named = beneath.is_some();
+        let beneath = beneath.map_or_else(std::env::temp_dir, Path::to_owned);
+        let failed = || Problem::new(format!("cannot make volumes in {}", beneath.display()));
+        let beneath = beneath.canonicalize().map_err(|error| failed().caused_by(&error))?;
+        identity::take(&beneath, identity::Work::Bench, failed)?;
+        // Another user must not redirect root's volumes and mounts. Users who name a directory know with whom they share
+        // it.
+        if !named || rustix::process::geteuid().is_root() {
+            check_directory(&beneath).map_err(|error| {
+                failed().caused_by(&error).next("Name another directory, or set TMPDIR to one of this user's.")
+            })?;
+        }
+        WorkDirectory::make(&beneath)
+    }
+
     /// Makes a directory in `beneath`, and first removes those of dead benchmarks there.
-    pub fn make(beneath: &Path) -> Result<WorkDirectory> {
+    fn make(beneath: &Path) -> Result<WorkDirectory> {
         remove_leftovers(beneath);
         let path = beneath.join(format!("{NAME}{}", std::process::id()));
         make_directory(&path, 0o700)

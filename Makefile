@@ -56,7 +56,7 @@ OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crat
 
 help:
 	@echo "make setup   install the packages and tools for builds and tests"
-	@echo "make demo    format, mount and measure a volume (DEMO_DIR=$(DEMO_DIR)); VERBOSE=1 prints every figure"
+	@echo "make demo    format, mount and measure a volume, and kill one of its servers (DEMO_DIR=$(DEMO_DIR)); VERBOSE=1 prints every figure"
 	@echo "make test    all tests, end to end too"
 	@echo "make check   format, lints, style rules, licences, advisories"
 	@echo "make release the program to install, with profile-guided optimisation: $(TARGET)/varve"

@@ -52,12 +52,20 @@ fn demo_ends_with_a_table_and_leaves_only_the_page() {
     let status = wait(&mut demo.0, WAIT);
     let [out, err] = ["out", "err"].map(|name| fs::read_to_string(directory.path().join(name)).expect("a file"));
     assert!(status.is_some_and(|status| status.success()), "{status:?}\n{out}\n{err}");
-    for words in
-        ["directory  mount", "library", "  create  ", "  stat ", "  delete  ", "none dropped", "Plots and details: "]
-    {
+    for words in [
+        "directory  mount",
+        "library",
+        "  create  ",
+        "  stat ",
+        "  delete  ",
+        "one ended by kill -9",
+        "none failed, all are there",
+        "none dropped",
+        "Plots and details: ",
+    ] {
         assert!(out.contains(words), "{words} is missing:\n{out}");
     }
-    assert!(!out.contains("warning") && out.lines().count() < 12, "{out}");
+    assert!(!out.contains("warning") && out.lines().count() < 14, "{out}");
     assert!(out.lines().filter(|line| !line.contains('/')).all(|line| line.chars().count() <= 80), "{out}");
     assert!(fs::read_to_string(directory.path().join("page.html")).expect("the page").contains("</html>"));
     expect_nothing_left(directory.path());

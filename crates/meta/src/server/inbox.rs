@@ -255,8 +255,8 @@ async fn answer_about_files(worker: &Rc<Worker>, request: PeerRequest) -> Delive
     let shard = request.to;
     match tokio::time::timeout(request.deadline, worker.open_files(shard)).await {
         Ok(Ok(open_files)) => {
-            let ServerShared { settings, clock, sessions, .. } = &*worker.shared;
-            if let PeerCall::Files(FileCall::Register(used)) = &request.call {
+            let ServerShared { settings, clock, sessions, peer_network, .. } = &*worker.shared;
+            if let (PeerCall::Files(FileCall::Register(used)), Some(_)) = (&request.call, peer_network.get()) {
                 sessions.enter_registered(used.session);
             }
             Ok(Ok(open_files.serve(request, settings.shards, clock.monotonic())))

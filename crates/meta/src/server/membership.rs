@@ -457,12 +457,13 @@ mod tests {
 
     #[test]
     fn shard_map_counts_workers_of_all_servers() {
+        let at = WorkerRecord { unix: None, tcp: Some("node:7000".into()) };
         let member = |pid, workers| Member {
             host: "host".into(),
             boot_id: format!("boot {pid}"),
             pid,
-            workers: vec![WorkerRecord::default(); workers],
-            peers: WorkerRecord::default(),
+            workers: vec![at.clone(); workers],
+            peers: at.clone(),
             state: MemberState::Active,
         };
         let map = ClusterMap::first(ShardCount::new(4).unwrap(), LEASE_DEFAULT);

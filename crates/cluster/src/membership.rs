@@ -3,7 +3,9 @@
 //! [`Membership::run`] belongs on a thread of its own: a renewal must not wait for other work of the server.
 
 mod rounds;
+mod silence;
 
+use self::silence::Applicant;
 use crate::lease::Lease;
 use crate::map::{ClusterMap, MapRefusal, Member, ServerId};
 use crate::probe::{self, ProbeFailure};
@@ -81,12 +83,12 @@ impl Membership {
         let lease_time = found.map_or(first_time, |map| map.lease());
         probe::measure(&*registry, &*clock, lease_time).await?;
         let begun = clock.monotonic();
-        let beat = Beat::default().next();
+        let mut beat = Beat::default().next();
         if registry.renew(server, beat).await? == Taken::Others {
             return Err(MembershipError::Killed(server));
         }
         lease.renewed(begun, lease_time);
-        let joined = change(&*registry, |map| {
+        let join = |map: Option<ClusterMap>| {
             let first = || ClusterMap { version: 0, ..ClusterMap::first(shards, first_time) };
             let map = map.unwrap_or_else(first);
             let count = usize::from(shards.get());
@@ -98,8 +100,17 @@ impl Membership {
                 return Ok(map);
             }
             Ok(map.joined(server, member.clone())?)
-        })
-        .await?;
+        };
+        let applicant = Applicant { registry: &*registry, clock: &*clock, server, lease: &lease, lease_time };
+        let joined = loop {
+            match change(&*registry, join).await {
+                // A host that has lost power stays in the map until somebody removes it.
+                Err(MembershipError::Map(
+                    MapRefusal::WithoutTcp { server: member, .. } | MapRefusal::OtherWithoutTcp { server: member, .. },
+                )) if applicant.remove_silent(member, &mut beat).await? => {}
+                joined => break joined?,
+            }
+        };
         let lease_time = joined.lease();
         let standing = watch::Sender::new(Standing::Member(Arc::new(joined)));
         Ok(Membership { registry, clock, server, lease, lease_time, beat, standing })

@@ -123,6 +123,21 @@ fn evicted_server_stops_before_others_get_its_shards() {
     });
 }
 
+/// A host that lost power stays in the map: no other member can remove it.
+#[test]
+fn dead_members_without_tcp_do_not_block_a_join() {
+    Cluster::run(async |cluster| {
+        let nodes = cluster.join(2).await;
+        let refused = Node::join_from_far(&cluster).await.err().unwrap();
+        assert!(matches!(refused, MembershipError::Map(MapRefusal::OtherWithoutTcp { .. })), "{refused}");
+        nodes.iter().for_each(Node::kill);
+        let joined = Node::join_from_far(&cluster).await.unwrap();
+        let map = cluster.map().await;
+        assert_eq!(map.members.keys().collect::<Vec<_>>(), [&joined.server]);
+        assert!(map.shards.iter().all(|shard| shard.owner == Some(joined.server)));
+    });
+}
+
 #[test]
 fn map_of_another_volume_is_refused() {
     Cluster::run(async |cluster| {

@@ -203,6 +203,18 @@ impl Node {
     }
 
     pub async fn join_with_shards(cluster: &Cluster, shards: u16) -> Result<Node, MembershipError> {
+        Node::join_as(cluster, shards, member(cluster.started.get() as u32)).await
+    }
+
+    /// On another host, with addresses that all hosts reach.
+    pub async fn join_from_far(cluster: &Cluster) -> Result<Node, MembershipError> {
+        let address = WorkerRecord { tcp: Some("192.0.2.1:7400".to_owned()), ..WorkerRecord::default() };
+        let (workers, peers) = (vec![address.clone()], address);
+        let far = Member { host: "far".to_owned(), boot_id: "far".to_owned(), workers, peers, ..member(0) };
+        Node::join_as(cluster, SHARDS, far).await
+    }
+
+    async fn join_as(cluster: &Cluster, shards: u16, member: Member) -> Result<Node, MembershipError> {
         cluster.started.set(cluster.started.get() + 1);
         let server = ServerId(cluster.started.get());
         let lease = Arc::new(Lease::new(Arc::clone(&cluster.clock)));
@@ -210,7 +222,7 @@ impl Node {
             registry: cluster.reached(Some(server)),
             clock: Arc::clone(&cluster.clock),
             server,
-            member: member(server.0 as u32),
+            member,
             shards: ShardCount::new(shards).expect("a power of two"),
             lease: Arc::clone(&lease),
             lease_time: LEASE,

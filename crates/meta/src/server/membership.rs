@@ -39,8 +39,9 @@ pub struct JoinSettings {
 /// that time.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
 
-/// How long a join may take: some tens of creates in the registry.
-const JOIN_MAX: Duration = Duration::from_secs(30);
+/// How long a join may take: some tens of creates in the registry, and two of the longest leases if a dead member is in
+/// its way.
+const JOIN_MAX: Duration = Duration::from_secs(150);
 
 /// How long a server that stops gives its shards away. Its workers close what is left.
 const DRAIN_MAX: Duration = Duration::from_secs(12);

@@ -342,14 +342,15 @@ fn power_loss_after_each_operation() {
     });
 }
 
-/// Every pair of operations in sequence, at the points of the second: all points in `make soak`, otherwise every
-/// fortieth, with a different start for each pair.
+/// Every pair of operations in sequence, at the points of the second, in `make soak`. Otherwise every third pair, with
+/// every fortieth point and a different start for each pair.
 #[test]
 fn power_loss_after_each_pair_of_operations() {
     let prepared = prepared();
     let firsts = Operation::ALL.into_iter().filter(|first| *first != Operation::Sync);
     let pairs: Vec<_> = firsts.flat_map(|first| Operation::ALL.map(|second| [first, second])).collect();
-    let (stride, seeds) = if soak() { (1, 4) } else { (40, 1) };
+    let (share, stride, seeds) = if soak() { (1, 1, 4) } else { (3, 40, 1) };
+    let pairs: Vec<_> = pairs.into_iter().step_by(share).collect();
     let tally = Tally::begin("every two operations");
     in_parallel(&pairs, |number, pair| {
         let tried = Tried::default();
@@ -386,11 +387,11 @@ fn power_loss_in_directories_of_one_worker() {
         &[mkdir, rmdir, Operation::Sync, mkdir, Operation::Create],
         &[mkdir, rmdir, Operation::Close, mkdir, rmdir, mkdir, Operation::Sync],
     ];
-    let seeds = if soak() { 16 } else { 2 };
+    let (stride, seeds) = if soak() { (1, 16) } else { (3, 2) };
     let tally = Tally::begin("directories of one worker");
     in_parallel(&sequences, |_, sequence| {
         let tried = Tried::default();
-        run_by(Workers::OneForAll, &prepared, sequence).lose_power(0, Every(1), seeds, &tried);
+        run_by(Workers::OneForAll, &prepared, sequence).lose_power(0, Every(stride), seeds, &tried);
         tally.add(&tried);
     });
 }

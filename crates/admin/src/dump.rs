@@ -12,6 +12,7 @@ pub use load::{Data, LoadError, Loaded, load};
 pub use privileges::{Dropped, Privileges};
 pub use record::{DumpError, VERSION};
 
+use crate::maintenance::Maintenance;
 use crate::snapshot::offline::{self, OfflineSnapshot};
 use crate::snapshot::{RowSource, Snapshot, SnapshotRow};
 use record::{DumpCounts, DumpRecord, RecordWriter};
@@ -50,7 +51,8 @@ pub fn dump_offline(
     let failed =
         |source| DumpError::Io { doing: format!("cannot open the volume {}", volume.root().display()), source };
     let volume = &volume.opened().map_err(failed)?;
-    let _lock = volume.lock_for_reading()?;
+    let alone = Maintenance::begin_to_read(volume, &settings, "varve dump")?;
+    let _lock = alone.lock_for_reading(volume)?;
     let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
     let runtime = offline::runtime().map_err(threads)?;
     let store = offline::store_for_reading(volume);
@@ -59,6 +61,7 @@ pub fn dump_offline(
         let mut tables = OfflineSnapshot::open(&config, settings.shards).await.map_err(|mut all| all.remove(0))?;
         let dumped = dump(&mut tables, &settings, output, progress).await;
         tables.close().await?;
+        alone.check()?;
         dumped
     })
 }

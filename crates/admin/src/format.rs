@@ -1,5 +1,6 @@
 //! Creates a volume: its directory, its key and the rows of its root directory.
 
+use crate::maintenance::{Maintenance, MaintenanceError};
 use std::io;
 use varve_env::clock::{Clock, RealClock};
 use varve_env::posix_store::PosixStore;
@@ -16,8 +17,33 @@ const CACHE_BYTES: u64 = 1024 * 1024;
 
 /// Formats `volume` durably. The volume exists once its volume file exists, and `format` writes that file last: after a
 /// crash there is either a complete volume or none. Must not be called on a thread of an asynchronous runtime.
-pub fn format(volume: &VolumeDir, settings: &VolumeSettings, over: FormatOver) -> Result<(), VolumeFormatError> {
-    volume.format_with(settings, over, || make_root(volume, settings))
+pub fn format(volume: &VolumeDir, settings: &VolumeSettings, over: FormatOver) -> Result<(), FormatError> {
+    let mut alone = match over {
+        FormatOver::Volume => keep_servers_away(volume)?,
+        FormatOver::Nothing | FormatOver::OtherFiles => Maintenance::of_new_volume(),
+    };
+    // A registry in the store goes with the old volume, and the new one must not have renewals of this claim in it.
+    alone.stop_renewing();
+    volume.format_with(settings, over, || make_root(volume, settings)).map_err(|error| {
+        alone.release();
+        error.into()
+    })
+}
+
+/// Claims the volume that is to be destroyed. One whose files are damaged is claimed as far as they say where.
+fn keep_servers_away(volume: &VolumeDir) -> Result<Maintenance, MaintenanceError> {
+    match volume.read_settings_or_copy() {
+        Ok((settings, _)) => Maintenance::begin(volume, &settings, "varve format"),
+        Err(_) => Ok(Maintenance::of_new_volume()),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    #[error(transparent)]
+    Format(#[from] VolumeFormatError),
+    #[error(transparent)]
+    Maintenance(#[from] MaintenanceError),
 }
 
 fn make_root(volume: &VolumeDir, settings: &VolumeSettings) -> io::Result<()> {

@@ -30,6 +30,7 @@ pub use repair::MissingContent;
 pub(crate) use repair::repair_locked;
 pub use repair::{Repaired, repair};
 
+use crate::maintenance::{Maintenance, MaintenanceError};
 use crate::snapshot::Unreadable;
 use census::Census;
 use fix::{Fix, RepairStage};
@@ -289,6 +290,8 @@ pub enum FsckError {
     Volume(#[from] VolumeFileError),
     #[error(transparent)]
     Locked(#[from] LockError),
+    #[error(transparent)]
+    Maintenance(#[from] MaintenanceError),
     /// A table cannot be opened, or not be written during a repair.
     #[error(transparent)]
     Table(Unreadable),
@@ -308,8 +311,12 @@ pub enum FsckError {
 pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(CheckProgress)) -> Result<FsckReport, FsckError> {
     let (settings, _) = volume.read_settings_or_copy()?;
     let volume = open(volume)?;
-    let _lock = volume.lock_for_reading()?;
-    check_locked(&volume, &settings, progress).map(|(report, _)| report)
+    let alone = Maintenance::begin_to_read(&volume, &settings, "varve fsck")?;
+    let _lock = alone.lock_for_reading(&volume)?;
+    let (report, _) = check_locked(&volume, &settings, progress)?;
+    // With servers in the volume, findings may be their work in progress.
+    alone.check()?;
+    Ok(report)
 }
 
 /// Opens the volume's directory, which stays open from here on.

@@ -9,6 +9,8 @@ use std::io;
 use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use varve_admin::maintenance::MaintenanceError;
+use varve_cluster::claim::LivingServer;
 use varve_env::volume_dir::{LockError, VolumeDir};
 use varve_meta::server::{MemoryShares, ServerConfig, ServerError, WORKERS_MAX};
 
@@ -90,6 +92,20 @@ pub fn to_lock(error: &LockError) -> &'static str {
              host."
         }
         LockError::Io { source, .. } => unwritable(source).unwrap_or("Check that the store is complete and mounted."),
+    }
+}
+
+/// The remedy for servers that cannot be kept away from the volume.
+pub fn to_maintenance(error: &MaintenanceError) -> Option<String> {
+    let evict = |server: &LivingServer| format!("`varve cluster evict STORE {}`", server.server);
+    let evictions: Vec<_> = error.servers().iter().map(evict).collect();
+    match (error, evictions.is_empty()) {
+        (MaintenanceError::Lost, _) => Some("Run it again; the volume is as after a crash of this command.".to_owned()),
+        (_, true) => None,
+        (_, false) => Some(format!(
+            "Stop these servers first (SIGTERM to each process); {} removes one that cannot be reached.",
+            evictions.join(", ")
+        )),
     }
 }
 

@@ -8,10 +8,13 @@ mod stop_points;
 use common::{Outcome, SHORT, Volume, run, until, varve};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use varve_cluster::address::RegistryAddress;
-use varve_cluster::map::ClusterMap;
+use varve_cluster::claim::{ClaimConfig, VolumeClaim};
+use varve_cluster::map::{ClusterMap, ServerId};
+use varve_env::clock::RealClock;
 use varve_env::volume_dir::VolumeDir;
 
 /// A takeover takes twice the lease, which is 2 s, and the time to open the shards. The machine may be busy.
@@ -215,6 +218,97 @@ fn drained_server_has_no_shards_and_evicted_one_ends() {
     assert_eq!(other.expect_failure(), 1, "{}", other.log());
     let again = run(varve().args(["cluster", "evict"]).arg(&store).arg(number), SHORT);
     refused(&again, &["cannot evict server", "is not a member of the cluster"]);
+    one.stop();
+    volume.expect_sound();
+}
+
+/// Claims the volume as `varve fsck` does, and leaves the claim as a command that was killed.
+fn claim_and_die(volume: &Volume) -> ServerId {
+    let store = VolumeDir::new(volume.store());
+    let settings = store.read_settings().expect("it is a volume");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let claimed = VolumeClaim::take(ClaimConfig {
+        registry: RegistryAddress::Store.open(&store, settings.id).expect("a registry in the store"),
+        clock: Arc::new(RealClock::new()),
+        shards: settings.shards,
+        lease_time: Duration::from_secs(2),
+        purpose: "varve fsck".into(),
+        host: "far".into(),
+        pid: 4321,
+    });
+    drop(runtime.block_on(claimed).expect("a claim"));
+    map(volume).claim.expect("the claim").holder
+}
+
+/// Promise: `fsck`, `dump` and `format` keep servers away, and say which servers are in their way.
+#[test]
+fn maintenance_is_refused_while_servers_live() {
+    let volume = volume();
+    let store = volume.store();
+    let one = volume.join("one.log", &[]);
+    let other = volume.join("other.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (other.pid(), SHARDS / 2)]);
+    let living = [format!("process {}", one.pid()), format!("process {}", other.pid())];
+    let words = ["is in use by", &living[0], &living[1], "varve cluster evict STORE"];
+    refused(&run(varve().arg("fsck").arg(&store), SHORT), &words);
+    refused(&run(varve().arg("fsck").arg("--repair").arg(&store), SHORT), &words);
+    refused(&run(varve().arg("format").arg(&store).args(["--force", "--force"]), SHORT), &words);
+    let file = volume.beside("volume.dump");
+    let dump = || run(varve().arg("dump").arg(&store).arg("-o").arg(&file), SHORT);
+    refused(&dump(), &[&living[0], &living[1], "Stop all of them, or all but one"]);
+    other.stop();
+    await_shares(&volume, &[(one.pid(), SHARDS)]);
+    await_open(&volume);
+    dump().succeeded("varve dump of one server that has joined");
+    one.stop();
+    dump().succeeded("varve dump without a server");
+    volume.expect_sound();
+}
+
+/// Promise: the claim of a command that was killed keeps servers away for no longer than its lease; so does the record
+/// of killed servers to commands.
+#[test]
+fn dead_claims_and_servers_are_found_by_their_silence() {
+    let volume = volume();
+    let store = volume.store();
+    let one = volume.join("one.log", &[]);
+    let other = volume.join("other.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (other.pid(), SHARDS / 2)]);
+    one.kill();
+    other.kill();
+    volume.expect_sound();
+    assert!(map(&volume).members.is_empty() && map(&volume).claim.is_none());
+
+    let claim = claim_and_die(&volume);
+    let shown = run(varve().args(["cluster", "status"]).arg(&store), SHORT);
+    let shown = &shown.succeeded("varve cluster status").stdout;
+    for word in ["claimed by `varve fsck`, process 4321 on host far", &claim.to_string(), "varve cluster evict"] {
+        assert!(shown.contains(word), "{word:?} is not in {shown}");
+    }
+    run(varve().args(["cluster", "evict"]).arg(&store).arg(claim.to_string()), SHORT).succeeded("varve cluster evict");
+    assert!(map(&volume).claim.is_none());
+    claim_and_die(&volume);
+    let third = volume.join("third.log", &[]);
+    await_shares(&volume, &[(third.pid(), SHARDS)]);
+    third.stop();
+    claim_and_die(&volume);
+    run(varve().arg("format").arg(&store).args(["--force", "--force"]), SHORT).succeeded("varve format");
+    assert!(!store.join("cluster").exists(), "the registry is the old volume's");
+    volume.expect_sound();
+}
+
+#[test]
+fn servers_and_commands_use_the_recorded_registry() {
+    let volume = volume();
+    let store = volume.store();
+    let etcd = "etcd://127.0.0.1:1";
+    refused(&run(varve().args(["serve", "--join", "--registry", etcd]).arg(&store), SHORT), &["does not answer"]);
+    let one = volume.join("one.log", &[]);
+    let words = ["the servers of the volume find each other in store", "registry.toml", etcd];
+    refused(&run(varve().args(["serve", "--join", "--registry", etcd]).arg(&store), SHORT), &words);
+    refused(&run(varve().args(["cluster", "status", "--registry", etcd]).arg(&store), SHORT), &words);
+    let status = run(varve().args(["--json", "cluster", "status"]).arg(&store), SHORT);
+    assert_eq!(status.succeeded("varve cluster status").json()["registry"], "store");
     one.stop();
     volume.expect_sound();
 }

@@ -4,6 +4,8 @@ use crate::etcd::{EtcdAddress, EtcdRegistry, EtcdUrlError};
 use crate::registry::{Registry, RegistryError};
 use crate::store_registry::StoreRegistry;
 use std::fmt;
+use std::io;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use varve_env::posix_store::PosixStore;
@@ -18,7 +20,66 @@ pub enum RegistryAddress {
     Etcd(EtcdAddress),
 }
 
+/// Why it is not known which registry the servers of a volume use.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryChoiceError {
+    #[error("cannot tell where the servers of the volume find each other: {0}")]
+    Io(#[from] io::Error),
+    #[error("{} names no registry: {source}", path.display())]
+    Invalid { path: PathBuf, source: EtcdUrlError },
+    #[error(
+        "the servers of the volume find each other in {recorded} ({}), not in {asked}: leave --registry out, or give that one",
+        path.display()
+    )]
+    Other { recorded: String, asked: String, path: PathBuf },
+}
+
 impl RegistryAddress {
+    /// The registry that the servers of `volume` use, as the first of them recorded it; `asked` is the user's choice. `None`:
+    /// none is recorded, so no server has ever joined.
+    pub fn of_volume(
+        volume: &VolumeDir,
+        asked: Option<&RegistryAddress>,
+    ) -> Result<Option<RegistryAddress>, RegistryChoiceError> {
+        volume.read_registry()?.map(|recorded| RegistryAddress::chosen(volume, &recorded, asked)).transpose()
+    }
+
+    /// [`RegistryAddress::of_volume`] for a server that joins: records its choice, or `store`, if it is the first one.
+    pub fn of_joining_server(
+        volume: &VolumeDir,
+        asked: Option<&RegistryAddress>,
+    ) -> Result<RegistryAddress, RegistryChoiceError> {
+        let first = asked.cloned().unwrap_or_default().to_url();
+        RegistryAddress::chosen(volume, &volume.record_registry(&first)?, asked)
+    }
+
+    fn chosen(
+        volume: &VolumeDir,
+        recorded: &str,
+        asked: Option<&RegistryAddress>,
+    ) -> Result<RegistryAddress, RegistryChoiceError> {
+        let path = || volume.registry_file().into();
+        let known: RegistryAddress =
+            recorded.parse().map_err(|source| RegistryChoiceError::Invalid { path: path(), source })?;
+        match asked {
+            None => Ok(known),
+            // Its files for TLS may be elsewhere on this host.
+            Some(asked) if asked.to_string() == known.to_string() => Ok(asked.clone()),
+            Some(asked) => {
+                let (recorded, asked) = (known.to_string(), asked.to_string());
+                Err(RegistryChoiceError::Other { recorded, asked, path: path() })
+            }
+        }
+    }
+
+    /// The address with all its options.
+    fn to_url(&self) -> String {
+        match self {
+            RegistryAddress::Store => self.to_string(),
+            RegistryAddress::Etcd(address) => address.to_url(),
+        }
+    }
+
     /// Opens the registry of `volume`, whose id is `id`.
     pub fn open(&self, volume: &VolumeDir, id: VolumeId) -> Result<Arc<dyn Registry>, RegistryError> {
         match self {

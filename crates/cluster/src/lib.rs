@@ -8,12 +8,14 @@
 //! - [`registry`]: the trait by which servers share the map and prove that they are alive. [`store_registry`] keeps both
 //!   in the store beneath the volume, [`etcd`] in an etcd cluster. One test suite covers both.
 //! - [`address`]: which of them a volume uses.
+//! - [`claim`]: keeps all servers away while a command such as `varve fsck` works.
 //! - [`lease`]: how long a server may answer for its shards, from its own renewals.
 //! - [`detector`]: which other servers have stopped renewing.
 //! - [`membership`]: runs all of this for one server.
 //! - [`probe`]: proves that a registry gives each number to one server only.
 
 pub mod address;
+pub mod claim;
 pub mod detector;
 pub mod etcd;
 pub mod lease;

@@ -131,8 +131,11 @@ pub enum MapRefusal {
     NotTheOwner { shard: ShardId, owner: ServerId, claimed: ServerId },
     #[error("shard {shard} is in term {newest}, not {claimed}")]
     OtherTerm { shard: ShardId, newest: u64, claimed: u64 },
-    #[error("`{purpose}` of process {pid} on host {host} uses the volume without servers; wait until it has ended")]
-    Claimed { purpose: String, host: String, pid: u32 },
+    #[error(
+        "`{purpose}`, process {pid} on host {host}, uses the volume without servers (claim {holder}): wait until it has \
+         ended. The claim of a process that was killed ends by itself; `varve cluster evict STORE {holder}` ends it by force"
+    )]
+    Claimed { holder: ServerId, purpose: String, host: String, pid: u32 },
     #[error("the volume has {0} members; stop them first, or ask one of them")]
     HasMembers(usize),
 }
@@ -141,6 +144,12 @@ impl Member {
     /// Whether clients and servers of other hosts can reach it.
     fn has_tcp(&self) -> bool {
         self.peers.tcp.is_some() && self.workers.iter().all(|worker| worker.tcp.is_some())
+    }
+}
+
+impl MapRefusal {
+    pub fn claimed_by(Claim { holder, purpose, host, pid }: Claim) -> MapRefusal {
+        MapRefusal::Claimed { holder, purpose, host, pid }
     }
 }
 
@@ -203,8 +212,8 @@ impl ClusterMap {
     /// `server` joins. The first member gets all shards; a later one gets shards from their owners ([`handovers`]), and
     /// those without an owner at once.
     pub fn joined(&self, server: ServerId, member: Member) -> Result<ClusterMap, MapRefusal> {
-        if let Some(Claim { purpose, host, pid, .. }) = self.claim.clone() {
-            return Err(MapRefusal::Claimed { purpose, host, pid });
+        if let Some(claim) = self.claim.clone() {
+            return Err(MapRefusal::claimed_by(claim));
         }
         if self.members.contains_key(&server) {
             return Err(MapRefusal::AlreadyAMember(server));
@@ -291,8 +300,8 @@ impl ClusterMap {
 
     /// A command takes the volume, which has no members, so that no server joins.
     pub fn claimed(&self, claim: Claim) -> Result<ClusterMap, MapRefusal> {
-        if let Some(Claim { purpose, host, pid, .. }) = self.claim.clone() {
-            return Err(MapRefusal::Claimed { purpose, host, pid });
+        if let Some(claim) = self.claim.clone() {
+            return Err(MapRefusal::claimed_by(claim));
         }
         if !self.members.is_empty() {
             return Err(MapRefusal::HasMembers(self.members.len()));

@@ -6,6 +6,8 @@ mod rounds;
 mod silence;
 
 use self::silence::Applicant;
+use crate::address::RegistryChoiceError;
+use crate::claim;
 use crate::lease::Lease;
 use crate::map::{ClusterMap, MapRefusal, Member, ServerId};
 use crate::probe::{self, ProbeFailure};
@@ -39,6 +41,8 @@ pub struct JoinConfig {
 pub enum MembershipError {
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Choice(#[from] RegistryChoiceError),
     #[error(transparent)]
     Map(#[from] MapRefusal),
     #[error("the registry is not fit for a cluster: {0}")]
@@ -80,8 +84,11 @@ impl Membership {
     pub async fn join(config: JoinConfig) -> Result<Membership, MembershipError> {
         let JoinConfig { registry, clock, server, member, shards, lease, lease_time: first_time } = config;
         let found = registry.newest_map().await?;
-        let lease_time = found.map_or(first_time, |map| map.lease());
+        let lease_time = found.as_ref().map_or(first_time, |map| map.lease());
         probe::measure(&*registry, &*clock, lease_time).await?;
+        if let Some(claim) = found.and_then(|map| map.claim) {
+            claim::end_if_silent(&*registry, &*clock, lease_time, claim).await?;
+        }
         let begun = clock.monotonic();
         let mut beat = Beat::default().next();
         if registry.renew(server, beat).await? == Taken::Others {
@@ -162,17 +169,19 @@ pub async fn leave(registry: &dyn Registry, server: ServerId) -> Result<(), Memb
     Ok(())
 }
 
-/// Removes a member whether or not it is alive, as an administrator asks. Its shards get other owners once its lease has
-/// certainly ended.
+/// Removes a member, or the holder of a claim, whether or not it is alive, as an administrator asks. A member's shards get
+/// other owners once its lease has certainly ended.
 pub async fn evict(registry: &dyn Registry, server: ServerId) -> Result<(), MembershipError> {
     let map = registry.newest_map().await?.ok_or(MapRefusal::NotAMember(server))?;
-    if !map.members.contains_key(&server) {
+    let claims = map.claim.as_ref().is_some_and(|claim| claim.holder == server);
+    if !claims && !map.members.contains_key(&server) {
         return Err(MapRefusal::NotAMember(server).into());
     }
     for _ in 0..ATTEMPTS_MAX {
         match registry.pulse(server).await? {
             Pulse::Killed => {
                 tokio::time::sleep(map.lease() + map.lease() / 10).await;
+                claim::remove_claim(registry, server).await?;
                 return leave(registry, server).await;
             }
             // It may renew at the same time.

@@ -70,6 +70,9 @@ pub enum RegistryError {
     /// It refuses, and will go on to do so.
     #[error("the registry {registry} refuses: {reason}")]
     Refused { registry: String, reason: String },
+    /// Its store is read-only or full.
+    #[error("the registry {registry} takes no writes: {reason}")]
+    Unwritable { registry: String, reason: String },
     /// It holds something that no server of this version writes.
     #[error("the registry {registry} holds {what}, which this version of varve cannot read: {reason}")]
     Unreadable { registry: String, what: String, reason: String },

@@ -20,6 +20,8 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +106,7 @@ impl StoreRegistry {
     fn failed(&self, error: &object_store::Error) -> RegistryError {
         let (registry, reason) = (self.name.clone(), error.to_string());
         match error {
+            _ if is_of_unwritable_store(error) => RegistryError::Unwritable { registry, reason },
             object_store::Error::PermissionDenied { .. }
             | object_store::Error::NotSupported { .. }
             | object_store::Error::NotImplemented { .. } => RegistryError::Refused { registry, reason },
@@ -114,6 +117,22 @@ impl StoreRegistry {
     fn unreadable(&self, object: &Path, reason: String) -> RegistryError {
         RegistryError::Unreadable { registry: self.name.clone(), what: object.to_string(), reason }
     }
+}
+
+/// Whether the cause is a store that accepts no writes of anybody.
+fn is_of_unwritable_store(error: &object_store::Error) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(found) = cause {
+        let kind = found.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(
+            kind,
+            Some(io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        ) {
+            return true;
+        }
+        cause = found.source();
+    }
+    false
 }
 
 fn maps() -> Path {

@@ -8,6 +8,7 @@
 //! STORE/servers/current.toml  addresses of the running server; stopped.toml or left.toml after it has ended
 //! STORE/servers/<number>.toml addresses of one of several servers that have joined
 //! STORE/cluster/              the registry of those servers, if it is in the store
+//! STORE/cluster/registry.toml where that registry is
 //! STORE/shards/               mode 0700: rows of all users are below
 //! STORE/shards/varve.toml     a copy of the volume file
 //! STORE/shards/<nnnn>/        one table per shard; the number in four decimal digits
@@ -23,6 +24,7 @@ mod format;
 mod host_keys;
 mod lock;
 mod pinned;
+mod registry_record;
 mod rights;
 mod server_record;
 mod volume_file;
@@ -31,7 +33,7 @@ pub use format::{FormatOver, VolumeFormatError};
 pub use host_keys::{HOST_KEYS_MAX, HostKey, KeyFile};
 pub use lock::{LockError, ReadLock, VolumeLock};
 pub use pinned::PinnedDirectories;
-pub use server_record::{OtherStore, ServerRecord, ShutdownState, WorkerRecord, boot_id};
+pub use server_record::{OtherStore, ServerRecord, ShutdownState, WorkerRecord, boot_id, host_name};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
 use crate::disk::{self, Location, WriterId};

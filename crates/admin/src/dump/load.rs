@@ -4,6 +4,7 @@ use super::privileges::{Changed, Dropped, Privileges};
 use super::record::{DumpCounts, DumpError, DumpRecord, RecordReader};
 use super::{DumpProgress, KINDS};
 use crate::fsck::{self, FsckError, MissingContent, Repaired};
+use crate::maintenance::Maintenance;
 use crate::snapshot::offline;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -137,7 +138,7 @@ fn fill(
         Data::InPlace => MissingContent::Leave,
         Data::CopiedFrom(_) => MissingContent::SetApart,
     };
-    loaded.repaired = fsck::repair_locked(volume, settings, missing, &mut |_| {})?;
+    loaded.repaired = fsck::repair_locked(volume, settings, missing, &Maintenance::of_new_volume(), &mut |_| {})?;
     Ok(())
 }
 

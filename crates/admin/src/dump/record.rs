@@ -1,5 +1,6 @@
 //! The encoding of a dump, as `formats/dump.md` describes it. Little-endian throughout.
 
+use crate::maintenance::MaintenanceError;
 use crate::snapshot::Unreadable;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
@@ -28,6 +29,8 @@ pub enum DumpError {
     Volume(#[from] VolumeFileError),
     #[error(transparent)]
     Locked(#[from] LockError),
+    #[error(transparent)]
+    Maintenance(#[from] MaintenanceError),
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
     #[error("shard {shard} has a damaged row, {reason}: repair the volume with `varve fsck --repair`, then dump it")]

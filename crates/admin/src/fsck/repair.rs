@@ -22,6 +22,7 @@ mod session;
 use super::census::Census;
 use super::fix::{Fix, RepairStage};
 use super::{CheckProgress, FINDINGS_MAX, FsckError, FsckReport, check_locked, missing_shards};
+use crate::maintenance::Maintenance;
 use crate::snapshot::Unreadable;
 use rounds::Rounds;
 use session::RepairSession;
@@ -68,8 +69,9 @@ pub fn repair(
 ) -> Result<Repaired, FsckError> {
     let (settings, _) = volume.read_settings_or_copy()?;
     let volume = super::open(volume)?;
+    let alone = Maintenance::begin(&volume, &settings, "varve fsck --repair")?;
     let _lock = volume.lock()?;
-    repair_locked(&volume, &settings, missing, progress)
+    repair_locked(&volume, &settings, missing, &alone, progress)
 }
 
 /// Treatment of files whose content is not in the store.
@@ -87,12 +89,14 @@ pub(crate) fn repair_locked(
     volume: &VolumeDir,
     settings: &VolumeSettings,
     missing: MissingContent,
+    alone: &Maintenance,
     progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<Repaired, FsckError> {
     let mut repaired = Repaired::default();
     exchange::end_begun(volume, settings, &mut repaired)?;
     let (mut report, mut census) = check_locked(volume, settings, progress)?;
     repaired.before = report.clone();
+    alone.check()?;
     if !report.gone.is_empty() {
         missing_shards::make(volume, settings, &report.gone, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;
@@ -102,6 +106,7 @@ pub(crate) fn repair_locked(
         if report.damaged_shards.is_empty() {
             break;
         }
+        alone.check()?;
         salvage::salvage(volume, settings, &report.damaged_shards, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;
     }
@@ -127,16 +132,17 @@ pub(crate) fn repair_locked(
             break;
         }
         progress(CheckProgress::Repairing { fixes: fixes.len() });
-        carry_out(volume, settings, census, &fixes, &mut repaired)?;
+        alone.check()?;
+        carry_out((volume, settings, alone), census, &fixes, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;
     }
+    alone.check()?;
     repaired.after = report;
     Ok(repaired)
 }
 
 fn carry_out(
-    volume: &VolumeDir,
-    settings: &VolumeSettings,
+    (volume, settings, alone): (&VolumeDir, &VolumeSettings, &Maintenance),
     census: Census,
     fixes: &[Fix],
     repaired: &mut Repaired,
@@ -149,7 +155,11 @@ fn carry_out(
         bench.find_names(fixes).await?;
         let mut result = Ok(());
         for fix in fixes {
-            result = bench.carry_out(fix).await;
+            // Tables are fenced, but files are not: nothing may be changed in them once servers may be back.
+            result = alone.check().map_err(FsckError::from);
+            if result.is_ok() {
+                result = bench.carry_out(fix).await;
+            }
             if result.is_ok() {
                 result = bench.flush_if_full().await;
             }

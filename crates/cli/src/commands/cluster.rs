@@ -2,7 +2,7 @@
 
 mod members;
 
-use self::members::{MemberOutput, Members, RegistryFlag};
+use self::members::{ClaimOutput, MemberOutput, RegistryFlag, ServersOutput};
 use super::status;
 use crate::client::{Approach, ClientFlags};
 use crate::identity::{self, Work};
@@ -64,7 +64,8 @@ enum Command {
         #[command(flatten)]
         member: members::Selected,
     },
-    /// Remove a server from the others, alive or not; it then ends, and its shards get other owners
+    /// Remove a server from the others, alive or not; it then ends, and its shards get other owners. Also ends the claim of
+    /// a command such as `varve fsck`
     Evict {
         #[command(flatten)]
         member: members::Selected,
@@ -74,8 +75,12 @@ enum Command {
 #[derive(Serialize)]
 struct ClusterStatus {
     store: PathBuf,
+    /// Where the servers find each other. Null if no server has ever joined.
+    registry: Option<String>,
     /// Empty: the server is alone.
     servers: Vec<MemberOutput>,
+    /// A command that keeps servers away. Then there are no servers, and no shard is open.
+    claim: Option<ClaimOutput>,
     shards: Vec<ShardPlace>,
 }
 
@@ -149,13 +154,28 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Command::Evict { member } => member.evict(output),
         Command::Status { store, registry, client } => {
             let failed = |store: &Path| Problem::new(format!("cannot show the shards of {}", store.display()));
-            let (store, server) = connect(store, client, Purpose::Observe, failed)?;
-            let mut shards = locations(&server).map_err(|failure| failed(&store).because(failure))?;
-            let Members { servers, owners } = members::of_volume(&store, registry, server.settings().id)
-                .map_err(|why| failed(&store).because(why))?;
-            shards.iter_mut().zip(owners).for_each(|(place, owner)| place.server = owner);
+            let found = status::find(store.directory())?;
+            identity::take(&found, Work::Store, || failed(&found))?;
+            let settings = VolumeDir::new(&found).read_settings();
+            let settings = settings.map_err(|error| failed(&found).caused_by(&error))?;
+            let servers = members::of_volume(&found, registry, settings.id);
+            let servers = servers.map_err(|why| failed(&found).because(why))?;
+            let (store, shards) = match servers.claim {
+                Some(_) => (found, Vec::new()),
+                None => {
+                    let (store, server) = connect(store, client, Purpose::Observe, failed)?;
+                    let mut shards = locations(&server).map_err(|failure| failed(&store).because(failure))?;
+                    shards.iter_mut().zip(&servers.owners).for_each(|(place, owner)| place.server.clone_from(owner));
+                    (store, shards)
+                }
+            };
             let degraded = shards.iter().any(|shard| shard.problem.is_some());
-            output.result("cluster status", &ClusterStatus { store, servers, shards }, table)?;
+            let ServersOutput { members, claim, registry, .. } = servers;
+            output.result(
+                "cluster status",
+                &ClusterStatus { store, registry, servers: members, claim, shards },
+                table,
+            )?;
             Ok(if degraded { Exit::Degraded } else { Exit::Done })
         }
         Command::Move { store, shard, worker, client } => {
@@ -198,6 +218,9 @@ fn locations(server: &FileSystem) -> std::result::Result<Vec<ShardPlace>, Failur
 }
 
 fn table(status: &ClusterStatus) -> String {
+    if let Some(claim) = &status.claim {
+        return claim.to_string();
+    }
     let mut lines = members::table(&status.servers);
     // A server that is alone has no number that an administrator uses.
     let server = |of: &str| if status.servers.is_empty() { String::new() } else { format!("{of:>16} ") };

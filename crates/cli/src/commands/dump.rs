@@ -86,6 +86,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         let problem = Problem::new(format!("cannot dump {}", store.display())).caused_by(&error);
         match &error {
             DumpError::Locked(lock) => problem.next(server::to_lock(lock)),
+            DumpError::Maintenance(error) if error.servers().len() > 1 => problem.next(
+                "Each of them can give a consistent snapshot of its own shards only. Stop all of them, or all but one, which \
+                 then takes the shards of the others (`varve cluster status STORE`), and dump again.",
+            ),
             DumpError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => rights.explain(problem),
             _ => problem,
         }
@@ -188,6 +192,8 @@ fn dump_volume(
     let volume = &config.store;
     match dump::dump_offline(volume, output, progress) {
         Err(DumpError::Locked(LockError::Held { .. })) => {}
+        // One server that has joined has all shards, so its snapshot is one of the whole volume.
+        Err(DumpError::Maintenance(error)) if error.servers().len() == 1 => {}
         done => return done,
     }
     let settings = volume.read_settings()?;

@@ -8,6 +8,7 @@ use crate::server;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use varve_admin::format::FormatError;
 use varve_env::random;
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::{FormatOver, LockError, VolumeDir, VolumeFormatError};
@@ -115,8 +116,17 @@ fn name_of(directory: &Path) -> String {
     if name.is_empty() { "volume".to_owned() } else { name }
 }
 
-fn explain(directory: &Path, error: &VolumeFormatError) -> Problem {
+fn explain(directory: &Path, error: &FormatError) -> Problem {
     let problem = Problem::new(format!("cannot format {}", directory.display())).caused_by(error);
+    let error = match error {
+        FormatError::Format(error) => error,
+        FormatError::Maintenance(error) => {
+            return match server::to_maintenance(error) {
+                Some(next) => problem.next(next),
+                None => problem,
+            };
+        }
+    };
     match error {
         VolumeFormatError::NotEmpty { .. } => problem.next("To put the volume beside what is there, add --force."),
         VolumeFormatError::VolumeExists { .. } => {

@@ -27,7 +27,8 @@ pub const USAGE: u8 = 16;
 /// error. Leftovers of a crash are not damage: they are counted, and listed with --verbose. A server removes some of
 /// them by itself, such as the content of removed files. Others, such as the rows of directories removed just before
 /// the crash, take space until --repair. A backing file without a row is never removed. The bytes of large files have
-/// no checksum and are not read; only their lengths are compared. Without --repair nothing is written.
+/// no checksum and are not read; only their lengths are compared. Without --repair nothing is written, except that servers
+/// with --join are kept away: no server joins while the check runs.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Store of the volume: a directory, or a file:// URL of one
@@ -128,6 +129,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 problem.next("Unmount the volume or stop its server, then check again.")
             }
             FsckError::Locked(lock) => problem.next(server::to_lock(&lock)),
+            FsckError::Maintenance(error) => match server::to_maintenance(&error) {
+                Some(next) => problem.next(next),
+                None => problem,
+            },
             FsckError::Io { ref source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 problem.next("Run it as the volume's owner, or as root.")
             }

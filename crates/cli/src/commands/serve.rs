@@ -37,9 +37,9 @@ pub struct Arguments {
     #[arg(long)]
     join: bool,
     /// Where the servers of the volume find each other: in its store, or etcd://HOST:PORT[,HOST:PORT…], with TLS
-    /// ?ca=FILE[&cert=FILE&key=FILE]. All of them give the same
-    #[arg(long, value_name = "store|URL", requires = "join", default_value_t = RegistryAddress::Store)]
-    registry: RegistryAddress,
+    /// ?ca=FILE[&cert=FILE&key=FILE]. The first server records it in the volume [default: the recorded one, or store]
+    #[arg(long, value_name = "store|URL", requires = "join")]
+    registry: Option<RegistryAddress>,
     /// How long a server may answer after it has renewed its place among the others; twice that time after its death
     /// others have its shards. Counts for the first server; later ones take it over
     #[arg(long, value_name = "TIME", requires = "join", value_parser = lease, default_value_t = Span(LEASE_DEFAULT))]

@@ -38,6 +38,25 @@ impl fmt::Display for EtcdAddress {
     }
 }
 
+impl EtcdAddress {
+    /// The address with its options, as [`EtcdAddress::from_str`] reads it. It names files, but has no secret.
+    pub fn to_url(&self) -> String {
+        let file = |path: &PathBuf| path.display().to_string();
+        let mut options = Vec::new();
+        if let Some(TlsFiles { ca, client }) = &self.tls {
+            options.push(("ca", file(ca)));
+            if let Some((cert, key)) = client {
+                options.extend([("cert", file(cert)), ("key", file(key))]);
+            }
+        }
+        if let Some(Login { user, password_file }) = &self.login {
+            options.extend([("user", user.clone()), ("password-file", file(password_file))]);
+        }
+        let options: Vec<_> = options.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if options.is_empty() { self.to_string() } else { format!("{self}?{}", options.join("&")) }
+    }
+}
+
 impl FromStr for EtcdAddress {
     type Err = EtcdUrlError;
 
@@ -111,6 +130,7 @@ mod tests {
         );
         assert_eq!(full.login, Some(Login { user: "varve".into(), password_file: "/p".into() }));
         assert_eq!(full.to_string(), "etcd://a:2379", "no file names, no user");
+        assert_eq!((full.to_url().parse(), plain.to_url().parse()), (Ok(full), Ok(plain)));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A cluster of members in one thread, on simulated time, over a registry whose calls can be delayed and held up.
 
+#![allow(dead_code, reason = "each suite uses its part")]
+
 use async_trait::async_trait;
 use object_store::memory::InMemory;
 use std::cell::{Cell, RefCell};
@@ -9,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, LocalSet};
+use varve_cluster::claim::{ClaimConfig, ClaimError, VolumeClaim};
 use varve_cluster::lease::Lease;
 use varve_cluster::map::{ClusterMap, Member, MemberState, ServerId};
 use varve_cluster::membership::{JoinConfig, Membership, MembershipError, Standing};
@@ -160,6 +163,20 @@ impl Cluster {
 
     pub async fn map(&self) -> ClusterMap {
         self.registry().newest_map().await.unwrap().expect("a map")
+    }
+
+    /// Claims the volume, as `varve fsck` does.
+    pub async fn claim(&self) -> Result<VolumeClaim, ClaimError> {
+        let claimed = VolumeClaim::take(ClaimConfig {
+            registry: self.registry(),
+            clock: Arc::clone(&self.clock),
+            shards: ShardCount::new(SHARDS).expect("a power of two"),
+            lease_time: LEASE,
+            purpose: "varve fsck".into(),
+            host: "host".into(),
+            pid: 99,
+        });
+        claimed.await
     }
 
     pub async fn join(&self, count: usize) -> Vec<Node> {

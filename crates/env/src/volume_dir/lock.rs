@@ -118,6 +118,16 @@ impl VolumeDir {
     /// Keeps servers off, or fails with the name of the server. Waits as [`VolumeDir::lock`] does. Writes nothing if
     /// the lock file exists, so it also works in a read-only store.
     pub fn lock_for_reading(&self) -> Result<ReadLock, LockError> {
+        let lock = self.lock_under_claim()?;
+        match self.joined_holders().into_iter().next() {
+            Some(joined) => Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(joined)) }),
+            None => Ok(lock),
+        }
+    }
+
+    /// [`VolumeDir::lock_for_reading`] by the holder of a claim in the registry: the records of servers that have joined on
+    /// other hosts are those of dead ones.
+    pub fn lock_under_claim(&self) -> Result<ReadLock, LockError> {
         let path = self.lock_file();
         let opened = match path.open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => disk::open_lock_file(&path),
@@ -130,7 +140,8 @@ impl VolumeDir {
         let file = self.try_flock(file, path, FlockOperation::NonBlockingLockShared)?;
         let readable = self.key_file().open();
         let key = self.try_flock_key(readable, FlockOperation::NonBlockingLockShared)?;
-        match self.joined_holders().into_iter().next() {
+        // Taken for dead, as it was stopped: it may go on.
+        match self.joined_holders().into_iter().find(ServerRecord::is_of_our_processes) {
             Some(joined) => Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(joined)) }),
             None => Ok(ReadLock { _file: file, _key: key }),
         }

@@ -211,7 +211,8 @@ pub struct OtherStore {
     other: String,
 }
 
-fn host_name() -> String {
+/// The name of this host, as server records have it.
+pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

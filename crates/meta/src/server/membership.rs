@@ -30,7 +30,8 @@ use varve_types::{InvalidShardMap, MapServer, ShardId, ShardMap, ShardOwner, Wor
 /// How a server joins others.
 #[derive(Clone, Debug)]
 pub struct JoinSettings {
-    pub registry: RegistryAddress,
+    /// `None`: the recorded one, or `store` for the first server.
+    pub registry: Option<RegistryAddress>,
     /// How long a renewal is valid in a cluster that this server begins.
     pub lease: Duration,
 }
@@ -74,7 +75,7 @@ impl MembershipThread {
         inboxes: Vec<mpsc::Sender<WorkerMessage>>,
         command: watch::Sender<ServerCommand>,
     ) -> Result<MembershipThread, MembershipError> {
-        let registry = settings.registry.open(&shared.volume, shared.settings.id)?;
+        let registry = open_registry(settings, shared)?;
         let server = ServerId(shared.number);
         let config = JoinConfig {
             registry: Arc::clone(&registry),
@@ -116,6 +117,20 @@ impl MembershipThread {
             let _ = result.recv_timeout(within);
         }
     }
+}
+
+/// Opens the registry of the volume's servers. The first server's choice is recorded once that registry has answered.
+fn open_registry(settings: &JoinSettings, shared: &ServerShared) -> Result<Arc<dyn Registry>, MembershipError> {
+    let (volume, asked) = (&shared.volume, settings.registry.as_ref());
+    if RegistryAddress::of_volume(volume, asked)?.is_none() {
+        let first = asked.cloned().unwrap_or_default().open(volume, shared.settings.id)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(MembershipError::Thread)?;
+        let answered = runtime.block_on(async { tokio::time::timeout(JOIN_MAX, first.newest_map()).await });
+        runtime.shutdown_background();
+        answered.map_err(|_| MembershipError::JoinDeadline(JOIN_MAX))??;
+    }
+    Ok(RegistryAddress::of_joining_server(volume, asked)?.open(volume, shared.settings.id)?)
 }
 
 /// How others see this server. `peers`: where it takes their calls.

@@ -6,10 +6,11 @@ use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde::Serialize;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use varve_cluster::address::RegistryAddress;
-use varve_cluster::map::{MapRefusal, MemberState, ServerId};
+use varve_cluster::map::{Claim, MapRefusal, MemberState, ServerId};
 use varve_cluster::membership::{self, MembershipError};
 use varve_cluster::registry::Registry;
 use varve_env::store_url::StoreUrl;
@@ -18,9 +19,22 @@ use varve_types::VolumeId;
 
 #[derive(Debug, Args)]
 pub struct RegistryFlag {
-    /// Where the servers of the volume find each other, as given to `varve serve --join`
-    #[arg(long, value_name = "store|URL", default_value_t = RegistryAddress::Store)]
-    registry: RegistryAddress,
+    /// Where the servers of the volume find each other, as given to `varve serve --join` [default: the recorded one]
+    #[arg(long, value_name = "store|URL")]
+    registry: Option<RegistryAddress>,
+}
+
+impl RegistryFlag {
+    /// The registry of the volume, and where it is. `None`: no server has ever joined.
+    pub fn open(
+        &self,
+        volume: &VolumeDir,
+        id: VolumeId,
+    ) -> std::result::Result<Option<(RegistryAddress, Arc<dyn Registry>)>, MembershipError> {
+        let Some(address) = RegistryAddress::of_volume(volume, self.registry.as_ref())? else { return Ok(None) };
+        let opened = address.open(volume, id)?;
+        Ok(Some((address, opened)))
+    }
 }
 
 /// A server in a volume.
@@ -29,7 +43,7 @@ pub struct Selected {
     /// Store of the volume (a directory, or a file:// URL of one), or the directory that it is mounted on
     #[arg(value_name = "STORE|DIR")]
     store: StoreUrl,
-    /// Number of the server, as `varve cluster status` shows it
+    /// Number of the server or of the claim, as `varve cluster status` shows it
     server: ServerId,
     #[command(flatten)]
     registry: RegistryFlag,
@@ -50,19 +64,48 @@ struct Changed {
     server: String,
 }
 
-/// The servers that have joined others in a volume.
+/// The servers of a volume, as its registry shows them.
 #[derive(Default)]
-pub struct Members {
-    pub servers: Vec<MemberOutput>,
+pub struct ServersOutput {
+    pub members: Vec<MemberOutput>,
     /// The server of each shard, in order; empty if the server is alone.
     pub owners: Vec<Option<String>>,
+    pub claim: Option<ClaimOutput>,
+    /// Null if no server has ever joined.
+    pub registry: Option<String>,
 }
 
-/// The members in the newest map, or why there is none.
-pub fn of_volume(store: &Path, registry: &RegistryFlag, volume: VolumeId) -> std::result::Result<Members, String> {
-    let found = registry.registry.open(&VolumeDir::new(store), volume).map_err(|error| error.to_string())?;
-    let map = block_on(found.newest_map())?.map_err(|error| error.to_string())?;
-    let Some(map) = map else { return Ok(Members::default()) };
+/// A command that keeps servers away.
+#[derive(Serialize)]
+pub struct ClaimOutput {
+    claim: String,
+    command: String,
+    host: String,
+    pid: u32,
+}
+
+impl fmt::Display for ClaimOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ClaimOutput { claim, command, host, pid } = self;
+        writeln!(
+            f,
+            "claimed by `{command}`, process {pid} on host {host}: servers cannot join. When that process was killed, the \
+             claim ends by itself with the next join; `varve cluster evict STORE {claim}` ends it by force"
+        )
+    }
+}
+
+/// The newest map, or why it cannot be read.
+pub fn of_volume(
+    store: &Path,
+    registry: &RegistryFlag,
+    volume: VolumeId,
+) -> std::result::Result<ServersOutput, String> {
+    let opened = registry.open(&VolumeDir::new(store), volume).map_err(|error| error.to_string())?;
+    let Some((address, registry)) = opened else { return Ok(ServersOutput::default()) };
+    let registry_name = Some(address.to_string());
+    let map = block_on(registry.newest_map())?.map_err(|error| error.to_string())?;
+    let Some(map) = map else { return Ok(ServersOutput { registry: registry_name, ..ServersOutput::default() }) };
     let member = |(server, member): (&ServerId, &varve_cluster::map::Member)| MemberOutput {
         server: server.to_string(),
         host: member.host.clone(),
@@ -70,9 +113,15 @@ pub fn of_volume(store: &Path, registry: &RegistryFlag, volume: VolumeId) -> std
         state: member.state,
         shards: map.shards_of(*server).count(),
     };
-    let servers = map.members.iter().map(member).collect();
     let owners = map.shards.iter().map(|shard| Some(shard.owner?.to_string())).collect();
-    Ok(Members { servers, owners })
+    let members = map.members.iter().map(member).collect();
+    let claim = map.claim.clone().map(|Claim { holder, purpose, host, pid }| ClaimOutput {
+        claim: holder.to_string(),
+        command: purpose,
+        host,
+        pid,
+    });
+    Ok(ServersOutput { members, owners, claim, registry: registry_name })
 }
 
 impl Selected {
@@ -99,8 +148,11 @@ impl Selected {
         identity::take(&store, Work::Store, || self.failed(verb, &store))?;
         let volume = VolumeDir::new(&store);
         let settings = volume.read_settings().map_err(|error| self.failed(verb, &store).caused_by(&error))?;
-        let registry = self.registry.registry.open(&volume, settings.id);
-        registry.map(|registry| (store.clone(), registry)).map_err(|error| self.failed(verb, &store).caused_by(&error))
+        match self.registry.open(&volume, settings.id) {
+            Ok(Some((_, registry))) => Ok((store, registry)),
+            Ok(None) => Err(self.failed(verb, &store).because("no server has ever joined the volume")),
+            Err(error) => Err(self.failed(verb, &store).caused_by(&error)),
+        }
     }
 
     fn done(

@@ -2,7 +2,6 @@
 
 use super::moves::{clients, fence, settled};
 use super::*;
-use varve_cluster::address::RegistryAddress;
 use varve_proto::ShardPhase;
 use varve_types::InodeId;
 
@@ -11,7 +10,7 @@ const TAKEOVER: Duration = Duration::from_secs(60);
 
 fn joining(shards: u16) -> Site {
     let mut site = Site::new(shards);
-    site.config.join = Some(JoinSettings { registry: RegistryAddress::Store, lease: LEASE_DEFAULT });
+    site.config.join = Some(JoinSettings { registry: None, lease: LEASE_DEFAULT });
     site
 }
 

@@ -1,0 +1,273 @@
+//! A claim keeps all servers away from a volume while a command such as `varve fsck` works in it.
+//!
+//! The claim is a part of the map, so no server joins while it is there. It is given only for a map without members, and
+//! its holder renews it as a server renews its lease. A claim or member whose process has died is found by its silence,
+//! and then killed: so a command that was killed keeps servers away for no longer than a lease and a tenth.
+
+use crate::detector::{Detector, Verdict};
+use crate::lease::Lease;
+use crate::map::{Claim, ClusterMap, MapRefusal, Member, ServerId};
+use crate::membership::{Contended, MembershipError, change, leave};
+use crate::registry::{Beat, Pulse, Registry, RegistryError, Taken};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use varve_env::clock::Clock;
+use varve_types::ShardCount;
+
+/// Attempts at a claim. An attempt fails if servers died and others came meanwhile.
+const ATTEMPTS_MAX: u32 = 10;
+
+/// The longest silence for which a server that joins waits: then it can say why it does not join.
+const WATCHED_MAX: Duration = Duration::from_secs(15);
+
+pub struct ClaimConfig {
+    pub registry: Arc<dyn Registry>,
+    pub clock: Arc<dyn Clock>,
+    /// The volume's number of shards.
+    pub shards: ShardCount,
+    /// The lease for a registry without a map.
+    pub lease_time: Duration,
+    /// The command, for messages.
+    pub purpose: String,
+    pub host: String,
+    pub pid: u32,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    #[error("the volume is in use by {}", listed(.0))]
+    InUse(Vec<LivingServer>),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+}
+
+impl From<RegistryError> for ClaimError {
+    fn from(error: RegistryError) -> ClaimError {
+        ClaimError::Membership(error.into())
+    }
+}
+
+/// A server that renews its lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LivingServer {
+    pub server: ServerId,
+    pub host: String,
+    pub pid: u32,
+}
+
+impl fmt::Display for LivingServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LivingServer { server, host, pid } = self;
+        write!(f, "a server, process {pid} on host {host} (number {server})")
+    }
+}
+
+fn listed(servers: &[LivingServer]) -> String {
+    let servers: Vec<_> = servers.iter().map(LivingServer::to_string).collect();
+    servers.join(", and by ")
+}
+
+/// A volume without servers, until it is released.
+pub struct VolumeClaim {
+    registry: Arc<dyn Registry>,
+    clock: Arc<dyn Clock>,
+    holder: ServerId,
+    /// The last number that the holder has taken.
+    beat: AtomicU64,
+    lease: Lease,
+    lease_time: Duration,
+}
+
+impl fmt::Debug for VolumeClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VolumeClaim").field("holder", &self.holder).finish_non_exhaustive()
+    }
+}
+
+impl VolumeClaim {
+    /// Claims the volume. Servers that have died leave the map first; a living one is an error. Takes a lease and a tenth
+    /// if the map has members.
+    pub async fn take(config: ClaimConfig) -> Result<VolumeClaim, ClaimError> {
+        let ClaimConfig { registry, clock, shards, lease_time, purpose, host, pid } = config;
+        let holder = ServerId(varve_env::random::number());
+        let lease_time = registry.newest_map().await?.map_or(lease_time, |map| map.lease());
+        let lease = Lease::new(Arc::clone(&clock));
+        let claim = VolumeClaim { registry, clock, holder, beat: AtomicU64::new(0), lease, lease_time };
+        for _ in 0..ATTEMPTS_MAX {
+            claim.end_silent().await?;
+            if !claim.renew().await? {
+                return Err(MembershipError::Killed(holder).into());
+            }
+            let (purpose, host) = (purpose.clone(), host.clone());
+            let wanted = Claim { holder, purpose, host, pid };
+            let claimed = change(&*claim.registry, |map| {
+                let map = map.unwrap_or_else(|| ClusterMap { version: 0, ..ClusterMap::first(shards, lease_time) });
+                match &map.claim {
+                    // An earlier attempt succeeded, and its answer was lost.
+                    Some(found) if found.holder == holder => Ok(map),
+                    _ => Ok::<_, MembershipError>(map.claimed(wanted.clone())?),
+                }
+            });
+            match claimed.await {
+                Ok(_) => return Ok(claim),
+                // It has joined or come since.
+                Err(MembershipError::Map(MapRefusal::HasMembers(_) | MapRefusal::Claimed { .. })) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(MembershipError::from(Contended).into())
+    }
+
+    /// Removes dead members and a dead claim. An error if any of them lives.
+    async fn end_silent(&self) -> Result<(), ClaimError> {
+        let Some(map) = self.registry.newest_map().await? else { return Ok(()) };
+        let mut watched: BTreeSet<_> = map.members.keys().copied().collect();
+        watched.extend(map.claim.as_ref().map(|claim| claim.holder));
+        if watched.is_empty() {
+            return Ok(());
+        }
+        let living = self.end_of_silent(&watched, map.lease()).await?;
+        if let Some(claim) = map.claim.filter(|claim| living.contains(&claim.holder)) {
+            return Err(MembershipError::from(MapRefusal::claimed_by(claim)).into());
+        }
+        let of_living = |(server, Member { host, pid, .. }): (&ServerId, &Member)| {
+            living.contains(server).then(|| LivingServer { server: *server, host: host.clone(), pid: *pid })
+        };
+        let living: Vec<_> = map.members.iter().filter_map(of_living).collect();
+        if living.is_empty() { Ok(()) } else { Err(ClaimError::InUse(living)) }
+    }
+
+    /// Watches servers and holders of claims until each has renewed or was silent for long enough; kills and removes the
+    /// silent ones. Returns the living ones. As for a server, a late renewal of the watcher's own restarts the watch: the
+    /// registry may be at fault.
+    async fn end_of_silent(
+        &self,
+        watched: &BTreeSet<ServerId>,
+        lease: Duration,
+    ) -> Result<BTreeSet<ServerId>, MembershipError> {
+        let mut detector = Detector::new(lease);
+        let (mut first, mut living, mut open) = (BTreeMap::new(), BTreeSet::new(), watched.clone());
+        while !open.is_empty() {
+            let begun = self.clock.monotonic();
+            if !self.renew().await? {
+                return Err(MembershipError::Killed(self.holder));
+            }
+            for server in open.clone() {
+                let asked = self.clock.monotonic();
+                let pulse = self.registry.pulse(server).await?;
+                if *first.entry(server).or_insert(pulse) != pulse && pulse != Pulse::Killed {
+                    living.insert(server);
+                    open.remove(&server);
+                    continue;
+                }
+                match detector.saw(server, pulse, asked, self.clock.monotonic()) {
+                    Verdict::Alive => continue,
+                    Verdict::Silent(beat) => {
+                        if self.registry.kill(server, beat).await? == Taken::Others {
+                            continue;
+                        }
+                    }
+                    Verdict::Dead => {}
+                }
+                end(&*self.registry, server).await?;
+                open.remove(&server);
+            }
+            if self.clock.monotonic().since(begun) > lease / 3 {
+                detector.start_again();
+            }
+            if !open.is_empty() {
+                tokio::time::sleep(lease / 6).await;
+            }
+        }
+        Ok(living)
+    }
+
+    /// Takes the next number. `false`: the holder was killed.
+    async fn renew(&self) -> Result<bool, RegistryError> {
+        let begun = self.clock.monotonic();
+        let next = Beat(self.beat.load(SeqCst)).next();
+        if self.registry.renew(self.holder, next).await? == Taken::Others {
+            self.lease.end();
+            return Ok(false);
+        }
+        self.beat.store(next.0, SeqCst);
+        self.lease.renewed(begun, self.lease_time);
+        Ok(true)
+    }
+
+    /// Renews the claim. Returns once it was ended by others.
+    pub async fn keep(&self) {
+        loop {
+            tokio::time::sleep(self.lease_time / 3).await;
+            match self.renew().await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => tracing::warn!("cannot renew the claim of the volume, and will try again: {error}"),
+            }
+        }
+    }
+
+    /// Whether servers are certainly away.
+    pub fn is_valid(&self) -> bool {
+        self.lease.is_valid()
+    }
+
+    /// Lets servers join again.
+    pub async fn release(&self) -> Result<(), MembershipError> {
+        self.lease.end();
+        remove_claim(&*self.registry, self.holder).await?;
+        self.registry.forget(self.holder).await?;
+        Ok(())
+    }
+}
+
+/// Removes a killed server or claim from the map.
+async fn end(registry: &dyn Registry, killed: ServerId) -> Result<(), MembershipError> {
+    remove_claim(registry, killed).await?;
+    leave(registry, killed).await
+}
+
+/// Removes the claim of `holder`, if the map has it.
+pub(crate) async fn remove_claim(registry: &dyn Registry, holder: ServerId) -> Result<(), MembershipError> {
+    while let Some(released) = registry.newest_map().await?.and_then(|map| map.released(holder)) {
+        if registry.publish(&released).await? == Taken::Ours {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// For a server that joins: ends the claim of a command that was killed. An error if its holder lives.
+pub(crate) async fn end_if_silent(
+    registry: &dyn Registry,
+    clock: &dyn Clock,
+    lease: Duration,
+    claim: Claim,
+) -> Result<(), MembershipError> {
+    let mut detector = Detector::new(lease);
+    if detector.patience() > WATCHED_MAX {
+        return Err(MapRefusal::claimed_by(claim).into());
+    }
+    let first = registry.pulse(claim.holder).await?;
+    loop {
+        let asked = clock.monotonic();
+        let pulse = registry.pulse(claim.holder).await?;
+        match detector.saw(claim.holder, pulse, asked, clock.monotonic()) {
+            _ if pulse != first && pulse != Pulse::Killed => break,
+            Verdict::Alive => {}
+            Verdict::Dead => return end(registry, claim.holder).await,
+            Verdict::Silent(beat) if registry.kill(claim.holder, beat).await? == Taken::Ours => {
+                return end(registry, claim.holder).await;
+            }
+            Verdict::Silent(_) => break,
+        }
+        if clock.monotonic().since(asked) > lease / 3 {
+            detector.start_again();
+        }
+        tokio::time::sleep(lease / 6).await;
+    }
+    Err(MapRefusal::claimed_by(claim).into())
+}

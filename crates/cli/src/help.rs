@@ -40,7 +40,7 @@ const SCREENS: &[Screen] = &[
     screen("key revoke", &["varve key revoke ~/volume node17"], &[]),
     screen("cluster", &["varve cluster status ~/volume", "varve cluster move ~/volume 3 1"], &[]),
     screen("cluster status", &["varve cluster status ~/volume"], &[]),
-    screen("cluster move", &["varve cluster move ~/volume 3 1"], &[]),
+    screen("cluster move", &["varve cluster move ~/volume 3 1", "varve cluster move ~/volume 3 4f1c20a9b3d85e67"], &[]),
     screen("cluster drain", &["varve cluster drain ~/volume 4f1c20a9b3d85e67"], &[]),
     screen("cluster evict", &["varve cluster evict ~/volume 4f1c20a9b3d85e67"], &[]),
     screen("bench", &["varve bench mdtest --via path:/scratch/dir --via mount:/mnt/v"], &[]),

@@ -312,3 +312,59 @@ fn servers_and_commands_use_the_recorded_registry() {
     one.stop();
     volume.expect_sound();
 }
+
+/// The server of a process, by the newest map.
+fn number_of(volume: &Volume, pid: u32) -> ServerId {
+    let map = map(volume);
+    map.members.iter().find(|(_, member)| member.pid == pid).map(|(server, _)| *server).expect("a member")
+}
+
+/// Promise: a shard moves to the named server under load, no call fails, and it stays there until the servers change.
+#[test]
+fn shard_moves_to_a_named_server_and_stays() {
+    let volume = volume();
+    let store = volume.store();
+    let one = volume.join("one.log", &[]);
+    let other = volume.join("other.log", &[]);
+    await_shares(&volume, &[(one.pid(), SHARDS / 2), (other.pid(), SHARDS / 2)]);
+    let [from, to] = [number_of(&volume, one.pid()), number_of(&volume, other.pid())];
+    let moved: Vec<_> = map(&volume).shards_of(from).take(2).collect();
+    let mover = |shard: &str, to: &str| run(varve().args(["cluster", "move"]).arg(&store).args([shard, to]), SHORT);
+    let mount = volume.mount(&["-o", "noembedded"]);
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| make_directories(&mount.directory, &stop, &count));
+        for shard in &moved {
+            let done = mover(&shard.to_string(), &to.to_string()).succeeded("varve cluster move");
+            let words = format!("moved shard {shard} from server {from} to server {to} in ");
+            assert!(done.stdout.contains(&words), "{}", done.stdout);
+        }
+        stop.store(true, SeqCst);
+        work.join().expect("the workload saw no error");
+    });
+    // Several rounds of the balance.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(shares(&volume), BTreeMap::from([(one.pid(), SHARDS / 2 - 2), (other.pid(), SHARDS / 2 + 2)]));
+    await_open(&volume);
+
+    let first = moved[0].to_string();
+    refused(&mover(&first, &to.to_string()), &["owns shard", "already"]);
+    refused(&mover("8", &to.to_string()), &["shards 0 to 7, and no shard 8"]);
+    refused(&mover(&first, "0123456789abcdef"), &["is not a member", "varve cluster status"]);
+    refused(&mover(&first, "1"), &["name the server in place of the worker"]);
+    refused(&mover(&first, "one"), &["16 hexadecimal digits of a server"]);
+    let third = volume.join("third.log", &[]);
+    until("the shards are divided anew", TAKEOVER, || {
+        let shares = shares(&volume);
+        shares.len() == 3 && shares.values().all(|shards| *shards <= 3)
+    });
+    let dead = number_of(&volume, third.pid());
+    third.hang();
+    let owned_by_one = map(&volume).shards_of(from).next().expect("a shard").to_string();
+    refused(&mover(&owned_by_one, &dead.to_string()), &[&dead.to_string()]);
+    third.kill();
+    mount.unmount();
+    one.stop();
+    other.stop();
+    volume.expect_sound();
+}

@@ -63,6 +63,10 @@ pub struct ClusterMap {
     pub shards: Vec<Ownership>,
     /// A command that needs the volume without servers, such as `varve fsck`.
     pub claim: Option<Claim>,
+    /// Shards that an administrator has moved, and their servers. While there are any, members keep their shards. A change
+    /// of the members ends all.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pins: BTreeMap<u16, ServerId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +131,8 @@ pub enum MapRefusal {
     NoSuchShard { shard: ShardId, last: usize },
     #[error("server {server} has workers 0 to {last}, and no worker {worker}")]
     NoSuchWorker { server: ServerId, worker: u16, last: usize },
+    #[error("server {owner} owns shard {shard} already")]
+    OwnsAlready { shard: ShardId, owner: ServerId },
     #[error("server {owner} owns shard {shard}, not server {claimed}")]
     NotTheOwner { shard: ShardId, owner: ServerId, claimed: ServerId },
     #[error("shard {shard} is in term {newest}, not {claimed}")]
@@ -162,6 +168,7 @@ impl ClusterMap {
             members: BTreeMap::new(),
             shards: vec![Ownership::default(); usize::from(shards.get())],
             claim: None,
+            pins: BTreeMap::new(),
         }
     }
 
@@ -221,6 +228,7 @@ impl ClusterMap {
         self.check_reachable(&member)?;
         let mut next = self.next();
         next.members.insert(server, member);
+        next.pins.clear();
         next.assign_free_shards();
         Ok(next)
     }
@@ -243,6 +251,7 @@ impl ClusterMap {
         self.member(server)?;
         let mut next = self.next();
         next.members.remove(&server);
+        next.pins.clear();
         next.shards.iter_mut().filter(|shard| shard.owner == Some(server)).for_each(|shard| shard.owner = None);
         next.assign_free_shards();
         Ok(next)
@@ -253,7 +262,35 @@ impl ClusterMap {
         self.member(server)?;
         let mut next = self.next();
         next.members.get_mut(&server).expect("it is a member").state = MemberState::Draining;
+        next.pins.clear();
         Ok(next)
+    }
+
+    /// The server to which an administrator has moved a shard.
+    pub fn pin(&self, shard: ShardId) -> Option<ServerId> {
+        self.pins.get(&shard.0).copied()
+    }
+
+    /// The owner of `shard` is to give it to `to` ([`handovers`]).
+    pub fn pinned(&self, shard: ShardId, to: ServerId) -> Result<ClusterMap, MapRefusal> {
+        if self.member(to)?.state == MemberState::Draining {
+            return Err(MapRefusal::Draining(to));
+        }
+        let last = self.shards.len() - 1;
+        let ownership = self.ownership(shard).ok_or(MapRefusal::NoSuchShard { shard, last })?;
+        if ownership.owner == Some(to) && self.pin(shard).is_none_or(|pin| pin == to) {
+            return Err(MapRefusal::OwnsAlready { shard, owner: to });
+        }
+        let mut next = self.next();
+        next.pins.insert(shard.0, to);
+        Ok(next)
+    }
+
+    /// The shard need not be where an administrator wanted it.
+    pub fn unpinned(&self, shard: ShardId) -> ClusterMap {
+        let mut next = self.next();
+        next.pins.remove(&shard.0);
+        next
     }
 
     /// The owner `from` has closed the shard and gives it to `to`: to its worker `worker`, or to the one that

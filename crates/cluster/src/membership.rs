@@ -2,10 +2,13 @@
 //!
 //! [`Membership::run`] belongs on a thread of its own: a renewal must not wait for other work of the server.
 
+mod moves;
 mod rounds;
 mod silence;
 
 use self::silence::Applicant;
+pub use moves::{MovedShard, move_shard};
+
 use crate::address::RegistryChoiceError;
 use crate::claim;
 use crate::lease::Lease;
@@ -16,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use varve_env::clock::Clock;
-use varve_types::ShardCount;
+use varve_types::{ShardCount, ShardId};
 
 /// How long a client may believe a reply that was under way when the lease ended. A successor waits for that.
 pub const REPLY_GRACE: Duration = Duration::from_millis(500);
@@ -51,6 +54,20 @@ pub enum MembershipError {
     OtherVolume { volume: usize, map: usize },
     #[error("server {0} was taken for dead by another server, which has its shards now; start it again")]
     Killed(ServerId),
+    #[error(
+        "server {0} has not renewed its lease for longer than that lasts: it is dead, stopped or cut off, and the other servers \
+         take its shards soon"
+    )]
+    Silent(ServerId),
+    #[error("shard {0} has no owner: no server takes shards")]
+    NoOwner(ShardId),
+    #[error("a server joined, left or was drained, or another command moved shard {0} meanwhile; try again")]
+    MoveOvertaken(ShardId),
+    #[error(
+        "server {from} has not given shard {shard} away within {} s, and keeps it: its log has the reason (RUST_LOG=debug)",
+        waited.as_secs()
+    )]
+    NotMoved { shard: ShardId, from: ServerId, waited: Duration },
     #[error("cannot start the thread of the membership: {0}")]
     Thread(std::io::Error),
     #[error("the registry has not answered within {} s", .0.as_secs())]

@@ -13,9 +13,11 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_client::{ClientConfig, Failure, FileSystem, Purpose};
+use varve_cluster::map::ServerId;
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_proto::{ShardLocation, ShardPhase};
@@ -47,15 +49,21 @@ enum Command {
         #[command(flatten)]
         client: ClientFlags,
     },
-    /// Move a shard to another worker while it is in use
+    /// Move a shard to another worker or server while it is in use
+    ///
+    /// Of servers that have joined, name the server. While shards stay where a command has moved them, the servers move
+    /// none by themselves; they divide all anew when a server joins, leaves or is drained.
     Move {
         /// Store of the volume (a directory, or a file:// URL of one), or the directory that it is mounted on
         #[arg(value_name = "STORE|DIR")]
         store: StoreUrl,
         /// Number of the shard, counted from 0
         shard: u16,
-        /// Number of the worker that gets it, counted from 0
-        worker: u16,
+        /// The worker that gets it, counted from 0; or the server that gets it, if servers have joined
+        #[arg(value_name = "WORKER|SERVER")]
+        target: MoveTarget,
+        #[command(flatten)]
+        registry: RegistryFlag,
         #[command(flatten)]
         client: ClientFlags,
     },
@@ -70,6 +78,32 @@ enum Command {
         #[command(flatten)]
         member: members::Selected,
     },
+}
+
+/// A worker of the one server, or one of several servers.
+#[derive(Clone, Copy, Debug)]
+enum MoveTarget {
+    Worker(u16),
+    Server(ServerId),
+}
+
+impl FromStr for MoveTarget {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<MoveTarget, String> {
+        let server = text.parse().map(MoveTarget::Server);
+        let target = server.or_else(|_| text.parse().map(MoveTarget::Worker));
+        target.map_err(|_| "give the number of a worker, or the 16 hexadecimal digits of a server".to_owned())
+    }
+}
+
+impl fmt::Display for MoveTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MoveTarget::Worker(worker) => write!(f, "worker {worker}"),
+            MoveTarget::Server(server) => write!(f, "server {server}"),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -178,9 +212,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             )?;
             Ok(if degraded { Exit::Degraded } else { Exit::Done })
         }
-        Command::Move { store, shard, worker, client } => {
-            let failed = |store: &Path| {
-                Problem::new(format!("cannot move shard {shard} of {} to worker {worker}", store.display()))
+        Command::Move { store, shard, target, registry, client } => {
+            let failed =
+                |store: &Path| Problem::new(format!("cannot move shard {shard} of {} to {target}", store.display()));
+            let worker = match target {
+                MoveTarget::Worker(worker) => worker,
+                MoveTarget::Server(server) => {
+                    let moved = members::move_shard(store, registry, ShardId(*shard), *server, failed)?;
+                    output.result("cluster move", &moved, members::MovedToServer::to_string)?;
+                    return Ok(Exit::Done);
+                }
             };
             let (store, server) = connect(store, client, Purpose::Administer, failed)?;
             let moved = varve_client::block_on(server.move_shard(ShardId(*shard), *worker));

@@ -14,8 +14,9 @@ pub struct Handover {
     pub to: ServerId,
 }
 
-/// The moves that balance the map. Every member computes the same ones and carries out those of its own shards. None if
-/// the map is balanced: the members' numbers of shards differ by one at most, and draining members have none.
+/// The moves that balance the map. Every member computes the same ones and carries out those of its own shards. First come
+/// those that an administrator asked for. None if the map is balanced: the members' numbers of shards differ by one at most,
+/// or an administrator has moved shards since the members changed; and draining members have none.
 pub fn handovers(map: &ClusterMap) -> Vec<Handover> {
     let mut planned = map.clone();
     let mut moves = Vec::new();
@@ -47,6 +48,13 @@ impl ClusterMap {
     }
 
     fn next_handover(&self) -> Option<Handover> {
+        let wanted = self.pins.iter().find_map(|(shard, to)| {
+            let from = self.shards.get(usize::from(*shard))?.owner?;
+            (from != *to && self.members.contains_key(to)).then_some(Handover { shard: ShardId(*shard), from, to: *to })
+        });
+        if wanted.is_some() {
+            return wanted;
+        }
         let counts = self.counts();
         let (to, few) =
             counts.iter().map(|(server, count)| (*server, *count)).min_by_key(|(server, count)| (*count, *server))?;
@@ -58,7 +66,7 @@ impl ClusterMap {
             Some(server) => *server,
             None => {
                 let (full, many) = counts.iter().max_by_key(|(server, count)| (**count, **server))?;
-                if many - few <= 1 {
+                if many - few <= 1 || !self.pins.is_empty() {
                     return None;
                 }
                 *full

@@ -154,6 +154,34 @@ fn every_member_is_watched_by_the_next_two() {
 }
 
 #[test]
+fn moved_shard_stays_until_members_change() {
+    let map = of_members(8, 2);
+    let (one, two) = (ServerId(1), ServerId(2));
+    let shards: Vec<_> = map.shards_of(one).take(2).collect();
+    let mut pinned = map.clone();
+    for shard in &shards {
+        pinned = balanced(pinned.pinned(*shard, two).unwrap());
+    }
+    assert_eq!(counts(&pinned), [2, 6]);
+    assert!(handovers(&pinned).is_empty());
+    assert_eq!(serde_json::from_str::<ClusterMap>(&serde_json::to_string(&pinned).unwrap()).unwrap(), pinned);
+    let back = balanced(pinned.pinned(shards[0], one).unwrap());
+    assert_eq!((back.ownership(shards[0]).unwrap().owner, counts(&back)), (Some(one), vec![3, 5]));
+    let third = balanced(back.joined(ServerId(3), member(3)).unwrap());
+    assert!(third.pins.is_empty());
+    let mut even = counts(&third);
+    even.sort_unstable();
+    assert_eq!(even, [2, 3, 3]);
+    assert_eq!(counts(&balanced(pinned.unpinned(shards[0]).unpinned(shards[1]))), [4, 4]);
+
+    let draining = pinned.draining(two).unwrap();
+    assert_eq!(draining.pinned(shards[0], two), Err(MapRefusal::Draining(two)));
+    assert_eq!(map.pinned(shards[0], one), Err(MapRefusal::OwnsAlready { shard: shards[0], owner: one }));
+    assert_eq!(map.pinned(shards[0], ServerId(9)), Err(MapRefusal::NotAMember(ServerId(9))));
+    assert_eq!(map.pinned(ShardId(8), two), Err(MapRefusal::NoSuchShard { shard: ShardId(8), last: 7 }));
+}
+
+#[test]
 fn json_of_a_map_is_stable() {
     let map = of_members(2, 2);
     let json = serde_json::to_string(&map).unwrap();

@@ -325,7 +325,7 @@ impl ClusterServer {
         }
     }
 
-    /// Gives shards away as the balance of the map asks. Returns when the server is no member any more.
+    /// Gives shards away as the balance of the map and moves by command ask. Returns when the server is no member any more.
     async fn give_away(&self, mut standing: watch::Receiver<Standing>) {
         // Shards that could not be given away a moment ago.
         let mut stay = BTreeSet::new();

@@ -13,9 +13,10 @@ use varve_cluster::address::RegistryAddress;
 use varve_cluster::map::{Claim, MapRefusal, MemberState, ServerId};
 use varve_cluster::membership::{self, MembershipError};
 use varve_cluster::registry::Registry;
+use varve_env::clock::RealClock;
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
-use varve_types::VolumeId;
+use varve_types::{ShardId, VolumeId};
 
 #[derive(Debug, Args)]
 pub struct RegistryFlag {
@@ -34,6 +35,17 @@ impl RegistryFlag {
         let Some(address) = RegistryAddress::of_volume(volume, self.registry.as_ref())? else { return Ok(None) };
         let opened = address.open(volume, id)?;
         Ok(Some((address, opened)))
+    }
+
+    /// The registry of a volume whose servers are to change.
+    fn open_for(&self, store: &Path, failed: impl Fn() -> Problem) -> Result<Arc<dyn Registry>> {
+        let volume = VolumeDir::new(store);
+        let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
+        match self.open(&volume, settings.id) {
+            Ok(Some((_, registry))) => Ok(registry),
+            Ok(None) => Err(failed().because("no server has ever joined the volume")),
+            Err(error) => Err(failed().caused_by(&error)),
+        }
     }
 }
 
@@ -124,6 +136,42 @@ pub fn of_volume(
     Ok(ServersOutput { members, owners, claim, registry: registry_name })
 }
 
+/// A shard that another server has now.
+#[derive(Serialize)]
+pub struct MovedToServer {
+    store: PathBuf,
+    shard: u16,
+    from: String,
+    to: String,
+    /// From the command until the map named the new owner. Calls for the shard waited for a part of it.
+    seconds: f64,
+}
+
+impl fmt::Display for MovedToServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MovedToServer { shard, from, to, seconds, .. } = self;
+        writeln!(f, "moved shard {shard} from server {from} to server {to} in {seconds:.2} s")
+    }
+}
+
+/// Has a shard moved to another of the servers that have joined.
+pub fn move_shard(
+    place: &StoreUrl,
+    registry: &RegistryFlag,
+    shard: ShardId,
+    to: ServerId,
+    failed: impl Fn(&Path) -> Problem,
+) -> Result<MovedToServer> {
+    let store = status::find(place.directory())?;
+    identity::take(&store, Work::Store, || failed(&store))?;
+    let registry = registry.open_for(&store, || failed(&store))?;
+    let clock = RealClock::new();
+    let moved = block_on(membership::move_shard(&*registry, &clock, shard, to));
+    let moved = moved.map_err(|why| failed(&store).because(why))?.map_err(|error| failed(&store).caused_by(&error))?;
+    let (from, to, seconds) = (moved.from.to_string(), to.to_string(), moved.took.as_secs_f64());
+    Ok(MovedToServer { store, shard: shard.0, from, to, seconds })
+}
+
 impl Selected {
     /// The server gives its shards away; it goes on as a member without shards until it is stopped.
     pub fn drain(&self, output: &Output) -> Result<Exit> {
@@ -146,13 +194,8 @@ impl Selected {
     fn open(&self, verb: &str) -> Result<(PathBuf, Arc<dyn Registry>)> {
         let store = status::find(self.store.directory())?;
         identity::take(&store, Work::Store, || self.failed(verb, &store))?;
-        let volume = VolumeDir::new(&store);
-        let settings = volume.read_settings().map_err(|error| self.failed(verb, &store).caused_by(&error))?;
-        match self.registry.open(&volume, settings.id) {
-            Ok(Some((_, registry))) => Ok((store, registry)),
-            Ok(None) => Err(self.failed(verb, &store).because("no server has ever joined the volume")),
-            Err(error) => Err(self.failed(verb, &store).caused_by(&error)),
-        }
+        let registry = self.registry.open_for(&store, || self.failed(verb, &store))?;
+        Ok((store, registry))
     }
 
     fn done(

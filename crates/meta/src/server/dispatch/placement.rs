@@ -19,7 +19,7 @@ pub(super) async fn answer(
     match &request.call {
         Call::MoveShard { .. } if !caller.administers => Err(CallFailure::Errno(Errno::EPERM.number())),
         Call::MoveShard { .. } if worker.shared.joined => {
-            let reason = "the servers of this volume divide its shards by themselves".into();
+            let reason = "the servers of this volume divide its shards: name the server in place of the worker".into();
             Ok(Reply::ShardStays { reason }.into())
         }
         Call::MoveShard { worker: to } => {

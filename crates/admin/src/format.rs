@@ -7,7 +7,7 @@ use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
 use varve_schema::{DirectoryRow, Key, PartitionRow, PartitionState, Row, codec};
 use varve_store::{MEMTABLE_BYTES_DEFAULT, Merges, Table, TableBatch, TableCache, TableConfig, TableError};
-use varve_types::{InodeId, Mode, PartitionIndex, PartitionMap, VolumeSettings};
+use varve_types::{AckLevel, InodeId, Mode, PartitionIndex, PartitionMap, VolumeSettings};
 
 /// Mode of a new volume's root directory.
 const ROOT_MODE: Mode = Mode(0o755);
@@ -18,13 +18,23 @@ const CACHE_BYTES: u64 = 1024 * 1024;
 /// Formats `volume` durably. The volume exists once its volume file exists, and `format` writes that file last: after a
 /// crash there is either a complete volume or none. Must not be called on a thread of an asynchronous runtime.
 pub fn format(volume: &VolumeDir, settings: &VolumeSettings, over: FormatOver) -> Result<(), FormatError> {
+    format_with_level(volume, settings, AckLevel::default(), over)
+}
+
+/// [`format`], with an acknowledgement level.
+pub fn format_with_level(
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    ack: AckLevel,
+    over: FormatOver,
+) -> Result<(), FormatError> {
     let mut alone = match over {
         FormatOver::Volume => keep_servers_away(volume)?,
         FormatOver::Nothing | FormatOver::OtherFiles => Maintenance::of_new_volume(),
     };
     // A registry in the store goes with the old volume, and the new one must not have renewals of this claim in it.
     alone.stop_renewing();
-    volume.format_with(settings, over, || make_root(volume, settings)).map_err(|error| {
+    volume.format_with((settings, ack), over, || make_root(volume, settings)).map_err(|error| {
         alone.release();
         error.into()
     })
@@ -61,6 +71,7 @@ fn make_root(volume: &VolumeDir, settings: &VolumeSettings) -> io::Result<()> {
         background: runtime.handle().clone(),
         merges: Merges::on(runtime.handle().clone()),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+        sync_writes: Default::default(),
         may_claim: None,
     };
     runtime.block_on(write_root(config, root_rows(settings))).map_err(io::Error::other)

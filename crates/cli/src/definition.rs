@@ -67,6 +67,7 @@ pub enum Command {
     Load(commands::load::Arguments),
     Key(commands::key::Arguments),
     Cluster(commands::cluster::Arguments),
+    Volume(commands::volume::Arguments),
     Bench(commands::bench::Arguments),
     Record(commands::record::Arguments),
     Detector(commands::detector::Arguments),

@@ -43,6 +43,8 @@ const SCREENS: &[Screen] = &[
     screen("cluster move", &["varve cluster move ~/volume 3 1", "varve cluster move ~/volume 3 4f1c20a9b3d85e67"], &[]),
     screen("cluster drain", &["varve cluster drain ~/volume 4f1c20a9b3d85e67"], &[]),
     screen("cluster evict", &["varve cluster evict ~/volume 4f1c20a9b3d85e67"], &[]),
+    screen("volume", &["varve volume set ~/volume --ack synced"], &[]),
+    screen("volume set", &["varve volume set ~/volume --ack synced"], &[]),
     screen("bench", &["varve bench mdtest --via path:/scratch/dir --via mount:/mnt/v"], &[]),
     screen(
         "bench detector",

@@ -126,6 +126,7 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Umount(arguments) => commands::umount::run(arguments, &varve.global, &output),
         Command::Status(arguments) => commands::status::run(arguments, &output),
         Command::Info(arguments) => commands::info::run(arguments, &output),
+        Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Stats(arguments) => commands::stats::run(arguments, &output),
         Command::Fsck(arguments) => commands::fsck::run(arguments, &output),
         Command::Dump(arguments) => commands::dump::run(arguments, &output),

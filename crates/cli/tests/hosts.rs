@@ -68,6 +68,8 @@ impl Site {
             self.mounts.push(self.volume.mount_on(&host, &format!("mnt{index}"), flags));
         }
         until("the shards are spread and open", TAKEOVER, || self.is_spread(SERVERS));
+        // Promise: servers of several hosts sync before they reply.
+        assert_eq!(self.status().expect("it was shown")["ack"], "synced");
     }
 
     fn registry(&self) -> String {
@@ -102,7 +104,10 @@ impl Site {
         let Site { mounts, servers, volume, etcd, network } = self;
         mounts.into_iter().for_each(Mount::unmount);
         servers.into_iter().for_each(Server::stop);
-        volume.expect_sound();
+        // The check claims the volume in the registry, which only these hosts reach.
+        let mut check = varve();
+        check.arg("fsck").arg(volume.store());
+        run(&mut network.host(SERVERS).connected(&check), SHORT).succeeded("varve fsck");
         drop((etcd, network));
     }
 }

@@ -368,3 +368,36 @@ fn shard_moves_to_a_named_server_and_stays() {
     other.stop();
     volume.expect_sound();
 }
+
+/// Promise: the acknowledgement level is chosen at format and changed later, and commands and metrics show it.
+#[test]
+fn acknowledgement_level_is_set_and_shown() {
+    let volume = Volume::format(&["--shards", "8", "--ack", "synced"]);
+    let store = volume.store();
+    let shown = |command: &[&str]| run(varve().arg("--json").args(command).arg(&store), SHORT).json();
+    assert_eq!(shown(&["status"])["volume"]["ack"], "synced");
+    let one = volume.join("one.log", &[]);
+    await_open(&volume);
+    assert_eq!(shown(&["cluster", "status"])["ack"], "synced");
+    let mount = volume.mount(&["-o", "noembedded"]);
+    std::fs::write(mount.directory.join("file"), "content").expect("a file");
+    let unsynced = |status: serde_json::Value| {
+        let shards = status["server"]["shards"].as_array().expect("a list").clone();
+        shards.iter().map(|shard| shard["log_bytes_unsynced"].as_u64().expect("a number")).sum::<u64>()
+    };
+    assert_eq!(unsynced(shown(&["status"])), 0, "every reply waited for the fsync");
+    let info = run(varve().args(["--json", "info"]).arg(mount.directory.join("file")), SHORT);
+    assert_eq!(info.succeeded("varve info").json()["ack"], "synced");
+    mount.unmount();
+
+    let set = run(varve().args(["volume", "set", "--ack", "appended"]).arg(&store), SHORT);
+    let set = set.succeeded("varve volume set").stdout;
+    assert!(set.contains(&format!("process {}", one.pid())) && set.contains("until it is restarted"), "{set}");
+    one.stop();
+    let again = volume.join("again.log", &[]);
+    await_open(&volume);
+    assert_eq!(shown(&["cluster", "status"])["ack"], "appended");
+    refused(&run(varve().args(["volume", "set", "--ack", "never"]).arg(&store), SHORT), &["appended or synced"]);
+    again.stop();
+    volume.expect_sound();
+}

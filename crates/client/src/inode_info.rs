@@ -4,7 +4,7 @@ use crate::locate::unexpected;
 use crate::{FileSystem, Result};
 use std::path::PathBuf;
 use varve_proto::{Call, FileContent, Reply};
-use varve_types::{Attributes, Credentials, FileKind, HashRange, InodeId, PartitionIndex, ShardId};
+use varve_types::{AckLevel, Attributes, Credentials, FileKind, HashRange, InodeId, PartitionIndex, ShardId};
 
 /// The location of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,9 +37,15 @@ pub struct InodeInfo {
     pub place: ContentLocation,
     /// For a directory.
     pub partitions: Vec<PartitionInfo>,
+    /// The acknowledgement level of its volume.
+    pub ack: AckLevel,
 }
 
 impl FileSystem {
+    fn ack_level(&self) -> AckLevel {
+        self.core.config.store.ack_level()
+    }
+
     /// The location of `inode`, its content and its names. Asks every shard that has a partition.
     pub async fn describe(&self, caller: &Credentials, inode: InodeId) -> Result<InodeInfo> {
         let attributes = self.attributes(caller, inode).await?.attributes;
@@ -55,7 +61,15 @@ impl FileSystem {
             FileContent::None => ContentLocation::Nowhere,
         };
         let shard = self.core.row_shard(inode);
-        Ok(InodeInfo { inode, attributes, shard, by_inode: row.by_inode, place, partitions: Vec::new() })
+        Ok(InodeInfo {
+            inode,
+            attributes,
+            shard,
+            by_inode: row.by_inode,
+            place,
+            partitions: Vec::new(),
+            ack: self.ack_level(),
+        })
     }
 
     async fn describe_directory(
@@ -75,6 +89,14 @@ impl FileSystem {
             partitions.push(PartitionInfo { index, shard, range: index.range(map.depth(index)), entries });
         }
         let shard = inode.shard();
-        Ok(InodeInfo { inode, attributes, shard, by_inode: true, place: ContentLocation::Nowhere, partitions })
+        Ok(InodeInfo {
+            inode,
+            attributes,
+            shard,
+            by_inode: true,
+            place: ContentLocation::Nowhere,
+            partitions,
+            ack: self.ack_level(),
+        })
     }
 }

@@ -20,9 +20,6 @@ use varve_types::ShardCount;
 /// Attempts at a claim. An attempt fails if servers died and others came meanwhile.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// The longest silence for which a server that joins waits: then it can say why it does not join.
-const WATCHED_MAX: Duration = Duration::from_secs(15);
-
 pub struct ClaimConfig {
     pub registry: Arc<dyn Registry>,
     pub clock: Arc<dyn Clock>,
@@ -225,7 +222,7 @@ impl VolumeClaim {
 }
 
 /// Removes a killed server or claim from the map.
-async fn end(registry: &dyn Registry, killed: ServerId) -> Result<(), MembershipError> {
+pub(crate) async fn end(registry: &dyn Registry, killed: ServerId) -> Result<(), MembershipError> {
     remove_claim(registry, killed).await?;
     leave(registry, killed).await
 }
@@ -238,36 +235,4 @@ pub(crate) async fn remove_claim(registry: &dyn Registry, holder: ServerId) -> R
         }
     }
     Ok(())
-}
-
-/// For a server that joins: ends the claim of a command that was killed. An error if its holder lives.
-pub(crate) async fn end_if_silent(
-    registry: &dyn Registry,
-    clock: &dyn Clock,
-    lease: Duration,
-    claim: Claim,
-) -> Result<(), MembershipError> {
-    let mut detector = Detector::new(lease);
-    if detector.patience() > WATCHED_MAX {
-        return Err(MapRefusal::claimed_by(claim).into());
-    }
-    let first = registry.pulse(claim.holder).await?;
-    loop {
-        let asked = clock.monotonic();
-        let pulse = registry.pulse(claim.holder).await?;
-        match detector.saw(claim.holder, pulse, asked, clock.monotonic()) {
-            _ if pulse != first && pulse != Pulse::Killed => break,
-            Verdict::Alive => {}
-            Verdict::Dead => return end(registry, claim.holder).await,
-            Verdict::Silent(beat) if registry.kill(claim.holder, beat).await? == Taken::Ours => {
-                return end(registry, claim.holder).await;
-            }
-            Verdict::Silent(_) => break,
-        }
-        if clock.monotonic().since(asked) > lease / 3 {
-            detector.start_again();
-        }
-        tokio::time::sleep(lease / 6).await;
-    }
-    Err(MapRefusal::claimed_by(claim).into())
 }

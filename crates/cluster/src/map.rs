@@ -6,7 +6,7 @@ mod balance;
 pub use balance::{Handover, handovers};
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -67,6 +67,10 @@ pub struct ClusterMap {
     /// of the members ends all.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pins: BTreeMap<u16, ServerId>,
+    /// Replies to changes wait for the fsync, because a successor on another host may not see what was only appended. The
+    /// members that do so by now, and have synced what they had replied to before. `None`: the members are on one host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synced: Option<BTreeSet<ServerId>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +135,10 @@ pub enum MapRefusal {
     NoSuchShard { shard: ShardId, last: usize },
     #[error("server {server} has workers 0 to {last}, and no worker {worker}")]
     NoSuchWorker { server: ServerId, worker: u16, last: usize },
+    #[error(
+        "server {0} has not synced its changes, and a server on another host may not see those that are only appended"
+    )]
+    NotSynced(ServerId),
     #[error("server {owner} owns shard {shard} already")]
     OwnsAlready { shard: ShardId, owner: ServerId },
     #[error("server {owner} owns shard {shard}, not server {claimed}")]
@@ -169,6 +177,7 @@ impl ClusterMap {
             shards: vec![Ownership::default(); usize::from(shards.get())],
             claim: None,
             pins: BTreeMap::new(),
+            synced: None,
         }
     }
 
@@ -226,15 +235,21 @@ impl ClusterMap {
             return Err(MapRefusal::AlreadyAMember(server));
         }
         self.check_reachable(&member)?;
+        if let Some(unsynced) = self.unsynced_for(&member).next() {
+            return Err(MapRefusal::NotSynced(unsynced));
+        }
         let mut next = self.next();
         next.members.insert(server, member);
         next.pins.clear();
+        if let Some(synced) = &mut next.synced {
+            synced.insert(server);
+        }
         next.assign_free_shards();
         Ok(next)
     }
 
     /// Refuses a member that would share the volume with one of another host while either has no TCP address.
-    fn check_reachable(&self, new: &Member) -> Result<(), MapRefusal> {
+    pub(crate) fn check_reachable(&self, new: &Member) -> Result<(), MapRefusal> {
         let mut elsewhere = self.members.iter().filter(|(_, member)| member.boot_id != new.boot_id);
         let Some((server, member)) = elsewhere.clone().next() else { return Ok(()) };
         if !new.has_tcp() {
@@ -246,12 +261,38 @@ impl ClusterMap {
         }
     }
 
+    /// The members that must sync before `member` joins: all that have not, if it is on another host than one of them.
+    pub fn unsynced_for(&self, member: &Member) -> impl Iterator<Item = ServerId> {
+        let elsewhere = self.members.values().any(|other| other.boot_id != member.boot_id);
+        let is_synced = |server: &ServerId| self.synced.as_ref().is_some_and(|synced| synced.contains(server));
+        self.members.keys().filter(move |server| elsewhere && !is_synced(server)).copied()
+    }
+
+    /// Members are to sync before they reply.
+    pub fn sync_required(&self) -> ClusterMap {
+        let mut next = self.next();
+        next.synced.get_or_insert_default();
+        next
+    }
+
+    /// `server` syncs before it replies, and has synced all that it had replied to before.
+    pub fn sync_confirmed(&self, server: ServerId) -> Result<ClusterMap, MapRefusal> {
+        self.member(server)?;
+        let mut next = self.next();
+        next.synced.get_or_insert_default().insert(server);
+        Ok(next)
+    }
+
     /// `server` is dead, was evicted, or has stopped. Its shards get other owners, if there are any.
     pub fn left(&self, server: ServerId) -> Result<ClusterMap, MapRefusal> {
         self.member(server)?;
         let mut next = self.next();
         next.members.remove(&server);
         next.pins.clear();
+        if let Some(synced) = &mut next.synced {
+            synced.remove(&server);
+        }
+        next.synced = next.synced.filter(|_| !next.members.is_empty());
         next.shards.iter_mut().filter(|shard| shard.owner == Some(server)).for_each(|shard| shard.owner = None);
         next.assign_free_shards();
         Ok(next)

@@ -6,9 +6,9 @@ mod moves;
 mod rounds;
 mod silence;
 
-use self::silence::Applicant;
 pub use moves::{MovedShard, move_shard};
 
+use self::silence::Applicant;
 use crate::address::RegistryChoiceError;
 use crate::claim;
 use crate::lease::Lease;
@@ -103,38 +103,38 @@ impl Membership {
         let found = registry.newest_map().await?;
         let lease_time = found.as_ref().map_or(first_time, |map| map.lease());
         probe::measure(&*registry, &*clock, lease_time).await?;
-        if let Some(claim) = found.and_then(|map| map.claim) {
-            claim::end_if_silent(&*registry, &*clock, lease_time, claim).await?;
-        }
-        let begun = clock.monotonic();
-        let mut beat = Beat::default().next();
-        if registry.renew(server, beat).await? == Taken::Others {
-            return Err(MembershipError::Killed(server));
-        }
-        lease.renewed(begun, lease_time);
-        let join = |map: Option<ClusterMap>| {
-            let first = || ClusterMap { version: 0, ..ClusterMap::first(shards, first_time) };
-            let map = map.unwrap_or_else(first);
-            let count = usize::from(shards.get());
-            if map.shards.len() != count {
-                return Err(MembershipError::OtherVolume { volume: count, map: map.shards.len() });
-            }
-            // An earlier attempt succeeded, and its answer was lost or another server's change came next.
-            if map.members.contains_key(&server) {
-                return Ok(map);
-            }
-            Ok(map.joined(server, member.clone())?)
+        let beat = Beat::default();
+        let mut applicant = Applicant { registry: &*registry, clock: &*clock, server, lease: &lease, lease_time, beat };
+        applicant.renew().await?;
+        make_way(&mut applicant, &member).await?;
+        let join = || {
+            change(&*registry, |map| {
+                let first = || ClusterMap { version: 0, ..ClusterMap::first(shards, first_time) };
+                let map = map.unwrap_or_else(first);
+                let count = usize::from(shards.get());
+                if map.shards.len() != count {
+                    return Err(MembershipError::OtherVolume { volume: count, map: map.shards.len() });
+                }
+                // An earlier attempt succeeded, and its answer was lost or another server's change came next.
+                if map.members.contains_key(&server) {
+                    return Ok(map);
+                }
+                Ok(map.joined(server, member.clone())?)
+            })
         };
-        let applicant = Applicant { registry: &*registry, clock: &*clock, server, lease: &lease, lease_time };
         let joined = loop {
-            match change(&*registry, join).await {
-                // A host that has lost power stays in the map until somebody removes it.
+            match join().await {
+                // Another server or command has come since.
                 Err(MembershipError::Map(
-                    MapRefusal::WithoutTcp { server: member, .. } | MapRefusal::OtherWithoutTcp { server: member, .. },
-                )) if applicant.remove_silent(member, &mut beat).await? => {}
+                    MapRefusal::NotSynced(_)
+                    | MapRefusal::Claimed { .. }
+                    | MapRefusal::WithoutTcp { .. }
+                    | MapRefusal::OtherWithoutTcp { .. },
+                )) => make_way(&mut applicant, &member).await?,
                 joined => break joined?,
             }
         };
+        let beat = applicant.beat;
         let lease_time = joined.lease();
         let standing = watch::Sender::new(Standing::Member(Arc::new(joined)));
         Ok(Membership { registry, clock, server, lease, lease_time, beat, standing })
@@ -143,6 +143,38 @@ impl Membership {
     /// Follows the map.
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.subscribe()
+    }
+}
+
+/// Removes dead members and a dead claim that are in the way of `member`. If it is on another host than a living member, also
+/// waits until the members sync before they reply: what they have only appended may be invisible there.
+async fn make_way(applicant: &mut Applicant<'_>, member: &Member) -> Result<(), MembershipError> {
+    let registry = applicant.registry;
+    loop {
+        let Some(map) = registry.newest_map().await? else { return Ok(()) };
+        if let Some(claim) = map.claim {
+            if !applicant.end_if_silent(claim.holder).await? {
+                return Err(MapRefusal::claimed_by(claim).into());
+            }
+            continue;
+        }
+        match map.check_reachable(member) {
+            // A host that has lost power stays in the map until somebody removes it.
+            Err(MapRefusal::WithoutTcp { server, .. } | MapRefusal::OtherWithoutTcp { server, .. })
+                if applicant.end_if_silent(server).await? =>
+            {
+                continue;
+            }
+            checked => checked?,
+        }
+        let unsynced: Vec<_> = map.unsynced_for(member).collect();
+        let Some(first) = unsynced.first() else { return Ok(()) };
+        if map.synced.is_none() {
+            // Another server may have asked at the same time.
+            registry.publish(&map.sync_required()).await?;
+        } else if !applicant.end_if_silent(*first).await? {
+            registry.later_map(map.version, map.lease() / 3).await?;
+        }
     }
 }
 

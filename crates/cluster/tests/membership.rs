@@ -123,15 +123,54 @@ fn evicted_server_stops_before_others_get_its_shards() {
     });
 }
 
+/// Promise: a server on a second host joins once the others sync before they reply, and have synced what they had replied to.
+#[test]
+fn server_on_another_host_waits_until_others_sync() {
+    Cluster::run(async |cluster| {
+        let nodes = cluster.join(2).await;
+        assert_eq!(cluster.map().await.synced, None, "one host");
+        let registry = cluster.registry();
+        let others = async {
+            let mut standing = nodes[0].standing.clone();
+            for node in &nodes {
+                let asked = |standing: &Standing| matches!(standing, Standing::Member(map) if map.synced.is_some());
+                standing.wait_for(asked).await.unwrap();
+                tokio::time::sleep(LEASE * 2).await;
+                assert_eq!(cluster.map().await.members.len(), 2, "it has not joined yet");
+                let confirmed = cluster.map().await.sync_confirmed(node.server).unwrap();
+                registry.publish(&confirmed).await.unwrap();
+            }
+        };
+        let (far, ()) = futures::join!(Node::join_from(&cluster, "another boot"), others);
+        let far = far.unwrap();
+        let map = cluster.map().await;
+        assert_eq!(map.synced, Some([nodes[0].server, nodes[1].server, far.server].into()));
+        let near = Node::join(&cluster).await.unwrap();
+        assert!(cluster.map().await.synced.is_some_and(|synced| synced.contains(&near.server)));
+    });
+}
+
+/// Nobody else would notice it.
+#[test]
+fn server_on_another_host_replaces_dead_ones() {
+    Cluster::run(async |cluster| {
+        let nodes = cluster.join(1).await;
+        nodes[0].kill();
+        let far = Node::join_from(&cluster, "another boot").await.unwrap();
+        let map = cluster.map().await;
+        assert_eq!(map.members.keys().copied().collect::<Vec<_>>(), [far.server]);
+    });
+}
+
 /// A host that lost power stays in the map: no other member can remove it.
 #[test]
 fn dead_members_without_tcp_do_not_block_a_join() {
     Cluster::run(async |cluster| {
-        let nodes = cluster.join(2).await;
-        let refused = Node::join_from_far(&cluster).await.err().unwrap();
+        let dead = Node::join_without_tcp(&cluster).await.unwrap();
+        let refused = Node::join_from(&cluster, "another boot").await.err().unwrap();
         assert!(matches!(refused, MembershipError::Map(MapRefusal::OtherWithoutTcp { .. })), "{refused}");
-        nodes.iter().for_each(Node::kill);
-        let joined = Node::join_from_far(&cluster).await.unwrap();
+        dead.kill();
+        let joined = Node::join_from(&cluster, "another boot").await.unwrap();
         let map = cluster.map().await;
         assert_eq!(map.members.keys().collect::<Vec<_>>(), [&joined.server]);
         assert!(map.shards.iter().all(|shard| shard.owner == Some(joined.server)));

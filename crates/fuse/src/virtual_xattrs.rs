@@ -183,6 +183,7 @@ pub(crate) fn description(of: &InodeInfo) -> String {
         "shard": of.shard.0,
         "row": if of.by_inode { "inode" } else { "entry" },
         "content": content,
+        "ack": of.ack.name(),
         "partitions_total": of.partitions.len(),
         "partitions": of.partitions.iter().take(PARTITIONS_SHOWN_MAX).map(partition).collect::<Vec<_>>(),
     })

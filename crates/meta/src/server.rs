@@ -475,6 +475,7 @@ fn spawn_workers(
         background: background.tables.handle().clone(),
         merges: Merges::on(background.merges.handle().clone()),
         memtable_bytes: memory.memtable_of_each,
+        sync_writes: shared.sync_writes.clone(),
         may_claim: Some(Arc::new(move || lease.is_valid())),
     };
     let tables = worker::TableLimits {

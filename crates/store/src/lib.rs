@@ -8,6 +8,6 @@ mod table;
 
 pub use log::{DamagedPlace, TornEnd, torn_end};
 pub use table::{
-    ConsistentSnapshots, Cursor, MEMTABLE_BYTES_DEFAULT, Merges, Salvage, Table, TableBatch, TableCache, TableConfig,
-    TableError, TableReader, damaged_ends, errno_of_store,
+    ConsistentSnapshots, Cursor, MEMTABLE_BYTES_DEFAULT, Merges, Salvage, SyncWrites, Table, TableBatch, TableCache,
+    TableConfig, TableError, TableReader, damaged_ends, errno_of_store,
 };

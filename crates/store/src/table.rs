@@ -28,7 +28,7 @@ pub use error::{TableError, errno_of_store};
 pub use merges::Merges;
 pub use reader::TableReader;
 pub use salvage::Salvage;
-pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
+pub use settings::{MEMTABLE_BYTES_DEFAULT, SyncWrites, TableCache, TableConfig};
 pub use writer::{Table, TableBatch};
 
 #[cfg(test)]

@@ -21,4 +21,4 @@ pub use ids::{Epoch, InodeId, LayoutGeneration, SessionId, ShardCount, ShardId, 
 pub use name::{Name, NameError, NameHash};
 pub use partition::{HashRange, PartitionIndex, PartitionMap};
 pub use shard_map::{InvalidShardMap, MapServer, ShardMap, ShardOwner, WorkerAddress, WorkerPlace};
-pub use volume::{VolumeSettings, VolumeSettingsError};
+pub use volume::{AckLevel, VolumeSettings, VolumeSettingsError};

@@ -1,6 +1,8 @@
 //! Settings that are chosen when a volume is formatted and never change.
 
 use crate::{ShardCount, VolumeId};
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The settings of a volume, written once into its volume file (`formats/volume.md`).
@@ -18,6 +20,41 @@ pub struct VolumeSettings {
     pub sync_interval: Duration,
     /// The owner of the volume. A volume of root serves all users; a volume of another user serves only that user.
     pub owner_uid: u32,
+}
+
+/// The meaning of a reply to a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AckLevel {
+    /// The change is in the log, in the page cache of the store. It survives the death of the server's process.
+    #[default]
+    Appended,
+    /// The change is fsynced. It survives the loss of power.
+    Synced,
+}
+
+impl AckLevel {
+    pub fn name(self) -> &'static str {
+        match self {
+            AckLevel::Appended => "appended",
+            AckLevel::Synced => "synced",
+        }
+    }
+}
+
+impl fmt::Display for AckLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for AckLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AckLevel, String> {
+        let levels = [AckLevel::Appended, AckLevel::Synced];
+        let found = levels.into_iter().find(|level| level.name() == text);
+        found.ok_or_else(|| format!("{text:?} is no acknowledgement level: use appended or synced"))
+    }
 }
 
 impl VolumeSettings {

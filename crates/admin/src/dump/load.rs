@@ -13,7 +13,7 @@ use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
 use varve_schema::{Content, EntryBody, Key, Kind, NodeRow, Row, codec};
 use varve_store::{Table, TableBatch, TableConfig, TableError};
-use varve_types::{InodeId, ShardId, VolumeSettings};
+use varve_types::{AckLevel, InodeId, ShardId, VolumeSettings};
 
 /// Size of a batch of rows.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -71,7 +71,7 @@ pub fn load(
     };
     let mut loaded = Loaded::default();
     let mut failure = None;
-    let filled = volume.format_with(&settings, over, || {
+    let filled = volume.format_with((&settings, AckLevel::default()), over, || {
         let filled = fill(&mut reader, volume, &settings, source, &mut loaded, progress);
         // The caller returns the original error in place of this one.
         filled.map_err(|error| {

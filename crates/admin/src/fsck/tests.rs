@@ -116,6 +116,7 @@ impl Site {
             background: runtime.handle().clone(),
             merges: Merges::on(runtime.handle().clone()),
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+            sync_writes: Default::default(),
             may_claim: None,
         };
         runtime.block_on(async {

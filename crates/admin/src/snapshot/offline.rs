@@ -42,6 +42,7 @@ pub fn table_config(
         merges: Merges::on(background.clone()),
         background,
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+        sync_writes: Default::default(),
         may_claim: None,
     }
 }

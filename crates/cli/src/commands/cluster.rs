@@ -21,7 +21,7 @@ use varve_cluster::map::ServerId;
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_proto::{ShardLocation, ShardPhase};
-use varve_types::ShardId;
+use varve_types::{AckLevel, ShardId};
 
 /// How long the command waits for the server: a move flushes tables first, and the server gives up after 15 s.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -111,6 +111,8 @@ struct ClusterStatus {
     store: PathBuf,
     /// Where the servers find each other. Null if no server has ever joined.
     registry: Option<String>,
+    /// `synced` if the volume has that level, or servers of several hosts serve it.
+    ack: &'static str,
     /// Empty: the server is alone.
     servers: Vec<MemberOutput>,
     /// A command that keeps servers away. Then there are no servers, and no shard is open.
@@ -204,12 +206,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 }
             };
             let degraded = shards.iter().any(|shard| shard.problem.is_some());
-            let ServersOutput { members, claim, registry, .. } = servers;
-            output.result(
-                "cluster status",
-                &ClusterStatus { store, registry, servers: members, claim, shards },
-                table,
-            )?;
+            let ServersOutput { members, claim, registry, synced, .. } = servers;
+            let ack = if synced { AckLevel::Synced } else { VolumeDir::new(&store).ack_level() }.name();
+            let status = ClusterStatus { store, registry, ack, servers: members, claim, shards };
+            output.result("cluster status", &status, table)?;
             Ok(if degraded { Exit::Degraded } else { Exit::Done })
         }
         Command::Move { store, shard, target, registry, client } => {
@@ -262,7 +262,8 @@ fn table(status: &ClusterStatus) -> String {
     if let Some(claim) = &status.claim {
         return claim.to_string();
     }
-    let mut lines = members::table(&status.servers);
+    let mut lines = format!("changes are acknowledged when {}\n\n", status.ack);
+    lines += &members::table(&status.servers);
     // A server that is alone has no number that an administrator uses.
     let server = |of: &str| if status.servers.is_empty() { String::new() } else { format!("{of:>16} ") };
     lines += &format!(

@@ -12,7 +12,7 @@ use varve_admin::format::FormatError;
 use varve_env::random;
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::{FormatOver, LockError, VolumeDir, VolumeFormatError};
-use varve_types::{ShardCount, VolumeId, VolumeSettings};
+use varve_types::{AckLevel, ShardCount, VolumeId, VolumeSettings};
 
 /// Make a volume in a directory
 ///
@@ -37,6 +37,10 @@ pub struct Arguments {
     /// How long an acknowledged change may wait for its fsync; 0: fsync before every reply
     #[arg(long, value_name = "DURATION", default_value_t = Span(VolumeSettings::SYNC_INTERVAL_DEFAULT))]
     sync_interval: Span,
+    /// Meaning of a reply to a change: appended (in the log; survives the server's death) or synced (fsynced; survives a
+    /// power loss). `varve volume set` changes it
+    #[arg(long, value_name = "LEVEL", default_value_t = AckLevel::default())]
+    ack: AckLevel,
     /// Accept a directory that is not empty (other files stay; none may have a name that the volume needs); twice:
     /// destroy the existing volume
     #[arg(long, short, action = clap::ArgAction::Count)]
@@ -52,6 +56,7 @@ struct Formatted {
     split_threshold: u64,
     inline_limit_bytes: u32,
     sync_interval_ms: u64,
+    ack: &'static str,
     owner_uid: u32,
 }
 
@@ -66,7 +71,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         1 => FormatOver::OtherFiles,
         _ => FormatOver::Volume,
     };
-    varve_admin::format::format(&VolumeDir::new(&directory), &settings, over)
+    varve_admin::format::format_with_level(&VolumeDir::new(&directory), &settings, arguments.ack, over)
         .map_err(|error| explain(&directory, &error))?;
     let formatted = Formatted {
         store: directory,
@@ -76,6 +81,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         split_threshold: settings.split_threshold,
         inline_limit_bytes: settings.inline_limit,
         sync_interval_ms: settings.sync_interval.as_millis() as u64,
+        ack: arguments.ack.name(),
         owner_uid: settings.owner_uid,
     };
     let made = format!("The volume in {} was made, and stays.", formatted.store.display());
@@ -154,6 +160,7 @@ fn text(formatted: &Formatted) -> String {
         ("split threshold", format!("{} entries", formatted.split_threshold)),
         ("inline limit", Bytes(formatted.inline_limit_bytes.into()).to_string()),
         ("sync interval", Span(std::time::Duration::from_millis(formatted.sync_interval_ms)).to_string()),
+        ("acknowledged when", formatted.ack.to_owned()),
     ]);
     format!("{shown}\nMount it with: varve mount {store} DIR\n")
 }

@@ -19,3 +19,4 @@ pub mod serve;
 pub mod stats;
 pub mod status;
 pub mod umount;
+pub mod volume;

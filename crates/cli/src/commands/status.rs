@@ -55,6 +55,8 @@ struct VolumeOutput {
     split_threshold: u64,
     inline_limit_bytes: u32,
     sync_interval_ms: u64,
+    /// The acknowledgement level for servers that start now.
+    ack: &'static str,
     owner_uid: u32,
 }
 
@@ -137,6 +139,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             split_threshold: settings.split_threshold,
             inline_limit_bytes: settings.inline_limit,
             sync_interval_ms: settings.sync_interval.as_millis() as u64,
+            ack: volume.ack_level().name(),
             owner_uid: settings.owner_uid,
         },
         store,
@@ -252,6 +255,7 @@ fn text(status: &StatusOutput, each_shard: bool) -> String {
         ("split threshold", format!("{} entries", volume.split_threshold)),
         ("inline limit", Bytes(volume.inline_limit_bytes.into()).to_string()),
         ("sync interval", Span(Duration::from_millis(volume.sync_interval_ms)).to_string()),
+        ("acknowledged when", volume.ack.to_owned()),
     ];
     let full = status.full.then(|| ("problem", FULL.to_owned()));
     let Some(server) = &status.server else {

@@ -267,5 +267,6 @@ fn members_of_several_hosts_need_tcp() {
     let refused = map.joined(ServerId(3), without_tcp(far(3))).unwrap_err();
     assert_eq!(refused, MapRefusal::WithoutTcp { server: ServerId(1), host: "host".into() });
     assert!(refused.to_string().contains("--listen"), "{refused}");
-    assert!(map.joined(ServerId(3), far(3)).is_ok());
+    assert_eq!(map.joined(ServerId(3), far(3)), Err(MapRefusal::NotSynced(ServerId(1))));
+    assert!(map.sync_confirmed(ServerId(1)).unwrap().joined(ServerId(3), far(3)).is_ok());
 }

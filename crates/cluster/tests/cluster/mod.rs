@@ -40,7 +40,8 @@ impl Clock for SimulatedClock {
 
 fn member(pid: u32) -> Member {
     let (host, boot_id) = ("host".to_owned(), "boot".to_owned());
-    let (workers, peers) = (vec![WorkerRecord::default()], WorkerRecord::default());
+    let at = WorkerRecord { unix: None, tcp: Some(format!("10.0.0.1:{pid}")) };
+    let (workers, peers) = (vec![at.clone()], at);
     Member { host, boot_id, pid, workers, peers, state: MemberState::Active }
 }
 
@@ -219,19 +220,27 @@ impl Node {
         Node::join_with_shards(cluster, SHARDS).await
     }
 
+    /// A server on another host.
+    pub async fn join_from(cluster: &Cluster, boot_id: &str) -> Result<Node, MembershipError> {
+        let boot_id = boot_id.to_owned();
+        Node::join_as(cluster, SHARDS, |member| Member { boot_id, ..member }).await
+    }
+
     pub async fn join_with_shards(cluster: &Cluster, shards: u16) -> Result<Node, MembershipError> {
-        Node::join_as(cluster, shards, member(cluster.started.get() as u32)).await
+        Node::join_as(cluster, shards, |member| member).await
     }
 
-    /// On another host, with addresses that all hosts reach.
-    pub async fn join_from_far(cluster: &Cluster) -> Result<Node, MembershipError> {
-        let address = WorkerRecord { tcp: Some("192.0.2.1:7400".to_owned()), ..WorkerRecord::default() };
-        let (workers, peers) = (vec![address.clone()], address);
-        let far = Member { host: "far".to_owned(), boot_id: "far".to_owned(), workers, peers, ..member(0) };
-        Node::join_as(cluster, SHARDS, far).await
+    /// A server that only its own host reaches.
+    pub async fn join_without_tcp(cluster: &Cluster) -> Result<Node, MembershipError> {
+        let (workers, peers) = (vec![WorkerRecord::default()], WorkerRecord::default());
+        Node::join_as(cluster, SHARDS, |member| Member { workers, peers, ..member }).await
     }
 
-    async fn join_as(cluster: &Cluster, shards: u16, member: Member) -> Result<Node, MembershipError> {
+    async fn join_as(
+        cluster: &Cluster,
+        shards: u16,
+        made: impl FnOnce(Member) -> Member,
+    ) -> Result<Node, MembershipError> {
         cluster.started.set(cluster.started.get() + 1);
         let server = ServerId(cluster.started.get());
         let lease = Arc::new(Lease::new(Arc::clone(&cluster.clock)));
@@ -239,7 +248,7 @@ impl Node {
             registry: cluster.reached(Some(server)),
             clock: Arc::clone(&cluster.clock),
             server,
-            member,
+            member: made(member(server.0 as u32)),
             shards: ShardCount::new(shards).expect("a power of two"),
             lease: Arc::clone(&lease),
             lease_time: LEASE,

@@ -1,13 +1,14 @@
 //! Formatting a volume.
 
-use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, VolumeLock, volume_file};
+use super::volume_file::{self, Changeable};
+use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, VolumeLock};
 use crate::disk::{self, Exclusive};
 use crate::random;
 use crate::store_path::StorePath;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use varve_types::{ShardId, VolumeSettings, VolumeSettingsError};
+use varve_types::{AckLevel, ShardId, VolumeSettings, VolumeSettingsError};
 
 /// Mode of the store's own directory.
 const ROOT_MODE: u32 = 0o755;
@@ -27,13 +28,13 @@ impl VolumeDir {
     /// Creates a volume here, durably. It exists once its volume file does, so a crash leaves either a volume or a
     /// directory that the next format accepts with [`FormatOver::OtherFiles`].
     pub fn format(&self, settings: &VolumeSettings, over: FormatOver) -> Result<(), VolumeFormatError> {
-        self.format_with(settings, over, || Ok(()))
+        self.format_with((settings, AckLevel::default()), over, || Ok(()))
     }
 
-    /// [`VolumeDir::format`], with files that `fill` creates in the volume's directories before the volume exists.
+    /// [`VolumeDir::format`] with an acknowledgement level, and with files that `fill` creates in the volume's directories before the volume exists.
     pub fn format_with(
         &self,
-        settings: &VolumeSettings,
+        (settings, ack): (&VolumeSettings, AckLevel),
         over: FormatOver,
         fill: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), VolumeFormatError> {
@@ -44,7 +45,7 @@ impl VolumeDir {
         self.close_root(had_root).map_err(failed)?;
         let lock = self.make_room(over)?;
         let had_data = self.data().symlink_metadata().is_ok();
-        let laid_out = self.lay_out(settings, fill);
+        let laid_out = self.lay_out(settings, ack, fill);
         if laid_out.is_ok() {
             if let Err(error) = self.copy_volume_file(settings) {
                 tracing::warn!(
@@ -233,7 +234,12 @@ impl VolumeDir {
         Ok(())
     }
 
-    fn lay_out(&self, settings: &VolumeSettings, fill: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn lay_out(
+        &self,
+        settings: &VolumeSettings,
+        ack: AckLevel,
+        fill: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let shards = settings.shards;
         self.write_key()?;
         self.make_servers()?;
@@ -247,7 +253,8 @@ impl VolumeDir {
         }
         make_all(&self.data(), (0..=0xff).map(|last_byte| format!("{last_byte:02x}")))?;
         fill()?;
-        disk::create_if_absent(exclusive, &self.volume_file(), volume_file::render(settings, exclusive).as_bytes())
+        let text = volume_file::render(settings, Changeable { exclusive, ack });
+        disk::create_if_absent(exclusive, &self.volume_file(), text.as_bytes())
     }
 }
 

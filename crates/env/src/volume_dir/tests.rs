@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use varve_types::{ShardCount, VolumeId, VolumeSettings};
+use varve_types::{AckLevel, ShardCount, VolumeId, VolumeSettings};
 
 fn settings() -> VolumeSettings {
     VolumeSettings {

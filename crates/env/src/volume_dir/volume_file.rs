@@ -10,12 +10,13 @@
 //! sync_interval_ms = 5000
 //! owner_uid = 1000
 //! exclusive_create = "renameat2"  # absent if it is "link"
+//! ack = "synced"  # absent if it is "appended"
 //! ```
 //!
 //! Without the volume file the tables cannot be interpreted, so `shards` contains a copy of it. A copy proves that
 //! there is or was a volume: it is written after the first volume file and removed before the last one. If both change,
 //! the copy changes first, so that its format is never older than that of the tables. Varve changes only the format
-//! version and `exclusive_create`. If the file and its copy differ in a setting, one of them was damaged or edited, and
+//! version, `exclusive_create` and `ack`. If the file and its copy differ in a setting, one of them was damaged or edited, and
 //! the volume cannot be opened by either. Nor can it be opened if their number of shards differs from the number of shard directories.
 
 use super::rights::{Readers, file_system_uid};
@@ -28,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
-use varve_types::{ShardCount, VolumeSettings};
+use varve_types::{AckLevel, ShardCount, VolumeSettings};
 
 /// The newest format that this version reads, and the one it writes. `formats/volume.md` lists the changes of each.
 pub const FORMAT_VERSION: i64 = 4;
@@ -48,6 +49,33 @@ struct VolumeFile {
     /// the volume.
     #[serde(default, skip_serializing_if = "Exclusive::is_default")]
     exclusive_create: Exclusive,
+    /// The acknowledgement level. The default is left out for the same reason.
+    #[serde(default, skip_serializing_if = "is_appended", with = "ack_text")]
+    ack: AckLevel,
+}
+
+/// The keys that the file and its copy need not agree on: Varve changes them, and the file counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Changeable {
+    pub exclusive: Exclusive,
+    pub ack: AckLevel,
+}
+
+fn is_appended(level: &AckLevel) -> bool {
+    *level == AckLevel::Appended
+}
+
+mod ack_text {
+    use super::AckLevel;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(level: &AckLevel, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(level.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AckLevel, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 impl VolumeDir {
@@ -219,28 +247,50 @@ impl VolumeDir {
         disk::replace(&self.volume_file_copy(), self.text_of(settings).as_bytes())
     }
 
-    /// The volume file for `settings`, with the recorded primitive.
+    /// The volume file for `settings`, with what the present one records besides.
     fn text_of(&self, settings: &VolumeSettings) -> String {
-        render(settings, self.exclusive().unwrap_or_default())
+        render(settings, self.changeable().unwrap_or_default())
     }
 
-    /// The primitive for exclusive creation in this volume, by the volume file or else its copy. `None` if neither can
-    /// be read.
-    pub fn exclusive(&self) -> Option<Exclusive> {
+    /// By the volume file or else its copy. `None` if neither can be read.
+    fn changeable(&self) -> Option<Changeable> {
         let of = |path: &StorePath| {
             let text = self.open_own(path, Readers::Anybody).and_then(disk::text_of).ok()?;
-            toml::from_str::<VolumeFile>(&text).ok().map(|file| file.exclusive_create)
+            let file = toml::from_str::<VolumeFile>(&text).ok()?;
+            Some(Changeable { exclusive: file.exclusive_create, ack: file.ack })
         };
         of(&self.volume_file()).or_else(|| of(&self.volume_file_copy()))
+    }
+
+    /// The primitive for exclusive creation in this volume. `None` if neither the volume file nor its copy can be read.
+    pub fn exclusive(&self) -> Option<Exclusive> {
+        self.changeable().map(|recorded| recorded.exclusive)
+    }
+
+    /// The acknowledgement level of the volume. A server reads it when it starts.
+    pub fn ack_level(&self) -> AckLevel {
+        self.changeable().unwrap_or_default().ack
+    }
+
+    /// Changes the acknowledgement level for servers that start from here on.
+    pub fn set_ack_level(&self, settings: &VolumeSettings, ack: AckLevel) -> io::Result<()> {
+        let recorded = self.changeable().unwrap_or_default();
+        self.write_changed(settings, Changeable { ack, ..recorded })
+    }
+
+    fn write_changed(&self, settings: &VolumeSettings, changed: Changeable) -> io::Result<()> {
+        let text = render(settings, changed);
+        disk::replace(&self.volume_file_copy(), text.as_bytes())?;
+        disk::replace(&self.volume_file(), text.as_bytes())
     }
 
     /// Looks for a primitive that two processes can rely on in the directory of the tables, and records it.
     pub fn prove_exclusive(&self, _lock: &VolumeLock, settings: &VolumeSettings) -> io::Result<Exclusive> {
         let proven = Exclusive::prove(&self.shards())?;
-        if self.exclusive() != Some(proven) {
-            let text = render(settings, proven);
-            disk::replace(&self.volume_file_copy(), text.as_bytes())?;
-            disk::replace(&self.volume_file(), text.as_bytes())?;
+        let recorded = self.changeable();
+        if recorded.map(|recorded| recorded.exclusive) != Some(proven) {
+            let recorded = recorded.unwrap_or_default();
+            self.write_changed(settings, Changeable { exclusive: proven, ..recorded })?;
         }
         Ok(proven)
     }
@@ -270,7 +320,7 @@ impl VolumeDir {
 }
 
 /// The content of the volume file without the comment.
-fn file(settings: &VolumeSettings, exclusive_create: Exclusive) -> VolumeFile {
+fn file(settings: &VolumeSettings, changeable: Changeable) -> VolumeFile {
     VolumeFile {
         format_version: FORMAT_VERSION,
         id: settings.id.to_string(),
@@ -280,17 +330,18 @@ fn file(settings: &VolumeSettings, exclusive_create: Exclusive) -> VolumeFile {
         inline_limit_bytes: settings.inline_limit,
         sync_interval_ms: settings.sync_interval.as_millis() as u64,
         owner_uid: settings.owner_uid,
-        exclusive_create,
+        exclusive_create: changeable.exclusive,
+        ack: changeable.ack,
     }
 }
 
 fn table(settings: &VolumeSettings) -> toml::Table {
-    toml::Table::try_from(file(settings, Exclusive::default())).expect("numbers and strings are always TOML")
+    toml::Table::try_from(file(settings, Changeable::default())).expect("numbers and strings are always TOML")
 }
 
 /// The text of the volume file.
-pub(super) fn render(settings: &VolumeSettings, exclusive: Exclusive) -> String {
-    let body = toml::to_string(&file(settings, exclusive)).expect("numbers and strings are always TOML");
+pub(super) fn render(settings: &VolumeSettings, changeable: Changeable) -> String {
+    let body = toml::to_string(&file(settings, changeable)).expect("numbers and strings are always TOML");
     format!("# A Varve volume. Written by `varve format`; do not edit.\n{body}")
 }
 

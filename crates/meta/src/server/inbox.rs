@@ -39,6 +39,8 @@ pub enum WorkerMessage {
     GiveAway { shard: ShardId, reply: oneshot::Sender<Result<(), String>> },
     /// The cluster's map has another owner for a shard that was closed or released for it.
     Gone { shard: ShardId },
+    /// The worker's shards sync what they have appended. The reply says whether all did.
+    SyncShards { reply: oneshot::Sender<bool> },
     /// The session has ended: the worker's shards drop what they have registered of it.
     EndSession { session: SessionId, done: oneshot::Sender<()> },
     /// A request of a client in this process.
@@ -189,6 +191,17 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
                 worker.spawn(async move { drop(reply.send(owner.give_away(shard).await)) });
             }
             WorkerMessage::Gone { shard } => worker.gone(shard),
+            WorkerMessage::SyncShards { reply } => {
+                let owner = Rc::clone(&worker);
+                worker.spawn(async move {
+                    let mut synced = true;
+                    for shard in owner.slots.all_open() {
+                        synced &= shard.sync().await.is_ok();
+                    }
+                    // The server may be stopping.
+                    let _ = reply.send(synced);
+                });
+            }
             WorkerMessage::Peer { request, reply } => {
                 worker.busy_poll.came();
                 let asked = Rc::clone(&worker);

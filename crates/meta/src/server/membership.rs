@@ -188,6 +188,7 @@ impl ClusterServer {
             () = self.follow(standing.clone()) => None,
             () = self.give_away(standing.clone()) => None,
             () = self.reclaim(standing.clone()) => None,
+            () = self.confirm_syncs(standing.clone()) => None,
             done = self.obey(commands, standing.clone()) => Some(done),
         };
         let Some(done) = asked_to_leave else { return self.end() };
@@ -259,6 +260,9 @@ impl ClusterServer {
     }
 
     async fn apply(&self, before: Option<&ClusterMap>, map: &ClusterMap) {
+        if map.synced.is_some() {
+            self.shared.sync_before_replies();
+        }
         for shard in map.shards_of(self.server) {
             let now = map.ownership(shard).expect("the map has its own shards");
             let was = before.and_then(|before| before.ownership(shard));
@@ -291,6 +295,50 @@ impl ClusterServer {
             }
         }
         self.hide_records(before, map);
+    }
+
+    /// When the map asks for it, makes this server sync before it replies, syncs all before that, and says so in the map.
+    /// Returns when the server is no member any more.
+    async fn confirm_syncs(&self, mut standing: watch::Receiver<Standing>) {
+        let is_asked = |standing: &Standing| match standing {
+            Standing::Member(map) => map.synced.as_ref().is_some_and(|synced| !synced.contains(&self.server)),
+            Standing::Killed => true,
+        };
+        loop {
+            match standing.wait_for(is_asked).await.as_deref() {
+                Ok(Standing::Member(_)) => {}
+                Ok(Standing::Killed) | Err(_) => return,
+            }
+            self.shared.sync_before_replies();
+            if self.sync_shards().await {
+                let confirmed = membership::change(&*self.registry, |map| {
+                    Ok::<_, MembershipError>(known(map, self.server)?.sync_confirmed(self.server)?)
+                });
+                match confirmed.await {
+                    Ok(map) => {
+                        tracing::info!("a server joins on another host: replies to changes wait for their fsync now");
+                        let knows = |standing: &Standing| match standing {
+                            Standing::Member(known) => known.version >= map.version,
+                            Standing::Killed => true,
+                        };
+                        let _ = standing.wait_for(knows).await;
+                        continue;
+                    }
+                    Err(error) => tracing::debug!("cannot confirm that this server syncs: {error}"),
+                }
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+    }
+
+    async fn sync_shards(&self) -> bool {
+        let mut synced = true;
+        for worker in 0..self.inboxes.len() {
+            let (reply, done) = oneshot::channel();
+            self.tell(worker, WorkerMessage::SyncShards { reply }).await;
+            synced &= done.await.unwrap_or(false);
+        }
+        synced
     }
 
     /// Where the other members take calls.

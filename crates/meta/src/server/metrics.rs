@@ -6,6 +6,7 @@
 //! | `varve_calls_total` | worker, call, outcome (`done`, `refused`, `failed`) | calls answered |
 //! | `varve_call_seconds` | worker, call | from the decoded request to the answer |
 //! | `varve_connections` | worker | open connections |
+//! | `varve_replies_synced` | | 1 if replies to changes wait for their fsync (`server/shared.rs`) |
 
 use std::sync::Arc;
 use varve_env::clock::{Clock, Instant};

@@ -18,7 +18,11 @@ use varve_env::reserve::Reserve;
 use varve_env::volume_dir::{ShutdownState, VolumeDir, boot_id};
 use varve_proto::WireShardMap;
 use varve_proto::handshake::{VolumeKey, Welcome};
-use varve_types::VolumeSettings;
+use varve_store::SyncWrites;
+use varve_types::{AckLevel, VolumeSettings};
+
+/// 1 if replies to changes wait for their fsync, else 0.
+const SYNCED_GAUGE: &str = "varve_replies_synced";
 
 pub struct ServerShared {
     pub volume: VolumeDir,
@@ -42,6 +46,8 @@ pub struct ServerShared {
     pub joined: bool,
     /// Others took this server for dead: its shards are theirs.
     pub killed: AtomicBool,
+    /// Whether replies to changes wait for their fsync: the volume's level is `synced`, or servers of several hosts serve it.
+    pub sync_writes: SyncWrites,
     /// The space that is reserved in the store for removals.
     pub reserve: Arc<Reserve>,
     /// When a call last freed space, by the monotonic clock; 0: never.
@@ -79,6 +85,8 @@ impl ServerShared {
             false => SharedShardMap::alone(number, boot, workers, shards),
             true => SharedShardMap::without_shards(number, boot, workers, shards),
         };
+        let sync_writes = SyncWrites::new(volume.ack_level() == AckLevel::Synced);
+        metrics::gauge!(SYNCED_GAUGE).set(if sync_writes.is_on() { 1.0 } else { 0.0 });
         Ok(ServerShared {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
             owned_since,
@@ -96,6 +104,7 @@ impl ServerShared {
             }),
             joined,
             killed: AtomicBool::new(false),
+            sync_writes,
             reserve,
             freed_ms: AtomicU64::new(0),
             keys: Arc::new(Keys::new(volume.clone(), key)),
@@ -112,6 +121,12 @@ impl ServerShared {
             any_opened: AtomicBool::new(false),
             settings,
         })
+    }
+
+    /// From here on replies to changes wait for their fsync.
+    pub fn sync_before_replies(&self) {
+        self.sync_writes.turn_on();
+        metrics::gauge!(SYNCED_GAUGE).set(1.0);
     }
 
     /// Counts the first opening of a shard. Returns whether it was the server's last one.

@@ -14,6 +14,7 @@ use slatedb::object_store::ObjectStore;
 use slatedb::{CompactorBuilder, GarbageCollectorBuilder};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use varve_env::posix_store::PosixStore;
@@ -64,6 +65,8 @@ pub struct TableConfig {
     pub store: PosixStore,
     /// How long an appended batch may wait for its fsync; zero: every write is fsynced before it returns.
     pub sync_interval: Duration,
+    /// Shared by all shards of the process: whether every write is fsynced before it returns, whatever the interval.
+    pub sync_writes: SyncWrites,
     /// Shared by all shards of the process.
     pub cache: TableCache,
     /// A multi-threaded runtime with timers, for everything except reads, the writer and merges.
@@ -75,6 +78,25 @@ pub struct TableConfig {
     /// Asked after the last owner's epoch was read and before the next one is claimed. If the process owns the shard then,
     /// the claim fails if another one claims the epoch later. `None`: no other process can own it.
     pub may_claim: Option<MayClaim>,
+}
+
+/// A switch for writes that are fsynced before they return. Concurrent writers of a table share an fsync.
+#[derive(Clone, Debug, Default)]
+pub struct SyncWrites(Arc<AtomicBool>);
+
+impl SyncWrites {
+    pub fn new(synced: bool) -> SyncWrites {
+        SyncWrites(Arc::new(AtomicBool::new(synced)))
+    }
+
+    /// From here on. Earlier writes may be unsynced until their table's next sync.
+    pub fn turn_on(&self) {
+        self.0.store(true, SeqCst);
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.0.load(SeqCst)
+    }
 }
 
 /// Whether this process may still take a shard over.

@@ -67,6 +67,7 @@ fn config(root: &Path, background: &tokio::runtime::Runtime, sync_interval: Dura
         background: background.handle().clone(),
         merges: Merges::on(background.handle().clone()),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+        sync_writes: Default::default(),
         may_claim: None,
     }
 }

@@ -5,7 +5,7 @@ use super::consistent_snapshot::ConsistentSnapshots;
 use super::cursor::{Cursor, SCAN_AHEAD_BYTES};
 use super::error::TableError;
 use super::pending::{Passing, Pending};
-use super::settings::{TABLES_MAX, TableConfig};
+use super::settings::{SyncWrites, TABLES_MAX, TableConfig};
 use super::{presence, upkeep};
 use crate::log::{BatchRows, Log, LogInit};
 use bytes::Bytes;
@@ -44,6 +44,7 @@ pub struct Table {
     pub(super) log: Arc<Log>,
     epoch: Epoch,
     sync_interval: Duration,
+    sync_writes: SyncWrites,
     pub(super) pending: Arc<Pending>,
     _passing: Passing,
     upkeep: upkeep::Upkeep,
@@ -75,6 +76,7 @@ impl Table {
             log,
             epoch,
             sync_interval,
+            sync_writes: config.sync_writes,
             pending,
             _passing: passing,
             upkeep,
@@ -113,7 +115,7 @@ impl Table {
     }
 
     /// Writes all of `batch` or none of it. On return, the batch is in the log and survives the death of the process;
-    /// with a sync interval of zero it is fsynced too. After an error the outcome is unknown: the table must be opened
+    /// with a sync interval of zero, or with [`SyncWrites`], it is fsynced too. After an error the outcome is unknown: the table must be opened
     /// again, which resolves it.
     pub async fn write(&self, batch: &TableBatch) -> Result<(), TableError> {
         if batch.is_empty() {
@@ -123,7 +125,7 @@ impl Table {
             let _gate = self.snapshots.writing().await;
             self.pending.append(&batch.rows).await?;
         }
-        if self.sync_interval.is_zero() {
+        if self.sync_interval.is_zero() || self.sync_writes.is_on() {
             self.sync().await?;
         }
         Ok(())

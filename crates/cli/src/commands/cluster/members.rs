@@ -83,6 +83,8 @@ pub struct ServersOutput {
     /// The server of each shard, in order; empty if the server is alone.
     pub owners: Vec<Option<String>>,
     pub claim: Option<ClaimOutput>,
+    /// They serve on several hosts, so replies to changes wait for the fsync.
+    pub synced: bool,
     /// Null if no server has ever joined.
     pub registry: Option<String>,
 }
@@ -133,7 +135,7 @@ pub fn of_volume(
         host,
         pid,
     });
-    Ok(ServersOutput { members, owners, claim, registry: registry_name })
+    Ok(ServersOutput { members, owners, claim, synced: map.synced.is_some(), registry: registry_name })
 }
 
 /// A shard that another server has now.

@@ -35,7 +35,7 @@ fn format_recognises_only_its_own_leftovers() {
         std::fs::write(&content, b"mine").unwrap();
         for over in [FormatOver::OtherFiles, FormatOver::Volume] {
             let failing = || Err(std::io::ErrorKind::StorageFull.into());
-            let refused = volume.format_with(&settings(), over, failing).unwrap_err();
+            let refused = volume.format_with((&settings(), AckLevel::default()), over, failing).unwrap_err();
             assert!(matches!(&refused, VolumeFormatError::Taken { path } if *path == mine), "{refused}");
             assert_eq!(std::fs::read(&content).unwrap(), b"mine");
             assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);

@@ -242,6 +242,7 @@ pub fn fence(site: &Site, shard: ShardId) -> (Table, tokio::runtime::Runtime) {
         background: runtime.handle().clone(),
         merges: Merges::on(runtime.handle().clone()),
         memtable_bytes: 1 << 20,
+        sync_writes: Default::default(),
         may_claim: None,
     };
     (runtime.block_on(Table::open(config)).unwrap(), runtime)

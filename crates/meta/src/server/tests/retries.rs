@@ -170,6 +170,7 @@ fn edit(site: &Site, key: &Key, change: impl FnOnce(&mut Row)) {
         background: runtime.handle().clone(),
         merges: Merges::on(runtime.handle().clone()),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+        sync_writes: Default::default(),
         may_claim: None,
     };
     runtime.block_on(async {

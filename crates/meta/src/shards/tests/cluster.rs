@@ -21,7 +21,7 @@ use varve_env::volume_dir::{FormatOver, VolumeDir};
 use varve_posix::{Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use varve_schema::peer::ShardTerm;
 use varve_schema::{Change, DirectoryRow, EntryRow, Key, PartitionRow, PartitionState, Row};
-use varve_store::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
+use varve_store::{ConsistentSnapshots, MEMTABLE_BYTES_DEFAULT, Merges, SyncWrites, TableCache, TableConfig};
 use varve_types::{
     Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
     VolumeId, VolumeSettings,
@@ -135,6 +135,8 @@ pub struct Cluster {
     background: tokio::runtime::Handle,
     /// Of the server.
     pub lease: Arc<Lease>,
+    /// Of all shards.
+    pub sync_writes: SyncWrites,
 }
 
 fn kill(shard: &Shard) {
@@ -229,6 +231,7 @@ impl Cluster {
             caches: RefCell::default(),
             background: background.handle().clone(),
             lease: Arc::new(Lease::unlimited(Arc::new(RealClock::new()))),
+            sync_writes: SyncWrites::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let result = tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -268,6 +271,7 @@ impl Cluster {
                 background: self.background.clone(),
                 merges: Merges::on(self.background.clone()),
                 memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+                sync_writes: self.sync_writes.clone(),
                 may_claim: None,
             },
             peers: self.peers.clone(),

@@ -27,7 +27,7 @@ use std::time::Duration;
 use varve_admin::fsck;
 use varve_env::power_loss::{CrashOrder, DiskState, Fate, History, Recording};
 use varve_env::volume_dir::{FormatOver, VolumeDir};
-use varve_types::{InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};
+use varve_types::{AckLevel, InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};
 
 /// Two shards, so that every verb that can cross shards does.
 const SHARDS: u16 = 2;
@@ -103,18 +103,25 @@ fn run(prepared: &DiskState, operations: &[Operation]) -> PowerRun {
 }
 
 fn run_by(workers: Workers, prepared: &DiskState, operations: &[Operation]) -> PowerRun {
+    run_with(workers, AckLevel::Appended, prepared, operations)
+}
+
+fn run_with(workers: Workers, ack: AckLevel, prepared: &DiskState, operations: &[Operation]) -> PowerRun {
     let directory = tempfile::tempdir().unwrap();
     prepared.write_to(directory.path()).unwrap();
     let recording = Recording::begin(directory.path()).unwrap();
     let (pictures, given) = Cluster::run_in(directory.path(), async |cluster| {
         cluster.peers.all_near.set(workers == Workers::OneForAll);
+        if ack == AckLevel::Synced {
+            cluster.sync_writes.turn_on();
+        }
         let mut pictures = vec![picture::take(&cluster).await];
         let mut given = Vec::new();
         for (number, operation) in operations.iter().enumerate() {
             recording.mark(BEGUN + number as u64 + 1);
             given.push(operation.run(&cluster).await);
             recording.mark(ANSWERED + number as u64 + 1);
-            if operation.syncs() {
+            if operation.syncs() || ack == AckLevel::Synced {
                 recording.mark(SYNCED + number as u64 + 1);
             }
             pictures.push(picture::take(&cluster).await);
@@ -357,6 +364,27 @@ fn power_loss_after_each_pair_of_operations() {
         let run = run(&prepared, pair).with_second_alone(&prepared);
         run.lose_power(number % stride, Every(stride), seeds, &tried);
         tally.add(&tried);
+    });
+}
+
+/// Promise: with the acknowledgement level `synced`, every change that was replied to survives the loss of power, as if each
+/// operation were followed by a sync.
+#[test]
+fn synced_replies_survive_power_loss() {
+    let prepared = prepared();
+    let tally = Tally::begin("synced replies");
+    let seeds = if soak() { 8 } else { 1 };
+    let singles = Operation::ALL.iter().map(|operation| vec![*operation]);
+    let sequences: Vec<_> = singles.chain([Operation::ALL.to_vec()]).collect();
+    in_parallel(&sequences, |number, sequence| {
+        let stride = if soak() { 1 } else { 8 };
+        for workers in [Workers::OneAShard, Workers::OneForAll] {
+            let tried = Tried::default();
+            let run = run_with(workers, AckLevel::Synced, &prepared, sequence);
+            assert_eq!(run.done(run.history.points()).synced, sequence.len());
+            run.lose_power(number % stride, Every(stride), seeds, &tried);
+            tally.add(&tried);
+        }
     });
 }
 

@@ -151,6 +151,7 @@ impl Simulation {
                 background: self.background.clone(),
                 merges: Merges::on(self.background.clone()),
                 memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+                sync_writes: Default::default(),
                 may_claim: None,
             },
             peers,

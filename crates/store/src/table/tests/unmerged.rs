@@ -6,6 +6,7 @@ fn small(env: &TestEnv, merges: &Merges) -> TableConfig {
     TableConfig {
         cache: TableCache::with_memtables(8 * 1024 * 1024, 256 * 1024),
         memtable_bytes: 64 * 1024,
+        sync_writes: Default::default(),
         may_claim: None,
         merges: merges.clone(),
         ..env.config(LONG)

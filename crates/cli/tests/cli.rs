@@ -9,6 +9,8 @@ mod demo;
 mod directories;
 #[path = "cli/handles.rs"]
 mod handles;
+#[path = "cli/job.rs"]
+mod job;
 #[path = "cli/keys.rs"]
 mod keys;
 #[path = "cli/remounting.rs"]

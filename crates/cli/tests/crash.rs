@@ -12,12 +12,16 @@ mod check;
 mod common;
 #[path = "crash/frontend.rs"]
 mod frontend;
+#[path = "crash/histories.rs"]
+mod histories;
 #[path = "crash/manifest.rs"]
 mod manifest;
 #[path = "crash/moves.rs"]
 mod moves;
 #[path = "crash/servers.rs"]
 mod servers;
+#[path = "crash/surroundings.rs"]
+mod surroundings;
 
 use check::ManifestWriter;
 use common::{Mount, SHORT, Server, Volume, on_plain_directory, run, soak, varve};
@@ -86,9 +90,11 @@ fn a_while(random: &mut Seeded) {
     std::thread::sleep(Duration::from_millis(20 + random.below(400) as u64));
 }
 
+/// Small limits, so that splits and promotions happen all the time.
+const FORMAT: &[&str] = &["--shards", "8", "--split-threshold", "2", "--inline-limit", "4KiB"];
+
 fn volume() -> Volume {
-    // Small limits, so that splits and promotions happen all the time.
-    Volume::format(&["--shards", "8", "--split-threshold", "2", "--inline-limit", "4KiB"])
+    Volume::format(FORMAT)
 }
 
 /// The process to kill.

@@ -27,7 +27,8 @@ const TAKEOVER: Duration = Duration::from_secs(30);
 /// A client notices after 20 s that a host has vanished, and tries again by then at the latest.
 const NOTICED: Duration = Duration::from_secs(60);
 
-/// Some hosts with a server each, then hosts with a mount each, and the last one with the registry if that is not the store.
+/// Some hosts with a server each, then hosts with a mount each, and the last one with the registry if that is not the
+/// store.
 struct Site {
     mounts: Vec<Mount>,
     servers: Vec<Server>,
@@ -112,8 +113,8 @@ impl Site {
     }
 }
 
-/// Makes directories in directories, whose homes are spread over all shards, and files that change from one directory to the
-/// other. A change that was done twice fails.
+/// Makes directories in directories, whose homes are spread over all shards, and files that change from one directory
+/// to the other. A change that was done twice fails.
 struct Workload<'a> {
     root: &'a Path,
     stop: AtomicBool,
@@ -202,8 +203,8 @@ fn remote_host(field: &str) -> String {
     std::net::Ipv4Addr::from(address.swap_bytes()).to_string()
 }
 
-/// Promise: a client that knows the store alone uses all servers of other hosts by TCP, and servers of different hosts call
-/// each other by TCP.
+/// Promise: a client that knows the store alone uses all servers of other hosts by TCP, and servers of different
+/// hosts call each other by TCP.
 #[test]
 fn clients_and_servers_of_other_hosts_are_reached_by_tcp() {
     let Some(site) = Site::start(&[&[]], Registered::InStore) else { return };
@@ -237,8 +238,8 @@ fn cut_and_heal(site: &Site, cut: impl Fn(), heal: impl Fn(), meanwhile: impl Fn
     });
 }
 
-/// Promise: a server that is cut from all others and from the clients, but not from the store, keeps its shards. Calls of
-/// them wait, or end at the mount's deadline, and go on when the network is whole.
+/// Promise: a server that is cut from all others and from the clients, but not from the store, keeps its shards.
+/// Calls of them wait, or end at the mount's deadline, and go on when the network is whole.
 #[test]
 fn calls_wait_for_a_server_that_is_cut_off() {
     let Some(site) = Site::start(&[&[]], Registered::InStore) else { return };
@@ -283,8 +284,8 @@ fn clients_that_are_cut_from_one_server_wait_for_it() {
     site.end();
 }
 
-/// Promise: changes over the shards of two servers that are cut from each other wait until they are not; nothing is lost or
-/// done twice.
+/// Promise: changes over the shards of two servers that are cut from each other wait until they are not; nothing is
+/// lost or done twice.
 #[test]
 fn changes_over_servers_wait_for_a_cut_between_them() {
     let Some(site) = Site::start(&[&[], &[]], Registered::InStore) else { return };
@@ -300,8 +301,8 @@ fn changes_over_servers_wait_for_a_cut_between_them() {
     site.end();
 }
 
-/// Promise: with the registry in etcd, the shards of a server that is cut off from everything but the store are taken over
-/// after its lease, and the server ends once it reaches the registry again.
+/// Promise: with the registry in etcd, the shards of a server that is cut off from everything but the store are taken
+/// over after its lease, and the server ends once it reaches the registry again.
 #[test]
 fn server_that_is_cut_from_the_registry_is_taken_over() {
     let Some(mut site) = Site::start(&[&[], &[]], Registered::InEtcd) else { return };
@@ -345,8 +346,8 @@ fn hanging_registry_moves_nothing() {
     site.end();
 }
 
-/// Promise: while the store hangs, which is the registry too, no server takes another one for dead. Calls wait, and go on
-/// with it.
+/// Promise: while the store hangs, which is the registry too, no server takes another one for dead. Calls wait, and
+/// go on with it.
 #[test]
 fn hanging_store_moves_nothing() {
     let Some(network) = Network::make(SERVERS + 3) else { return };
@@ -400,7 +401,8 @@ impl Drop for OtherWay {
     }
 }
 
-/// Promise: if the store hangs for one server only, the others take its shards over, and it ends when the store answers.
+/// Promise: if the store hangs for one server only, the others take its shards over, and it ends when the store
+/// answers.
 #[test]
 fn server_whose_store_hangs_is_taken_over() {
     let Some(network) = Network::make(SERVERS + 3) else { return };

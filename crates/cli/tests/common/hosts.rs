@@ -1,10 +1,12 @@
-//! Hosts of a network that exists only within this machine: each is a network namespace with an address of its own, and all
-//! are ports of one bridge. Links between two of them can be cut.
+//! Hosts of a network that exists only within this machine: each is a network namespace with an address of its own,
+//! and all are ports of one bridge. Links between two of them can be cut.
 //!
-//! A server on such a host has a boot id and a host name of its own as well, so that no process of another
-//! host reaches it through a Unix socket. Clients keep those of this machine, where no server is: their mounts must be seen here.
+//! A server on such a host has a boot id and a host name of its own as well, so that no process of another host
+//! reaches it through a Unix socket. Clients keep those of this machine, where no server is: their mounts must be
+//! seen here.
 //!
-//! The names of the namespaces have the process of their test. If that process was killed, the next network removes them.
+//! The names of the namespaces have the process of their test. If that process was killed, the next network removes
+//! them.
 
 use super::process::{Launcher, Process};
 use super::{SHORT, must, run};
@@ -19,8 +21,9 @@ const PREFIX: &str = "varve-test-";
 const BRIDGE: &str = "bridge";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Runs a program as on another host, in one line of a shell: $1 the file with its boot id, $2 its name, $3 the directory of all temporary files, $4
-/// the store. Copies of the mounts of other tests must not stay: a mount ends with its last copy.
+/// Runs a program as on another host, in one line of a shell: $1 the file with its boot id, $2 its name, $3 the
+/// directory of all temporary files, $4 the store. Copies of the mounts of other tests must not stay: a mount ends
+/// with its last copy.
 const AS_HOST: &str = "set -e; hostname \"$2\"; mount --bind \"$1\" /proc/sys/kernel/random/boot_id; \
      for point in $(cut -d' ' -f5 /proc/self/mountinfo | tac); do \
        case $4/ in \"$point\"/*) continue ;; esac; \
@@ -108,8 +111,8 @@ impl Network {
         (0..self.hosts).filter(|other| *other != host).for_each(|other| self.heal(host, other));
     }
 
-    /// Runs a command that must succeed, by a process that has no files of the suite open. This one would have to close them
-    /// first, and that may need a server that is cut off or a store that hangs.
+    /// Runs a command that must succeed, by a process that has no files of the suite open. This one would have to
+    /// close them first, and that may need a server that is cut off or a store that hangs.
     pub fn perform(&self, command: &Command) {
         let mut process = Process::start(&self.launcher, command, &self.files.path().join("commands.log"));
         process.expect_end(&format!("{command:?}"), SHORT);

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// A server or mount that has not answered by then never will.
 const START: Duration = Duration::from_secs(30);
+/// The same for a server that joins others: it proves that their registry is fast enough, perhaps in a slow store.
+const JOIN: Duration = Duration::from_secs(120);
 /// A clean end writes back, fsyncs and closes every shard.
 const END: Duration = Duration::from_secs(60);
 
@@ -108,7 +110,7 @@ impl Volume {
     fn start_joining(&self, command: &Command, name: &str) -> Server {
         let process = Process::start(&self.launcher, command, &self.beside(name));
         let server = Server { process };
-        until("the server has joined", START, || {
+        until("the server has joined", JOIN, || {
             server.process.expect_alive();
             server.log().contains(&format!("process {}", server.pid()))
         });

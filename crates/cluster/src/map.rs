@@ -52,6 +52,12 @@ impl<'de> Deserialize<'de> for ServerId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Term(pub u64);
 
+impl Term {
+    pub fn next(self) -> Term {
+        Term(self.0 + 1)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterMap {
     /// The first version is 1.
@@ -395,7 +401,7 @@ impl ClusterMap {
 
     fn give(&mut self, shard: ShardId, to: ServerId, worker: u16) {
         let ownership = &mut self.shards[usize::from(shard.0)];
-        *ownership = Ownership { owner: Some(to), worker, term: Term(ownership.term.0 + 1) };
+        *ownership = Ownership { owner: Some(to), worker, term: ownership.term.next() };
     }
 }
 

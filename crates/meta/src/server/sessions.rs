@@ -15,6 +15,10 @@ use varve_proto::Request;
 use varve_proto::handshake::{KeyId, Purpose};
 use varve_types::{Credentials, SessionId};
 
+/// The part of the table that sessions take which only other servers have registered: a user may have sessions at each of
+/// them.
+const REGISTERED_ONLY_SHARE: usize = 4;
+
 /// How long a session without connections is kept.
 pub const SESSION_GRACE: Duration = Duration::from_secs(60);
 
@@ -125,8 +129,6 @@ struct ServerSession {
     gone: Option<Instant>,
     /// Its files are being closed: no connection is admitted until that is done.
     ends: bool,
-    /// Another server registered something of it meanwhile.
-    registered: bool,
 }
 
 pub struct Sessions {
@@ -149,6 +151,11 @@ impl Table {
         removed.principals.into_iter().for_each(|principal| self.counts.take(principal));
     }
 
+    /// Number of sessions that have only been registered by other servers. No limit of their users counts them.
+    fn registered_only(&self) -> usize {
+        self.sessions.values().filter(|state| state.holder.is_none()).count()
+    }
+
     /// Enters a session that has not connected here.
     fn enter_gone(&mut self, session: SessionId, now: Instant) {
         self.sessions.insert(session, ServerSession { gone: Some(now), ..ServerSession::of(None) });
@@ -159,16 +166,7 @@ impl ServerSession {
     /// A session without connections.
     fn of(holder: Option<Holder>) -> ServerSession {
         let (principals, connections, gone) = (Vec::new(), 0, None);
-        ServerSession {
-            holder,
-            principals,
-            connections,
-            works: false,
-            revoked: false,
-            gone,
-            ends: false,
-            registered: false,
-        }
+        ServerSession { holder, principals, connections, works: false, revoked: false, gone, ends: false }
     }
 }
 
@@ -256,7 +254,7 @@ impl Sessions {
                 SESSION_GRACE.as_secs()
             )));
         }
-        if table.sessions.len() >= sessions {
+        if table.sessions.len() - table.registered_only() >= sessions {
             let reason = format!("the server has {sessions} sessions already; close some and try again");
             return Err(NotAdmitted::Crowded(reason));
         }
@@ -265,19 +263,21 @@ impl Sessions {
         Ok(())
     }
 
-    /// Another server has registered something of `session` here. A session that this server does not know may be of a
-    /// client that dies before it connects: it is kept as one whose last connection has just closed.
-    pub fn enter_registered(&self, session: SessionId) {
+    /// Another server registers something of `session` here. A session that this server does not know may be of a client
+    /// that dies before it connects: it is kept as one whose last connection has just closed. `false`: the session is being
+    /// ended, and what is registered now would be lost.
+    pub fn enter_registered(&self, session: SessionId) -> bool {
         let now = self.clock.monotonic();
         let mut table = self.table.lock();
-        let is_full = table.sessions.len() >= self.limits.sessions;
-        match table.sessions.get_mut(&session) {
-            Some(state) => state.registered |= state.ends,
-            None if is_full => {
+        match table.sessions.get(&session) {
+            Some(state) => return !state.ends,
+            // Nobody's limit counts them.
+            None if table.registered_only() >= self.limits.sessions / REGISTERED_ONLY_SHARE => {
                 tracing::debug!("session {:016x} is not kept: the server has too many", session.0);
             }
             None => table.enter_gone(session, now),
         }
+        true
     }
 
     /// Marks the sessions of a revoked key: they end as soon as their connections have ended.
@@ -340,13 +340,7 @@ impl Sessions {
 
     /// All shards have dropped what they had registered of the session.
     pub fn end(&self, session: SessionId) {
-        let now = self.clock.monotonic();
-        let mut table = self.table.lock();
-        let registered = table.sessions.get(&session).is_some_and(|state| state.registered);
-        table.remove(session);
-        if registered {
-            table.enter_gone(session, now);
-        }
+        self.table.lock().remove(session);
     }
 
     /// Sessions that may change the volume.

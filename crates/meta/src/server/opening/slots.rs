@@ -243,12 +243,18 @@ impl<S: Clone> ShardSlot<S> {
 
     /// The cluster's map gives the shard to this worker, which opens it as after a restart. `false`: it has it.
     pub fn begin_ownership(&mut self, term: Term, sessions_return: Duration, now: Instant) -> bool {
+        let former = self.term;
+        self.term = former.max(term);
         let is_closed = self.open_files.is_none() && matches!(self.state, SlotState::MovingAway(_, Gate::None));
         if !is_closed && !matches!(self.state, SlotState::Elsewhere | SlotState::Released { .. }) {
             return false;
         }
-        self.term = term;
-        self.open_files = Some(OpenFiles::after(sessions_return));
+        // Taken back in the next term: nobody else has served it. Sessions that do not know the term yet go on with what
+        // they have registered.
+        let is_taken_back = matches!(self.state, SlotState::Released { by_map: true, .. }) && term == former.next();
+        if !is_taken_back || self.open_files.is_none() {
+            self.open_files = Some(OpenFiles::after(sessions_return));
+        }
         self.leases = Some(Leases::new(Some(now)));
         self.enter(SlotState::Waiting, now);
         true

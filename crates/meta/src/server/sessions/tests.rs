@@ -176,8 +176,8 @@ fn a_revoked_key_has_no_grace() {
 #[test]
 fn session_that_never_connects_ends_after_its_grace() {
     let (sessions, clock) = sessions(1000, false);
-    sessions.enter_registered(SessionId(1));
-    sessions.enter_registered(SessionId(2));
+    assert!(sessions.enter_registered(SessionId(1)));
+    assert!(sessions.enter_registered(SessionId(2)));
     assert!(sessions.is_live(SessionId(1)));
     *clock.0.lock() += SESSION_GRACE / 2;
     let (_, guard) = sessions.admit(SessionId(2), Purpose::Work, local(1000, 1), KeyId::VOLUME).unwrap();
@@ -185,13 +185,20 @@ fn session_that_never_connects_ends_after_its_grace() {
     assert!(matches!(of_another, Err(NotAdmitted::Refused(_))), "{of_another:?}");
     *clock.0.lock() += SESSION_GRACE / 2;
     assert_eq!(sessions.begin_end(), Some(SessionId(1)));
-    sessions.enter_registered(SessionId(1));
+    assert!(!sessions.enter_registered(SessionId(1)), "it would be lost");
     sessions.end(SessionId(1));
-    assert!(sessions.is_live(SessionId(1)), "something was registered while it ended");
-    assert_eq!(sessions.begin_end(), None);
-    *clock.0.lock() += SESSION_GRACE;
-    assert_eq!(sessions.begin_end(), Some(SessionId(1)));
-    sessions.end(SessionId(1));
+    assert!(!sessions.is_live(SessionId(1)));
     assert_eq!(sessions.count(), 1);
     drop(guard);
+}
+
+/// A user may have as many sessions at each other server as here.
+#[test]
+fn sessions_of_other_servers_leave_room() {
+    let (sessions, _clock) = sessions(1000, false);
+    let limit = sessions.limits.sessions as u64;
+    assert!((1..=limit * 2).all(|session| sessions.enter_registered(SessionId(session))));
+    assert!(sessions.count() < limit as usize);
+    let own = sessions.admit(SessionId(limit * 3), Purpose::Work, local(1000, 1), KeyId::VOLUME);
+    own.expect("the user has no other session here");
 }

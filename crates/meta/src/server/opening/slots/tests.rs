@@ -1,6 +1,7 @@
 use super::super::{FailureKind, OpenFailure};
 use super::*;
 use std::time::Duration;
+use varve_types::{InodeId, SessionId};
 
 type Slot = ShardSlot<&'static str>;
 
@@ -162,6 +163,31 @@ fn released_shard_is_whose_the_map_says() {
     assert_eq!((name(&again), again.term), ("waiting", Term(8)));
     assert!(gone.gone(at(7)));
     assert_eq!((name(&gone), gone.sessions().is_some()), ("elsewhere", false));
+}
+
+/// A session that does not know the new term yet goes on with its files. In a later term, another server may have had them.
+#[test]
+fn shard_taken_back_in_the_next_term_keeps_open_files() {
+    for (term, kept) in [(8, true), (9, false)] {
+        let mut slot = Slot::new(false, at(0));
+        assert!(slot.begin_ownership(Term(7), Duration::ZERO, at(1)));
+        slot.open_files.as_ref().unwrap().open(SessionId(1), InodeId(1), true);
+        slot.begin_attempt(at(2));
+        slot.opened("table", at(3));
+        slot.fail(cause("fenced"), at(5));
+        slot.released_to_map(cause("another server has it"), at(6));
+        assert!(slot.begin_ownership(Term(term), Duration::ZERO, at(7)));
+        assert_eq!(slot.open_files.unwrap().has_open_to(SessionId(1), InodeId(1), true), kept);
+    }
+}
+
+/// A later fence is reported with the newest term.
+#[test]
+fn term_follows_the_map_while_a_shard_opens() {
+    let mut slot = Slot::new(false, at(0));
+    assert!(slot.begin_ownership(Term(6), Duration::ZERO, at(1)));
+    assert!(!slot.begin_ownership(Term(7), Duration::ZERO, at(2)));
+    assert_eq!(slot.term, Term(7));
 }
 
 #[test]

@@ -211,6 +211,14 @@ fn sent(sent: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
+/// Ends the stream to the peer, which can still send.
+///
+/// # Errors
+/// If the connection is gone.
+pub fn end_output(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?)
+}
+
 /// Appends what has arrived to `input`, at most `wanted` bytes. Returns how many those were, 0 at the end of the
 /// stream; `None` if nothing has arrived.
 ///

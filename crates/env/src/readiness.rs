@@ -48,6 +48,8 @@ pub struct Ready {
     pub token: u64,
     pub input: bool,
     pub room: bool,
+    /// The peer sends nothing more: the end comes after the bytes that are there, and is not reported again.
+    pub ends: bool,
 }
 
 /// Ends the wait of one thread, from any thread.
@@ -145,7 +147,8 @@ impl Poller {
             // A descriptor that has failed is ready for both: the next call on it reports the error.
             let failed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
             let input = failed || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
-            ready(Ready { token, input, room: failed || flags.contains(EventFlags::OUT) });
+            let ends = failed || flags.contains(EventFlags::RDHUP);
+            ready(Ready { token, input, ends, room: failed || flags.contains(EventFlags::OUT) });
         }
         Ok(())
     }

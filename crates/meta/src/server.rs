@@ -9,7 +9,6 @@
 //! a client connects directly to the worker that owns the shard. [`shared`] holds the state that all workers share.
 
 mod background;
-mod busy_poll;
 mod calls;
 mod clients;
 mod connection;
@@ -20,7 +19,6 @@ mod keys;
 mod limits;
 mod listener;
 mod local_session;
-mod local_stream;
 mod membership;
 mod memory;
 mod memory_budget;
@@ -28,15 +26,11 @@ mod metrics;
 mod opening;
 mod peer_network;
 mod released_shards;
-mod remote_stream;
-mod request_queue;
 mod sessions;
 mod shared;
 mod shared_shard_map;
-mod shm_slots;
 mod sockets;
 mod store_preparation;
-mod turned_away;
 mod unauthenticated;
 mod worker;
 mod worker_board;
@@ -221,8 +215,8 @@ impl Server {
         background.tables.spawn(tend(Arc::clone(&shared.reserve)));
         let (inboxes, receivers): (Vec<mpsc::Sender<WorkerMessage>>, Vec<_>) =
             (0..workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
-        let shm_slots = ShmSlots { inboxes: inboxes.clone(), receivers };
-        let threads = spawn_workers(&config, &shared, &board, &command, store, &background, shm_slots)?;
+        let both_ends = Inboxes { inboxes: inboxes.clone(), receivers };
+        let threads = spawn_workers(&config, &shared, &board, &command, store, &background, both_ends)?;
         let running = Mutex::new(Some(RunningServer { threads, background, joined: None, lock }));
         let server = Server { shared, board, command, inboxes, running };
         match server.open_listeners(&config) {
@@ -446,7 +440,7 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
 }
 
 /// Both ends of every worker's inbox.
-struct ShmSlots {
+struct Inboxes {
     inboxes: Vec<mpsc::Sender<WorkerMessage>>,
     receivers: Vec<mpsc::Receiver<WorkerMessage>>,
 }
@@ -458,7 +452,7 @@ fn spawn_workers(
     command: &watch::Sender<ServerCommand>,
     store: PosixStore,
     background: &BackgroundRuntimes,
-    ShmSlots { inboxes, receivers }: ShmSlots,
+    Inboxes { inboxes, receivers }: Inboxes,
 ) -> Result<Vec<JoinHandle<()>>, ServerError> {
     let sockets =
         config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &config.volume, &shared.settings));

@@ -44,6 +44,13 @@ pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameE
     Ok(())
 }
 
+/// The bytes of `message`, without a frame.
+pub fn body_of<M: Serialize>(message: &M) -> Result<Vec<u8>, FrameError> {
+    let mut body = Vec::new();
+    crate::append(message, &mut body).map_err(|error| FrameError::Malformed(0, error.to_string()))?;
+    if body.len() > FRAME_BYTES_MAX { Err(FrameError::TooLong(body.len())) } else { Ok(body) }
+}
+
 /// Appends a message that is already encoded (for example a recorded reply) as one frame to `out`.
 pub fn encode_body(body: &[u8], out: &mut Vec<u8>) -> Result<(), FrameError> {
     if body.len() > FRAME_BYTES_MAX {
@@ -67,6 +74,11 @@ pub fn decode<M: DeserializeOwned>(header: &[u8; HEADER_BYTES], body: &[u8]) -> 
     if body_len(header)? != body.len() || xxh3_64(body) as u32 != checksum {
         return Err(FrameError::Checksum(body.len()));
     }
+    decode_body(body)
+}
+
+/// Decodes a body whose bytes were checked before.
+pub fn decode_body<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError> {
     match postcard::take_from_bytes(body) {
         Ok((message, [])) => Ok(message),
         Ok((_, rest)) => Err(FrameError::Malformed(body.len(), format!("{} trailing bytes", rest.len()))),

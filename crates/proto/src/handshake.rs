@@ -101,6 +101,13 @@ pub struct Hello {
     pub sealed: Vec<u8>,
 }
 
+impl Hello {
+    /// The version in the body of a Hello of any version.
+    pub fn version_in(body: &[u8]) -> Option<u16> {
+        postcard::take_from_bytes(body).ok().map(|(version, _)| version)
+    }
+}
+
 /// The client's message under the key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {

@@ -23,4 +23,4 @@ pub use nouns::{
 };
 
 /// Incremented whenever bytes on the wire change their meaning. A server refuses other versions in the handshake.
-pub const VERSION: u16 = 12;
+pub const VERSION: u16 = 13;

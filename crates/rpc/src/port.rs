@@ -112,6 +112,9 @@ impl<H: Served> Port<H> {
         };
         let woken = state.half.take_woken();
         drop(state);
+        if moved && let Some(look) = &*self.look_guard.borrow() {
+            look.wanted();
+        }
         woken.into_iter().for_each(Waker::wake);
         let handled = self.this.upgrade().is_some_and(|this| H::handle(&this));
         moved || handled
@@ -186,6 +189,7 @@ impl<H: Half> State<H> {
     fn end(&mut self, error: LinkError) {
         self.link = None;
         self.half.ended(&error);
+        self.half.unsent(0);
         self.ended = Some(error);
     }
 
@@ -203,6 +207,8 @@ impl<H: Half> State<H> {
             return Err(LinkError::MayNotReply);
         }
         let flushed = link.flush()?;
+        // Before the capacity is asked for, which may depend on it.
+        half.unsent(link.unsent_bytes());
         let most = half.capacity().min(BATCH);
         let received = most > 0 && link.receive(most, messages)?;
         for message in messages.drain(..) {

@@ -9,6 +9,7 @@ use crate::port::{Port, Served};
 use crate::wire::Message;
 use bytes::Bytes;
 use futures::future::{Either, LocalBoxFuture, select};
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -30,6 +31,8 @@ pub enum Answer {
     Now(Bytes),
     /// Runs to its end on the loop, whatever becomes of the connection.
     Later(LocalBoxFuture<'static, Bytes>),
+    /// The peer may not send this request: the connection ends, for this reason.
+    Violation(String),
 }
 
 /// Answers the requests of one connection.
@@ -40,6 +43,9 @@ pub trait Handler {
     fn has_room(&self) -> bool {
         true
     }
+
+    /// So many bytes of replies wait to be sent on this connection.
+    fn replies_held(&self, _bytes: usize) {}
 
     /// Whether the server may still reply. It is asked last before a reply leaves; `false` ends the connection, and the
     /// outcome of its calls is unknown to the caller.
@@ -63,7 +69,7 @@ pub async fn serve(
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) -> LinkError {
-    let half = Serving { mux: ServerHalf::new(limits), handler };
+    let half = Serving { mux: ServerHalf::new(limits), handler, link_bytes: Cell::new(0) };
     let port = Port::new(event_loop.clone(), half, Box::new(link), limits);
     let _ends = EndGuard(&port);
     match select(pin!(port.drive()), pin!(stop)).await {
@@ -87,6 +93,8 @@ impl Drop for EndGuard<'_> {
 struct Serving {
     mux: ServerHalf,
     handler: Rc<dyn Handler>,
+    /// Bytes of replies that the link has not sent.
+    link_bytes: Cell<usize>,
 }
 
 impl Serving {
@@ -104,6 +112,10 @@ impl Served for Serving {
         for ReceivedCall { number, body, deadline, cancel } in received {
             match handler.handle(IncomingCall { request: body, deadline, cancel }) {
                 Answer::Now(body) => Serving::answer(port, number, body),
+                Answer::Violation(why) => {
+                    port.end(LinkError::Violation(why));
+                    break;
+                }
                 Answer::Later(reply) => {
                     let port_then = Rc::clone(port);
                     port.event_loop().spawn(async move {
@@ -126,7 +138,7 @@ impl Half for Serving {
     fn capacity(&self) -> usize {
         match self.mux.capacity() {
             capacity if self.handler.has_room() => capacity,
-            capacity => capacity.min(usize::from(self.mux.is_idle())),
+            capacity => capacity.min(usize::from(self.mux.is_idle() && self.link_bytes.get() == 0)),
         }
     }
 
@@ -152,6 +164,11 @@ impl Half for Serving {
 
     fn ended(&mut self, error: &LinkError) {
         self.mux.ended(error);
+    }
+
+    fn unsent(&self, link_bytes: usize) {
+        self.link_bytes.set(link_bytes);
+        self.handler.replies_held(self.mux.queued_bytes() + link_bytes);
     }
 
     fn take_woken(&mut self) -> Vec<Waker> {

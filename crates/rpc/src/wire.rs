@@ -109,6 +109,21 @@ impl Message {
     }
 }
 
+/// Whether `bytes` begin with a complete message.
+///
+/// # Errors
+/// If the message is too long.
+pub fn is_complete(bytes: &[u8]) -> Result<bool, WireError> {
+    Ok(length(bytes)?.is_some_and(|length| length <= bytes.len()))
+}
+
+/// The length of the first message with its header, if the header is there.
+fn length(bytes: &[u8]) -> Result<Option<usize>, WireError> {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    if len > BODY_BYTES_MAX { Err(WireError::TooLong(len)) } else { Ok(Some(HEADER_BYTES + len)) }
+}
+
 /// Takes messages out of a stream of bytes.
 #[derive(Debug, Default)]
 pub struct Decoder {
@@ -122,9 +137,6 @@ impl Decoder {
         if self.taken > 0 {
             self.bytes.drain(..self.taken);
             self.taken = 0;
-        }
-        if self.bytes.is_empty() {
-            self.bytes.shrink_to(BUFFER_BYTES_KEPT);
         }
         &mut self.bytes
     }
@@ -141,19 +153,19 @@ impl Decoder {
     /// The next complete message.
     pub fn take(&mut self) -> Result<Option<Message>, WireError> {
         let rest = &self.bytes[self.taken..];
-        let Some(header) = rest.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let Some(length) = length(rest)? else { return Ok(None) };
+        let Some(whole) = rest.get(..length) else { return Ok(None) };
+        let header = whole.first_chunk::<HEADER_BYTES>().expect("a whole message has a header");
         let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let len = word(0) as usize;
-        if len > BODY_BYTES_MAX {
-            return Err(WireError::TooLong(len));
-        }
-        let Some(whole) = rest.get(..HEADER_BYTES + len) else { return Ok(None) };
         if xxh3_64(&whole[8..]) as u32 != word(4) {
-            return Err(WireError::Checksum(len));
+            return Err(WireError::Checksum(length - HEADER_BYTES));
         }
         let call = u64::from(word(16)) | u64::from(word(20)) << 32;
         let message = message(header, word(12), call, &whole[HEADER_BYTES..])?;
-        self.taken += HEADER_BYTES + len;
+        self.taken += length;
+        if self.is_empty() && self.bytes.capacity() > BUFFER_BYTES_KEPT {
+            *self = Decoder::default();
+        }
         Ok(Some(message))
     }
 }

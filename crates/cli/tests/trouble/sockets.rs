@@ -18,6 +18,7 @@ use varve_proto::frame::{self, FRAME_BYTES_MAX, HEADER_BYTES};
 use varve_proto::handshake::exchange::{Binding, Initiator};
 use varve_proto::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey};
 use varve_proto::{Call, CallId, Request, WireCredentials};
+use varve_rpc::wire::Message;
 
 /// Maximum growth of the server's memory under all of it: a few frames of the longest kind, and its own caches.
 const GROWTH_MAX: u64 = 96 << 20;
@@ -89,7 +90,18 @@ fn greeted(socket: &Path, store: &Path, session: u64, shm_slot: bool) -> UnixStr
     stream
 }
 
-fn ping(session: u64, payload: Vec<u8>) -> Request {
+/// The bytes of `body` as a call.
+fn called(body: Vec<u8>) -> Vec<u8> {
+    let mut out = Vec::new();
+    Message::Request { call: 1, deadline: PATIENCE, body: body.into() }.encode(&mut out);
+    out
+}
+
+fn ping(session: u64, payload: Vec<u8>) -> Vec<u8> {
+    called(frame::body_of(&ping_request(session, payload)).expect("short"))
+}
+
+fn ping_request(session: u64, payload: Vec<u8>) -> Request {
     let credentials = WireCredentials::user(0, 0, Vec::new());
     let id = CallId { session, slot: 0, number: 1 };
     Request { id, shard: 0, credentials, released: Vec::new(), call: Call::Ping { payload } }
@@ -123,19 +135,17 @@ fn abuse(socket: &Path, store: &Path, random: &mut Seeded) {
                 "a frame too long",
             ),
             5 => {
-                let whole = encoded(&ping(unauthenticated, noise));
+                let whole = ping(unauthenticated, noise);
                 hangs_up(welcomed(socket, store, unauthenticated), &whole[..whole.len() - 1], "a frame cut short");
             }
             6 => {
                 let mut body = vec![0xff; 300];
                 body[0] = unauthenticated as u8;
-                let mut sealed = Vec::new();
-                frame::encode_body(&body, &mut sealed).expect("short");
-                hangs_up(welcomed(socket, store, unauthenticated), &sealed, "a sound frame of nonsense");
+                hangs_up(welcomed(socket, store, unauthenticated), &called(body), "a sound message of nonsense");
             }
             7 => scribble(socket, store, unauthenticated, random),
             _ => {
-                let foreign = encoded(&ping(unauthenticated + 1, Vec::new()));
+                let foreign = ping(unauthenticated + 1, Vec::new());
                 hangs_up(welcomed(socket, store, unauthenticated), &foreign, "another session's request");
             }
         }
@@ -147,7 +157,7 @@ fn abuse(socket: &Path, store: &Path, random: &mut Seeded) {
 /// the reply.
 fn scribble(socket: &Path, store: &Path, session: u64, random: &mut Seeded) {
     let (mut stream, memory) = sharing(socket, store, session);
-    let whole = encoded(&ping(session, vec![3; 100]));
+    let whole = ping(session, vec![3; 100]);
     let ask = |stream: &mut UnixStream| stream.write_all(&whole).is_ok();
     for round in 0..200 {
         if !ask(&mut stream) {
@@ -180,7 +190,7 @@ fn scribble(socket: &Path, store: &Path, session: u64, random: &mut Seeded) {
 fn hang(socket: &Path, store: &Path) -> Vec<UnixStream> {
     let begun = |session: u64| {
         let mut stream = welcomed(socket, store, 1_000_000 + session);
-        let mut whole = encoded(&ping(1_000_000 + session, vec![7; FRAME_BYTES_MAX - 200]));
+        let mut whole = ping(1_000_000 + session, vec![7; FRAME_BYTES_MAX - 200]);
         whole.truncate(1 << 20);
         stream.write_all(&whole).expect("the server reads");
         stream
@@ -260,7 +270,7 @@ fn clients_that_do_not_read_take_bounded_memory() {
         .iter()
         .enumerate()
         .map(|(session, mut stream)| {
-            let whole = encoded(&ping(2_000_000 + session as u64, vec![9; DEAF_BYTES]));
+            let whole = ping(2_000_000 + session as u64, vec![9; DEAF_BYTES]);
             let mut sent = 0;
             // Until the server accepts no more for a while.
             let mut pauses = 0;

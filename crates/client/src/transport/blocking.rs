@@ -114,7 +114,9 @@ impl BlockingTransport {
     ) -> Result<Response, CallError> {
         let server = pool.place.server;
         let spin = if request.call.spans_shards() { SPIN_TIME_OVER_SHARDS } else { SPIN_TIME };
-        connection.send(request, spin).map_err(|error| unsent(server, &error))?;
+        connection
+            .send(request, deadline.since(self.clock.monotonic()), spin)
+            .map_err(|error| unsent(server, &error))?;
         let past_deadline = || self.clock.monotonic() >= deadline || self.closed.load(Relaxed);
         let give_up = || {
             self.waited.store(true, Relaxed);
@@ -141,7 +143,9 @@ impl BlockingTransport {
             return async_ops::waiting(whole).await;
         };
         // No other request is in flight on this connection, so the kernel has room for this one.
-        connection.send_and_go(request).map_err(|error| unsent(to.server, &error))?;
+        connection
+            .send_and_go(request, deadline.since(self.clock.monotonic()))
+            .map_err(|error| unsent(to.server, &error))?;
         self.awaited.answer(connection, pool, request.id, deadline).await
     }
 

@@ -1,5 +1,5 @@
-//! One blocking connection to a worker: the handshake, then one request and its response at a time. Messages go through
-//! shared memory while both sides poll (`varve_env::shm_slot`), and else through the socket.
+//! One blocking connection to a worker: the handshake, then one call at a time, in the messages of `varve_rpc::wire`. They
+//! go through shared memory while both sides poll (`varve_env::shm_slot`), and else through the socket.
 
 #![expect(clippy::disallowed_types, reason = "this is where the client's sockets are")]
 
@@ -22,6 +22,8 @@ use std::time::Duration;
 use varve_env::shm_slot::{ClientSide, SlotReply};
 use varve_env::spin::{SpinBudget, SpinWait};
 use varve_proto::frame;
+use varve_proto::handshake::ANSWER_BYTES_MAX;
+use varve_rpc::wire::{self, Decoder, Message};
 use varve_types::WorkerAddress;
 
 /// A worker on the same host or network accepts a connection within this time, or is not there.
@@ -56,8 +58,12 @@ pub(super) struct ServerConnection {
     stream: SocketStream,
     /// Set once the server has shared it.
     shm_slot: Option<ClientSide>,
-    input: Vec<u8>,
+    /// Bytes of a message of the handshake.
+    greeted: Vec<u8>,
+    input: Decoder,
     output: Vec<u8>,
+    /// Calls made. The last one's number is this.
+    calls: u64,
     spin_budget: SpinBudget,
     /// Spins for the reply to the last request, if spinning is enabled.
     spin: Option<SpinWait>,
@@ -65,8 +71,8 @@ pub(super) struct ServerConnection {
     spins: u32,
     /// The longest wait for bytes before [`ServerConnection::receive`] calls `give_up`.
     wait: Duration,
-    /// The longest message that is accepted: smaller before the server is authenticated.
-    message_bytes_max: usize,
+    /// The server is authenticated: messages of calls come.
+    open: bool,
 }
 
 impl ServerConnection {
@@ -76,36 +82,47 @@ impl ServerConnection {
             Dialled::Unix(stream) => SocketStream::Unix(stream),
             Dialled::Tcp(stream) => SocketStream::Tcp(RemoteStream::new(stream)),
         };
-        let (input, output) = (Vec::with_capacity(INPUT_BYTES), Vec::with_capacity(INPUT_BYTES));
-        Ok(ServerConnection {
+        Ok(ServerConnection::on(stream))
+    }
+
+    fn on(stream: SocketStream) -> ServerConnection {
+        ServerConnection {
             stream,
             shm_slot: None,
-            input,
-            output,
+            greeted: Vec::new(),
+            input: Decoder::default(),
+            output: Vec::with_capacity(INPUT_BYTES),
+            calls: 0,
             spin_budget: SpinBudget::default(),
             spin: None,
             spins: 0,
             wait: HANDSHAKE_TIMEOUT,
-            message_bytes_max: frame::FRAME_BYTES_MAX,
-        })
+            open: false,
+        }
     }
 
-    /// Writes one message. `spin`: how long the thread spins for the reply before it sleeps.
-    pub fn send<M: serde::Serialize>(&mut self, message: &M, spin: Duration) -> io::Result<()> {
+    /// Sends a request whose caller waits for `wait`. `spin`: how long the thread spins for the reply before it sleeps.
+    pub fn send<M: serde::Serialize>(&mut self, request: &M, wait: Duration, spin: Duration) -> io::Result<()> {
         self.spin = self.spin_budget.spin_for(spin);
-        self.write(message)
+        self.send_request(request, wait)
     }
 
-    /// Writes one message, whose reply [`ServerConnection::receive_at_hand`] polls for.
-    pub fn send_and_go<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
+    /// Sends a request, whose reply [`ServerConnection::receive_at_hand`] polls for.
+    pub fn send_and_go<M: serde::Serialize>(&mut self, request: &M, wait: Duration) -> io::Result<()> {
         self.spin = Some(SpinWait::begin(Duration::MAX));
-        self.write(message)
+        self.send_request(request, wait)
     }
 
-    fn write<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
+    fn send_request<M: serde::Serialize>(&mut self, request: &M, wait: Duration) -> io::Result<()> {
+        let body = frame::body_of(request).map_err(io::Error::other)?.into();
+        self.calls += 1;
         self.output.clear();
-        frame::encode(message, &mut self.output).map_err(io::Error::other)?;
-        self.input.clear();
+        Message::Request { call: self.calls, deadline: wait, body }.encode(&mut self.output);
+        self.write()
+    }
+
+    /// Writes the message in the buffer.
+    fn write(&mut self) -> io::Result<()> {
         let posted = self.shm_slot.as_ref().is_some_and(|shm_slot| shm_slot.ask(&self.output, self.spin.is_some()));
         let written = match &mut self.stream {
             _ if posted => Ok(()),
@@ -116,7 +133,7 @@ impl ServerConnection {
         written
     }
 
-    /// Waits for one message; calls `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up. `sleeps`
+    /// Waits for the reply; calls `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up. `sleeps`
     /// is called before the thread sleeps.
     pub fn receive<M: serde::de::DeserializeOwned>(
         &mut self,
@@ -141,7 +158,7 @@ impl ServerConnection {
         }
     }
 
-    /// Returns a message that has arrived; `None` if it has not arrived completely.
+    /// Returns the reply if it has arrived; `None` if it has not arrived completely.
     pub fn receive_at_hand<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         loop {
             let mut read = self.read_at_hand();
@@ -164,15 +181,21 @@ impl ServerConnection {
         }
     }
 
-    /// Returns the message in the buffer, if it is complete.
+    /// Returns the reply to the last call, if it is complete.
     fn received<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
-        let Some((message, len)) = frame::take(&self.input).map_err(io::Error::other)? else { return Ok(None) };
-        if len != self.input.len() {
+        let Some(message) = self.input.take().map_err(io::Error::other)? else { return Ok(None) };
+        if !self.input.is_empty() {
             return Err(io::Error::other("the server sent more replies than there were requests"));
         }
-        self.input.clear();
-        self.input.shrink_to(BUFFER_BYTES_KEPT);
-        Ok(Some(message))
+        match message {
+            Message::Reply { call, body } if call == self.calls => {
+                frame::decode_body(&body).map(Some).map_err(io::Error::other)
+            }
+            Message::NotBegun { call, reason } if call == self.calls => {
+                Err(io::Error::other(format!("the server did not begin the call: {reason}")))
+            }
+            _ => Err(io::Error::other("the server sent a message that answers no call")),
+        }
     }
 
     /// Reads available bytes. Spins for the first bytes of a message before the thread sleeps.
@@ -207,10 +230,10 @@ impl ServerConnection {
         match self.shm_slot.as_ref().map(|shm_slot| (shm_slot, shm_slot.answer())) {
             Some((_, SlotReply::Awaited)) => Err(io::ErrorKind::WouldBlock.into()),
             Some((shm_slot, SlotReply::Here)) => {
-                shm_slot.take(&mut self.input);
-                let body = self.input.first_chunk().map(|header| frame::body_len(header).map_err(io::Error::other));
-                match body.transpose()?.is_some_and(|body| frame::HEADER_BYTES + body <= self.input.len()) {
-                    true => Ok(self.input.len()),
+                let input = self.input.input();
+                shm_slot.take(input);
+                match wire::is_complete(input).map_err(io::Error::other)? {
+                    true => Ok(input.len()),
                     // The rest would not arrive.
                     false => Err(io::Error::other("the server sent an incomplete message")),
                 }
@@ -234,34 +257,40 @@ impl ServerConnection {
     }
 
     fn read_some(&mut self, flags: RecvFlags) -> io::Result<usize> {
-        let held = self.input.len();
-        let wanted = match self.input.first_chunk() {
+        if !self.open {
+            return self.read_of_handshake(flags);
+        }
+        let input = self.input.input();
+        match &mut self.stream {
+            SocketStream::Unix(stream) => {
+                input.reserve(INPUT_BYTES);
+                let (_, received) = rustix::net::recv(stream, spare_capacity(input), flags)?;
+                Ok(received)
+            }
+            SocketStream::Tcp(stream) => stream.read(input, flags),
+        }
+    }
+
+    /// Reads no byte beyond the message, because a record may follow at once.
+    fn read_of_handshake(&mut self, flags: RecvFlags) -> io::Result<usize> {
+        let held = self.greeted.len();
+        let wanted = match self.greeted.first_chunk() {
             Some(header) => {
                 let body = frame::body_len(header).map_err(io::Error::other)?;
-                if body > self.message_bytes_max {
-                    let max = self.message_bytes_max;
+                if body > ANSWER_BYTES_MAX {
                     return Err(io::Error::other(format!(
-                        "a message of {body} bytes exceeds the limit of {max} bytes"
+                        "a message of {body} bytes exceeds the limit of {ANSWER_BYTES_MAX} bytes"
                     )));
                 }
                 frame::HEADER_BYTES + body - held
             }
-            // During the handshake it reads no byte beyond the message, because the next message, or a record, may
-            // follow at once.
-            None if self.message_bytes_max < frame::FRAME_BYTES_MAX => frame::HEADER_BYTES - held,
-            None => INPUT_BYTES,
+            None => frame::HEADER_BYTES - held,
         };
-        match &mut self.stream {
-            SocketStream::Unix(stream) => {
-                if self.message_bytes_max < frame::FRAME_BYTES_MAX {
-                    return receive_at_most(stream, &mut self.input, wanted, flags);
-                }
-                self.input.reserve(wanted);
-                let (_, received) = rustix::net::recv(stream, spare_capacity(&mut self.input), flags)?;
-                Ok(received)
-            }
-            SocketStream::Tcp(stream) => stream.read(&mut self.input, wanted, flags),
-        }
+        let socket = match &self.stream {
+            SocketStream::Unix(stream) => stream.as_fd(),
+            SocketStream::Tcp(stream) => stream.socket.as_fd(),
+        };
+        receive_at_most(socket, &mut self.greeted, wanted, flags)
     }
 
     /// `wait`: see the field of that name. Sent data that the peer does not accept within the handshake timeout is

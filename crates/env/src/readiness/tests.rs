@@ -23,12 +23,12 @@ fn ready_descriptors_are_reported() {
     poller.watch(&near, 7, Watch::Input).unwrap();
     assert_eq!(found(&poller, Duration::ZERO), []);
     rustix::io::write(&far, b"x").unwrap();
-    assert_eq!(found(&poller, Duration::from_secs(10)), [Ready { token: 7, input: true, room: false }]);
+    assert_eq!(found(&poller, Duration::from_secs(10)), [Ready { token: 7, input: true, room: false, ends: false }]);
     assert_eq!(found(&poller, Duration::ZERO), [], "an edge");
     poller.change(&near, 8, Watch::InputAndRoom).unwrap();
-    assert_eq!(found(&poller, Duration::from_secs(10)), [Ready { token: 8, input: true, room: true }]);
+    assert_eq!(found(&poller, Duration::from_secs(10)), [Ready { token: 8, input: true, room: true, ends: false }]);
     drop(far);
-    assert_eq!(found(&poller, Duration::from_secs(10)), [Ready { token: 8, input: true, room: true }]);
+    assert_eq!(found(&poller, Duration::from_secs(10)), [Ready { token: 8, input: true, room: true, ends: true }]);
     poller.forget(&near);
     assert_eq!(found(&poller, Duration::ZERO), []);
 }

@@ -9,7 +9,7 @@ use varve_env::priority::give_way;
 /// compete with the workers for processors. As many again merge tables.
 const THREADS: usize = 2;
 
-/// `tables` flushes and collects tables. `merges` merges them on threads of lower priority, because nothing waits for a
+/// `tables` flushes and collects tables, and runs the timers of the workers. `merges` merges them on threads of lower priority, because nothing waits for a
 /// merge.
 pub(super) struct BackgroundRuntimes {
     pub tables: Runtime,
@@ -35,9 +35,9 @@ impl BackgroundRuntimes {
         self.tables.shutdown_timeout(end.since(clock.monotonic()));
     }
 
-    /// Does not wait for blocking work on these threads.
+    /// Leaves workers that have not stopped the timers that they wait for. Does not wait for blocking work.
     pub fn abandon(self) {
         self.merges.shutdown_background();
-        self.tables.shutdown_background();
+        std::mem::forget(self.tables);
     }
 }

@@ -1,17 +1,15 @@
-//! Begins requests at a worker. Every request is one future. Most are ready when they are polled for the first time, or
-//! when the batch of their change is sent in the same step; these need neither a task nor memory of their own. The
-//! others go on in a task.
+//! Begins requests at a worker. Every request is one future. One that is ready when it is polled for the first time needs
+//! neither a task nor memory of its own. The others go on in a task.
 
 use super::dispatch::{self, DispatchReply};
 use super::memory_budget::MemoryCharge;
 use super::sessions::Admitted;
 use super::worker::Worker;
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use varve_proto::Request;
 
 /// Places for requests that a worker keeps for reuse, of a few kilobytes each. More requests than this rarely wait at
@@ -63,27 +61,44 @@ where
     }
 }
 
-/// Runs a request of `bytes` bytes and calls `reply` with its reply, now or later.
-pub fn begin(
-    worker: &Rc<Worker>,
-    caller: &Arc<Admitted>,
-    request: Request,
-    bytes: usize,
-    reply: impl FnOnce(DispatchReply) + 'static,
-) {
+/// A request that has begun.
+pub enum Begun {
+    Done(DispatchReply),
+    Waits(PendingCall),
+}
+
+/// A request in progress: its reply, when it is polled to its end.
+pub struct PendingCall {
+    worker: Rc<Worker>,
+    place: Option<Box<dyn CallPlace>>,
+    _held: MemoryCharge,
+}
+
+impl Future for PendingCall {
+    type Output = DispatchReply;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<DispatchReply> {
+        let place = self.place.as_mut().expect("a request is polled until its reply");
+        let reply = ready!(place.poll(context));
+        if let Some(place) = self.place.take() {
+            self.worker.calls.give_back(place);
+        }
+        Poll::Ready(reply)
+    }
+}
+
+/// Runs a request of `bytes` bytes until it waits.
+pub fn begin(worker: &Rc<Worker>, caller: &Arc<Admitted>, request: Request, bytes: usize) -> Begun {
     let mut place = worker.calls.take();
     place.begin(Rc::clone(worker), Arc::clone(caller), request);
-    let begun = worker.busy_poll.begin(|| place.poll(&mut Context::from_waker(std::task::Waker::noop())));
-    if let Poll::Ready(answer) = begun {
-        worker.calls.give_back(place);
-        return reply(answer);
+    match place.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(reply) => {
+            worker.calls.give_back(place);
+            Begun::Done(reply)
+        }
+        Poll::Pending => {
+            let held = MemoryCharge::of(&worker.memory_held, bytes);
+            Begun::Waits(PendingCall { worker: Rc::clone(worker), place: Some(place), _held: held })
+        }
     }
-    let charge = MemoryCharge::of(worker, bytes);
-    let own = Rc::clone(worker);
-    worker.spawn(async move {
-        let answer = poll_fn(|context| place.poll(context)).await;
-        drop(charge);
-        own.calls.give_back(place);
-        reply(answer);
-    });
 }

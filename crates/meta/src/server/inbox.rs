@@ -160,22 +160,16 @@ impl Peers for WorkerPeers {
 
 /// Receives the worker's messages for as long as it lives.
 pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage>) {
-    let mut next = None;
-    loop {
-        let Some(message) = (match next.take() {
-            Some(message) => Some(message),
-            None => inbox.recv().await,
-        }) else {
-            return;
-        };
+    while let Some(message) = inbox.recv().await {
         match message {
-            WorkerMessage::Rouse => next = worker.busy_poll.rouse(|| inbox.try_recv().ok()).await,
+            // The loop is awake, and spins for the request.
+            WorkerMessage::Rouse => {}
             WorkerMessage::EndSession { session, done } => {
                 worker.end_session(session);
                 // The server may be stopping.
                 let _ = done.send(());
             }
-            WorkerMessage::LocalCall(local_call) => local_session::receive(&worker, local_call, inbox.is_empty()),
+            WorkerMessage::LocalCall(local_call) => local_session::receive(&worker, local_call),
             WorkerMessage::TakeOver { shard, handover, reply } => {
                 let taker = Rc::clone(&worker);
                 // The worker that the shard leaves waits for the reply as long as it lives.
@@ -203,7 +197,6 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
                 });
             }
             WorkerMessage::Peer { request, reply } => {
-                worker.busy_poll.came();
                 let asked = Rc::clone(&worker);
                 worker.spawn(async move {
                     // The caller may be gone; then the reply is dropped.

@@ -1,61 +1,31 @@
 //! The listening sockets of a worker and their accept loops.
 
 use super::connection::{self, ConnectionError};
-use super::handshake::HandshakeError;
 use super::limits::Source;
-use super::local_stream::LocalStream;
-use super::remote_stream::RemoteStream;
 use super::sessions::Peer;
-use super::turned_away::turn_away;
 use super::unauthenticated::UnauthenticatedConnections;
-use super::worker::{About, Worker};
-use rustix::fs::Mode;
+use super::worker::{About, ConnectionCount, Worker};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use varve_env::net::SocketPlace;
 use varve_proto::handshake::Answer;
+use varve_rpc::{AdmitError, Listener, LoopHandle, PeerOrigin, UnauthenticatedConnection};
 use varve_types::WorkerAddress;
-
-/// Length of the queue of connections that wait to be accepted: the default of Linux.
-pub const BACKLOG: u32 = 4096;
 
 /// Pause after a failed accept (usually because no descriptors are left), so that the loop does not spin.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Keepalive: the kernel probes a silent TCP peer after one minute, and gives the connection up half a minute later.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
+/// Maximum connections of one worker that are being refused at a time; further ones are closed without a reply.
+const TURNED_AWAY_MAX: usize = 64;
 
 /// A Unix socket whose file is removed when the worker stops listening.
 pub struct UnixSocket {
-    pub listener: UnixListener,
+    listener: Listener,
     path: PathBuf,
-}
-
-impl UnixSocket {
-    /// Listens on `path`. An existing file of that name belongs to a dead server: the caller holds the volume's lock
-    /// and owns the directory.
-    pub fn bind(path: PathBuf, mode: u32) -> io::Result<UnixSocket> {
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // The file gets the mode of the socket, less the umask: no other user can connect in between, whatever the
-        // umask.
-        rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
-        rustix::net::listen(&socket, BACKLOG as i32)?;
-        Ok(UnixSocket { listener: UnixListener::from_std(socket.into())?, path })
-    }
 }
 
 impl Drop for UnixSocket {
@@ -75,53 +45,42 @@ pub fn nobody_listens(path: &Path) -> bool {
 }
 
 /// Listens on a Unix socket with this path and mode, and on a TCP address.
-pub fn listen(unix: Option<&(PathBuf, u32)>, tcp: Option<SocketAddr>) -> io::Result<Listeners> {
-    let unix = unix.map(|(path, mode)| UnixSocket::bind(path.clone(), *mode)).transpose()?;
-    let tcp = tcp.map(bind_tcp).transpose()?;
-    Ok(Listeners { unix, tcp })
-}
-
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted server must not wait until the connections of its predecessor have left TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    let reported = |error: io::Error| io::Error::new(error.kind(), format!("on {address}: {error}"));
-    socket.bind(address).map_err(reported)?;
-    socket.listen(BACKLOG).map_err(reported)
+pub fn listen(
+    event_loop: &LoopHandle,
+    unix: Option<&(PathBuf, u32)>,
+    tcp: Option<SocketAddr>,
+) -> io::Result<Listeners> {
+    let open = |place: SocketPlace, mode| {
+        let with_place = |error: io::Error| io::Error::new(error.kind(), format!("on {place}: {error}"));
+        Listener::new(event_loop, &place, mode).map_err(with_place)
+    };
+    let unix = unix.map(|(path, mode)| {
+        let listener = open(SocketPlace::Unix(path.clone()), *mode)?;
+        io::Result::Ok(UnixSocket { listener, path: path.clone() })
+    });
+    let tcp = tcp.map(|address| open(SocketPlace::Tcp(address), 0));
+    Ok(Listeners { unix: unix.transpose()?, tcp: tcp.transpose()? })
 }
 
 /// The listening sockets of a worker.
-#[derive(Default)]
 pub struct Listeners {
-    pub unix: Option<UnixSocket>,
-    pub tcp: Option<TcpListener>,
+    unix: Option<UnixSocket>,
+    tcp: Option<Listener>,
 }
 
 impl Listeners {
     /// The address that clients connect to.
     pub fn address(&self) -> io::Result<WorkerAddress> {
         let unix = self.unix.as_ref().map(|socket| socket.path.to_string_lossy().into_owned());
-        let tcp = self.tcp.as_ref().map(TcpListener::local_addr).transpose()?.map(advertised);
+        let tcp = self.tcp.as_ref().map(Listener::tcp_address).transpose()?.map(advertised);
         Ok(WorkerAddress { unix, tcp })
     }
 
     /// Accepts until the worker stops.
     pub async fn accept(self, worker: Rc<Worker>) {
-        let unix = async {
-            match &self.unix {
-                Some(socket) => accept_unix(&socket.listener, &worker).await,
-                None => std::future::pending().await,
-            }
-        };
-        let tcp = async {
-            match &self.tcp {
-                Some(listener) => accept_tcp(listener, &worker).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            () = unix => {}
-            () = tcp => {}
+            () = accept_at(self.unix.as_ref().map(|socket| &socket.listener), &worker) => {}
+            () = accept_at(self.tcp.as_ref(), &worker) => {}
             () = worker.stopping() => {}
         }
     }
@@ -136,33 +95,64 @@ pub(super) fn advertised(address: SocketAddr) -> String {
     }
 }
 
-async fn accept_unix(listener: &UnixListener, worker: &Rc<Worker>) {
+async fn accept_at(listener: Option<&Listener>, worker: &Rc<Worker>) {
+    let Some(listener) = listener else { return std::future::pending().await };
     loop {
         worker.unauthenticated.room(worker.shared.limits.unauthenticated, || worker.shared.clock.monotonic()).await;
         match listener.accept().await {
-            Ok((stream, _)) => spawn_unix(stream, worker),
-            Err(error) => pause(error).await,
+            Ok(accepted) => serve(accepted, worker),
+            Err(error) => {
+                tracing::warn!("cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }
 
-fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
-    let peer = match stream.peer_cred() {
-        Ok(of) => Peer::Local { uid: of.uid(), gid: of.gid(), pid: of.pid() },
-        Err(error) => return tracing::warn!("connection closed: cannot read the peer's credentials: {error}"),
-    };
+fn serve(accepted: UnauthenticatedConnection, worker: &Rc<Worker>) {
+    let peer = peer_of(accepted.origin);
     if let Err(reason) = worker.shared.sessions.check_peer(peer) {
         log_error(worker, About::Connections, &peer, &reason);
-        return turn_away(worker, stream, Answer::Refused { reason });
+        return turn_away(worker, accepted, Answer::Refused { reason });
     }
-    match UnauthenticatedConnections::enter(worker, peer.principal()) {
-        Err(max) => turn_away(worker, stream, crowded(worker, peer, max)),
-        Ok(pending) => spawn(worker, peer, |worker| async move {
-            let stream = LocalStream::new(stream)?;
-            let (reader, writer) = stream.split();
-            connection::serve(reader, writer, peer, worker, pending).await
-        }),
+    let pending = match UnauthenticatedConnections::enter(worker, peer.principal()) {
+        Ok(pending) => pending,
+        Err(max) => return turn_away(worker, accepted, crowded(worker, peer, max)),
+    };
+    let (served, count) = (Rc::clone(worker), ConnectionCount::new(Rc::clone(worker)));
+    worker.spawn(async move {
+        match connection::serve(accepted, peer, Rc::clone(&served), pending, count).await {
+            Ok(()) => tracing::debug!(%peer, "connection ended"),
+            Err(ConnectionError::Handshake(AdmitError::Ended(0))) => {
+                tracing::debug!(%peer, "connection ended before the handshake");
+            }
+            Err(error @ (ConnectionError::Handshake(AdmitError::Crowded(_)) | ConnectionError::Evicted(_))) => {
+                log_error(&served, About::Crowd, &peer, &error.to_string());
+            }
+            Err(error) => log_error(&served, About::Connections, &peer, &error.to_string()),
+        }
+    });
+}
+
+fn peer_of(origin: PeerOrigin) -> Peer {
+    match origin {
+        PeerOrigin::Process(of) => Peer::Local { uid: of.uid, gid: of.gid, pid: (of.pid != 0).then_some(of.pid) },
+        PeerOrigin::Host(address) => Peer::Remote { source: Source::of(address.ip()) },
     }
+}
+
+/// Sends `answer` to a peer in the background, and closes its connection.
+fn turn_away(worker: &Rc<Worker>, accepted: UnauthenticatedConnection, answer: Answer) {
+    let turned_away = worker.turned_away.get();
+    if turned_away >= TURNED_AWAY_MAX {
+        return;
+    }
+    worker.turned_away.set(turned_away + 1);
+    let counted = Rc::clone(worker);
+    worker.spawn(async move {
+        accepted.turn_away(counted.shared.settings.id.0, &answer).await;
+        counted.turned_away.set(counted.turned_away.get() - 1);
+    });
 }
 
 /// The reply for a principal that has reached its limit of unauthenticated connections.
@@ -173,67 +163,8 @@ fn crowded(worker: &Worker, peer: Peer, max: usize) -> Answer {
     Answer::Crowded { reason }
 }
 
-async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
-    loop {
-        worker.unauthenticated.room(worker.shared.limits.unauthenticated, || worker.shared.clock.monotonic()).await;
-        match listener.accept().await {
-            Ok((stream, address)) => match tune(&stream) {
-                Ok(()) => spawn_tcp(stream, address, worker),
-                Err(error) => tracing::warn!("TCP connection closed: cannot set its options: {error}"),
-            },
-            Err(error) => pause(error).await,
-        }
-    }
-}
-
-fn spawn_tcp(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
-    let peer = Peer::Remote { source: Source::of(address.ip()) };
-    match UnauthenticatedConnections::enter(worker, peer.principal()) {
-        Err(max) => turn_away(worker, stream, crowded(worker, peer, max)),
-        Ok(pending) => spawn(worker, peer, |worker| async move {
-            let stream = RemoteStream::new(stream);
-            let (reader, writer) = stream.split();
-            connection::serve(reader, writer, peer, worker, pending).await
-        }),
-    }
-}
-
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    rustix::net::sockopt::set_socket_keepalive(stream, true)?;
-    rustix::net::sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    rustix::net::sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    rustix::net::sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    Ok(())
-}
-
-fn spawn<C>(worker: &Rc<Worker>, peer: Peer, connection: impl FnOnce(Rc<Worker>) -> C)
-where
-    C: Future<Output = Result<(), ConnectionError>> + 'static,
-{
-    let task = connection(Rc::clone(worker));
-    let reported = Rc::clone(worker);
-    worker.spawn_connection(async move {
-        match task.await {
-            Ok(()) => tracing::debug!(%peer, "connection ended"),
-            Err(ConnectionError::Handshake(HandshakeError::Ended(0))) => {
-                tracing::debug!(%peer, "connection ended before the handshake");
-            }
-            Err(error @ ConnectionError::Handshake(HandshakeError::Crowded(_) | HandshakeError::Evicted(_))) => {
-                log_error(&reported, About::Crowd, &peer, &error.to_string());
-            }
-            Err(error) => log_error(&reported, About::Connections, &peer, &error.to_string()),
-        }
-    });
-}
-
 fn log_error(worker: &Worker, about: About, peer: &Peer, why: &str) {
     if let Some(suppressed) = worker.error_log.due(about, worker.shared.clock.monotonic()) {
         tracing::warn!(%peer, "connection closed{suppressed}: {why}");
     }
-}
-
-async fn pause(error: io::Error) {
-    tracing::warn!("cannot accept a connection: {error}");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }

@@ -2,7 +2,7 @@
 //! encoding or a handshake.
 
 use super::Server;
-use super::calls;
+use super::calls::{self, Begun};
 use super::dispatch::DispatchReply;
 use super::inbox::WorkerMessage;
 use super::sessions::{Admitted, NotAdmitted, Peer, SessionGuard};
@@ -85,13 +85,14 @@ impl LocalSession {
     }
 }
 
-/// Answers a guest's request, at once if it need not wait. `only`: no other message is at hand.
-pub fn receive(worker: &Rc<Worker>, local_call: LocalCall, only: bool) {
+/// Answers a guest's request, at once if it need not wait.
+pub fn receive(worker: &Rc<Worker>, local_call: LocalCall) {
     let LocalCall { caller, request, answered, sent_at } = local_call;
     stages::end(Stage::Queue, sent_at);
-    worker.busy_poll.came();
-    worker.busy_poll.only_one(only);
-    calls::begin(worker, &caller, request, 0, |answer| answered(response(answer)));
+    match calls::begin(worker, &caller, request, 0) {
+        Begun::Done(reply) => answered(response(reply)),
+        Begun::Waits(pending) => worker.spawn(async move { answered(response(pending.await)) }),
+    }
 }
 
 fn response(answer: DispatchReply) -> Response {

@@ -3,8 +3,7 @@
 //! above one limit for all, each connection has one request at a time. The workers share the budget, because the one with
 //! the busy shards needs most of it.
 
-use super::worker::Worker;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub struct MemoryBudget {
@@ -25,19 +24,19 @@ impl MemoryBudget {
 
 /// The bytes that one request or connection holds; released on drop.
 pub struct MemoryCharge {
-    worker: Rc<Worker>,
+    budget: Arc<MemoryBudget>,
     bytes: usize,
 }
 
 impl MemoryCharge {
-    pub fn of(worker: &Rc<Worker>, bytes: usize) -> MemoryCharge {
-        let mut share = MemoryCharge { worker: Rc::clone(worker), bytes: 0 };
+    pub fn of(budget: &Arc<MemoryBudget>, bytes: usize) -> MemoryCharge {
+        let mut share = MemoryCharge { budget: Arc::clone(budget), bytes: 0 };
         share.set(bytes);
         share
     }
 
     pub fn set(&mut self, bytes: usize) {
-        let held = &self.worker.memory_held.bytes;
+        let held = &self.budget.bytes;
         // Most connections hold nothing most of the time, and need not touch what all workers share.
         if bytes > self.bytes {
             held.fetch_add(bytes - self.bytes, Relaxed);

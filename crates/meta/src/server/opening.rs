@@ -354,7 +354,7 @@ impl Worker {
             peers: Rc::clone(&self.peers),
             clock: Arc::clone(&self.shared.clock),
             lease: Arc::clone(&self.shared.lease),
-            commits: Rc::clone(&self.busy_poll.commits),
+            commits: Rc::clone(&self.commits),
             open_files,
             leases,
             cache: Arc::clone(&self.tables.cache),

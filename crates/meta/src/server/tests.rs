@@ -214,8 +214,7 @@ fn malformed_bytes_end_the_connection_alone() {
     };
     authenticated(&[0xff; 32]);
     authenticated(&((frame::FRAME_BYTES_MAX as u32 + 1).to_le_bytes()));
-    let mut request = Vec::new();
-    frame::encode(&client::request(9, 0, 1, 0, Call::Sync), &mut request).unwrap();
+    let mut request = client::call_bytes(&client::request(9, 0, 1, 0, Call::Sync));
     authenticated(&request[..request.len() - 1]);
     let last = request.len() - 1;
     request[last] ^= 1;
@@ -229,7 +228,7 @@ fn a_foreign_session_ends_the_connection() {
     let site = Site::new(1);
     let server = site.start();
     let mut stream = TestClient::of(&server, &site, 9, Purpose::Work).into_stream();
-    client::send(&mut stream, &client::request(10, 0, 1, 0, Call::Sync));
+    stream.write_all(&client::call_bytes(&client::request(10, 0, 1, 0, Call::Sync))).unwrap();
     assert_closed(stream);
 }
 
@@ -247,11 +246,10 @@ fn requests_are_pipelined() {
             1 => create(format!("file{number}")),
             _ => Call::Ping { payload: vec![0; number as usize] },
         };
-        frame::encode(&client::request(9, number as u32, 1, 0, call), &mut sent).unwrap();
+        sent.extend(client::call_bytes(&client::request(9, number as u32, 1, 0, call)));
     }
     stream.write_all(&sent).unwrap();
-    let mut slots: Vec<u32> =
-        (0..count).map(|_| client::receive::<varve_proto::Response>(&mut stream).id.slot).collect();
+    let mut slots: Vec<u32> = (0..count).map(|_| client::reply(&mut stream).id.slot).collect();
     slots.sort();
     assert_eq!(slots, (1..=count as u32).collect::<Vec<_>>());
 }
@@ -270,17 +268,17 @@ fn retried_change_is_applied_once() {
     let mut sent = Vec::new();
     let request = client::request(9, 1, 1, 0, create("file".into()));
     for _ in 0..2 {
-        frame::encode(&request, &mut sent).unwrap();
+        sent.extend(client::call_bytes(&request));
     }
     stream.write_all(&sent).unwrap();
-    let mut answer = || client::receive::<varve_proto::Response>(&mut stream).result;
+    let mut answer = || client::reply(&mut stream).result;
     let answers = [answer(), answer()];
     let made: Vec<_> = answers.iter().filter(|answer| **answer != Err(CallFailure::Busy)).collect();
     assert!(!made.is_empty() && made.iter().all(|made| matches!(made, Ok(Reply::Node(_)))), "{answers:?}");
-    client::send(&mut stream, &request);
-    assert_eq!(client::receive::<varve_proto::Response>(&mut stream).result, *made[0]);
-    client::send(&mut stream, &client::request(9, 1, 2, 0, create("file".into())));
-    let another = client::receive::<varve_proto::Response>(&mut stream).result;
+    stream.write_all(&client::call_bytes(&request)).unwrap();
+    assert_eq!(client::reply(&mut stream).result, *made[0]);
+    stream.write_all(&client::call_bytes(&client::request(9, 1, 2, 0, create("file".into())))).unwrap();
+    let another = client::reply(&mut stream).result;
     assert_eq!(another, Err(CallFailure::Errno(varve_types::Errno::EEXIST.number())));
 }
 
@@ -334,7 +332,7 @@ fn client_that_does_not_read_cannot_delay_a_stop() {
     let mut sent = Vec::new();
     for slot in 0..20 {
         let call = Call::Ping { payload: vec![0; 1024 * 1024] };
-        frame::encode(&client::request(9, slot, 1, 0, call), &mut sent).unwrap();
+        sent.extend(client::call_bytes(&client::request(9, slot, 1, 0, call)));
     }
     deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(deaf.write_all(&sent).is_err(), "the server stops reading once its answers pile up");

@@ -15,8 +15,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use varve_env::clock::Instant;
 
-/// Minimum time that an unauthenticated connection gets to authenticate, however many wait. With this value, a queue of
-/// [`super::listener::BACKLOG`] is processed in two seconds, while clients wait ten seconds for a greeting.
+/// Minimum time that an unauthenticated connection gets to authenticate, however many wait. With this value, a full queue
+/// of the kernel (4096 connections) is processed in two seconds, while clients wait ten seconds for a greeting.
 const STAY_MIN: Duration = Duration::from_millis(250);
 
 #[derive(Default)]

@@ -1,11 +1,12 @@
-//! A worker: a thread with its own runtime, which owns the shards that the shard map assigns to it.
+//! A worker: a thread with its own loop, which owns the shards that the shard map assigns to it.
 //!
 //! All code of a worker is single-threaded. Its input is connections and messages from other workers; both become tasks
-//! of the worker's local set. A task that panics has broken an invariant: the worker posts the failure, and its thread
+//! of its loop. The tasks of shards are in a local set, which the loop polls; their timers and their blocking work are
+//! those of the background runtime. Changes of requests that the loop begins in one turn are appended to the log together,
+//! when nothing else is to be done ([`CommitRound`]). A task that panics has broken an invariant: the worker posts the failure, and its thread
 //! ends without closing its tables, as if it had been killed. The appended changes are safe; the state in memory may
 //! not be.
 
-use super::busy_poll::BusyPoll;
 use super::calls::CallPlaces;
 use super::clients::Clients;
 use super::dispatch::{InFlight, UnknownOutcomeCalls};
@@ -18,7 +19,7 @@ use super::opening::{NotOpen, ShardSlots};
 use super::shared::ServerShared;
 use super::unauthenticated::UnauthenticatedConnections;
 use super::worker_board::{WorkerBoard, WorkerStage};
-use crate::shards::{CacheBudget, OpenFiles, Peers, Shard};
+use crate::shards::{CacheBudget, CommitRound, OpenFiles, Peers, Shard};
 use futures::FutureExt;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -29,13 +30,14 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use tokio::runtime::LocalOptions;
 use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::LocalSet;
 use varve_cluster::map::ServerId;
 use varve_cluster::membership::MembershipError;
 use varve_env::rate_limited_log::RateLimitedLog;
 use varve_proto::CallFailure;
+use varve_rpc::{EventLoop, LoopHandle, default_spin};
 use varve_store::TableConfig;
 use varve_types::{Errno, InodeId, SessionId, ShardId};
 
@@ -87,7 +89,9 @@ pub struct Worker {
     pub in_flight: InFlight,
     pub calls: CallPlaces,
     pub unknown_outcomes: UnknownOutcomeCalls,
-    pub busy_poll: BusyPoll,
+    pub event_loop: LoopHandle,
+    /// Changes to append when the requests at hand have been begun.
+    pub commits: Rc<CommitRound>,
     pub error_log: RateLimitedLog<About>,
     pub memory_held: Arc<MemoryBudget>,
     board: Arc<WorkerBoard>,
@@ -147,19 +151,10 @@ impl Worker {
         self.connections().saturating_sub(self.unauthenticated.count())
     }
 
-    pub fn spawn_connection(self: &Rc<Self>, connection: impl Future<Output = ()> + 'static) {
-        let count = ConnectionCount::new(Rc::clone(self));
-        self.spawn(async move {
-            let _count = count;
-            connection.await;
-        });
-    }
-
     /// Runs a task on this worker; its panic ends the worker.
     pub fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
-        self.busy_poll.woke();
         let worker = Rc::clone(self);
-        tokio::task::spawn_local(async move {
+        self.event_loop.spawn(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
                 worker.end(Err(broken(worker.index, panic)));
             }
@@ -279,10 +274,10 @@ impl Worker {
 }
 
 /// Counts one connection while it lives.
-struct ConnectionCount(Rc<Worker>);
+pub struct ConnectionCount(Rc<Worker>);
 
 impl ConnectionCount {
-    fn new(worker: Rc<Worker>) -> ConnectionCount {
+    pub fn new(worker: Rc<Worker>) -> ConnectionCount {
         worker.connections.set(worker.connections.get() + 1);
         worker.metrics.connections(worker.connections.get());
         ConnectionCount(worker)
@@ -308,8 +303,15 @@ fn broken(worker: usize, panic: Box<dyn Any + Send>) -> String {
 pub fn run(config: WorkerConfig) {
     let (index, board) = (config.index, Arc::clone(&config.board));
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
-        runtime.map_err(|error| error.to_string())?.block_on(live(config))
+        let runtime = config.tables.table.background.clone();
+        let _runtime = runtime.enter();
+        let shards = LocalSet::new();
+        let _shards = shards.enter();
+        // Dropped first: its tasks may use the others.
+        let event_loop =
+            EventLoop::new(Arc::clone(&config.shared.clock), default_spin()).map_err(|error| error.to_string())?;
+        let handle = event_loop.handle().clone();
+        event_loop.block_on(shards.run_until(live(config, handle)))
     }));
     if let Err(reason) = lived.unwrap_or_else(|panic| Err(broken(index, panic))) {
         tracing::error!("{reason}");
@@ -318,7 +320,11 @@ pub fn run(config: WorkerConfig) {
     board.reach(index, WorkerStage::Ended);
 }
 
-async fn live(mut config: WorkerConfig) -> Result<(), String> {
+async fn live(mut config: WorkerConfig, event_loop: LoopHandle) -> Result<(), String> {
+    let commits = Rc::<CommitRound>::default();
+    commits.set_open(true);
+    let round = Rc::clone(&commits);
+    event_loop.before_each_wait(move || round.send());
     let worker = Rc::new_cyclic(|own: &Weak<Worker>| Worker {
         peers: Rc::new(WorkerPeers { inboxes: config.inboxes.clone(), worker: own.clone() }),
         tables: config.tables.clone(),
@@ -328,7 +334,8 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         in_flight: InFlight::default(),
         calls: CallPlaces::default(),
         unknown_outcomes: UnknownOutcomeCalls::default(),
-        busy_poll: BusyPoll::default(),
+        event_loop,
+        commits,
         error_log: RateLimitedLog::default(),
         memory_held: Arc::clone(&config.memory_held),
         board: Arc::clone(&config.board),
@@ -346,8 +353,6 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
     // Receive messages from the start: the log replay of a shard may have to call a shard of another worker.
     let (_, nobody) = mpsc::channel(1);
     worker.spawn(inbox::receive(Rc::clone(&worker), std::mem::replace(&mut config.inbox, nobody)));
-    let watchful = Rc::clone(&worker);
-    worker.spawn(async move { watchful.busy_poll.keep().await });
     worker.spawn(inbox::obey(Rc::clone(&worker), config.command.clone()));
     worker.spawn(give_back_memory(Rc::clone(&worker)));
 
@@ -375,7 +380,7 @@ fn slots(config: &WorkerConfig) -> ShardSlots {
 /// Starts listening, then opens the shards.
 async fn open(worker: &Rc<Worker>, config: &WorkerConfig) -> Result<(), String> {
     let cannot = |error: std::io::Error| format!("worker {} cannot listen: {error}", worker.index);
-    let listeners = listener::listen(config.unix.as_ref(), config.tcp).map_err(cannot)?;
+    let listeners = listener::listen(&worker.event_loop, config.unix.as_ref(), config.tcp).map_err(cannot)?;
     let address = listeners.address().map_err(cannot)?;
     worker.listeners.replace(Some(listeners));
     worker.board.ready(worker.index, address);

@@ -161,3 +161,33 @@ fn nested_block_on_panics() {
     let event_loop = new_loop(Duration::ZERO);
     event_loop.block_on(async { event_loop.block_on(async {}) });
 }
+
+/// Promise: the work before each wait comes after all woken tasks, and its own wake-ups are seen before the loop sleeps.
+#[test]
+fn work_before_a_wait_follows_the_tasks() {
+    let event_loop = EventLoop::new(Arc::new(RealClock::new()), Duration::ZERO).unwrap();
+    let (waiting, sent) = (Rc::new(Notified::default()), Rc::new(Cell::new(0)));
+    let (collected, counted) = (Rc::clone(&waiting), Rc::clone(&sent));
+    event_loop.handle().before_each_wait(move || {
+        let wakers = collected.0.take();
+        counted.set(counted.get() + usize::from(!wakers.is_empty()));
+        wakers.iter().for_each(Waker::wake_by_ref);
+        !wakers.is_empty()
+    });
+    let wait = || {
+        let (waiting, mut polled) = (Rc::clone(&waiting), false);
+        std::future::poll_fn(move |context| match std::mem::replace(&mut polled, true) {
+            true => Poll::Ready(()),
+            false => {
+                waiting.0.borrow_mut().push(context.waker().clone());
+                Poll::Pending
+            }
+        })
+    };
+    (0..3).for_each(|_| event_loop.handle().spawn(wait()));
+    event_loop.block_on(wait());
+    assert_eq!(sent.get(), 1, "all that waited were woken together");
+}
+
+#[derive(Default)]
+struct Notified(RefCell<Vec<Waker>>);

@@ -13,12 +13,14 @@ use varve_env::readiness::{Ready, Watch};
 pub struct Readiness {
     input: Cell<bool>,
     room: Cell<bool>,
+    ends: Cell<bool>,
     reader: RefCell<Option<Waker>>,
     writer: RefCell<Option<Waker>>,
 }
 
 impl Readiness {
     pub fn report(&self, ready: Ready) {
+        self.ends.set(self.ends.get() || ready.ends);
         if ready.input {
             self.input.set(true);
             self.reader.take().into_iter().for_each(Waker::wake);
@@ -48,7 +50,8 @@ impl LoopHandle {
     /// If the kernel watches too many descriptors, or none of this kind.
     pub fn watch(&self, descriptor: OwnedFd, watch: Watch) -> io::Result<Watched> {
         let ready = || Cell::new(true);
-        let readiness = Rc::new(Readiness { input: ready(), room: ready(), reader: None.into(), writer: None.into() });
+        let (reader, writer, ends) = Default::default();
+        let readiness = Rc::new(Readiness { input: ready(), room: ready(), ends, reader, writer });
         let key = self.0.number();
         self.0.watched.borrow_mut().insert(key, Rc::clone(&readiness));
         let reports_room = Cell::new(watch == Watch::InputAndRoom);
@@ -77,6 +80,11 @@ impl Watched {
     /// Whether there may be room.
     pub fn has_room(&self) -> bool {
         self.readiness.room.get()
+    }
+
+    /// Whether the peer sends nothing more, so that a read may find the end after the last bytes.
+    pub fn ends(&self) -> bool {
+        self.readiness.ends.get()
     }
 
     /// A read has found nothing.

@@ -14,7 +14,7 @@ use varve_env::net::{self, PeerProcess, SocketPlace};
 use varve_env::random;
 use varve_env::readiness::Watch;
 use varve_env::shm_slot::ServerSide;
-use varve_proto::frame::FrameError;
+use varve_proto::frame::{FrameError, HEADER_BYTES};
 use varve_proto::handshake::exchange::{Binding, ExchangeError, Responder};
 use varve_proto::handshake::{
     Answer, Channel, Greeting, HELLO_BYTES_MAX, Hello, KeyId, Nonce, Offer, VolumeKey, Welcome,
@@ -22,6 +22,10 @@ use varve_proto::handshake::{
 
 /// Deadline for the reply to a peer whose handshake has failed. It fits into the buffer of any socket that is read.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
+/// Bytes read from a peer that is turned away, such as a Hello in flight: if they stayed unread, TCP could discard the
+/// reply.
+const DRAINED_MAX: usize = 4096;
 
 /// Accepts connections.
 pub struct Listener {
@@ -45,12 +49,16 @@ pub struct UnauthenticatedConnection {
 /// The reason why a client was not admitted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmitError {
-    #[error("the handshake did not complete in time")]
-    Deadline,
-    #[error("the first message is not a Hello: {0}")]
+    #[error("the handshake did not complete within {0:?}")]
+    Deadline(Duration),
+    #[error("the connection ended in the handshake, after {0} bytes of a message")]
+    Ended(usize),
+    #[error("the first frame is not a Hello message: {0}")]
     Garbage(FrameError),
     #[error("refused: {0}")]
     Refused(String),
+    #[error("limit reached: {0}")]
+    Crowded(String),
     #[error("cannot encrypt the server's reply: {0}")]
     Unsealed(#[from] ExchangeError),
     #[error("the connection failed in the handshake: {0}")]
@@ -66,11 +74,20 @@ pub trait Admission {
 
     fn worker(&self) -> u16;
 
+    /// The volume, in replies to clients.
+    fn volume_name(&self) -> String;
+
     /// The key of this number; `None` if there is none. The error is a reason that the client is told.
     fn key(&self, id: KeyId) -> impl Future<Output = Result<Option<VolumeKey>, String>>;
 
-    /// Decides about a client that has proved its key, and returns the reply. The error is the refusal.
-    fn admit(&self, hello: &Hello, offer: &Offer, origin: PeerOrigin) -> Result<(Self::Admitted, Welcome), Welcome>;
+    /// Decides about a client that has proved `key`, and returns the reply. The error is the refusal.
+    fn admit(
+        &self,
+        hello: &Hello,
+        offer: &Offer,
+        key: VolumeKey,
+        origin: PeerOrigin,
+    ) -> Result<(Self::Admitted, Welcome), Welcome>;
 }
 
 impl Listener {
@@ -139,14 +156,16 @@ impl UnauthenticatedConnection {
         deadline: Instant,
     ) -> Result<(StreamLink, A::Admitted), AdmitError> {
         let event_loop = self.socket.event_loop().clone();
+        let time = deadline.since(event_loop.now());
         let admitted = within(&event_loop, deadline, async { Ok(self.shake_hands(admission).await) }).await;
-        match admitted.unwrap_or(Err(AdmitError::Deadline)) {
+        match admitted.unwrap_or(Err(AdmitError::Deadline(time))) {
             Ok((records, slot, admitted)) => {
                 let records = (self.channel() == Channel::Network).then_some(records);
                 Ok((StreamLink::new(self.socket, records, slot), admitted))
             }
             Err(error) => {
-                if matches!(error, AdmitError::Deadline | AdmitError::Garbage(_)) {
+                // A peer that made a mistake can read the reason.
+                if matches!(error, AdmitError::Deadline(_) | AdmitError::Garbage(_) | AdmitError::Ended(1..)) {
                     self.refuse(&Answer::Refused { reason: error.to_string() }).await;
                 }
                 Err(error)
@@ -154,12 +173,38 @@ impl UnauthenticatedConnection {
         }
     }
 
-    /// Sends an answer in the clear and closes the connection.
+    /// Sends an answer in the clear, and closes the connection.
     pub async fn refuse(self, answer: &Answer) {
+        self.farewell(&[encoded(answer)]).await;
+    }
+
+    /// Sends the greeting and an answer in the clear to a peer that waits for the greeting, and closes the connection.
+    pub async fn turn_away(self, volume: [u8; 16], answer: &Answer) {
+        let greeting = Greeting { version: varve_proto::VERSION, volume, nonce: random::bytes() };
+        self.farewell(&[encoded(&greeting), encoded(answer)]).await;
+    }
+
+    async fn farewell(self, messages: &[io::Result<Vec<u8>>]) {
         let event_loop = self.socket.event_loop().clone();
         let deadline = event_loop.now().after(FAREWELL_TIME);
+        let told = within(&event_loop, deadline, async {
+            for message in messages.iter().flatten() {
+                send(&self.socket, message).await?;
+            }
+            net::end_output(&self.socket)?;
+            let mut drained = Vec::new();
+            while drained.len() < DRAINED_MAX {
+                self.socket.input().await;
+                match net::receive(&self.socket, &mut drained, DRAINED_MAX)? {
+                    Some(0) => break,
+                    Some(_) => {}
+                    None => self.socket.no_input(),
+                }
+            }
+            Ok(())
+        });
         // The peer may be gone, or not read.
-        let _ = within(&event_loop, deadline, async { send(&self.socket, &encoded(answer)?).await }).await;
+        let _ = told.await;
     }
 
     async fn shake_hands<A: Admission>(
@@ -169,17 +214,20 @@ impl UnauthenticatedConnection {
         let nonce = random::bytes();
         let (version, volume) = (varve_proto::VERSION, admission.volume());
         send(&self.socket, &encoded(&Greeting { version, volume, nonce })?).await?;
-        let hello = self.receive_hello().await?;
-        let (responder, offer) = match self.prove(admission, &hello, nonce).await {
+        let proved = match self.receive_hello().await? {
+            Ok(hello) => self.prove(admission, &hello, nonce).await.map(|proved| (hello, proved)),
+            Err(reason) => Err(reason),
+        };
+        let (hello, (responder, offer, key)) = match proved {
             Ok(proved) => proved,
             Err(reason) => {
                 send(&self.socket, &encoded(&Answer::Refused { reason: reason.clone() })?).await?;
                 return Err(AdmitError::Refused(reason));
             }
         };
-        let (admitted, welcome) = match admission.admit(&hello, &offer, self.origin) {
+        let (admitted, welcome) = match admission.admit(&hello, &offer, key, self.origin) {
             Ok((admitted, welcome)) => (Ok(admitted), welcome),
-            Err(refusal) => (Err(AdmitError::Refused(reason_of(&refusal))), refusal),
+            Err(refusal) => (Err(refused(&refusal)), refusal),
         };
         let (sealed, records) = responder.finish(&welcome)?;
         let answer = encoded(&Answer::Sealed(sealed))?;
@@ -191,13 +239,31 @@ impl UnauthenticatedConnection {
         Ok((records, slot, admitted?))
     }
 
-    async fn receive_hello(&self) -> Result<Hello, AdmitError> {
+    /// The inner error is a reason that the peer is told.
+    async fn receive_hello(&self) -> Result<Result<Hello, String>, AdmitError> {
         let mut incoming = Incoming::default();
-        incoming.receive(&self.socket, HELLO_BYTES_MAX).await.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => AdmitError::Garbage(FrameError::Malformed(0, error.to_string())),
-            _ => AdmitError::Io(error),
-        })?;
-        incoming.decode().map_err(AdmitError::Garbage)
+        if let Err(error) = incoming.receive(&self.socket, HELLO_BYTES_MAX).await {
+            return Err(match error.kind() {
+                io::ErrorKind::InvalidData => AdmitError::Garbage(FrameError::Malformed(0, error.to_string())),
+                io::ErrorKind::UnexpectedEof => AdmitError::Ended(incoming.bytes.len()),
+                _ => AdmitError::Io(error),
+            });
+        }
+        let decoded = incoming.decode::<Hello>();
+        let version = match &decoded {
+            Ok(hello) => Some(hello.version),
+            Err(FrameError::Malformed(..)) => Hello::version_in(&incoming.bytes[HEADER_BYTES..]),
+            Err(_) => None,
+        };
+        match (version, decoded) {
+            (Some(version), _) if version != varve_proto::VERSION => Ok(Err(format!(
+                "the server speaks version {} of the protocol and the client version {version}: use the same varve on \
+                 both",
+                varve_proto::VERSION
+            ))),
+            (_, Ok(hello)) => Ok(Ok(hello)),
+            (_, Err(error)) => Err(AdmitError::Garbage(error)),
+        }
     }
 
     /// Verifies that the client holds the key that it names. The error is a reason that it is told in the clear.
@@ -206,13 +272,9 @@ impl UnauthenticatedConnection {
         admission: &A,
         hello: &Hello,
         nonce: Nonce,
-    ) -> Result<(Responder, Offer), String> {
-        if hello.version != varve_proto::VERSION {
-            let own = varve_proto::VERSION;
-            return Err(format!("the server speaks version {own} of the protocol and the client {}", hello.version));
-        }
+    ) -> Result<(Responder, Offer, VolumeKey), String> {
         if hello.volume != admission.volume() {
-            return Err("the server serves another volume".into());
+            return Err(format!("the server serves {}, not the client's volume", admission.volume_name()));
         }
         if hello.worker != admission.worker() {
             return Err(format!("this is worker {} of the server, not worker {}", admission.worker(), hello.worker));
@@ -228,13 +290,15 @@ impl UnauthenticatedConnection {
             channel: self.channel(),
             nonce,
         };
-        Responder::accept(&key, &binding, &hello.sealed).map_err(|error| match error {
-            ExchangeError::Unauthentic => {
-                "the proof does not fit the volume's key: is the client's key of another volume, or was it revoked?"
-                    .into()
-            }
-            error => error.to_string(),
-        })
+        match Responder::accept(&key, &binding, &hello.sealed) {
+            Ok((responder, offer)) => Ok((responder, offer, key)),
+            Err(ExchangeError::Unauthentic) => Err(format!(
+                "the proof does not fit the key of {}: is the client's key of another volume, was it revoked, or was the \
+                 volume formatted again?",
+                admission.volume_name()
+            )),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// Sends a whole message with a shared-memory slot; `None` if there can be none, and then nothing was sent.
@@ -256,9 +320,10 @@ impl UnauthenticatedConnection {
     }
 }
 
-fn reason_of(welcome: &Welcome) -> String {
+fn refused(welcome: &Welcome) -> AdmitError {
     match welcome {
-        Welcome::Refused { reason } | Welcome::Crowded { reason } => reason.clone(),
-        Welcome::Accepted { .. } | Welcome::Peer => "the server refused by a welcome".into(),
+        Welcome::Refused { reason } => AdmitError::Refused(reason.clone()),
+        Welcome::Crowded { reason } => AdmitError::Crowded(reason.clone()),
+        Welcome::Accepted { .. } | Welcome::Peer => AdmitError::Refused("the server refused by a welcome".into()),
     }
 }

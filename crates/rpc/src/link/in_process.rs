@@ -89,6 +89,10 @@ impl Link for InProcessLink {
         !self.unsent.is_empty()
     }
 
+    fn unsent_bytes(&self) -> usize {
+        self.unsent.iter().map(Message::body_len).sum()
+    }
+
     fn receive(&mut self, most: usize, messages: &mut Vec<Message>) -> Result<bool, LinkError> {
         // Read before the queue: what was sent before the end is in the queue by then.
         let closed = self.input.closed.load(Acquire);

@@ -31,14 +31,16 @@ pub struct StreamLink {
     posted: Decoder,
     /// Messages that were posted, and not received because there were too many.
     surplus: Vec<Message>,
+    /// The reason why nothing more can be read. The messages before it are received first.
+    ended: Option<LinkError>,
 }
 
 impl StreamLink {
     /// A connection whose handshake is done. `records`: over TCP.
     pub fn new(socket: Watched, records: Option<Records>, slot: Option<Slot>) -> StreamLink {
-        let (pushed, output, sealed, surplus) = Default::default();
+        let (pushed, output, sealed, surplus, ended) = Default::default();
         let (input, posted) = Default::default();
-        StreamLink { socket, records, slot, pushed, output, written: 0, sealed, input, posted, surplus }
+        StreamLink { socket, records, slot, pushed, output, written: 0, sealed, input, posted, surplus, ended }
     }
 
     /// Moves pushed messages to shared memory, or to the bytes for the socket.
@@ -82,7 +84,7 @@ impl StreamLink {
 
     /// Reads once from the socket.
     fn read(&mut self) -> Result<bool, LinkError> {
-        if !self.socket.has_input() {
+        if self.ended.is_some() || !self.socket.has_input() {
             return Ok(false);
         }
         let bytes = if self.records.is_some() { &mut self.sealed } else { self.input.input() };
@@ -92,17 +94,16 @@ impl StreamLink {
                 return Ok(false);
             }
             Some(0) => {
-                return Err(match self.sealed.len() + self.input.len() {
-                    0 => LinkError::Closed,
-                    part => LinkError::Truncated(part),
-                });
+                let part = self.sealed.len() + self.input.len();
+                self.ended = Some(if part == 0 { LinkError::Closed } else { LinkError::Truncated(part) });
+                return Ok(true);
             }
             // Less than asked for: nothing is left, and the kernel reports what comes next.
-            Some(count) if count < READ_BYTES => self.socket.no_input(),
+            Some(count) if count < READ_BYTES && !self.socket.ends() => self.socket.no_input(),
             Some(_) => {}
         }
         if let Some(records) = &mut self.records {
-            records.open_all(&mut self.sealed, self.input.input())?;
+            self.ended = records.open_all(&mut self.sealed, self.input.input()).err().map(LinkError::from);
         }
         Ok(true)
     }
@@ -119,7 +120,7 @@ impl StreamLink {
 
 impl Link for StreamLink {
     fn has_room(&self) -> bool {
-        self.pushed.len() + self.output.len() - self.written < OUTPUT_BYTES
+        self.unsent_bytes() < OUTPUT_BYTES
     }
 
     fn push(&mut self, message: Message) {
@@ -133,6 +134,10 @@ impl Link for StreamLink {
 
     fn is_blocked(&self) -> bool {
         !self.output.is_empty()
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.pushed.len() + self.output.len() - self.written
     }
 
     fn receive(&mut self, most: usize, messages: &mut Vec<Message>) -> Result<bool, LinkError> {
@@ -149,7 +154,10 @@ impl Link for StreamLink {
             received |= self.read()?;
             self.decode(most, messages)?;
         }
-        Ok(received || !messages.is_empty())
+        match self.ended.take_if(|_| messages.is_empty()) {
+            Some(ended) => Err(ended),
+            None => Ok(received || !messages.is_empty()),
+        }
     }
 
     fn is_midway(&self) -> bool {

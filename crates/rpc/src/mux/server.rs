@@ -91,6 +91,11 @@ impl ServerHalf {
         self.running.is_empty() && self.outgoing.messages.is_empty()
     }
 
+    /// Bytes of messages that wait to be sent.
+    pub fn queued_bytes(&self) -> usize {
+        self.outgoing.bytes
+    }
+
     /// # Errors
     /// If the reply is longer than a message may be.
     pub fn answer(&mut self, call: u64, body: Bytes) -> Result<(), LinkError> {

@@ -179,6 +179,10 @@ impl Admission for TestAdmission {
         VOLUME
     }
 
+    fn volume_name(&self) -> String {
+        "volume test".into()
+    }
+
     fn worker(&self) -> u16 {
         4
     }
@@ -187,7 +191,7 @@ impl Admission for TestAdmission {
         Ok((id == KeyId::VOLUME).then_some(KEY))
     }
 
-    fn admit(&self, hello: &Hello, _: &Offer, _: PeerOrigin) -> Result<((), Welcome), Welcome> {
+    fn admit(&self, hello: &Hello, _: &Offer, _: VolumeKey, _: PeerOrigin) -> Result<((), Welcome), Welcome> {
         if hello.purpose == Purpose::Administer {
             return Err(Welcome::Refused { reason: "no administrators here".into() });
         }

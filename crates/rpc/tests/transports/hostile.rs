@@ -5,6 +5,7 @@ use bytes::Bytes;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 use varve_env::net::{self, SocketPlace};
 use varve_env::shm_slot::ClientSide;
@@ -126,6 +127,21 @@ fn server_ends_connections_that_break_the_rules() {
         assert!(begun.elapsed() < SOON / 2, "case {number}");
     }
     still_serves(&server);
+}
+
+/// Promise: calls that arrive together with the end of their connection are begun, and the end is noticed at once.
+#[test]
+fn end_that_comes_with_calls_is_noticed() {
+    let server = Server::start(Transport::Unix, Limits::default());
+    let (mut stream, _) = admitted(&server);
+    // The server's thread is busy when the others come.
+    stream.write_all(&encoded(&[request(1, Ask::Block(100))])).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    stream.write_all(&encoded(&[request(2, Ask::Echo(1)), request(3, Ask::Echo(1))])).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let begun = Instant::now();
+    assert!(is_closed(&stream) && begun.elapsed() < SOON / 2);
+    assert_eq!(server.counters.begun.load(SeqCst), 3);
 }
 
 /// Posts `bytes` in the slot of a connection. The server looks into it for a short time after each message.

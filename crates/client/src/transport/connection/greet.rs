@@ -7,11 +7,9 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use varve_env::clock::{Clock, Instant};
 use varve_env::shm_slot::ClientSide;
-use varve_proto::frame::FRAME_BYTES_MAX;
+use varve_proto::frame;
 use varve_proto::handshake::exchange::{Binding, ExchangeError, Initiator};
-use varve_proto::handshake::{
-    ANSWER_BYTES_MAX, Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome, printable,
-};
+use varve_proto::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome, printable};
 use varve_proto::record::Records;
 use varve_types::{SessionId, VolumeId};
 
@@ -38,7 +36,6 @@ impl ServerConnection {
         let broken = |error: io::Error| FindError::Absent(broken_handshake(&error));
         let deadline = clock.monotonic().after(HANDSHAKE_TIMEOUT).min(deadline);
         self.set_timeouts(HANDSHAKE_TIMEOUT).map_err(broken)?;
-        self.message_bytes_max = ANSWER_BYTES_MAX;
         let greeting: Greeting = self.receive_by(deadline, clock).map_err(broken)?;
         check_greeting(&greeting, identity)?;
         let shm_slot = matches!(self.stream, SocketStream::Unix(_));
@@ -64,7 +61,7 @@ impl ServerConnection {
             Welcome::Peer => return Err(FindError::Refused("the server takes this client for a server".into())),
             Welcome::Accepted { .. } => {}
         }
-        self.message_bytes_max = FRAME_BYTES_MAX;
+        self.open = true;
         if let SocketStream::Tcp(stream) = &mut self.stream {
             stream.protect(records);
         }
@@ -79,7 +76,9 @@ impl ServerConnection {
         deadline: Instant,
         clock: &dyn Clock,
     ) -> io::Result<Answer> {
-        match self.write(hello) {
+        self.output.clear();
+        frame::encode(hello, &mut self.output).map_err(io::Error::other)?;
+        match self.write() {
             // A server at its connection limit replies at once and closes the connection; its reply can still be read.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                 return self.receive_by(deadline, clock);
@@ -96,7 +95,8 @@ impl ServerConnection {
     /// Receives one complete message before the deadline.
     fn receive_by<M: serde::de::DeserializeOwned>(&mut self, deadline: Instant, clock: &dyn Clock) -> io::Result<M> {
         loop {
-            if let Some(message) = self.received()? {
+            if let Some((message, _)) = frame::take(&self.greeted).map_err(io::Error::other)? {
+                self.greeted.clear();
                 return Ok(message);
             }
             self.wait = deadline.since(clock.monotonic());
@@ -122,7 +122,7 @@ impl ServerConnection {
         if received.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.input.extend_from_slice(&bytes[..received.bytes]);
+        self.greeted.extend_from_slice(&bytes[..received.bytes]);
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 for shared in descriptors {

@@ -39,11 +39,11 @@ impl RemoteStream {
         written
     }
 
-    /// Appends available bytes to `input`, during the handshake at most `wanted`. Returns the number of bytes read from
-    /// the socket; 0 at its end. [`io::ErrorKind::Interrupted`]: the bytes read are only part of a record.
-    pub fn read(&mut self, input: &mut Vec<u8>, wanted: usize, flags: RecvFlags) -> io::Result<usize> {
+    /// Appends available bytes to `input`, after the handshake. Returns the number of bytes read from the socket; 0 at its
+    /// end. [`io::ErrorKind::Interrupted`]: the bytes read are only part of a record.
+    pub fn read(&mut self, input: &mut Vec<u8>, flags: RecvFlags) -> io::Result<usize> {
         let Some(records) = &mut self.records else {
-            return super::receive_at_most(&self.socket, input, wanted, flags);
+            return Err(io::Error::other("the connection has no records"));
         };
         self.received.reserve(RECEIVED_AT_ONCE);
         let (_, received) = rustix::net::recv(&self.socket, spare_capacity(&mut self.received), flags)?;

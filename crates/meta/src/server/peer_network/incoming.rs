@@ -129,8 +129,8 @@ impl Incoming {
         };
         match ended {
             Ok(admitted) => Some(admitted),
-            Err(AdmitError::Io(error)) => {
-                tracing::debug!(?origin, "connection ended in the handshake: {error}");
+            Err(error @ (AdmitError::Io(_) | AdmitError::Ended(0))) => {
+                tracing::debug!(?origin, "{error}");
                 None
             }
             Err(error) => {
@@ -195,6 +195,10 @@ impl Admission for Incoming {
         self.volume.0
     }
 
+    fn volume_name(&self) -> String {
+        format!("volume {}", self.volume)
+    }
+
     fn worker(&self) -> u16 {
         NO_WORKER
     }
@@ -204,7 +208,7 @@ impl Admission for Incoming {
         Ok((id == KeyId::VOLUME).then(|| self.key.clone()))
     }
 
-    fn admit(&self, hello: &Hello, offer: &Offer, _: PeerOrigin) -> Result<(u64, Welcome), Welcome> {
+    fn admit(&self, hello: &Hello, offer: &Offer, _: VolumeKey, _: PeerOrigin) -> Result<(u64, Welcome), Welcome> {
         let refused = |reason: String| Err(Welcome::Refused { reason });
         let caller = hello.session;
         match hello.purpose {

@@ -4,12 +4,14 @@ use super::{Server, Site, socket};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use varve_proto::frame::{self, HEADER_BYTES};
 use varve_proto::handshake::exchange::{Binding, Initiator};
 use varve_proto::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome};
 use varve_proto::record::Records;
 use varve_proto::{Call, CallFailure, CallId, Reply, Request, Response, WireCredentials};
+use varve_rpc::wire::{self, Decoder, Message};
 
 /// After this time a reply is taken to be lost.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -21,15 +23,42 @@ pub fn send<M: serde::Serialize>(stream: &mut impl Write, message: &M) {
 }
 
 pub fn receive<M: serde::de::DeserializeOwned>(stream: &mut impl Read) -> M {
-    try_receive(stream).unwrap()
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header).unwrap();
+    let mut body = vec![0; frame::body_len(&header).unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    frame::decode(&header, &body).unwrap()
 }
 
-fn try_receive<M: serde::de::DeserializeOwned>(stream: &mut impl Read) -> std::io::Result<M> {
-    let mut header = [0; HEADER_BYTES];
+/// The bytes of a request, as a call with a number of its own.
+pub fn call_bytes(request: &Request) -> Vec<u8> {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let (call, body) = (CALLS.fetch_add(1, Relaxed) + 1, frame::body_of(request).unwrap().into());
+    let mut bytes = Vec::new();
+    Message::Request { call, deadline: PATIENCE, body }.encode(&mut bytes);
+    bytes
+}
+
+/// The next reply of a connection.
+pub fn reply(stream: &mut impl Read) -> Response {
+    try_reply(stream).unwrap()
+}
+
+fn try_reply(stream: &mut impl Read) -> std::io::Result<Response> {
+    let mut header = [0; wire::HEADER_BYTES];
     stream.read_exact(&mut header)?;
-    let mut body = vec![0; frame::body_len(&header).unwrap()];
+    let mut body = vec![0; u32::from_le_bytes(*header.first_chunk().unwrap()) as usize];
     stream.read_exact(&mut body)?;
-    Ok(frame::decode(&header, &body).unwrap())
+    Ok(decoded(&[&header[..], &body].concat()))
+}
+
+/// The response in the bytes of one message.
+pub fn decoded(bytes: &[u8]) -> Response {
+    let mut decoder = Decoder::default();
+    decoder.input().extend_from_slice(bytes);
+    let Some(Message::Reply { body, .. }) = decoder.take().unwrap() else { panic!("no reply") };
+    assert!(decoder.is_empty(), "more than one message");
+    frame::decode_body(&body).unwrap()
 }
 
 pub fn connect(path: &str) -> (UnixStream, Greeting) {
@@ -152,10 +181,8 @@ impl<S: Read + Write> TestClient<S> {
     }
 
     pub fn exchange(&mut self, request: Request) -> std::io::Result<Result<Reply, CallFailure>> {
-        let mut bytes = Vec::new();
-        frame::encode(&request, &mut bytes).unwrap();
-        self.stream.write_all(&bytes)?;
-        let response: Response = try_receive(&mut self.stream)?;
+        self.stream.write_all(&call_bytes(&request))?;
+        let response = try_reply(&mut self.stream)?;
         assert_eq!(response.id, request.id);
         Ok(response.result)
     }

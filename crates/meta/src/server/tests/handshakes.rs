@@ -127,7 +127,7 @@ fn malformed_handshakes_are_refused() {
         frame
     };
     scene.refused("an empty message", "first frame is not a Hello", |_| nonsense(&[]));
-    scene.refused("a message of another kind", "", |_| framed(&client::request(5, 1, 1, 0, Call::Sync)));
+    scene.refused("a message of another kind", "", |_| client::call_bytes(&client::request(5, 1, 1, 0, Call::Sync)));
     scene.refused("bytes behind the message", "", |greeting| {
         let mut body = postcard::to_stdvec(&scene.claim().hello(greeting).1).unwrap();
         body.push(0);

@@ -1,10 +1,9 @@
 //! Records of an attacker on the network who manipulates those of a client. Each ends the connection with its reason in
 //! the log, and no manipulated request is executed.
 
-use super::client::{Remote, request};
+use super::client::{Remote, call_bytes, request};
 use super::*;
 use std::net::Shutdown;
-use varve_proto::Response;
 
 /// A volume that is served over TCP.
 fn site() -> Site {
@@ -19,9 +18,7 @@ fn remote(server: &Server, site: &Site, session: u64) -> Remote {
 
 /// A request that would create `name`.
 fn making(session: u64, number: u64, name: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    frame::encode(&request(session, 1, number, 0, create(name.into())), &mut bytes).unwrap();
-    bytes
+    call_bytes(&request(session, 1, number, 0, create(name.into())))
 }
 
 fn names(server: &Server, site: &Site) -> Vec<String> {
@@ -157,7 +154,7 @@ fn frames_span_records() {
     let mut sent = Vec::new();
     for number in 0..10 {
         let ping = request(1, number as u32, 1, 0, Call::Ping { payload: payload(number) });
-        frame::encode(&ping, &mut sent).unwrap();
+        sent.extend(call_bytes(&ping));
     }
     let sealed = client.seal(&sent);
     let mut writes = client.stream.try_clone().unwrap();
@@ -165,7 +162,7 @@ fn frames_span_records() {
         // In pieces that match neither frames nor records.
         scope.spawn(move || sealed.chunks(7001).for_each(|piece| writes.write_all(piece).unwrap()));
         for _ in 0..10 {
-            let response: Response = client::receive(&mut client);
+            let response = client::reply(&mut client);
             let number = u64::from(response.id.slot);
             assert_eq!(response.result, Ok(Reply::Pong { payload: payload(number) }));
         }

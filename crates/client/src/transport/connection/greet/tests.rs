@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 use varve_env::clock::RealClock;
-use varve_env::spin::SpinBudget;
 use varve_proto::WireShardMap;
 use varve_proto::frame::{self, HEADER_BYTES};
 use varve_proto::handshake::exchange::Responder;
+use varve_rpc::wire::Message;
 
 const NONCE: [u8; 16] = [5; 16];
 
@@ -22,17 +22,7 @@ fn identity() -> Identity {
 }
 
 fn connection(stream: TcpStream) -> ServerConnection {
-    ServerConnection {
-        stream: SocketStream::Tcp(RemoteStream::new(stream)),
-        shm_slot: None,
-        input: Vec::new(),
-        output: Vec::new(),
-        spin_budget: SpinBudget::default(),
-        spin: None,
-        spins: 0,
-        wait: HANDSHAKE_TIMEOUT,
-        message_bytes_max: FRAME_BYTES_MAX,
-    }
+    ServerConnection::on(SocketStream::Tcp(RemoteStream::new(stream)))
 }
 
 fn send(stream: &mut TcpStream, message: &impl serde::Serialize) {
@@ -95,6 +85,13 @@ fn shake_hands<T: Send>(server: impl FnOnce(&mut TcpStream) -> T + Send) -> (Res
         let shaken = connection.shake_hands(&identity(), 0, Instant(Duration::MAX), &RealClock::new());
         (shaken.map(|_| connection), served.join().unwrap())
     })
+}
+
+/// A connection that waits for the reply to its first call.
+fn asked(mut connection: ServerConnection) -> ServerConnection {
+    // The server may have closed it.
+    let _ = connection.send(&"a question", HANDSHAKE_TIMEOUT, Duration::ZERO);
+    connection
 }
 
 fn refused(name: &str, part: &str, server: impl FnOnce(&mut TcpStream) + Send) {
@@ -162,9 +159,9 @@ fn a_false_server_is_refused() {
 fn false_records_are_refused() {
     type Attack = fn(&mut Records) -> Vec<u8>;
     fn sealed(records: &mut Records) -> Vec<u8> {
-        let (mut frame_bytes, mut sealed) = (Vec::new(), Vec::new());
-        frame::encode(&"an answer", &mut frame_bytes).unwrap();
-        records.seal(&frame_bytes, &mut sealed).unwrap();
+        let (mut plain, mut sealed, body) = (Vec::new(), Vec::new(), frame::body_of(&"an answer").unwrap().into());
+        Message::Reply { call: 1, body }.encode(&mut plain);
+        records.seal(&plain, &mut sealed).unwrap();
         sealed
     }
     let cases: [(&str, Attack); 4] = [
@@ -188,14 +185,14 @@ fn false_records_are_refused() {
         std::thread::sleep(Duration::from_millis(5));
         stream.write_all(&whole[7..]).unwrap();
     });
-    let received: Option<String> = connection.unwrap().receive(|| panic!("it waits"), || ()).unwrap();
+    let received = asked(connection.unwrap()).receive::<String>(|| panic!("it waits"), || ()).unwrap();
     assert_eq!(received.as_deref(), Some("an answer"));
     for (part, attack) in cases {
         let (connection, ()) = shake_hands(|stream| {
             let mut records = answer(stream, 7, &accepted());
             stream.write_all(&attack(&mut records)).unwrap();
         });
-        let received: io::Result<Option<String>> = connection.unwrap().receive(|| panic!("it waits"), || ());
+        let received = asked(connection.unwrap()).receive::<String>(|| panic!("it waits"), || ());
         let text = received.unwrap_err().to_string();
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -262,11 +262,11 @@ async fn answer_about_files(worker: &Rc<Worker>, request: PeerRequest) -> Delive
     match tokio::time::timeout(request.deadline, worker.open_files(shard)).await {
         Ok(Ok(open_files)) => {
             let ServerShared { settings, clock, sessions, peer_network, .. } = &*worker.shared;
-            if let (PeerCall::Files(FileCall::Register(used)), Some(_)) = (&request.call, peer_network.get()) {
-                if !sessions.enter_registered(used.session) {
-                    let reason = format!("session {:016x} is being ended", used.session.0);
-                    return Ok(Err(Cause { errno: LOST, reason }));
-                }
+            if let (PeerCall::Files(FileCall::Register(used)), Some(_)) = (&request.call, peer_network.get())
+                && !sessions.enter_registered(used.session)
+            {
+                let reason = format!("session {:016x} is being ended", used.session.0);
+                return Ok(Err(Cause { errno: LOST, reason }));
             }
             Ok(Ok(open_files.serve(request, settings.shards, clock.monotonic())))
         }

@@ -18,6 +18,8 @@ use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{ShardId, VolumeId};
 
+type OpenedRegistry = (RegistryAddress, Arc<dyn Registry>);
+
 #[derive(Debug, Args)]
 pub struct RegistryFlag {
     /// Where the servers of the volume find each other, as given to `varve serve --join` [default: the recorded one]
@@ -31,7 +33,7 @@ impl RegistryFlag {
         &self,
         volume: &VolumeDir,
         id: VolumeId,
-    ) -> std::result::Result<Option<(RegistryAddress, Arc<dyn Registry>)>, MembershipError> {
+    ) -> std::result::Result<Option<OpenedRegistry>, MembershipError> {
         let Some(address) = RegistryAddress::of_volume(volume, self.registry.as_ref())? else { return Ok(None) };
         let opened = address.open(volume, id)?;
         Ok(Some((address, opened)))

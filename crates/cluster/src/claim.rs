@@ -4,15 +4,15 @@
 //! its holder renews it as a server renews its lease. A claim or member whose process has died is found by its silence,
 //! and then killed: so a command that was killed keeps servers away for no longer than a lease and a tenth.
 
-use crate::detector::{Detector, Verdict};
 use crate::lease::Lease;
 use crate::map::{Claim, ClusterMap, MapRefusal, Member, ServerId};
+use crate::membership::silence::Applicant;
 use crate::membership::{Contended, MembershipError, change, leave};
-use crate::registry::{Beat, Pulse, Registry, RegistryError, Taken};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::registry::{Registry, RegistryError, Taken};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use varve_env::clock::Clock;
 use varve_types::ShardCount;
@@ -95,9 +95,7 @@ impl VolumeClaim {
         let claim = VolumeClaim { registry, clock, holder, beat: AtomicU64::new(0), lease, lease_time };
         for _ in 0..ATTEMPTS_MAX {
             claim.end_silent().await?;
-            if !claim.renew().await? {
-                return Err(MembershipError::Killed(holder).into());
-            }
+            claim.applicant().renew().await?;
             let (purpose, host) = (purpose.clone(), host.clone());
             let wanted = Claim { holder, purpose, host, pid };
             let claimed = change(&*claim.registry, |map| {
@@ -126,7 +124,8 @@ impl VolumeClaim {
         if watched.is_empty() {
             return Ok(());
         }
-        let living = self.end_of_silent(&watched, map.lease()).await?;
+        self.applicant().renew().await?;
+        let living = self.applicant().end_silent(&watched, map.lease()).await?;
         if let Some(claim) = map.claim.filter(|claim| living.contains(&claim.holder)) {
             return Err(MembershipError::from(MapRefusal::claimed_by(claim)).into());
         }
@@ -137,71 +136,18 @@ impl VolumeClaim {
         if living.is_empty() { Ok(()) } else { Err(ClaimError::InUse(living)) }
     }
 
-    /// Watches servers and holders of claims until each has renewed or was silent for long enough; kills and removes the
-    /// silent ones. Returns the living ones. As for a server, a late renewal of the watcher's own restarts the watch: the
-    /// registry may be at fault.
-    async fn end_of_silent(
-        &self,
-        watched: &BTreeSet<ServerId>,
-        lease: Duration,
-    ) -> Result<BTreeSet<ServerId>, MembershipError> {
-        let mut detector = Detector::new(lease);
-        let (mut first, mut living, mut open) = (BTreeMap::new(), BTreeSet::new(), watched.clone());
-        while !open.is_empty() {
-            let begun = self.clock.monotonic();
-            if !self.renew().await? {
-                return Err(MembershipError::Killed(self.holder));
-            }
-            for server in open.clone() {
-                let asked = self.clock.monotonic();
-                let pulse = self.registry.pulse(server).await?;
-                if *first.entry(server).or_insert(pulse) != pulse && pulse != Pulse::Killed {
-                    living.insert(server);
-                    open.remove(&server);
-                    continue;
-                }
-                match detector.saw(server, pulse, asked, self.clock.monotonic()) {
-                    Verdict::Alive => continue,
-                    Verdict::Silent(beat) => {
-                        if self.registry.kill(server, beat).await? == Taken::Others {
-                            continue;
-                        }
-                    }
-                    Verdict::Dead => {}
-                }
-                end(&*self.registry, server).await?;
-                open.remove(&server);
-            }
-            if self.clock.monotonic().since(begun) > lease / 3 {
-                detector.start_again();
-            }
-            if !open.is_empty() {
-                tokio::time::sleep(lease / 6).await;
-            }
-        }
-        Ok(living)
-    }
-
-    /// Takes the next number. `false`: the holder was killed.
-    async fn renew(&self) -> Result<bool, RegistryError> {
-        let begun = self.clock.monotonic();
-        let next = Beat(self.beat.load(SeqCst)).next();
-        if self.registry.renew(self.holder, next).await? == Taken::Others {
-            self.lease.end();
-            return Ok(false);
-        }
-        self.beat.store(next.0, SeqCst);
-        self.lease.renewed(begun, self.lease_time);
-        Ok(true)
+    fn applicant(&self) -> Applicant<'_> {
+        let VolumeClaim { registry, clock, holder, beat, lease, lease_time } = self;
+        Applicant { registry: &**registry, clock: &**clock, server: *holder, lease, lease_time: *lease_time, beat }
     }
 
     /// Renews the claim. Returns once it was ended by others.
     pub async fn keep(&self) {
         loop {
             tokio::time::sleep(self.lease_time / 3).await;
-            match self.renew().await {
-                Ok(true) => {}
-                Ok(false) => return,
+            match self.applicant().renew().await {
+                Ok(_) => {}
+                Err(MembershipError::Killed(_)) => return,
                 Err(error) => tracing::warn!("cannot renew the claim of the volume, and will try again: {error}"),
             }
         }

@@ -4,7 +4,7 @@
 
 mod moves;
 mod rounds;
-mod silence;
+pub(crate) mod silence;
 
 pub use moves::{MovedShard, move_shard};
 
@@ -15,7 +15,9 @@ use crate::lease::Lease;
 use crate::map::{ClusterMap, MapRefusal, Member, ServerId};
 use crate::probe::{self, ProbeFailure};
 use crate::registry::{Beat, Pulse, Registry, RegistryError, Taken};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::watch;
 use varve_env::clock::Clock;
@@ -103,10 +105,11 @@ impl Membership {
         let found = registry.newest_map().await?;
         let lease_time = found.as_ref().map_or(first_time, |map| map.lease());
         probe::measure(&*registry, &*clock, lease_time).await?;
-        let beat = Beat::default();
-        let mut applicant = Applicant { registry: &*registry, clock: &*clock, server, lease: &lease, lease_time, beat };
+        let beat = AtomicU64::new(0);
+        let applicant =
+            Applicant { registry: &*registry, clock: &*clock, server, lease: &lease, lease_time, beat: &beat };
         applicant.renew().await?;
-        make_way(&mut applicant, &member).await?;
+        make_way(&applicant, &member).await?;
         let join = || {
             change(&*registry, |map| {
                 let first = || ClusterMap { version: 0, ..ClusterMap::first(shards, first_time) };
@@ -130,11 +133,11 @@ impl Membership {
                     | MapRefusal::Claimed { .. }
                     | MapRefusal::WithoutTcp { .. }
                     | MapRefusal::OtherWithoutTcp { .. },
-                )) => make_way(&mut applicant, &member).await?,
+                )) => make_way(&applicant, &member).await?,
                 joined => break joined?,
             }
         };
-        let beat = applicant.beat;
+        let beat = Beat(beat.into_inner());
         let lease_time = joined.lease();
         let standing = watch::Sender::new(Standing::Member(Arc::new(joined)));
         Ok(Membership { registry, clock, server, lease, lease_time, beat, standing })
@@ -148,32 +151,32 @@ impl Membership {
 
 /// Removes dead members and a dead claim that are in the way of `member`. If it is on another host than a living member, also
 /// waits until the members sync before they reply: what they have only appended may be invisible there.
-async fn make_way(applicant: &mut Applicant<'_>, member: &Member) -> Result<(), MembershipError> {
+async fn make_way(applicant: &Applicant<'_>, member: &Member) -> Result<(), MembershipError> {
     let registry = applicant.registry;
     loop {
         let Some(map) = registry.newest_map().await? else { return Ok(()) };
+        let lease = map.lease();
         if let Some(claim) = map.claim {
-            if !applicant.end_if_silent(claim.holder).await? {
+            if !applicant.end_if_silent(claim.holder, lease).await? {
                 return Err(MapRefusal::claimed_by(claim).into());
             }
             continue;
         }
-        match map.check_reachable(member) {
+        if let Err(refusal) = map.check_reachable(member) {
             // A host that has lost power stays in the map until somebody removes it.
-            Err(MapRefusal::WithoutTcp { server, .. } | MapRefusal::OtherWithoutTcp { server, .. })
-                if applicant.end_if_silent(server).await? =>
-            {
-                continue;
+            let members: BTreeSet<_> = map.members.keys().copied().collect();
+            if applicant.end_silent(&members, lease).await?.len() == members.len() {
+                return Err(refusal.into());
             }
-            checked => checked?,
+            continue;
         }
         let unsynced: Vec<_> = map.unsynced_for(member).collect();
         let Some(first) = unsynced.first() else { return Ok(()) };
         if map.synced.is_none() {
             // Another server may have asked at the same time.
             registry.publish(&map.sync_required()).await?;
-        } else if !applicant.end_if_silent(*first).await? {
-            registry.later_map(map.version, map.lease() / 3).await?;
+        } else if !applicant.end_if_silent(*first, lease).await? {
+            registry.later_map(map.version, lease / 3).await?;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A server that is about to join finds out whether another one, or the holder of a claim, is alive.
+//! A process that is not in the map, and renews a lease meanwhile, finds out which members and holders of claims are alive.
 
 use super::MembershipError;
 use crate::claim;
@@ -6,10 +6,12 @@ use crate::detector::{Detector, Verdict};
 use crate::lease::Lease;
 use crate::map::ServerId;
 use crate::registry::{Beat, Pulse, Registry, Taken};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use varve_env::clock::Clock;
 
-/// A server that renews a lease and is no member yet.
+/// A server that is about to join, or a command that is about to claim the volume.
 pub struct Applicant<'m> {
     pub registry: &'m dyn Registry,
     pub clock: &'m dyn Clock,
@@ -17,33 +19,51 @@ pub struct Applicant<'m> {
     pub lease: &'m Lease,
     pub lease_time: Duration,
     /// The last number that it has taken.
-    pub beat: Beat,
+    pub beat: &'m AtomicU64,
 }
 
 impl Applicant<'_> {
-    /// Watches a server or the holder of a claim until it renews, or was silent for long enough while this server renewed
-    /// in time. Then ends it. Returns whether it did.
-    pub async fn end_if_silent(&mut self, watched: ServerId) -> Result<bool, MembershipError> {
-        let mut detector = Detector::new(self.lease_time);
-        let first = self.registry.pulse(watched).await?;
+    /// [`Applicant::end_silent`] for one. Returns whether it was dead.
+    pub async fn end_if_silent(&self, watched: ServerId, lease: Duration) -> Result<bool, MembershipError> {
+        Ok(self.end_silent(&[watched].into(), lease).await?.is_empty())
+    }
+
+    /// Watches servers and holders of claims until each has renewed, or was silent for long enough while this process
+    /// renewed in time; kills and removes the silent ones. Returns the living ones. A late renewal of this process restarts
+    /// the watch, as for a server: the registry may be at fault. `lease`: of the map that names them.
+    pub async fn end_silent(
+        &self,
+        watched: &BTreeSet<ServerId>,
+        lease: Duration,
+    ) -> Result<BTreeSet<ServerId>, MembershipError> {
+        let mut detector = Detector::new(lease);
+        let (mut first, mut living, mut open) = (BTreeMap::new(), BTreeSet::new(), watched.clone());
         loop {
-            let asked = self.clock.monotonic();
-            let pulse = self.registry.pulse(watched).await?;
-            let ends = match detector.saw(watched, pulse, asked, self.clock.monotonic()) {
-                _ if pulse != first && pulse != Pulse::Killed => return Ok(false),
-                Verdict::Dead => true,
-                Verdict::Silent(beat) if self.lease.is_valid() => match self.registry.kill(watched, beat).await? {
-                    Taken::Ours => true,
-                    Taken::Others => return Ok(false),
-                },
-                Verdict::Alive | Verdict::Silent(_) => false,
-            };
-            if ends {
-                tracing::warn!("server {watched} has not renewed its lease and is taken for dead");
-                claim::end(self.registry, watched).await?;
-                return Ok(true);
+            for server in open.clone() {
+                let asked = self.clock.monotonic();
+                let pulse = self.registry.pulse(server).await?;
+                if *first.entry(server).or_insert(pulse) != pulse && pulse != Pulse::Killed {
+                    living.insert(server);
+                    open.remove(&server);
+                    continue;
+                }
+                match detector.saw(server, pulse, asked, self.clock.monotonic()) {
+                    Verdict::Dead => {}
+                    Verdict::Silent(beat) if self.lease.is_valid() => {
+                        if self.registry.kill(server, beat).await? == Taken::Others {
+                            continue;
+                        }
+                        tracing::warn!("server {server} has not renewed its lease and is taken for dead");
+                    }
+                    Verdict::Alive | Verdict::Silent(_) => continue,
+                }
+                claim::end(self.registry, server).await?;
+                open.remove(&server);
             }
-            tokio::time::sleep(self.lease_time / 3).await;
+            if open.is_empty() {
+                return Ok(living);
+            }
+            tokio::time::sleep(self.lease_time / 6).await;
             if !self.renew().await? {
                 detector.start_again();
             }
@@ -51,15 +71,14 @@ impl Applicant<'_> {
     }
 
     /// Returns whether the lease ran all the time.
-    pub async fn renew(&mut self) -> Result<bool, MembershipError> {
+    pub async fn renew(&self) -> Result<bool, MembershipError> {
         let begun = self.clock.monotonic();
-        let next = self.beat.next();
-        match self.registry.renew(self.server, next).await? {
-            Taken::Others => Err(MembershipError::Killed(self.server)),
-            Taken::Ours => {
-                self.beat = next;
-                Ok(self.lease.renewed(begun, self.lease_time))
-            }
+        let next = Beat(self.beat.load(SeqCst)).next();
+        if self.registry.renew(self.server, next).await? == Taken::Others {
+            self.lease.end();
+            return Err(MembershipError::Killed(self.server));
         }
+        self.beat.store(next.0, SeqCst);
+        Ok(self.lease.renewed(begun, self.lease_time))
     }
 }

@@ -40,11 +40,16 @@ impl Shard {
     async fn carry_out(self: Rc<Self>, transaction: TransactionId, participants: Vec<ShardId>) {
         let this = &self;
         let applied = join_all(participants.iter().map(|shard| async move {
+            let mut has_warned = false;
             loop {
                 match this.peers.call(*shard, PeerCall::Resolve { transaction, commit: true }).await {
                     PeerReply::Done => return true,
                     _ if this.stopping() => return false,
-                    other => tracing::warn!("transaction {transaction:?}: shard {shard} did not apply: {other:?}"),
+                    _ if has_warned => {}
+                    other => {
+                        tracing::warn!("transaction {transaction:?}: shard {shard} did not apply: {other:?}");
+                        has_warned = true;
+                    }
                 }
                 tokio::time::sleep(ASK_AGAIN).await;
             }
@@ -230,6 +235,7 @@ impl Shard {
 
     /// Decides a transaction that the last owner of this shard coordinated and left undecided.
     async fn recover(self: Rc<Self>, transaction: TransactionId) {
+        let mut has_warned = false;
         while !self.stopping() {
             let Some(intent) = self.state.borrow().transactions.prepared.get(&transaction).map(|p| p.intent.clone())
             else {
@@ -241,8 +247,9 @@ impl Shard {
                 Err(reply) => Err(reply),
             };
             let Err(reply) = recovered else { return };
-            if !matches!(reply, PeerReply::Busy) {
+            if !has_warned && !matches!(reply, PeerReply::Busy) {
                 tracing::warn!("transaction {transaction:?}: cannot recover it yet: {reply:?}");
+                has_warned = true;
             }
             if let PeerReply::Failed(cause) = reply
                 && cause.errno != LOST

@@ -32,6 +32,12 @@ pub enum RegistryChoiceError {
         path.display()
     )]
     Other { recorded: String, asked: String, path: PathBuf },
+    #[error(
+        "the volume is another user's, who recorded {recorded} in {}: give `--registry {recorded}` if you trust it, with the \
+         options that you connect with",
+        path.display()
+    )]
+    OthersChoice { recorded: String, path: PathBuf },
 }
 
 impl RegistryAddress {
@@ -62,6 +68,10 @@ impl RegistryAddress {
         let known: RegistryAddress =
             recorded.parse().map_err(|source| RegistryChoiceError::Invalid { path: path(), source })?;
         match asked {
+            // Its options name files, which would be read with the rights of this process.
+            None if known != RegistryAddress::Store && !volume.is_own_or_roots()? => {
+                Err(RegistryChoiceError::OthersChoice { recorded: known.to_string(), path: path() })
+            }
             None => Ok(known),
             // Its files for TLS may be elsewhere on this host.
             Some(asked) if asked.to_string() == known.to_string() => Ok(asked.clone()),
@@ -116,3 +126,6 @@ impl FromStr for RegistryAddress {
         if text == "store" { Ok(RegistryAddress::Store) } else { text.parse().map(RegistryAddress::Etcd) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,9 @@ use std::time::Duration;
 use varve_env::volume_dir::WorkerRecord;
 use varve_types::{ShardCount, ShardId};
 
+/// The longest lease: calls for the shards of a dead server wait for twice as long.
+pub const LEASE_MAX: Duration = Duration::from_secs(60);
+
 /// One server process. A random number: a restarted server is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u64);
@@ -200,7 +203,8 @@ impl ClusterMap {
         let owners_are_members = self.shards.iter().all(is_sound);
         let have_workers = self.members.values().all(|member| !member.workers.is_empty());
         let count = u16::try_from(self.shards.len()).ok().and_then(ShardCount::new);
-        self.version > 0 && self.lease_ms > 0 && count.is_some() && owners_are_members && have_workers
+        let lease_is_sound = self.lease_ms > 0 && self.lease() <= LEASE_MAX;
+        self.version > 0 && lease_is_sound && count.is_some() && owners_are_members && have_workers
     }
 
     pub fn ownership(&self, shard: ShardId) -> Option<Ownership> {

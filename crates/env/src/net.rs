@@ -21,6 +21,9 @@ const BACKLOG: i32 = 4096;
 /// that was not acknowledged for as long.
 const TCP_SILENCE: Duration = Duration::from_secs(20);
 
+/// The same for a server, whose clients may read nothing for that long.
+pub const TCP_SILENCE_OF_CLIENTS: Duration = Duration::from_secs(60);
+
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// Where a stream listens.
@@ -61,7 +64,7 @@ pub fn connect(place: &SocketPlace) -> io::Result<OwnedFd> {
         }
         SocketPlace::Tcp(address) => {
             let socket = tcp_socket(*address)?;
-            tune(&socket)?;
+            tune(&socket, TCP_SILENCE)?;
             let begun = rustix::net::connect(&socket, address);
             (socket, begun)
         }
@@ -139,12 +142,12 @@ pub fn tcp_peer(socket: impl AsFd) -> io::Result<SocketAddr> {
 ///
 /// # Errors
 /// If the kernel refuses one.
-pub fn tune(socket: impl AsFd) -> io::Result<()> {
+pub fn tune(socket: impl AsFd, silence: Duration) -> io::Result<()> {
     let socket = socket.as_fd();
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, TCP_SILENCE)?;
-    sockopt::set_tcp_user_timeout(socket, TCP_SILENCE.as_millis() as u32)?;
+    sockopt::set_tcp_keepidle(socket, silence)?;
+    sockopt::set_tcp_user_timeout(socket, silence.as_millis() as u32)?;
     Ok(())
 }
 

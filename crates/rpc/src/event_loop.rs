@@ -210,10 +210,25 @@ impl EventLoop {
                 }
             } else if turns.is_multiple_of(TURNS_WITHOUT_EVENTS) {
                 inner.finish_turn();
+                // A busy connection keeps the loop awake, and requests of others may come by memory alone.
+                inner.look_into_memory();
                 inner.look_for_events();
             }
         }
     }
+}
+
+/// Lets the loop's other tasks run. A task that always finds more work calls it now and then.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Drop for EventLoop {

@@ -25,7 +25,7 @@ pub mod wire;
 
 pub use self::client::{Call, Connection};
 pub use self::error::{CallError, Cause};
-pub use self::event_loop::{EventLoop, LoopHandle, Timer, Watched, default_spin};
+pub use self::event_loop::{EventLoop, LoopHandle, Timer, Watched, default_spin, yield_now};
 pub use self::handshake::accept::{Admission, AdmitError, Listener, PeerOrigin, UnauthenticatedConnection};
 pub use self::handshake::dial::{DialError, Dialer, Identity, ServerAddress};
 pub use self::limits::Limits;

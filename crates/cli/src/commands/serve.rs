@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_cluster::address::RegistryAddress;
+use varve_cluster::map::LEASE_MAX;
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_meta::server::{JoinSettings, LEASE_DEFAULT, Server, ServerError};
@@ -61,7 +62,6 @@ fn lease(text: &str) -> std::result::Result<Span, String> {
 }
 
 const LEASE_MIN: Duration = Duration::from_millis(500);
-const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// An address to listen at, or none.
 #[derive(Clone, Copy, Debug)]

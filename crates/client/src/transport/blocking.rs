@@ -113,6 +113,10 @@ impl BlockingTransport {
         deadline: Instant,
     ) -> Result<Response, CallError> {
         let server = pool.place.server;
+        if self.clock.monotonic() >= deadline {
+            pool.give_back(connection);
+            return Err(CallError::Deadline);
+        }
         let spin = if request.call.spans_shards() { SPIN_TIME_OVER_SHARDS } else { SPIN_TIME };
         connection
             .send(request, deadline.since(self.clock.monotonic()), spin)
@@ -123,7 +127,10 @@ impl BlockingTransport {
             past_deadline() || !self.servers.names(server)
         };
         let sleeps = || self.reactor.hand_off_reactor();
-        let received = connection.receive::<Response>(give_up, sleeps).map_err(|error| lost(server, &error))?;
+        let received = connection.receive::<Response>(give_up, sleeps);
+        // A server does not begin a call whose deadline has passed.
+        let received =
+            received.map_err(|error| if past_deadline() { CallError::Deadline } else { lost(server, &error) })?;
         let response = received.ok_or_else(|| if past_deadline() { CallError::Deadline } else { left(server) })?;
         check_answers(&response, request.id, server)?;
         pool.give_back(connection);

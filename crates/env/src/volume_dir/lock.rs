@@ -31,7 +31,7 @@ const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 /// second, and longer on a slow store.
 const UNMOUNTED_MAX: Duration = Duration::from_secs(20);
 /// How long to wait for another server that joins: it publishes its record once it is a member.
-const JOINING_MAX: Duration = Duration::from_secs(30);
+const JOINING_MAX: Duration = Duration::from_secs(160);
 /// The user is told the reason of a longer wait.
 const WAIT_UNTOLD_MAX: Duration = Duration::from_secs(1);
 

@@ -50,6 +50,13 @@ impl VolumeDir {
         Ok(found.uid())
     }
 
+    /// Whether this thread may go where the volume's files send it: they are root's, or those of its own user. The owner of
+    /// a store must not choose which files and hosts another user opens.
+    pub fn is_own_or_roots(&self) -> io::Result<bool> {
+        let owner = self.owner()?;
+        Ok(owner == 0 || owner == file_system_uid())
+    }
+
     /// Opens a file of the volume for reading, if only its owner may change it.
     pub(super) fn open_own(&self, path: &StorePath, readers: Readers) -> io::Result<File> {
         let file = path.open()?;

@@ -36,6 +36,9 @@ pub enum ConnectionError {
     Revoked,
 }
 
+/// Requests in progress of one connection. Each may have a reply of 1 MiB, which no budget knows before it is made.
+const IN_FLIGHT_MAX: usize = 64;
+
 /// Serves a connection from its first byte to its last. The error states the peer's violation or the failure.
 pub async fn serve(
     accepted: UnauthenticatedConnection,
@@ -58,7 +61,7 @@ pub async fn serve(
     let connection =
         ClientConnection { worker: Rc::clone(&worker), caller: Arc::new(caller), _stays: stays, _count: count };
     let handler = Rc::new(ConnectionHandler { connection: Rc::new(connection), held });
-    let limits = varve_rpc::Limits { silence: limits.stall, ..varve_rpc::Limits::default() };
+    let limits = varve_rpc::Limits { silence: limits.stall, in_flight: IN_FLIGHT_MAX, ..varve_rpc::Limits::default() };
     tokio::select! {
         why = varve_rpc::serve(&worker.event_loop, link, handler, limits, worker.stopping()) => match why {
             LinkError::Closed | LinkError::ClosedHere => Ok(()),

@@ -25,6 +25,9 @@ pub const INBOX_MAX: usize = 1024;
 const DELIVERY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const DELIVERY_PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// Clients in this process may send the next call as soon as they have a reply, so that the inbox is never empty.
+const MESSAGES_IN_A_ROW: usize = 16;
+
 /// A response, or the request if it was not carried out, because its worker does not own the shard.
 pub type Delivered = Result<Result<PeerResponse, Cause>, Box<PeerRequest>>;
 
@@ -160,7 +163,12 @@ impl Peers for WorkerPeers {
 
 /// Receives the worker's messages for as long as it lives.
 pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage>) {
+    let mut received = 0_usize;
     while let Some(message) = inbox.recv().await {
+        received += 1;
+        if received.is_multiple_of(MESSAGES_IN_A_ROW) {
+            varve_rpc::yield_now().await;
+        }
         match message {
             // The loop is awake, and spins for the request.
             WorkerMessage::Rouse => {}
@@ -188,7 +196,7 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
             WorkerMessage::SyncShards { reply } => {
                 let owner = Rc::clone(&worker);
                 worker.spawn(async move {
-                    let mut synced = true;
+                    let mut synced = !owner.slots.owe_syncs();
                     for shard in owner.slots.all_open() {
                         synced &= shard.sync().await.is_ok();
                     }

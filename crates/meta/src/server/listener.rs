@@ -16,6 +16,9 @@ use varve_proto::handshake::Answer;
 use varve_rpc::{AdmitError, Listener, LoopHandle, PeerOrigin, UnauthenticatedConnection};
 use varve_types::WorkerAddress;
 
+/// Connections may come as fast as they are refused.
+const ACCEPTED_IN_A_ROW: usize = 16;
+
 /// Pause after a failed accept (usually because no descriptors are left), so that the loop does not spin.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -97,7 +100,12 @@ pub(super) fn advertised(address: SocketAddr) -> String {
 
 async fn accept_at(listener: Option<&Listener>, worker: &Rc<Worker>) {
     let Some(listener) = listener else { return std::future::pending().await };
+    let mut accepted_so_far = 0_usize;
     loop {
+        accepted_so_far += 1;
+        if accepted_so_far.is_multiple_of(ACCEPTED_IN_A_ROW) {
+            varve_rpc::yield_now().await;
+        }
         worker.unauthenticated.room(worker.shared.limits.unauthenticated, || worker.shared.clock.monotonic()).await;
         match listener.accept().await {
             Ok(accepted) => serve(accepted, worker),

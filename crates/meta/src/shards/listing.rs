@@ -45,6 +45,21 @@ impl Shard {
         from: NameHash,
         limit: PageLimit,
     ) -> Result<Page, ShardRefusal> {
+        let page = self.read_page(directory, from, limit).await?;
+        // A scan sees rows as soon as they are appended. Where replies wait for the fsync, so must this one.
+        let changed_in = self.state.borrow().partitions.get(directory).map(|partition| partition.changed_in);
+        if let Some(batch) = changed_in {
+            self.appended(batch).await?;
+        }
+        Ok(page)
+    }
+
+    async fn read_page(
+        self: &Rc<Self>,
+        directory: InodeId,
+        from: NameHash,
+        limit: PageLimit,
+    ) -> Result<Page, ShardRefusal> {
         let mut page = self.names_version(directory, from).await?;
         let range = page.range;
         let bytes = codec::entries_of(directory, HashRange { first: from, last: range.last });

@@ -126,7 +126,8 @@ impl Listener {
             let origin = match self.channel {
                 Channel::Local => PeerOrigin::Process(net::peer_process(&accepted)?),
                 Channel::Network => {
-                    let tuned = net::tune(&accepted).and_then(|()| net::tcp_peer(&accepted));
+                    let tuned =
+                        net::tune(&accepted, net::TCP_SILENCE_OF_CLIENTS).and_then(|()| net::tcp_peer(&accepted));
                     // It is gone already.
                     let Ok(address) = tuned else { continue };
                     PeerOrigin::Host(address)

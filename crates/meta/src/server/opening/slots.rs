@@ -418,6 +418,16 @@ impl ShardSlots {
         self.slots.iter().filter_map(open).collect()
     }
 
+    /// Whether shards of this worker may have acknowledged changes that are fsynced only when they open.
+    pub fn owe_syncs(&self) -> bool {
+        let owes = |slot: &ShardSlot| match slot.state {
+            SlotState::Waiting | SlotState::Opening => true,
+            SlotState::Failed { .. } | SlotState::Refused { .. } => slot.owing.is_some(),
+            _ => false,
+        };
+        self.slots.iter().any(|slot| owes(&slot.borrow()))
+    }
+
     /// All shards for which `test` is true.
     pub(super) fn which(&self, test: impl Fn(&ShardSlot) -> bool) -> Vec<ShardId> {
         let numbered = (0..).map(ShardId).zip(&self.slots);

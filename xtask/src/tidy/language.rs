@@ -43,7 +43,7 @@ const HASH_NAMES: [&str; 2] = ["Makefile", "run"];
 const REPLACED: &str = "the request path that replaces this code deletes it";
 
 /// Exempt files, or directories if the path ends with `/`, and the reason.
-pub const EXEMPT: [(&str, &str); 13] = [
+pub const EXEMPT: [(&str, &str); 11] = [
     ("STYLE.md", "lists the retired words and shows bad sentences"),
     ("docs/internals/renames.md", "lists the retired names"),
     ("crates/client/src/async_ops.rs", REPLACED),
@@ -54,9 +54,7 @@ pub const EXEMPT: [(&str, &str); 13] = [
     ("crates/client/src/transport/reply_slot.rs", REPLACED),
     ("crates/client/src/transport/blocking/awaited.rs", REPLACED),
     ("crates/client/src/transport/blocking/pool.rs", REPLACED),
-    ("crates/meta/src/server/busy_poll.rs", REPLACED),
     ("crates/meta/src/server/local_session.rs", REPLACED),
-    ("crates/meta/src/server/request_queue.rs", REPLACED),
 ];
 
 /// No retired word is in prose or identifiers.

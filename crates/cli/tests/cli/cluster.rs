@@ -42,7 +42,7 @@ fn cluster_moves_a_shard_of_a_served_volume() {
     assert_eq!(status(&volume.store())[0]["worker"], 1);
     std::fs::create_dir(mount.directory.join("c")).expect("the shard serves");
     let shown = cluster(&["cluster", "status"], &mount.directory, &[]).succeeded("varve cluster status").stdout;
-    assert!(shown.lines().nth(1).is_some_and(|line| line.contains("0      1        open")), "{shown}");
+    assert!(shown.lines().nth(3).is_some_and(|line| line.contains("0      1        open")), "{shown}");
 
     mount.unmount();
     server.stop();

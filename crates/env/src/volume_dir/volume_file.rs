@@ -267,14 +267,16 @@ impl VolumeDir {
         self.changeable().map(|recorded| recorded.exclusive)
     }
 
-    /// The acknowledgement level of the volume. A server reads it when it starts.
+    /// The acknowledgement level of the volume. A server reads it when it starts. The stronger one if neither the volume file
+    /// nor its copy can be read.
     pub fn ack_level(&self) -> AckLevel {
-        self.changeable().unwrap_or_default().ack
+        self.changeable().map_or(AckLevel::Synced, |recorded| recorded.ack)
     }
 
     /// Changes the acknowledgement level for servers that start from here on.
     pub fn set_ack_level(&self, settings: &VolumeSettings, ack: AckLevel) -> io::Result<()> {
-        let recorded = self.changeable().unwrap_or_default();
+        let unreadable = || io::Error::other(format!("neither {} nor its copy can be read", self.volume_file()));
+        let recorded = self.changeable().ok_or_else(unreadable)?;
         self.write_changed(settings, Changeable { ack, ..recorded })
     }
 

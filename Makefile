@@ -102,13 +102,17 @@ demo:
 	$(CARGO) build --profile demo --locked --package varve-cli
 	bash scripts/demo.sh $(if $(VERBOSE),--verbose) $(TARGET)/demo/varve $(TARGET)/demo.html "$(DEMO_DIR)"
 
+# A failed suite does not keep the others from running, so one run shows every failure.
 test: setup
 	$(CARGO) fetch --locked
 	$(CARGO) test --workspace --locked --no-run
-	timeout --kill-after=30s $(UNIT_LIMIT) $(CARGO) test --workspace --lib --bins $(OTHER_TESTS:%=--test %) --locked
+	failed=
+	timeout --kill-after=30s $(UNIT_LIMIT) $(CARGO) test --workspace --lib --bins $(OTHER_TESTS:%=--test %) --locked \
+	  --no-fail-fast || failed=" units"
 	for suite in $(SUITES); do
-	  timeout --kill-after=30s $(SUITE_LIMIT) $(CARGO) test --workspace --test $$suite --locked -- --nocapture
+	  timeout --kill-after=30s $(SUITE_LIMIT) $(CARGO) test --workspace --test $$suite --locked -- --nocapture || failed+=" $$suite"
 	done
+	if [ -n "$$failed" ]; then echo "make test: failed:$$failed; each failure stands above" >&2; exit 1; fi
 
 soak: setup
 	$(CARGO) test --workspace --locked --no-run

@@ -25,7 +25,8 @@ BUILD_PACKAGES := cc:build-essential fusermount3:fuse3 mkfs.ext4:e2fsprogs
 TEST_PACKAGES := h5dump:hdf5-tools setfattr:attr setfacl:acl /usr/include/sys/acl.h:libacl1-dev rsync:rsync git:git \
   bindfs:bindfs ip:iproute2 etcd:etcd-server etcdctl:etcd-client openssl:openssl pkg-config:pkg-config mpirun:openmpi-bin \
   /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi:python3-h5py-mpi \
-  /usr/lib/python3/dist-packages/mpi4py:python3-mpi4py x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine wine:wine64
+  /usr/lib/python3/dist-packages/mpi4py:python3-mpi4py x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine wine:wine64 \
+  promtool:prometheus man:man-db systemd-analyze:systemd
 
 # `make fuzz` compiles all crates with libFuzzer's instrumentation, which stable Rust has. --target keeps the
 # instrumentation out of build scripts and procedural macros.
@@ -44,7 +45,7 @@ DEMO_DIR ?= $(or $(TMPDIR),/tmp)
 UNIT_LIMIT ?= 45m
 SUITE_LIMIT ?= 25m
 SOAK_LIMIT ?= 4h
-SUITES := cli servers hosts profile readme conformance realwork crash trouble million
+SUITES := cli operate servers hosts profile readme conformance realwork crash trouble million
 # The suites that run longer with VARVE_SOAK=1.
 SOAK_SUITES := membership volume power writer readers kill detector_service detector_long decoders conformance realwork hosts crash trouble repair dump million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that cargo builds each
@@ -52,7 +53,7 @@ SOAK_SUITES := membership volume power writer readers kill detector_service dete
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
   $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))))
 
-.PHONY: help setup build-packages packages tools venv demo test check tidy docs release bench soak fuzz
+.PHONY: help setup build-packages packages tools venv demo test check tidy docs release install dist bench soak fuzz
 
 help:
 	@echo "make setup   install the packages and tools for builds and tests"
@@ -60,6 +61,8 @@ help:
 	@echo "make test    all tests, end to end too"
 	@echo "make check   format, lints, style rules, licences, advisories"
 	@echo "make release the program to install, with profile-guided optimisation: $(TARGET)/varve"
+	@echo "make install  PROGRAM with man pages, units and helper below PREFIX=$(PREFIX); DESTDIR is the root of a package"
+	@echo "make dist    a .deb, a tarball and a Containerfile of PROGRAM: $(TARGET)/dist"
 	@echo "make bench   make release, then measure everything in ten minutes; the page is $(TARGET)/bench/page.html"
 	@echo "make soak    the suites with their long counts"
 	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
@@ -157,6 +160,20 @@ $(TOOLS)/bin/mdbook-$(MDBOOK_VERSION):
 
 release: build-packages
 	@CARGO="$(CARGO)" bash scripts/release.sh $(TARGET) $(TARGET)/varve
+
+# The program to install and to package. `make release` builds the default; it is not built again.
+PROGRAM ?= $(TARGET)/varve
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+$(TARGET)/varve:
+	@$(MAKE) release
+
+install: $(PROGRAM)
+	@bash scripts/install.sh $(PROGRAM) "$(PREFIX)" "$(DESTDIR)"
+
+dist: $(PROGRAM)
+	@bash scripts/dist.sh $(PROGRAM) $(TARGET)/dist
 
 bench: release
 	@bash scripts/bench.sh $(TARGET)/varve $(TARGET)/bench docs/measurements/ratios.json

@@ -4,9 +4,10 @@
 use crate::commands;
 use crate::config;
 use crate::help;
+use crate::logging::LogFormat;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -39,16 +40,27 @@ pub struct Global {
     /// Print results as JSON, with a schema_version
     #[arg(long, global = true)]
     pub json: bool,
-    /// Log filter for stderr: error, warn, info, debug, trace, or a filter such as varve_meta=debug
-    #[arg(long, global = true, value_name = "FILTER", default_value = "warn")]
-    pub log: String,
+    /// Log filter: off, error, warn, info, debug, trace, or a filter such as info,varve_meta=debug [default: info in a
+    /// log file and in the journal, else warn]
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// Whether the filter is from the command line, so that no change of the configuration replaces it.
+    #[arg(skip)]
+    pub log_on_command_line: bool,
+    /// Form of the log's lines: text, or json with one object a line
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
 }
 
 impl Global {
-    /// The global flags for another process of this program, without those for its output.
+    /// The global flags for a process of this program in another directory, without those for its output and without
+    /// those that it takes from the environment and the configuration itself.
     pub fn again(&self) -> Vec<OsString> {
-        let config = self.config.iter().flat_map(|file| ["--config".into(), file.into()]);
-        config.chain(["--log".into(), self.log.clone().into()]).collect()
+        let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        let config = self.config.iter().flat_map(|file| ["--config".into(), absolute(file).into()]);
+        let log = self.log.iter().filter(|_| self.log_on_command_line);
+        let log = log.flat_map(|log| ["--log".into(), log.into()]);
+        config.chain(log).chain(["--log-format".into(), self.log_format.name().into()]).collect()
     }
 }
 
@@ -61,6 +73,7 @@ pub enum Command {
     Umount(commands::umount::Arguments),
     Status(commands::status::Arguments),
     Info(commands::info::Arguments),
+    Path(commands::path::Arguments),
     Stats(commands::stats::Arguments),
     Fsck(commands::fsck::Arguments),
     Dump(commands::dump::Arguments),
@@ -73,6 +86,21 @@ pub enum Command {
     Detector(commands::detector::Arguments),
     Completions(commands::completions::Arguments),
     Man(commands::man::Arguments),
+}
+
+impl Command {
+    /// The file that the log of this process goes to, if it is not stderr.
+    pub fn log_file(&self) -> Option<&Path> {
+        match self {
+            Command::Serve(arguments) => arguments.log_file.as_deref(),
+            // Without these flags the file is that of another process, which this one starts.
+            Command::Mount(arguments) if arguments.foreground || arguments.in_background => {
+                arguments.log_file.as_deref()
+            }
+            Command::Record(arguments) => arguments.log_file(),
+            _ => None,
+        }
+    }
 }
 
 /// The command line with the environment variables of its flags and its help screens.

@@ -24,12 +24,13 @@ const SCREENS: &[Screen] = &[
     screen(
         "serve",
         &["varve serve ~/volume", "varve serve ~/volume --listen 10.0.0.5:7400", "varve serve ~/volume --join"],
-        &["lease"],
+        &["lease", "log-file"],
     ),
     screen("mount", &["varve mount ~/volume ~/mnt", "varve mount -o ro ~/volume ~/mnt"], &["unix-dir", "metrics"]),
     screen("umount", &["varve umount ~/mnt", "varve umount --wait 30s ~/mnt"], &[]),
     screen("status", &["varve status ~/volume", "varve status --shards ~/mnt"], &[]),
     screen("info", &["varve info ~/mnt/file"], &[]),
+    screen("path", &["varve path ~/volume 00010000000000a7"], &[]),
     screen("stats", &["varve stats ~/mnt", "varve stats ~/mnt --interval 1s"], &[]),
     screen("fsck", &["varve fsck ~/volume", "varve fsck --repair ~/volume"], &[]),
     screen("dump", &["varve dump ~/volume -o volume.dump"], &[]),
@@ -77,6 +78,7 @@ const SCREENS: &[Screen] = &[
             "idle",
             "insecure",
             "tls-key",
+            "log-file",
         ],
     ),
     screen(
@@ -129,7 +131,12 @@ const GLOBAL_ORDER: usize = 900;
 /// A longer default is left to the whole text.
 const DEFAULT_MAX: usize = 40;
 /// Options of every command that only the screen of `varve` itself explains.
-const GLOBAL: [&str; 2] = ["config", "log"];
+const GLOBAL: [&str; 3] = ["config", "log", "log-format"];
+
+/// The examples of a command, by its words after `varve`.
+pub fn examples(path: &str) -> Option<&'static [&'static str]> {
+    SCREENS.iter().find(|screen| screen.command == path).map(|screen| screen.examples)
+}
 
 /// Gives the command and all beneath it their screens.
 pub fn with_screens(command: Command) -> Command {

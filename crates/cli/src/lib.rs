@@ -18,6 +18,7 @@ mod escaping;
 mod help;
 mod identity;
 mod late_replies;
+mod logging;
 mod metrics;
 mod output;
 mod problem;
@@ -31,17 +32,13 @@ pub use definition::definition;
 pub use problem::Exit;
 
 use clap::FromArgMatches;
-use definition::{Command, Global, Varve};
-use escaping::Escaping;
-use late_replies::WithoutLateReplies;
+use clap::parser::ValueSource;
+use definition::{Command, Varve};
 use output::Output;
 use problem::{Problem, Result};
 use rustix::process::{Resource, Rlimit};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, fmt};
 
 /// Runs the command in `arguments` (the program's name first).
 pub fn run(arguments: Vec<OsString>) -> Exit {
@@ -49,14 +46,15 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         return Exit::Done;
     }
     let arguments = commands::mount_helper::translate(&arguments).unwrap_or(arguments);
-    let usage = usage_exit(&arguments);
+    let (usage, json) = (usage_exit(&arguments), asks_for_json(&arguments));
     let parsed = config::with_file(definition::definition(), &arguments);
-    let result = parsed.and_then(|mut command| match command.try_get_matches_from_mut(arguments) {
+    let result = parsed.and_then(|mut command| match command.try_get_matches_from_mut(&arguments) {
         Ok(matches) => {
             config::check_environment(&command, &matches).map_err(|problem| problem.exits(usage))?;
-            let varve = Varve::from_arg_matches(&matches)
+            let mut varve = Varve::from_arg_matches(&matches)
                 .map_err(|error| Problem::usage("cannot understand the command line").because(error))?;
-            listen_to_logs(&varve.global)?;
+            varve.global.log_on_command_line = matches.value_source("log") == Some(ValueSource::CommandLine);
+            logging::start(&varve, &arguments)?;
             raise_descriptors();
             signals::ignore_file_size();
             dispatch(&varve)
@@ -64,6 +62,10 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         Err(answer) => {
             // Help and version are results on stdout; everything else is an error on stderr.
             if answer.use_stderr() {
+                if json {
+                    let text = answer.render().to_string();
+                    return Err(Problem::new(text.trim().trim_start_matches("error: ")).exits(usage));
+                }
                 let _ = write!(std::io::stderr(), "{}", refusal(&answer));
                 return Ok(usage);
             }
@@ -75,9 +77,19 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
     });
     result.unwrap_or_else(|problem| {
         // If the pipe is closed, nobody reads this; the exit code still reports the outcome.
-        let _ = writeln!(std::io::stderr(), "varve: {problem}");
+        let _ = match json {
+            true => writeln!(std::io::stderr(), "{}", problem.json()),
+            false => writeln!(std::io::stderr(), "varve: {problem}"),
+        };
         problem.exit()
     })
+}
+
+/// Whether errors are to be JSON, those of the command line included.
+fn asks_for_json(arguments: &[OsString]) -> bool {
+    let by_environment =
+        || std::env::var("VARVE_JSON").is_ok_and(|value| matches!(value.as_str(), "1" | "true" | "yes" | "on"));
+    arguments.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json") || by_environment()
 }
 
 /// The text of a command line error. It quotes words of the command line and of the environment.
@@ -108,7 +120,7 @@ fn usage_exit(arguments: &[OsString]) -> Exit {
     let mut words = arguments.iter().skip(1);
     let command = loop {
         match words.next() {
-            Some(flag) if flag == "--log" || flag == "--config" => drop(words.next()),
+            Some(flag) if flag == "--log" || flag == "--log-format" || flag == "--config" => drop(words.next()),
             Some(flag) if flag.to_string_lossy().starts_with('-') => {}
             command => break command,
         }
@@ -127,6 +139,7 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Status(arguments) => commands::status::run(arguments, &output),
         Command::Info(arguments) => commands::info::run(arguments, &output),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
+        Command::Path(arguments) => commands::path::run(arguments, &output),
         Command::Stats(arguments) => commands::stats::run(arguments, &output),
         Command::Fsck(arguments) => commands::fsck::run(arguments, &output),
         Command::Dump(arguments) => commands::dump::run(arguments, &output),
@@ -141,16 +154,6 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
     }
 }
 
-/// The log filter. The database beneath the tables logs each failure in its own words, some of them several times.
-/// Varve logs the consequences itself, so the database's log appears only on request, or when the filter enables
-/// everything.
-fn in_our_words(filter: &str) -> String {
-    match filter.trim() {
-        level @ ("error" | "warn" | "info") => format!("{level},slatedb=off"),
-        other => other.to_owned(),
-    }
-}
-
 /// Raises the limit of open files and connections to the hard limit. The soft limit of shells and systemd, a thousand,
 /// is meant for programs that wait with select(2). A server's clients alone can use that many, and then no table could
 /// be opened.
@@ -160,17 +163,4 @@ fn raise_descriptors() {
     if let Err(error) = raised {
         tracing::debug!("this process stays with {:?} open files at most: {error}", limit.current);
     }
-}
-
-fn listen_to_logs(global: &Global) -> Result<()> {
-    let filter = EnvFilter::builder().parse(in_our_words(&global.log)).map_err(|error| {
-        Problem::usage(format!("--log {}", global.log))
-            .caused_by(&error)
-            .next("Say a level, such as info, or crate=level.")
-    })?;
-    let colours = colours(std::io::stderr().is_terminal());
-    let writer = move || Escaping::new(std::io::stderr(), colours);
-    let lines = fmt::layer().with_ansi(colours).with_writer(writer);
-    tracing_subscriber::registry().with(filter).with(WithoutLateReplies).with(lines).init();
-    Ok(())
 }

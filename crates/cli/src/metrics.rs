@@ -1,5 +1,5 @@
-//! Prometheus metrics over HTTP, on this host only. A separate listener bounds the resources and descriptors that its
-//! clients can take from this process.
+//! Prometheus metrics over HTTP, on this host only, with `/healthz` (the process answers) and `/readyz` (it serves). A
+//! separate listener bounds the resources and descriptors that its clients can take from this process.
 
 use crate::problem::{Problem, Result};
 use http_body_util::Full;
@@ -10,10 +10,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use varve_detector_service::host_check::HostCheck;
+use varve_env::process_metrics;
 
 /// Upper bounds of the latency buckets, in seconds: from the shortest request to a stuck store.
 const LATENCY_BUCKETS_S: [f64; 16] =
@@ -22,13 +23,64 @@ const LATENCY_BUCKETS_S: [f64; 16] =
 const CONNECTIONS_MAX: usize = 16;
 /// Limit of a connection, from its first byte to its last.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Limit of a check whether the service is ready, below that of the connection.
+const READY_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause after a failed accept. The usual cause is a lack of descriptors, which other users free again.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Histograms collect values since they were last rendered, also if nobody scrapes them.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// A part of the metrics beside those of the recorder.
+type MetricsSource = Box<dyn Fn() -> String + Send + Sync>;
+/// The error is the reason why the service is not ready.
+type ReadyCheck = Box<dyn Fn() -> std::result::Result<(), String> + Send + Sync>;
+
+/// What the endpoint serves beside the recorder's metrics.
+#[derive(Default)]
+pub struct Endpoint {
+    sources: Mutex<Vec<MetricsSource>>,
+    ready: Mutex<Option<ReadyCheck>>,
+}
+
+impl Endpoint {
+    /// Adds text to `/metrics`.
+    pub fn add(&self, source: impl Fn() -> String + Send + Sync + 'static) {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(source));
+    }
+
+    /// The service has started; from now on `/readyz` asks `check`.
+    pub fn started(&self, check: impl Fn() -> std::result::Result<(), String> + Send + Sync + 'static) {
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(check));
+    }
+
+    fn text(&self) -> String {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = process_metrics::text(env!("CARGO_PKG_VERSION"));
+        sources.iter().fold(process, |text, source| text + &source())
+    }
+
+    /// May wait for a server. One check runs at a time.
+    fn check(&self) -> std::result::Result<(), String> {
+        let Ok(ready) = self.ready.try_lock() else { return Err("an earlier check still waits".to_owned()) };
+        ready.as_ref().map_or(Err("it is starting".to_owned()), |check| check())
+    }
+
+    async fn readiness(self: Arc<Self>) -> (StatusCode, String) {
+        let checked = tokio::time::timeout(READY_DEADLINE, tokio::task::spawn_blocking(move || self.check()));
+        let ready = match checked.await {
+            Ok(Ok(ready)) => ready,
+            Ok(Err(error)) => Err(format!("the check has failed: {error}")),
+            Err(_) => Err(format!("no answer within {} s", READY_DEADLINE.as_secs())),
+        };
+        match ready {
+            Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
+            Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
+        }
+    }
+}
+
 /// Installs the recorder and serves `GET /metrics` at `address`. Call it before anything that counts is started.
-pub fn serve(address: SocketAddr) -> Result<()> {
+pub fn serve(address: SocketAddr) -> Result<Arc<Endpoint>> {
     if !address.ip().is_loopback() {
         return Err(Problem::usage(format!("--metrics {address}"))
             .because("metrics are not protected, so they are served on a loopback address only")
@@ -42,13 +94,16 @@ pub fn serve(address: SocketAddr) -> Result<()> {
         .set_buckets_for_metric(Matcher::Suffix("seconds".into()), &LATENCY_BUCKETS_S)
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(|error| failed(&error))?;
+    varve_meta::server::describe_metrics();
+    let endpoint = Arc::new(Endpoint::default());
+    let served = Arc::clone(&endpoint);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
-    let serving = move || runtime.block_on(accept(listener, handle));
+    let serving = move || runtime.block_on(accept(listener, handle, served));
     std::thread::Builder::new().name("metrics".into()).spawn(serving).map_err(|error| failed(&error))?;
-    Ok(())
+    Ok(endpoint)
 }
 
-async fn accept(listener: TcpListener, handle: PrometheusHandle) {
+async fn accept(listener: TcpListener, handle: PrometheusHandle, endpoint: Arc<Endpoint>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!("metrics are not served: {error}"),
@@ -72,11 +127,10 @@ async fn accept(listener: TcpListener, handle: PrometheusHandle) {
                 continue;
             }
         };
-        let (handle, hosts) = (handle.clone(), Arc::clone(&hosts));
+        let (handle, hosts, endpoint) = (handle.clone(), Arc::clone(&hosts), Arc::clone(&endpoint));
         tokio::spawn(async move {
-            let answer = service_fn(|request: Request<Incoming>| {
-                let answer = answer(&request, &hosts, local, &handle);
-                async move { Ok::<_, Infallible>(answer) }
+            let answer = service_fn(async |request: Request<Incoming>| {
+                Ok::<_, Infallible>(answer(&request, &hosts, local, &handle, &endpoint).await)
             });
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -93,11 +147,12 @@ async fn accept(listener: TcpListener, handle: PrometheusHandle) {
     }
 }
 
-fn answer<B>(
+async fn answer<B>(
     request: &Request<B>,
     hosts: &HostCheck,
     local: IpAddr,
     handle: &PrometheusHandle,
+    endpoint: &Arc<Endpoint>,
 ) -> Response<Full<Bytes>> {
     let (status, text) = match hosts.check(request.uri(), request.headers(), local) {
         Err(denied) => (denied.status(), format!("{denied}\n")),
@@ -105,9 +160,10 @@ fn answer<B>(
             (StatusCode::METHOD_NOT_ALLOWED, "ask with GET for /metrics\n".to_owned())
         }
         Ok(()) => match request.uri().path() {
-            "/metrics" | "/" => (StatusCode::OK, handle.render()),
-            "/health" => (StatusCode::OK, "OK".to_owned()),
-            _ => (StatusCode::NOT_FOUND, "there is nothing here but /metrics\n".to_owned()),
+            "/metrics" | "/" => (StatusCode::OK, handle.render() + &endpoint.text()),
+            "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
+            "/readyz" => Arc::clone(endpoint).readiness().await,
+            _ => (StatusCode::NOT_FOUND, "there is nothing here but /metrics, /healthz and /readyz\n".to_owned()),
         },
     };
     let mut answer = Response::new(Full::new(Bytes::from(text)));

@@ -98,3 +98,33 @@ pub fn columns(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
 }
+
+/// A table with a head: the first column to the left, the others to the right, each as wide as its widest cell.
+pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let head = head.iter().map(|&word| word.to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = format!("{:<1$}", row[0], widths[0]);
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            line += &format!("  {cell:>width$}");
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::table;
+
+    /// Promise: columns are as wide as their widest cell.
+    #[test]
+    fn table_is_aligned() {
+        let rows = [vec!["lookup".to_owned(), "7".to_owned()], vec!["x".to_owned(), "12345".to_owned()]];
+        assert_eq!(table(&["name", "n"], rows.into_iter()), "name        n\nlookup      7\nx       12345\n");
+    }
+}

@@ -1,6 +1,8 @@
 //! The failure of a command: what failed, why, what to do next, and the exit code.
 
 use crate::escaping;
+use crate::output::SCHEMA_VERSION;
+use serde::Serialize;
 use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
@@ -90,6 +92,32 @@ impl Problem {
     }
 }
 
+/// A failure for programs (`--json`), on one line of stderr.
+#[derive(Serialize)]
+struct FailureOutput<'a> {
+    schema_version: u32,
+    error: FailureParts<'a>,
+}
+
+#[derive(Serialize)]
+struct FailureParts<'a> {
+    what: &'a str,
+    why: Option<&'a str>,
+    next: Option<&'a str>,
+    exit_code: u8,
+}
+
+impl Problem {
+    /// The failure as JSON.
+    pub fn json(&self) -> String {
+        let Problem { what, why, next, exit } = self;
+        let error = FailureParts { what, why: why.as_deref(), next: next.as_deref(), exit_code: exit.code() };
+        let output = FailureOutput { schema_version: SCHEMA_VERSION, error };
+        // Text and numbers are always JSON.
+        escaping::json(&serde_json::to_string(&output).unwrap_or_default())
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.what.clone();
@@ -101,5 +129,22 @@ impl fmt::Display for Problem {
         }
         // Paths, and texts from stores and other processes, may contain escape sequences.
         f.write_str(&escaping::lines(&text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Problem;
+
+    /// Promise: a failure has the same parts as JSON.
+    #[test]
+    fn failure_is_json() {
+        let problem = Problem::usage("cannot \"do\" it").because("a\u{1b}[2J\nb").next("Try again.");
+        let line = problem.json();
+        assert!(!line.contains(['\n', '\u{1b}']), "{line}");
+        let parsed: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(parsed["error"]["what"], "cannot \"do\" it");
+        assert_eq!(parsed["error"]["why"], "a\u{1b}[2J\nb");
+        assert_eq!(parsed["error"]["exit_code"], 2);
     }
 }

@@ -53,6 +53,25 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A number of bytes for readers: three digits and a binary unit. [`Bytes`] is exact, and for settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounded(pub u64);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        // 1023.5 and more would be shown with four digits.
+        while value >= 999.5 && unit + 1 < units.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 + usize::from(value < 9.995) };
+        write!(f, "{value:.digits$} {}", units[unit])
+    }
+}
+
 /// A duration. Its text is that of humantime: `5s`, `1m 30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);

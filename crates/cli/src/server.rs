@@ -1,16 +1,18 @@
 //! Parts common to `serve` and an embedded mount: the flags of a server and the messages for its failures.
 
 use crate::identity::Rights;
-use crate::metrics;
+use crate::metrics::{self, Endpoint};
 use crate::problem::{Problem, Result};
 use crate::quantity::Bytes;
 use clap::Args;
 use std::io;
 use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use varve_admin::maintenance::MaintenanceError;
 use varve_cluster::claim::LivingServer;
+use varve_env::cgroup;
 use varve_env::volume_dir::{LockError, VolumeDir};
 use varve_meta::server::{MemoryShares, ServerConfig, ServerError, WORKERS_MAX};
 
@@ -26,20 +28,33 @@ pub struct ServerFlags {
     /// /tmp/varve-UID; for root /run/varve, and /run/varve/UID for the store of user UID]
     #[arg(long, value_name = "DIR")]
     pub unix_dir: Option<PathBuf>,
-    /// Approximate memory limit of the server, at least 128MiB: caches and memtables divide it
-    #[arg(long, value_name = "SIZE", default_value_t = Bytes(MemoryShares::BYTES_DEFAULT))]
-    pub memory: Bytes,
+    /// Approximate memory limit of the server, at least 128MiB; caches and memtables divide it [default: 1536MiB, or half
+    /// of the control group's limit if that is less]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
     /// Serve Prometheus metrics over HTTP at this loopback address
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]
     pub metrics: Option<SocketAddr>,
 }
 
 impl ServerFlags {
-    /// The server configuration from the flags. Starts the metrics, if requested.
+    /// The memory limit: the given one, or the default for the control group of this process.
+    pub fn memory(&self) -> Bytes {
+        self.memory.unwrap_or_else(|| default_memory(cgroup::memory_limit_bytes()))
+    }
+
+    /// The memory limit, if it was given.
+    pub fn given_memory(&self) -> Option<Bytes> {
+        self.memory
+    }
+
+    /// Starts the metrics, if requested. Nothing that counts may have been started before.
+    pub fn serve_metrics(&self) -> Result<Option<Arc<Endpoint>>> {
+        self.metrics.map(metrics::serve).transpose()
+    }
+
+    /// The server configuration from the flags.
     pub fn config(&self, volume: VolumeDir, rights: &Rights) -> Result<ServerConfig> {
-        if let Some(address) = self.metrics {
-            metrics::serve(address)?;
-        }
         let mut config = ServerConfig::new(volume);
         if let Some(workers) = self.workers {
             config.workers = workers.into();
@@ -52,10 +67,16 @@ impl ServerFlags {
         } else if let Some(directory) = &rights.socket_directory {
             config.unix_directory = Some(directory.clone());
         }
-        config.memory_bytes = self.memory.0;
+        config.memory_bytes = self.memory().0;
         config.measure = self.metrics.is_some();
         Ok(config)
     }
+}
+
+/// The rest of a control group is for what the limit does not count, and for other processes in the group.
+fn default_memory(group_bytes: Option<u64>) -> Bytes {
+    let half = group_bytes.map_or(u64::MAX, |bytes| bytes / 2);
+    Bytes(MemoryShares::BYTES_DEFAULT.min(half).max(MemoryShares::BYTES_MIN))
 }
 
 /// Checks the address during parsing, so that an error appears before the store is accessed.
@@ -125,5 +146,20 @@ fn unwritable(error: &io::Error) -> Option<&'static str> {
              `varve dump` read a store as it is.",
         ),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::default_memory;
+    use varve_meta::server::MemoryShares;
+
+    /// Promise: the default memory limit fits into the control group, down to the least that a server works with.
+    #[test]
+    fn default_memory_fits_the_control_group() {
+        assert_eq!(default_memory(None).0, MemoryShares::BYTES_DEFAULT);
+        assert_eq!(default_memory(Some(1 << 40)).0, MemoryShares::BYTES_DEFAULT);
+        assert_eq!(default_memory(Some(1 << 30)).0, 512 << 20);
+        assert_eq!(default_memory(Some(64 << 20)).0, MemoryShares::BYTES_MIN);
     }
 }

@@ -1,16 +1,31 @@
-//! SIGTERM and SIGINT as requests to stop. SIGXFSZ is ignored.
+//! SIGTERM and SIGINT as requests to stop, SIGHUP and SIGUSR1 as requests to renew the log. Other signals that tools send
+//! to services do nothing; the standard library ignores SIGPIPE. SIGXFSZ is ignored.
 
+use crate::logging;
 use crate::problem::{Problem, Result};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and SIGINT, which no longer kill the process from [`listen`] on. Signals that arrive before the handler runs
-/// are kept.
+/// The signals that no longer kill the process from [`listen`] on. Those that arrive before the handler runs are kept.
 pub struct Signals {
     runtime: Runtime,
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
+    /// Some configurations of logrotate send SIGUSR1 for SIGHUP.
+    user1: Signal,
+    user2: Signal,
+    alarm: Signal,
+}
+
+/// A signal, or the end of a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SignalEvent {
+    Stop,
+    Renew,
+    Ignored(&'static str),
+    Later,
 }
 
 /// Why [`Signals::on_stop_or_later`] runs.
@@ -25,11 +40,13 @@ pub enum StopReason {
 /// Call this before others can see the process that a signal is to stop.
 pub fn listen() -> Result<Signals> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let (terminate, interrupt) = {
-        let _inside = runtime.enter();
-        (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::interrupt()).map_err(failed)?)
-    };
-    Ok(Signals { runtime, terminate, interrupt })
+    let entered = runtime.enter();
+    let of = |kind| signal(kind).map_err(failed);
+    let (terminate, interrupt) = (of(SignalKind::terminate())?, of(SignalKind::interrupt())?);
+    let (hangup, user1) = (of(SignalKind::hangup())?, of(SignalKind::user_defined1())?);
+    let (user2, alarm) = (of(SignalKind::user_defined2())?, of(SignalKind::alarm())?);
+    drop(entered);
+    Ok(Signals { runtime, terminate, interrupt, hangup, user1, user2, alarm })
 }
 
 /// Makes a write beyond the file size limit (`ulimit -f`, RLIMIT_FSIZE) fail with EFBIG for its caller, instead of
@@ -56,29 +73,44 @@ impl Signals {
         self,
         mut asked: impl FnMut(StopReason) -> Option<Duration> + Send + 'static,
     ) -> Result<()> {
-        let Signals { runtime, mut terminate, mut interrupt } = self;
         // `asked` runs outside the runtime, because the object that it stops may have a runtime of its own.
+        let mut signals = self;
         let heed = move || {
             let mut pause = None;
-            loop {
-                let later = async {
-                    match pause {
-                        Some(pause) => tokio::time::sleep(pause).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                let event = runtime.block_on(async {
-                    tokio::select! {
-                        signal = terminate.recv() => signal.map(|()| StopReason::Now),
-                        signal = interrupt.recv() => signal.map(|()| StopReason::Now),
-                        () = later => Some(StopReason::Later),
-                    }
-                });
-                let Some(event) = event else { return };
-                pause = asked(event);
+            while let Some(event) = signals.next(pause) {
+                match event {
+                    SignalEvent::Stop => pause = asked(StopReason::Now),
+                    SignalEvent::Later => pause = asked(StopReason::Later),
+                    SignalEvent::Renew => logging::renew(),
+                    SignalEvent::Ignored(name) => tracing::info!("{name} has no effect"),
+                }
             }
         };
         std::thread::Builder::new().name("signals".into()).spawn(heed).map(drop).map_err(failed)
+    }
+}
+
+impl Signals {
+    /// The next event; `None` if no signal can arrive any more.
+    fn next(&mut self, pause: Option<Duration>) -> Option<SignalEvent> {
+        let Signals { runtime, terminate, interrupt, hangup, user1, user2, alarm } = self;
+        let later = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                signal = terminate.recv() => signal.map(|()| SignalEvent::Stop),
+                signal = interrupt.recv() => signal.map(|()| SignalEvent::Stop),
+                signal = hangup.recv() => signal.map(|()| SignalEvent::Renew),
+                signal = user1.recv() => signal.map(|()| SignalEvent::Renew),
+                signal = user2.recv() => signal.map(|()| SignalEvent::Ignored("SIGUSR2")),
+                signal = alarm.recv() => signal.map(|()| SignalEvent::Ignored("SIGALRM")),
+                () = later => Some(SignalEvent::Later),
+            }
+        })
     }
 }
 

@@ -447,7 +447,7 @@ fn mount_refuses_what_it_cannot_mount() {
         (&["mount", text(&store), text(&inside)], 1, "inside the store"),
         (&["mount", text(&store), text(around)], 1, "the store is inside"),
         (&["mount", "/nonexistent", text(&directory)], 1, "not a Varve volume"),
-        (&["mount", text(&store), "/nonexistent", "--log-file", text(&log)], 1, "/nonexistent"),
+        (&["mount", text(&store), "/nonexistent/mnt", "--log-file", text(&log)], 1, "/nonexistent"),
         (&["mount", text(&store), text(&directory), "-o", "rwx"], 2, "rwx"),
         (&["mount", text(&store), text(&directory), "-o", "workers=0"], 2, "workers"),
         (&["mount", text(&store), text(&directory), "-o", "noembedded", "--log-file", text(&log)], 1, "server"),

@@ -1,7 +1,9 @@
 //! Counts of what this client did: operations, errors and latencies, for `varve stats`.
 
+use crate::failure::Failure;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use varve_types::Errno;
 
 macro_rules! operations {
     ($($variant:ident = $name:literal,)*) => {
@@ -54,9 +56,35 @@ pub const LATENCY_BUCKETS: usize = 28;
 #[derive(Debug, Default)]
 struct Count {
     calls: AtomicU64,
-    errors: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
     nanoseconds: AtomicU64,
     latency: [AtomicU64; LATENCY_BUCKETS],
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationOutcome {
+    Done,
+    /// The file system gave the answer that POSIX asks for, such as `ENOENT` for a name that is not there.
+    Refused,
+    /// The store, a server or the network could not do its part.
+    Failed,
+}
+
+impl OperationOutcome {
+    pub(crate) fn of<T>(result: &Result<T, Failure>) -> OperationOutcome {
+        match result {
+            Ok(_) => OperationOutcome::Done,
+            Err(failure) if is_trouble(failure.errno) => OperationOutcome::Failed,
+            Err(_) => OperationOutcome::Refused,
+        }
+    }
+}
+
+/// Whether an errno speaks of trouble, and not of the caller's request.
+fn is_trouble(errno: Errno) -> bool {
+    matches!(errno, Errno::EIO | Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::ENOSPC | Errno::EDQUOT | Errno::ENOMEM)
 }
 
 /// Why a request is sent again.
@@ -74,6 +102,16 @@ pub enum RetryCause {
 
 impl RetryCause {
     pub const ALL: [RetryCause; 4] = [RetryCause::Moved, RetryCause::NotOwner, RetryCause::Busy, RetryCause::Lost];
+
+    /// The name in output and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            RetryCause::Moved => "moved",
+            RetryCause::NotOwner => "not_owner",
+            RetryCause::Busy => "busy",
+            RetryCause::Lost => "lost",
+        }
+    }
 }
 
 /// The counters since the client connected. They can be read at any time; the counts of one operation may differ by a
@@ -85,6 +123,8 @@ pub struct Counters {
     /// By cause.
     retries: [AtomicU64; RetryCause::ALL.len()],
     pub(crate) reconnects: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
 }
 
 /// The counts of one operation at the time of the read.
@@ -92,7 +132,10 @@ pub struct Counters {
 pub struct OperationCount {
     pub operation: Operation,
     pub calls: u64,
+    /// Calls that ended in an error.
     pub errors: u64,
+    /// Of these, those that ended in trouble: [`OperationOutcome::Failed`].
+    pub failed: u64,
     /// Sum of all latencies.
     pub total: Duration,
     pub latency: [u64; LATENCY_BUCKETS],
@@ -105,6 +148,8 @@ impl Default for Counters {
             requests: AtomicU64::new(0),
             retries: Default::default(),
             reconnects: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -112,10 +157,12 @@ impl Default for Counters {
 impl Counters {
     pub fn of(&self, operation: Operation) -> OperationCount {
         let count = &self.operations[operation as usize];
+        let failed = count.failed.load(Relaxed);
         OperationCount {
             operation,
             calls: count.calls.load(Relaxed),
-            errors: count.errors.load(Relaxed),
+            errors: count.refused.load(Relaxed) + failed,
+            failed,
             total: Duration::from_nanos(count.nanoseconds.load(Relaxed)),
             latency: std::array::from_fn(|i| count.latency[i].load(Relaxed)),
         }
@@ -148,10 +195,32 @@ impl Counters {
         self.reconnects.load(Relaxed)
     }
 
-    pub(crate) fn record(&self, operation: Operation, took: Duration, failed: bool) {
+    /// Bytes of files that were read through this client. The kernel reads passthrough files itself.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Relaxed)
+    }
+
+    /// Bytes of files that were written through this client.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Relaxed)
+    }
+
+    pub(crate) fn read(&self, bytes: usize) {
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn written(&self, bytes: usize) {
+        self.written_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn record(&self, operation: Operation, took: Duration, outcome: OperationOutcome) {
         let count = &self.operations[operation as usize];
         count.calls.fetch_add(1, Relaxed);
-        count.errors.fetch_add(u64::from(failed), Relaxed);
+        match outcome {
+            OperationOutcome::Done => {}
+            OperationOutcome::Refused => drop(count.refused.fetch_add(1, Relaxed)),
+            OperationOutcome::Failed => drop(count.failed.fetch_add(1, Relaxed)),
+        }
         count.nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
         count.latency[bucket(took)].fetch_add(1, Relaxed);
     }

@@ -10,12 +10,13 @@ use crate::directories::Directories;
 use crate::directory_cache::{DirectoryCache, PendingChange};
 use crate::files::{FetchTicket, FileTable, backing_blocks};
 use crate::lookup_pins::LookupPins;
+use crate::metrics_text;
 use crate::reactor::Reactor;
 use crate::session::ClientSession;
 use crate::transport::Transport;
 use crate::transport::blocking::BlockingTransport;
 use crate::transport::in_process::{InProcessServer, InProcessTransport};
-use crate::{ClientConfig, Counters, Failure, Operation, Result};
+use crate::{ClientConfig, Counters, Failure, Operation, OperationOutcome, Result};
 use futures::FutureExt;
 use std::future::Future;
 use std::io;
@@ -181,6 +182,11 @@ impl FileSystem {
         &self.core.counters
     }
 
+    /// The counters as Prometheus' text, for a program that serves them.
+    pub fn metrics_text(&self) -> String {
+        metrics_text::of(self.counters())
+    }
+
     /// Counts `work`, which begins now, as one operation. This is not an async function, because the future of an async
     /// function would contain `work` twice, as argument and as awaited value, and move it.
     pub(crate) fn count<T>(
@@ -193,7 +199,7 @@ impl FileSystem {
         work.map(move |result| {
             drop(passage);
             let took = self.core.clock.monotonic().since(start);
-            self.core.counters.record(operation, took, result.is_err());
+            self.core.counters.record(operation, took, OperationOutcome::of(&result));
             result
         })
     }

@@ -7,6 +7,7 @@
 // This crate makes the system calls that the other crates must not make.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod cgroup;
 pub mod clock;
 pub mod disk;
 pub mod flock;
@@ -19,11 +20,13 @@ pub mod power_loss;
 pub mod printable;
 pub mod priority;
 pub mod private_file;
+pub mod process_metrics;
 pub mod random;
 pub mod rate_limited_log;
 pub mod readiness;
 pub mod reserve;
 pub mod runtime_dir;
+pub mod service_manager;
 pub mod shm_slot;
 pub mod spin;
 pub mod stages;

@@ -47,6 +47,14 @@ pub struct Reserve {
     telling: Mutex<Telling>,
 }
 
+/// The space of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreSpace {
+    pub bytes: u64,
+    /// What this user may still allocate.
+    pub free_bytes: u64,
+}
+
 /// When to log that the store is full.
 #[derive(Debug)]
 enum Telling {
@@ -118,6 +126,13 @@ impl Reserve {
     /// the next write can use it.
     pub fn is_tight(&self) -> bool {
         self.tight.load(Relaxed) || self.is_short()
+    }
+
+    /// The space of the store; blocks on it.
+    pub fn store_space(&self) -> io::Result<StoreSpace> {
+        let store = self.file.space()?;
+        let of = |blocks: u64| blocks.saturating_mul(store.f_frsize);
+        Ok(StoreSpace { bytes: of(store.f_blocks), free_bytes: of(store.f_bavail) })
     }
 
     /// Takes the reserve if there is enough free space, and records whether there is too little. Called about once a

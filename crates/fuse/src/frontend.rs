@@ -26,6 +26,7 @@ mod xattrs;
 
 pub(crate) use convert::bare_attr;
 pub(crate) use files::with_buffer as with_read_buffer;
+pub use init::BACKGROUND_MAX;
 pub(crate) use init::{Wishes, negotiate};
 pub(crate) use passthrough::PassthroughCount;
 

@@ -20,6 +20,7 @@ mod virtual_xattrs;
 
 pub use attach::check_target;
 pub use error::{Error, Result};
+pub use frontend::BACKGROUND_MAX;
 pub use mounts::source_of;
 pub use options::{Access, MountOptions, OptionError, THREADS_MAX, is_remountable};
 pub use remount::remount;

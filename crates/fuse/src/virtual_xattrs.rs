@@ -124,6 +124,7 @@ pub(crate) fn counters(fs: &FileSystem, passthrough: PassthroughCount) -> String
             "operation": count.operation.name(),
             "calls": count.calls,
             "errors": count.errors,
+            "failed": count.failed,
             "total_ns": count.total.as_nanos() as u64,
             "latency_log2_us": count.latency.as_slice(),
         })
@@ -140,6 +141,8 @@ pub(crate) fn counters(fs: &FileSystem, passthrough: PassthroughCount) -> String
             "lost": counters.retries_for(RetryCause::Lost),
         },
         "reconnects": counters.reconnects(),
+        "read_bytes": counters.read_bytes(),
+        "written_bytes": counters.written_bytes(),
         "passthrough": { "granted": passthrough.granted, "refused": passthrough.refused },
         "timeouts_ms": {
             "directories": timeouts.directories.as_millis() as u64,

@@ -13,6 +13,7 @@ mod calls;
 mod clients;
 mod connection;
 mod dispatch;
+mod figures;
 mod handshake;
 mod inbox;
 mod keys;
@@ -40,6 +41,7 @@ pub use limits::Limits;
 pub use local_session::{LocalSession, ReplyCallback};
 pub use membership::{JoinSettings, LEASE_DEFAULT};
 pub use memory::MemoryShares;
+pub use metrics::describe as describe_metrics;
 pub use sessions::SESSION_GRACE;
 
 use crate::shards::CacheBudget;
@@ -206,13 +208,16 @@ impl Server {
     /// and [`Server::wait`] returns the error.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         check(&config)?;
+        if config.measure {
+            ::metrics::gauge!("varve_memory_limit_bytes").set(config.memory_bytes as f64);
+        }
         let PreparedStore { lock, store, state } = store_preparation::prepare(&config)?;
         let shared = Arc::new(ServerShared::new(&config, state)?);
         let workers = shared.shard_map.workers();
         let board = Arc::new(WorkerBoard::new(workers, Arc::clone(&shared.clock)));
         let command = watch::Sender::new(ServerCommand::Open);
         let background = BackgroundRuntimes::start().map_err(doing("cannot start the threads for tables"))?;
-        background.tables.spawn(tend(Arc::clone(&shared.reserve)));
+        background.tables.spawn(tend(Arc::clone(&shared.reserve), config.measure));
         let (inboxes, receivers): (Vec<mpsc::Sender<WorkerMessage>>, Vec<_>) =
             (0..workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
         let both_ends = Inboxes { inboxes: inboxes.clone(), receivers };
@@ -306,6 +311,21 @@ impl Server {
         self.shared.sessions.count()
     }
 
+    /// Whether the server can serve the whole volume. The error is the reason why not, or why not yet.
+    pub fn readiness(&self) -> Result<(), String> {
+        if let Some(reason) = self.board.failure() {
+            return Err(reason);
+        }
+        if !self.shared.lease.is_valid() {
+            return Err("the lease of this server has not been renewed in time".to_owned());
+        }
+        let (tried, shards) = (self.shared.tried.load(SeqCst), usize::from(self.shared.settings.shards.get()));
+        match self.shared.joined || tried >= shards {
+            true => Ok(()),
+            false => Err(format!("{tried} of {shards} shards have been opened so far")),
+        }
+    }
+
     /// Waits until the server has stopped or failed.
     pub fn wait(&self) -> Result<(), ServerError> {
         self.board.wait_for_stop(None).unwrap_or(Ok(())).map_err(ServerError::Failed)
@@ -390,11 +410,18 @@ impl Server {
 }
 
 /// Maintains the reserve in the store for as long as the server runs.
-async fn tend(reserve: Arc<Reserve>) {
+async fn tend(reserve: Arc<Reserve>, measure: bool) {
     let mut failing = false;
     loop {
         let tended = Arc::clone(&reserve);
-        let result = tokio::task::spawn_blocking(move || tended.tend()).await.unwrap_or_else(|end| Err(end.into()));
+        let work = move || {
+            let result = tended.tend();
+            if measure {
+                figures::report_store(&tended);
+            }
+            result
+        };
+        let result = tokio::task::spawn_blocking(work).await.unwrap_or_else(|end| Err(end.into()));
         if let Err(error) = &result
             && !failing
         {

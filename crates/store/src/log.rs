@@ -24,6 +24,7 @@ mod directory;
 mod failure;
 pub mod format;
 mod mark;
+mod metrics;
 mod newest;
 mod open_log;
 mod read_only;

@@ -1,14 +1,13 @@
 //! `varve dump STORE`: writes the metadata of a volume as one stream.
 
+use super::served::Served;
 use crate::client::ClientFlags;
 use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
-use crate::quantity::Bytes as Quantity;
+use crate::quantity::Rounded;
 use crate::server;
 use crate::stdout::Stdout;
-use async_trait::async_trait;
-use bytes::Bytes;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::FileType;
@@ -16,23 +15,16 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 use varve_admin::dump::{self, DumpError, DumpProgress, Dumped};
-use varve_admin::snapshot::{RowSource, Unreadable};
-use varve_client::{ClientConfig, FileSystem, Purpose};
+use varve_client::ClientConfig;
 use varve_env::disk;
 use varve_env::identity::as_process_user;
 use varve_env::store_url::StoreUrl;
 use varve_env::trusted_path::TrustedPlace;
 use varve_env::volume_dir::{LockError, VolumeDir};
-use varve_types::{ShardCount, ShardId, VolumeSettings};
 
-/// A server that takes longer to reply is considered failed.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
-const PAGE_BYTES: u32 = 1024 * 1024;
 /// A dump contains the small files of all users.
 const DUMP_MODE: u32 = 0o600;
 /// Write a volume's metadata and small files to a file or stdout; also while it is served
@@ -59,6 +51,7 @@ struct DumpReport {
     rows: u64,
     names: u64,
     bytes: u64,
+    seconds: f64,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
@@ -77,6 +70,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     bar.set_style(style);
     let mut progress =
         |progress: DumpProgress| bar.set_message(format!("shard {}, {} rows", progress.shard, progress.rows));
+    let begun = Instant::now();
     let written = match file {
         Some(path) => to_file(&config, path, &mut progress),
         None => dump_volume(&config, &mut Stdout, &mut progress),
@@ -96,7 +90,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     })?;
     if let Some(path) = file {
         let Dumped { rows, entries, bytes } = dumped;
-        output.result("dump", &DumpReport { store, output: Some(path.clone()), rows, names: entries, bytes }, text)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        output.result(
+            "dump",
+            &DumpReport { store, output: Some(path.clone()), rows, names: entries, bytes, seconds },
+            text,
+        )?;
     }
     Ok(Exit::Done)
 }
@@ -203,67 +202,16 @@ fn dump_volume(
     dumped
 }
 
-/// A consistent snapshot of a served volume.
-struct Served {
-    file_system: Arc<FileSystem>,
-    shards: ShardCount,
-    number: u64,
-    reading: Option<(ShardId, Range<Vec<u8>>)>,
-}
-
-impl Served {
-    fn connect(mut config: ClientConfig, settings: &VolumeSettings) -> std::result::Result<Served, DumpError> {
-        config.purpose = Purpose::Observe;
-        config.deadline = ANSWER_DEADLINE;
-        config.read_only = true;
-        let number = u64::from_le_bytes(varve_env::random::bytes());
-        let taken = FileSystem::connect(config).and_then(|file_system| {
-            varve_client::block_on(file_system.take_snapshot(number))?;
-            Ok(file_system)
-        });
-        let file_system = taken.map_err(|failure| Unreadable { shard: ShardId(0), reason: failure.to_string() })?;
-        Ok(Served { file_system, shards: settings.shards, number, reading: None })
-    }
-
-    fn end(self) {
-        // Without this, the server drops the snapshot in a minute or two.
-        if let Err(failure) = varve_client::block_on(self.file_system.release_snapshot(self.number)) {
-            tracing::debug!(%failure, "cannot notify the server of the end of the dump");
-        }
-    }
-}
-
-#[async_trait(?Send)]
-impl RowSource for Served {
-    fn shards(&self) -> ShardCount {
-        self.shards
-    }
-
-    async fn begin(&mut self, shard: ShardId, range: Range<Vec<u8>>) -> std::result::Result<(), Unreadable> {
-        self.reading = Some((shard, range));
-        Ok(())
-    }
-
-    async fn page(&mut self) -> std::result::Result<Vec<(Bytes, Bytes)>, Unreadable> {
-        let Some((shard, range)) = &mut self.reading else { return Ok(Vec::new()) };
-        let (from, end) = (range.start.clone(), range.end.clone());
-        let rows = self.file_system.read_snapshot(self.number, *shard, from, end, PAGE_BYTES).await;
-        let rows = rows.map_err(|failure| Unreadable { shard: *shard, reason: failure.to_string() })?;
-        match rows.last() {
-            // The smallest key after the last one.
-            Some((last, _)) => range.start = [last.as_slice(), &[0]].concat(),
-            None => self.reading = None,
-        }
-        Ok(rows.into_iter().map(|(key, row)| (key.into(), row.into())).collect())
-    }
-}
-
 fn text(report: &DumpReport) -> String {
     columns(&[
         ("store", report.store.display().to_string()),
         ("dump", report.output.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),
         ("names", report.names.to_string()),
         ("rows", report.rows.to_string()),
-        ("size", Quantity(report.bytes).to_string()),
+        (
+            "took",
+            format!("{:.1} s, {}/s", report.seconds, Rounded((report.bytes as f64 / report.seconds.max(1e-3)) as u64)),
+        ),
+        ("size", Rounded(report.bytes).to_string()),
     ])
 }

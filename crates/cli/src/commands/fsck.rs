@@ -3,7 +3,7 @@
 use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
-use crate::quantity::Bytes;
+use crate::quantity::Rounded;
 use crate::server;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -253,8 +253,8 @@ fn text(checked: &FsckOutput, verbose: bool) -> String {
         ("rows", format!("{} in {} shards", counts.rows, counts.shards)),
         ("directories", format!("{} in {} partitions", counts.directories, counts.partitions)),
         ("names", counts.entries.to_string()),
-        ("small files", format!("{}, {}", counts.files_inline, Bytes(counts.bytes_inline))),
-        ("large files", format!("{}, {}", counts.files_backing, Bytes(counts.bytes_backing))),
+        ("small files", format!("{}, {}", counts.files_inline, Rounded(counts.bytes_inline))),
+        ("large files", format!("{}, {}", counts.files_backing, Rounded(counts.bytes_backing))),
     ]);
     if !checked.complete {
         text += "Reading ended at damage: these are counts of what was read until then, nothing was compared, and there may be \
@@ -285,5 +285,10 @@ fn text(checked: &FsckOutput, verbose: bool) -> String {
         (true, _) => "The volume was repaired and is sound.\n",
         (false, _) => "The volume is damaged.\n",
     };
+    if !checked.sound {
+        text += "`varve path STORE INODE` shows the paths of an inode that is named above.\n";
+        text += "If there is a dump of the volume (varve dump), a new volume from it and from the large files that are left is \
+                 another way: varve load DUMP NEW_STORE --data STORE/data\n";
+    }
     text
 }

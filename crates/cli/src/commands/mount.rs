@@ -5,6 +5,7 @@
 mod background;
 mod log;
 mod options;
+mod reporting;
 mod stopping;
 
 use crate::client::ClientFlags;
@@ -15,16 +16,19 @@ use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
 use crate::server::{self, ServerFlags};
-use crate::signals::{self, Signals};
+use crate::signals::{self, Signals, StopReason};
 use clap::Args;
 use options::FstabOptions;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stopping::Stopping;
 use varve_client::{ClientConfig, CookieWidth, FileSystem};
+use varve_env::identity::as_process_user;
+use varve_env::service_manager::{self, ServiceState};
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_fuse::MountSession;
@@ -47,7 +51,7 @@ const LOOKED_FOR_EVERY: Duration = Duration::from_millis(50);
 pub struct Arguments {
     /// Store of the volume: a directory, or a file:// URL of one
     pub store: StoreUrl,
-    /// Directory to mount on
+    /// Directory to mount on; made if it is missing and its parent belongs to this user
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Mount options as of mount(8) and fuse(8), `remount` for flags such as ro included, and: deadline=DURATION,
@@ -67,7 +71,7 @@ pub struct Arguments {
         value_parser = Span::of_some_length
     )]
     pub deadline: Span,
-    /// Log file of the background process: a regular file of this user, made with mode 0600 [default:
+    /// Log file: a regular file of this user, made with mode 0600. SIGHUP opens it anew [default: with -f stderr, else
     /// varve/mount-NAME.log in /var/log for root, else in $XDG_STATE_HOME, ~/.local/state or the directory for sockets]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
@@ -112,7 +116,7 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
     }
     if arguments.foreground {
         let mount = start(&options, arguments)?;
-        show(output, &options, std::process::id(), Some(mount.server.is_some()), None)?;
+        show(output, &options, std::process::id(), Some(mount.server.is_some()), arguments.log_file.as_deref())?;
         return mount.serve();
     }
     // The log's name contains the volume's name, which is read with the rights of the store's owner.
@@ -149,6 +153,29 @@ fn remount(options: &FstabOptions, arguments: &Arguments) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Makes the mount point if it is missing and the directory around it belongs to this user: nobody else can then put a
+/// link in its place.
+fn make_directory(directory: &Path) -> Result<()> {
+    let failed = |error: &dyn std::error::Error| {
+        Problem::new(format!("cannot make the mount point {}", directory.display())).caused_by(error)
+    };
+    if directory.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let made = as_process_user(|| {
+        let around = directory.parent().unwrap_or(Path::new("/"));
+        match std::fs::metadata(around) {
+            Ok(found) if found.uid() == rustix::process::geteuid().as_raw() => std::fs::create_dir(directory),
+            // The mount reports what is missing.
+            _ => Ok(()),
+        }
+    });
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(|error| failed(&error)),
+    }
+}
+
 /// Takes the rights of the store's owner and reads the volume's settings.
 fn open_store(options: &FstabOptions) -> Result<(Rights, VolumeSettings)> {
     let failed = || Problem::new(format!("cannot mount {}", options.store.display()));
@@ -176,6 +203,7 @@ struct RunningMount {
     /// Present if embedded.
     server: Option<Arc<Server>>,
     signals: Signals,
+    options: FstabOptions,
 }
 
 fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> {
@@ -187,13 +215,17 @@ fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> 
     let failed = || format!("cannot mount {} on {}", options.store.display(), options.directory.display());
     let of_mount = |error: varve_fuse::Error| match &error {
         varve_fuse::Error::Target { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            Problem::new(failed()).because("there is no such directory").next("Make it first.")
+            Problem::new(failed())
+                .because("there is no such directory")
+                .next("Make it first: `varve mount` makes it only where its parent is this user's.")
         }
         varve_fuse::Error::Target { source, .. } => Problem::new(failed()).caused_by(source),
         error => Problem::new(failed()).caused_by(error),
     };
+    make_directory(&options.directory)?;
     // Checked before a server starts, because that changes the volume.
     let target = varve_fuse::check_target(&options.directory).map_err(of_mount)?;
+    let endpoint = arguments.server.serve_metrics()?;
     let server = match options.may_embed() {
         true => {
             let mut config = arguments.server.config(volume.clone(), &rights)?;
@@ -223,7 +255,17 @@ fn start(options: &FstabOptions, arguments: &Arguments) -> Result<RunningMount> 
         let problem = Problem::new(failed()).because(format!("its root directory does not answer: {failure}"));
         problem.next("`varve status STORE --shards` shows which shards can be used, and why others cannot.")
     })?;
-    Ok(RunningMount { mounted, file_system, server, signals })
+    if let Some(endpoint) = endpoint {
+        reporting::answer_for(&endpoint, &file_system, server.as_ref());
+    }
+    tracing::info!("{}", reporting::mounted(options, arguments, server.as_deref()));
+    reporting::advise();
+    service_manager::notify(&ServiceState::Ready(&format!(
+        "{} on {}",
+        options.store.display(),
+        options.directory.display()
+    )));
+    Ok(RunningMount { mounted, file_system, server, signals, options: options.clone() })
 }
 
 /// Connects to a server. It also waits for a server that is just starting: one that has taken the volume's lock, or is
@@ -292,7 +334,13 @@ impl RunningMount {
     /// Serves until the volume is unmounted. Then everything acknowledged is durable, or this returns an error.
     fn serve(self) -> Result<Exit> {
         let mut stopping = Stopping::new(self.mounted.unmounter(), Arc::clone(&self.file_system));
-        self.signals.on_stop_or_later(move |asked| stopping.heed(asked))?;
+        self.signals.on_stop_or_later(move |asked| {
+            if asked == StopReason::Now {
+                service_manager::notify(&ServiceState::Stopping);
+                tracing::info!("a signal asks this mount to stop");
+            }
+            stopping.heed(asked)
+        })?;
         if let Some(server) = &self.server {
             let server = Arc::clone(server);
             let watch = move || {
@@ -307,6 +355,7 @@ impl RunningMount {
         let stopped = self.server.map_or(Ok(()), |server| server.stop(server::STOP_DEADLINE));
         joined.map_err(|error| Problem::new("the mount did not end well").caused_by(&error))?;
         stopped.map_err(|error| server::explain("the server inside this mount did not stop well", &error))?;
+        tracing::info!("unmounted {}", self.options.directory.display());
         Ok(Exit::Done)
     }
 }

@@ -46,6 +46,16 @@ enum Command {
     Report(report::Arguments),
 }
 
+impl Arguments {
+    /// The log file of the service.
+    pub fn log_file(&self) -> Option<&Path> {
+        match &self.command {
+            Command::Serve(arguments) => arguments.log_file.as_deref(),
+            _ => None,
+        }
+    }
+}
+
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.command {
         Command::Serve(arguments) => serve::run(arguments, output),

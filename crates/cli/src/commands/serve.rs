@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use varve_cluster::address::RegistryAddress;
 use varve_cluster::map::LEASE_MAX;
+use varve_env::service_manager::{self, ServiceState};
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_meta::server::{JoinSettings, LEASE_DEFAULT, Server, ServerError};
@@ -48,6 +49,9 @@ pub struct Arguments {
     /// Sleep between requests without polling for the next one; for `varve bench scale`
     #[arg(long, hide = true)]
     no_spin: bool,
+    /// Log file, made with mode 0600; SIGHUP opens it anew [default: stderr]
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -100,6 +104,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
     let cannot = || Problem::new(format!("cannot serve {}", store.display()));
     let rights = identity::take(&store, Work::Serve, cannot)?;
+    let endpoint = arguments.server.serve_metrics()?;
     let mut config = arguments.server.config(VolumeDir::new(&store), &rights)?;
     config.listen = arguments.listen.and_then(|listen| listen.0);
     config.join =
@@ -107,20 +112,49 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let failed = |error: ServerError| server::explain(format!("cannot serve {}", store.display()), &error);
     let signals = signals::listen()?;
     let running = Arc::new(Server::start(config).map_err(failed)?);
+    if let Some(endpoint) = endpoint {
+        let asked = Arc::clone(&running);
+        endpoint.started(move || asked.readiness());
+    }
     let stopped = Arc::clone(&running);
     signals.on_stop(move || {
-        tracing::info!("stopping");
+        service_manager::notify(&ServiceState::Stopping);
+        tracing::info!("the server is stopping");
         if let Err(error) = stopped.stop(server::STOP_DEADLINE) {
             tracing::error!("the server did not stop well: {error}");
         }
     })?;
-    output.announce("serve", &serving(store.clone(), &running), text)?;
+    let ready = serving(store.clone(), &running);
+    output.announce("serve", &ready, text)?;
+    tracing::info!("{}", started(&ready, &running, arguments));
+    service_manager::notify(&ServiceState::Ready(&format!("serving {}", store.display())));
     running.wait().map_err(|error| {
         // Close the rest in order. The reason for the server's failure matters more than an error of this stop.
         let _ = running.stop(server::STOP_DEADLINE);
         server::explain(format!("the server of {} has failed", store.display()), &error)
     })?;
+    tracing::info!("the server of {} has stopped", store.display());
     Ok(Exit::Done)
+}
+
+/// The line of the log about a start.
+fn started(ready: &ServeReady, server: &Server, arguments: &Arguments) -> String {
+    let (settings, places) = (server.settings(), ready.workers.iter());
+    let places: Vec<&str> =
+        places.flat_map(|worker| [&worker.unix, &worker.tcp]).flatten().map(String::as_str).collect();
+    format!(
+        "the server of {} has started: varve {}, process {}, volume {} {}, {} shards, {} workers, memory {}, {} at {}",
+        ready.store.display(),
+        env!("CARGO_PKG_VERSION"),
+        ready.pid,
+        settings.name,
+        settings.id,
+        settings.shards.get(),
+        ready.workers.len(),
+        arguments.server.memory(),
+        if arguments.join { "joined others" } else { "alone" },
+        places.join(", ")
+    )
 }
 
 fn serving(store: PathBuf, server: &Server) -> ServeReady {

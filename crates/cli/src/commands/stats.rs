@@ -1,8 +1,8 @@
 //! `varve stats DIR`: the operation counts and latencies of a mount.
 
-use crate::output::Output;
+use crate::output::{Output, columns, table};
 use crate::problem::{Exit, Problem, Result};
-use crate::quantity::Span;
+use crate::quantity::{Rounded, Span};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -30,6 +30,11 @@ struct CounterSnapshot {
     retries: u64,
     retry_causes: RetryCauses,
     reconnects: u64,
+    /// File data through the mount's process. A mount of an earlier build does not count it.
+    #[serde(default)]
+    read_bytes: u64,
+    #[serde(default)]
+    written_bytes: u64,
     operations: Vec<OperationStats>,
 }
 
@@ -47,6 +52,9 @@ struct OperationStats {
     operation: String,
     calls: u64,
     errors: u64,
+    /// Of the errors, those that speak of trouble: not `ENOENT` and the like.
+    #[serde(default)]
+    failed: u64,
     total_ns: u64,
     /// Bucket `i` counts latencies below `2^i` microseconds that are not in an earlier one.
     latency_log2_us: Vec<u64>,
@@ -62,6 +70,8 @@ struct StatsOutput {
     retries: u64,
     retry_causes: RetryCauses,
     reconnects: u64,
+    read_bytes: u64,
+    written_bytes: u64,
     operations: Vec<Rate>,
 }
 
@@ -70,6 +80,7 @@ struct Rate {
     operation: String,
     calls: u64,
     errors: u64,
+    failed: u64,
     per_s: Option<f64>,
     mean_us: f64,
     /// The median latency, rounded up to a power of two.
@@ -136,6 +147,8 @@ fn show(
             lost: since(|counters| counters.retry_causes.lost),
         },
         reconnects: since(|counters| counters.reconnects),
+        read_bytes: since(|counters| counters.read_bytes),
+        written_bytes: since(|counters| counters.written_bytes),
         operations: if earlier.is_some() { operations.collect() } else { totals.collect() },
     };
     output.one_of_many("stats", &shown, text)
@@ -155,6 +168,7 @@ fn rate(now: &OperationStats, before: Option<&OperationStats>, seconds: Option<f
         operation: now.operation.clone(),
         calls,
         errors: since(|operation| operation.errors),
+        failed: since(|operation| operation.failed),
         per_s: seconds.map(|seconds| calls as f64 / seconds),
         mean_us: since(|operation| operation.total_ns) as f64 / 1e3 / calls as f64,
         p50_us: quantile_us(&latency, 0.5),
@@ -175,39 +189,64 @@ fn quantile_us(latency_log2_us: &[u64], share: f64) -> Option<u64> {
 }
 
 fn text(shown: &StatsOutput) -> String {
-    let place = shown.directory.display();
     let span = shown.interval_s.map_or_else(|| "since it began".to_owned(), |seconds| format!("in {seconds:.1} s"));
+    let data = |bytes: u64| match shown.interval_s {
+        Some(seconds) => format!("{}/s", Rounded((bytes as f64 / seconds) as u64)),
+        None => Rounded(bytes).to_string(),
+    };
     let RetryCauses { moved, not_owner, busy, lost } = shown.retry_causes;
-    let mut lines = format!(
-        "{place} (process {}) {span}: {} requests, {} of them sent again ({moved} moved, {not_owner} not the owner, {busy} \
-         busy, {lost} lost), {} reconnects\n",
-        shown.pid, shown.requests, shown.retries, shown.reconnects
-    );
-    let head = ["operation", "calls", "errors", "calls/s", "mean us", "p50 us", "p99 us"].map(str::to_owned);
+    let lines = columns(&[
+        ("mount", format!("{}, process {}, {span}", shown.directory.display(), shown.pid)),
+        ("requests", format!("{}, {} reconnects", shown.requests, shown.reconnects)),
+        (
+            "sent again",
+            format!("{} ({moved} moved, {not_owner} not the owner, {busy} busy, {lost} lost)", shown.retries),
+        ),
+        ("file data", format!("{} read, {} written", data(shown.read_bytes), data(shown.written_bytes))),
+    ]);
+    if shown.operations.is_empty() {
+        return lines;
+    }
     let rows = shown.operations.iter().map(|rate| {
-        [
+        vec![
             rate.operation.clone(),
             rate.calls.to_string(),
-            rate.errors.to_string(),
             rate.per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
-            format!("{:.1}", rate.mean_us),
-            below(rate.p50_us),
-            below(rate.p99_us),
+            rate.errors.to_string(),
+            rate.failed.to_string(),
+            duration(rate.mean_us),
+            rate.p50_us.map_or_else(|| "-".to_owned(), |limit| format!("<{}", duration(limit as f64))),
+            rate.p99_us.map_or_else(|| "-".to_owned(), |limit| format!("<{}", duration(limit as f64))),
         ]
     });
-    for [operation, calls, errors, per_s, mean, p50, p99] in std::iter::once(head).chain(rows) {
-        lines += &format!("{operation:<12} {calls:>10} {errors:>8} {per_s:>10} {mean:>10} {p50:>9} {p99:>9}\n");
-    }
-    lines
+    let head = ["operation", "calls", "calls/s", "errors", "failed", "mean", "p50", "p99"];
+    lines + "\n" + &table(&head, rows)
 }
 
-fn below(limit_us: Option<u64>) -> String {
-    limit_us.map_or_else(|| "-".to_owned(), |limit| format!("<{limit}"))
+/// A time in microseconds with three digits and a unit.
+fn duration(us: f64) -> String {
+    let (value, unit) = match us {
+        us if us < 1e3 => (us, "us"),
+        us if us < 1e6 => (us / 1e3, "ms"),
+        us => (us / 1e6, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::quantile_us;
+    use super::{duration, quantile_us};
+
+    /// Promise: times have three digits and a unit.
+    #[test]
+    fn durations_have_units() {
+        for (us, text) in
+            [(0.5, "0.50 us"), (12.34, "12.3 us"), (512.0, "512 us"), (2048.0, "2.05 ms"), (3.2e6, "3.20 s")]
+        {
+            assert_eq!(duration(us), text);
+        }
+    }
 
     /// A quantile is the upper end of the bucket it falls into.
     #[test]

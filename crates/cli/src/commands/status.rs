@@ -4,7 +4,7 @@ use crate::client::{Approach, ClientFlags};
 use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
-use crate::quantity::{Bytes, Span};
+use crate::quantity::{Bytes, Rounded, Span};
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -279,9 +279,9 @@ fn text(status: &StatusOutput, each_shard: bool) -> String {
     let sum = |count: fn(&ShardOutput) -> u64| server.shards.iter().map(count).sum::<u64>();
     rows.extend([
         ("partitions loaded", sum(|shard| shard.partitions_loaded).to_string()),
-        ("cached", format!("{} bytes", sum(|shard| shard.cache_bytes))),
+        ("cached", Rounded(sum(|shard| shard.cache_bytes)).to_string()),
         ("open files", server.open_files.to_string()),
-        ("not yet fsynced", format!("{} bytes of log", sum(|shard| shard.log_bytes_unsynced))),
+        ("not yet fsynced", format!("{} of log", Rounded(sum(|shard| shard.log_bytes_unsynced)))),
         ("intents", sum(|shard| shard.intents).to_string()),
         ("orphans", sum(|shard| shard.orphans).to_string()),
     ]);

@@ -63,3 +63,19 @@ fn quantities_round_trip() {
         assert_eq!(span.to_string().parse(), Ok(span));
     }
 }
+
+/// Promise: sizes for readers have three digits.
+#[test]
+fn sizes_for_readers_are_rounded() {
+    for (bytes, text) in [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "0.98 KiB"),
+        (1536, "1.50 KiB"),
+        (123_456, "121 KiB"),
+        (1_572_864, "1.50 MiB"),
+        (u64::MAX, "16.0 EiB"),
+    ] {
+        assert_eq!(Rounded(bytes).to_string(), text);
+    }
+}

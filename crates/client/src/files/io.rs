@@ -27,7 +27,9 @@ impl FileSystem {
             if !handle.flags.readable() {
                 return Err(Errno::EBADF.into());
             }
-            self.read_open(&handle.inode, offset, buffer).await
+            let read = self.read_open(&handle.inode, offset, buffer).await?;
+            self.counters().read(read);
+            Ok(read)
         })
         .await
     }
@@ -81,6 +83,7 @@ impl FileSystem {
         let written = self.count(Operation::Write, async {
             let handle = self.files.handle(handle)?;
             let written = self.write_open(&handle, offset, data, flags).await?;
+            self.counters().written(written);
             // After a write through its page cache the kernel sends the fsync itself.
             Ok((written, flags.sync && *handle.handle_io.lock() != HandleIo::Cached))
         });

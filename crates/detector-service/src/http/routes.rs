@@ -25,6 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use varve_detector_stream::ErrorCode;
 use varve_detector_stream::hello::check_run_name;
+use varve_env::process_metrics;
 
 const DESCRIPTION_PATH: &str = "/openapi.json";
 pub const OPENAPI: &str = include_str!("../../../../docs/record-service.openapi.json");
@@ -180,7 +181,8 @@ async fn end(peer: HttpPeer, name: &str, how: EndKind) -> Answer<Json<RunStatus>
 }
 
 async fn metrics(State(peer): State<HttpPeer>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::text(&peer.shared))
+    let text = metrics::text(&peer.shared) + &process_metrics::text(env!("CARGO_PKG_VERSION"));
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
 fn find(shared: &ServiceShared, name: &str) -> Answer<Arc<Run>> {

@@ -6,7 +6,7 @@ use fuser::{InitFlags, KernelConfig};
 /// (`fs.fuse.max_pages_limit`), and at 1 MiB the cost of a request is small beside that of copying its data.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1024 * 1024;
 /// Maximum of readahead and asynchronous direct I/O requests in flight; the kernel's default of 12 starves fast stores.
-const BACKGROUND_MAX: u16 = 64;
+pub const BACKGROUND_MAX: u16 = 64;
 /// Stacking depth of the file systems below a mount with passthrough: 1 means that the store itself must not be
 /// stacked. With 2, nothing (such as an overlay) could be stacked on top of the mount.
 const STACK_DEPTH_MAX: u32 = 1;

@@ -97,12 +97,13 @@ impl Handler for ConnectionHandler {
             let (used, own) = (request.id.session, caller.session.0);
             return Answer::Violation(format!("request of session {used:016x} on a connection of session {own:016x}"));
         }
+        worker.metrics.received(call.request.len());
         match calls::begin(worker, caller, request, call.request.len()) {
-            Begun::Done(reply) => Answer::Now(encoded(reply)),
+            Begun::Done(reply) => Answer::Now(counted(worker, encoded(reply))),
             Begun::Waits(pending) => {
                 let connection = Rc::clone(&self.connection);
                 let whole = async move {
-                    let reply = encoded(pending.await);
+                    let reply = counted(&connection.worker, encoded(pending.await));
                     drop(connection);
                     reply
                 };
@@ -126,6 +127,11 @@ impl Handler for ConnectionHandler {
         }
         allowed
     }
+}
+
+fn counted(worker: &Worker, reply: Bytes) -> Bytes {
+    worker.metrics.sent(reply.len());
+    reply
 }
 
 /// The bytes of a reply, or the reason why it cannot be sent.

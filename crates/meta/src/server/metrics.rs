@@ -1,12 +1,10 @@
 //! Counters and times of calls, through the `metrics` facade. A recorder that is installed before the server starts
-//! receives them; without a recorder they cost nothing.
-//!
-//! | Name | Labels | |
-//! |---|---|---|
-//! | `varve_calls_total` | worker, call, outcome (`done`, `refused`, `failed`) | calls answered |
-//! | `varve_call_seconds` | worker, call | from the decoded request to the answer |
-//! | `varve_connections` | worker | open connections |
-//! | `varve_replies_synced` | | 1 if replies to changes wait for their fsync (`server/shared.rs`) |
+//! receives them; without a recorder they cost nothing. [`describe`] has all metrics of a server, `figures.rs` sets the
+//! gauges, and `docs/operate/metrics.md` explains them.
+
+mod names;
+
+pub use names::describe;
 
 use std::sync::Arc;
 use varve_env::clock::{Clock, Instant};
@@ -59,6 +57,8 @@ pub struct Metrics {
     /// Indexed by call kind; empty if nothing is measured.
     calls: Vec<CallMetrics>,
     connections: metrics::Gauge,
+    received_bytes: metrics::Counter,
+    sent_bytes: metrics::Counter,
     clock: Arc<dyn Clock>,
 }
 
@@ -77,12 +77,29 @@ impl Metrics {
         Metrics {
             calls: kinds.iter().map(of).collect(),
             connections: metrics::gauge!("varve_connections", "worker" => worker.clone()),
+            received_bytes: metrics::counter!("varve_received_bytes_total", "worker" => worker.clone()),
+            sent_bytes: metrics::counter!("varve_sent_bytes_total", "worker" => worker),
             clock,
         }
     }
 
     pub fn connections(&self, count: usize) {
         self.connections.set(count as f64);
+    }
+
+    /// Counts a request that came over a socket.
+    pub fn received(&self, bytes: usize) {
+        self.received_bytes.increment(bytes as u64);
+    }
+
+    /// Counts a reply that goes over a socket.
+    pub fn sent(&self, bytes: usize) {
+        self.sent_bytes.increment(bytes as u64);
+    }
+
+    /// Whether a recorder receives what is counted.
+    pub fn measures(&self) -> bool {
+        !self.calls.is_empty()
     }
 
     /// Starts timing one call; `None` if nothing is measured.

@@ -179,9 +179,12 @@ impl Worker {
 
     async fn open_shard(&self, id: ShardId) -> Result<(), OpenFailure> {
         let under_way = self.slots.begin();
-        self.slots.of(id).begin_attempt(self.slots.now());
+        let begun = self.slots.now();
+        self.slots.of(id).begin_attempt(begun);
         let opened = match self.attempt(id).await {
             Ok(shard) => {
+                let (epoch, took) = (shard.epoch().0, self.slots.now().since(begun));
+                tracing::info!("shard {id} is open at worker {}: epoch {epoch}, opened in {took:.2?}", self.index);
                 self.slots.has_found(id, shard.found());
                 let view = self.slots.of(id).opened(shard, self.slots.now());
                 end_read_only(view);
@@ -203,6 +206,8 @@ impl Worker {
             }
         };
         drop(under_way);
+        let outcome = if opened.is_ok() { "done" } else { "failed" };
+        metrics::counter!("varve_shard_openings_total", "outcome" => outcome).increment(1);
         self.changed.notify_waiters();
         opened
     }

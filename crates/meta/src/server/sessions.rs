@@ -121,6 +121,8 @@ struct ServerSession {
     holder: Option<Holder>,
     /// The principals whose limits the session counts against.
     principals: Vec<Principal>,
+    /// The process or host of its last connection.
+    peer: Option<Peer>,
     connections: u32,
     works: bool,
     /// The session's key was revoked: it has no grace period.
@@ -165,8 +167,8 @@ impl Table {
 impl ServerSession {
     /// A session without connections.
     fn of(holder: Option<Holder>) -> ServerSession {
-        let (principals, connections, gone) = (Vec::new(), 0, None);
-        ServerSession { holder, principals, connections, works: false, revoked: false, gone, ends: false }
+        let (principals, peer, connections, gone) = (Vec::new(), None, 0, None);
+        ServerSession { holder, principals, peer, connections, works: false, revoked: false, gone, ends: false }
     }
 }
 
@@ -218,8 +220,18 @@ impl Sessions {
         state.connections += 1;
         state.works |= works;
         state.gone = None;
+        state.peer = Some(peer);
+        if state.connections == 1 && self.logs(state) {
+            let (id, protocol) = (session.0, varve_proto::VERSION);
+            tracing::info!("client connected: {peer}, session {id:016x}, {}, protocol {protocol}", named(key));
+        }
         let guard = SessionGuard { sessions: Arc::clone(self), session };
         Ok((Admitted { session, observer: !works, administers, forced }, guard))
+    }
+
+    /// Whether the connections of a session are logged: not those that only observe, nor those of a mount's own process.
+    fn logs(&self, state: &ServerSession) -> bool {
+        state.works && !self.admission.embedded
     }
 
     /// Enforces that an embedded server works for one session of its own process.
@@ -354,6 +366,13 @@ impl Sessions {
     }
 }
 
+fn named(key: KeyId) -> String {
+    match key {
+        KeyId::VOLUME => "the volume's key".to_owned(),
+        key => format!("key {key}"),
+    }
+}
+
 /// Counts one connection of a session until dropped, when the connection closes.
 pub struct SessionGuard {
     sessions: Arc<Sessions>,
@@ -367,6 +386,10 @@ impl Drop for SessionGuard {
             state.connections -= 1;
             if state.connections == 0 {
                 state.gone = Some(now);
+                if let Some(peer) = state.peer.filter(|_| self.sessions.logs(state)) {
+                    let (id, grace) = (self.session.0, SESSION_GRACE.as_secs());
+                    tracing::info!("client gone: {peer}, session {id:016x}; its open files are kept for {grace} s");
+                }
             }
         }
     }

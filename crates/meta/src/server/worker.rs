@@ -10,6 +10,7 @@
 use super::calls::CallPlaces;
 use super::clients::Clients;
 use super::dispatch::{InFlight, UnknownOutcomeCalls};
+use super::figures;
 use super::inbox::{self, ServerCommand, WorkerMessage, WorkerPeers};
 use super::keys;
 use super::listener::{self, Listeners};
@@ -359,6 +360,9 @@ async fn live(mut config: WorkerConfig, event_loop: LoopHandle) -> Result<(), St
     worker.spawn(inbox::receive(Rc::clone(&worker), std::mem::replace(&mut config.inbox, nobody)));
     worker.spawn(inbox::obey(Rc::clone(&worker), config.command.clone()));
     worker.spawn(give_back_memory(Rc::clone(&worker)));
+    if worker.metrics.measures() {
+        worker.spawn(figures::tend(Rc::clone(&worker)));
+    }
 
     let opening = AssertUnwindSafe(open(&worker, &config)).catch_unwind();
     let opened = tokio::select! {

@@ -134,6 +134,11 @@ impl Leases {
         table.inherited_until = table.inherited_until.max(now.after(LEASE));
     }
 
+    /// Leases that are not forgotten yet; some may have ended.
+    pub fn held(&self) -> usize {
+        self.0.borrow().leases.len()
+    }
+
     /// Must be called before reading data that may be leased.
     pub fn ticket(&self, key: LeaseKey) -> LeaseTicket {
         LeaseTicket { version: self.0.borrow().versions[key.version()] }

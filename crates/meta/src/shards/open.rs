@@ -233,6 +233,11 @@ impl Shard {
         Ok(replied.body)
     }
 
+    /// Reads of rows since the last call: found in memory, and fetched.
+    pub fn take_row_uses(&self) -> (u64, u64) {
+        self.state.borrow().resident.take_uses()
+    }
+
     /// The shard's figures in `varve status`.
     pub fn status(&self) -> ShardFigures {
         let state = self.state.borrow();
@@ -242,6 +247,7 @@ impl Shard {
             names_loaded: state.partitions.names() as u64,
             cache_bytes: state.resident.bytes() as u64,
             open_files: self.open_files.len() as u64,
+            leases: self.leases.held() as u64,
             log_bytes_unsynced: self.table.unsynced_bytes(),
             transactions_open: state.transactions.open() as u64,
             backing_files_to_remove: state.garbage.len() as u64,
@@ -258,6 +264,8 @@ pub struct ShardFigures {
     pub cache_bytes: u64,
     /// Of the inodes that the shard created.
     pub open_files: u64,
+    /// Leases that were granted and not yet forgotten; some may have ended.
+    pub leases: u64,
     pub log_bytes_unsynced: u64,
     pub transactions_open: u64,
     pub backing_files_to_remove: u64,

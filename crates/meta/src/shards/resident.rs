@@ -10,6 +10,7 @@ mod slot_map;
 pub use budget::CacheBudget;
 
 use slot_map::SlotMap;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use varve_env::key_hash::KeyHashing;
@@ -28,7 +29,7 @@ struct CachedRow {
     bytes: u32,
     changed_in: BatchNumber,
     /// For the clock algorithm (second chance): set on use, cleared when the hand passes.
-    used: std::cell::Cell<bool>,
+    used: Cell<bool>,
 }
 
 pub(super) struct Resident {
@@ -42,6 +43,14 @@ pub(super) struct Resident {
     /// The bytes last reported to the budget.
     reported: usize,
     budget: Arc<CacheBudget>,
+    uses: RowUses,
+}
+
+/// Uses of the cache since they were last taken, for metrics.
+#[derive(Debug, Default)]
+struct RowUses {
+    hits: Cell<u64>,
+    misses: Cell<u64>,
 }
 
 /// Memory of a slot besides its row: the slot itself, partly empty, its index entry and the name. Rounded from their
@@ -61,7 +70,13 @@ impl Resident {
             bytes: 0,
             reported: 0,
             budget,
+            uses: RowUses::default(),
         }
+    }
+
+    /// The reads that found their row since the last call, and those that had to fetch it.
+    pub fn take_uses(&self) -> (u64, u64) {
+        (self.uses.hits.take(), self.uses.misses.take())
     }
 
     pub fn len(&self) -> usize {
@@ -89,6 +104,7 @@ impl Resident {
             None => (KeyState::Unknown, BatchNumber(0)),
             Some((_, slot)) => {
                 slot.used.set(true);
+                self.uses.hits.set(self.uses.hits.get() + 1);
                 (slot.row.as_deref().map_or(KeyState::Absent, KeyState::Present), slot.changed_in)
             }
         }
@@ -104,7 +120,9 @@ impl Resident {
 
     /// Marks `key` as being read from the table; `false` if a read is in progress or the row is resident.
     pub fn begin_fetch(&mut self, key: &Key) -> bool {
-        !self.knows(key) && self.fetching.insert(key.clone())
+        let begins = !self.knows(key) && self.fetching.insert(key.clone());
+        self.uses.misses.set(self.uses.misses.get() + u64::from(begins));
+        begins
     }
 
     pub fn is_fetching(&self, key: &Key) -> bool {

@@ -113,7 +113,7 @@ impl Shard {
                 return;
             }
             let Some((row, attempt)) = self.begin_split(directory) else { return };
-            let upper = row.index.upper_half(row.depth);
+            let (upper, entries) = (row.index.upper_half(row.depth), row.entries);
             let result = self.split_off(directory, row, attempt).await;
             if let Err(refusal) = &result
                 && let Some(partition) = self.state.borrow_mut().partitions.get_mut(directory)
@@ -126,8 +126,12 @@ impl Shard {
                 tokio::time::sleep(TRY_AGAIN).await;
                 continue;
             };
-            let live = PeerCall::ImportLive { directory, index: upper };
-            self.peers.call(self.shard_of_partition(directory, upper), live).await;
+            let (live, target) =
+                (PeerCall::ImportLive { directory, index: upper }, self.shard_of_partition(directory, upper));
+            let id = self.id;
+            metrics::counter!("varve_splits_total").increment(1);
+            tracing::info!("shard {id}: split directory {directory}, half of {entries} names moved to shard {target}");
+            self.peers.call(target, live).await;
             let (range, again) = match self.partition_here(&self.state.borrow(), directory) {
                 Some(row) => (row.index.range(row.depth), self.is_too_large(row)),
                 None => return,

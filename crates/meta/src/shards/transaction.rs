@@ -81,6 +81,8 @@ impl Shard {
             (_, Err(NoVote::Refused)) => Err(NoVote::Refused),
             (Err(no), _) | (_, Err(no)) => Err(no),
         };
+        let outcome = if decided.is_ok() { "committed" } else { "aborted" };
+        metrics::counter!("varve_transactions_total", "outcome" => outcome).increment(1);
         match decided {
             Ok(batch) => {
                 self.work.notify_one();

@@ -5,6 +5,7 @@ use super::directory;
 use super::failure::LogError;
 use super::format::{BatchRows, FileHeader};
 use super::mark::Mark;
+use super::metrics::LogMetrics;
 use super::state::LogState;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -26,6 +27,7 @@ pub struct Log {
     pub(super) wake: Notify,
     pub(super) demand: Mutex<Demand>,
     pub(super) listeners: Mutex<Vec<WalStatusListener>>,
+    pub(super) metrics: LogMetrics,
 }
 
 /// The synced position of the log, or the failure that ended it.
@@ -61,6 +63,7 @@ impl Log {
             wake: Notify::new(),
             demand: Mutex::default(),
             listeners: Mutex::default(),
+            metrics: LogMetrics::new(),
             config,
         })
     }
@@ -118,11 +121,14 @@ impl Log {
             if let Some(failure) = state.failure() {
                 return Err(failure.clone());
             }
-            let (first, held) = (state.unsynced_bytes() == 0, state.held());
+            let (first, held, begun) = (state.unsynced_bytes() == 0, state.held(), Instant::now());
             let appended = state.append(&self.config, rows, sequence);
             self.config.memtables.change(held, state.held());
             match appended {
-                Ok(body) => (body, first, state.unsynced_bytes()),
+                Ok(body) => {
+                    self.metrics.appended(body.len(), begun.elapsed());
+                    (body, first, state.unsynced_bytes())
+                }
                 Err(error) => {
                     drop(state);
                     let failure = WalError::from(error);

@@ -79,8 +79,10 @@ async fn wait_for_work(log: &Log) -> bool {
 fn sync_now(log: &Log) -> Result<(), LogError> {
     loop {
         let Some(work) = log.state.lock().begin_sync() else { return Ok(()) };
+        let begun = Instant::now();
         match fsync(log, &work) {
             Ok(()) => {
+                log.metrics.synced(begun.elapsed());
                 stop_point::reach(StopPoint::Fsynced);
                 log.state.lock().note_saved(work.target);
                 refuse_if_fenced(log)?;

@@ -12,6 +12,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use std::fmt;
+use tokio::time::Instant;
 use varve_env::posix_store::PosixStore;
 
 /// SlateDB's own files begin with a small number, as two bytes in big-endian order, and never with this.
@@ -73,11 +74,19 @@ impl fmt::Display for CheckedStore {
     }
 }
 
+/// Times a request of the tables to the store.
+async fn timed<T>(operation: &'static str, request: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
+    let done = request.await;
+    metrics::histogram!("varve_store_request_seconds", "operation" => operation).record(begun.elapsed().as_secs_f64());
+    done
+}
+
 #[async_trait]
 impl ObjectStore for CheckedStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         let payload = if is_checked(location) { sealed(&payload) } else { payload };
-        self.0.put_opts(location, payload, options).await
+        timed("put", self.0.put_opts(location, payload, options)).await
     }
 
     async fn put_multipart_opts(
@@ -93,12 +102,12 @@ impl ObjectStore for CheckedStore {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         if !is_checked(location) || options.head {
-            return self.0.get_opts(location, options).await;
+            return timed("get", self.0.get_opts(location, options)).await;
         }
         if options.range.is_some() {
             return Err(as_a_whole(location));
         }
-        let got = self.0.get_opts(location, options).await?;
+        let got = timed("get", self.0.get_opts(location, options)).await?;
         let (meta, attributes, extensions) = (got.meta.clone(), got.attributes.clone(), got.extensions.clone());
         let content = opened(location, &got.bytes().await?)?;
         let meta = ObjectMeta { size: content.len() as u64, ..meta };

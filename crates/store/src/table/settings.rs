@@ -131,6 +131,11 @@ impl TableCache {
         self.snapshots.clone()
     }
 
+    /// Bytes of log in the memtables of all tables together, and their limit.
+    pub fn memtables(&self) -> (u64, u64) {
+        (self.memtables.held(), self.memtables.bytes_max())
+    }
+
     pub(super) fn shared(&self) -> Arc<dyn DbCache> {
         self.shared.clone()
     }

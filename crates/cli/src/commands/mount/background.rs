@@ -17,12 +17,14 @@ pub fn launch(options: &FstabOptions, arguments: &Arguments, global: &Global, lo
     let failed = |error: std::io::Error| Problem::new("cannot start the mount's background process").caused_by(&error);
     let stderr = log::open(log_file)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.args(global.again()).arg("mount").arg("--in-background");
+    command.args(global.again()).arg("mount").arg("--in-background").arg("--log-file").arg(log_file);
     for list in &arguments.options {
         command.arg("-o").arg(list);
     }
     command.arg("--deadline").arg(arguments.deadline.to_string());
-    command.arg("--memory").arg(arguments.server.memory.to_string());
+    if let Some(memory) = arguments.server.given_memory() {
+        command.arg("--memory").arg(memory.to_string());
+    }
     if let Some(workers) = arguments.server.workers {
         command.arg("--workers").arg(workers.to_string());
     }

@@ -23,7 +23,7 @@ pub struct FstabOptions {
     /// The options of `-o` that a remount cannot change.
     pub lasting: Vec<String>,
     workers: Option<u16>,
-    memory: Option<Bytes>,
+    pub memory: Option<Bytes>,
 }
 
 impl FstabOptions {

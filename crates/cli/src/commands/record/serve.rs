@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use varve_detector_service::{Config, Service, ServiceError, Unfinished};
 use varve_detector_writer::Settings;
+use varve_env::service_manager::{self, ServiceState};
 
 /// Receive frames of detectors over TCP and write them to HDF5 files, until SIGTERM or SIGINT
 #[derive(Debug, Args)]
@@ -61,6 +62,9 @@ pub struct Arguments {
     /// Receive the series of the DECTRIS detector that sends stream2 there, one run each; may be repeated
     #[arg(long, value_name = "tcp://HOST:PORT", value_parser = validators::stream2)]
     stream2: Vec<String>,
+    /// Log file, made with mode 0600; SIGHUP opens it anew [default: stderr]
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -127,12 +131,28 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         token_file: service.published().next().map(Path::to_owned),
     };
     output.announce("record serve", &serving, text)?;
+    tracing::info!(
+        "the detector service of {} has started: varve {}, process {}, frames at {}, control at {}, up to {} runs and {} \
+         connections, a queue of {}",
+        serving.directory.display(),
+        env!("CARGO_PKG_VERSION"),
+        serving.pid,
+        serving.listen,
+        serving.http,
+        arguments.runs_max,
+        arguments.connections_max,
+        arguments.queue
+    );
+    service_manager::notify(&ServiceState::Ready(&format!("recording beneath {}", serving.directory.display())));
     // An error means that no signal can arrive any more, which is a reason to stop too.
     let _ = stopped.recv();
+    service_manager::notify(&ServiceState::Stopping);
+    tracing::info!("the detector service of {} is stopping", serving.directory.display());
     for left in service.stop() {
         // If stderr is closed, nobody reads this; the journal and the record exist all the same.
         let _ = write!(std::io::stderr(), "{}", escaping::lines(&unfinished(&left, &arguments.directory)));
     }
+    tracing::info!("the detector service of {} has stopped", serving.directory.display());
     Ok(Exit::Done)
 }
 

@@ -25,6 +25,11 @@ impl CacheBudget {
         self.bytes_max
     }
 
+    /// Bytes of all caches together.
+    pub fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
     /// Records that a cache that held `before` bytes now holds `after`.
     pub fn change(&self, before: usize, after: usize) {
         self.held.fetch_add(after.wrapping_sub(before), Relaxed);

@@ -49,7 +49,7 @@ impl LogFormat {
     }
 }
 
-/// What [`renew`] needs.
+/// The parts of the log that [`renew`] changes.
 struct Running {
     filter: reload::Handle<EnvFilter, Registry>,
     arguments: Vec<OsString>,

@@ -35,7 +35,7 @@ type MetricsSource = Box<dyn Fn() -> String + Send + Sync>;
 /// The error is the reason why the service is not ready.
 type ReadyCheck = Box<dyn Fn() -> std::result::Result<(), String> + Send + Sync>;
 
-/// What the endpoint serves beside the recorder's metrics.
+/// The text and the state that the endpoint serves beside the metrics of the recorder.
 #[derive(Default)]
 pub struct Endpoint {
     sources: Mutex<Vec<MetricsSource>>,

@@ -51,7 +51,7 @@ pub struct Reserve {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreSpace {
     pub bytes: u64,
-    /// What this user may still allocate.
+    /// Bytes that this user may still allocate.
     pub free_bytes: u64,
 }
 

@@ -62,7 +62,7 @@ fn report(worker: &Worker) {
     }
 }
 
-/// What the workers share.
+/// Sets the gauges of the parts that all workers share.
 fn report_server(worker: &Worker) {
     gauge!("varve_sessions").set(worker.shared.sessions.count() as f64);
     gauge!("varve_store_full").set(f64::from(u8::from(worker.shared.reserve.is_short())));

@@ -1,4 +1,4 @@
-//! What a mount reports of itself: the line of the log about its start, and its metrics.
+//! Reports of a mount about itself: the line of the log about its start, and its metrics.
 
 use super::Arguments;
 use super::options::FstabOptions;

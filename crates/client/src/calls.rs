@@ -97,7 +97,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Connects to a server. Fails at once if there is none.
+    /// Connects to a server. Fails at once if there is none; waits until the deadline for one that lives and takes no
+    /// clients now.
     pub async fn start(
         config: ClientConfig,
         settings: VolumeSettings,
@@ -106,10 +107,18 @@ impl Core {
         reactor: Arc<Reactor>,
         transport: Box<dyn Transport>,
     ) -> Result<Core> {
-        let welcome = transport.find().await.map_err(|error| match error {
-            FindError::Absent(text) => Failure::new(Errno::EHOSTDOWN, text),
-            FindError::Refused(text) => Failure::new(Errno::EACCES, text),
-        })?;
+        let deadline = clock.monotonic().after(config.deadline);
+        let mut wait = SERVER_WAIT;
+        let welcome = loop {
+            match transport.find().await {
+                Ok(welcome) => break welcome,
+                Err(FindError::Unready(_)) if clock.monotonic() < deadline => transport.pause(wait.next()).await,
+                Err(FindError::Absent(text) | FindError::Unready(text)) => {
+                    return Err(Failure::new(Errno::EHOSTDOWN, text));
+                }
+                Err(FindError::Refused(text)) => return Err(Failure::new(Errno::EACCES, text)),
+            }
+        };
         transport.follow(&welcome.map);
         Ok(Core {
             routing: Routing::new(settings.shards),

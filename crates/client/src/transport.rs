@@ -31,6 +31,9 @@ pub enum FindError {
     /// The volume has no server, or the server does not answer: it may come back.
     #[error("{0}")]
     Absent(String),
+    /// A server lives and takes no client now: it is at a limit, its lease is late, or it is stopping.
+    #[error("{0}")]
+    Unready(String),
     /// The server refuses this client, or is not the expected one: a retry is of no use.
     #[error("{0}")]
     Refused(String),

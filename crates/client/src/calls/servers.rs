@@ -162,7 +162,7 @@ impl Core {
             let why = match self.look(lost, round).await {
                 Ok(()) => break,
                 Err(FindError::Refused(reason)) => return Err(Failure::new(Errno::EIO, reason)),
-                Err(FindError::Absent(reason)) => reason,
+                Err(FindError::Absent(reason) | FindError::Unready(reason)) => reason,
             };
             self.check_deadline(deadline, &why)?;
             self.pause(wait.next()).await;

@@ -48,6 +48,10 @@ fn nobody() -> std::result::Result<ServerWelcome, FindError> {
 
 /// A client of `transport`, without a volume.
 fn core_of(transport: impl Transport + 'static, clock: &Arc<ManualClock>) -> Core {
+    start(transport, clock).unwrap()
+}
+
+fn start(transport: impl Transport + 'static, clock: &Arc<ManualClock>) -> Result<Core> {
     let settings = VolumeSettings {
         id: VolumeId([0; 16]),
         name: "test".into(),
@@ -60,7 +64,7 @@ fn core_of(transport: impl Transport + 'static, clock: &Arc<ManualClock>) -> Cor
     let session = ClientSession::new(SessionId(7), settings.shards);
     let config = ClientConfig::new(VolumeDir::new("/nowhere"));
     let core = Core::start(config, settings, clock.clone(), session, Arc::default(), Box::new(transport));
-    crate::block_on(core).unwrap()
+    crate::block_on(core)
 }
 
 fn manual_clock() -> Arc<ManualClock> {
@@ -242,4 +246,61 @@ fn call_follows_a_moved_shard() {
     let core = core_of(MovedServer { clock: clock.clone(), asked: Arc::default(), before: usize::MAX }, &clock);
     let failure = crate::block_on(core.ask_shard(ShardId(3), Call::Sync)).unwrap_err();
     assert_eq!(failure.errno, Errno::ETIMEDOUT, "{failure}");
+}
+
+/// Servers that answer the first looks for them in a given way.
+struct Beginning {
+    clock: Arc<ManualClock>,
+    looks: Mutex<Vec<FindError>>,
+}
+
+impl Transport for Beginning {
+    fn find(&self) -> BoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
+        let next = self.looks.lock().pop();
+        ready(next.map_or_else(|| Ok(welcome(1, map(1, 1, [0; 4]))), Err)).boxed()
+    }
+
+    fn greet<'a>(&'a self, _: &'a MapServer) -> BoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
+        ready(nobody()).boxed()
+    }
+
+    fn follow(&self, _: &ShardMap) {}
+
+    fn lose(&self, _: u64) {}
+
+    fn call<'a>(
+        &'a self,
+        _: WorkerPlace,
+        _: &'a Request,
+        _: Instant,
+    ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
+        ready(Err(CallError::Deadline)).boxed()
+    }
+
+    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
+        let mut now = self.clock.0.lock();
+        *now = now.after(wait);
+        ready(()).boxed()
+    }
+
+    fn close(&self) {}
+}
+
+/// Promise: a client that starts while a server's lease is late, or while the server is crowded, waits until its deadline; it
+/// does not wait where nobody serves, or where it is refused.
+#[test]
+fn client_waits_for_a_server_that_is_not_ready() {
+    let clock = manual_clock();
+    let started = |looks: Vec<FindError>| {
+        let begun = clock.monotonic();
+        let core = start(Beginning { clock: clock.clone(), looks: Mutex::new(looks) }, &clock);
+        (core.map(drop).map_err(|failure| failure.errno), clock.monotonic().since(begun))
+    };
+    let late = || FindError::Unready("its lease is late".into());
+    assert!(matches!(started(vec![late(); 10]), (Ok(()), _)));
+    let (ended, waited) = started(vec![late(); 1000]);
+    assert_eq!(ended, Err(Errno::EHOSTDOWN));
+    assert!(waited >= ClientConfig::DEADLINE_DEFAULT, "{waited:?}");
+    assert_eq!(started(vec![FindError::Absent("nobody".into())]), (Err(Errno::EHOSTDOWN), Duration::ZERO));
+    assert_eq!(started(vec![FindError::Refused("no".into())]), (Err(Errno::EACCES), Duration::ZERO));
 }

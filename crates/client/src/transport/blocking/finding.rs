@@ -25,8 +25,11 @@ impl BlockingTransport {
         for record in records.iter().take(RECORDS_MAX) {
             match self.greet_by_record(record) {
                 Ok(welcome) => return Ok(welcome),
-                // A refusal says more than the absence of another server.
-                Err(error @ FindError::Refused(_)) => failure = Some(error),
+                // A server that is not ready may become so. A refusal says more than the absence of another server.
+                Err(error @ FindError::Unready(_)) => failure = Some(error),
+                Err(error @ FindError::Refused(_)) if !matches!(failure, Some(FindError::Unready(_))) => {
+                    failure = Some(error);
+                }
                 Err(error) => drop(failure.get_or_insert(error)),
             }
         }

@@ -33,7 +33,7 @@ impl ServerConnection {
         deadline: Instant,
         clock: &dyn Clock,
     ) -> Result<Welcome, FindError> {
-        let broken = |error: io::Error| FindError::Absent(broken_handshake(&error));
+        let broken = |error: io::Error| broken_handshake(&error);
         let deadline = clock.monotonic().after(HANDSHAKE_TIMEOUT).min(deadline);
         self.set_timeouts(HANDSHAKE_TIMEOUT).map_err(broken)?;
         let greeting: Greeting = self.receive_by(deadline, clock).map_err(broken)?;
@@ -57,7 +57,7 @@ impl ServerConnection {
         let (welcome, records) = opened(initiator, answer)?;
         match &welcome {
             Welcome::Refused { reason } => return Err(FindError::Refused(printable(reason))),
-            Welcome::Crowded { reason } => return Err(FindError::Absent(printable(reason))),
+            Welcome::Crowded { reason } => return Err(FindError::Unready(printable(reason))),
             Welcome::Peer => return Err(FindError::Refused("the server takes this client for a server".into())),
             Welcome::Accepted { .. } => {}
         }
@@ -162,7 +162,7 @@ fn opened(initiator: Initiator, answer: Answer) -> Result<(Welcome, Records), Fi
     match answer {
         Answer::Sealed(sealed) => initiator.finish(&sealed).map_err(unproved),
         Answer::Refused { reason } => Err(FindError::Refused(printable(&reason))),
-        Answer::Crowded { reason } => Err(FindError::Absent(printable(&reason))),
+        Answer::Crowded { reason } => Err(FindError::Unready(printable(&reason))),
     }
 }
 
@@ -177,19 +177,21 @@ fn unproved(error: ExchangeError) -> FindError {
     })
 }
 
-/// A user-readable text for an incomplete handshake.
-fn broken_handshake(error: &io::Error) -> String {
+/// An incomplete handshake. A server closes the connection if it may not reply, because its lease is late.
+fn broken_handshake(error: &io::Error) -> FindError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            "the server closed the connection before the handshake was done: it is stopping, or has too many \
-             unauthenticated connections"
-                .into()
+            FindError::Unready(
+                "the server closed the connection before the handshake was done: it is stopping, its lease is late, or it has \
+                 too many unauthenticated connections"
+                    .into(),
+            )
         }
-        _ if is_timeout(error) => format!(
+        _ if is_timeout(error) => FindError::Absent(format!(
             "the server has not answered the handshake within {} s: it hangs, or has too many connections",
             HANDSHAKE_TIMEOUT.as_secs()
-        ),
-        _ => format!("the handshake failed: {error}"),
+        )),
+        _ => FindError::Absent(format!("the handshake failed: {error}")),
     }
 }
 

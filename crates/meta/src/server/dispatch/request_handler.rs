@@ -117,8 +117,13 @@ impl RequestHandler<'_> {
                 | Call::RecordSize { .. }
                 | Call::RaiseSize { .. }
         );
-        let beside =
-            matches!(call, Call::Open { truncate: true, .. } | Call::SetAttributes { .. } | Call::MarkSizeStale { .. });
+        let beside = matches!(
+            call,
+            Call::Open { truncate: true, .. }
+                | Call::SetAttributes { .. }
+                | Call::MarkSizeStale { .. }
+                | Call::Promote { .. }
+        );
         if !uses && !beside {
             return Ok(CompletedCall::Encoded(body));
         }
@@ -158,16 +163,21 @@ impl RequestHandler<'_> {
     }
 
     /// Repeats the effects of the change of `node` on the backing file: a truncate that is still pending is done, and
-    /// the backing file gets the time and owner that were set. The call has not been answered yet, so none of this
-    /// comes too late.
+    /// the backing file gets the time that was set, and the owner and mode that the row has now. The call has not been
+    /// answered yet, so none of this comes too late.
     async fn beside_again(&self, call: &Call, node: &NodeReply, body: &Bytes) -> Result<(), CallFailure> {
         let inode = InodeId(node.inode);
-        let (locator, cuts) = match call {
-            Call::Open { at, .. } | Call::MarkSizeStale { at, .. } => (at, true),
-            Call::SetAttributes { at, set } => (at, set.size.is_some()),
+        // Whether a truncate may be pending, and whether the file's owner and mode were set.
+        let (locator, cuts, owns) = match call {
+            Call::Open { at, .. } | Call::MarkSizeStale { at, .. } => (at, true, false),
+            Call::SetAttributes { at, set } => {
+                (at, set.size.is_some(), set.mode.is_some() || set.uid.is_some() || set.gid.is_some())
+            }
+            Call::Promote { at, .. } => (at, false, true),
             _ => return Ok(()),
         };
-        if cuts {
+        let mut effects = Vec::new();
+        if cuts || owns {
             let (at, address) = self.at(locator.clone())?;
             // An open of a file with a pending truncate finishes the truncate.
             let verb = Open { at, mode: OpenFor::Read, truncate: false, granted: Granted::Nothing };
@@ -177,16 +187,19 @@ impl RequestHandler<'_> {
             let record = Some(self.record(&encode));
             let run =
                 Execution { caller: &Credentials::root(), address, makes: Makes::Nothing, record, registrar: None };
-            self.shard.run(&verb, run).await.map_err(translate::failure)?;
-        }
-        let mut effects = Vec::new();
-        if let Call::SetAttributes { set, .. } = call {
-            let attributes = Attributes::from(node.attributes);
-            let Attributes { uid, gid, mode, mtime, .. } = attributes;
-            if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
-                effects.push(Effect::Own { inode, uid, gid, mode });
+            match self.shard.run(&verb, run).await.map_err(translate::failure) {
+                // Another call may have restricted the mode since.
+                Ok(Node { attributes: Attributes { uid, gid, mode, .. }, .. }) => {
+                    effects.extend(owns.then_some(Effect::Own { inode, uid, gid, mode }));
+                }
+                // The file is not there any more.
+                Err(CallFailure::Errno(libc::ENOENT | libc::ESTALE) | CallFailure::NotHere) if !cuts => {}
+                Err(failure) => return Err(failure),
             }
+        }
+        if let Call::SetAttributes { set, .. } = call {
             if set.mtime.is_some() {
+                let mtime = Attributes::from(node.attributes).mtime;
                 effects.push(Effect::Touch { inode, mtime });
             }
         }

@@ -14,8 +14,22 @@ pub(super) struct Owing {
     acknowledged: u64,
     /// Some of it may not be on disk: while the shard cannot be opened, a sync reports the failure.
     unsaved: bool,
+    /// Another server has opened the shard since: the numbers of its batches say nothing about those of this one.
+    fenced: bool,
     /// Sessions that existed at the failure and have not got the error.
     untold: HashSet<SessionId>,
+}
+
+impl Owing {
+    /// What is said of the loss, if there is one. `found`: the last batch that the reopened shard holds.
+    fn loss(&self, found: u64) -> Option<&'static str> {
+        match found < self.acknowledged {
+            true => Some("are lost"),
+            // Somebody may have opened the shard without the lease, and seen less of the log.
+            false if self.fenced && self.unsaved => Some("may be lost, because another server opened it meanwhile"),
+            false => None,
+        }
+    }
 }
 
 /// A shard that was reopened without some acknowledged changes.
@@ -28,7 +42,8 @@ impl ShardSlots {
     /// Records the loss candidates of `failed`, which is closed and takes no more changes.
     pub(super) fn owes(&self, failed: &Shard, cause: Cause, sessions: HashSet<SessionId>) {
         let (acknowledged, unsaved) = (failed.acknowledged(), failed.may_have_lost());
-        self.of(failed.id()).owing = Some(Owing { cause, acknowledged, unsaved, untold: sessions });
+        self.of(failed.id()).owing =
+            Some(Owing { cause, acknowledged, unsaved, fenced: failed.is_fenced(), untold: sessions });
     }
 
     pub(super) fn may_have_lost(&self, shard: ShardId) -> bool {
@@ -39,10 +54,8 @@ impl ShardSlots {
     pub(super) fn has_found(&self, shard: ShardId, found: u64) {
         let mut slot = self.of(shard);
         let Some(owing) = slot.owing.take() else { return };
-        if found >= owing.acknowledged {
-            return;
-        }
-        let cause = owing.cause.met(format!("acknowledged, unsynced changes of shard {shard} are lost"));
+        let Some(what) = owing.loss(found) else { return };
+        let cause = owing.cause.met(format!("acknowledged, unsynced changes of shard {shard} {what}"));
         tracing::error!("{cause}");
         let lost = slot.lost.get_or_insert_with(|| LostChanges { cause, untold: HashSet::new() });
         lost.untold.extend(owing.untold);

@@ -1,5 +1,6 @@
 //! Shards that come from another server of the cluster, and go to one, as the thread of the membership says.
 
+use super::slots::Gate;
 use super::{FailureKind, OpenFailure, end_read_only, released};
 use crate::server::worker::Worker;
 use crate::shards::Cause;
@@ -40,7 +41,7 @@ impl Worker {
         let under_way = self.slots.begin();
         let closed = self.close_for_successor(id).await;
         if closed.is_ok() {
-            self.slots.of(id).drop_sessions();
+            self.slots.of(id).set_gate(Gate::Given);
         }
         drop(under_way);
         self.changed.notify_waiters();

@@ -18,7 +18,8 @@
 //! - Only `Failed` and `Refused` may have a read-only view, since nobody owns the shard then.
 //! - `Released` is left only when the cluster's map gives the shard back: another server owns it.
 //! - The table of a shard's open files is at the worker that owns the shard, in any state of the shard. While the shard
-//!   moves, it is in no slot between the closing here and the opening there.
+//!   moves to another worker, it is in no slot between the closing here and the opening there. It stays here while the shard
+//!   is closed for another server, until the cluster's map names that one.
 //! - The shard map names this worker unless the state is `Elsewhere`, but for a shard that is being taken over: its owner
 //!   in the map changes when it is `Open` here, and the worker that it leaves knows it as `Elsewhere` soon after that.
 
@@ -71,6 +72,8 @@ pub(super) enum Gate {
     /// Those that end something.
     Ending,
     None,
+    /// None: it is closed for another server, and the cluster's map will name its owner, which may be this worker.
+    Given,
 }
 
 /// Attempts to open a shard.
@@ -245,13 +248,18 @@ impl<S: Clone> ShardSlot<S> {
     pub fn begin_ownership(&mut self, term: Term, sessions_return: Duration, now: Instant) -> bool {
         let former = self.term;
         self.term = former.max(term);
-        let is_closed = self.open_files.is_none() && matches!(self.state, SlotState::MovingAway(_, Gate::None));
-        if !is_closed && !matches!(self.state, SlotState::Elsewhere | SlotState::Released { .. }) {
+        let is_free = matches!(
+            self.state,
+            SlotState::Elsewhere | SlotState::Released { .. } | SlotState::MovingAway(_, Gate::Given)
+        );
+        if !is_free {
             return false;
         }
         // Taken back in the next term: nobody else has served it. Sessions that do not know the term yet go on with what
         // they have registered.
-        let is_taken_back = matches!(self.state, SlotState::Released { by_map: true, .. }) && term == former.next();
+        let was_ours =
+            matches!(self.state, SlotState::Released { by_map: true, .. } | SlotState::MovingAway(_, Gate::Given));
+        let is_taken_back = was_ours && term == former.next();
         if !is_taken_back || self.open_files.is_none() {
             self.open_files = Some(OpenFiles::after(sessions_return));
         }
@@ -260,20 +268,16 @@ impl<S: Clone> ShardSlot<S> {
         true
     }
 
-    /// The shard was closed for another server, at which sessions register their files again.
-    pub fn drop_sessions(&mut self) {
-        (self.open_files, self.leases) = (None, None);
-    }
-
-    /// Another server has the shard that was closed or released for it. `false`: it was not.
+    /// Another server has the shard that was closed or released for it, and sessions register their files there. `false`: it
+    /// was not.
     pub fn gone(&mut self, now: Instant) -> bool {
-        let is_closed = self.open_files.is_none() && matches!(self.state, SlotState::MovingAway(_, Gate::None));
-        let is_released = matches!(self.state, SlotState::Released { by_map: true, .. });
-        if is_closed || is_released {
-            self.drop_sessions();
+        let is_gone =
+            matches!(self.state, SlotState::Released { by_map: true, .. } | SlotState::MovingAway(_, Gate::Given));
+        if is_gone {
+            (self.open_files, self.leases) = (None, None);
             self.enter(SlotState::Elsewhere, now);
         }
-        is_closed || is_released
+        is_gone
     }
 
     /// The shard is to be opened for the first time here; `false`: it is not elsewhere.
@@ -381,7 +385,7 @@ impl ShardSlots {
         match (&slot.state, &slot.open_files) {
             // Sessions open its files at another server.
             (SlotState::Released { cause, by_map: false }, _) => Some(Err(NotOpen::Failed(cause.clone()))),
-            (SlotState::Released { by_map: true, .. }, _) => None,
+            (SlotState::Released { by_map: true, .. } | SlotState::MovingAway(_, Gate::Given), _) => None,
             (_, Some(open_files)) => Some(Ok(open_files.clone())),
             (SlotState::MovingAway(..), None) => None,
             (_, None) => Some(Err(NotOpen::Elsewhere)),

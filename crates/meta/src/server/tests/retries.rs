@@ -2,13 +2,14 @@
 
 use super::client::request;
 use super::*;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use varve_env::posix_store::PosixStore;
 use varve_proto::{FileContent, Locator, NewNode, OpenMode, SizeState};
 use varve_schema::{BackingSize, Content, EntryBody, EntryRow, Key, Row, codec};
 use varve_store::{MEMTABLE_BYTES_DEFAULT, Merges, Table, TableBatch, TableCache, TableConfig};
-use varve_types::{InodeId, Name, SetAttributes, SetTime, ShardId, Timestamp};
+use varve_types::{InodeId, Mode, Name, SetAttributes, SetTime, ShardId, Timestamp};
 
 const SET: u64 = 1_000_000_000;
 
@@ -93,6 +94,40 @@ fn retry_registers_the_writer() {
     assert!(matches!(other.call(0, open), Ok(Reply::Node(_))));
     assert!(is_stale(other.call(0, Call::MarkSizeStale { at, generation, at_least: 7 })));
     assert!(is_stale(other.call(0, record)), "the first session writes the file");
+    server.stop(STOP).unwrap();
+}
+
+/// Promise: a promotion or a change of the mode that is repeated gives the backing file the mode that the row has now.
+#[test]
+fn retry_restricts_the_mode() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = TestClient::of(&server, &site, 1, Purpose::Work);
+    let (parent, name) = (InodeId::ROOT.0, b"large".to_vec());
+    let create = Call::Create { parent, name: name.clone(), node: NewNode::Regular, mode: 0o644, open: true };
+    let Ok(Reply::Node(made)) = client.call(0, create) else { panic!("not made") };
+    let path = std::path::PathBuf::from(site.config.volume.backing_file(InodeId(made.inode)));
+    std::fs::write(&path, b"content").unwrap();
+    let at = Locator::Entry { parent, name, inode: made.inode };
+    let promote = request(1, 3, 1, 0, Call::Promote { at: at.clone(), generation: made.generation, size: 7 });
+    assert!(client.exchange(promote.clone()).unwrap().is_ok());
+    let set = |mode| Call::SetAttributes {
+        at: at.clone(),
+        set: SetAttributes { mode: Some(Mode(mode)), ..SetAttributes::default() }.into(),
+    };
+    let widened = request(1, 4, 1, 0, set(0o666));
+    assert!(client.exchange(widened.clone()).unwrap().is_ok());
+    assert!(client.call(0, set(0o600)).is_ok());
+    for repeated in [promote, widened] {
+        // As if the server's lease had been late when it decided.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(client.exchange(repeated).unwrap().is_ok());
+        let mode = path.metadata().unwrap().permissions().mode() & 0o777;
+        // Only root's volumes give their files to users.
+        let expected = if rustix::process::geteuid().is_root() { 0o600 } else { 0o666 };
+        assert_eq!(mode, expected);
+    }
+    assert!(client.call(0, Call::Unlink { parent, name: b"large".to_vec() }).is_ok());
     server.stop(STOP).unwrap();
 }
 

@@ -197,15 +197,26 @@ fn shard_given_away_is_kept_from_calls_until_it_is_gone() {
     slot.set_gate(Gate::None);
     slot.open_files = Some(OpenFiles::after(Duration::ZERO));
     assert!(!slot.gone(at(4)), "it moves between workers");
-    slot.drop_sessions();
-    assert_eq!((name(&slot), slot.sessions().is_some()), ("moving away", false));
-    let mut taken_back = opened();
-    taken_back.move_away(at(3));
-    taken_back.set_gate(Gate::None);
-    taken_back.drop_sessions();
-    assert!(taken_back.begin_ownership(Term(7), Duration::ZERO, at(5)));
+    slot.set_gate(Gate::Given);
+    assert_eq!(name(&slot), "moving away");
     assert!(slot.gone(at(5)));
-    assert_eq!(name(&slot), "elsewhere");
+    assert_eq!((name(&slot), slot.sessions().is_some()), ("elsewhere", false));
+}
+
+/// Promise: a shard that could not be given away comes back with the files that sessions have open.
+#[test]
+fn shard_that_comes_back_has_its_open_files() {
+    for (term, kept) in [(Term(4), true), (Term(5), false)] {
+        let mut slot = opened();
+        slot.term = Term(3);
+        let open_files = OpenFiles::after(Duration::ZERO);
+        open_files.open(SessionId(1), InodeId(7), true);
+        slot.open_files = Some(open_files);
+        slot.move_away(at(3));
+        slot.set_gate(Gate::Given);
+        assert!(slot.begin_ownership(term, Duration::ZERO, at(5)));
+        assert_eq!(slot.open_files.as_ref().unwrap().len() > 0, kept, "{term:?}");
+    }
 }
 
 #[test]

@@ -32,9 +32,10 @@ pub fn format_with_level(
         FormatOver::Volume => keep_servers_away(volume)?,
         FormatOver::Nothing | FormatOver::OtherFiles => Maintenance::of_new_volume(),
     };
-    // A registry in the store goes with the old volume, and the new one must not have renewals of this claim in it.
-    alone.stop_renewing();
-    volume.format_with((settings, ack), over, || make_root(volume, settings)).map_err(|error| {
+    // A registry in the store goes with the old volume, and the new one must not have renewals of this claim in it. The claim
+    // is renewed until the lock is there, which may take long.
+    let formatted = volume.format_over((settings, ack), over, || alone.stop_renewing(), || make_root(volume, settings));
+    formatted.map_err(|error| {
         alone.release();
         error.into()
     })

@@ -34,8 +34,19 @@ impl VolumeDir {
     /// [`VolumeDir::format`] with an acknowledgement level, and with files that `fill` creates in the volume's directories before the volume exists.
     pub fn format_with(
         &self,
+        settings: (&VolumeSettings, AckLevel),
+        over: FormatOver,
+        fill: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), VolumeFormatError> {
+        self.format_over(settings, over, || {}, fill)
+    }
+
+    /// [`VolumeDir::format_with`], with work to do under the lock of the volume before an old volume is destroyed.
+    pub fn format_over(
+        &self,
         (settings, ack): (&VolumeSettings, AckLevel),
         over: FormatOver,
+        locked: impl FnOnce(),
         fill: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), VolumeFormatError> {
         settings.check()?;
@@ -43,7 +54,7 @@ impl VolumeDir {
         let had_root = self.at_root().is_dir();
         disk::create_directories(self.root()).map_err(failed)?;
         self.close_root(had_root).map_err(failed)?;
-        let lock = self.make_room(over)?;
+        let lock = self.make_room(over, locked)?;
         let had_data = self.data().symlink_metadata().is_ok();
         let laid_out = self.lay_out(settings, ack, fill);
         if laid_out.is_ok() {
@@ -82,7 +93,7 @@ impl VolumeDir {
         })
     }
 
-    fn make_room(&self, over: FormatOver) -> Result<VolumeLock, VolumeFormatError> {
+    fn make_room(&self, over: FormatOver, locked: impl FnOnce()) -> Result<VolumeLock, VolumeFormatError> {
         let failed = |source| VolumeFormatError::Io { directory: self.root().to_owned(), source };
         let (file, copy) = (self.volume_file(), self.volume_file_copy());
         if file.symlink_metadata().is_ok() || copy.symlink_metadata().is_ok() || self.has_lost_its_file() {
@@ -90,6 +101,7 @@ impl VolumeDir {
                 return Err(VolumeFormatError::VolumeExists { directory: self.root().to_owned() });
             }
             let lock = self.lock()?;
+            locked();
             self.mark_unfinished().map_err(failed)?;
             self.destroy().map_err(failed)?;
             return Ok(lock);

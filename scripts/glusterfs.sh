@@ -1,7 +1,7 @@
 #!/bin/bash
 # A GlusterFS volume of two bricks on this machine, in a network namespace of its own, for tests: its daemons listen
 # nowhere else. It is mounted twice, at DIRECTORY/mnt1 and DIRECTORY/mnt2, as by two hosts. Needs root; installs
-# Debian's packages.
+# Debian's packages. With CACHES=on in the environment its clients keep their caches.
 # usage: glusterfs.sh start|stop DIRECTORY
 set -euo pipefail
 verb=$1
@@ -37,13 +37,17 @@ END
     sleep 0.2
   done
   manage volume create gv "$address:$directory/brick1" "$address:$directory/brick2" force
-  # A server must see at once how long a file is that a client of another host has written or cut.
-  for cache in stat-prefetch quick-read io-cache open-behind; do
-    manage volume set gv "performance.$cache" off
-  done
+  options=
+  if [ "${CACHES:-off}" != on ]; then
+    # A server must see at once how long a file is that a client of another host has written or cut.
+    for cache in stat-prefetch quick-read io-cache open-behind; do
+      manage volume set gv "performance.$cache" off
+    done
+    options=,attribute-timeout=0,entry-timeout=0
+  fi
   manage volume start gv
   for mount in mnt1 mnt2; do
-    inside mount -t glusterfs -o "log-file=$directory/$mount.log,attribute-timeout=0,entry-timeout=0" "$address:/gv" "$directory/$mount"
+    inside mount -t glusterfs -o "log-file=$directory/$mount.log$options" "$address:/gv" "$directory/$mount"
   done
 }
 

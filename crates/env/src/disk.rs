@@ -12,6 +12,7 @@
 //! leave ([`crate::power_loss`]). So every durable change must go through this module.
 
 mod copy;
+mod current_size;
 mod exclusive;
 mod file;
 pub(crate) mod journal;
@@ -20,6 +21,7 @@ mod store_clock;
 mod writer_id;
 
 pub use copy::copy_whole;
+pub use current_size::{CurrentSize, SizeQuery};
 pub use exclusive::Exclusive;
 pub use file::{File, FileOptions};
 pub use location::{Entry, Location};

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use varve_cluster::lease::Lease;
 use varve_env::clock::{Clock, Instant};
+use varve_env::disk::SizeQuery;
 use varve_env::reserve::Reserve;
 use varve_env::volume_dir::{ShutdownState, VolumeDir, boot_id};
 use varve_proto::WireShardMap;
@@ -48,6 +49,8 @@ pub struct ServerShared {
     pub killed: AtomicBool,
     /// Whether replies to changes wait for their fsync: the volume's level is `synced`, or servers of several hosts serve it.
     pub sync_writes: SyncWrites,
+    /// How the store is asked for the size of a backing file that clients write.
+    pub size_query: SizeQuery,
     /// The space that is reserved in the store for removals.
     pub reserve: Arc<Reserve>,
     /// When a call last freed space, by the monotonic clock; 0: never.
@@ -105,6 +108,8 @@ impl ServerShared {
             joined,
             killed: AtomicBool::new(false),
             sync_writes,
+            // A directory that is missing is reported where a backing file is needed.
+            size_query: SizeQuery::of(&volume.data()).unwrap_or(SizeQuery::Sync),
             reserve,
             freed_ms: AtomicU64::new(0),
             keys: Arc::new(Keys::new(volume.clone(), key)),

@@ -3,7 +3,7 @@
 use super::request_handler::RequestHandler;
 use super::translate;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use varve_env::disk::SizeQuery;
 use varve_env::volume_dir::VolumeDir;
 use varve_proto::{CallFailure, NodeReply, WireTime};
 use varve_types::InodeId;
@@ -21,7 +21,8 @@ impl RequestHandler<'_> {
         }
         let volume = self.worker.shared.volume.clone();
         let inodes: Vec<_> = size_stale.iter().map(|node| InodeId(node.inode)).collect();
-        let ask = move || inodes.iter().map(|inode| size_and_mtime(&volume, *inode)).collect::<Vec<_>>();
+        let query = self.worker.shared.size_query;
+        let ask = move || inodes.iter().map(|inode| size_and_mtime(&volume, *inode, query)).collect::<Vec<_>>();
         let reported = tokio::task::spawn_blocking(ask).await.map_err(|error| CallFailure::Server {
             errno: libc::EIO,
             message: format!("cannot read the sizes of backing files: {error}"),
@@ -59,12 +60,12 @@ enum BackingStatError {
     OfFile(io::Error),
 }
 
-fn size_and_mtime(volume: &VolumeDir, inode: InodeId) -> Result<(u64, WireTime), BackingStatError> {
+fn size_and_mtime(volume: &VolumeDir, inode: InodeId, query: SizeQuery) -> Result<(u64, WireTime), BackingStatError> {
     volume.data_in_place().map_err(BackingStatError::Unreachable)?;
     let path = volume.backing_file(inode);
-    let found = path.metadata().map_err(|error| match (error.kind(), volume.lacks(&path)) {
+    let found = query.ask(&path).map_err(|error| match (error.kind(), volume.lacks(&path)) {
         (io::ErrorKind::NotFound, Err(unreachable)) => BackingStatError::Unreachable(unreachable),
         _ => BackingStatError::OfFile(error),
     })?;
-    Ok((found.len(), WireTime { seconds: found.mtime(), nanoseconds: found.mtime_nsec() as u32 }))
+    Ok((found.length, WireTime { seconds: found.mtime_seconds, nanoseconds: found.mtime_nanoseconds }))
 }

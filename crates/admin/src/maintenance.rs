@@ -12,9 +12,9 @@ use tokio::sync::oneshot;
 use varve_cluster::address::{RegistryAddress, RegistryChoiceError};
 use varve_cluster::claim::{ClaimConfig, ClaimError, LivingServer, VolumeClaim};
 use varve_cluster::membership::MembershipError;
-use varve_cluster::registry::RegistryError;
+use varve_cluster::registry::{Registry, RegistryError};
 use varve_env::clock::{Clock, RealClock};
-use varve_env::volume_dir::{LockError, ReadLock, VolumeDir, host_name};
+use varve_env::volume_dir::{LockError, ReadLock, VolumeDir, boot_id, host_name};
 use varve_types::VolumeSettings;
 
 /// The lease of a claim in a registry without a map, which is rare.
@@ -76,6 +76,16 @@ impl MaintenanceError {
         }
     }
 
+    /// Whether a registry outside of the store does not answer.
+    pub fn is_of_unreachable_etcd(&self) -> bool {
+        match self {
+            MaintenanceError::Claim(ClaimError::Membership(MembershipError::Registry(
+                RegistryError::Unavailable { registry, .. },
+            ))) => registry.starts_with("etcd://"),
+            _ => false,
+        }
+    }
+
     fn is_of_unwritable_registry(&self) -> bool {
         matches!(
             self,
@@ -94,8 +104,9 @@ impl Maintenance {
         purpose: &str,
     ) -> Result<Maintenance, MaintenanceError> {
         let Some(address) = RegistryAddress::of_volume(volume, None)? else { return Ok(Maintenance { claim: None }) };
+        let registry = address.open(volume, settings.id)?;
         let config = ClaimConfig {
-            registry: address.open(volume, settings.id)?,
+            registry: Arc::clone(&registry),
             clock: Arc::new(RealClock::new()) as Arc<dyn Clock>,
             shards: settings.shards,
             lease_time: LEASE,
@@ -103,7 +114,13 @@ impl Maintenance {
             host: host_name(),
             pid: std::process::id(),
         };
-        Ok(Maintenance { claim: Some(KeptClaim::take(config)?) })
+        match KeptClaim::take(config) {
+            // They serve the original. The flock keeps processes of this host away from the copy.
+            Err(MaintenanceError::Claim(ClaimError::InUse(_))) if is_of_original(&*registry, volume)? => {
+                Ok(Maintenance { claim: None })
+            }
+            taken => Ok(Maintenance { claim: Some(taken?) }),
+        }
     }
 
     /// For a volume that does not exist yet.
@@ -111,8 +128,8 @@ impl Maintenance {
         Maintenance { claim: None }
     }
 
-    /// [`Maintenance::begin`] for a command that only reads. Where servers could not write to their registry either, there
-    /// is no claim.
+    /// [`Maintenance::begin`] for a command that only reads. Where the registry takes no writes, no server can join, and
+    /// there is no claim; but those that have joined may live, and renew on a full store.
     pub fn begin_to_read(
         volume: &VolumeDir,
         settings: &VolumeSettings,
@@ -121,6 +138,12 @@ impl Maintenance {
         match Maintenance::begin(volume, settings, purpose) {
             Err(error) if error.is_of_unwritable_registry() => {
                 tracing::debug!("no claim, since no server can join: {error}");
+                let Some(address) = RegistryAddress::of_volume(volume, None)? else {
+                    return Ok(Maintenance { claim: None });
+                };
+                let registry = address.open(volume, settings.id)?;
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                runtime.block_on(VolumeClaim::look_for_servers(&*registry, &RealClock::new()))?;
                 Ok(Maintenance { claim: None })
             }
             begun => begun,
@@ -165,6 +188,17 @@ impl Maintenance {
             tracing::debug!("the claim of the volume was not ended, and ends by itself soon: {released:?}");
         }
     }
+}
+
+/// Whether a registry outside of the store is that of the directory from which this store was copied.
+fn is_of_original(registry: &dyn Registry, volume: &VolumeDir) -> Result<bool, MaintenanceError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let Some(map) = runtime.block_on(registry.newest_map())? else { return Ok(false) };
+    let refused = map.check_same_store(&boot_id()?, Some(&volume.store_id()?));
+    if let Err(refusal) = &refused {
+        tracing::debug!("no claim: {refusal}");
+    }
+    Ok(refused.is_err())
 }
 
 impl KeptClaim {

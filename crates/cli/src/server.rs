@@ -121,6 +121,11 @@ pub fn to_maintenance(error: &MaintenanceError) -> Option<String> {
     let evict = |server: &LivingServer| format!("`varve cluster evict STORE {}`", server.server);
     let evictions: Vec<_> = error.servers().iter().map(evict).collect();
     match (error, evictions.is_empty()) {
+        (error, _) if error.is_of_unreachable_etcd() => Some(
+            "If that etcd is gone for good, and no server of the volume runs, remove STORE/cluster/registry.toml, and run this \
+             again."
+                .to_owned(),
+        ),
         (MaintenanceError::Lost, _) => Some("Run it again; the volume is as after a crash of this command.".to_owned()),
         (_, true) => None,
         (_, false) => Some(format!(

@@ -2,6 +2,10 @@
 //! they stop.
 
 mod common;
+#[path = "servers/full_store.rs"]
+mod full_store;
+#[path = "servers/lost_and_copied.rs"]
+mod lost_and_copied;
 #[path = "servers/stop_points.rs"]
 mod stop_points;
 
@@ -216,6 +220,7 @@ fn drained_server_has_no_shards_and_evicted_one_ends() {
     run(varve().args(["cluster", "evict"]).arg(&store).arg(number), SHORT).succeeded("varve cluster evict");
     await_shares(&volume, &[(one.pid(), SHARDS)]);
     assert_eq!(other.expect_failure(), 1, "{}", other.log());
+    assert!(other.log().contains("it was evicted"), "{}", other.log());
     let again = run(varve().args(["cluster", "evict"]).arg(&store).arg(number), SHORT);
     refused(&again, &["cannot evict server", "is not a member of the cluster"]);
     one.stop();
@@ -393,10 +398,18 @@ fn acknowledgement_level_is_set_and_shown() {
     let set = run(varve().args(["volume", "set", "--ack", "appended"]).arg(&store), SHORT);
     let set = set.succeeded("varve volume set").stdout;
     assert!(set.contains(&format!("process {}", one.pid())) && set.contains("until it is restarted"), "{set}");
+    let kept = shown(&["cluster", "status"]);
+    assert_eq!((&kept["ack"], &kept["servers"][0]["ack"]), (&"synced".into(), &"synced".into()));
+    assert_eq!(kept["servers"][0]["restart"], true);
+    let text = run(varve().args(["cluster", "status"]).arg(&store), SHORT).stdout;
+    assert!(text.contains(&format!("restart server {}: ", number_of(&volume, one.pid()))), "{text}");
+    let again = run(varve().args(["volume", "set", "--ack", "appended"]).arg(&store), SHORT).stdout;
+    assert!(again.contains(&format!("process {}", one.pid())), "it is told as long as it is so: {again}");
     one.stop();
     let again = volume.join("again.log", &[]);
     await_open(&volume);
-    assert_eq!(shown(&["cluster", "status"])["ack"], "appended");
+    let shown_now = shown(&["cluster", "status"]);
+    assert_eq!((&shown_now["ack"], &shown_now["servers"][0]["restart"]), (&"appended".into(), &false.into()));
     refused(&run(varve().args(["volume", "set", "--ack", "never"]).arg(&store), SHORT), &["appended or synced"]);
     again.stop();
     volume.expect_sound();

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use varve_env::posix_store::PosixStore;
+use varve_env::reserve::Reserve;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::VolumeId;
 
@@ -96,14 +97,16 @@ impl RegistryAddress {
             RegistryAddress::Store => {
                 let name = volume.root().display().to_string();
                 // The primitive that the volume uses for its tables, which are in the same store.
+                let failed =
+                    |error: io::Error| RegistryError::Unavailable { registry: name.clone(), reason: error.to_string() };
                 let store = match volume.exclusive() {
                     Some(exclusive) => PosixStore::with_exclusive(volume.at_root(), exclusive),
-                    None => PosixStore::open(volume.at_root()).map_err(|error| RegistryError::Unavailable {
-                        registry: name.clone(),
-                        reason: error.to_string(),
-                    })?,
+                    None => PosixStore::open(volume.at_root()).map_err(failed)?,
                 };
-                Ok(Arc::new(StoreRegistry::new(Arc::new(store), name)))
+                // A kill or a move must be possible on a full store. A store that was unmounted is not one that lost its maps.
+                let reserve = Reserve::of(volume.reserve()).map_err(failed)?;
+                let store = store.with_reserve(Arc::new(reserve)).with_place(volume.place().cloned());
+                Ok(Arc::new(StoreRegistry::new(Arc::new(store), name).in_directory(volume.cluster())))
             }
             RegistryAddress::Etcd(address) => Ok(Arc::new(EtcdRegistry::new(address.clone(), id)?)),
         }

@@ -7,9 +7,9 @@
 use crate::lease::Lease;
 use crate::map::{Claim, ClusterMap, MapRefusal, Member, ServerId};
 use crate::membership::silence::Applicant;
-use crate::membership::{Contended, MembershipError, change, leave};
+use crate::membership::{Contended, MembershipError, change, forget_refused, leave};
 use crate::registry::{Registry, RegistryError, Taken};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -55,6 +55,12 @@ pub struct LivingServer {
     pub pid: u32,
 }
 
+impl LivingServer {
+    fn of(server: ServerId, Member { host, pid, .. }: &Member) -> LivingServer {
+        LivingServer { server, host: host.clone(), pid: *pid }
+    }
+}
+
 impl fmt::Display for LivingServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LivingServer { server, host, pid } = self;
@@ -93,12 +99,22 @@ impl VolumeClaim {
         let lease_time = registry.newest_map().await?.map_or(lease_time, |map| map.lease());
         let lease = Lease::new(Arc::clone(&clock));
         let claim = VolumeClaim { registry, clock, holder, beat: AtomicU64::new(0), lease, lease_time };
+        let taken = claim.enter(shards, &Claim { holder, purpose, host, pid }).await;
+        match &taken {
+            Ok(()) => {}
+            Err(ClaimError::Membership(error)) => forget_refused(&*claim.registry, holder, error).await,
+            Err(ClaimError::InUse(_)) => forget_refused(&*claim.registry, holder, &Contended.into()).await,
+        }
+        taken.map(|()| claim)
+    }
+
+    /// Enters the claim into the map.
+    async fn enter(&self, shards: ShardCount, wanted: &Claim) -> Result<(), ClaimError> {
+        let VolumeClaim { holder, lease_time, .. } = *self;
         for _ in 0..ATTEMPTS_MAX {
-            claim.end_silent().await?;
-            claim.applicant().renew().await?;
-            let (purpose, host) = (purpose.clone(), host.clone());
-            let wanted = Claim { holder, purpose, host, pid };
-            let claimed = change(&*claim.registry, |map| {
+            self.end_silent().await?;
+            self.applicant().renew().await?;
+            let claimed = change(&*self.registry, |map| {
                 let map = map.unwrap_or_else(|| ClusterMap { version: 0, ..ClusterMap::first(shards, lease_time) });
                 match &map.claim {
                     // An earlier attempt succeeded, and its answer was lost.
@@ -107,7 +123,7 @@ impl VolumeClaim {
                 }
             });
             match claimed.await {
-                Ok(_) => return Ok(claim),
+                Ok(_) => return Ok(()),
                 // It has joined or come since.
                 Err(MembershipError::Map(MapRefusal::HasMembers(_) | MapRefusal::Claimed { .. })) => {}
                 Err(error) => return Err(error.into()),
@@ -129,10 +145,16 @@ impl VolumeClaim {
         if let Some(claim) = map.claim.filter(|claim| living.contains(&claim.holder)) {
             return Err(MembershipError::from(MapRefusal::claimed_by(claim)).into());
         }
-        let of_living = |(server, Member { host, pid, .. }): (&ServerId, &Member)| {
-            living.contains(server).then(|| LivingServer { server: *server, host: host.clone(), pid: *pid })
-        };
-        let living: Vec<_> = map.members.iter().filter_map(of_living).collect();
+        let living = map.members.iter().filter(|(server, _)| living.contains(server));
+        let living: Vec<_> = living.map(|(server, member)| LivingServer::of(*server, member)).collect();
+        if living.is_empty() { Ok(()) } else { Err(ClaimError::InUse(living)) }
+    }
+
+    /// Looks for living servers without a claim, for a command that only reads where the registry takes no writes. Servers
+    /// may come right after it. Takes a lease and a tenth if the map has members.
+    pub async fn look_for_servers(registry: &dyn Registry, clock: &dyn Clock) -> Result<(), ClaimError> {
+        let Some(map) = registry.newest_map().await? else { return Ok(()) };
+        let living = living_members(registry, clock, &map).await?;
         if living.is_empty() { Ok(()) } else { Err(ClaimError::InUse(living)) }
     }
 
@@ -147,7 +169,7 @@ impl VolumeClaim {
             tokio::time::sleep(self.lease_time / 3).await;
             match self.applicant().renew().await {
                 Ok(_) => {}
-                Err(MembershipError::Killed(_)) => return,
+                Err(MembershipError::Ended(..)) => return,
                 Err(error) => tracing::warn!("cannot renew the claim of the volume, and will try again: {error}"),
             }
         }
@@ -164,6 +186,30 @@ impl VolumeClaim {
         remove_claim(&*self.registry, self.holder).await?;
         self.registry.forget(self.holder).await?;
         Ok(())
+    }
+}
+
+/// The members of `map` that renew. Takes as long as the first renewal of each, and a lease and a tenth if one is dead.
+pub async fn living_members(
+    registry: &dyn Registry,
+    clock: &dyn Clock,
+    map: &ClusterMap,
+) -> Result<Vec<LivingServer>, RegistryError> {
+    let patience = map.lease() + map.lease() / 10;
+    let (mut first, mut living) = (BTreeMap::new(), BTreeSet::new());
+    let begun = clock.monotonic();
+    loop {
+        for server in map.members.keys() {
+            let pulse = registry.pulse(*server).await?;
+            if *first.entry(*server).or_insert(pulse) != pulse && !pulse.is_killed() {
+                living.insert(*server);
+            }
+        }
+        if living.len() == map.members.len() || clock.monotonic().since(begun) > patience {
+            let members = map.members.iter().filter(|(server, _)| living.contains(server));
+            return Ok(members.map(|(server, member)| LivingServer::of(*server, member)).collect());
+        }
+        tokio::time::sleep(map.lease() / 12).await;
     }
 }
 

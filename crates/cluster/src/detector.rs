@@ -61,7 +61,7 @@ impl Detector {
         match pulse {
             _ if asked.since(watched.since) < patience => Verdict::Alive,
             Pulse::Beats(beat) => Verdict::Silent(beat.next()),
-            Pulse::Killed => Verdict::Dead,
+            Pulse::Killed(_) => Verdict::Dead,
         }
     }
 
@@ -74,6 +74,7 @@ impl Detector {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::registry::KillReason;
     use std::sync::{Arc, Mutex};
     use varve_env::clock::Clock;
     use varve_types::Timestamp;
@@ -105,6 +106,7 @@ pub(crate) mod tests {
 
     const LEASE: Duration = Duration::from_secs(2);
     const OTHER: ServerId = ServerId(7);
+    const KILLED: Pulse = Pulse::Killed(KillReason::Silent);
 
     fn at(ms: u64) -> Instant {
         Instant(Duration::from_millis(ms))
@@ -148,9 +150,9 @@ pub(crate) mod tests {
     fn killed_server_is_dead_once_its_lease_has_ended() {
         let mut detector = Detector::new(LEASE);
         detector.saw(OTHER, Pulse::Beats(Beat(3)), at(0), at(0));
-        assert_eq!(detector.saw(OTHER, Pulse::Killed, at(5000), at(5000)), Verdict::Alive);
-        assert_eq!(detector.saw(OTHER, Pulse::Killed, at(7199), at(7199)), Verdict::Alive);
-        assert_eq!(detector.saw(OTHER, Pulse::Killed, at(7200), at(7200)), Verdict::Dead);
+        assert_eq!(detector.saw(OTHER, KILLED, at(5000), at(5000)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, KILLED, at(7199), at(7199)), Verdict::Alive);
+        assert_eq!(detector.saw(OTHER, KILLED, at(7200), at(7200)), Verdict::Dead);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /varve/<volume>/map             the shard map; the key's version is the map's version
-//! /varve/<volume>/beat/<server>   "alive" or "killed"; the key's version is the number of beats
+//! /varve/<volume>/beat/<server>   "alive", or "killed" or "evicted"; the key's version is the number of beats
 //! ```
 //!
 //! etcd counts how often a key was written since it was made, its *version*. A number is taken by a transaction that
@@ -16,7 +16,9 @@ pub use http::TlsFiles;
 pub use url::{EtcdAddress, EtcdUrlError};
 
 use crate::map::{ClusterMap, ServerId};
-use crate::registry::{Beat, Pulse, Registry, RegistryError, Taken, decode_map, encode_map};
+use crate::registry::{
+    Beat, KillReason, Pulse, RENEWAL, Registry, RegistryError, Taken, check_not_lost, decode_map, encode_map,
+};
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -25,9 +27,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 use std::time::Duration;
 use varve_types::VolumeId;
-
-const ALIVE: &[u8] = b"alive";
-const KILLED: &[u8] = b"killed";
 
 #[derive(Debug)]
 pub struct EtcdRegistry {
@@ -122,6 +121,7 @@ impl Registry for EtcdRegistry {
 
     async fn later_map(&self, than: u64, wait: Duration) -> Result<Option<ClusterMap>, RegistryError> {
         let (found, header) = self.read_map().await?;
+        check_not_lost(&self.name, than, found.as_ref().map(|map| map.version))?;
         if found.as_ref().is_some_and(|map| map.version > than) {
             return Ok(found);
         }
@@ -141,26 +141,25 @@ impl Registry for EtcdRegistry {
     }
 
     async fn renew(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError> {
-        self.take(&self.beat_key(server), beat.0, ALIVE).await
+        self.take(&self.beat_key(server), beat.0, RENEWAL).await
     }
 
-    async fn kill(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError> {
-        self.take(&self.beat_key(server), beat.0, KILLED).await
+    async fn kill(&self, server: ServerId, beat: Beat, reason: KillReason) -> Result<Taken, RegistryError> {
+        self.take(&self.beat_key(server), beat.0, reason.record()).await
     }
 
     async fn pulse(&self, server: ServerId) -> Result<Pulse, RegistryError> {
         let key = self.beat_key(server);
         match self.read(&key).await?.0 {
             None => Ok(Pulse::Beats(Beat::default())),
-            Some(stored) if stored.value == ALIVE => Ok(Pulse::Beats(Beat(stored.version))),
-            Some(stored) if stored.value == KILLED => Ok(Pulse::Killed),
-            Some(_) => Err(self.unreadable(&key, "it is neither a renewal nor a kill")),
+            Some(stored) => Pulse::decode(&stored.value, Beat(stored.version))
+                .ok_or_else(|| self.unreadable(&key, "it is neither a renewal nor a kill")),
         }
     }
 
     async fn forget(&self, server: ServerId) -> Result<(), RegistryError> {
         // The key of a killed server stays: it keeps a server that wakes up late from renewing.
-        if self.pulse(server).await? != Pulse::Killed {
+        if !self.pulse(server).await?.is_killed() {
             let request = json!({ "key": BASE64.encode(self.beat_key(server)) });
             let _: serde_json::Value = self.call("/v3/kv/deleterange", &request).await?;
         }

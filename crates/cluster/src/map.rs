@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-use varve_env::volume_dir::WorkerRecord;
+use varve_env::volume_dir::{WorkerRecord, are_other_stores};
 use varve_types::{ShardCount, ShardId};
 
 /// The longest lease: calls for the shards of a dead server wait for twice as long.
@@ -92,6 +92,12 @@ pub struct Member {
     /// Where it takes calls of the other members' shards.
     pub peers: WorkerRecord,
     pub state: MemberState,
+    /// Its replies to changes wait for the fsync since its start, because the volume's level asked for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub synced: bool,
+    /// The device and inode number of the store's directory on its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_id: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,11 +151,18 @@ pub enum MapRefusal {
     #[error("server {server} has workers 0 to {last}, and no worker {worker}")]
     NoSuchWorker { server: ServerId, worker: u16, last: usize },
     #[error(
+        "server {server}, process {pid} on host {host}, serves another directory: this one is a copy of a volume, whose servers \
+         find each other in the same registry; remove cluster/registry.toml of the copy to use it by itself"
+    )]
+    OtherStore { server: ServerId, host: String, pid: u32 },
+    #[error(
         "server {0} has not synced its changes, and a server on another host may not see those that are only appended"
     )]
     NotSynced(ServerId),
     #[error("server {owner} owns shard {shard} already")]
     OwnsAlready { shard: ShardId, owner: ServerId },
+    #[error("another command moved shard {0}, or withdrew its move, meanwhile")]
+    OtherPin(ShardId),
     #[error("server {owner} owns shard {shard}, not server {claimed}")]
     NotTheOwner { shard: ShardId, owner: ServerId, claimed: ServerId },
     #[error("shard {shard} is in term {newest}, not {claimed}")]
@@ -244,6 +257,7 @@ impl ClusterMap {
         if self.members.contains_key(&server) {
             return Err(MapRefusal::AlreadyAMember(server));
         }
+        self.check_same_store(&member.boot_id, member.store_id.as_deref())?;
         self.check_reachable(&member)?;
         if let Some(unsynced) = self.unsynced_for(&member).next() {
             return Err(MapRefusal::NotSynced(unsynced));
@@ -256,6 +270,22 @@ impl ClusterMap {
         }
         next.assign_free_shards();
         Ok(next)
+    }
+
+    /// Refuses a process of this boot whose store is certainly another directory than that of a member on the same host: the
+    /// store was copied, and a registry outside of it knows the servers of the original.
+    pub fn check_same_store(&self, boot_id: &str, store_id: Option<&str>) -> Result<(), MapRefusal> {
+        let Some(store_id) = store_id else { return Ok(()) };
+        let is_other = |member: &Member| {
+            let other = member.store_id.as_deref().is_some_and(|found| are_other_stores(found, store_id));
+            member.boot_id == boot_id && other
+        };
+        match self.members.iter().find(|(_, member)| is_other(member)) {
+            Some((server, Member { host, pid, .. })) => {
+                Err(MapRefusal::OtherStore { server: *server, host: host.clone(), pid: *pid })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Refuses a member that would share the volume with one of another host while either has no TCP address.
@@ -276,6 +306,12 @@ impl ClusterMap {
         let elsewhere = self.members.values().any(|other| other.boot_id != member.boot_id);
         let is_synced = |server: &ServerId| self.synced.as_ref().is_some_and(|synced| synced.contains(server));
         self.members.keys().filter(move |server| elsewhere && !is_synced(server)).copied()
+    }
+
+    /// Whether the member's replies to changes wait for the fsync.
+    pub fn is_synced(&self, server: ServerId) -> bool {
+        let by_level = self.members.get(&server).is_some_and(|member| member.synced);
+        by_level || self.synced.as_ref().is_some_and(|synced| synced.contains(&server))
     }
 
     /// Members are to sync before they reply.
@@ -322,7 +358,7 @@ impl ClusterMap {
         self.pins.get(&shard.0).copied()
     }
 
-    /// The owner of `shard` is to give it to `to` ([`handovers`]).
+    /// The owner of `shard` is to give it to `to` ([`handovers`]), also if an earlier command wanted it elsewhere.
     pub fn pinned(&self, shard: ShardId, to: ServerId) -> Result<ClusterMap, MapRefusal> {
         if self.member(to)?.state == MemberState::Draining {
             return Err(MapRefusal::Draining(to));
@@ -337,11 +373,24 @@ impl ClusterMap {
         Ok(next)
     }
 
-    /// The shard need not be where an administrator wanted it.
-    pub fn unpinned(&self, shard: ShardId) -> ClusterMap {
+    /// The shard need not be at `from`, where an administrator wanted it.
+    pub fn unpinned(&self, shard: ShardId, from: ServerId) -> Result<ClusterMap, MapRefusal> {
+        if self.pin(shard) != Some(from) {
+            return Err(MapRefusal::OtherPin(shard));
+        }
         let mut next = self.next();
         next.pins.remove(&shard.0);
-        next
+        Ok(next)
+    }
+
+    /// [`ClusterMap::moved`] as the balance or an administrator asked for it in an earlier map, which had `pin`. Another
+    /// command may have chosen another server since.
+    pub fn handed_over(&self, handover: Handover, pin: Option<ServerId>) -> Result<ClusterMap, MapRefusal> {
+        let Handover { shard, from, to } = handover;
+        if self.pin(shard) != pin {
+            return Err(MapRefusal::OtherPin(shard));
+        }
+        self.moved(shard, from, to, None)
     }
 
     /// The owner `from` has closed the shard and gives it to `to`: to its worker `worker`, or to the one that

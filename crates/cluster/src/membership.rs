@@ -14,7 +14,7 @@ use crate::claim;
 use crate::lease::Lease;
 use crate::map::{ClusterMap, MapRefusal, Member, ServerId};
 use crate::probe::{self, ProbeFailure};
-use crate::registry::{Beat, Pulse, Registry, RegistryError, Taken};
+use crate::registry::{Beat, KillReason, Pulse, Registry, RegistryError, Taken};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -54,8 +54,8 @@ pub enum MembershipError {
     Probe(#[from] ProbeFailure),
     #[error("the volume has {volume} shards, and the cluster's map has {map}: the registry holds another volume's map")]
     OtherVolume { volume: usize, map: usize },
-    #[error("server {0} was taken for dead by another server, which has its shards now; start it again")]
-    Killed(ServerId),
+    #[error("server {0} ends: {1}")]
+    Ended(ServerId, EndCause),
     #[error(
         "server {0} has not renewed its lease for longer than that lasts: it is dead, stopped or cut off, and the other servers \
          take its shards soon"
@@ -83,8 +83,23 @@ pub enum MembershipError {
 pub enum Standing {
     /// A member; the newest map that it knows.
     Member(Arc<ClusterMap>),
-    /// Killed by another server, or evicted. It owns nothing any more.
-    Killed,
+    /// It owns nothing any more.
+    Ended(EndCause),
+}
+
+/// Why a server is no member any more, although it has not left.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndCause {
+    #[error("it was taken for dead by another server, which has its shards now; start it again")]
+    TakenForDead,
+    #[error(
+        "it was evicted (`varve cluster evict`), and other servers have its shards now; start it again if it is to serve"
+    )]
+    Evicted,
+    #[error("it was removed from the cluster by another server, and others have its shards now; start it again")]
+    Removed,
+    #[error("{0}")]
+    RegistryLost(String),
 }
 
 pub struct Membership {
@@ -101,6 +116,15 @@ pub struct Membership {
 impl Membership {
     /// Proves that the registry is fast enough, and becomes a member.
     pub async fn join(config: JoinConfig) -> Result<Membership, MembershipError> {
+        let (registry, server) = (Arc::clone(&config.registry), config.server);
+        let joined = Membership::try_join(config).await;
+        if let Err(error) = &joined {
+            forget_refused(&*registry, server, error).await;
+        }
+        joined
+    }
+
+    async fn try_join(config: JoinConfig) -> Result<Membership, MembershipError> {
         let JoinConfig { registry, clock, server, member, shards, lease, lease_time: first_time } = config;
         let found = registry.newest_map().await?;
         let lease_time = found.as_ref().map_or(first_time, |map| map.lease());
@@ -130,6 +154,7 @@ impl Membership {
                 // Another server or command has come since.
                 Err(MembershipError::Map(
                     MapRefusal::NotSynced(_)
+                    | MapRefusal::OtherStore { .. }
                     | MapRefusal::Claimed { .. }
                     | MapRefusal::WithoutTcp { .. }
                     | MapRefusal::OtherWithoutTcp { .. },
@@ -149,6 +174,16 @@ impl Membership {
     }
 }
 
+/// Removes the renewals of a server or claim that was not admitted, unless the registry does not answer.
+pub(crate) async fn forget_refused(registry: &dyn Registry, refused: ServerId, why: &MembershipError) {
+    if matches!(why, MembershipError::Registry(RegistryError::Unavailable { .. })) {
+        return;
+    }
+    if let Err(error) = registry.forget(refused).await {
+        tracing::debug!("the renewals of {refused}, which was not admitted, stay in the registry: {error}");
+    }
+}
+
 /// Removes dead members and a dead claim that are in the way of `member`. If it is on another host than a living member, also
 /// waits until the members sync before they reply: what they have only appended may be invisible there.
 async fn make_way(applicant: &Applicant<'_>, member: &Member) -> Result<(), MembershipError> {
@@ -159,6 +194,14 @@ async fn make_way(applicant: &Applicant<'_>, member: &Member) -> Result<(), Memb
         if let Some(claim) = map.claim {
             if !applicant.end_if_silent(claim.holder, lease).await? {
                 return Err(MapRefusal::claimed_by(claim).into());
+            }
+            continue;
+        }
+        if let Err(refusal) = map.check_same_store(&member.boot_id, member.store_id.as_deref()) {
+            // A registry in the store was copied with it, and those servers renew in the original.
+            let MapRefusal::OtherStore { server, .. } = refusal else { return Err(refusal.into()) };
+            if !applicant.end_if_silent(server, lease).await? {
+                return Err(refusal.into());
             }
             continue;
         }
@@ -231,14 +274,14 @@ pub async fn evict(registry: &dyn Registry, server: ServerId) -> Result<(), Memb
     }
     for _ in 0..ATTEMPTS_MAX {
         match registry.pulse(server).await? {
-            Pulse::Killed => {
+            Pulse::Killed(_) => {
                 tokio::time::sleep(map.lease() + map.lease() / 10).await;
                 claim::remove_claim(registry, server).await?;
                 return leave(registry, server).await;
             }
             // It may renew at the same time.
             Pulse::Beats(beat) => {
-                registry.kill(server, beat.next()).await?;
+                registry.kill(server, beat.next(), KillReason::Evicted).await?;
             }
         }
     }

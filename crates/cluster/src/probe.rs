@@ -3,7 +3,7 @@
 //! let leases run out.
 
 use crate::map::ServerId;
-use crate::registry::{Beat, Registry, RegistryError, Taken};
+use crate::registry::{Beat, KillReason, Registry, RegistryError, Taken};
 use std::time::Duration;
 use varve_env::clock::Clock;
 
@@ -39,17 +39,19 @@ pub enum ProbeFailure {
 pub async fn race(one: &dyn Registry, other: &dyn Registry, races: u64) -> Result<(), ProbeFailure> {
     let raced = ServerId(varve_env::random::number());
     let result = race_for(one, other, raced, races).await;
-    one.forget(raced).await?;
-    result
+    let forgotten = one.forget(raced).await;
+    result?;
+    Ok(forgotten?)
 }
 
 async fn race_for(one: &dyn Registry, other: &dyn Registry, raced: ServerId, races: u64) -> Result<(), ProbeFailure> {
     for number in 1..=races {
         // A renewal and a kill of the same number exclude each other.
         let (renewed, killed) = match number % 2 {
-            0 => futures::join!(one.renew(raced, Beat(number)), other.kill(raced, Beat(number))),
+            0 => futures::join!(one.renew(raced, Beat(number)), other.kill(raced, Beat(number), KillReason::Silent)),
             _ => {
-                let (killed, renewed) = futures::join!(one.kill(raced, Beat(number)), other.renew(raced, Beat(number)));
+                let (killed, renewed) =
+                    futures::join!(one.kill(raced, Beat(number), KillReason::Silent), other.renew(raced, Beat(number)));
                 (renewed, killed)
             }
         };
@@ -65,6 +67,19 @@ async fn race_for(one: &dyn Registry, other: &dyn Registry, raced: ServerId, rac
 /// The longest of some renewals, or an error if it is above a sixth of `lease`, and is so again.
 pub async fn measure(registry: &dyn Registry, clock: &dyn Clock, lease: Duration) -> Result<Duration, ProbeFailure> {
     let server = ServerId(varve_env::random::number());
+    let measured = measure_for(registry, clock, lease, server).await;
+    let forgotten = registry.forget(server).await;
+    let slowest = measured?;
+    forgotten?;
+    Ok(slowest)
+}
+
+async fn measure_for(
+    registry: &dyn Registry,
+    clock: &dyn Clock,
+    lease: Duration,
+    server: ServerId,
+) -> Result<Duration, ProbeFailure> {
     let limit = lease / 6;
     let mut slowest = Duration::ZERO;
     for time in 0..MEASURED_TIMES {
@@ -78,6 +93,5 @@ pub async fn measure(registry: &dyn Registry, clock: &dyn Clock, lease: Duration
             break;
         }
     }
-    registry.forget(server).await?;
     if slowest > limit { Err(ProbeFailure::Slow { slowest, lease, limit }) } else { Ok(slowest) }
 }

@@ -34,7 +34,49 @@ pub enum Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pulse {
     Beats(Beat),
-    Killed,
+    Killed(KillReason),
+}
+
+/// Why a server was killed, for the messages of that server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillReason {
+    /// It had not renewed.
+    Silent,
+    /// An administrator asked for it.
+    Evicted,
+}
+
+const ALIVE: &[u8] = b"alive";
+const KILLED: &[u8] = b"killed";
+const EVICTED: &[u8] = b"evicted";
+
+impl KillReason {
+    /// The bytes of a kill, as both registries keep it.
+    pub(crate) fn record(self) -> &'static [u8] {
+        match self {
+            KillReason::Silent => KILLED,
+            KillReason::Evicted => EVICTED,
+        }
+    }
+}
+
+/// The bytes of a renewal.
+pub(crate) const RENEWAL: &[u8] = ALIVE;
+
+impl Pulse {
+    /// Reads the newest record of a chain, number `beat`. `None`: it is neither a renewal nor a kill.
+    pub(crate) fn decode(record: &[u8], beat: Beat) -> Option<Pulse> {
+        match record {
+            ALIVE => Some(Pulse::Beats(beat)),
+            KILLED => Some(Pulse::Killed(KillReason::Silent)),
+            EVICTED => Some(Pulse::Killed(KillReason::Evicted)),
+            _ => None,
+        }
+    }
+
+    pub fn is_killed(self) -> bool {
+        matches!(self, Pulse::Killed(_))
+    }
 }
 
 #[async_trait]
@@ -42,7 +84,10 @@ pub trait Registry: Send + Sync + fmt::Debug {
     /// The newest map. `None`: no server has ever joined the volume.
     async fn newest_map(&self) -> Result<Option<ClusterMap>, RegistryError>;
 
-    /// The newest map once it is later than version `than`. `None` if it is not within `wait`.
+    /// The newest map once it is later than version `than`, which was there. `None` if it is not within `wait`.
+    ///
+    /// # Errors
+    /// [`RegistryError::Lost`] if the newest map is an earlier one, or there is none.
     async fn later_map(&self, than: u64, wait: Duration) -> Result<Option<ClusterMap>, RegistryError>;
 
     /// Publishes `map`, made from the version before it.
@@ -52,7 +97,7 @@ pub trait Registry: Send + Sync + fmt::Debug {
     async fn renew(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError>;
 
     /// Takes `beat`, the number after the last one seen, so that `server` cannot renew any more.
-    async fn kill(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError>;
+    async fn kill(&self, server: ServerId, beat: Beat, reason: KillReason) -> Result<Taken, RegistryError>;
 
     /// The newest record in the chain of `server`.
     async fn pulse(&self, server: ServerId) -> Result<Pulse, RegistryError>;
@@ -73,9 +118,36 @@ pub enum RegistryError {
     /// Its store is read-only or full.
     #[error("the registry {registry} takes no writes: {reason}")]
     Unwritable { registry: String, reason: String },
+    /// Its content was removed, or replaced by an earlier one.
+    #[error(
+        "the registry {registry} has lost the cluster's map: version {known} was there, and {found}; stop all servers of the \
+         volume, then start them again"
+    )]
+    Lost { registry: String, known: u64, found: FoundVersion },
     /// It holds something that no server of this version writes.
     #[error("the registry {registry} holds {what}, which this version of varve cannot read: {reason}")]
     Unreadable { registry: String, what: String, reason: String },
+}
+
+/// The newest version of the map in a registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundVersion(pub Option<u64>);
+
+impl fmt::Display for FoundVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(version) => write!(f, "now the newest is {version}"),
+            None => f.write_str("now there is none"),
+        }
+    }
+}
+
+/// Fails if the newest map is earlier than one that was there.
+pub(crate) fn check_not_lost(registry: &str, known: u64, newest: Option<u64>) -> Result<(), RegistryError> {
+    match newest.unwrap_or(0) >= known {
+        true => Ok(()),
+        false => Err(RegistryError::Lost { registry: registry.to_owned(), known, found: FoundVersion(newest) }),
+    }
 }
 
 /// The bytes of a map, as both registries keep it.

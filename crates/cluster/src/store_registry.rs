@@ -5,25 +5,33 @@
 //! cluster/beat/<server>/<number>  a renewal, or a kill
 //! ```
 //!
-//! A number is taken by the server whose object has its name. Two things need care:
+//! A number is taken by the server whose object has its name. Three things need care:
 //!
 //! - **A repeated create.** A network file system may send one create twice and report that the name exists, and a server
 //!   repeats a create whose answer was lost. So the content decides whose a number is: what the server itself would have
 //!   written is its own.
+//! - **A full store.** A renewal is a second name for the renewal before it, a hard link, which needs no space. So servers keep
+//!   their leases on a full store, and what clients remove frees space. Maps and kills need space: that of the volume's
+//!   reserve.
 //! - **A late create.** Old objects are removed. A server that was stopped for long could then create a number anew
 //!   whose successors exist. So a create counts only if a listing that began after it shows no later number.
 
 use crate::map::{ClusterMap, ServerId};
-use crate::registry::{Beat, Pulse, Registry, RegistryError, Taken, decode_map, encode_map};
+use crate::registry::{
+    Beat, KillReason, Pulse, RENEWAL, Registry, RegistryError, Taken, check_not_lost, decode_map, encode_map,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{CopyMode, CopyOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use parking_lot::Mutex;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use varve_env::disk;
+use varve_env::store_path::StorePath;
 
 /// How often a server that waits for a change of the map lists its versions.
 const MAP_LOOKED_AT_EVERY: Duration = Duration::from_millis(100);
@@ -35,12 +43,13 @@ const BEATS_KEPT: u64 = 8;
 /// The longest object that is read, in bytes: a map with 4,096 shards and a thousand members.
 const OBJECT_BYTES_MAX: u64 = 4 << 20;
 
-const ALIVE: &[u8] = b"alive";
-const KILLED: &[u8] = b"killed";
-
 #[derive(Clone, Debug)]
 pub struct StoreRegistry {
     store: Arc<dyn ObjectStore>,
+    /// The directory of the registry, if the store is one of files: there, removed objects leave empty directories.
+    directory: Option<StorePath>,
+    /// The last renewal that this process has made, for the next one.
+    renewed: Arc<Mutex<Option<(ServerId, Beat)>>>,
     /// For messages.
     name: String,
 }
@@ -48,7 +57,23 @@ pub struct StoreRegistry {
 impl StoreRegistry {
     /// `store`: the root of the volume's store, with creates that have one winner. `name`: its path, for messages.
     pub fn new(store: Arc<dyn ObjectStore>, name: impl Into<String>) -> StoreRegistry {
-        StoreRegistry { store, name: name.into() }
+        StoreRegistry { store, directory: None, renewed: Arc::default(), name: name.into() }
+    }
+
+    /// Removes empty directories below `directory`, that of the registry.
+    pub fn in_directory(self, directory: StorePath) -> StoreRegistry {
+        StoreRegistry { directory: Some(directory), ..self }
+    }
+
+    /// Removes the directory of a chain without objects. A server that creates an object there meanwhile has a temporary file
+    /// in it first, or makes it again.
+    fn remove_directory(&self, server: ServerId) {
+        let Some(directory) = &self.directory else { return };
+        let chain = directory.join(format!("beat/{server}"));
+        match disk::remove_empty_directory(&chain) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => tracing::debug!("cannot remove {chain}: {error}"),
+            _ => {}
+        }
     }
 
     /// The numbers in a chain, in ascending order.
@@ -74,18 +99,41 @@ impl StoreRegistry {
 
     /// Takes a number, with `content`, and removes numbers that are `kept` or more before it.
     async fn take(&self, chain: &Path, number: u64, content: &[u8], kept: u64) -> Result<Taken, RegistryError> {
-        let object = Bytes::copy_from_slice(content);
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let put = self.store.put_opts(&at(chain, number), PutPayload::from_bytes(object.clone()), options).await;
-        match put {
-            Ok(_) => {}
-            Err(object_store::Error::AlreadyExists { .. }) => {
-                if self.read(chain, number).await?.as_ref() != Some(&object) {
-                    return Ok(Taken::Others);
-                }
-            }
-            Err(error) => return Err(self.failed(&error)),
+        let object = PutPayload::from_bytes(Bytes::copy_from_slice(content));
+        match self.store.put_opts(&at(chain, number), object, options).await {
+            Ok(_) => self.confirm(chain, number, kept).await,
+            Err(object_store::Error::AlreadyExists { .. }) => self.confirm_if(chain, number, content, kept).await,
+            Err(error) => Err(self.failed(&error)),
         }
+    }
+
+    /// As [`StoreRegistry::take`] with the content of the number before, which is this server's. Needs no space.
+    async fn take_again(&self, chain: &Path, number: u64, content: &[u8], kept: u64) -> Result<Taken, RegistryError> {
+        let options = CopyOptions::new().with_mode(CopyMode::Create);
+        match self.store.copy_opts(&at(chain, number - 1), &at(chain, number), options).await {
+            Ok(()) => self.confirm(chain, number, kept).await,
+            Err(object_store::Error::AlreadyExists { .. }) => self.confirm_if(chain, number, content, kept).await,
+            // Somebody removed the chain, or ended it by a kill.
+            Err(object_store::Error::NotFound { .. }) => match self.read(chain, number).await? {
+                Some(found) if found == content => self.confirm(chain, number, kept).await,
+                _ => Ok(Taken::Others),
+            },
+            // The store has no hard links.
+            Err(_) => self.take(chain, number, content, kept).await,
+        }
+    }
+
+    /// The number is taken: by this server, if the object has `content`.
+    async fn confirm_if(&self, chain: &Path, number: u64, content: &[u8], kept: u64) -> Result<Taken, RegistryError> {
+        match self.read(chain, number).await?.is_some_and(|found| found == content) {
+            true => self.confirm(chain, number, kept).await,
+            false => Ok(Taken::Others),
+        }
+    }
+
+    /// The object of the number is this server's. It counts if there is no later one. Removes old ones.
+    async fn confirm(&self, chain: &Path, number: u64, kept: u64) -> Result<Taken, RegistryError> {
         let numbers = self.numbers(chain).await?;
         if numbers.last().is_some_and(|last| *last > number) {
             return Ok(Taken::Others);
@@ -162,7 +210,9 @@ impl Registry for StoreRegistry {
     async fn later_map(&self, than: u64, wait: Duration) -> Result<Option<ClusterMap>, RegistryError> {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
-            if self.newest_map_version().await?.is_some_and(|version| version > than) {
+            let newest = self.newest_map_version().await?;
+            check_not_lost(&self.name, than, newest)?;
+            if newest.is_some_and(|version| version > than) {
                 return self.newest_map().await;
             }
             let now = tokio::time::Instant::now();
@@ -178,11 +228,21 @@ impl Registry for StoreRegistry {
     }
 
     async fn renew(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError> {
-        self.take(&beats(server), beat.0, ALIVE, BEATS_KEPT).await
+        let chain = beats(server);
+        // A number before that is a kill must not be copied.
+        let follows = self.renewed.lock().is_some_and(|(renewed, last)| renewed == server && last.next() == beat);
+        let taken = match follows {
+            true => self.take_again(&chain, beat.0, RENEWAL, BEATS_KEPT).await,
+            false => self.take(&chain, beat.0, RENEWAL, BEATS_KEPT).await,
+        };
+        if let Ok(Taken::Ours) = taken {
+            *self.renewed.lock() = Some((server, beat));
+        }
+        taken
     }
 
-    async fn kill(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError> {
-        self.take(&beats(server), beat.0, KILLED, BEATS_KEPT).await
+    async fn kill(&self, server: ServerId, beat: Beat, reason: KillReason) -> Result<Taken, RegistryError> {
+        self.take(&beats(server), beat.0, reason.record(), BEATS_KEPT).await
     }
 
     async fn pulse(&self, server: ServerId) -> Result<Pulse, RegistryError> {
@@ -191,20 +251,16 @@ impl Registry for StoreRegistry {
             let Some(newest) = self.numbers(&chain).await?.last().copied() else {
                 return Ok(Pulse::Beats(Beat::default()));
             };
-            match self.read(&chain, newest).await? {
-                None => {}
-                Some(content) if content == ALIVE => return Ok(Pulse::Beats(Beat(newest))),
-                Some(content) if content == KILLED => return Ok(Pulse::Killed),
-                Some(_) => {
-                    return Err(self.unreadable(&at(&chain, newest), "it is neither a renewal nor a kill".into()));
-                }
-            }
+            // Removed between listing and reading: there are later numbers by now.
+            let Some(content) = self.read(&chain, newest).await? else { continue };
+            let unreadable = || self.unreadable(&at(&chain, newest), "it is neither a renewal nor a kill".into());
+            return Pulse::decode(&content, Beat(newest)).ok_or_else(unreadable);
         }
     }
 
     async fn forget(&self, server: ServerId) -> Result<(), RegistryError> {
         let chain = beats(server);
-        let killed = self.pulse(server).await? == Pulse::Killed;
+        let killed = self.pulse(server).await?.is_killed();
         let mut numbers = self.numbers(&chain).await?;
         if killed {
             // It keeps a server that wakes up late from renewing.
@@ -215,6 +271,9 @@ impl Registry for StoreRegistry {
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(self.failed(&error)),
             }
+        }
+        if !killed {
+            self.remove_directory(server);
         }
         Ok(())
     }

@@ -36,6 +36,7 @@ fn claim_keeps_servers_away_until_it_is_released() {
         tokio::time::sleep(LEASE * 10).await;
         assert!(claim.is_valid());
         assert!(is_claimed(Node::join(&cluster).await));
+        assert_eq!(cluster.chains().await, 1, "a refused join leaves no renewals");
         assert!(matches!(cluster.claim().await, Err(ClaimError::Membership(MembershipError::Map(_)))));
         assert!(claim.is_valid());
         kept.abort();
@@ -55,6 +56,7 @@ fn claim_names_living_servers_and_removes_dead_ones() {
             [1, 2, 3].map(varve_cluster::map::ServerId)
         );
         assert!(nodes.iter().all(|node| node.is_member() && node.lease.is_valid()));
+        assert_eq!(cluster.chains().await, 3, "a refused claim leaves no renewals");
         nodes.iter().for_each(Node::kill);
         let claim = cluster.claim().await.unwrap();
         assert!(nodes.iter().all(|node| !node.lease.is_valid()));
@@ -157,5 +159,20 @@ fn chaos(seed: u64) {
                 assert!(claimed <= 1 && !(owned && claimed > 0), "{claimed} claims, owned: {owned}");
             }
         }
+    });
+}
+
+/// Promise: a command that only reads, where the registry takes no writes, is refused while servers renew, and is not once they
+/// are dead.
+#[test]
+fn servers_are_found_without_a_claim() {
+    Cluster::run(async |cluster| {
+        let nodes = cluster.join(2).await;
+        let registry = cluster.registry();
+        let look = async || VolumeClaim::look_for_servers(&*registry, &*cluster.clock()).await;
+        assert!(matches!(look().await, Err(ClaimError::InUse(_))));
+        nodes.iter().for_each(Node::kill);
+        look().await.unwrap();
+        assert_eq!(cluster.map().await.members.len(), 2, "nothing is written");
     });
 }

@@ -5,7 +5,7 @@ mod cluster;
 use cluster::{Cluster, LEASE, Node};
 use std::time::Duration;
 use varve_cluster::map::MapRefusal;
-use varve_cluster::membership::{MembershipError, Standing, evict, leave};
+use varve_cluster::membership::{EndCause, MembershipError, Standing, evict, leave};
 use varve_env::random::Seeded;
 
 /// By then the others have a dead server's shards: its lease and a tenth since its last renewal, and two rounds.
@@ -39,7 +39,7 @@ fn stopped_server_that_wakes_up_late_owns_nothing() {
         assert!(!nodes[0].lease.is_valid());
         nodes[0].go_on();
         tokio::time::sleep(LEASE).await;
-        assert_eq!(*nodes[0].standing.borrow(), Standing::Killed);
+        assert_eq!(*nodes[0].standing.borrow(), Standing::Ended(EndCause::TakenForDead));
         assert!(!nodes[0].lease.is_valid());
     });
 }
@@ -60,6 +60,25 @@ fn no_server_is_killed_while_the_registry_hangs() {
     });
 }
 
+/// Promise: servers whose registry has lost its maps end and say so, also if an older map is left.
+#[test]
+fn servers_end_when_the_maps_are_lost() {
+    for lost in [1, usize::MAX] {
+        Cluster::run(async |cluster| {
+            let nodes = cluster.join(3).await;
+            cluster.lose_maps(lost).await;
+            tokio::time::sleep(LEASE * 2).await;
+            for node in &nodes {
+                assert!(!node.lease.is_valid());
+                let Standing::Ended(EndCause::RegistryLost(reason)) = &*node.standing.borrow() else {
+                    panic!("it goes on")
+                };
+                assert!(reason.contains("has lost the cluster's map"), "{reason}");
+            }
+        });
+    }
+}
+
 #[test]
 fn cut_off_server_loses_its_lease_before_others_get_its_shards() {
     Cluster::run(async |cluster| {
@@ -72,7 +91,7 @@ fn cut_off_server_loses_its_lease_before_others_get_its_shards() {
         assert!(!cut.lease.is_valid());
         cluster.network.hang(cut.server, false);
         tokio::time::sleep(LEASE).await;
-        assert_eq!(*cut.standing.borrow(), Standing::Killed);
+        assert_eq!(*cut.standing.borrow(), Standing::Ended(EndCause::TakenForDead));
     });
 }
 
@@ -117,7 +136,7 @@ fn evicted_server_stops_before_others_get_its_shards() {
         };
         let (evicted, ()) = futures::join!(evicted, gone);
         evicted.unwrap();
-        assert_eq!(*nodes[1].standing.borrow(), Standing::Killed);
+        assert_eq!(*nodes[1].standing.borrow(), Standing::Ended(EndCause::Evicted));
         let again = evict(&*registry, nodes[1].server).await.unwrap_err();
         assert!(matches!(again, MembershipError::Map(MapRefusal::NotAMember(_))));
     });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use varve_cluster::map::{ClusterMap, Member, MemberState, ServerId};
 use varve_cluster::probe;
-use varve_cluster::registry::{Beat, Pulse, Registry, RegistryError, Taken};
+use varve_cluster::registry::{Beat, KillReason, Pulse, Registry, RegistryError, Taken};
 use varve_env::clock::{Clock, RealClock};
 use varve_env::volume_dir::WorkerRecord;
 use varve_types::ShardCount;
@@ -17,7 +17,7 @@ const SERVER: ServerId = ServerId(7);
 fn member(pid: u32) -> Member {
     let (host, boot_id) = ("host".to_owned(), "boot".to_owned());
     let (workers, peers) = (vec![WorkerRecord::default()], WorkerRecord::default());
-    Member { host, boot_id, pid, workers, peers, state: MemberState::Active }
+    Member { host, boot_id, pid, workers, peers, state: MemberState::Active, synced: false, store_id: None }
 }
 
 /// Two sides of one registry.
@@ -88,7 +88,7 @@ fn repeated_change_succeeds_again() {
             assert_eq!(one.renew(SERVER, Beat(1)).await.unwrap(), Taken::Ours);
         }
         for side in [&one, &other] {
-            assert_eq!(side.kill(SERVER, Beat(2)).await.unwrap(), Taken::Ours);
+            assert_eq!(side.kill(SERVER, Beat(2), KillReason::Silent).await.unwrap(), Taken::Ours);
         }
     });
 }
@@ -143,10 +143,10 @@ fn killed_server_cannot_renew() {
             assert_eq!(server.renew(SERVER, Beat(beat)).await.unwrap(), Taken::Ours);
         }
         assert_eq!(watcher.pulse(SERVER).await.unwrap(), Pulse::Beats(Beat(12)));
-        assert_eq!(watcher.kill(SERVER, Beat(13)).await.unwrap(), Taken::Ours);
+        assert_eq!(watcher.kill(SERVER, Beat(13), KillReason::Silent).await.unwrap(), Taken::Ours);
         assert_eq!(server.renew(SERVER, Beat(13)).await.unwrap(), Taken::Others);
         watcher.forget(SERVER).await.unwrap();
-        assert_eq!(watcher.pulse(SERVER).await.unwrap(), Pulse::Killed);
+        assert_eq!(watcher.pulse(SERVER).await.unwrap(), Pulse::Killed(KillReason::Silent));
         assert_eq!(server.renew(SERVER, Beat(13)).await.unwrap(), Taken::Others);
     });
 }
@@ -159,7 +159,7 @@ fn server_that_renewed_cannot_be_killed() {
             server.renew(SERVER, Beat(beat)).await.unwrap();
         }
         for late in [2, 30] {
-            assert_eq!(watcher.kill(SERVER, Beat(late)).await.unwrap(), Taken::Others);
+            assert_eq!(watcher.kill(SERVER, Beat(late), KillReason::Silent).await.unwrap(), Taken::Others);
         }
         assert_eq!(watcher.pulse(SERVER).await.unwrap(), Pulse::Beats(Beat(30)));
         assert_eq!(server.renew(SERVER, Beat(31)).await.unwrap(), Taken::Ours);
@@ -175,6 +175,77 @@ fn server_that_left_is_forgotten() {
         other.forget(SERVER).await.unwrap();
         assert_eq!(one.pulse(SERVER).await.unwrap(), Pulse::Beats(Beat(0)));
         other.forget(SERVER).await.unwrap();
+    });
+}
+
+/// Promise: a registry that lost its content says so to who knew it, and gives nobody a number after a lost one.
+#[test]
+fn lost_content_is_noticed() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (store, etcd) = (Store::new(), Etcd::start());
+    let registries: [(Arc<dyn Registry>, &dyn Fn()); 2] =
+        [(store.side(), &|| store.lose()), (etcd.side(), &|| etcd.lose())];
+    for (registry, lose) in registries {
+        runtime.block_on(async {
+            let (first, soon) = (first_map(), Duration::from_millis(50));
+            let second = first.joined(ServerId(8), member(2)).unwrap();
+            for map in [&first, &second] {
+                registry.publish(map).await.unwrap();
+            }
+            for beat in 1..=3 {
+                registry.renew(SERVER, Beat(beat)).await.unwrap();
+            }
+            assert_eq!(registry.later_map(second.version, soon).await.unwrap(), None);
+            lose();
+            let lost = registry.later_map(second.version, soon).await.unwrap_err();
+            assert!(
+                lost.to_string().ends_with(
+                    "version 2 was there, and now there is none; stop all servers of the volume, then \
+                start them again"
+                ),
+                "{lost}"
+            );
+            assert_eq!(registry.renew(SERVER, Beat(4)).await.unwrap(), Taken::Others);
+            registry.publish(&first).await.unwrap();
+            let earlier = registry.later_map(second.version, soon).await.unwrap_err();
+            assert!(earlier.to_string().contains("now the newest is 1"), "{earlier}");
+        });
+    }
+}
+
+/// Promise: a server that leaves, and one whose registry is too slow to join, leave no files.
+#[test]
+fn chain_of_a_server_that_left_is_removed() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let store = Store::new();
+    let registry = store.side();
+    runtime.block_on(async {
+        for beat in 1..=12 {
+            registry.renew(SERVER, Beat(beat)).await.unwrap();
+        }
+        assert_eq!(store.chains(), 1);
+        registry.forget(SERVER).await.unwrap();
+        assert_eq!(store.chains(), 0);
+        probe::measure(&*registry, &RealClock::new(), Duration::from_nanos(60)).await.unwrap_err();
+        assert_eq!(store.chains(), 0);
+        registry.renew(SERVER, Beat(1)).await.unwrap();
+        registry.kill(SERVER, Beat(2), KillReason::Silent).await.unwrap();
+        registry.forget(SERVER).await.unwrap();
+        assert_eq!(store.chains(), 1, "a kill stays");
+    });
+}
+
+/// Promise: a server learns why it was killed.
+#[test]
+fn kill_has_a_reason() {
+    on_each(|(server, other)| async move {
+        server.renew(SERVER, Beat(1)).await.unwrap();
+        assert_eq!(other.kill(SERVER, Beat(2), KillReason::Evicted).await.unwrap(), Taken::Ours);
+        assert_eq!(other.kill(SERVER, Beat(2), KillReason::Silent).await.unwrap(), Taken::Others);
+        assert_eq!(server.renew(SERVER, Beat(2)).await.unwrap(), Taken::Others);
+        assert_eq!(server.pulse(SERVER).await.unwrap(), Pulse::Killed(KillReason::Evicted));
+        other.forget(SERVER).await.unwrap();
+        assert_eq!(server.pulse(SERVER).await.unwrap(), Pulse::Killed(KillReason::Evicted));
     });
 }
 

@@ -22,7 +22,7 @@ mod writer_id;
 
 pub use copy::copy_whole;
 pub use current_size::{CurrentSize, SizeQuery};
-pub use exclusive::Exclusive;
+pub use exclusive::{Exclusive, add_name};
 pub use file::{File, FileOptions};
 pub use location::{Entry, Location};
 pub use store_clock::{CLOCK_SKEW_S_MAX, store_clock_ahead_s};

@@ -13,7 +13,8 @@
 //!   object. A delete takes no lock: what is updated must not be deleted. SlateDB updates one kind of object, the
 //!   boundaries of its garbage collection.
 //!
-//! Copies and renames are not supported, because SlateDB needs neither.
+//! A copy to a free name is a hard link: the registry of several servers renews leases by it on a full store. Copies over an
+//! object and renames are not supported, because nothing needs them.
 //!
 //! The version of an object is its entity tag; `version.rs` says why it is unique.
 //!
@@ -37,7 +38,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path as ObjectPath;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    CopyMode, CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use std::fmt;
@@ -285,8 +286,12 @@ impl ObjectStore for PosixStore {
         self.off_thread(move |inner| inner.list_level(prefix.as_ref())).await
     }
 
-    async fn copy_opts(&self, _from: &ObjectPath, _to: &ObjectPath, _options: CopyOptions) -> Result<()> {
-        Err(error::not_implemented("copy"))
+    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
+        if options.mode != CopyMode::Create {
+            return Err(error::not_implemented("copy over an object"));
+        }
+        let (from, to) = (from.clone(), to.clone());
+        self.off_thread(move |inner| inner.copy_creating(&from, &to)).await
     }
 
     async fn rename_opts(&self, _from: &ObjectPath, _to: &ObjectPath, _options: RenameOptions) -> Result<()> {

@@ -33,7 +33,7 @@ pub use format::{FormatOver, VolumeFormatError};
 pub use host_keys::{HOST_KEYS_MAX, HostKey, KeyFile};
 pub use lock::{LockError, ReadLock, VolumeLock};
 pub use pinned::PinnedDirectories;
-pub use server_record::{OtherStore, ServerRecord, ShutdownState, WorkerRecord, boot_id, host_name};
+pub use server_record::{OtherStore, ServerRecord, ShutdownState, WorkerRecord, are_other_stores, boot_id, host_name};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
 use crate::disk::{self, Location, WriterId};

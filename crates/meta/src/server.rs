@@ -71,7 +71,7 @@ use varve_env::volume_dir::{
     LockError, ServerRecord, ShutdownState, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord,
 };
 use varve_store::{Merges, TableCache, TableConfig};
-use varve_types::{InvalidShardMap, ShardId, ShardMap, VolumeSettings, WorkerAddress};
+use varve_types::{AckLevel, InvalidShardMap, ShardId, ShardMap, VolumeSettings, WorkerAddress};
 use worker_board::{Unreached, WorkerBoard, WorkerStage};
 
 /// Maximum number of worker threads: the processor count of the largest machines that one service may occupy.
@@ -248,7 +248,9 @@ impl Server {
         let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
             .map_err(doing("cannot identify this host and boot"))?;
         let mount_point = config.mount_point.as_ref().map(|path| path.to_string_lossy().into_owned());
-        let record = ServerRecord { mount_point, after_open_files: self.leaves_as_found(), ..record };
+        let ack = if self.shared.sync_writes.is_on() { AckLevel::Synced } else { AckLevel::Appended };
+        let ack = Some(ack.name().to_owned());
+        let record = ServerRecord { mount_point, after_open_files: self.leaves_as_found(), ack, ..record };
         let mut running = self.running.lock();
         let running = running.as_mut().expect("a server that starts is not stopped");
         if let Some(settings) = &config.join {
@@ -258,7 +260,11 @@ impl Server {
         let (volume, lock) = (&self.shared.volume, &running.lock);
         let written = match running.joined {
             None => volume.write_server_record(lock, &record),
-            Some(_) => volume.write_joined_record(lock, self.shared.number, &record).and_then(|()| lock.share()),
+            Some(_) => {
+                let written = volume.write_joined_record(lock, self.shared.number, &record).and_then(|()| lock.share());
+                *self.shared.record.lock() = Some(record);
+                written
+            }
         };
         written.map_err(doing("cannot write the server record"))
     }
@@ -282,7 +288,7 @@ impl Server {
             .and_then(PeerNetwork::start)
             .map_err(doing("cannot listen for other servers"))?;
         shared.peer_network.get_or_init(|| peers.handle().clone());
-        let member = membership::member(record, peers.address());
+        let member = membership::member(record, peers.address(), shared.sync_writes.is_on());
         let membership = MembershipThread::join(settings, shared, member, inboxes, self.command.clone())?;
         Ok(Joined { membership, peers })
     }
@@ -378,7 +384,7 @@ impl Server {
                 // The workers have ended, and with them the transactions over other servers.
                 drop(peers);
                 membership.leave();
-                self.shared.volume.remove_joined_record(self.shared.number)
+                self.shared.remove_record()
             }
             None => self.shared.volume.withdraw_server_record(&lock, self.leaves(drained.is_ok())),
         };

@@ -1,6 +1,6 @@
 //! `varve cluster …`: shows the servers of a volume and which worker has each shard, moves shards, and removes servers.
 
-mod members;
+pub mod members;
 
 use self::members::{ClaimOutput, MemberOutput, RegistryFlag, ServersOutput};
 use super::status;
@@ -111,7 +111,7 @@ struct ClusterStatus {
     store: PathBuf,
     /// Where the servers find each other. Null if no server has ever joined.
     registry: Option<String>,
-    /// `synced` if the volume has that level, or servers of several hosts serve it.
+    /// The lowest level at which a running server replies to changes, or that of the volume if none runs.
     ack: &'static str,
     /// Empty: the server is alone.
     servers: Vec<MemberOutput>,
@@ -206,8 +206,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 }
             };
             let degraded = shards.iter().any(|shard| shard.problem.is_some());
-            let ServersOutput { members, claim, registry, synced, .. } = servers;
-            let ack = if synced { AckLevel::Synced } else { VolumeDir::new(&store).ack_level() }.name();
+            let ServersOutput { members, claim, registry, .. } = servers;
+            let ack = lowest_level(&VolumeDir::new(&store), &members).name();
             let status = ClusterStatus { store, registry, ack, servers: members, claim, shards };
             output.result("cluster status", &status, table)?;
             Ok(if degraded { Exit::Degraded } else { Exit::Done })
@@ -232,6 +232,19 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             output.result("cluster move", &moved, Moved::to_string)?;
             Ok(Exit::Done)
         }
+    }
+}
+
+/// The lowest level at which a server of the volume replies.
+fn lowest_level(volume: &VolumeDir, members: &[MemberOutput]) -> AckLevel {
+    match members {
+        [] => {
+            let alone = volume.read_server_record().ok().flatten().filter(|record| !record.is_of_the_dead());
+            let began_at = alone.and_then(|record| record.ack?.parse().ok());
+            began_at.unwrap_or_else(|| volume.ack_level())
+        }
+        _ if members.iter().all(MemberOutput::is_synced) => AckLevel::Synced,
+        _ => AckLevel::Appended,
     }
 }
 

@@ -84,6 +84,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 "Each of them can give a consistent snapshot of its own shards only. Stop all of them, or all but one, which \
                  then takes the shards of the others (`varve cluster status STORE`), and dump again.",
             ),
+            DumpError::Maintenance(error) if error.is_of_unreachable_etcd() => match server::to_maintenance(error) {
+                Some(next) => problem.next(next),
+                None => problem,
+            },
             DumpError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => rights.explain(problem),
             _ => problem,
         }

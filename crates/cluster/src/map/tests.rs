@@ -7,7 +7,16 @@ pub(crate) fn member(pid: u32) -> Member {
     let (host, boot_id) = ("host".to_owned(), "boot".to_owned());
     let at = |tcp| WorkerRecord { unix: None, tcp: Some(tcp) };
     let workers = (0..2).map(|worker| at(format!("10.0.0.1:{pid}{worker}"))).collect();
-    Member { host, boot_id, pid, workers, peers: at(format!("10.0.0.1:{pid}9")), state: MemberState::Active }
+    Member {
+        host,
+        boot_id,
+        pid,
+        workers,
+        peers: at(format!("10.0.0.1:{pid}9")),
+        state: MemberState::Active,
+        synced: false,
+        store_id: None,
+    }
 }
 
 fn of_members(shards: u16, members: u64) -> ClusterMap {
@@ -172,7 +181,7 @@ fn moved_shard_stays_until_members_change() {
     let mut even = counts(&third);
     even.sort_unstable();
     assert_eq!(even, [2, 3, 3]);
-    assert_eq!(counts(&balanced(pinned.unpinned(shards[0]).unpinned(shards[1]))), [4, 4]);
+    assert_eq!(counts(&balanced(pinned.unpinned(shards[0], two).unwrap().unpinned(shards[1], two).unwrap())), [4, 4]);
 
     let draining = pinned.draining(two).unwrap();
     assert_eq!(draining.pinned(shards[0], two), Err(MapRefusal::Draining(two)));
@@ -204,6 +213,19 @@ fn json_of_a_map_is_stable() {
     );
     assert_eq!(json, expected);
     assert_eq!(serde_json::from_str::<ClusterMap>(&json).unwrap(), map);
+    let synced = ClusterMap::first(ShardCount::new(1).unwrap(), LEASE);
+    let synced = synced.joined(ServerId(1), Member { synced: true, ..self::member(1) }).unwrap();
+    assert!(serde_json::to_string(&synced).unwrap().contains(r#""state":"active","synced":true}"#));
+}
+
+/// Promise: the map shows at which level each member replies.
+#[test]
+fn map_shows_who_syncs() {
+    let map = ClusterMap::first(ShardCount::new(4).unwrap(), LEASE);
+    let map = map.joined(ServerId(1), member(1)).unwrap();
+    let map = map.joined(ServerId(2), Member { synced: true, ..member(2) }).unwrap();
+    assert_eq!([1, 2, 3].map(|server| map.is_synced(ServerId(server))), [false, true, false]);
+    assert!(map.sync_confirmed(ServerId(1)).unwrap().is_synced(ServerId(1)));
 }
 
 proptest! {
@@ -269,4 +291,30 @@ fn members_of_several_hosts_need_tcp() {
     assert!(refused.to_string().contains("--listen"), "{refused}");
     assert_eq!(map.joined(ServerId(3), far(3)), Err(MapRefusal::NotSynced(ServerId(1))));
     assert!(map.sync_confirmed(ServerId(1)).unwrap().joined(ServerId(3), far(3)).is_ok());
+}
+
+/// Promise: a server of a copied store does not join the servers of the original.
+#[test]
+fn server_of_a_copy_is_refused() {
+    let of_store = |pid, id: &str| Member { store_id: Some(id.into()), ..member(pid) };
+    let map = ClusterMap::first(ShardCount::new(4).unwrap(), LEASE).joined(ServerId(1), of_store(1, "fe-2a")).unwrap();
+    let refused = map.joined(ServerId(2), of_store(2, "fe-2b")).unwrap_err();
+    assert_eq!(refused, MapRefusal::OtherStore { server: ServerId(1), host: "host".into(), pid: 1 });
+    assert!(map.joined(ServerId(2), of_store(2, "ff-2a")).is_ok(), "another mount of the same store");
+    assert!(map.joined(ServerId(2), member(2)).is_ok());
+}
+
+/// Promise: of two commands that move one shard, the one that was overtaken neither moves it nor withdraws the other's move.
+#[test]
+fn overtaken_move_is_refused() {
+    let map = of_members(4, 3);
+    let (shard, [one, two, three]) = (map.shards_of(ServerId(1)).next().unwrap(), [1, 2, 3].map(ServerId));
+    let first = map.pinned(shard, two).unwrap();
+    let handover = handovers(&first)[0];
+    assert_eq!(handover, Handover { shard, from: one, to: two });
+    assert!(first.handed_over(handover, first.pin(shard)).is_ok());
+    let second = first.pinned(shard, three).unwrap();
+    assert_eq!(second.handed_over(handover, first.pin(shard)), Err(MapRefusal::OtherPin(shard)));
+    assert_eq!(second.unpinned(shard, two), Err(MapRefusal::OtherPin(shard)));
+    assert_eq!(handovers(&second)[0], Handover { shard, from: one, to: three });
 }

@@ -39,17 +39,23 @@ pub async fn move_shard(
     let mut map = pinned.await?;
     loop {
         let took = clock.monotonic().since(begun);
-        if map.ownership(shard).is_some_and(|found| found.owner == Some(to)) {
-            return Ok(MovedShard { from, took });
-        }
-        if map.pin(shard) != Some(to) {
+        let pin = map.pin(shard);
+        let has_arrived = map.ownership(shard).is_some_and(|found| found.owner == Some(to));
+        if pin.is_some_and(|pin| pin != to) || pin.is_none() && !has_arrived {
             return Err(MembershipError::MoveOvertaken(shard));
+        }
+        if has_arrived {
+            return Ok(MovedShard { from, took });
         }
         if took > MOVED_WITHIN {
             let withdrawn = change(registry, |map| {
-                Ok::<_, MembershipError>(map.ok_or(MapRefusal::NotAMember(to))?.unpinned(shard))
+                Ok::<_, MembershipError>(map.ok_or(MapRefusal::NotAMember(to))?.unpinned(shard, to)?)
             });
-            return match withdrawn.await?.ownership(shard).is_some_and(|found| found.owner == Some(to)) {
+            let withdrawn = withdrawn.await.map_err(|error| match error {
+                MembershipError::Map(MapRefusal::OtherPin(_)) => MembershipError::MoveOvertaken(shard),
+                error => error,
+            });
+            return match withdrawn?.ownership(shard).is_some_and(|found| found.owner == Some(to)) {
                 true => Ok(MovedShard { from, took }),
                 false => Err(MembershipError::NotMoved { shard, from, waited: MOVED_WITHIN }),
             };
@@ -74,7 +80,7 @@ async fn await_renewal(
         match pulse {
             Pulse::Beats(_) if pulse != first => return Ok(()),
             Pulse::Beats(_) if clock.monotonic().since(begun) <= lease + lease / 10 => {}
-            Pulse::Beats(_) | Pulse::Killed => return Err(MembershipError::Silent(server)),
+            Pulse::Beats(_) | Pulse::Killed(_) => return Err(MembershipError::Silent(server)),
         }
         tokio::time::sleep(lease / 12).await;
     }

@@ -1,20 +1,23 @@
 //! The standing duties of a member: it renews its lease, watches others, and follows the map.
 
-use super::{Membership, Standing, leave};
+use super::{EndCause, Membership, MembershipError, Standing, leave};
 use crate::detector::{Detector, Verdict};
 use crate::map::{ClusterMap, ServerId};
-use crate::registry::Taken;
+use crate::registry::{Beat, KillReason, Pulse, RegistryError, Taken};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_env::clock::Instant;
+use varve_env::rate_limited_log::RateLimitedLog;
 
 /// Pause after a call that the registry did not answer.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 impl Membership {
-    /// Returns when the server was killed. To leave, drop the future and call [`leave`].
+    /// Returns when the server is no member any more. To leave, drop the future and call [`leave`].
     pub async fn run(mut self) {
         let lease_time = self.lease_time;
         let late = Cell::new(0u64);
@@ -27,15 +30,17 @@ impl Membership {
             lease_time,
             standing: &self.standing,
             late: &late,
+            failures: RateLimitedLog::default(),
         };
         let detector = RefCell::new(Detector::new(lease_time));
-        tokio::select! {
-            () = rounds.renew(beat) => {}
-            () = rounds.watch(&detector) => {}
-            () = rounds.follow() => {}
-        }
+        let cause = tokio::select! {
+            cause = rounds.renew(beat) => cause,
+            cause = rounds.watch(&detector) => match cause {},
+            cause = rounds.follow() => cause,
+        };
         self.lease.end();
-        self.standing.send_replace(Standing::Killed);
+        tracing::error!("{}", MembershipError::Ended(self.server, cause.clone()));
+        self.standing.send_replace(Standing::Ended(cause));
     }
 }
 
@@ -48,6 +53,17 @@ struct Rounds<'m> {
     standing: &'m tokio::sync::watch::Sender<Standing>,
     /// Number of renewals that were late.
     late: &'m Cell<u64>,
+    failures: RateLimitedLog<Failing>,
+}
+
+/// What fails again and again while the registry does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Failing {
+    Renewal,
+    Look(ServerId),
+    Kill(ServerId),
+    Removal(ServerId),
+    Map,
 }
 
 impl Rounds<'_> {
@@ -58,12 +74,19 @@ impl Rounds<'_> {
     fn map(&self) -> Option<Arc<ClusterMap>> {
         match &*self.standing.borrow() {
             Standing::Member(map) => Some(Arc::clone(map)),
-            Standing::Killed => None,
+            Standing::Ended(_) => None,
         }
     }
 
-    /// Renews the lease. Returns when the server was killed.
-    async fn renew(&self, beat: &mut crate::registry::Beat) {
+    /// Logs a failure, unless the same was logged a moment ago.
+    fn warn(&self, failing: Failing, what: fmt::Arguments<'_>, error: &dyn fmt::Display) {
+        if let Some(suppressed) = self.failures.due(failing, self.clock.monotonic()) {
+            tracing::warn!("{what}: {error}{suppressed}");
+        }
+    }
+
+    /// Renews the lease. Returns when the server cannot renew any more.
+    async fn renew(&self, beat: &mut Beat) -> EndCause {
         // The first renewal belongs to the join.
         let mut begun = self.clock.monotonic();
         loop {
@@ -80,18 +103,25 @@ impl Rounds<'_> {
                         self.late.set(self.late.get() + 1);
                     }
                 }
-                Ok(Taken::Others) => {
-                    tracing::error!(
-                        "server {} was taken for dead by another server and owns no shard now",
-                        self.server
-                    );
-                    return;
-                }
+                Ok(Taken::Others) => return self.cause_of_refusal(*beat).await,
                 Err(error) => {
-                    tracing::warn!("server {} cannot renew its lease: {error}", self.server);
+                    self.warn(Failing::Renewal, format_args!("server {} cannot renew its lease", self.server), &error);
                     tokio::time::sleep(TRIED_AGAIN_AFTER.min(self.every())).await;
                 }
             }
+        }
+    }
+
+    /// Why the number after `beat` is not this server's.
+    async fn cause_of_refusal(&self, beat: Beat) -> EndCause {
+        match self.registry.pulse(self.server).await {
+            Ok(Pulse::Killed(KillReason::Evicted)) => EndCause::Evicted,
+            Ok(Pulse::Beats(newest)) if newest < beat => EndCause::RegistryLost(format!(
+                "the registry has lost the renewals of this server: number {} was there, and the newest is {}; stop all \
+                 servers of the volume, then start them again",
+                beat.0, newest.0
+            )),
+            _ => EndCause::TakenForDead,
         }
     }
 
@@ -99,8 +129,8 @@ impl Rounds<'_> {
         tokio::time::sleep(at.since(self.clock.monotonic())).await;
     }
 
-    /// Looks at the members that this one watches, and kills those that are silent. Never returns.
-    async fn watch(&self, detector: &RefCell<Detector>) {
+    /// Looks at the members that this one watches, and kills those that are silent.
+    async fn watch(&self, detector: &RefCell<Detector>) -> Infallible {
         let mut late = self.late.get();
         loop {
             tokio::time::sleep(self.every()).await;
@@ -133,17 +163,18 @@ impl Rounds<'_> {
                 }
             }
             Err(error) => {
-                tracing::warn!("cannot look whether server {server} is alive: {error}");
+                self.warn(Failing::Look(server), format_args!("cannot look whether server {server} is alive"), &error);
                 false
             }
         };
         if killed && let Err(error) = leave(&**self.registry, server).await {
-            tracing::warn!("cannot remove the dead server {server} from the map, and will try again: {error}");
+            let what = format_args!("cannot remove the dead server {server} from the map, and will try again");
+            self.warn(Failing::Removal(server), what, &error);
         }
     }
 
-    async fn kill(&self, server: ServerId, beat: crate::registry::Beat) -> bool {
-        match self.registry.kill(server, beat).await {
+    async fn kill(&self, server: ServerId, beat: Beat) -> bool {
+        match self.registry.kill(server, beat, KillReason::Silent).await {
             Ok(Taken::Ours) => {
                 tracing::warn!("server {server} has not renewed its lease and is taken for dead");
                 true
@@ -151,30 +182,50 @@ impl Rounds<'_> {
             // It has renewed after all.
             Ok(Taken::Others) => false,
             Err(error) => {
-                tracing::warn!("cannot take the silent server {server} for dead: {error}");
+                let what = format_args!("cannot take the silent server {server} for dead");
+                self.warn(Failing::Kill(server), what, &error);
                 false
             }
         }
     }
 
-    /// Follows the map. Returns when this server is no longer in it.
-    async fn follow(&self) {
+    /// Follows the map. Returns when this server is no longer in it, or the registry has lost it.
+    async fn follow(&self) -> EndCause {
+        // A network file system may show an old listing for a moment.
+        let mut lost_since = None;
         loop {
             let known = self.map().map_or(0, |map| map.version);
             match self.registry.later_map(known, self.every()).await {
                 Ok(Some(map)) if map.members.contains_key(&self.server) => {
+                    lost_since = None;
                     self.standing.send_replace(Standing::Member(Arc::new(map)));
                 }
-                Ok(Some(_)) => {
-                    tracing::error!("server {} was removed from the cluster by another server", self.server);
-                    return;
-                }
-                Ok(None) => {}
+                Ok(Some(_)) => return self.cause_of_removal().await,
+                Ok(None) => lost_since = None,
                 Err(error) => {
-                    tracing::warn!("cannot read the cluster's map: {error}");
+                    let now = self.clock.monotonic();
+                    match error {
+                        RegistryError::Lost { .. } => {
+                            let since = *lost_since.get_or_insert(now);
+                            if now.since(since) > self.lease_time {
+                                return EndCause::RegistryLost(error.to_string());
+                            }
+                        }
+                        _ => lost_since = None,
+                    }
+                    self.warn(Failing::Map, format_args!("cannot read the cluster's map"), &error);
                     tokio::time::sleep(TRIED_AGAIN_AFTER.min(self.every())).await;
                 }
             }
+        }
+    }
+
+    /// Why the map does not name this server.
+    async fn cause_of_removal(&self) -> EndCause {
+        match self.registry.pulse(self.server).await {
+            Ok(Pulse::Killed(KillReason::Evicted)) => EndCause::Evicted,
+            Ok(Pulse::Killed(KillReason::Silent)) => EndCause::TakenForDead,
+            _ => EndCause::Removed,
         }
     }
 }

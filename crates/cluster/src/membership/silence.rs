@@ -1,11 +1,11 @@
 //! A process that is not in the map, and renews a lease meanwhile, finds out which members and holders of claims are alive.
 
-use super::MembershipError;
+use super::{EndCause, MembershipError};
 use crate::claim;
 use crate::detector::{Detector, Verdict};
 use crate::lease::Lease;
 use crate::map::ServerId;
-use crate::registry::{Beat, Pulse, Registry, Taken};
+use crate::registry::{Beat, KillReason, Registry, Taken};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Applicant<'_> {
             for server in open.clone() {
                 let asked = self.clock.monotonic();
                 let pulse = self.registry.pulse(server).await?;
-                if *first.entry(server).or_insert(pulse) != pulse && pulse != Pulse::Killed {
+                if *first.entry(server).or_insert(pulse) != pulse && !pulse.is_killed() {
                     living.insert(server);
                     open.remove(&server);
                     continue;
@@ -50,7 +50,7 @@ impl Applicant<'_> {
                 match detector.saw(server, pulse, asked, self.clock.monotonic()) {
                     Verdict::Dead => {}
                     Verdict::Silent(beat) if self.lease.is_valid() => {
-                        if self.registry.kill(server, beat).await? == Taken::Others {
+                        if self.registry.kill(server, beat, KillReason::Silent).await? == Taken::Others {
                             continue;
                         }
                         tracing::warn!("server {server} has not renewed its lease and is taken for dead");
@@ -76,7 +76,7 @@ impl Applicant<'_> {
         let next = Beat(self.beat.load(SeqCst)).next();
         if self.registry.renew(self.server, next).await? == Taken::Others {
             self.lease.end();
-            return Err(MembershipError::Killed(self.server));
+            return Err(MembershipError::Ended(self.server, EndCause::TakenForDead));
         }
         self.beat.store(next.0, SeqCst);
         Ok(self.lease.renewed(begun, self.lease_time))

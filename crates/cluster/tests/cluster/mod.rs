@@ -3,7 +3,10 @@
 #![allow(dead_code, reason = "each suite uses its part")]
 
 use async_trait::async_trait;
+use futures::TryStreamExt;
 use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -15,7 +18,7 @@ use varve_cluster::claim::{ClaimConfig, ClaimError, VolumeClaim};
 use varve_cluster::lease::Lease;
 use varve_cluster::map::{ClusterMap, Member, MemberState, ServerId};
 use varve_cluster::membership::{JoinConfig, Membership, MembershipError, Standing};
-use varve_cluster::registry::{Beat, Pulse, Registry, RegistryError, Taken};
+use varve_cluster::registry::{Beat, KillReason, Pulse, Registry, RegistryError, Taken};
 use varve_cluster::store_registry::StoreRegistry;
 use varve_env::clock::{Clock, Instant};
 use varve_env::random::Seeded;
@@ -42,7 +45,7 @@ fn member(pid: u32) -> Member {
     let (host, boot_id) = ("host".to_owned(), "boot".to_owned());
     let at = WorkerRecord { unix: None, tcp: Some(format!("10.0.0.1:{pid}")) };
     let (workers, peers) = (vec![at.clone()], at);
-    Member { host, boot_id, pid, workers, peers, state: MemberState::Active }
+    Member { host, boot_id, pid, workers, peers, state: MemberState::Active, synced: false, store_id: None }
 }
 
 /// The connection between the members and the registry.
@@ -120,8 +123,8 @@ impl Registry for Reached {
         self.through(self.registry.renew(server, beat)).await
     }
 
-    async fn kill(&self, server: ServerId, beat: Beat) -> Result<Taken, RegistryError> {
-        self.through(self.registry.kill(server, beat)).await
+    async fn kill(&self, server: ServerId, beat: Beat, reason: KillReason) -> Result<Taken, RegistryError> {
+        self.through(self.registry.kill(server, beat, reason)).await
     }
 
     async fn pulse(&self, server: ServerId) -> Result<Pulse, RegistryError> {
@@ -157,6 +160,10 @@ impl Cluster {
         Arc::new(Reached { registry, network: Arc::clone(&self.network), by })
     }
 
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
     /// The registry as an administrator reaches it.
     pub fn registry(&self) -> Arc<dyn Registry> {
         self.reached(None)
@@ -164,6 +171,24 @@ impl Cluster {
 
     pub async fn map(&self) -> ClusterMap {
         self.registry().newest_map().await.unwrap().expect("a map")
+    }
+
+    /// Removes versions of the map: all, or the newest ones.
+    pub async fn lose_maps(&self, newest: usize) {
+        let maps = self.store.list(Some(&Path::from("cluster/map")));
+        let mut maps: Vec<_> = maps.map_ok(|map| map.location).try_collect().await.unwrap();
+        maps.sort_unstable();
+        for map in maps.into_iter().rev().take(newest) {
+            self.store.delete(&map).await.unwrap();
+        }
+    }
+
+    /// The number of processes whose renewals are in the registry.
+    pub async fn chains(&self) -> usize {
+        let beats = self.store.list(Some(&Path::from("cluster/beat")));
+        let server = |beat: object_store::ObjectMeta| beat.location.parts().nth(2).unwrap().as_ref().to_owned();
+        let servers: BTreeSet<String> = beats.map_ok(server).try_collect().await.unwrap();
+        servers.len()
     }
 
     /// Claims the volume, as `varve fsck` does.
@@ -284,7 +309,7 @@ impl Node {
     pub fn map(&self) -> Arc<ClusterMap> {
         match &*self.standing.borrow() {
             Standing::Member(map) => Arc::clone(map),
-            Standing::Killed => panic!("server {} was killed", self.server),
+            Standing::Ended(cause) => panic!("server {} has ended: {cause}", self.server),
         }
     }
 

@@ -24,7 +24,18 @@ impl Store {
     pub fn side(&self) -> Arc<dyn Registry> {
         let root = StoreRoot::hold(self.0.path()).expect("a directory");
         let store: Arc<dyn ObjectStore> = Arc::new(PosixStore::open(root.itself()).expect("a store"));
-        Arc::new(StoreRegistry::new(store, self.0.path().display().to_string()))
+        let registry = StoreRegistry::new(store, self.0.path().display().to_string());
+        Arc::new(registry.in_directory(root.join("cluster")))
+    }
+
+    /// The number of chains of beats.
+    pub fn chains(&self) -> usize {
+        std::fs::read_dir(self.0.path().join("cluster/beat")).map_or(0, |chains| chains.count())
+    }
+
+    /// Removes what the registry holds.
+    pub fn lose(&self) {
+        std::fs::remove_dir_all(self.0.path().join("cluster")).expect("it holds something");
     }
 }
 
@@ -84,6 +95,12 @@ impl Etcd {
     pub fn signal(&self, signal: i32) {
         // SAFETY: a system call that touches no memory. The process is a child that was not waited for.
         assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
+    }
+
+    /// Removes what the registry holds.
+    pub fn lose(&self) {
+        let client = ["--endpoints", &self.address, "del", "--prefix", "/varve/"];
+        run(Command::new("etcdctl").env("ETCDCTL_API", "3").args(client));
     }
 
     pub fn side(&self) -> Arc<dyn Registry> {

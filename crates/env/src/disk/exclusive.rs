@@ -123,13 +123,23 @@ impl Exclusive {
     }
 }
 
+/// Adds the durable name `name` to the complete and fsynced file `existing`, unless `name` exists. It needs no space but
+/// that of a name. Of several processes exactly one succeeds.
+pub fn add_name<L: Location + ?Sized, M: Location + ?Sized>(existing: &L, name: &M) -> io::Result<()> {
+    match super::link(existing, name) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same_file(existing, name) => {}
+        linked => linked?,
+    }
+    super::sync_directory(&name.around())
+}
+
 /// Whether a name that `link` found taken is already the one that was asked for. A network file system sends a request
-/// again if its reply was lost, and the repetition finds the name that the first one made. The temporary file still
-/// exists, so no other file has its inode number. Both files are opened, because an attribute cache could answer
+/// again if its reply was lost, and the repetition finds the name that the first one made. The file still has its first
+/// name, so no other file has its inode number. Both files are opened, because an attribute cache could answer
 /// stat(2) for a file that had the name before.
-fn is_same_file<L: Location + ?Sized, M: Location + ?Sized>(temporary: &L, name: &M) -> bool {
+fn is_same_file<L: Location + ?Sized, M: Location + ?Sized>(file: &L, name: &M) -> bool {
     let number = |file: io::Result<std::fs::File>| file.and_then(|file| file.metadata()).map(|m| (m.dev(), m.ino()));
     let reading = File::options().read(true);
-    let own = number(temporary.open_file(&reading));
+    let own = number(file.open_file(&reading));
     own.is_ok_and(|own| number(name.open_file(&reading)).is_ok_and(|found| found == own))
 }

@@ -177,15 +177,39 @@ fn lists_are_by_prefix_offset_and_level() {
     });
 }
 
-/// Nothing needs copies and renames, so they are refused.
+/// Promise: a copy to a free name has one winner and needs no space for the content, and replacing one of the two objects
+/// leaves the other as it is.
 #[test]
-fn copies_and_renames_are_refused() {
+fn copy_to_a_free_name_shares_the_file() {
+    let (directory, store) = posix();
+    block_on(async {
+        put(&store, "a/from", b"content").await;
+        store.copy_if_not_exists(&path("a/from"), &path("a/to")).await.unwrap();
+        let file = |name: &str| std::os::unix::fs::MetadataExt::ino(&directory.path().join(name).metadata().unwrap());
+        assert_eq!(file("a/from"), file("a/to"));
+        put(&store, "a/other", b"other").await;
+        let taken = store.copy_if_not_exists(&path("a/other"), &path("a/to")).await;
+        assert!(matches!(taken, Err(Error::AlreadyExists { .. })), "{taken:?}");
+        let absent = store.copy_if_not_exists(&path("a/absent"), &path("a/free")).await;
+        assert!(matches!(absent, Err(Error::NotFound { .. })), "{absent:?}");
+        put(&store, "a/from", b"replaced").await;
+        assert_eq!(store.get(&path("a/to")).await.unwrap().bytes().await.unwrap(), "content");
+        assert_eq!(names(&store, None).await, ["a/from", "a/other", "a/to"]);
+        let without_links = PosixStore::with_exclusive(directory.path().to_owned(), Exclusive::RenameNoReplace);
+        let refused = without_links.copy_if_not_exists(&path("a/from"), &path("a/free")).await;
+        assert!(matches!(refused, Err(Error::NotImplemented { .. })), "{refused:?}");
+    });
+    assert_eq!(hidden(directory.path()), 0);
+}
+
+/// Nothing needs copies over an object and renames, so they are refused.
+#[test]
+fn copies_over_objects_and_renames_are_refused() {
     let (_directory, store) = posix();
     block_on(async {
         put(&store, "from", b"content").await;
         for refused in [
             store.copy(&path("from"), &path("to")).await,
-            store.copy_if_not_exists(&path("from"), &path("to")).await,
             store.rename(&path("from"), &path("to")).await,
             store.rename_if_not_exists(&path("from"), &path("to")).await,
         ] {

@@ -1,10 +1,10 @@
 //! Puts and deletes. All of them block the thread.
 
-use super::error::{failed, is_absence, precondition};
+use super::error::{failed, is_absence, not_implemented, precondition};
 use super::version;
 use super::{Inner, LOCK_NAME};
 use crate::clock::{Clock, Instant, RealClock};
-use crate::disk;
+use crate::disk::{self, Exclusive};
 use crate::flock::Locked;
 use crate::stop_point::{self, StopPoint};
 use crate::store_path::StorePath;
@@ -42,6 +42,19 @@ impl Inner {
         let written = self.write(&file, payload).map_err(self.refused("write", location))?;
         disk::publish_if_absent(self.exclusive, &written.path, &file).map_err(self.refused("create", location))?;
         self.result(location, &written)
+    }
+
+    /// Gives an object a second name, which needs no space for its content. The file is shared: an object is replaced, never
+    /// changed.
+    pub(super) fn copy_creating(&self, from: &ObjectPath, to: &ObjectPath) -> Result<()> {
+        if self.exclusive != Exclusive::Link {
+            return Err(not_implemented("copy without hard links"));
+        }
+        let (source, file) = (self.file(from)?, self.file(to)?);
+        disk::add_name(&source, &file).map_err(|error| match is_absence(&error) {
+            true => self.failed("copy", from)(error),
+            false => failed("create", to)(error),
+        })
     }
 
     pub(super) fn put_updating(

@@ -61,6 +61,9 @@ pub struct ServerRecord {
     /// The number of a server that has joined others, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<String>,
+    /// The acknowledgement level at which this server began. Earlier versions do not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack: Option<String>,
     #[serde(default, rename = "worker")]
     pub workers: Vec<WorkerRecord>,
 }
@@ -98,6 +101,7 @@ impl ServerRecord {
             after_open_files: false,
             writer: Some(WriterId::of_this_process().to_string()),
             number: None,
+            ack: None,
             workers,
         })
     }
@@ -116,6 +120,12 @@ impl ServerRecord {
             // If the directory cannot be examined, a later access reports that.
             _ => Ok(()),
         }
+    }
+
+    /// Whether the record was certainly copied together with the store: its server has the original.
+    fn is_of_original(&self, store_id: Option<&str>) -> bool {
+        let ids = self.store_id.as_deref().zip(store_id);
+        self.is_of_this_boot() && ids.is_some_and(|(original, copy)| are_other_stores(original, copy))
     }
 
     /// Whether the record was written on this host since its boot: only then are its Unix sockets meaningful here.
@@ -211,6 +221,13 @@ pub struct OtherStore {
     other: String,
 }
 
+/// Whether two [store ids](VolumeDir::store_id) of one boot are certainly of different directories. Two mounts of one file
+/// system have different device numbers, and the same inode numbers.
+pub fn are_other_stores(one: &str, other: &str) -> bool {
+    let inode = |id: &str| id.rsplit_once('-').map(|(_, inode)| inode.to_owned());
+    matches!((inode(one), inode(other)), (Some(one), Some(other)) if one != other)
+}
+
 /// The name of this host, as server records have it.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -260,12 +277,15 @@ impl VolumeDir {
     }
 
     /// The records of servers that have joined and may have the lock: also of a process of this host that others took
-    /// for dead and that has not ended. A server of another host that was taken for dead is not known to live.
+    /// for dead and that has not ended. A server of another host that was taken for dead is not known to live. Records that
+    /// were copied with the store are those of the original's servers.
     pub fn joined_holders(&self) -> Vec<ServerRecord> {
+        let store_id = self.store_id().ok();
         let read = |path: StorePath| self.read_record(&path).ok().flatten();
         let may_live = |record: &ServerRecord| record.is_of_our_processes() && !record.is_of_the_dead();
         let hidden = self.joined_files(TAKEN_FOR_DEAD).into_iter().filter_map(read).filter(may_live);
-        self.living_joined().into_iter().chain(hidden).collect()
+        let holders = self.living_joined().into_iter().chain(hidden);
+        holders.filter(|record| !record.is_of_original(store_id.as_deref())).collect()
     }
 
     /// The files with this suffix, the newest first.
@@ -296,6 +316,18 @@ impl VolumeDir {
         // Of a server that was alone and has ended.
         remove_if_there(&self.server_file())?;
         disk::replace(&self.joined_file(number, JOINED), text.as_bytes())
+    }
+
+    /// Publishes the record of a server that has joined again, if somebody removed it. Returns whether that was so.
+    pub fn restore_joined_record(&self, number: u64, record: &ServerRecord) -> io::Result<bool> {
+        let path = self.joined_file(number, JOINED);
+        if path.try_exists()? {
+            return Ok(false);
+        }
+        let record = ServerRecord { number: Some(format!("{number:016x}")), ..record.clone() };
+        self.make_servers()?;
+        disk::replace(&path, toml::to_string(&record).map_err(io::Error::other)?.as_bytes())?;
+        Ok(true)
     }
 
     /// Removes the record of a server that has left; a missing record is no error.

@@ -442,6 +442,7 @@ fn golden_files() {
         after_open_files: false,
         writer: Some("00000000000000ab".into()),
         number: None,
+        ack: Some("synced".into()),
         workers: vec![
             WorkerRecord { unix: Some("/run/0".into()), tcp: Some("127.0.0.1:4000".into()) },
             WorkerRecord { unix: None, tcp: Some("127.0.0.1:4001".into()) },
@@ -449,7 +450,7 @@ fn golden_files() {
     };
     volume.write_server_record(&lock, &record).unwrap();
     let golden = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = false\n\
-                  store = \"/srv/volume\"\nstore_id = \"fe01-2a\"\nwriter = \"00000000000000ab\"\n\n\
+                  store = \"/srv/volume\"\nstore_id = \"fe01-2a\"\nwriter = \"00000000000000ab\"\nack = \"synced\"\n\n\
                   [[worker]]\nunix = \"/run/0\"\ntcp = \"127.0.0.1:4000\"\n\n\
                   [[worker]]\ntcp = \"127.0.0.1:4001\"\n";
     assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);

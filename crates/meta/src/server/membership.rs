@@ -16,13 +16,12 @@ use super::peer_network::PeerMember;
 use super::shared::ServerShared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc as blocking;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use varve_cluster::address::RegistryAddress;
 use varve_cluster::map::{ClusterMap, Handover, MapRefusal, Member, MemberState, Ownership, ServerId, handovers};
-use varve_cluster::membership::{self, JoinConfig, Membership, MembershipError, REPLY_GRACE, Standing};
+use varve_cluster::membership::{self, EndCause, JoinConfig, Membership, MembershipError, REPLY_GRACE, Standing};
 use varve_cluster::registry::Registry;
 use varve_env::volume_dir::{ServerRecord, WorkerRecord};
 use varve_types::{InvalidShardMap, MapServer, ShardId, ShardMap, ShardOwner, WorkerAddress};
@@ -52,6 +51,9 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// Commands that wait: a server that stops gives two, one after the other.
 const COMMANDS_MAX: usize = 4;
+
+/// How often a server looks whether its record is in the store. Clients that start meanwhile do not find it.
+const RECORD_LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
 
 /// Pause after a shard could not be given away.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
@@ -133,8 +135,8 @@ fn open_registry(settings: &JoinSettings, shared: &ServerShared) -> Result<Arc<d
     Ok(RegistryAddress::of_joining_server(volume, asked)?.open(volume, shared.settings.id)?)
 }
 
-/// How others see this server. `peers`: where it takes their calls.
-pub fn member(record: &ServerRecord, peers: &WorkerAddress) -> Member {
+/// How others see this server. `peers`: where it takes their calls. `synced`: its replies to changes wait for the fsync.
+pub fn member(record: &ServerRecord, peers: &WorkerAddress, synced: bool) -> Member {
     Member {
         host: record.host.clone(),
         boot_id: record.boot_id.clone(),
@@ -142,6 +144,8 @@ pub fn member(record: &ServerRecord, peers: &WorkerAddress) -> Member {
         workers: record.workers.clone(),
         peers: WorkerRecord { unix: peers.unix.clone(), tcp: peers.tcp.clone() },
         state: MemberState::Active,
+        synced,
+        store_id: record.store_id.clone(),
     }
 }
 
@@ -189,9 +193,10 @@ impl ClusterServer {
             () = self.give_away(standing.clone()) => None,
             () = self.reclaim(standing.clone()) => None,
             () = self.confirm_syncs(standing.clone()) => None,
+            () = self.keep_record(standing.clone()) => None,
             done = self.obey(commands, standing.clone()) => Some(done),
         };
-        let Some(done) = asked_to_leave else { return self.end() };
+        let Some(done) = asked_to_leave else { return self.end(&standing) };
         self.shared.lease.end();
         match tokio::time::timeout(LEAVE_MAX, membership::leave(&*self.registry, self.server)).await {
             Ok(Ok(())) => {}
@@ -203,9 +208,14 @@ impl ClusterServer {
         }
     }
 
-    /// The server was killed: its workers end without closing their shards.
-    fn end(&self) {
-        self.shared.killed.store(true, SeqCst);
+    /// The server is no member any more: its workers end without closing their shards.
+    fn end(&self, standing: &watch::Receiver<Standing>) {
+        let cause = match &*standing.borrow() {
+            Standing::Ended(cause) => cause.clone(),
+            // The thread that stops the server has ended.
+            Standing::Member(_) => EndCause::Removed,
+        };
+        self.shared.ended.get_or_init(|| cause);
         self.command.send_replace(ServerCommand::Close);
     }
 
@@ -237,7 +247,7 @@ impl ClusterServer {
             return tracing::warn!("cannot announce that this server gives its shards away: {error}");
         }
         let is_drained = |standing: &Standing| match standing {
-            Standing::Killed => true,
+            Standing::Ended(_) => true,
             Standing::Member(map) => {
                 let announced = map.members.get(&self.server).is_none_or(|own| own.state == MemberState::Draining);
                 announced && (map.active().next().is_none() || map.shards_of(self.server).next().is_none())
@@ -302,12 +312,12 @@ impl ClusterServer {
     async fn confirm_syncs(&self, mut standing: watch::Receiver<Standing>) {
         let is_asked = |standing: &Standing| match standing {
             Standing::Member(map) => map.synced.as_ref().is_some_and(|synced| !synced.contains(&self.server)),
-            Standing::Killed => true,
+            Standing::Ended(_) => true,
         };
         loop {
             match standing.wait_for(is_asked).await.as_deref() {
                 Ok(Standing::Member(_)) => {}
-                Ok(Standing::Killed) | Err(_) => return,
+                Ok(Standing::Ended(_)) | Err(_) => return,
             }
             self.shared.sync_before_replies();
             if self.sync_shards().await {
@@ -319,7 +329,7 @@ impl ClusterServer {
                         tracing::info!("a server joins on another host: replies to changes wait for their fsync now");
                         let knows = |standing: &Standing| match standing {
                             Standing::Member(known) => known.version >= map.version,
-                            Standing::Killed => true,
+                            Standing::Ended(_) => true,
                         };
                         let _ = standing.wait_for(knows).await;
                         continue;
@@ -328,6 +338,28 @@ impl ClusterServer {
                 }
             }
             tokio::time::sleep(TRY_AGAIN).await;
+        }
+    }
+
+    /// Publishes this server's record again if somebody removed it: clients find the server by it. Returns when the server
+    /// is no member any more.
+    async fn keep_record(&self, standing: watch::Receiver<Standing>) {
+        while matches!(&*standing.borrow(), Standing::Member(_)) {
+            tokio::time::sleep(RECORD_LOOKED_AT_EVERY).await;
+            if !self.shared.lease.is_valid() {
+                continue;
+            }
+            let shared = Arc::clone(&self.shared);
+            // The store may hang, and the lease must be renewed meanwhile.
+            let restored = tokio::task::spawn_blocking(move || shared.restore_record()).await;
+            match restored {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => {
+                    tracing::warn!("the record of this server in the store was removed, and is there again")
+                }
+                Ok(Err(error)) => tracing::debug!("cannot look whether the record of this server is there: {error}"),
+                Err(error) => tracing::debug!("{error}"),
+            }
         }
     }
 
@@ -394,7 +426,7 @@ impl ClusterServer {
                     // The change comes back as that of any other server does.
                     let knows = |standing: &Standing| match standing {
                         Standing::Member(map) => map.version >= version,
-                        Standing::Killed => true,
+                        Standing::Ended(_) => true,
                     };
                     let _ = standing.wait_for(knows).await;
                 }
@@ -408,10 +440,14 @@ impl ClusterServer {
 
     /// Has a shard closed by its worker, and publishes its next owner. Returns the version of the map that names it.
     async fn hand_over(&self, map: &ClusterMap, handover: Handover) -> Result<u64, String> {
-        let Handover { shard, from, to } = handover;
+        let Handover { shard, to, .. } = handover;
         let worker = map.ownership(shard).expect("a handover is of a shard of the map").worker;
         self.close(shard, usize::from(worker)).await?;
-        match self.publish_move(shard, from, to, None).await {
+        let pin = map.pin(shard);
+        let moved = membership::change(&*self.registry, |map| {
+            Ok::<_, MembershipError>(known(map, self.server)?.handed_over(handover, pin)?)
+        });
+        match moved.await.map(|map| map.version) {
             Ok(version) => {
                 tracing::info!("gave shard {shard} to server {to}");
                 Ok(version)
@@ -429,7 +465,7 @@ impl ClusterServer {
     async fn reclaim(&self, mut standing: watch::Receiver<Standing>) {
         loop {
             let (shard, term) = self.shared.released.next().await;
-            while *standing.borrow_and_update() != Standing::Killed {
+            while matches!(*standing.borrow_and_update(), Standing::Member(_)) {
                 let reclaimed = membership::change(&*self.registry, |map| {
                     let map = known(map, self.server)?;
                     Ok::<_, MembershipError>(map.reclaimed(shard, self.server, term)?)
@@ -446,7 +482,7 @@ impl ClusterServer {
                 }
                 break;
             }
-            if *standing.borrow() == Standing::Killed {
+            if matches!(*standing.borrow(), Standing::Ended(_)) {
                 return;
             }
             // Two servers that open the same shard must not do so as fast as they can.
@@ -454,26 +490,17 @@ impl ClusterServer {
         }
     }
 
-    async fn publish_move(
-        &self,
-        shard: ShardId,
-        from: ServerId,
-        to: ServerId,
-        worker: Option<u16>,
-    ) -> Result<u64, MembershipError> {
-        let moved = membership::change(&*self.registry, |map| {
-            Ok::<_, MembershipError>(known(map, self.server)?.moved(shard, from, to, worker)?)
-        });
-        moved.await.map(|map| map.version)
-    }
-
     /// Makes a closed shard this server's own again, in a new term: a change whose answer was lost may have given it to
     /// another server, or would do so later if its number in the map stayed free. Returns the version of the map that says
     /// whose it is.
     async fn take_back(&self, shard: ShardId, worker: u16) -> u64 {
         loop {
-            match self.publish_move(shard, self.server, self.server, Some(worker)).await {
-                Ok(version) => return version,
+            let again = membership::change(&*self.registry, |map| {
+                let map = known(map, self.server)?;
+                Ok::<_, MembershipError>(map.moved(shard, self.server, self.server, Some(worker))?)
+            });
+            match again.await {
+                Ok(map) => return map.version,
                 // It is another server's, or this one is no member any more: a later map says so.
                 Err(MembershipError::Map(_)) => return 0,
                 Err(error) => {
@@ -529,6 +556,8 @@ mod tests {
             workers: vec![at.clone(); workers],
             peers: at.clone(),
             state: MemberState::Active,
+            synced: false,
+            store_id: None,
         };
         let map = ClusterMap::first(ShardCount::new(4).unwrap(), LEASE_DEFAULT);
         let map = map.joined(ServerId(5), member(1, 3)).unwrap().joined(ServerId(9), member(2, 2)).unwrap();

@@ -9,14 +9,17 @@ use super::shared_shard_map::SharedShardMap;
 use super::store_preparation::StoreState;
 use super::{ServerConfig, ServerError, doing};
 use crate::shards::SESSIONS_RETURN;
+use parking_lot::Mutex;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use varve_cluster::lease::Lease;
+use varve_cluster::membership::EndCause;
 use varve_env::clock::{Clock, Instant};
 use varve_env::disk::SizeQuery;
 use varve_env::reserve::Reserve;
-use varve_env::volume_dir::{ShutdownState, VolumeDir, boot_id};
+use varve_env::volume_dir::{ServerRecord, ShutdownState, VolumeDir, boot_id};
 use varve_proto::WireShardMap;
 use varve_proto::handshake::{VolumeKey, Welcome};
 use varve_store::SyncWrites;
@@ -45,8 +48,8 @@ pub struct ServerShared {
     pub lease: Arc<Lease>,
     /// The server is one of several.
     pub joined: bool,
-    /// Others took this server for dead: its shards are theirs.
-    pub killed: AtomicBool,
+    /// Why this server is no member any more, if others have ended that: its shards are theirs.
+    pub ended: OnceLock<EndCause>,
     /// Whether replies to changes wait for their fsync: the volume's level is `synced`, or servers of several hosts serve it.
     pub sync_writes: SyncWrites,
     /// How the store is asked for the size of a backing file that clients write.
@@ -61,6 +64,8 @@ pub struct ServerShared {
     pub peer_network: OnceLock<PeerNetworkHandle>,
     /// For the thread of the membership.
     pub released: ReleasedShards,
+    /// The record of a server that has joined, while it is to be in the store. Locked during work on the file.
+    pub record: Mutex<Option<ServerRecord>>,
     /// Held by the move of a shard.
     pub moving: tokio::sync::Mutex<()>,
     pub embedded: bool,
@@ -106,7 +111,7 @@ impl ServerShared {
                 true => Lease::new(Arc::clone(&clock)),
             }),
             joined,
-            killed: AtomicBool::new(false),
+            ended: OnceLock::new(),
             sync_writes,
             // A directory that is missing is reported where a backing file is needed.
             size_query: SizeQuery::of(&volume.data()).unwrap_or(SizeQuery::Sync),
@@ -119,6 +124,7 @@ impl ServerShared {
             shard_map: shard_map.map_err(|error| ServerError::Config(error.to_string()))?,
             peer_network: OnceLock::new(),
             released: ReleasedShards::default(),
+            record: Mutex::new(None),
             moving: tokio::sync::Mutex::new(()),
             embedded: config.embedded,
             found: left,
@@ -132,6 +138,21 @@ impl ServerShared {
     pub fn sync_before_replies(&self) {
         self.sync_writes.turn_on();
         metrics::gauge!(SYNCED_GAUGE).set(1.0);
+    }
+
+    /// Publishes the record of a server that has joined again, if it should be in the store and is not.
+    pub fn restore_record(&self) -> io::Result<bool> {
+        match &*self.record.lock() {
+            Some(record) => self.volume.restore_joined_record(self.number, record),
+            None => Ok(false),
+        }
+    }
+
+    /// Removes the record of a server that has joined.
+    pub fn remove_record(&self) -> io::Result<()> {
+        let mut record = self.record.lock();
+        *record = None;
+        self.volume.remove_joined_record(self.number)
     }
 
     /// Counts the first opening of a shard. Returns whether it was the server's last one.

@@ -199,10 +199,10 @@ impl Worker {
 
     pub fn close(self: &Rc<Self>) {
         self.stop.send_replace(true);
-        if self.shared.killed.load(SeqCst) {
+        if let Some(cause) = self.shared.ended.get() {
             // The shards are another server's: closing them would write to their logs.
-            let killed = MembershipError::Killed(ServerId(self.shared.number));
-            return self.end(Err(killed.to_string()));
+            let ended = MembershipError::Ended(ServerId(self.shared.number), cause.clone());
+            return self.end(Err(ended.to_string()));
         }
         let worker = Rc::clone(self);
         self.spawn(async move {

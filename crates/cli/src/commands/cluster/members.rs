@@ -10,13 +10,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use varve_cluster::address::RegistryAddress;
-use varve_cluster::map::{Claim, MapRefusal, MemberState, ServerId};
+use varve_cluster::claim;
+use varve_cluster::map::{Claim, ClusterMap, MapRefusal, MemberState, ServerId};
 use varve_cluster::membership::{self, MembershipError};
 use varve_cluster::registry::Registry;
 use varve_env::clock::RealClock;
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
-use varve_types::{ShardId, VolumeId};
+use varve_types::{AckLevel, ShardId, VolumeId};
 
 type OpenedRegistry = (RegistryAddress, Arc<dyn Registry>);
 
@@ -70,6 +71,10 @@ pub struct MemberOutput {
     pid: u32,
     state: MemberState,
     shards: usize,
+    /// The level of its replies to changes.
+    ack: &'static str,
+    /// It began at another level than the volume has now, and replies at it until it is restarted.
+    restart: bool,
 }
 
 #[derive(Serialize)]
@@ -85,8 +90,6 @@ pub struct ServersOutput {
     /// The server of each shard, in order; empty if the server is alone.
     pub owners: Vec<Option<String>>,
     pub claim: Option<ClaimOutput>,
-    /// They serve on several hosts, so replies to changes wait for the fsync.
-    pub synced: bool,
     /// Null if no server has ever joined.
     pub registry: Option<String>,
 }
@@ -111,23 +114,41 @@ impl fmt::Display for ClaimOutput {
     }
 }
 
+impl MemberOutput {
+    pub fn is_synced(&self) -> bool {
+        self.ack == AckLevel::Synced.name()
+    }
+}
+
 /// The newest map, or why it cannot be read.
-pub fn of_volume(
-    store: &Path,
-    registry: &RegistryFlag,
-    volume: VolumeId,
-) -> std::result::Result<ServersOutput, String> {
-    let opened = registry.open(&VolumeDir::new(store), volume).map_err(|error| error.to_string())?;
+pub fn of_volume(store: &Path, registry: &RegistryFlag, id: VolumeId) -> std::result::Result<ServersOutput, String> {
+    let volume = VolumeDir::new(store);
+    let opened = registry.open(&volume, id).map_err(|error| error.to_string())?;
     let Some((address, registry)) = opened else { return Ok(ServersOutput::default()) };
     let registry_name = Some(address.to_string());
     let map = block_on(registry.newest_map())?.map_err(|error| error.to_string())?;
-    let Some(map) = map else { return Ok(ServersOutput { registry: registry_name, ..ServersOutput::default() }) };
-    let member = |(server, member): (&ServerId, &varve_cluster::map::Member)| MemberOutput {
-        server: server.to_string(),
-        host: member.host.clone(),
-        pid: member.pid,
-        state: member.state,
-        shards: map.shards_of(*server).count(),
+    let without_servers = || ServersOutput { registry: registry_name.clone(), ..ServersOutput::default() };
+    let Some(map) = map else { return Ok(without_servers()) };
+    // Members of the map beside a server that is alone are dead, or on a host where its lock does not count.
+    let is_alone = volume.read_server_record().ok().flatten().is_some_and(|record| !record.is_of_the_dead());
+    if is_alone && !map.members.is_empty() {
+        let living = block_on(claim::living_members(&*registry, &RealClock::new(), &map))?;
+        if living.map_err(|error| error.to_string())?.is_empty() {
+            return Ok(without_servers());
+        }
+    }
+    let level = volume.ack_level();
+    let member = |(server, member): (&ServerId, &varve_cluster::map::Member)| {
+        let ack = level_of(&map, *server);
+        MemberOutput {
+            server: server.to_string(),
+            host: member.host.clone(),
+            pid: member.pid,
+            state: member.state,
+            shards: map.shards_of(*server).count(),
+            ack: ack.name(),
+            restart: needs_restart(&map, ack, level),
+        }
     };
     let owners = map.shards.iter().map(|shard| Some(shard.owner?.to_string())).collect();
     let members = map.members.iter().map(member).collect();
@@ -137,7 +158,24 @@ pub fn of_volume(
         host,
         pid,
     });
-    Ok(ServersOutput { members, owners, claim, synced: map.synced.is_some(), registry: registry_name })
+    Ok(ServersOutput { members, owners, claim, registry: registry_name })
+}
+
+/// The newest map, for a command that needs it only for what it says. `None`: no server has ever joined, or it cannot be read.
+pub fn newest_map(volume: &VolumeDir, id: VolumeId) -> Option<ClusterMap> {
+    let (_, registry) = RegistryFlag { registry: None }.open(volume, id).ok()??;
+    block_on(registry.newest_map()).ok()?.ok()?
+}
+
+/// The level at which a member replies.
+pub fn level_of(map: &ClusterMap, server: ServerId) -> AckLevel {
+    if map.is_synced(server) { AckLevel::Synced } else { AckLevel::Appended }
+}
+
+/// Whether a member replies at another level than the volume's until it is restarted. While servers of several hosts serve
+/// the volume, a restart changes nothing.
+pub fn needs_restart(map: &ClusterMap, replies: AckLevel, level: AckLevel) -> bool {
+    replies != level && !(map.synced.is_some() && replies == AckLevel::Synced)
 }
 
 /// A shard that another server has now.
@@ -235,13 +273,17 @@ pub fn table(members: &[MemberOutput]) -> String {
     if members.is_empty() {
         return String::new();
     }
-    let mut lines = format!("{:>16} {:>14} {:>8} {:>9} {:>6}\n", "server", "host", "pid", "state", "shards");
-    for MemberOutput { server, host, pid, state, shards } in members {
+    let mut lines =
+        format!("{:>16} {:>14} {:>8} {:>9} {:>6} {:>8}\n", "server", "host", "pid", "state", "shards", "ack");
+    for MemberOutput { server, host, pid, state, shards, ack, .. } in members {
         let state = match state {
             MemberState::Active => "active",
             MemberState::Draining => "draining",
         };
-        lines += &format!("{server:>16} {host:>14} {pid:>8} {state:>9} {shards:>6}\n");
+        lines += &format!("{server:>16} {host:>14} {pid:>8} {state:>9} {shards:>6} {ack:>8}\n");
+    }
+    for MemberOutput { server, ack, .. } in members.iter().filter(|member| member.restart) {
+        lines += &format!("restart server {server}: it acknowledges changes when {ack}, not at the volume's level\n");
     }
     lines + "\n"
 }

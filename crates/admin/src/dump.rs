@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use std::io::Write;
 use varve_env::volume_dir::VolumeDir;
 use varve_schema::{Key, Kind, Row, codec};
-use varve_types::{InodeId, ShardId, VolumeSettings};
+use varve_types::{AckLevel, InodeId, ShardId, VolumeSettings};
 
 /// The kinds of rows that are dumped of each shard, in this order. Intents and decisions are resolved by the snapshot,
 /// recorded replies are useless later, and orphans end with the server that has them open.
@@ -59,22 +59,22 @@ pub fn dump_offline(
     let config = offline::table_config(volume, &settings, store, runtime.handle().clone());
     runtime.block_on(async {
         let mut tables = OfflineSnapshot::open(&config, settings.shards).await.map_err(|mut all| all.remove(0))?;
-        let dumped = dump(&mut tables, &settings, output, progress).await;
+        let dumped = dump(&mut tables, (&settings, volume.ack_level()), output, progress).await;
         tables.close().await?;
         alone.check()?;
         dumped
     })
 }
 
-/// Dumps the rows of `source`, for the volume with these settings.
+/// Dumps the rows of `source`, for the volume with these settings and this acknowledgement level.
 pub async fn dump(
     source: &mut dyn RowSource,
-    settings: &VolumeSettings,
+    (settings, ack): (&VolumeSettings, AckLevel),
     output: &mut dyn Write,
     progress: &mut dyn FnMut(DumpProgress),
 ) -> Result<Dumped, DumpError> {
     let mut writer = RecordWriter::begin(output)?;
-    writer.write(&DumpRecord::Volume(settings.clone()))?;
+    writer.write(&DumpRecord::Volume(settings.clone(), ack))?;
     let mut snapshot = Snapshot::begin(source).await?;
     let mut counts = DumpCounts::default();
     for shard in settings.shards.all() {

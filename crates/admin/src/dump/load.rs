@@ -13,7 +13,7 @@ use varve_env::posix_store::PosixStore;
 use varve_env::volume_dir::{FormatOver, VolumeDir, VolumeFormatError};
 use varve_schema::{Content, EntryBody, Key, Kind, NodeRow, Row, codec};
 use varve_store::{Table, TableBatch, TableConfig, TableError};
-use varve_types::{AckLevel, InodeId, ShardId, VolumeSettings};
+use varve_types::{InodeId, ShardId, VolumeSettings};
 
 /// Size of a batch of rows.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -66,12 +66,12 @@ pub fn load(
     progress: &mut dyn FnMut(DumpProgress),
 ) -> Result<Loaded, LoadError> {
     let mut reader = RecordReader::begin(input)?;
-    let DumpRecord::Volume(settings) = reader.read()? else {
+    let DumpRecord::Volume(settings, ack) = reader.read()? else {
         return Err(reader.broken("it does not begin with the volume's settings").into());
     };
     let mut loaded = Loaded::default();
     let mut failure = None;
-    let filled = volume.format_with((&settings, AckLevel::default()), over, || {
+    let filled = volume.format_with((&settings, ack), over, || {
         let filled = fill(&mut reader, volume, &settings, source, &mut loaded, progress);
         // The caller returns the original error in place of this one.
         filled.map_err(|error| {
@@ -123,7 +123,7 @@ fn fill(
                     }
                 }
                 DumpRecord::End(counts) => break counts,
-                DumpRecord::Volume(_) => return Err(reader.broken("volume settings after the first record").into()),
+                DumpRecord::Volume(..) => return Err(reader.broken("volume settings after the first record").into()),
             }
         };
         if counts != (DumpCounts { rows: loaded.rows, entries: loaded.entries }) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 use std::time::Duration;
 use varve_env::volume_dir::{LockError, VolumeFileError};
-use varve_types::{ShardCount, ShardId, VolumeId, VolumeSettings};
+use varve_types::{AckLevel, ShardCount, ShardId, VolumeId, VolumeSettings};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The newest version that this program reads, and the one it writes.
@@ -18,6 +18,9 @@ const MAGIC: &[u8; 8] = b"VARVDUMP";
 const HEADER_BYTES: usize = 16;
 /// Above the longest row (1 MiB of content) and key. A longer body is not a record, and nothing is allocated for it.
 const BODY_BYTES_MAX: u32 = 4 * 1024 * 1024;
+
+/// After the settings of a volume whose acknowledgement level is `synced`.
+const SYNCED: u8 = 1;
 
 const VOLUME: u32 = 1;
 const ROW: u32 = 2;
@@ -54,7 +57,7 @@ pub struct DumpCounts {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DumpRecord {
-    Volume(VolumeSettings),
+    Volume(VolumeSettings, AckLevel),
     /// Key and row as in the table.
     Row {
         shard: ShardId,
@@ -79,7 +82,7 @@ impl DumpRecord {
     fn encode(&self) -> (u32, Vec<u8>) {
         let bytes = |stored: Result<Vec<u8>, postcard::Error>| stored.expect("a vector takes any number of bytes");
         match self {
-            DumpRecord::Volume(settings) => {
+            DumpRecord::Volume(settings, ack) => {
                 let stored = StoredSettings {
                     id: settings.id.0,
                     name: settings.name.clone(),
@@ -89,7 +92,12 @@ impl DumpRecord {
                     sync_interval_ms: settings.sync_interval.as_millis() as u64,
                     owner_uid: settings.owner_uid,
                 };
-                (VOLUME, bytes(postcard::to_allocvec(&stored)))
+                let mut body = bytes(postcard::to_allocvec(&stored));
+                // Programs that do not know it ignore what follows the settings.
+                if *ack == AckLevel::Synced {
+                    body.push(SYNCED);
+                }
+                (VOLUME, body)
             }
             DumpRecord::Row { shard, key, row } => {
                 let mut body = Vec::with_capacity(4 + key.len() + row.len());
@@ -107,7 +115,12 @@ impl DumpRecord {
     fn decode(kind: u32, body: &[u8]) -> Option<DumpRecord> {
         match kind {
             VOLUME => {
-                let stored: StoredSettings = postcard::from_bytes(body).ok()?;
+                let (stored, rest): (StoredSettings, _) = postcard::take_from_bytes(body).ok()?;
+                let ack = match rest {
+                    [] => AckLevel::Appended,
+                    [SYNCED] => AckLevel::Synced,
+                    _ => return None,
+                };
                 let settings = VolumeSettings {
                     id: VolumeId(stored.id),
                     name: stored.name,
@@ -118,7 +131,7 @@ impl DumpRecord {
                     owner_uid: stored.owner_uid,
                 };
                 settings.check().ok()?;
-                Some(DumpRecord::Volume(settings))
+                Some(DumpRecord::Volume(settings, ack))
             }
             ROW => {
                 let (shard, rest) = body.split_first_chunk()?;

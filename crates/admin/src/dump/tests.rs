@@ -7,7 +7,7 @@ use varve_env::volume_dir::FormatOver;
 use varve_schema::samples::regular;
 use varve_schema::{BackingSize, Content, EntryBody, EntryRow, NodeRow, OrphanRow};
 use varve_store::{Table, TableBatch, TableConfig, TableReader};
-use varve_types::{FileKind, Mode, Name, ShardCount, Timestamp, VolumeId};
+use varve_types::{AckLevel, FileKind, Mode, Name, ShardCount, Timestamp, VolumeId};
 
 fn settings() -> VolumeSettings {
     VolumeSettings {
@@ -77,6 +77,20 @@ fn a_dump_is_loaded() {
     assert_eq!((report.findings, report.counts.entries), (Vec::new(), 2));
     assert_eq!(std::fs::read(to.backing_file(InodeId(3))).unwrap(), b"abc");
     assert!(matches!(load(FormatOver::OtherFiles), Err(LoadError::Format(_))), "a volume is not loaded over");
+}
+
+/// Promise: a loaded volume acknowledges changes at the level of the dumped one.
+#[test]
+fn loaded_volume_keeps_the_level() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = volume(&directory.path().join("from"));
+    for (name, level) in [("synced", AckLevel::Synced), ("appended", AckLevel::Appended)] {
+        from.set_ack_level(&settings(), level).unwrap();
+        let to = VolumeDir::new(directory.path().join(name));
+        let source = (Data::InPlace, Privileges::Keep);
+        load(&mut dumped(&from).as_slice(), &to, FormatOver::Nothing, source, &mut |_| {}).unwrap();
+        assert_eq!(to.ack_level(), level);
+    }
 }
 
 #[test]
@@ -150,7 +164,7 @@ fn holes_and_times_of_large_files_are_kept() {
 fn forged(rows: &[(Key, Row)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = RecordWriter::begin(&mut bytes).unwrap();
-    writer.write(&DumpRecord::Volume(settings())).unwrap();
+    writer.write(&DumpRecord::Volume(settings(), AckLevel::Appended)).unwrap();
     let mut counts = DumpCounts::default();
     for (key, row) in rows {
         counts.rows += 1;
@@ -264,7 +278,7 @@ fn damaged_dumps_are_refused() {
 fn golden_bytes() {
     let mut bytes = Vec::new();
     let mut writer = RecordWriter::begin(&mut bytes).unwrap();
-    writer.write(&DumpRecord::Volume(settings())).unwrap();
+    writer.write(&DumpRecord::Volume(settings(), AckLevel::Appended)).unwrap();
     let row = DumpRecord::Row { shard: ShardId(1), key: b"C".to_vec(), row: b"\x01\x64".to_vec() };
     writer.write(&row).unwrap();
     writer.write(&DumpRecord::End(DumpCounts { rows: 1, entries: 0 })).unwrap();
@@ -275,5 +289,5 @@ fn golden_bytes() {
     bytes[8] = 1;
     let mut input = bytes.as_slice();
     let mut reader = record::RecordReader::begin(&mut input).unwrap();
-    assert_eq!(reader.read().unwrap(), DumpRecord::Volume(settings()));
+    assert_eq!(reader.read().unwrap(), DumpRecord::Volume(settings(), AckLevel::Appended));
 }

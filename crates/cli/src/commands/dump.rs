@@ -201,7 +201,8 @@ fn dump_volume(
     }
     let settings = volume.read_settings()?;
     let mut served = Served::connect(config.clone(), &settings)?;
-    let dumped = varve_client::block_on(dump::dump(&mut served, &settings, output, progress));
+    let settings = (&settings, volume.ack_level());
+    let dumped = varve_client::block_on(dump::dump(&mut served, settings, output, progress));
     served.end();
     dumped
 }

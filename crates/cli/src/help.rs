@@ -99,6 +99,7 @@ const SCREENS: &[Screen] = &[
     screen("record recover", &["varve record recover /data/scan-1.h5"], &[]),
     screen("record report", &["varve record report /data/scan-1.h5"], &[]),
     screen("detector", &["varve detector simulate --model pilatus6m --rate 25 --out run.h5"], &[]),
+    screen("record weld", &["varve record weld /data/scan-1_vds.h5 /data/scan-1.h5"], &[]),
     screen(
         "detector simulate",
         &[

@@ -1,6 +1,7 @@
 //! Tools around the detector service: sources of frames, and advice.
 //!
 //! - [`simulator`]: simulated detector frames; [`replay`]: frames of an existing series; [`cbf`]: miniCBF images.
+//! - [`weld`]: one file from several and their virtual dataset, chunk by chunk.
 //! - [`advise`]: recommended settings, measured on the target directory. Entry: [`advise::advise`].
 
 #![allow(
@@ -13,3 +14,4 @@ pub mod advise;
 pub mod cbf;
 pub mod replay;
 pub mod simulator;
+pub mod weld;

@@ -4,6 +4,7 @@ mod error;
 mod hdf5_series;
 
 pub use error::ReplayError;
+pub(crate) use hdf5_series::element;
 
 use crate::cbf;
 use error::unfit;

@@ -8,6 +8,7 @@ mod recover;
 mod report;
 mod serve;
 pub mod validators;
+mod weld;
 
 pub use advise::read as advice;
 
@@ -44,6 +45,7 @@ enum Command {
     Advise(advise::Arguments),
     Recover(recover::Arguments),
     Report(report::Arguments),
+    Weld(weld::Arguments),
 }
 
 impl Arguments {
@@ -68,6 +70,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Command::Advise(arguments) => advise::run(arguments, output),
         Command::Recover(arguments) => recover::run(arguments, output),
         Command::Report(arguments) => report::run(arguments, output),
+        Command::Weld(arguments) => weld::run(arguments, output),
     }
 }
 

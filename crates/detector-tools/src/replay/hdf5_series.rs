@@ -126,7 +126,7 @@ fn status(file: &Hdf5File, dataset: Option<&str>) -> Option<Dataset> {
     })
 }
 
-fn element(datatype: &Datatype) -> Option<ElementType> {
+pub fn element(datatype: &Datatype) -> Option<ElementType> {
     let name = match datatype {
         Datatype::FixedPoint { size, signed, byte_order: ByteOrder::LittleEndian, .. } => {
             format!("{}{}", if *signed { 'i' } else { 'u' }, u32::from(*size) * 8)

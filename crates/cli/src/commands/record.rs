@@ -124,3 +124,6 @@ pub fn structure(layout: &Path) -> Result<Structure> {
         .map_err(|error| Problem::usage(format!("{} is not a layout", layout.display())).caused_by(&error))?;
     Ok(Structure::Layout(layout))
 }
+
+#[cfg(test)]
+mod tests;

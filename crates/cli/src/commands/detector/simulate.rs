@@ -133,6 +133,8 @@ struct Simulated {
     /// Duration of the run, from its first frame until everything was durable or sent.
     seconds: f64,
     frames_per_s: f64,
+    /// Frames a second that were asked for.
+    rate: Option<f64>,
     /// Uncompressed bytes.
     bytes_per_s: f64,
     #[serde(flatten)]
@@ -199,6 +201,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         broken_off,
         seconds,
         frames_per_s: frames as f64 / seconds,
+        rate: series.rate,
         bytes_per_s: frames as f64 * frame_bytes / seconds,
         file: finished.map(InFile::of),
     };
@@ -321,6 +324,11 @@ fn lines(simulated: &Simulated) -> String {
         ("frames/s", format!("{:.1}", simulated.frames_per_s)),
         ("MB/s", format!("{:.1} before compression", simulated.bytes_per_s / 1e6)),
     ]);
+    if let Some(rate) = simulated.rate.filter(|_| simulated.dropped > 0) {
+        let fast = simulated.frames_per_s;
+        rows.push(("too slow", format!("this machine and this store took {fast:.1} of {rate} frames/s")));
+        rows.push(("", "give a lower --rate, a smaller --model, or no --rate to wait for each frame".to_owned()));
+    }
     if let Some(file) = &simulated.file {
         rows.push(("file bytes", file.file_bytes.to_string()));
     }

@@ -18,6 +18,11 @@ H5PY_VERSION := 3.16.0
 HDF5PLUGIN_VERSION := 7.1.0
 PYZMQ_VERSION := 27.3.0
 CBOR2_VERSION := 6.2.1
+OPHYD_ASYNC_VERSION := 0.21.3
+BLUESKY_VERSION := 1.15.1
+P4P_VERSION := 4.3.0
+PYTHON_LZ4_VERSION := 4.4.5
+SETUPTOOLS_VERSION := 84.2.1
 
 # Debian packages, each after a command or file that shows that it is installed. Builds and the demo need only the first list.
 # The second list is for tests: HDF5 tools, parallel HDF5, etcd, and the detector clients on Windows, built and run.
@@ -53,7 +58,7 @@ SOAK_SUITES := membership volume power writer readers kill detector_service dete
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
   $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))))
 
-.PHONY: help setup build-packages packages tools venv demo test check tidy docs release install dist bench soak fuzz
+.PHONY: help setup build-packages packages tools venv wheel demo test check tidy docs release install dist bench soak fuzz
 
 help:
 	@echo "make setup   install the packages and tools for builds and tests"
@@ -63,6 +68,7 @@ help:
 	@echo "make release the program to install, with profile-guided optimisation: $(TARGET)/varve"
 	@echo "make install  PROGRAM with man pages, units and helper below PREFIX=$(PREFIX); DESTDIR is the root of a package"
 	@echo "make dist    a .deb, a tarball and a Containerfile of PROGRAM: $(TARGET)/dist"
+	@echo "make wheel   the Python client of the detector service as a package, in $(TARGET)/wheel"
 	@echo "make bench   make release, then measure everything in ten minutes; the page is $(TARGET)/bench/page.html"
 	@echo "make soak    the suites with their long counts"
 	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
@@ -87,15 +93,27 @@ $(TOOLS)/bin/fsx-$(FSX_VERSION): | packages
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build --version =$(FSX_VERSION) fsx
 	touch $@
 
-# Python packages that read the detector service's files, and that send stream2.
-PYTHON_READY := venv/.h5py-$(H5PY_VERSION)-pyzmq-$(PYZMQ_VERSION)
+# Python packages that read the detector service's files, send stream2 and EPICS arrays, and run the client in Bluesky.
+PYTHON_READY := venv/.h5py-$(H5PY_VERSION)-pyzmq-$(PYZMQ_VERSION)-ophyd-async-$(OPHYD_ASYNC_VERSION)-p4p-$(P4P_VERSION)
 venv: $(PYTHON_READY)
 
 $(PYTHON_READY): | packages
 	python3 -m venv venv
 	venv/bin/pip install --quiet --disable-pip-version-check h5py==$(H5PY_VERSION) hdf5plugin==$(HDF5PLUGIN_VERSION) \
-	  pyzmq==$(PYZMQ_VERSION) cbor2==$(CBOR2_VERSION)
+	  pyzmq==$(PYZMQ_VERSION) cbor2==$(CBOR2_VERSION) ophyd-async==$(OPHYD_ASYNC_VERSION) bluesky==$(BLUESKY_VERSION) \
+	  p4p==$(P4P_VERSION) lz4==$(PYTHON_LZ4_VERSION) setuptools==$(SETUPTOOLS_VERSION)
 	touch $@
+
+# The Python client as a package: target/wheel/varve_detector-VERSION-py3-none-any.whl. It is built from a copy, because the
+# build leaves files beside its sources.
+wheel: venv
+	rm -rf $(TARGET)/wheel
+	mkdir -p $(TARGET)/wheel
+	cp -r clients/python $(TARGET)/wheel/source
+	venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(TARGET)/wheel \
+	  $(TARGET)/wheel/source
+	rm -r $(TARGET)/wheel/source
+	ls $(TARGET)/wheel/*.whl
 
 demo:
 	@echo "make demo: compiles the program (five to seven minutes on two cores, the first time only), then runs it for about a"

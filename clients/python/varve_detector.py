@@ -30,6 +30,7 @@ import time
 import zlib
 from collections import OrderedDict, deque, namedtuple
 
+__version__ = "0.1.0"
 __all__ = ["Client", "DetectorError", "Refused", "Timeout", "Finished", "Notice", "MEMORY", "WRITTEN", "DURABLE"]
 
 MEMORY, WRITTEN, DURABLE = 1, 2, 4

@@ -69,6 +69,11 @@ impl Ranges {
         self.0.last_key_value().map_or(0, |(_, end)| *end)
     }
 
+    /// The lowest number that the set does not contain.
+    pub fn first_gap(&self) -> u64 {
+        self.0.get(&0).copied().unwrap_or(0)
+    }
+
     /// The number of elements.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).sum()

@@ -3,6 +3,9 @@
 mod layout;
 mod nxmx;
 mod parts;
+mod places;
+
+pub use places::{DatasetPlace, places};
 
 use crate::catalog::Catalog;
 use crate::column::Column;

@@ -97,6 +97,11 @@ impl ProgressBoard {
         self.posted.lock().sources.iter().map(|levels| levels[level as usize].end()).max().unwrap_or(0)
     }
 
+    /// The lowest frame that some distinguished source lacks at a level.
+    pub fn first_gap(&self, level: AckLevel) -> u64 {
+        self.posted.lock().sources.iter().map(|levels| levels[level as usize].first_gap()).min().unwrap_or(0)
+    }
+
     /// Sends a new connection the current levels and subscribes it to further ones.
     pub fn attach(&self, outbox: &Arc<Outbox>) {
         let mut posted = self.posted.lock();

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 use varve_detector_dataset::dataset_spec::DatasetSpec;
+use varve_env::disk;
 
 pub const RECORDS: &str = ".varve-record";
 
@@ -33,6 +34,9 @@ pub struct StartRequest {
     /// How long the run waits for clients that left without END. It is then finished with the frames so far.
     #[serde(default = "absence")]
     pub absence_s: f64,
+    /// How many missing directories above the file may be created.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub directories: u8,
 }
 
 fn one() -> u16 {
@@ -43,13 +47,25 @@ fn yes() -> bool {
     true
 }
 
+fn is_zero(number: &u8) -> bool {
+    *number == 0
+}
+
 fn absence() -> f64 {
     ABSENCE_S
 }
 
 impl StartRequest {
     pub fn new(name: &str, file: PathBuf, description: DatasetSpec) -> StartRequest {
-        StartRequest { name: name.into(), file, description, sources: 1, finish: true, absence_s: ABSENCE_S }
+        StartRequest {
+            name: name.into(),
+            file,
+            description,
+            sources: 1,
+            finish: true,
+            absence_s: ABSENCE_S,
+            directories: 0,
+        }
     }
 
     /// # Errors
@@ -107,6 +123,34 @@ impl StartRequest {
     }
 }
 
+/// Whether the path contains `..`, which [`place`] refuses.
+fn has_parent_component(file: &Path) -> bool {
+    file.components().any(|part| matches!(part, Component::ParentDir))
+}
+
+/// Creates the missing directories of `file` below `root`, `directories` at most.
+///
+/// # Errors
+/// If `file` is not below `root`, more directories are missing, or one cannot be created.
+pub fn create_directories(root: &Path, file: &Path, directories: u8) -> Result<(), String> {
+    let path = root.join(file);
+    let Some(parent) = path.parent().filter(|_| !has_parent_component(file)) else { return Ok(()) };
+    let missing: Vec<&Path> = parent.ancestors().take_while(|above| above.symlink_metadata().is_err()).collect();
+    let Some(highest) = missing.last() else { return Ok(()) };
+    if missing.len() > usize::from(directories) {
+        return Err(format!(
+            "`file` {}: {} directories are missing, the highest is {}; create them, or raise `directories`, which is {directories}",
+            file.display(),
+            missing.len(),
+            highest.display()
+        ));
+    }
+    // Checks that the file is below the root, through the directory that exists.
+    place(root, highest)?;
+    disk::create_directories_below(root, parent)
+        .map_err(|error| format!("`file` {}: cannot create {}: {error}", file.display(), parent.display()))
+}
+
 /// The path of `file` below `root`, which must be absolute and without symbolic links.
 ///
 /// # Errors
@@ -117,7 +161,7 @@ pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
         return Err("`file` contains a NUL byte".into());
     }
     let refused = || format!("`file` {shown} is not beneath {}, the service's directory", root.display());
-    if file.components().any(|part| matches!(part, Component::ParentDir)) {
+    if has_parent_component(file) {
         return Err(format!("`file` {shown} contains `..`; name the file without it"));
     }
     let name = file.file_name().ok_or_else(|| format!("`file` {shown} names no file"))?;

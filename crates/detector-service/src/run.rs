@@ -27,6 +27,7 @@ use std::time::Duration;
 use varve_detector_dataset::frame::{AckLevel, Blob, Frame};
 use varve_detector_dataset::ranges::Ranges;
 use varve_detector_dataset::time::{Nanoseconds, unix_nanos};
+use varve_detector_dataset::structure::{DatasetPlace, places};
 use varve_detector_stream::{ErrorCode, Notice, NoticeCode, StreamRefusal};
 use varve_detector_writer::{InlineWrite, WaitPolicy, WriteError, WriterProgress};
 use varve_env::reserve::Reserve;
@@ -65,6 +66,7 @@ pub struct Run {
     pub started: Nanoseconds,
     pub board: Arc<ProgressBoard>,
     pub clients: Mutex<Clients>,
+    datasets: Vec<DatasetPlace>,
     pub tallies: Tallies,
     home: Arc<RunContext>,
     sink: RwLock<Option<RunSink>>,
@@ -136,6 +138,7 @@ impl Run {
             request,
             series,
             begun,
+            datasets: places(&request.description),
             by_client,
             path,
             started: unix_nanos(),

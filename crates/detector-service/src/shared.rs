@@ -134,6 +134,9 @@ impl ServiceShared {
         let path = request::place(&self.home.root, &request.file).map_err(bad)?;
         let run = self.create(asker.record(request), path)?;
         let mut runs = self.runs.lock();
+        if request.directories > 0 {
+            request::create_directories(&self.home.root, &request.file, request.directories).map_err(bad)?;
+        }
         runs.insert(run.request.name.clone(), Arc::clone(&run));
         self.forget_oldest(&mut runs);
         Ok(run)

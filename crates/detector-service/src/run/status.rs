@@ -5,6 +5,7 @@ use crate::sink::RunSink;
 use serde::Serialize;
 use std::path::PathBuf;
 use varve_detector_dataset::frame::AckLevel;
+use varve_detector_dataset::structure::DatasetPlace;
 use varve_detector_dataset::time::Nanoseconds;
 use varve_detector_stream::FinishedHead;
 use varve_detector_writer::WriterProgress;
@@ -31,6 +32,10 @@ pub struct RunStatus {
     pub received_bytes: u64,
     /// The highest durable frame, if any.
     pub latest_durable: Option<u64>,
+    /// Readers find all frames below this number. A lost frame stops it, unlike `latest_durable`.
+    pub readable: u64,
+    /// The datasets of the frames and of the scalars with which the run began.
+    pub datasets: Vec<DatasetPlace>,
     /// Final counts of the run.
     pub finished: Option<FinishedHead>,
 }
@@ -73,6 +78,8 @@ impl Run {
             refused: tallied.refused,
             received_bytes: tallied.received_bytes,
             latest_durable: self.board.end(AckLevel::Durable).checked_sub(1),
+            readable: self.board.first_gap(AckLevel::Durable),
+            datasets: self.datasets.clone(),
             finished: ended.map(|ended| ended.finished),
         }
     }

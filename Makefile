@@ -35,7 +35,7 @@ TEST_PACKAGES := h5dump:hdf5-tools setfattr:attr setfacl:acl /usr/include/sys/ac
 
 # `make fuzz` compiles all crates with libFuzzer's instrumentation, which stable Rust has. --target keeps the
 # instrumentation out of build scripts and procedural macros.
-FUZZ_TARGETS ?= rows log wire rpc peer handshake record config volume names journal stream2 layout detector_stream
+FUZZ_TARGETS ?= rows log wire rpc peer handshake record config volume names journal stream2 pva layout detector_stream
 FUZZ_SECONDS ?= 300
 FUZZ_FLAGS := --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 -Cpasses=sancov-module \
   -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

@@ -8,6 +8,7 @@ mod layout;
 mod log;
 mod names;
 pub mod peer;
+mod pva;
 mod record;
 mod rows;
 mod rpc;
@@ -50,6 +51,8 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "journal", reads: journal::reads, cost: 20, ..FuzzTarget::SMALL },
     // A command of a ZeroMQ peer has up to 64 KiB; a message is read in pieces of 16 MiB.
     FuzzTarget { name: "stream2", reads: stream2::reads, cost: 8, memory_max: 20 << 20, ..FuzzTarget::SMALL },
+    // A message is read in pieces of 16 MiB.
+    FuzzTarget { name: "pva", reads: pva::reads, cost: 8, memory_max: 20 << 20, ..FuzzTarget::SMALL },
     FuzzTarget { name: "detector_stream", reads: detector_stream::reads, cost: 4, ..FuzzTarget::SMALL },
     FuzzTarget { name: "layout", reads: layout::reads, cost: 20, ..FuzzTarget::SMALL },
     // Each run exchanges keys.

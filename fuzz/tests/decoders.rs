@@ -96,6 +96,11 @@ fn stream2_messages() {
 }
 
 #[test]
+fn pvaccess_messages() {
+    fuzz("pva");
+}
+
+#[test]
 fn the_stream_of_detectors() {
     fuzz("detector_stream");
 }

@@ -76,6 +76,7 @@ const SCREENS: &[Screen] = &[
             "runs-max",
             "connections-max",
             "idle",
+            "pva-idle",
             "insecure",
             "tls-key",
             "log-file",
@@ -98,8 +99,8 @@ const SCREENS: &[Screen] = &[
     screen("record advise", &["varve record advise /data --model pilatus6m --rate 25"], &[]),
     screen("record recover", &["varve record recover /data/scan-1.h5"], &[]),
     screen("record report", &["varve record report /data/scan-1.h5"], &[]),
-    screen("detector", &["varve detector simulate --model pilatus6m --rate 25 --out run.h5"], &[]),
     screen("record weld", &["varve record weld /data/scan-1_vds.h5 /data/scan-1.h5"], &[]),
+    screen("detector", &["varve detector simulate --model pilatus6m --rate 25 --out run.h5"], &[]),
     screen(
         "detector simulate",
         &[

@@ -3,6 +3,39 @@
 
 use super::{Compression, Filter, bitshuffle};
 
+/// Length of a chunk before compression, and length of a block.
+const HEADER_BYTES: usize = 12;
+
+/// The chunk of filter 32004 that holds one LZ4 block of `length` bytes, as compressed by a sender without a header.
+///
+/// # Errors
+/// If the filter would take the block for uncompressed bytes.
+pub fn chunk_of_lz4(block: &[u8], length: usize) -> Result<Vec<u8>, String> {
+    // The filter stores a block that LZ4 does not shrink as it is.
+    if block.len() >= length {
+        return Err(format!("its LZ4 block has {} bytes for a frame of {length}; send it uncompressed", block.len()));
+    }
+    let mut chunk = header(block.len() + 4, length, length as u32);
+    chunk.extend((block.len() as u32).to_be_bytes());
+    chunk.extend(block);
+    Ok(chunk)
+}
+
+/// The chunk of filter 32008 that holds what the bitshuffle library's `bshuf_compress_lz4` made of `length` bytes with
+/// its default block size.
+pub fn chunk_of_bitshuffle_lz4(blocks: &[u8], length: usize) -> Vec<u8> {
+    let mut chunk = header(blocks.len(), length, 0);
+    chunk.extend(blocks);
+    chunk
+}
+
+fn header(capacity: usize, length: usize, block: u32) -> Vec<u8> {
+    let mut chunk = Vec::with_capacity(HEADER_BYTES + capacity);
+    chunk.extend((length as u64).to_be_bytes());
+    chunk.extend(block.to_be_bytes());
+    chunk
+}
+
 impl Filter {
     /// Checks whether `chunk` may be the filtered form of `length` bytes, with elements of `element_bytes`.
     ///
@@ -55,8 +88,8 @@ fn zstd(chunk: &[u8], length: usize) -> Result<(), String> {
 /// Checks the framing of filters 32004 and 32008: length (8 bytes, big-endian), block length (4; 0: `default`), then
 /// each block with its length (4). The remainder, less than a `group`, is stored uncompressed.
 fn blocks(chunk: &[u8], length: usize, group: usize, default: usize) -> Result<(), String> {
-    let Some((header, mut rest)) = chunk.split_first_chunk::<12>() else {
-        return Err(format!("it has {} bytes, less than its header of 12", chunk.len()));
+    let Some((header, mut rest)) = chunk.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(format!("it has {} bytes, less than its header of {HEADER_BYTES}", chunk.len()));
     };
     let [total @ .., b0, b1, b2, b3] = *header;
     let (total, reported) = (u64::from_be_bytes(total), u32::from_be_bytes([b0, b1, b2, b3]) as usize);

@@ -15,6 +15,7 @@ mod plugin;
 mod shuffle;
 
 pub use codec::{Decoder, Encoder, FilterError};
+pub use framing::{chunk_of_bitshuffle_lz4, chunk_of_lz4};
 pub use name::BadFilterName;
 pub use plugin::{FilterRegistration, Plugin, PluginChoice, PluginError};
 

@@ -22,6 +22,7 @@ pub mod host_check;
 mod http;
 mod lock;
 mod metrics;
+mod pva;
 mod receive;
 mod records;
 mod request;
@@ -36,6 +37,7 @@ mod writer_share;
 pub use board::ProgressBoard;
 pub use config::{Config, Joining, Protection, ServiceError};
 pub use http::OPENAPI;
+pub use pva::{PvaServer, PvaTarget};
 pub use records::{EndKind, RunEnd};
 pub use request::StartRequest;
 pub use run::{Run, RunStatus, Unfinished};
@@ -207,6 +209,16 @@ impl Service {
     /// If no thread can be started.
     pub fn take_stream2(&mut self, address: &str) -> io::Result<()> {
         self.threads.push(stream2::start(&self.shared, address.to_owned())?);
+        Ok(())
+    }
+
+    /// Receives frames from the PV `target`, one run per acquisition, until the service stops. If the server is absent,
+    /// the service waits for it.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn take_pva(&mut self, target: PvaTarget) -> io::Result<()> {
+        self.threads.push(pva::start(&self.shared, target)?);
         Ok(())
     }
 

@@ -53,7 +53,7 @@ fn record(shared: &ServiceShared) {
     gauge!(RUNS).set(runs.iter().filter(|run| run.finished.is_none()).count() as f64);
     describe_gauge!(OPEN_CONNECTIONS, "Connections of all clients");
     gauge!(OPEN_CONNECTIONS).set(shared.connections() as f64);
-    describe_counter!(IMAGES_PASSED_OVER, "Images of stream2 that no run has kept");
+    describe_counter!(IMAGES_PASSED_OVER, "Images of stream2 and PVs that no run has kept");
     counter!(IMAGES_PASSED_OVER).absolute(shared.images_passed_over.load(Relaxed));
     for (name, help, value) in COUNTERS {
         describe_counter!(name, help);

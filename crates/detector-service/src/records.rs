@@ -1,6 +1,7 @@
 //! State that survives a kill of the service: one file per run, `.varve-record/NAME.json` below its directory. It is
 //! written before the run's first frame and again when the run has ended.
 
+use super::pva::PvaSource;
 use super::request::{RECORDS, StartRequest};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -16,6 +17,9 @@ pub struct RunRecord {
     pub request: StartRequest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Box<TakenSeries>>,
+    /// The PV whose frames the run has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pva: Option<PvaSource>,
     /// The run's file was created. If file and journal are missing, the run was recovered and moved away, or removed.
     #[serde(default)]
     pub begun: bool,
@@ -79,7 +83,7 @@ pub enum EndKind {
 impl RunRecord {
     /// The record of a run that begins on request.
     pub fn of(request: StartRequest) -> RunRecord {
-        RunRecord { request, series: None, begun: false, by_client: false, ended: None }
+        RunRecord { request, series: None, pva: None, begun: false, by_client: false, ended: None }
     }
 }
 

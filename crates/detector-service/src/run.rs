@@ -12,6 +12,7 @@ pub use tallies::Tallies;
 
 use super::board::ProgressBoard;
 use super::clients::Clients;
+use super::pva::PvaSource;
 use super::records::{EndKind, RunEnd, RunRecord, RunRecords, TakenSeries};
 use super::request::StartRequest;
 use super::sink::RunSink;
@@ -26,8 +27,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 use varve_detector_dataset::frame::{AckLevel, Blob, Frame};
 use varve_detector_dataset::ranges::Ranges;
-use varve_detector_dataset::time::{Nanoseconds, unix_nanos};
 use varve_detector_dataset::structure::{DatasetPlace, places};
+use varve_detector_dataset::time::{Nanoseconds, unix_nanos};
 use varve_detector_stream::{ErrorCode, Notice, NoticeCode, StreamRefusal};
 use varve_detector_writer::{InlineWrite, WaitPolicy, WriteError, WriterProgress};
 use varve_env::reserve::Reserve;
@@ -58,15 +59,17 @@ pub struct Run {
     pub request: StartRequest,
     /// The start message of a DECTRIS detector.
     pub series: Option<Box<TakenSeries>>,
+    /// The PV that sends the frames.
+    pub pva: Option<PvaSource>,
     /// Whether the run's file was created.
     begun: bool,
     /// Whether a client began the run.
     by_client: bool,
     pub path: PathBuf,
+    datasets: Vec<DatasetPlace>,
     pub started: Nanoseconds,
     pub board: Arc<ProgressBoard>,
     pub clients: Mutex<Clients>,
-    datasets: Vec<DatasetPlace>,
     pub tallies: Tallies,
     home: Arc<RunContext>,
     sink: RwLock<Option<RunSink>>,
@@ -130,15 +133,16 @@ impl Run {
 
     fn made(
         home: Arc<RunContext>,
-        RunRecord { request, series, begun, by_client, .. }: RunRecord,
+        RunRecord { request, series, pva, begun, by_client, .. }: RunRecord,
         path: PathBuf,
         (sink, board, claims, state): (Option<RunSink>, Arc<ProgressBoard>, Vec<Ranges>, RunState),
     ) -> Run {
         Run {
+            datasets: places(&request.description),
             request,
             series,
+            pva,
             begun,
-            datasets: places(&request.description),
             by_client,
             path,
             started: unix_nanos(),
@@ -159,8 +163,8 @@ impl Run {
 
     /// The record for future services.
     pub fn record(&self, ended: Option<RunEnd>) -> RunRecord {
-        let (request, series) = (self.request.clone(), self.series.clone());
-        RunRecord { request, series, begun: self.begun, by_client: self.by_client, ended }
+        let (request, series, pva) = (self.request.clone(), self.series.clone(), self.pva.clone());
+        RunRecord { request, series, pva, begun: self.begun, by_client: self.by_client, ended }
     }
 
     pub fn is_running(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Service state that connections and the HTTP interface use.
 
 use super::config::Config;
+use super::pva::PvaSource;
 use super::records::{RunRecord, TakenSeries};
 use super::request::{self, StartRequest};
 use super::run::{Run, RunContext};
@@ -44,6 +45,7 @@ pub(super) enum Asker<'a> {
     Control,
     Client(&'a [u8; 16]),
     Detector(Box<TakenSeries>),
+    Pva(PvaSource),
 }
 
 impl Asker<'_> {
@@ -52,6 +54,7 @@ impl Asker<'_> {
         let record = RunRecord::of(request);
         match self {
             Asker::Detector(taken) => RunRecord { series: Some(taken.clone()), ..record },
+            Asker::Pva(source) => RunRecord { pva: Some(source.clone()), ..record },
             Asker::Client(_) => RunRecord { by_client: true, ..record },
             Asker::Control => record,
         }
@@ -131,12 +134,12 @@ impl ServiceShared {
             return Err(StreamRefusal::new(ErrorCode::Limit, text));
         }
         self.check_plugin(&request).map_err(bad)?;
-        let path = request::place(&self.home.root, &request.file).map_err(bad)?;
-        let run = self.create(asker.record(request), path)?;
-        let mut runs = self.runs.lock();
         if request.directories > 0 {
             request::create_directories(&self.home.root, &request.file, request.directories).map_err(bad)?;
         }
+        let path = request::place(&self.home.root, &request.file).map_err(bad)?;
+        let run = self.create(asker.record(request), path)?;
+        let mut runs = self.runs.lock();
         runs.insert(run.request.name.clone(), Arc::clone(&run));
         self.forget_oldest(&mut runs);
         Ok(run)

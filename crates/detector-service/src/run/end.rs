@@ -217,7 +217,8 @@ impl Run {
         };
         // A detector is not a client: its connection comes and goes with its images, and its series ends with its end
         // message or another series.
-        let late = self.series.is_none() && (given_up || absent.is_some_and(|absent| absent > absence));
+        let has_clients = self.series.is_none() && self.pva.is_none();
+        let late = has_clients && (given_up || absent.is_some_and(|absent| absent > absence));
         let (how, why) = match failure {
             Some(failure) => (EndKind::Failed, failure),
             None if leaves => (EndKind::Finished, "the run was stopped where it was started".into()),

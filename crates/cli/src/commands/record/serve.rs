@@ -1,7 +1,7 @@
 //! `varve record serve DIRECTORY`: the detector service, in the foreground, until SIGTERM or SIGINT.
 
 use super::protection::Listening;
-use super::validators;
+use super::validators::{self, PvaPlace};
 use crate::escaping;
 use crate::identity::{self, Work};
 use crate::output::{Output, columns};
@@ -14,7 +14,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use varve_detector_service::{Config, Service, ServiceError, Unfinished};
+use varve_detector_service::{Config, PvaServer, PvaTarget, Service, ServiceError, Unfinished};
 use varve_detector_writer::Settings;
 use varve_env::service_manager::{self, ServiceState};
 
@@ -65,6 +65,13 @@ pub struct Arguments {
     /// Log file, made with mode 0600; SIGHUP opens it anew [default: stderr]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+    /// Receive frames of this EPICS NTNDArray, one run per acquisition; without an address the server is searched, by
+    /// EPICS_PVA_ADDR_LIST and by broadcast; may be repeated
+    #[arg(long, value_name = "PV[=HOST[:PORT]]", value_parser = validators::pva)]
+    pva: Vec<PvaPlace>,
+    /// Finish the run of a PV that has sent no frame for this long
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = Span::of_some_length)]
+    pva_idle: Span,
 }
 
 #[derive(Serialize)]
@@ -122,6 +129,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             .take_stream2(address)
             .map_err(|error| Problem::new(format!("cannot receive the stream at {address}")).caused_by(&error))?;
     }
+    for PvaPlace { pv, server } in &arguments.pva {
+        let server = server.clone().map_or_else(searched, PvaServer::At);
+        let target = PvaTarget { pv: pv.clone(), server, idle: arguments.pva_idle.0 };
+        service
+            .take_pva(target)
+            .map_err(|error| Problem::new(format!("cannot receive the frames of {pv}")).caused_by(&error))?;
+    }
     let serving = RecordServeReady {
         directory: arguments.directory.clone(),
         pid: std::process::id(),
@@ -154,6 +168,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     }
     tracing::info!("the detector service of {} has stopped", serving.directory.display());
     Ok(Exit::Done)
+}
+
+/// Where servers of PVs are searched: as other clients of EPICS do, by the same environment variables.
+fn searched() -> PvaServer {
+    let words = |name: &str| std::env::var(name).unwrap_or_default();
+    let port = words("EPICS_PVA_BROADCAST_PORT").parse().unwrap_or(PvaServer::SEARCH_PORT);
+    let with_port = |word: &str| if word.contains(':') { word.to_owned() } else { format!("{word}:{port}") };
+    let mut addresses: Vec<String> = words("EPICS_PVA_ADDR_LIST").split_whitespace().map(with_port).collect();
+    if !words("EPICS_PVA_AUTO_ADDR_LIST").eq_ignore_ascii_case("no") {
+        addresses.extend(["255.255.255.255", "127.0.0.1"].map(with_port));
+    }
+    PvaServer::Searched(addresses)
 }
 
 /// The message about a run that continues when the service is started again.

@@ -2,6 +2,7 @@
 
 use crate::quantity::Bytes;
 use std::net::SocketAddr;
+use varve_detector_service::PvaServer;
 use varve_detector_stream::hello::check_run_name;
 
 /// The queue's minimum; a smaller one would hold hardly a frame of any detector.
@@ -111,6 +112,33 @@ pub fn stream2(text: &str) -> Result<String, String> {
     place(text.strip_prefix("tcp://").unwrap_or(text)).map(str::to_owned).ok_or_else(wrong)
 }
 
+/// A PV of EPICS, and where its server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PvaPlace {
+    pub pv: String,
+    /// HOST:PORT; `None`: it is searched.
+    pub server: Option<String>,
+}
+
+/// A PV as PV, PV=HOST or PV=HOST:PORT.
+pub fn pva(text: &str) -> Result<PvaPlace, String> {
+    let wrong =
+        || format!("`{text}` is not a PV with its server; give PV or PV=HOST[:PORT], as in 13SIM1:Pva1:Image=10.0.0.5");
+    let (pv, server) = text.split_once('=').map_or((text, None), |(pv, server)| (pv, Some(server)));
+    if pv.is_empty() || pv.contains(char::is_whitespace) {
+        return Err(wrong());
+    }
+    let server = match server {
+        None => None,
+        Some(server) => {
+            let with_port = format!("{server}:{}", PvaServer::PORT);
+            let address = place(server).or_else(|| place(&with_port)).ok_or_else(wrong)?;
+            Some(address.to_owned())
+        }
+    };
+    Ok(PvaPlace { pv: pv.to_owned(), server })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +157,13 @@ mod tests {
             ["", "x", ":1", "x:", "x:0", "x:70000", "x:1/y", "a b:1", "ftp://x:1", "udp://x:1", "[::1:1", "::1:1"]
         {
             assert!(http(text).is_err() && stream2(text).is_err(), "{text}");
+        }
+        let at = |server: &str| PvaPlace { pv: "13SIM1:Pva1:Image".into(), server: Some(server.into()) };
+        assert_eq!(pva("13SIM1:Pva1:Image=10.0.0.5"), Ok(at("10.0.0.5:5075")));
+        assert_eq!(pva("13SIM1:Pva1:Image=ioc.example:5085"), Ok(at("ioc.example:5085")));
+        assert_eq!(pva("SIM:Image"), Ok(PvaPlace { pv: "SIM:Image".into(), server: None }));
+        for text in ["", "=10.0.0.5", "a b", "PV=", "PV=a b", "PV=x:0"] {
+            assert!(pva(text).is_err(), "{text}");
         }
         assert_eq!(host("daq.example").as_deref(), Ok("daq.example"));
         for text in ["", "daq.example:80", "a b", "http://daq", "x/y"] {

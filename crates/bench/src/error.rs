@@ -26,6 +26,15 @@ pub enum Error {
     Leftover { via: String, path: String, source: io::Error, first: Option<Box<Error>> },
     #[error("a benchmark's report is damaged: {0}")]
     Report(#[from] serde_json::Error),
+    /// A rank's process or host is gone, or gives no answer.
+    #[error("rank {rank}{} is lost: {reason}", on_host(host))]
+    RankLost { rank: usize, host: String, reason: String },
+    /// A rank in another process failed.
+    #[error("rank {rank}{} failed: {reason}", on_host(host))]
+    RankFailed { rank: usize, host: String, reason: String },
+    /// Some ranks never connected.
+    #[error("cannot start the ranks: {0}")]
+    RanksMissing(String),
     #[error("a client thread panicked: {0}")]
     Panic(String),
 }
@@ -35,6 +44,10 @@ impl Error {
         let what = what.into();
         move |source| Error::Io { what, source }
     }
+}
+
+fn on_host(host: &str) -> String {
+    if host.is_empty() { String::new() } else { format!(" on {host}") }
 }
 
 fn after(first: &Option<Box<Error>>) -> String {

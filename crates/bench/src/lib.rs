@@ -20,7 +20,9 @@ mod error;
 mod interrupt;
 pub mod measure;
 mod progress;
+pub mod ranks;
 pub mod report;
+pub mod results;
 pub mod target;
 pub mod workloads;
 

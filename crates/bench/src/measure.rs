@@ -6,11 +6,13 @@ mod interval;
 mod latency;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 pub(crate) use cpu::{cpu_seconds, cpu_seconds_of};
 pub use gate::Gate;
 pub use interval::{Interval, PAIRS_FOR_INTERVAL, paired_ratios};
 pub use latency::{Latencies, Percentiles};
+pub use timeline::Timeline;
 
 use serde::{Deserialize, Serialize};
 

@@ -104,7 +104,16 @@ pub trait TargetClient {
     /// open, read to the end, close; returns the number of bytes.
     fn read(&mut self, name: &str, buffer: &mut [u8]) -> io::Result<u64>;
 
+    /// open, read of as many bytes as `buffer` has, close. An empty buffer: only open and close.
+    fn read_first(&mut self, name: &str, buffer: &mut [u8]) -> io::Result<()>;
+
     fn unlink(&mut self, name: &str) -> io::Result<()>;
+
+    /// rename(2) of a file or directory to a new name.
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Returns when the file system below has all changes. `false`: this kind of target has no such call.
+    fn drain(&mut self) -> io::Result<bool>;
 
     fn make_directory(&mut self, name: &str) -> io::Result<()>;
 
@@ -133,6 +142,32 @@ pub fn open(via: &Via) -> Result<Box<dyn BenchTarget>> {
         }
         Via::Path(dir) => Ok(Box::new(DirectoryTarget::open("path", dir)?)),
     }
+}
+
+/// Names that a directory may have although a run wants it empty: mkfs makes the first, and ranks of this run meet in the
+/// second.
+const IGNORED_NAMES: [&str; 2] = ["lost+found", crate::ranks::RENDEZVOUS_NAME];
+
+/// Refuses a directory that has files, and the root of the system: a run removes what it makes, and must never be near
+/// other files. `kept` is the directory that an earlier run left for this one.
+///
+/// # Errors
+/// [`Error::Usage`], with the advice to make an empty directory.
+pub fn check_fresh(via: &Via, kept: Option<&str>) -> Result<()> {
+    let (Via::Mount(directory) | Via::Path(directory)) = via else { return Ok(()) };
+    let resolved = directory.canonicalize().map_err(Error::io(via.to_string()))?;
+    if resolved.parent().is_none() {
+        return Err(Error::Usage(format!("{via} is the root of the system: make an empty directory and give that")));
+    }
+    for entry in std::fs::read_dir(&resolved).map_err(Error::io(via.to_string()))? {
+        let name = entry.map_err(Error::io(via.to_string()))?.file_name();
+        let name = name.to_string_lossy();
+        if kept != Some(&*name) && !IGNORED_NAMES.iter().any(|ignored| name.starts_with(ignored)) {
+            let what = format!("{via} is not empty, it has {name:?}: make an empty directory in it and give that");
+            return Err(Error::Usage(what));
+        }
+    }
+    Ok(())
 }
 
 fn missing(error: &io::Error) -> bool {

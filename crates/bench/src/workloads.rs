@@ -1,12 +1,22 @@
 //! The workloads, a module each.
 
+pub mod campaign;
+pub mod data;
 pub mod detector;
 pub mod failover;
 pub mod fleet;
+pub mod images;
+mod job;
 pub mod mdtest;
+pub mod mdtest_tree;
+pub mod mixed;
+pub mod overall;
 pub mod scale;
+pub mod small_files;
 pub mod stream;
 pub mod tree;
+
+pub(crate) use job::{Job, RankWork, execute};
 
 use crate::target::{BenchTarget, TargetClient, Via};
 use crate::{Error, Result};
@@ -38,6 +48,26 @@ impl Workplace {
         control.enter("").map_err(fail("open", "its root"))?;
         control.make_directory(&directory).map_err(fail("make the directory", &directory))?;
         Ok(Workplace { directory })
+    }
+
+    /// The directory that an earlier run left for this one, or a new one of that name.
+    pub(crate) fn named(
+        target: &dyn BenchTarget,
+        control: &mut dyn TargetClient,
+        name: &str,
+        create: bool,
+    ) -> Result<Workplace> {
+        let fail = |operation| {
+            let (via, path) = (target.label(), name.to_owned());
+            move |source| Error::Operation { via, operation, path, source }
+        };
+        if create {
+            control.enter("").map_err(fail("open the directory of"))?;
+            control.make_directory(name).map_err(fail("make the directory"))?;
+        } else {
+            control.enter(name).map_err(fail("open the directory that -C makes,"))?;
+        }
+        Ok(Workplace { directory: name.to_owned() })
     }
 
     /// Removes the directory and its contents. Keeps `outcome` unless the removal fails, because leftovers must be

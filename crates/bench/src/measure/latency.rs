@@ -9,7 +9,7 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_secs(120);
 const DIGITS: u8 = 3;
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Latencies {
     nanoseconds: Histogram<u64>,
 }
@@ -41,6 +41,21 @@ impl Latencies {
 
     pub fn add(&mut self, other: &Latencies) {
         self.nanoseconds.add(&other.nanoseconds).expect("all histograms here have the same bounds");
+    }
+
+    /// Nanoseconds and how often, for another process.
+    pub fn counts(&self) -> Vec<(u64, u64)> {
+        let recorded = self.nanoseconds.iter_recorded();
+        recorded.map(|value| (value.value_iterated_to(), value.count_at_value())).collect()
+    }
+
+    /// The histogram of [`Latencies::counts`].
+    pub fn of_counts(counts: &[(u64, u64)]) -> Latencies {
+        let mut latencies = Latencies::default();
+        for (nanoseconds, count) in counts {
+            latencies.nanoseconds.saturating_record_n(*nanoseconds, *count);
+        }
+        latencies
     }
 
     pub fn count(&self) -> u64 {

@@ -20,6 +20,16 @@ fn percentiles_are_within_three_digits_of_the_truth() {
 }
 
 #[test]
+fn latencies_survive_the_way_to_another_process() {
+    let mut latencies = Latencies::default();
+    for microsecond in [1, 5, 5, 900, 70_000] {
+        latencies.record(Duration::from_micros(microsecond));
+    }
+    let read = Latencies::of_counts(&latencies.counts());
+    assert_eq!((read.count(), read.percentiles()), (5, latencies.percentiles()));
+}
+
+#[test]
 fn percentiles_without_samples_are_zero() {
     assert_eq!(Latencies::default().percentiles(), Percentiles::default());
 }

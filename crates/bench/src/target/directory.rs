@@ -102,8 +102,31 @@ impl TargetClient for DirectoryClient {
         Ok(total)
     }
 
+    fn read_first(&mut self, name: &str, buffer: &mut [u8]) -> io::Result<()> {
+        let file = rustix::fs::openat(&self.entered, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::read(file.as_fd(), &mut buffer[done..]) {
+                Ok(0) => return Err(io::Error::other(format!("it ends after {done} bytes"))),
+                Ok(read) => done += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        close(file)
+    }
+
     fn unlink(&mut self, name: &str) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.entered, name, AtFlags::empty())?)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.entered, from, &self.entered, to)?)
+    }
+
+    fn drain(&mut self) -> io::Result<bool> {
+        rustix::fs::syncfs(&self.entered)?;
+        Ok(true)
     }
 
     fn make_directory(&mut self, name: &str) -> io::Result<()> {

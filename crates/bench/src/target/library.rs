@@ -4,7 +4,7 @@
 use super::{BenchTarget, TargetClient};
 use crate::{Error, Result};
 use std::io;
-use varve_client::{Failure, Library, block_on};
+use varve_client::{Failure, Library, RenameFlags, block_on};
 use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::VolumeDir;
 use varve_types::{Errno, FileKind, Mode};
@@ -111,9 +111,31 @@ impl TargetClient for LibraryClient {
         Ok(block_on(self.library.read_file(self.path.as_bytes())).map_err(to_io)?.len() as u64)
     }
 
+    fn read_first(&mut self, name: &str, buffer: &mut [u8]) -> io::Result<()> {
+        self.path(name);
+        let content = block_on(self.library.read_file(self.path.as_bytes())).map_err(to_io)?;
+        match content.get(..buffer.len()) {
+            Some(first) => buffer.copy_from_slice(first),
+            None => return Err(io::Error::other(format!("it ends after {} bytes", content.len()))),
+        }
+        Ok(())
+    }
+
     fn unlink(&mut self, name: &str) -> io::Result<()> {
         self.path(name);
         block_on(self.library.unlink(self.path.as_bytes())).map_err(to_io)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        self.path(from);
+        let from = self.path.clone();
+        self.path(to);
+        let flags = RenameFlags::Replace;
+        block_on(self.library.rename(from.as_bytes(), self.path.as_bytes(), flags)).map_err(to_io)
+    }
+
+    fn drain(&mut self) -> io::Result<bool> {
+        Ok(false)
     }
 
     fn make_directory(&mut self, name: &str) -> io::Result<()> {

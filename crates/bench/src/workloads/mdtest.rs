@@ -13,6 +13,7 @@ mod tests;
 mod turns;
 
 pub use pass::PhaseOutcome;
+pub(super) use plan::push_decimal;
 pub use plan::{FILES_MAX, FileOrder, Phase, Plan};
 pub use profile::{CounterCost, Meter, OperationProfile, OwnStages, StageProfile, Sums, counter_cost, profile, table};
 pub use turns::{CeilingSeries, ContenderRole, MdtestMeasurement, PhaseSeries};

@@ -322,7 +322,7 @@ fn forget(path: &Path) -> Result<()> {
 }
 
 /// The store file that holds the bytes of a file of a mounted volume, if there is one (`varve info` shows the same).
-fn beneath(path: &Path) -> Option<PathBuf> {
+pub(super) fn beneath(path: &Path) -> Option<PathBuf> {
     let mut reported = vec![0; 64 * 1024];
     let length = rustix::fs::getxattr(path, "varve.info", &mut reported).ok()?;
     let info: serde_json::Value = serde_json::from_slice(&reported[..length]).ok()?;

@@ -1,0 +1,113 @@
+use super::*;
+use crate::target::Via;
+use crate::workloads::campaign::tests::on_threads;
+use std::path::Path;
+
+fn options() -> MdtestOptions {
+    MdtestOptions { items_per_directory: Some(2), depth: 2, branch: 3, ..MdtestOptions::default() }
+}
+
+fn config(path: &Path, options: MdtestOptions) -> MdtestTreeConfig {
+    MdtestTreeConfig { campaign: on_threads(&[path]), options, clients: vec![3], iterations: 2 }
+}
+
+fn operations(results: &RunResults) -> Vec<&str> {
+    results.results.iter().map(|measured| measured.metric.as_str()).filter(|name| name.ends_with(".ops")).collect()
+}
+
+fn entries(path: &Path) -> usize {
+    std::fs::read_dir(path).unwrap().count()
+}
+
+#[test]
+fn deliverables_tree_has_its_directories_and_items() {
+    // mdtest -I 10 -z 5 -b 5
+    let deliverable =
+        MdtestOptions { items_per_directory: Some(10), depth: 5, branch: 5, unique: true, ..MdtestOptions::default() };
+    let shape = TreeShape::of(&deliverable).unwrap();
+    assert_eq!((shape.directories, shape.items()), (3906, 39_060));
+    let leaves = TreeShape::of(&MdtestOptions { leaf_only: true, ..deliverable.clone() }).unwrap();
+    assert_eq!((leaves.items(), leaves.holder(0)), (31_250, 781));
+    let divided = MdtestOptions { items: Some(8000), items_per_directory: None, ..deliverable };
+    assert_eq!(TreeShape::of(&divided).unwrap().items_per_directory, 2, "the remainder is left out, as in mdtest");
+    let mut path = String::new();
+    shape.directory(7, 31, &mut path);
+    assert_eq!(path, "mdtest_tree.7/mdtest_tree.7.1/mdtest_tree.7.6/mdtest_tree.7.31/");
+}
+
+#[test]
+fn all_phases_run_on_shared_and_unique_trees() {
+    for (unique, stride) in [(false, 0), (false, 1), (true, 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = MdtestOptions { unique, stride, write_bytes: 3901, read_bytes: 3901, ..options() };
+        let results = run(&config(dir.path(), options)).unwrap();
+        assert_eq!(results.error, None);
+        let expected = summary_rows();
+        let mut found = operations(&results);
+        found.sort_unstable();
+        assert_eq!(found, expected);
+        assert!(results.results.iter().all(|measured| measured.samples.len() == 2), "two iterations");
+        assert_eq!(entries(dir.path()), 0);
+        let table = summary(&results);
+        assert!(table.contains("SUMMARY rate: (of 2 iterations)") && table.contains("Directory rename"), "{table}");
+    }
+}
+
+fn summary_rows() -> Vec<&'static str> {
+    let mut rows = vec!["dir_create.ops", "dir_stat.ops", "dir_rename.ops", "dir_remove.ops", "create.ops", "stat.ops"];
+    rows.extend(["read.ops", "rename.ops", "remove.ops", "tree_create.ops", "tree_remove.ops"]);
+    rows.sort_unstable();
+    rows
+}
+
+#[test]
+fn single_phases_leave_files_for_the_next_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let only = |change: fn(&mut MdtestOptions)| {
+        let mut options = MdtestOptions { files_only: true, ..options() };
+        change(&mut options);
+        config(dir.path(), options)
+    };
+    let stat_first = run(&only(|options| options.stat_only = true)).unwrap_err().to_string();
+    assert!(stat_first.contains(KEPT_NAME), "{stat_first}");
+    assert_eq!(
+        operations(&run(&only(|options| options.create_only = true)).unwrap()),
+        ["tree_create.ops", "create.ops"]
+    );
+    assert_eq!(entries(dir.path()), 1);
+    assert!(run(&only(|options| options.create_only = true)).is_err(), "they are there already");
+    assert_eq!(operations(&run(&only(|options| options.stat_only = true)).unwrap()), ["stat.ops"]);
+    assert_eq!(operations(&run(&only(|options| options.read_only = true)).unwrap()), ["read.ops"]);
+    assert_eq!(
+        operations(&run(&only(|options| options.remove_only = true)).unwrap()),
+        ["remove.ops", "tree_remove.ops"]
+    );
+    assert_eq!(entries(dir.path()), 0);
+}
+
+#[test]
+fn contradictory_options_are_refused() {
+    let refused = |change: fn(&mut MdtestOptions)| {
+        let mut options = options();
+        change(&mut options);
+        TreeShape::of(&options).unwrap_err().to_string()
+    };
+    assert!(refused(|options| options.items = Some(100)).contains("either -n or -I"));
+    assert!(refused(|options| options.items_per_directory = None).contains("number of items"));
+    assert!(refused(|options| options.branch = 0).contains("-b"));
+    assert!(refused(|options| (options.depth, options.branch) = (30, 10)).contains("-z and -b"));
+    assert!(refused(|options| options.read_bytes = 1).contains("-e"));
+    assert!(refused(|options| (options.files_only, options.directories_only) = (true, true)).contains("-F and -D"));
+}
+
+#[test]
+fn target_with_files_or_the_root_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("precious"), b"1").unwrap();
+    let error = run(&config(dir.path(), options())).unwrap_err().to_string();
+    assert!(error.contains("is not empty") && error.contains("precious"), "{error}");
+    assert_eq!(entries(dir.path()), 1);
+    let mut root = config(dir.path(), options());
+    root.campaign.via = vec![Via::Path("/".into())];
+    assert!(run(&root).unwrap_err().to_string().contains("root"), "the root is refused");
+}

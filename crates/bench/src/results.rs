@@ -15,6 +15,10 @@ pub const RESULTS_SCHEMA_VERSION: u32 = 1;
 
 /// A figure whose bytes may never have left the page cache.
 pub const MARK_PAGE_CACHE: &str = "page cache";
+/// The rate until the calls have returned; the store need not have the data yet.
+pub const MARK_APPLICATION: &str = "application";
+/// The rate until the store has the data.
+pub const MARK_DRAINED: &str = "drained";
 /// A figure of a run that ended early.
 pub const MARK_PARTIAL: &str = "partial";
 
@@ -46,7 +50,7 @@ pub struct Measured {
     pub target: String,
     pub clients: usize,
     pub parameters: Parameters,
-    /// `create.ops`, for example.
+    /// `create`, for example.
     pub metric: String,
     pub unit: String,
     pub higher_is_better: bool,
@@ -90,8 +94,8 @@ impl Figure {
         Figure { metric: metric.to_owned(), unit, higher_is_better, value, phase: None, marks: Vec::new() }
     }
 
-    pub(crate) fn marked(mut self, mark: Option<&'static str>) -> Figure {
-        self.marks.extend(mark);
+    pub(crate) fn marked(mut self, marks: impl IntoIterator<Item = &'static str>) -> Figure {
+        self.marks.extend(marks);
         self
     }
 }
@@ -108,10 +112,11 @@ pub(crate) struct FigureKey {
 impl RunResults {
     pub(crate) fn keep(&mut self, key: &FigureKey, figure: Figure, phases: &[PhaseRecord]) {
         let phase = figure.phase.and_then(|name| phases.iter().find(|phase| phase.phase == name));
-        let index = self.results.iter().position(|known| known.is(key, &figure.metric)).unwrap_or_else(|| {
-            self.results.push(Measured::new(key, figure.metric, figure.unit, figure.higher_is_better));
-            self.results.len() - 1
-        });
+        let index =
+            self.results.iter().position(|known| known.is(key, &figure.metric, figure.unit)).unwrap_or_else(|| {
+                self.results.push(Measured::new(key, figure.metric, figure.unit, figure.higher_is_better));
+                self.results.len() - 1
+            });
         let measured = &mut self.results[index];
         measured.samples.push(figure.value);
         measured.marks.extend(figure.marks.iter().map(|mark| (*mark).to_owned()));
@@ -188,8 +193,9 @@ impl Measured {
         }
     }
 
-    fn is(&self, key: &FigureKey, metric: &str) -> bool {
+    fn is(&self, key: &FigureKey, metric: &str, unit: &str) -> bool {
         self.metric == metric
+            && self.unit == unit
             && self.clients == key.clients
             && self.target == key.target
             && self.workload == key.workload

@@ -21,8 +21,8 @@ fn key(target: &str) -> FigureKey {
 fn samples_of_one_figure_are_kept_together() {
     let mut results = results();
     for value in [1.0, 2.0] {
-        results.keep(&key("path:/a"), Figure::plain("write.mib_s", "MiB/s", true, value), &[]);
-        results.keep(&key("path:/b"), Figure::plain("write.mib_s", "MiB/s", true, 3.0 * value), &[]);
+        results.keep(&key("path:/a"), Figure::plain("write", "MiB/s", true, value), &[]);
+        results.keep(&key("path:/b"), Figure::plain("write", "MiB/s", true, 3.0 * value), &[]);
     }
     assert_eq!(results.results.len(), 2);
     assert_eq!(results.results[1].samples, [3.0, 6.0]);
@@ -32,11 +32,11 @@ fn samples_of_one_figure_are_kept_together() {
 #[test]
 fn csv_quotes_fields_and_disarms_formulas() {
     let mut results = results();
-    let figure = Figure::plain("read.mib_s", "MiB/s", true, -1.5).marked(Some(MARK_PAGE_CACHE));
+    let figure = Figure::plain("read", "MiB/s", true, -1.5).marked([MARK_PAGE_CACHE]);
     results.keep(&key("path:/a,\"b\""), figure, &[]);
     results.keep(&key("=cmd()"), Figure::plain("x", "s", false, 1.0), &[]);
     let csv = results.to_csv();
-    assert!(csv.contains("data,\"path:/a,\"\"b\"\"\",2,,read.mib_s,MiB/s,0,-1.5,page cache\n"), "{csv}");
+    assert!(csv.contains("data,\"path:/a,\"\"b\"\"\",2,,read,MiB/s,0,-1.5,page cache\n"), "{csv}");
     assert!(csv.contains("data,'=cmd(),2"), "{csv}");
 }
 

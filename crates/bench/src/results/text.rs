@@ -33,7 +33,7 @@ pub(super) fn render(results: &RunResults) -> String {
         for measured in of_group {
             let first = results.results.iter().find(|other| {
                 other.target == first_target
-                    && other.metric == measured.metric
+                    && (&other.metric, &other.unit) == (&measured.metric, &measured.unit)
                     && other.workload == measured.workload
                     && other.clients == measured.clients
                     && other.parameters == measured.parameters

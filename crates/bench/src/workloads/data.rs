@@ -19,7 +19,7 @@ pub(crate) use rank::run_rank;
 use super::campaign::{Campaign, CampaignConfig, Point};
 use super::{RankWork, check_clients_and_repeat};
 use crate::ranks::PhaseRecord;
-use crate::results::{Figure, MARK_PAGE_CACHE, Parameters, RunResults};
+use crate::results::{Figure, MARK_APPLICATION, MARK_DRAINED, MARK_PAGE_CACHE, Parameters, RunResults};
 use crate::target::Via;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,17 @@ impl DataPattern {
         DataPattern::OpenFiles,
         DataPattern::RandomRead,
     ];
+
+    /// The workload of its figures.
+    pub(crate) fn workload(self) -> &'static str {
+        match self {
+            DataPattern::NToN => "checkpoint",
+            DataPattern::Segmented | DataPattern::Strided => "shared-file",
+            DataPattern::Frames => "frames",
+            DataPattern::OpenFiles => "open-files",
+            DataPattern::RandomRead => "random-read",
+        }
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -162,12 +173,12 @@ impl DataOptions {
                 parameters.insert("files".to_owned(), self.files.into());
             }
             _ => {
-                parameters.insert("bytes".to_owned(), self.bytes.into());
-                parameters.insert("transfer".to_owned(), self.transfer_bytes.into());
+                parameters.insert("bytes_per_client".to_owned(), self.bytes.into());
+                parameters.insert("transfer_bytes".to_owned(), self.transfer_bytes.into());
             }
         }
         if matches!(self.pattern, DataPattern::Strided | DataPattern::Frames) {
-            parameters.insert("block".to_owned(), self.block_bytes.into());
+            parameters.insert("block_bytes".to_owned(), self.block_bytes.into());
         }
         for (name, set) in [("direct", self.direct), ("verified", self.verify)] {
             if set {
@@ -197,7 +208,9 @@ pub fn run(config: &DataConfig) -> Result<RunResults> {
     let mut campaign = Campaign::open(&config.campaign, "bench data", most, None)?;
     let clients = campaign.fixed_clients().map_or(config.clients.clone(), |ranks| vec![ranks]);
     let outcome = clients.iter().try_for_each(|clients| {
-        (0..config.repeat).try_for_each(|turn| turn_at(&mut campaign, &config.options, "data", *clients, turn))
+        (0..config.repeat).try_for_each(|turn| {
+            turn_at(&mut campaign, &config.options, config.options.pattern.workload(), *clients, turn)
+        })
     });
     campaign.finish(outcome)
 }
@@ -229,7 +242,7 @@ fn figures(phases: &[PhaseRecord], options: &DataOptions, memory_bytes: u64) -> 
     let seconds = |name: &str| of(name).map_or(0.0, PhaseRecord::seconds);
     let mut figures = Vec::new();
     if let Some(open) = of("open") {
-        figures.push(Figure::rate("open.ops", "ops/s", open.operations as f64 / open.seconds(), "open"));
+        figures.push(Figure::rate("open", "ops/s", open.operations as f64 / open.seconds(), "open"));
     }
     let written = of("write").map_or(0, |write| write.bytes);
     let fits = (written as f64) < MEMORIES_MIN * memory_bytes as f64;
@@ -237,24 +250,25 @@ fn figures(phases: &[PhaseRecord], options: &DataOptions, memory_bytes: u64) -> 
         let mib = write.bytes as f64 / MIB;
         // The application's rate of data that the memory can hold is that of the memory.
         let cached = (fits && !options.direct).then_some(MARK_PAGE_CACHE);
-        figures.push(Figure::rate("write.mib_s", "MiB/s", mib / write.seconds(), "write").marked(cached));
+        let application = [Some(MARK_APPLICATION), cached].into_iter().flatten().collect::<Vec<_>>();
+        figures.push(Figure::rate("write", "MiB/s", mib / write.seconds(), "write").marked(application.clone()));
         let overall = seconds("open") + write.seconds() + seconds("close");
-        figures.push(Figure::plain("write.overall_mib_s", "MiB/s", true, mib / overall).marked(cached));
+        figures.push(Figure::plain("write_overall", "MiB/s", true, mib / overall).marked(application));
         if of("sync").is_some() {
             let drained = mib / (write.seconds() + seconds("sync"));
-            figures.push(Figure::plain("write.drained_mib_s", "MiB/s", true, drained));
+            figures.push(Figure::plain("write_drained", "MiB/s", true, drained).marked([MARK_DRAINED]));
         }
     }
     let kept = of("drop").is_none_or(|drop| drop.missed > 0) && fits && !options.direct;
     let cached = kept.then_some(MARK_PAGE_CACHE);
     if let Some(read) = of("read") {
         let mib = read.bytes as f64 / MIB;
-        figures.push(Figure::rate("read.mib_s", "MiB/s", mib / read.seconds(), "read").marked(cached));
+        figures.push(Figure::rate("read", "MiB/s", mib / read.seconds(), "read").marked(cached));
     }
     for (name, mark) in [("open_cold", cached), ("open_warm", None), ("random_read", cached)] {
         if let Some(phase) = of(name) {
             let rate = phase.operations as f64 / phase.seconds();
-            figures.push(Figure::rate(format!("{name}.ops"), "ops/s", rate, name).marked(mark));
+            figures.push(Figure::rate(name, "ops/s", rate, name).marked(mark));
         }
     }
     figures

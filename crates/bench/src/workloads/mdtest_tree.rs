@@ -16,7 +16,7 @@ pub(crate) use rank::run_rank;
 use super::campaign::{Campaign, CampaignConfig, Kept, Point};
 use super::{RankWork, check_clients_and_repeat};
 use crate::ranks::PhaseRecord;
-use crate::results::{Figure, Parameters, RunResults};
+use crate::results::{Figure, MARK_APPLICATION, MARK_DRAINED, Parameters, RunResults};
 use crate::{Error, Result};
 use shape::TreeShape;
 
@@ -53,7 +53,7 @@ pub fn run(config: &MdtestTreeConfig) -> Result<RunResults> {
         let point = Point {
             workload: "mdtest",
             clients: *clients,
-            parameters: parameters(options, &shape),
+            parameters: parameters(options, &shape, *clients),
             work: RankWork::Mdtest(options.clone()),
         };
         (0..config.iterations).try_for_each(|turn| campaign.turn(&point, turn, &figures))
@@ -61,15 +61,15 @@ pub fn run(config: &MdtestTreeConfig) -> Result<RunResults> {
     campaign.finish(outcome)
 }
 
-fn parameters(options: &MdtestOptions, shape: &TreeShape) -> Parameters {
+fn parameters(options: &MdtestOptions, shape: &TreeShape, clients: usize) -> Parameters {
     let mut parameters = Parameters::from([
-        ("items".to_owned(), shape.items().into()),
+        ("files".to_owned(), (shape.items() * clients as u64).into()),
         ("depth".to_owned(), options.depth.into()),
         ("branch".to_owned(), options.branch.into()),
-        ("unique".to_owned(), options.unique.into()),
+        ("layout".to_owned(), if options.unique { "unique" } else { "shared" }.into()),
     ]);
     if options.write_bytes > 0 {
-        parameters.insert("bytes".to_owned(), options.write_bytes.into());
+        parameters.insert("file_bytes".to_owned(), options.write_bytes.into());
     }
     parameters
 }
@@ -79,11 +79,14 @@ fn figures(phases: &[PhaseRecord]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for phase in phases.iter().filter(|phase| phase.operations > 0 && !phase.phase.ends_with(rank::DRAIN)) {
         let (name, operations) = (&phase.phase, phase.operations as f64);
-        figures.push(Figure::rate(format!("{name}.ops"), "ops/s", operations / phase.seconds(), name));
         let drain = phases.iter().find(|other| other.phase == format!("{name}{}", rank::DRAIN));
-        if let Some(drain) = drain.filter(|drain| drain.operations > 0) {
+        let drain = drain.filter(|drain| drain.operations > 0);
+        let application = drain.map(|_| MARK_APPLICATION);
+        figures.push(Figure::rate(name, "ops/s", operations / phase.seconds(), name).marked(application));
+        if let Some(drain) = drain {
             let rate = operations / (phase.seconds() + drain.seconds());
-            figures.push(Figure::plain(&format!("{name}.drained_ops"), "ops/s", true, rate));
+            let figure = Figure::plain(&format!("{name}_drained"), "ops/s", true, rate);
+            figures.push(figure.marked([MARK_DRAINED]));
         }
     }
     figures

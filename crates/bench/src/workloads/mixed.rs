@@ -16,6 +16,7 @@ use crate::results::{Figure, Parameters, RunResults};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use varve_detector_tools::simulator::DetectorModel;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MixedOptions {
@@ -29,7 +30,8 @@ pub struct MixedConfig {
     pub campaign: CampaignConfig,
     pub rate_hz: f64,
     pub seconds: f64,
-    pub model_name: String,
+    /// The detector's name on the command line.
+    pub model: String,
     pub others: Vec<OtherUser>,
     pub repeat: u32,
 }
@@ -53,6 +55,7 @@ pub fn run(config: &MixedConfig) -> Result<RunResults> {
     if config.repeat == 0 || config.repeat > REPEAT_MAX {
         return fail(format!("the number of repeats goes from 1 to {REPEAT_MAX}"));
     }
+    config.model.parse::<DetectorModel>().map_err(|error| Error::Usage(error.to_string()))?;
     let clients = config.others.len() + 1;
     let mut campaign = Campaign::open(&config.campaign, "bench mixed", clients, None)?;
     let clients = campaign.fixed_clients().unwrap_or(clients);
@@ -69,7 +72,7 @@ fn point(config: &MixedConfig, clients: usize, mixed: bool) -> Point {
     let images = ImagesOptions {
         images: ((config.seconds * config.rate_hz) as u64).max(1),
         rate_hz: config.rate_hz,
-        model: config.model_name.clone(),
+        model: config.model.clone(),
         sync: false,
     };
     let others = if mixed { config.others.clone() } else { Vec::new() };
@@ -77,7 +80,7 @@ fn point(config: &MixedConfig, clients: usize, mixed: bool) -> Point {
     let beside = if mixed { names.join(",") } else { "none".to_owned() };
     let parameters = Parameters::from([
         ("rate_hz".to_owned(), config.rate_hz.into()),
-        ("model".to_owned(), config.model_name.clone().into()),
+        ("model".to_owned(), config.model.clone().into()),
         ("beside".to_owned(), beside.into()),
     ]);
     let work = RankWork::Mixed(MixedOptions { images, others, seconds: config.seconds });
@@ -88,13 +91,8 @@ fn figures(phases: &[PhaseRecord], rate_hz: f64) -> Vec<Figure> {
     let mut figures = Vec::new();
     for phase in phases.iter().filter(|phase| phase.operations > 0) {
         match phase.phase.as_str() {
-            EXPERIMENT => figures.extend(paced_figures("experiment", phase, rate_hz)),
-            name => figures.push(Figure::rate(
-                format!("{name}.ops"),
-                "ops/s",
-                phase.operations as f64 / phase.seconds(),
-                name,
-            )),
+            EXPERIMENT => figures.extend(paced_figures(phase, rate_hz)),
+            name => figures.push(Figure::rate(name, "ops/s", phase.operations as f64 / phase.seconds(), name)),
         }
     }
     figures
@@ -105,7 +103,7 @@ pub(crate) fn run_rank(job: &Job, options: &MixedOptions, context: &RankContext<
     let via = job.target()?;
     let directory = via.directory().join(&job.directory);
     if context.rank == 0 {
-        let stream = ImageStream::new(via.to_string(), directory, 0, &options.images, job.seed)?;
+        let stream = ImageStream::new(via.to_string(), directory, 0, &options.images)?;
         return context.phase(EXPERIMENT, |recorder| stream.write(recorder));
     }
     let user = options.others[(context.rank - 1) % options.others.len()];

@@ -118,8 +118,8 @@ pub fn saturate(config: &SaturationConfig) -> Result<RunResults> {
 
 fn sweep(config: &SaturationConfig, options: &DataOptions, campaign: &mut Campaign, most: usize) -> Result<()> {
     let metric = match config.metric {
-        SweepMetric::Write => "write.drained_mib_s",
-        SweepMetric::Create => "create.ops",
+        SweepMetric::Write => "write_drained",
+        SweepMetric::Create => "create",
     };
     let mut curve: Vec<(usize, Vec<f64>)> = Vec::new();
     for clients in numbers_of_clients(most) {
@@ -205,7 +205,7 @@ mod tests {
             shared_file: true,
         };
         let results = run(&overall).unwrap();
-        assert!(results.results.iter().any(|found| found.metric == "write.overall_mib_s" && found.clients == 3));
+        assert!(results.results.iter().any(|found| found.metric == "write_overall" && found.clients == 3));
         for metric in [SweepMetric::Write, SweepMetric::Create] {
             let sweep = SaturationConfig {
                 campaign: on_threads(&[dir.path()]),

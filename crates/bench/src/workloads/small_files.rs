@@ -4,7 +4,7 @@ use super::campaign::{Campaign, CampaignConfig, Point};
 use super::mdtest::push_decimal;
 use super::{Job, RankWork, check_clients_and_repeat};
 use crate::ranks::{PhaseRecord, RankContext};
-use crate::results::{Figure, Parameters, RunResults};
+use crate::results::{Figure, MARK_APPLICATION, MARK_DRAINED, Parameters, RunResults};
 use crate::target;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -52,8 +52,10 @@ pub fn run(config: &SmallFilesConfig) -> Result<RunResults> {
     let outcome = clients.iter().try_for_each(|clients| {
         (0..config.repeat).try_for_each(|turn| {
             config.sizes.iter().try_for_each(|bytes| {
-                let parameters =
-                    Parameters::from([("size".to_owned(), (*bytes).into()), ("files".to_owned(), config.files.into())]);
+                let parameters = Parameters::from([
+                    ("file_bytes".to_owned(), (*bytes).into()),
+                    ("files".to_owned(), config.files.into()),
+                ]);
                 let files = (config.files / *clients as u64).max(1);
                 let work = RankWork::SmallFiles(SmallFilesOptions { files, bytes: *bytes });
                 campaign.turn(&Point { workload: "small files", clients: *clients, parameters, work }, turn, &figures)
@@ -71,7 +73,8 @@ pub(super) fn turn_at(
     clients: usize,
     turn: u32,
 ) -> Result<()> {
-    let parameters = Parameters::from([("files_per_client".to_owned(), files.into())]);
+    let parameters =
+        Parameters::from([("files".to_owned(), (files * clients as u64).into()), ("file_bytes".to_owned(), 0.into())]);
     let work = RankWork::SmallFiles(SmallFilesOptions { files, bytes: 0 });
     campaign.turn(&Point { workload, clients, parameters, work }, turn, &figures)
 }
@@ -80,19 +83,22 @@ fn figures(phases: &[PhaseRecord]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for phase in phases.iter().filter(|phase| phase.operations > 0 && phase.phase != "drain") {
         let (name, seconds) = (&phase.phase, phase.seconds());
-        figures.push(Figure::rate(format!("{name}.ops"), "ops/s", phase.operations as f64 / seconds, name));
+        let application = (name == "create").then_some(MARK_APPLICATION);
+        let rate = Figure::rate(name, "ops/s", phase.operations as f64 / seconds, name);
+        figures.push(rate.marked(application));
         if phase.bytes > 0 {
             let rate = phase.bytes as f64 / MIB / seconds;
-            figures.push(Figure::plain(&format!("{name}.mib_s"), "MiB/s", true, rate));
+            figures.push(Figure::plain(name, "MiB/s", true, rate).marked(application));
         }
     }
     let of = |name: &str| phases.iter().find(|phase| phase.phase == name && phase.operations > 0);
     if let (Some(create), Some(drain)) = (of("create"), of("drain")) {
         let seconds = create.seconds() + drain.seconds();
-        figures.push(Figure::plain("create.drained_ops", "ops/s", true, create.operations as f64 / seconds));
+        let rate = create.operations as f64 / seconds;
+        figures.push(Figure::plain("create_drained", "ops/s", true, rate).marked([MARK_DRAINED]));
         if create.bytes > 0 {
             let rate = create.bytes as f64 / MIB / seconds;
-            figures.push(Figure::plain("create.drained_mib_s", "MiB/s", true, rate));
+            figures.push(Figure::plain("create_drained", "MiB/s", true, rate).marked([MARK_DRAINED]));
         }
     }
     figures
@@ -176,11 +182,13 @@ mod tests {
         let results = run(&config).unwrap();
         assert_eq!(results.error, None);
         for bytes in [0, 5, 4096] {
-            let of_size = |metric: &str| {
-                results.results.iter().find(|found| found.metric == metric && found.parameters["size"] == bytes)
+            let of_size = |metric: &str, unit: &str| {
+                results.results.iter().find(|found| {
+                    found.metric == metric && found.unit == unit && found.parameters["file_bytes"] == bytes
+                })
             };
-            assert_eq!(of_size("create.ops").unwrap().samples.len(), 2);
-            assert_eq!(of_size("read.mib_s").is_some(), bytes > 0);
+            assert_eq!(of_size("create", "ops/s").unwrap().samples.len(), 2);
+            assert_eq!(of_size("read", "MiB/s").is_some(), bytes > 0);
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -2,11 +2,17 @@
 
 mod companion;
 mod compare;
+mod data;
 mod detector;
+mod drive;
 mod failover;
+mod files;
+mod images;
 mod mdtest;
+mod mixed;
 mod new_volume;
 mod null;
+mod overall;
 mod profile;
 mod scale;
 mod servers;
@@ -34,9 +40,17 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Workload {
+    Data(data::Arguments),
     Detector(detector::Arguments),
     Failover(failover::Arguments),
+    Files(files::Arguments),
+    Images(images::Arguments),
     Mdtest(mdtest::Arguments),
+    Mixed(mixed::Arguments),
+    Overall(overall::Arguments),
+    Saturate(overall::SaturateArguments),
+    #[command(hide = true)]
+    Rank(drive::RankArguments),
     #[command(hide = true)]
     Companion(companion::Arguments),
     Compare(compare::Arguments),
@@ -67,9 +81,16 @@ struct ReportFlags {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.workload {
+        Workload::Data(arguments) => data::run(arguments, output),
         Workload::Detector(arguments) => detector::run(arguments, output),
         Workload::Failover(arguments) => failover::run(arguments, output),
+        Workload::Files(arguments) => files::run(arguments, output),
+        Workload::Images(arguments) => images::run(arguments, output),
         Workload::Mdtest(arguments) => mdtest::run(arguments, output),
+        Workload::Mixed(arguments) => mixed::run(arguments, output),
+        Workload::Overall(arguments) => overall::run(arguments, output),
+        Workload::Saturate(arguments) => overall::saturate(arguments, output),
+        Workload::Rank(arguments) => drive::run_rank(arguments),
         Workload::Companion(arguments) => companion::run(arguments),
         Workload::Compare(arguments) => compare::run(arguments, output),
         Workload::Profile(arguments) => profile::run(arguments, output),
@@ -96,10 +117,14 @@ fn explain(error: &Error) -> Problem {
 /// Takes the rights of the user whose stores are measured through the library. Checks that output files are writable
 /// with these rights too: a run of an hour must not lose its figures for that.
 fn take_rights(via: &[Via], report: &ReportFlags) -> Result<Rights> {
+    take_rights_for(via, [&report.save, &report.page].into_iter().flatten())
+}
+
+fn take_rights_for<'a>(via: &[Via], files: impl Iterator<Item = &'a PathBuf>) -> Result<Rights> {
     let libraries = via.iter().filter(|via| matches!(via, Via::Library(_)));
     let rights = identity::take_all(&libraries.map(Via::directory).collect::<Vec<_>>(), Work::Bench)?;
     if rights.of_another.is_some() {
-        for path in [&report.save, &report.page].into_iter().flatten() {
+        for path in files {
             let opened = std::fs::File::options().create(true).append(true).open(path);
             opened.map_err(|error| {
                 rights.explain(Problem::new(format!("cannot write {}", path.display())).caused_by(&error))

@@ -29,7 +29,7 @@ fn point() -> Point {
 
 fn written(phases: &[PhaseRecord]) -> Vec<Figure> {
     let write = phases.iter().filter(|phase| phase.phase == "write");
-    write.map(|write| Figure::rate("write.mib_s", "MiB/s", write.bytes as f64, "write")).collect()
+    write.map(|write| Figure::rate("write", "MiB/s", write.bytes as f64, "write")).collect()
 }
 
 #[test]

@@ -1,22 +1,22 @@
 //! mdtest's summary table.
 
 use crate::measure::Spread;
-use crate::results::RunResults;
+use crate::results::{MARK_PARTIAL, RunResults};
 use std::fmt::Write;
 
 /// Metrics in mdtest's order, with its titles.
 const ROWS: [(&str, &str); 11] = [
-    ("dir_create.ops", "Directory creation"),
-    ("dir_stat.ops", "Directory stat"),
-    ("dir_rename.ops", "Directory rename"),
-    ("dir_remove.ops", "Directory removal"),
-    ("create.ops", "File creation"),
-    ("stat.ops", "File stat"),
-    ("read.ops", "File read"),
-    ("rename.ops", "File rename"),
-    ("remove.ops", "File removal"),
-    ("tree_create.ops", "Tree creation"),
-    ("tree_remove.ops", "Tree removal"),
+    ("dir_create", "Directory creation"),
+    ("dir_stat", "Directory stat"),
+    ("dir_rename", "Directory rename"),
+    ("dir_remove", "Directory removal"),
+    ("create", "File creation"),
+    ("stat", "File stat"),
+    ("read", "File read"),
+    ("rename", "File rename"),
+    ("remove", "File removal"),
+    ("tree_create", "Tree creation"),
+    ("tree_remove", "Tree removal"),
 ];
 
 /// A table for each target and number of clients; no trailing newline. Drained rates follow in a second table.
@@ -34,7 +34,9 @@ pub fn summary(results: &RunResults) -> String {
                 .results
                 .iter()
                 .find(|measured| measured.target == target && measured.clients == clients && measured.metric == metric);
-            found.and_then(|found| Some((Spread::of(&found.samples)?, found.samples.len(), !found.marks.is_empty())))
+            found.and_then(|found| {
+                Some((Spread::of(&found.samples)?, found.samples.len(), found.marks.contains(MARK_PARTIAL)))
+            })
         };
         let iterations = ROWS.iter().filter_map(|(metric, _)| of(metric)).map(|found| found.1).max().unwrap_or(0);
         // Writing to a String cannot fail.
@@ -42,8 +44,8 @@ pub fn summary(results: &RunResults) -> String {
         let _ = writeln!(text, "   Operation                     Max            Min           Mean        Std Dev");
         let _ = writeln!(text, "   ---------                     ---            ---           ----        -------");
         for (metric, title) in ROWS {
-            let Some((rates, _, is_marked)) = of(metric) else { continue };
-            let mark = if is_marked { "   partial" } else { "" };
+            let Some((rates, _, is_partial)) = of(metric) else { continue };
+            let mark = if is_partial { "   partial" } else { "" };
             let _ = writeln!(
                 text,
                 "   {title:<18} {:>14.3} {:>14.3} {:>14.3} {:>14.3}{mark}",
@@ -51,7 +53,7 @@ pub fn summary(results: &RunResults) -> String {
             );
         }
         for (metric, title) in ROWS {
-            let metric = metric.replace(".ops", ".drained_ops");
+            let metric = format!("{metric}_drained");
             if let Some((rates, ..)) = of(&metric) {
                 let _ = writeln!(text, "   {title}, fully drained: {:.3}", rates.mean);
             }

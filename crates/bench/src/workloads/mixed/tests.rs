@@ -6,7 +6,7 @@ fn config(path: &std::path::Path) -> MixedConfig {
         campaign: on_threads(&[path]),
         rate_hz: 40.0,
         seconds: 0.5,
-        model_name: "64x32xu16".to_owned(),
+        model: "64x32xu16".to_owned(),
         others: OtherUser::ALL.to_vec(),
         repeat: 1,
     }
@@ -18,12 +18,12 @@ fn experiment_is_measured_alone_and_beside_each_user() {
     let results = run(&config(dir.path())).unwrap();
     assert_eq!(results.error, None);
     let of = |metric: &str| results.results.iter().filter(|found| found.metric == metric).collect::<Vec<_>>();
-    let lateness = of("experiment.lateness_p99_ms");
+    let lateness = of("lateness_p99");
     assert_eq!(lateness.len(), 2, "alone and mixed");
     assert_eq!((lateness[0].clients, lateness[1].clients), (1, 5));
-    assert_eq!(of("experiment.missed").len(), 2);
+    assert_eq!(of("missed").len(), 2);
     for user in OtherUser::ALL {
-        assert_eq!(of(&format!("{user}.ops")).len(), 1, "{user} worked");
+        assert_eq!(of(user.name()).len(), 1, "{user} worked");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

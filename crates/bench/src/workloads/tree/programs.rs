@@ -17,6 +17,16 @@ pub(super) const FILES: &str = "files";
 pub(super) const LINKED: &str = "linked";
 /// The tree that a copying program makes.
 const COPY: &str = "copy";
+/// The modules of the import storm, and the archive that is unpacked.
+const MODULES: &str = "modules";
+const ARCHIVE: &str = "archive.tar";
+const UNPACKED: &str = "unpacked";
+const PYTHON: &str = "python3";
+
+const MAKE_MODULES: &str = include_str!("make_modules.py");
+const IMPORT_MODULES: &str = include_str!("import_modules.py");
+const COMMIT: &[&str] =
+    &["git", "-C", FILES, "-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-q", "-m", "files"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeProgram {
@@ -25,11 +35,18 @@ pub enum TreeProgram {
     ListChanged,
     ListLong,
     Find,
+    DiskUsage,
     Tar,
+    Unpack,
     GitAdd,
+    GitClone,
+    GitStatus,
     Copy,
     Remove,
     Link,
+    PythonEnvironment,
+    /// Several processes that import the same modules at once, as the ranks of a job do.
+    ImportStorm,
 }
 
 /// The least that a complete run prints.
@@ -40,16 +57,22 @@ pub(super) struct OutputMin {
 
 impl TreeProgram {
     /// In the order in which they run. `rm -r` removes the tree that `cp -a` made.
-    pub const ALL: [TreeProgram; 9] = [
+    pub const ALL: [TreeProgram; 15] = [
         TreeProgram::ListNames,
         TreeProgram::ListChanged,
         TreeProgram::ListLong,
         TreeProgram::Find,
+        TreeProgram::DiskUsage,
         TreeProgram::Tar,
+        TreeProgram::Unpack,
         TreeProgram::GitAdd,
+        TreeProgram::GitClone,
+        TreeProgram::GitStatus,
         TreeProgram::Copy,
         TreeProgram::Remove,
         TreeProgram::Link,
+        TreeProgram::PythonEnvironment,
+        TreeProgram::ImportStorm,
     ];
 
     /// The name in options and reports.
@@ -59,8 +82,14 @@ impl TreeProgram {
             TreeProgram::ListChanged => "ls-f-changed",
             TreeProgram::ListLong => "ls-l",
             TreeProgram::Find => "find",
+            TreeProgram::DiskUsage => "du",
             TreeProgram::Tar => "tar",
+            TreeProgram::Unpack => "untar",
             TreeProgram::GitAdd => "git-add",
+            TreeProgram::GitClone => "git-clone",
+            TreeProgram::GitStatus => "git-status",
+            TreeProgram::PythonEnvironment => "python-env",
+            TreeProgram::ImportStorm => "import-storm",
             TreeProgram::Copy => "cp-a",
             TreeProgram::Remove => "rm-r",
             TreeProgram::Link => "cp-al",
@@ -78,11 +107,23 @@ impl TreeProgram {
             TreeProgram::ListLong => &["ls", "-l", NAMES],
             TreeProgram::Find => &["find", FILES, "-printf", "%s %p\\n"],
             TreeProgram::Tar => &["tar", "-cf", "-", FILES],
+            TreeProgram::DiskUsage => &["du", "-s", FILES],
+            TreeProgram::Unpack => &["tar", "-xf", ARCHIVE, "-C", UNPACKED],
             TreeProgram::GitAdd => &["git", "-C", FILES, "add", "."],
+            TreeProgram::GitClone => &["git", "clone", "-q", "--no-hardlinks", FILES, COPY],
+            TreeProgram::GitStatus => &["git", "-C", FILES, "status", "--porcelain"],
+            TreeProgram::PythonEnvironment => &[PYTHON, "-m", "venv", "--without-pip", COPY],
+            TreeProgram::ImportStorm => &[PYTHON, "-c", IMPORT_MODULES],
             TreeProgram::Copy => &["cp", "-a", FILES, COPY],
             TreeProgram::Remove => &["rm", "-r", COPY],
             TreeProgram::Link => &["cp", "-al", LINKED, COPY],
         }
+    }
+
+    /// The command line for the report. A script is named, not printed.
+    pub fn command_line(self) -> String {
+        let words = self.command().iter().map(|word| if word.contains('\n') { "SCRIPT" } else { word });
+        words.collect::<Vec<_>>().join(" ")
     }
 
     /// The part of the run's files that it reads.
@@ -106,6 +147,7 @@ impl TreeProgram {
             TreeProgram::ListNames | TreeProgram::ListChanged => lines(names + 2),
             TreeProgram::ListLong => lines(names + 1),
             TreeProgram::Find => lines(files + directories + 1),
+            TreeProgram::DiskUsage => lines(1),
             TreeProgram::Tar => OutputMin { lines: 0, bytes: files * FILE_BYTES.start },
             _ => lines(0),
         }
@@ -117,6 +159,11 @@ impl TreeProgram {
         let prepare: &[&[&str]] = match self {
             TreeProgram::ListChanged => &[&["mkdir", "names/new"], &["rmdir", "names/new"]],
             TreeProgram::GitAdd => &[&["git", "init", "-q", FILES]],
+            TreeProgram::GitClone | TreeProgram::GitStatus => {
+                &[&["git", "init", "-q", FILES], &["git", "-C", FILES, "add", "."], COMMIT]
+            }
+            TreeProgram::Unpack => &[&["tar", "-cf", ARCHIVE, FILES], &["mkdir", UNPACKED]],
+            TreeProgram::ImportStorm => &[&[PYTHON, "-c", MAKE_MODULES]],
             TreeProgram::Remove => &[&["cp", "-a", FILES, COPY]],
             _ => &[],
         };
@@ -127,8 +174,11 @@ impl TreeProgram {
         }
         let Some(ran) = in_root(self.command())? else { return Ok(None) };
         let left: &[&str] = match self {
-            TreeProgram::GitAdd => &["rm", "-rf", "files/.git"],
-            TreeProgram::Copy | TreeProgram::Link => &["rm", "-r", COPY],
+            TreeProgram::GitAdd | TreeProgram::GitStatus => &["rm", "-rf", "files/.git"],
+            TreeProgram::GitClone => &["rm", "-rf", "files/.git", COPY],
+            TreeProgram::Unpack => &["rm", "-r", ARCHIVE, UNPACKED],
+            TreeProgram::ImportStorm => &["rm", "-r", MODULES],
+            TreeProgram::Copy | TreeProgram::Link | TreeProgram::PythonEnvironment => &["rm", "-r", COPY],
             _ => return Ok(Some(ran)),
         };
         Ok(in_root(left)?.map(|_| ran))

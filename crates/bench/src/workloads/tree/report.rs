@@ -48,7 +48,7 @@ impl TreeReport {
     ) -> TreeReport {
         let results = programs.iter().zip(samples).map(|(program, samples)| TreeResult {
             workload: program.name().to_owned(),
-            command: program.command().join(" "),
+            command: program.command_line(),
             via: config
                 .directories
                 .iter()

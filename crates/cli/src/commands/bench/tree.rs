@@ -8,7 +8,7 @@ use clap::Args;
 use std::path::PathBuf;
 use varve_bench::workloads::tree::{self, TreeConfig, TreeProgram};
 
-/// Time ls, find, tar, git add, cp and rm on small files, in several directories by turns
+/// Time ls, find, du, tar, git, cp, rm and python on small files, in several directories by turns
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Directories, plain or of a mount; ratios are to the first
@@ -20,7 +20,8 @@ pub struct Arguments {
     /// Files in the tree of the other programs
     #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
     files: u64,
-    /// Programs to run [default: all that are installed]: ls-f, ls-f-changed, ls-l, find, tar, git-add, cp-a, rm-r, cp-al
+    /// Programs to run [default: all that are installed]: ls-f, ls-f-changed, ls-l, find, du, tar,
+    /// untar, git-add, git-clone, git-status, cp-a, rm-r, cp-al, python-env, import-storm
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     programs: Vec<TreeProgram>,
     /// Counted turns; 10 or more give intervals of the ratios

@@ -23,6 +23,7 @@ mod progress;
 pub mod ranks;
 pub mod report;
 pub mod results;
+pub mod run_file;
 pub mod target;
 pub mod workloads;
 

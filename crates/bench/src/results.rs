@@ -1,5 +1,6 @@
 //! The results of a workload that ranks run: figures by target, number of clients and parameters, with every sample.
 
+mod run;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -7,27 +8,17 @@ mod text;
 use crate::environment::Environment;
 use crate::measure::{Latencies, Percentiles, Timeline};
 use crate::ranks::PhaseRecord;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Raised when a key changes its meaning or is removed; new keys do not raise it.
-pub const RESULTS_SCHEMA_VERSION: u32 = 1;
-
-/// A figure whose bytes may never have left the page cache.
-pub const MARK_PAGE_CACHE: &str = "page cache";
-/// The rate until the calls have returned; the store need not have the data yet.
-pub const MARK_APPLICATION: &str = "application";
-/// The rate until the store has the data.
-pub const MARK_DRAINED: &str = "drained";
-/// A figure of a run that ended early.
-pub const MARK_PARTIAL: &str = "partial";
+pub use crate::run_file::marks::{
+    APPLICATION as MARK_APPLICATION, DRAINED as MARK_DRAINED, PAGE_CACHE as MARK_PAGE_CACHE, PARTIAL as MARK_PARTIAL,
+};
 
 /// Parameters of a figure, by name: `size` to `4096`.
 pub type Parameters = BTreeMap<String, serde_json::Value>;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct RunResults {
-    pub schema_version: u32,
     /// `bench data`, for example.
     pub command: String,
     pub arguments: Vec<String>,
@@ -38,12 +29,11 @@ pub struct RunResults {
     /// Reasons to distrust the figures, a sentence each.
     pub warnings: Vec<String>,
     /// Why the run ended early. All figures that were complete until then are there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 /// One figure at one target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Measured {
     pub workload: String,
     /// `path:/scratch/me`, for example.
@@ -56,18 +46,15 @@ pub struct Measured {
     pub higher_is_better: bool,
     /// One a turn.
     pub samples: Vec<f64>,
+    /// Highest and lowest samples that tables leave out, so many of each.
+    pub discard: usize,
     /// Of single operations, over all turns.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Percentiles>,
     /// When the first and when the last client was done, in seconds, a pair a turn.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first_and_last_done_s: Vec<(f64, f64)>,
     /// Rate over time of the last turn: the end of an interval in seconds, and units a second.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<(f64, f64)>,
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub marks: BTreeSet<String>,
-    #[serde(skip)]
     latencies: Latencies,
 }
 
@@ -137,12 +124,12 @@ impl RunResults {
         }
     }
 
-    /// One line, for `--json`.
+    /// One line, for `--json`: a run file.
     ///
     /// # Errors
     /// If a figure cannot be written as JSON.
     pub fn to_json(&self) -> crate::Result<String> {
-        Ok(serde_json::to_string(self)?)
+        run::to_json(self)
     }
 
     /// A line for each sample: workload, target, clients, parameters, metric, unit, turn, value, marks.
@@ -185,6 +172,7 @@ impl Measured {
             unit: unit.to_owned(),
             higher_is_better,
             samples: Vec::new(),
+            discard: 0,
             latency_us: None,
             first_and_last_done_s: Vec::new(),
             timeline: Vec::new(),
@@ -200,6 +188,18 @@ impl Measured {
             && self.target == key.target
             && self.workload == key.workload
             && self.parameters == key.parameters
+    }
+
+    /// The samples without the discarded ones, in their order. Too few stay as they are.
+    pub fn kept_samples(&self) -> Vec<f64> {
+        if self.samples.len() <= 2 * self.discard {
+            return self.samples.clone();
+        }
+        let mut order: Vec<usize> = (0..self.samples.len()).collect();
+        order.sort_by(|a, b| self.samples[*a].total_cmp(&self.samples[*b]));
+        let mut kept = order[self.discard..self.samples.len() - self.discard].to_vec();
+        kept.sort_unstable();
+        kept.into_iter().map(|index| self.samples[index]).collect()
     }
 
     /// `rate=10 streams=1`

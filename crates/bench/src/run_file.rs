@@ -195,7 +195,11 @@ impl RunFile {
                 return fail(format!("the run file has figures of {:?}, which is none of its targets", entry.target));
             }
             if entry.samples.is_empty() || !entry.samples.iter().all(|sample| sample.is_finite()) {
-                return fail(format!("{} at {} has no samples, or some that are no numbers", entry.name(), entry.target));
+                return fail(format!(
+                    "{} at {} has no samples, or some that are no numbers",
+                    entry.name(),
+                    entry.target
+                ));
             }
             if entry.timeline.len() > TIMELINE_MAX {
                 return fail(format!("{} at {} has more than {TIMELINE_MAX} points", entry.name(), entry.target));

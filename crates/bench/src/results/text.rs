@@ -52,7 +52,7 @@ pub(super) fn render(results: &RunResults) -> String {
 }
 
 fn line(text: &mut String, measured: &Measured, first: Option<&Measured>) {
-    let spread = Spread::of(&measured.samples).unwrap_or_default();
+    let spread = Spread::of(&measured.kept_samples()).unwrap_or_default();
     let (p50, p99) =
         measured.latency_us.map_or_else(Default::default, |at| (format!("{:.0}", at.p50), format!("{:.0}", at.p99)));
     let ratio = first

@@ -1,7 +1,7 @@
 //! Promises of the run file: it survives JSON, hostile files are refused, and single workloads convert.
 
 use super::*;
-use crate::report::{PhaseResult, SCHEMA_VERSION};
+use crate::report::{BenchReport, PhaseResult, SCHEMA_VERSION};
 
 fn run() -> RunFile {
     let entry = RunEntry {
@@ -17,7 +17,11 @@ fn run() -> RunFile {
     RunFile {
         schema_version: RUN_SCHEMA_VERSION,
         command: "bench suite".to_owned(),
-        targets: vec![RunTarget { label: "native".to_owned(), via: "path:/scratch".to_owned(), ..RunTarget::default() }],
+        targets: vec![RunTarget {
+            label: "native".to_owned(),
+            via: "path:/scratch".to_owned(),
+            ..RunTarget::default()
+        }],
         entries: vec![entry],
         ..RunFile::default()
     }

@@ -6,7 +6,7 @@ use crate::environment::Environment;
 use crate::interrupt::{self, Interrupt};
 use crate::progress::ProgressDisplay;
 use crate::ranks::{Launcher, LauncherConfig, PhaseRecord};
-use crate::results::{Figure, FigureKey, Parameters, RESULTS_SCHEMA_VERSION, RunResults};
+use crate::results::{Figure, FigureKey, Parameters, RunResults};
 use crate::target::{self, BenchTarget, TargetClient, Via};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -81,7 +81,6 @@ impl Campaign {
             (None, false) => "threads".to_owned(),
         };
         let results = RunResults {
-            schema_version: RESULTS_SCHEMA_VERSION,
             command: command.to_owned(),
             arguments: config.arguments.clone(),
             driven_by,
@@ -234,7 +233,6 @@ impl Campaign {
 
 fn empty() -> RunResults {
     RunResults {
-        schema_version: RESULTS_SCHEMA_VERSION,
         command: String::new(),
         arguments: Vec::new(),
         environment: Environment::default(),

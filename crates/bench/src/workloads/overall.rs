@@ -48,7 +48,7 @@ pub fn run(config: &OverallConfig) -> Result<RunResults> {
     });
     let mut results = campaign.finish(outcome)?;
     for measured in &mut results.results {
-        measured.samples = trimmed(&measured.samples);
+        measured.discard = if config.repeat as usize > 2 * DISCARDED { DISCARDED } else { 0 };
     }
     if config.repeat as usize <= 2 * DISCARDED {
         results.warn(format!(
@@ -57,18 +57,6 @@ pub fn run(config: &OverallConfig) -> Result<RunResults> {
         ));
     }
     Ok(results)
-}
-
-/// The samples without the highest and the lowest ones, in their order. Too few stay as they are.
-fn trimmed(samples: &[f64]) -> Vec<f64> {
-    if samples.len() <= 2 * DISCARDED {
-        return samples.to_vec();
-    }
-    let mut order: Vec<usize> = (0..samples.len()).collect();
-    order.sort_by(|a, b| samples[*a].total_cmp(&samples[*b]));
-    let mut kept = order[DISCARDED..samples.len() - DISCARDED].to_vec();
-    kept.sort_unstable();
-    kept.into_iter().map(|index| samples[index]).collect()
 }
 
 /// Which throughput a sweep looks at.
@@ -171,16 +159,6 @@ fn is_flat(curve: &[(usize, Vec<f64>)]) -> bool {
 mod tests {
     use super::*;
     use crate::workloads::campaign::tests::on_threads;
-
-    #[test]
-    fn highest_and_lowest_five_of_twenty_are_discarded() {
-        let samples: Vec<f64> = (0..20).map(|i| f64::from(i * 7 % 20)).collect();
-        let mut kept = trimmed(&samples);
-        assert_eq!(kept.len(), 10);
-        kept.sort_by(f64::total_cmp);
-        assert_eq!(kept, (5..15).map(f64::from).collect::<Vec<_>>());
-        assert_eq!(trimmed(&[3.0, 1.0]), [3.0, 1.0]);
-    }
 
     #[test]
     fn sweep_ends_after_two_numbers_without_a_rise() {

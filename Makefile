@@ -28,7 +28,7 @@ SETUPTOOLS_VERSION := 84.2.1
 # The second list is for tests: HDF5 tools, parallel HDF5, etcd, and the detector clients on Windows, built and run.
 BUILD_PACKAGES := cc:build-essential fusermount3:fuse3 mkfs.ext4:e2fsprogs
 TEST_PACKAGES := h5dump:hdf5-tools setfattr:attr setfacl:acl /usr/include/sys/acl.h:libacl1-dev rsync:rsync git:git \
-  bindfs:bindfs ip:iproute2 etcd:etcd-server etcdctl:etcd-client openssl:openssl pkg-config:pkg-config mpirun:openmpi-bin \
+  bindfs:bindfs ip:iproute2 etcd:etcd-server etcdctl:etcd-client openssl:openssl pkg-config:pkg-config mpirun:openmpi-bin strace:strace fio:fio \
   /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi:python3-h5py-mpi \
   /usr/lib/python3/dist-packages/mpi4py:python3-mpi4py x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine wine:wine64 \
   promtool:prometheus man:man-db systemd-analyze:systemd

@@ -105,6 +105,12 @@ impl RunResults {
                 self.results.len() - 1
             });
         let measured = &mut self.results[index];
+        // A rate over a part of the work would falsify those over the whole work; alone, it is better than nothing.
+        let is_partial = figure.marks.contains(&MARK_PARTIAL);
+        if is_partial && !measured.samples.is_empty() {
+            measured.marks.insert(MARK_PARTIAL.to_owned());
+            return;
+        }
         measured.samples.push(figure.value);
         measured.marks.extend(figure.marks.iter().map(|mark| (*mark).to_owned()));
         let Some(phase) = phase else { return };

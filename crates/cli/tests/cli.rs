@@ -13,6 +13,8 @@ mod handles;
 mod job;
 #[path = "cli/keys.rs"]
 mod keys;
+#[path = "cli/ranks.rs"]
+mod ranks;
 #[path = "cli/remounting.rs"]
 mod remounting;
 #[path = "cli/scale.rs"]

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const CHILD_START_MAX: Duration = Duration::from_secs(30);
 /// A process that is to end, or whose connection is closed, does so at its next operation.
 const CHILD_END_MAX: Duration = Duration::from_secs(10);
+/// A killed process that does not end is in a system call that nobody answers.
+const KILLED_MAX: Duration = Duration::from_secs(2);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug)]
@@ -153,18 +155,26 @@ impl Drop for Launcher {
         self.coordinator = None;
         let end = Instant::now() + CHILD_END_MAX;
         for child in &mut self.children {
-            while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
-                std::thread::sleep(LOOKED_AT_EVERY);
-            }
-            // It waits for a file system that does not answer.
-            if matches!(child.try_wait(), Ok(None)) {
+            // One that is left waits for a file system that does not answer, or is stopped.
+            if !has_ended(child, end) {
                 let _ = child.kill();
+                has_ended(child, Instant::now() + KILLED_MAX);
             }
         }
         if let Some(own) = self.own.take()
             && own.is_finished()
         {
             let _ = own.join();
+        }
+    }
+}
+
+fn has_ended(child: &mut Child, until: Instant) -> bool {
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < until => std::thread::sleep(LOOKED_AT_EVERY),
+            Ok(None) => return false,
+            Ok(Some(_)) | Err(_) => return true,
         }
     }
 }

@@ -29,6 +29,17 @@ fn samples_of_one_figure_are_kept_together() {
 }
 
 #[test]
+fn part_of_a_pass_marks_the_figure_and_is_no_sample() {
+    let mut results = results();
+    let figure = |value| Figure::plain("write", "MiB/s", true, value);
+    results.keep(&key("path:/a"), figure(2.0), &[]);
+    results.keep(&key("path:/a"), figure(0.1).marked([MARK_PARTIAL]), &[]);
+    results.keep(&key("path:/b"), figure(0.1).marked([MARK_PARTIAL]), &[]);
+    let found: Vec<_> = results.results.iter().map(|of| (of.samples[..].to_vec(), of.marks.len())).collect();
+    assert_eq!(found, [(vec![2.0], 1), (vec![0.1], 1)]);
+}
+
+#[test]
 fn results_are_a_run_file_with_more_keys() {
     let mut results = RunResults { error: Some("rank 1 is lost".to_owned()), ..results() };
     let target = crate::environment::TargetEnvironment {

@@ -1,0 +1,221 @@
+//! Workloads of ranks, as a user runs them: each does what it says, in threads, processes and under mpirun; after a failure
+//! the figures stay, and only the run's own directory is removed.
+
+use super::common::{LONG, run, scratch, until, varve, wait};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+fn via(directory: &Path) -> String {
+    format!("path:{}", directory.display())
+}
+
+fn data(directory: &Path, words: &[&str]) -> Command {
+    let mut bench = varve();
+    bench
+        .args(["--json", "bench", "data", "--bytes", "1MiB", "--transfer", "64KiB", "--via", &via(directory)])
+        .args(words);
+    bench
+}
+
+fn entries(directory: &Path) -> usize {
+    std::fs::read_dir(directory).expect("it is there").count()
+}
+
+fn metrics(report: &Value) -> Vec<&str> {
+    let entries = report["entries"].as_array().expect("a list");
+    entries.iter().map(|entry| entry["metric"].as_str().expect("a name")).collect()
+}
+
+const WRITTEN_AND_READ: [&str; 5] = ["open", "write", "write_overall", "write_drained", "read"];
+
+#[test]
+fn threads_and_processes_do_the_same_work() {
+    let directory = scratch();
+    for (words, driven_by) in [(&["--verify"][..], "threads"), (&["--verify", "--processes"], "processes")] {
+        let mut bench = data(directory.path(), words);
+        bench.args(["--clients", "3", "--repeat", "2", "--pattern", "n-1-strided", "--block", "64KiB"]);
+        let report = run(&mut bench, LONG).succeeded(driven_by).json();
+        assert_eq!(report["driven_by"], driven_by);
+        assert_eq!(metrics(&report), WRITTEN_AND_READ);
+        assert!(
+            report["entries"][1]["first_and_last_done_s"][1][1].as_f64().is_some_and(|last| last > 0.0),
+            "{report}"
+        );
+        assert_eq!(entries(directory.path()), 0);
+    }
+}
+
+#[test]
+fn ranks_under_mpirun_meet_without_mpi() {
+    let directory = scratch();
+    let bench = data(directory.path(), &["--repeat", "2"]);
+    let mut mpirun = Command::new("mpirun");
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", "3"]).arg(bench.get_program()).args(bench.get_args());
+    let report = run(&mut mpirun, LONG).succeeded("mpirun").json();
+    assert_eq!(report["driven_by"], "processes of Open MPI");
+    assert_eq!(report["entries"][0]["parameters"]["clients"], 3);
+    assert_eq!(metrics(&report), WRITTEN_AND_READ);
+    assert_eq!(entries(directory.path()), 0);
+}
+
+/// The lines of a trace that name this.
+fn calls(trace: &str, call: &str, name: &str) -> usize {
+    let is_call = |line: &&str| line.split_once(' ').map_or(*line, |(_, call)| call.trim_start()).starts_with(call);
+    trace.lines().filter(is_call).filter(|line| line.contains(name) && !line.contains("resumed>")).count()
+}
+
+/// Promise: each operation of mdtest is one call of the kernel, or three with an open file.
+#[test]
+fn mdtest_makes_the_calls_that_it_counts() {
+    let (directory, log) = (scratch(), scratch());
+    let (log, bench) = (log.path().join("trace"), varve());
+    let mut strace = Command::new("strace");
+    strace
+        .args(["-f", "-e", "trace=openat,mkdirat,newfstatat,renameat,renameat2,unlinkat,pwrite64,write", "-o"])
+        .arg(&log);
+    strace
+        .arg(bench.get_program())
+        .args(["bench", "mdtest", "-I", "4", "-z", "1", "-b", "3", "-w", "100", "-e", "100", "-d"]);
+    let table = run(strace.arg(directory.path()), LONG).succeeded("strace").stdout;
+    let trace = std::fs::read_to_string(&log).expect("strace writes it");
+    for (call, name, expected) in [
+        ("openat", "file.mdtest.0.", 16 + 16),
+        ("newfstatat", "file.mdtest.0.", 16),
+        ("renameat", "file.mdtest.0.", 16),
+        ("unlinkat", "file.mdtest.0.", 16),
+        ("mkdirat", "dir.mdtest.0.", 16),
+        ("newfstatat", "dir.mdtest.0.", 16),
+        ("renameat", "dir.mdtest.0.", 16),
+        ("unlinkat", "dir.mdtest.0.", 16),
+        ("mkdirat", "mdtest_tree.0", 4 + 16),
+    ] {
+        assert_eq!(calls(&trace, call, name), expected, "{call} of {name}");
+    }
+    for row in ["Directory rename", "File read", "Tree removal"] {
+        assert!(table.contains(row), "{table}");
+    }
+}
+
+/// A benchmark with client processes that runs until something ends it.
+fn endless(directory: &Path, save: &Path) -> Child {
+    let mut bench = data(directory, &["--clients", "3", "--repeat", "10000", "--write-only", "--processes"]);
+    bench.args(["--rank-timeout", "2s", "--save"]).arg(save);
+    bench.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("varve starts")
+}
+
+fn children(parent: u32) -> Vec<i32> {
+    let listed = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    listed.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// Promise: a rank that is killed or falls silent ends the run with an error; its figures are kept and marked.
+#[test]
+fn lost_rank_ends_the_run_and_its_figures_stay() {
+    let (directory, saved) = (scratch(), scratch());
+    for (signal, reason) in [(Signal::KILL, "its process ended"), (Signal::STOP, "it has not answered for 2 s")] {
+        let save = saved.path().join("run.json");
+        let mut bench = endless(directory.path(), &save);
+        until("the clients run", LONG, || children(bench.id()).len() == 3 && entries(directory.path()) == 1);
+        std::thread::sleep(Duration::from_secs(1));
+        let rank = Pid::from_raw(children(bench.id())[1]).expect("a number");
+        kill_process(rank, signal).expect("it is alive");
+        let status = wait(&mut bench, LONG).expect("it ends by itself");
+        assert_eq!(status.code(), Some(1));
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(&save).expect("it is saved")).expect("JSON");
+        let error = report["error"].as_str().expect("it says why");
+        assert!(error.contains("rank 1") && error.contains(reason), "{error}");
+        assert!(report["entries"].as_array().is_some_and(|entries| !entries.is_empty()), "{report}");
+        assert!(report.to_string().contains("\"partial\""), "{report}");
+        assert_eq!(entries(directory.path()), 0, "{reason}");
+        assert!(kill_process(rank, Signal::CONT).is_err(), "the benchmark ends its processes");
+    }
+}
+
+#[test]
+fn full_and_read_only_targets_fail_clearly() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it needs root for a small file system");
+        return;
+    }
+    let directory = scratch();
+    for (option, reason, code) in [("size=3m", "No space left", 1), ("ro", "Read-only file system", 1)] {
+        let target = directory.path().to_str().expect("text");
+        assert!(
+            Command::new("mount")
+                .args(["-t", "tmpfs", "-o", option, "none", target])
+                .status()
+                .expect("it runs")
+                .success()
+        );
+        let outcome = run(&mut data(directory.path(), &["--clients", "4", "--repeat", "1"]), LONG);
+        let left = entries(directory.path());
+        assert!(Command::new("umount").arg(target).status().expect("it runs").success());
+        assert_eq!(outcome.code(), Some(code), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
+        assert_eq!(left, 0, "{reason}");
+    }
+}
+
+#[test]
+fn targets_with_files_and_the_root_are_refused() {
+    let directory = scratch();
+    std::fs::write(directory.path().join("precious"), b"1").expect("it is writable");
+    let outcome = run(&mut data(directory.path(), &[]), LONG);
+    assert_eq!(outcome.code(), Some(2));
+    assert!(outcome.stderr.contains("is not empty"), "{}", outcome.stderr);
+    assert_eq!(entries(directory.path()), 1);
+    let outcome = run(&mut data(Path::new("/"), &[]), LONG);
+    assert_eq!(outcome.code(), Some(2));
+    assert!(outcome.stderr.contains("is the root of the system"), "{}", outcome.stderr);
+}
+
+/// Bytes a second of fio, with the same calls.
+fn fio(directory: &Path) -> f64 {
+    let mut fio = Command::new("fio");
+    fio.args([
+        "--name=x",
+        "--rw=write",
+        "--bs=1m",
+        "--size=64m",
+        "--ioengine=psync",
+        "--end_fsync=1",
+        "--output-format=json",
+    ]);
+    fio.arg(format!("--directory={}", directory.display()));
+    let report = run(&mut fio, LONG).succeeded("fio").json();
+    std::fs::remove_file(directory.join("x.0.0")).expect("fio makes it");
+    report["jobs"][0]["write"]["bw_bytes"].as_f64().expect("a rate") / 1048576.0
+}
+
+/// Promise: a plain directory's figures agree with an independent program. The bounds allow for a busy machine and a debug
+/// build.
+#[test]
+fn write_rate_of_a_directory_agrees_with_fio() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("it is writable");
+    let mut ratios: Vec<f64> = (0..5)
+        .map(|_| {
+            let mut bench = varve();
+            bench.args([
+                "--json",
+                "bench",
+                "data",
+                "--bytes",
+                "64MiB",
+                "--clients",
+                "1",
+                "--repeat",
+                "1",
+                "--write-only",
+            ]);
+            let report = run(bench.args(["--via", &via(directory.path())]), LONG).succeeded("varve bench data").json();
+            let entries = report["entries"].as_array().expect("a list");
+            let drained = entries.iter().find(|entry| entry["metric"] == "write_drained").expect("it is measured");
+            drained["samples"][0].as_f64().expect("a number") / fio(directory.path())
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    assert!((0.4..2.5).contains(&ratios[2]), "{ratios:?}");
+}

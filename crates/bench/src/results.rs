@@ -87,7 +87,7 @@ impl Figure {
     }
 }
 
-/// What a figure belongs to.
+/// The parameters and the target of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FigureKey {
     pub workload: &'static str,
@@ -121,6 +121,16 @@ impl RunResults {
         if phase.partial {
             measured.marks.insert(MARK_PARTIAL.to_owned());
         }
+    }
+
+    /// The run ended before all turns of these parameters: their figures at all targets have fewer samples than asked for.
+    pub(crate) fn mark_partial(&mut self, workload: &str, clients: usize, parameters: &Parameters) {
+        let of_key = self.results.iter_mut().filter(|known| {
+            (known.workload.as_str(), known.clients, &known.parameters) == (workload, clients, parameters)
+        });
+        of_key.for_each(|known| {
+            known.marks.insert(MARK_PARTIAL.to_owned());
+        });
     }
 
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {

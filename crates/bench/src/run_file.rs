@@ -90,7 +90,7 @@ pub struct RunFile {
     pub environment: Environment,
     pub targets: Vec<RunTarget>,
     pub entries: Vec<RunEntry>,
-    /// What a suite ran, in order.
+    /// The commands of a suite, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<RunStep>,
     /// Reasons to distrust the figures, a sentence each.

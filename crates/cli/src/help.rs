@@ -58,11 +58,7 @@ const SCREENS: &[Screen] = &[
         &["connections", "compress-ratio", "rate-seconds", "python"],
     ),
     screen("bench failover", &["varve bench failover /scratch"], &[]),
-    screen(
-        "bench files",
-        &["varve bench files --via path:/scratch/dir"],
-        &["rendezvous", "rank-timeout"],
-    ),
+    screen("bench files", &["varve bench files --via path:/scratch/dir"], &["rendezvous", "rank-timeout"]),
     screen(
         "bench images",
         &["varve bench images --rates 10,25 --via path:/scratch/dir"],
@@ -95,16 +91,8 @@ const SCREENS: &[Screen] = &[
             "stride",
         ],
     ),
-    screen(
-        "bench mixed",
-        &["varve bench mixed --rate 10 --via path:/scratch/dir"],
-        &["rendezvous", "rank-timeout"],
-    ),
-    screen(
-        "bench overall",
-        &["varve bench overall --via path:/scratch/dir"],
-        &["rendezvous", "rank-timeout"],
-    ),
+    screen("bench mixed", &["varve bench mixed --rate 10 --via path:/scratch/dir"], &["rendezvous", "rank-timeout"]),
+    screen("bench overall", &["varve bench overall --via path:/scratch/dir"], &["rendezvous", "rank-timeout"]),
     screen(
         "bench saturate",
         &["varve bench saturate --measure create --via path:/scratch/dir"],

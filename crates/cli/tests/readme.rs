@@ -5,7 +5,7 @@ use std::process::Command;
 
 #[test]
 fn the_commands_of_the_readme_parse() {
-    for (page, least) in [("README.md", 4), ("docs/operate/several-servers.md", 4)] {
+    for (page, least) in [("README.md", 4), ("docs/operate/several-servers.md", 4), ("docs/guide/benchmarking.md", 9)] {
         let text = std::fs::read_to_string(in_repository(page)).expect("the page is there");
         let lines: Vec<&str> = commands(&text).collect();
         assert!(lines.len() >= least, "{page} shows how to use the program, but only {lines:?}");

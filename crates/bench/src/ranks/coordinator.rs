@@ -31,6 +31,8 @@ pub(super) struct Coordinator {
     broken: bool,
 }
 
+const ENDED: &str = "its process ended";
+
 struct Connected {
     stream: TcpStream,
     host: String,
@@ -41,7 +43,7 @@ enum Event {
     Gone(String),
 }
 
-/// What the coordinator knows of a rank in a job.
+/// State of a rank in a job.
 struct Member {
     heard: Instant,
     ended: bool,
@@ -250,7 +252,9 @@ fn start_reader(rank: usize, mut input: BufReader<TcpStream>, sender: Sender<(us
         loop {
             let event = match receive(&mut input, LINE_MAX) {
                 Ok(Some(message)) => Event::Message(message),
-                Ok(None) => Event::Gone("its process ended".to_owned()),
+                Ok(None) => Event::Gone(ENDED.to_owned()),
+                // The kernel of a killed process resets connections with unread messages.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Event::Gone(ENDED.to_owned()),
                 Err(error) => Event::Gone(format!("its connection broke: {error}")),
             };
             let is_last = matches!(event, Event::Gone(_));

@@ -1,4 +1,4 @@
-//! Who started this process: the rank from the environment of `mpirun`, `srun` or a benchmark itself.
+//! The launcher of this process: its rank from the environment of `mpirun`, `srun` or a benchmark itself.
 
 /// The launcher's facts about this process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 pub struct LauncherConfig {
     /// Each client is a process of its own.
     pub processes: bool,
-    /// What `mpirun` or `srun` says of this process.
+    /// The rank and the number of ranks, if `mpirun` or `srun` started this process.
     pub launched: Option<Launched>,
     /// The directory in which processes of other hosts find this one.
     pub rendezvous: PathBuf,

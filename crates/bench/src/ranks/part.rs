@@ -4,7 +4,7 @@ use crate::measure::{Latencies, Timeline};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What one rank did in one phase, as it travels between processes.
+/// The work of one rank in one phase, as it travels between processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PhasePart {
     pub phase: String,

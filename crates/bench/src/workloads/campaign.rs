@@ -130,30 +130,38 @@ impl Campaign {
         figures: &dyn Fn(&[PhaseRecord]) -> Vec<Figure>,
     ) -> Result<()> {
         self.passes += 1;
-        for index in 0..self.targets.len() {
-            interrupt::check()?;
-            let label = self.targets[index].target.label();
-            let clients = point.clients;
-            self.progress.show_line(format!("{} at {label}, {clients} clients, turn {}", point.workload, turn + 1));
-            let phases = self.pass(index, point, turn)?;
-            let key = FigureKey {
-                workload: point.workload,
-                target: label,
-                clients: point.clients,
-                parameters: point.parameters.clone(),
-            };
-            let (phases, error) = phases;
-            let complete = error.is_none();
-            for figure in figures(&phases) {
-                // A rate over less than the whole work means something only as a partial one.
-                let partial = (!complete).then_some(crate::results::MARK_PARTIAL);
-                self.results.keep(&key, figure.marked(partial), &phases);
-            }
-            if let Some(error) = error {
-                return Err(error);
-            }
+        let outcome = (0..self.targets.len()).try_for_each(|index| self.turn_at(index, point, turn, figures));
+        if outcome.is_err() {
+            self.results.mark_partial(point.workload, point.clients, &point.parameters);
         }
-        Ok(())
+        outcome
+    }
+
+    fn turn_at(
+        &mut self,
+        index: usize,
+        point: &Point,
+        turn: u32,
+        figures: &dyn Fn(&[PhaseRecord]) -> Vec<Figure>,
+    ) -> Result<()> {
+        interrupt::check()?;
+        let label = self.targets[index].target.label();
+        let clients = point.clients;
+        self.progress.show_line(format!("{} at {label}, {clients} clients, turn {}", point.workload, turn + 1));
+        let key = FigureKey {
+            workload: point.workload,
+            target: label,
+            clients: point.clients,
+            parameters: point.parameters.clone(),
+        };
+        let (phases, error) = self.pass(index, point, turn)?;
+        let complete = error.is_none();
+        for figure in figures(&phases) {
+            // A rate over less than the whole work means something only as a partial one.
+            let partial = (!complete).then_some(crate::results::MARK_PARTIAL);
+            self.results.keep(&key, figure.marked(partial), &phases);
+        }
+        error.map_or(Ok(()), Err)
     }
 
     fn pass(&mut self, index: usize, point: &Point, turn: u32) -> Result<(Vec<PhaseRecord>, Option<Error>)> {
@@ -214,7 +222,7 @@ impl Campaign {
         for CampaignTarget { target, mut control, workplace, .. } in targets {
             let keeps = match kept {
                 None => false,
-                // What a failed run made is of no use to a later one; what it found is.
+                // A later run can use files that it found, but not files that a failed run made.
                 Some(kept) => {
                     if outcome.is_ok() {
                         !kept.remove

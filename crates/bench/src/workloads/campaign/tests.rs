@@ -48,6 +48,7 @@ fn failure_keeps_earlier_figures_and_removes_its_directory() {
     assert!(results.error.as_deref().is_some_and(|error| error.contains("cannot")), "{:?}", results.error);
     let samples: Vec<usize> = results.results.iter().map(|found| found.samples.len()).collect();
     assert_eq!(samples, [2, 1]);
+    assert!(results.results.iter().all(|found| found.marks.contains(crate::results::MARK_PARTIAL)));
     assert!(results.to_text().contains("The run ended early"));
     let left: Vec<_> = std::fs::read_dir(a.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["precious"]);

@@ -68,7 +68,7 @@ pub struct SaturateArguments {
     /// Targets: mount:DIR or path:DIR, an empty directory each; several alternate in one run
     #[arg(long, value_name = "VIA", value_parser = clap::value_parser!(Via), required = true)]
     via: Vec<Via>,
-    /// What to measure
+    /// The throughput to measure
     #[arg(long, value_enum, default_value_t = Sweep::Write)]
     measure: Sweep,
     /// The most clients

@@ -14,15 +14,21 @@ pub(crate) struct ProgressDisplay {
 }
 
 impl ProgressDisplay {
-    /// `steps` is the number of operations (or bytes) of the whole run.
+    /// `steps` is the number of operations (or bytes) of the whole run; 0: it is not known, and the display counts.
     pub(crate) fn new(wanted: bool, steps: u64) -> ProgressDisplay {
         let bar = if wanted && std::io::stderr().is_terminal() {
-            ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND))
+            ProgressBar::with_draw_target(
+                (steps > 0).then_some(steps),
+                ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND),
+            )
         } else {
             ProgressBar::hidden()
         };
-        let style = ProgressStyle::with_template("{bar:30.cyan/dim} {percent:>3}% {elapsed} (left {eta}) {msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let form = match steps {
+            0 => "{spinner} {elapsed} {human_pos} operations, {per_sec} {msg}",
+            _ => "{bar:30.cyan/dim} {percent:>3}% {elapsed} (left {eta}) {msg}",
+        };
+        let style = ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         ProgressDisplay { bar }
     }

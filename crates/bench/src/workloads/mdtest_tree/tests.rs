@@ -105,3 +105,51 @@ fn target_with_files_or_the_root_is_refused() {
     root.campaign.via = vec![Via::Path("/".into())];
     assert!(run(&root).unwrap_err().to_string().contains("root"), "the root is refused");
 }
+
+/// Creates a second of a bare loop: openat(2) and close(2), nothing else.
+fn bare_creates(root: &Path, clients: usize, files: u64) -> f64 {
+    let gate = std::sync::Barrier::new(clients);
+    let one = |rank: usize| {
+        let directory = rustix::fs::open(root, rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
+        gate.wait();
+        let begun = std::time::Instant::now();
+        for number in 0..files {
+            let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CREATE | rustix::fs::OFlags::EXCL;
+            let name = format!("file.{rank}.{number}");
+            drop(rustix::fs::openat(&directory, name, flags, rustix::fs::Mode::from_raw_mode(0o644)).unwrap());
+        }
+        begun.elapsed().as_secs_f64()
+    };
+    let one = &one;
+    let slowest = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients).map(|rank| scope.spawn(move || one(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).fold(0.0, f64::max)
+    });
+    clients as f64 * files as f64 / slowest
+}
+
+/// Promise: on a file system in memory, the harness has at least 0.8 of the create rate of a bare loop with as many
+/// clients. Code without optimisation takes longer. Other load makes some passes slow, so the fastest ones are compared.
+#[test]
+fn harness_costs_little_beside_a_bare_loop() {
+    const FILES: u64 = 2000;
+    const PASSES: u32 = 20;
+    let least = if cfg!(debug_assertions) { 0.4 } else { 0.8 };
+    for clients in [1, 2] {
+        let fastest = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let options = MdtestOptions { items: Some(FILES), files_only: true, ..MdtestOptions::default() };
+        let config = MdtestTreeConfig { clients: vec![clients], iterations: PASSES, ..config(dir.path(), options) };
+        let results = run(&config).unwrap();
+        let create = results.results.iter().find(|measured| measured.metric == "create").unwrap();
+        let bare: Vec<f64> = (0..PASSES)
+            .map(|_| {
+                let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+                bare_creates(dir.path(), clients, FILES)
+            })
+            .collect();
+        let ratio = fastest(&create.samples) / fastest(&bare);
+        println!("{clients} clients: {ratio:.2} of {:.0} creates a second", fastest(&bare));
+        assert!(ratio >= least, "{clients} clients: {ratio:.2}; {:?} {bare:?}", create.samples);
+    }
+}

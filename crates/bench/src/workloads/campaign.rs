@@ -2,7 +2,7 @@
 //! the run's own directories are removed.
 
 use super::{Job, RankWork, Workplace, check_each_once};
-use crate::environment::Environment;
+use crate::environment::{Environment, mount_of};
 use crate::interrupt::{self, Interrupt};
 use crate::progress::ProgressDisplay;
 use crate::ranks::{Launcher, LauncherConfig, PhaseRecord};
@@ -10,6 +10,7 @@ use crate::results::{Figure, FigureKey, Parameters, RunResults};
 use crate::target::{self, BenchTarget, TargetClient, Via};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -19,6 +20,8 @@ pub struct CampaignConfig {
     /// Measured in turns, in this order.
     pub via: Vec<Via>,
     pub launcher: LauncherConfig,
+    /// Files for the results: a warning says if they are on the file system of a target.
+    pub outputs: Vec<PathBuf>,
     /// Show progress on stderr, if that is a terminal.
     pub progress: bool,
     /// The command line, for the report.
@@ -85,7 +88,7 @@ impl Campaign {
             arguments: config.arguments.clone(),
             driven_by,
             results: Vec::new(),
-            warnings: same_file_system(&environment),
+            warnings: same_file_system(&environment, &config.outputs),
             error: None,
             environment,
         };
@@ -251,8 +254,8 @@ fn empty() -> RunResults {
     }
 }
 
-/// Targets on one file system compete for the same disk, and their difference is that of the paths to it.
-fn same_file_system(environment: &Environment) -> Vec<String> {
+/// Targets on one file system compete for the same disk, and results that are written there are load too.
+fn same_file_system(environment: &Environment, outputs: &[PathBuf]) -> Vec<String> {
     let mut by_mount: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for target in &environment.targets {
         by_mount.entry(&target.mount_point).or_default().push(format!("{}:{}", target.via, target.target));
@@ -261,5 +264,12 @@ fn same_file_system(environment: &Environment) -> Vec<String> {
     let warning = |(mount_point, targets): (&str, Vec<String>)| {
         format!("{} are on one file system ({mount_point}).", targets.join(" and "))
     };
-    shared.map(warning).collect()
+    let of_output = |output: &PathBuf| {
+        let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mount = mount_of(parent).ok()?;
+        let target = environment.targets.iter().find(|target| target.mount_point == mount.mount_point)?;
+        let (output, via, target) = (output.display(), &target.via, &target.target);
+        Some(format!("{output} is on the file system of {via}:{target}."))
+    };
+    shared.map(warning).chain(outputs.iter().filter_map(of_output)).collect()
 }

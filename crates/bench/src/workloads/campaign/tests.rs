@@ -16,6 +16,7 @@ pub(crate) fn on_threads(directories: &[&Path]) -> CampaignConfig {
             program: ("/bin/false".into(), Vec::new()),
             silence_max: Duration::from_secs(30),
         },
+        outputs: Vec::new(),
         progress: false,
         arguments: Vec::new(),
     }
@@ -58,8 +59,11 @@ fn failure_keeps_earlier_figures_and_removes_its_directory() {
 #[test]
 fn targets_on_one_file_system_are_named() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let campaign = Campaign::open(&on_threads(&[a.path(), b.path()]), "bench data", 1, None).unwrap();
-    assert!(campaign.results.warnings[0].contains("on one file system"), "{:?}", campaign.results.warnings);
+    let config = CampaignConfig { outputs: vec![a.path().join("x.csv")], ..on_threads(&[a.path(), b.path()]) };
+    let campaign = Campaign::open(&config, "bench data", 1, None).unwrap();
+    let warnings = &campaign.results.warnings;
+    assert!(warnings[0].contains("on one file system"), "{warnings:?}");
+    assert!(warnings[1].contains("x.csv is on the file system of path:"), "{warnings:?}");
     campaign.finish(Ok(())).unwrap();
 }
 

@@ -70,6 +70,7 @@ impl DriveFlags {
                 program: (program, ["bench", "rank"].map(str::to_owned).to_vec()),
                 silence_max: self.rank_timeout.0,
             },
+            outputs: [self.csv.as_ref(), save].into_iter().flatten().cloned().collect(),
             progress: output.shows_progress(),
             arguments: command_line(),
         }))

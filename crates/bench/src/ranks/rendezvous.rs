@@ -4,9 +4,9 @@
 use crate::{Error, Result, interrupt};
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -82,11 +82,17 @@ pub(super) fn wait_for<T>(file: &Path, mut connect: impl FnMut(&Rendezvous) -> i
     }
 }
 
-fn read(file: &Path) -> io::Result<Rendezvous> {
-    if std::fs::metadata(file)?.len() > FILE_BYTES_MAX {
-        return Err(io::Error::other("it is too long"));
+/// Ranks do what the coordinator says, so only this user may name it: in a directory for everybody, another user could
+/// place a file of this name.
+pub(super) fn read(file: &Path) -> io::Result<Rendezvous> {
+    let opened = std::fs::File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file)?;
+    let metadata = opened.metadata()?;
+    if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 || !metadata.is_file() {
+        return Err(io::Error::other("it does not belong to this user alone; use a directory of your own"));
     }
-    serde_json::from_str(&std::fs::read_to_string(file)?).map_err(io::Error::other)
+    let mut text = String::new();
+    opened.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    serde_json::from_str(&text).map_err(io::Error::other)
 }
 
 /// This host's addresses with the port. Those of the loopback come last: they work for ranks of the same host only.

@@ -171,6 +171,28 @@ fn ranks_find_the_coordinator_through_a_shared_directory() {
     assert_eq!(std::fs::read_dir(shared.path()).unwrap().count(), 0, "the file is removed");
 }
 
+/// Promise: ranks follow only a coordinator that their own user named.
+#[test]
+fn rendezvous_that_others_could_have_written_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let file = rendezvous::file_of(dir.path(), "7");
+    std::fs::write(&file, r#"{"addresses":["127.0.0.1:1"],"token":"x"}"#).unwrap();
+    let permit = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    permit(0o600);
+    assert_eq!(rendezvous::read(&file).unwrap().token, "x");
+    permit(0o666);
+    assert!(rendezvous::read(&file).unwrap_err().to_string().contains("belong to this user alone"));
+    permit(0o600);
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    assert!(rendezvous::read(&link).is_err(), "a link may lead anywhere");
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
+        assert!(rendezvous::read(&file).is_err(), "another user's");
+    }
+}
+
 #[test]
 fn process_that_cannot_start_is_named() {
     let config = LauncherConfig {

@@ -1,6 +1,7 @@
 //! State of all frames of a run, from which commits are written. Pure; journal entries are applied in any order.
 
 use crate::column::Column;
+use crate::commit_data::CommitData;
 use crate::dataset_spec::{DatasetSpec, Scalar, ScalarColumn, Structure};
 use crate::frame::{FrameCounts, FrameStatus, Times};
 use crate::geometry::unravel;
@@ -9,7 +10,7 @@ use crate::layout_columns::LayoutColumns;
 use crate::mask::Mask;
 use crate::time::Nanoseconds;
 use std::collections::BTreeSet;
-use varve_detector_hdf5::{ChunkMap, ChunkRecord, Datatype, ElementType};
+use varve_detector_hdf5::{ChunkMap, ChunkRecord, Datatype, ElementType, index};
 
 #[derive(Debug)]
 pub struct Catalog {
@@ -40,7 +41,7 @@ pub struct Catalog {
 
 impl Catalog {
     pub fn new(description: DatasetSpec) -> Catalog {
-        let chunks = ChunkMap::new(description.grid(0));
+        let chunks = ChunkMap::new(description.grid(0), !description.is_unfiltered());
         let status = Datatype::Enumeration(FrameStatus::NAMES.to_vec());
         let time = |_| Column::new(Datatype::Number(ElementType::U64), vec![0; 8]);
         let nxmx = description.nxmx.as_ref().filter(|nxmx| !nxmx.pixel_mask.is_empty());
@@ -230,21 +231,39 @@ impl Catalog {
         self.columns().map(|column| column.row_bytes()).collect()
     }
 
-    /// Upper limit for the bytes that [`Catalog::store`] returns.
+    /// Upper limit for the block that [`Catalog::store`] returns.
     pub fn changed_bytes(&mut self) -> u64 {
-        self.columns().map(|column| column.changed_bytes()).sum()
+        let index = index::changed_bytes(self.description.index_kind(), &self.chunks);
+        index + self.columns().map(|column| column.changed_bytes()).sum::<u64>()
     }
 
-    /// Returns the changed chunks of all columns, to be written at `base` before the tree that refers to them.
-    /// Afterwards all columns are as long as the number of frames.
-    pub fn store(&mut self, base: u64) -> Vec<u8> {
+    /// Returns the changed parts of all columns and indexes, to be written at `base` before the tree that refers to
+    /// them. Afterwards all columns are as long as the number of frames.
+    pub fn store(&mut self, base: u64) -> CommitData {
         let frames = self.frames;
-        let mut block = Vec::new();
+        let mut data = CommitData::new(base);
         for column in self.columns() {
-            column.grow(frames);
-            column.store(base, &mut block);
+            column.store(frames, &mut data);
         }
-        block
+        data.append_index(self.description.index_kind(), &mut self.chunks);
+        data
+    }
+
+    /// Bytes of all that is stored in the file but the tree.
+    pub fn stored_bytes(&mut self) -> u64 {
+        let frames = self.chunks.present().map(|chunk| chunk.size).sum::<u64>() + self.chunks.whole_index_bytes();
+        frames + self.columns().map(|column| column.stored_bytes()).sum::<u64>()
+    }
+
+    /// Gives the frames' chunks the addresses in another file, in which nothing else is stored yet.
+    pub fn relocate(&mut self, address: &mut dyn FnMut(&ChunkRecord) -> u64) {
+        self.chunks.relocate(address);
+        self.columns().for_each(Column::forget_stored);
+    }
+
+    /// Bytes of the stored indexes, without the nodes of B-trees.
+    pub fn index_bytes(&mut self) -> u64 {
+        self.chunks.index_bytes() + self.columns().map(|column| column.chunks().index_bytes()).sum::<u64>()
     }
 
     /// Notes that all frames so far were published at `now`.

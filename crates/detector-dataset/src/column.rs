@@ -1,14 +1,14 @@
 //! A growing dataset with one value per frame: status, times, scalars. The values are in memory. In the file they lie
-//! in chunks; a commit writes only changed chunks, each to a new address, so that readers of the previous commit keep
-//! theirs.
+//! in chunks. A commit writes new rows to the chunk that has room for them, because readers of the previous commit do not
+//! look behind the end of its dataset. A chunk with changed rows that they may look at goes to a new address.
 
-use std::collections::BTreeSet;
-use varve_detector_hdf5::{Attribute, ChunkMap, ChunkRecord, Dataset, Datatype, Grid, Storage};
+use crate::commit_data::{ALIGN, CommitData};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use varve_detector_hdf5::{Attribute, ChunkMap, ChunkRecord, Dataset, Datatype, Grid, Storage, index};
 
-/// Rows per chunk. A commit rewrites about one chunk per column; the index has one element per chunk.
+/// Rows per chunk; the index has one element per chunk.
 pub const CHUNK_ROWS: u64 = 1024;
-/// Alignment of chunks.
-const ALIGN: u64 = 8;
 
 #[derive(Debug)]
 pub struct Column {
@@ -17,8 +17,10 @@ pub struct Column {
     fill: Vec<u8>,
     data: Vec<u8>,
     chunks: ChunkMap,
-    /// Chunks that changed since they were last stored.
-    changed: BTreeSet<u64>,
+    /// Rows that changed since they were last stored, by chunk: the range from the first to the last of them.
+    changed: BTreeMap<u64, Range<u64>>,
+    /// Number of rows of the dataset when it was last stored.
+    shown: u64,
 }
 
 impl Column {
@@ -38,7 +40,8 @@ impl Column {
     }
 
     fn of(grid: Grid, datatype: Datatype, fill: Vec<u8>) -> Column {
-        Column { datatype, fill, data: Vec::new(), chunks: ChunkMap::new(grid), changed: BTreeSet::new() }
+        let chunks = ChunkMap::new(grid, false);
+        Column { datatype, fill, data: Vec::new(), chunks, changed: BTreeMap::new(), shown: 0 }
     }
 
     /// # Panics
@@ -50,7 +53,8 @@ impl Column {
             self.data.extend(self.fill.iter().copied().cycle().take(missing * self.fill.len()));
         }
         self.data[at..at + self.fill.len()].copy_from_slice(element);
-        self.changed.insert(row / CHUNK_ROWS);
+        let rows = self.changed.entry(row / CHUNK_ROWS).or_insert(row..row + 1);
+        *rows = rows.start.min(row)..rows.end.max(row + 1);
     }
 
     /// The element of a row, or the fill value if none was set.
@@ -77,7 +81,7 @@ impl Column {
     }
 
     /// Extends the dataset to at least `rows` rows.
-    pub fn grow(&mut self, rows: u64) {
+    fn grow(&mut self, rows: u64) {
         let mut dims = self.chunks.grid().dims().to_vec();
         dims[0] = rows;
         self.chunks.grow(&dims);
@@ -93,23 +97,71 @@ impl Column {
 
     /// Upper limit for the bytes that [`Column::store`] appends.
     pub fn changed_bytes(&self) -> u64 {
-        self.changed.len() as u64 * self.chunk_bytes().next_multiple_of(ALIGN)
+        let kind = self.chunks.grid().index_kind();
+        let moved = self.changed.iter().filter(|(chunk, rows)| self.open_chunk(**chunk, rows).is_none());
+        let moved: Vec<u64> = moved.map(|(chunk, _)| *chunk).collect();
+        if moved.is_empty() {
+            return index::changed_bytes(kind, &self.chunks);
+        }
+        let mut chunks = self.chunks.clone();
+        for chunk in &moved {
+            chunks.set(&self.place(*chunk), ChunkRecord { address: 0, size: self.chunk_bytes(), mask: 0 });
+        }
+        moved.len() as u64 * (ALIGN + self.chunk_bytes()) + index::changed_bytes(kind, &chunks)
     }
 
-    /// Appends the changed chunks to `block`, whose first byte goes to file offset `base`.
-    pub fn store(&mut self, base: u64, block: &mut Vec<u8>) {
-        for chunk in std::mem::take(&mut self.changed) {
-            block.resize(block.len().next_multiple_of(ALIGN as usize), 0);
-            let address = base + block.len() as u64;
+    /// Coordinates of a chunk.
+    fn place(&self, chunk: u64) -> Vec<u64> {
+        let mut place = vec![0; self.chunks.grid().rank()];
+        place[0] = chunk;
+        place
+    }
+
+    /// The address of a chunk of the previous commit, if its readers do not look at these rows.
+    fn open_chunk(&self, chunk: u64, rows: &Range<u64>) -> Option<u64> {
+        let stored = self.chunks.get(&self.place(chunk)).filter(|_| rows.start >= self.shown);
+        stored.map(|stored| stored.address)
+    }
+
+    /// Stores the changed rows of a dataset of at least `rows` rows.
+    pub fn store(&mut self, rows: u64, out: &mut CommitData) {
+        self.grow(rows);
+        let width = self.fill.len();
+        for (chunk, changed) in std::mem::take(&mut self.changed) {
+            if let Some(address) = self.open_chunk(chunk, &changed) {
+                let bytes = self.data[changed.start as usize * width..changed.end as usize * width].to_vec();
+                out.in_place.push((address + (changed.start - chunk * CHUNK_ROWS) * width as u64, bytes));
+                continue;
+            }
             let from = (chunk * self.chunk_bytes()) as usize;
             let to = self.data.len().min(from + self.chunk_bytes() as usize);
-            block.extend_from_slice(&self.data[from..to]);
-            let missing = self.chunk_bytes() as usize - (to - from);
-            block.extend(self.fill.iter().copied().cycle().take(missing));
-            let mut place = vec![0; self.chunks.grid().rank()];
-            place[0] = chunk;
-            self.chunks.set(&place, ChunkRecord { address, size: self.chunk_bytes(), mask: 0 });
+            let mut bytes = self.data[from..to].to_vec();
+            let missing = self.chunk_bytes() as usize - bytes.len();
+            bytes.extend(self.fill.iter().copied().cycle().take(missing));
+            let record = ChunkRecord { address: out.append(&bytes), size: self.chunk_bytes(), mask: 0 };
+            if let Some(old) = self.chunks.set(&self.place(chunk), record) {
+                out.supersede(&old);
+            }
         }
+        out.append_index(self.chunks.grid().index_kind(), &mut self.chunks);
+        self.shown = self.chunks.grid().dims()[0];
+    }
+
+    /// Bytes of the stored chunks and their index.
+    pub fn stored_bytes(&self) -> u64 {
+        self.chunks.count() * self.chunk_bytes() + self.chunks.whole_index_bytes()
+    }
+
+    /// Forgets where the chunks lie, so that all of them are stored in another file.
+    pub fn forget_stored(&mut self) {
+        let rows = self.data.len() as u64 / self.row_bytes();
+        for chunk in 0..rows.div_ceil(CHUNK_ROWS) {
+            if self.chunks.get(&self.place(chunk)).is_some() {
+                let first = chunk * CHUNK_ROWS;
+                self.changed.insert(chunk, first..rows.min(first + CHUNK_ROWS));
+            }
+        }
+        (self.chunks, self.shown) = (ChunkMap::new(self.chunks.grid().clone(), false), 0);
     }
 
     pub fn dataset(&self, attributes: Vec<Attribute>) -> Dataset<'_> {

@@ -7,7 +7,7 @@
 //!   sets of numbers, and arithmetic.
 //! - [`journal_entry`]: the events of a run.
 //! - [`catalog`]: the state of a run's frames, built from those events, in [`column`]s; [`structure`] arranges it in
-//!   groups and datasets.
+//!   groups and datasets. [`commit_data`]: the bytes by which a commit differs from the one before.
 //!
 //! Dependencies point from the structure to the catalog to the entries to the spec. Entry:
 //! [`dataset_spec::DatasetSpec`], [`catalog::Catalog::apply`].
@@ -15,6 +15,7 @@
 pub mod advice;
 pub mod catalog;
 pub mod column;
+pub mod commit_data;
 pub mod dataset_spec;
 pub mod frame;
 pub mod frame_numbers;

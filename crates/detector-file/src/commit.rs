@@ -1,7 +1,7 @@
-//! Publication of a commit. The complete metadata are written to unused space and synced; then the superblock that
-//! refers to them is written and synced. Nothing that a superblock ever referred to changes, so a reader that opens the
-//! file at any time finds a complete file. Metadata are written to space reserved in advance
-//! ([`crate::space_reservation`]).
+//! Publication of a commit. What changed since the commit before is written to unused space and synced; then the
+//! superblock that refers to it is written and synced. Nothing that the superblock refers to changes, so a reader that
+//! opens the file at any time finds a complete file. Metadata are written to space reserved in advance
+//! ([`crate::space_reservation`]). Space that only earlier commits refer to is reused when their readers are gone.
 
 use crate::space_reservation::{Space, SpaceReservation};
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use varve_detector_hdf5::{FileImage, tree};
 pub struct Published {
     /// End of the file as readers see it.
     pub end: u64,
-    /// Bytes of the file that the commit occupies permanently.
+    /// Bytes of the file that the commit takes.
     pub bytes: u64,
 }
 
@@ -40,7 +40,7 @@ impl From<PublishError> for io::Error {
     }
 }
 
-/// Writes the state of `catalog` and makes it visible to readers. The chunks must already be synced.
+/// Writes the changes of `catalog` and makes them visible to readers. The chunks must already be synced.
 ///
 /// # Errors
 /// If the file cannot be written or synced, or has no space.
@@ -51,11 +51,15 @@ pub fn publish(
 ) -> Result<Published, PublishError> {
     let Space { file, length, allocator } = space;
     let place = room.lock().begin(space, catalog.changed_bytes()).map_err(PublishError::NoRoom)?;
-    let columns = place.columns;
-    file.write_all_at(&catalog.store(columns.start), columns.start)?;
+    let data = catalog.store(place.data.start);
+    let columns = room.lock().shorten(place.data, data.block.len() as u64);
+    file.write_all_at(&data.block, columns.start)?;
+    for (address, rows) in &data.in_place {
+        file.write_all_at(rows, *address)?;
+    }
     // The length does not depend on the address: the image is built once for its length and again at its address.
     let bytes_needed = image(catalog, 0)?.0.len() as u64;
-    let place = room.lock().settle(space, place.tree, bytes_needed)?;
+    let place = room.lock().settle(space, place.tree, (bytes_needed, catalog.index_bytes()))?;
     let (bytes, root) = image(catalog, place.start)?;
     assert_eq!(bytes.len() as u64, bytes_needed, "metadata take the same space wherever they lie");
     file.write_all_at(&bytes, place.start)?;
@@ -66,6 +70,7 @@ pub fn publish(
     std::thread::sleep(length.unsettled(end));
     file.write_all_at(&Superblock { root, end }.encode(), 0)?;
     file.sync_data()?;
+    room.lock().supersede(data.superseded, place.clone(), end);
     catalog.publish(unix_nanos());
     Ok(Published { end, bytes: (columns.end - columns.start) + (place.end - place.start) })
 }

@@ -6,10 +6,10 @@ mod read;
 
 pub use read::{Contents, Damage, JournalError, decode, frames_told, has_whole_head, read, read_head};
 
+use crate::run_files::is_same_file;
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use varve_detector_dataset::dataset_spec::DatasetSpec;
 use varve_detector_dataset::journal_entry::{JournalEntry, RECORD_BYTES_MAX};
@@ -149,8 +149,7 @@ impl Journal {
 
     /// Whether `path` refers to this journal.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
-        let (own, there) = (self.file.metadata()?, std::fs::metadata(path)?);
-        Ok((own.dev(), own.ino()) == (there.dev(), there.ino()))
+        is_same_file(&self.file, path)
     }
 
     pub fn write_head(&mut self, description: &DatasetSpec) -> io::Result<()> {

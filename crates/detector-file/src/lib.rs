@@ -5,6 +5,7 @@
 //! - [`journal`]: the record of writes. [`allocate`], [`length`], [`space_reservation`]: addresses, the file's length,
 //!   and space for the next commits.
 //! - [`commit`]: safe publication to readers.
+//! - [`compact`]: a smaller copy of a finished file.
 //! - [`recover`]: a valid file from the journal and the bytes in the file. Entry: [`recover::recover`].
 //! - [`report`]: time per stage, from the times in a file.
 
@@ -16,6 +17,7 @@
 
 pub mod allocate;
 pub mod commit;
+pub mod compact;
 pub mod journal;
 pub mod length;
 pub mod recover;

@@ -17,6 +17,7 @@ pub use without_journal::{NoJournal, UnfinishedFile};
 
 use crate::allocate::{Allocator, punch};
 use crate::commit::publish;
+use crate::compact;
 use crate::journal::{self, JournalError};
 use crate::length::Length;
 use crate::run_files::{self, remove_journal};
@@ -62,7 +63,14 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
     let torn_bytes = found.contents.torn_bytes;
     let damaged_journal = found.keep_damaged(path, (&damage, restored)).map_err(io)?;
+    // A whole copy of a damaged journal, put back, needs the file as it is.
+    // Other processes may have left holes, whose number is not known.
+    let copied = match damage.is_none() && found.granted() == Some(0) {
+        true => compact::copy_if_possible(path, file, &mut catalog, (end, 0)),
+        false => None,
+    };
     remove_journal(path).map_err(io)?;
+    compact::take_name_if_possible(copied, path, file);
     let counts = catalog.counts();
     let is_whole = |frame: &u64| catalog.status_of(*frame).is_whole() && !spoiled.contains(frame);
     let whole = (0..catalog.frames()).filter(is_whole).collect();

@@ -18,6 +18,12 @@ pub fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
     Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
+/// Whether `path` refers to this open file.
+pub fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
+    let (own, there) = (file.metadata()?, std::fs::metadata(path)?);
+    Ok((own.dev(), own.ino()) == (there.dev(), there.ino()))
+}
+
 /// Removes the journal of the file at `path` durably.
 pub fn remove_journal(path: &Path) -> io::Result<()> {
     // Left behind if the run was killed after the file got its name by a hard link.
@@ -35,6 +41,14 @@ pub fn remove_journal(path: &Path) -> io::Result<()> {
 /// it.
 pub fn rewritten(path: &Path) -> PathBuf {
     unnamed(&journal_of(path))
+}
+
+/// `FILE.journal.compact`: the smaller copy that takes the place of a finished file. Only the holder of the journal
+/// writes it.
+pub fn compacted(path: &Path) -> PathBuf {
+    let mut name = journal_of(path).into_os_string();
+    name.push(".compact");
+    PathBuf::from(name)
 }
 
 pub fn remove_if_there(path: &Path) -> io::Result<()> {

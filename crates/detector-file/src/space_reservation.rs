@@ -1,7 +1,12 @@
 //! Reservation of space in the file for commits. Space is reserved before a frame is acknowledged as written, so that a
 //! full disk cannot prevent the publication of written frames. The frames of a commit determine its maximum size.
+//!
+//! Space of earlier commits is reused ([`superseded`]).
 
 mod need;
+mod superseded;
+
+pub use superseded::READER_AGE;
 
 use crate::allocate::{Allocator, PAGE_BYTES};
 use crate::length::Length;
@@ -11,6 +16,8 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::time::{Duration, Instant};
+use superseded::Superseded;
 use varve_detector_dataset::catalog::Catalog;
 use varve_detector_dataset::journal_entry::JournalEntry;
 
@@ -34,12 +41,16 @@ pub struct SpaceReservation {
     applied: CommitInput,
     /// Input entered since then; a commit that begins now does not contain it.
     pending: CommitInput,
+    /// The tree of the last commit.
+    tree: Range<u64>,
+    superseded: Superseded,
 }
 
 /// Location of a commit.
 #[derive(Debug)]
 pub struct CommitExtent {
-    pub columns: Range<u64>,
+    /// Changed chunks of columns, and indexes.
+    pub data: Range<u64>,
     pub tree: Range<u64>,
 }
 
@@ -51,7 +62,15 @@ impl SpaceReservation {
             free: Vec::new(),
             applied: CommitInput::default(),
             pending: CommitInput::default(),
+            tree: 0..0,
+            superseded: Superseded::new(READER_AGE),
         }
+    }
+
+    /// Reuses space only that no commit of the last `age` refers to.
+    pub fn for_readers_of(mut self, age: Duration) -> SpaceReservation {
+        self.superseded = Superseded::new(age);
+        self
     }
 
     /// For a single last commit, which takes no more space than it needs.
@@ -89,7 +108,7 @@ impl SpaceReservation {
         }
         let mut all = CommitInput::default();
         [&self.applied, &self.pending, &coming].into_iter().for_each(|brought| all.add(brought));
-        let _pieces = self.cover(space, &[shape.columns_bytes(&all), shape.tree_bytes(&all)])?;
+        let _pieces = self.cover(space, &[shape.data_bytes(&all), shape.tree_bytes(&all)])?;
         self.shape = shape;
         self.pending.add(&coming);
         Ok(())
@@ -101,29 +120,31 @@ impl SpaceReservation {
         self.applied.add(&pending);
     }
 
-    /// Returns the location of a commit with all applied input, whose columns take `columns` bytes. Takes nothing if
-    /// the pending input would then lack space; a later commit has both.
+    /// Returns the location of a commit with all applied input, whose columns and indexes take `data` bytes. Takes
+    /// nothing if the pending input would then lack space; a later commit has both.
     ///
     /// # Errors
     /// If there is no space.
-    pub fn begin(&mut self, space: Space<'_>, columns: u64) -> io::Result<CommitExtent> {
+    pub fn begin(&mut self, space: Space<'_>, data: u64) -> io::Result<CommitExtent> {
         if !self.shape.goes_on {
-            return Ok(CommitExtent { columns: self.take(space, columns)?, tree: 0..0 });
+            return Ok(CommitExtent { data: self.take(space, data)?, tree: 0..0 });
+        }
+        for unused in self.superseded.release(Instant::now()) {
+            self.give_back(unused);
         }
         let tree = self.shape.tree_bytes(&self.applied);
-        let mut sizes = vec![columns, tree];
+        let mut sizes = vec![data, tree];
         if !self.pending.is_empty() {
             // The tree of the following commit grows from this one's.
-            let next = Shape { tree, has_fixed: self.shape.has_fixed | self.applied.chunks, ..self.shape };
-            sizes.extend([next.columns_bytes(&self.pending), next.tree_bytes(&self.pending)]);
+            let next = self.shape.after(&self.applied);
+            sizes.extend([next.data_bytes(&self.pending), next.tree_bytes(&self.pending)]);
         }
         // Exactly these pieces are taken, because the remaining free pieces are known to suffice for the following
         // commit.
         let pieces = self.cover(space, &sizes)?;
         pieces[..2].iter().for_each(|piece| self.hold(piece));
-        let place = CommitExtent { columns: pieces[0].clone(), tree: pieces[1].clone() };
-        self.shape.tree = tree;
-        self.shape.has_fixed |= self.applied.chunks;
+        let place = CommitExtent { data: pieces[0].clone(), tree: pieces[1].clone() };
+        self.shape = self.shape.after(&self.applied);
         self.applied = CommitInput::default();
         Ok(place)
     }
@@ -133,9 +154,30 @@ impl SpaceReservation {
         std::mem::take(&mut self.free)
     }
 
-    /// Returns the part of `place` that a tree of `bytes` takes, and frees the rest.
-    pub fn settle(&mut self, space: Space<'_>, place: Range<u64>, bytes: u64) -> io::Result<Range<u64>> {
-        self.shape.tree = bytes;
+    /// Returns the first `bytes` of `place`, and frees the rest.
+    pub fn shorten(&mut self, place: Range<u64>, bytes: u64) -> Range<u64> {
+        let end = place.start + rounded(bytes);
+        assert!(end <= place.end, "a commit stays within its space");
+        self.give_back(end..place.end);
+        place.start..end
+    }
+
+    /// Notes that a commit is published: nothing but earlier commits refers to `superseded` and to the previous tree.
+    /// `tree` is the new one, and `end` the end of the file.
+    pub fn supersede(&mut self, superseded: Vec<Range<u64>>, tree: Range<u64>, end: u64) {
+        let before = std::mem::replace(&mut self.tree, tree);
+        self.superseded.add(Instant::now(), superseded.into_iter().chain([before]), end);
+    }
+
+    /// Returns the part of `place` that a tree of `bytes` takes, and frees the rest. `indexes`: bytes of the stored
+    /// indexes.
+    pub fn settle(
+        &mut self,
+        space: Space<'_>,
+        place: Range<u64>,
+        (bytes, indexes): (u64, u64),
+    ) -> io::Result<Range<u64>> {
+        (self.shape.tree, self.shape.indexes) = (bytes, indexes);
         let bytes = rounded(bytes);
         if place.end - place.start < bytes {
             self.give_back(place);

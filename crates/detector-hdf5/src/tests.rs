@@ -24,7 +24,7 @@ fn superblock_has_its_golden_bytes() {
 
 fn chunks(unlimited: usize, count: u64) -> ChunkMap {
     let max = (0..2).map(|dim| (dim >= unlimited).then_some(count)).collect();
-    let mut chunks = ChunkMap::new(Grid::new(vec![count, 1], max, vec![1, 1], 2));
+    let mut chunks = ChunkMap::new(Grid::new(vec![count, 1], max, vec![1, 1], 2), true);
     chunks.set(&[0, 0], ChunkRecord { address: 0x1000, size: 5, mask: 0 });
     chunks
 }
@@ -33,7 +33,7 @@ fn chunks(unlimited: usize, count: u64) -> ChunkMap {
 #[test]
 fn fixed_array_has_its_golden_bytes() {
     let mut image = FileImage::new(0x800);
-    let layout = index::encode(&mut image, IndexKind::FixedArray, &chunks(0, 2), true);
+    let layout = index::encode(&mut image, IndexKind::FixedArray, &chunks(0, 2));
     assert_eq!(layout, b"\x04\x02\x00\x03\x01\x01\x01\x02\x03\x0a\x00\x08\0\0\0\0\0\0");
     let bytes = image.into_bytes();
     assert_eq!(&bytes[..24], b"FAHD\x00\x01\x0e\x0a\x04\0\0\0\0\0\0\0\x20\x08\0\0\0\0\0\0");
@@ -47,4 +47,5 @@ fn index_follows_from_the_unlimited_dimensions() {
     assert_eq!(chunks(0, 2).grid().index_kind(), IndexKind::FixedArray);
     assert_eq!(chunks(1, 2).grid().index_kind(), IndexKind::ExtensibleArray);
     assert_eq!(chunks(2, 2).grid().index_kind(), IndexKind::BtreeV2);
+    assert_eq!(chunks(0, index::FIXED_ARRAY_CHUNKS_MAX + 1).grid().index_kind(), IndexKind::BtreeV2);
 }

@@ -172,7 +172,7 @@ impl TreeWriter<'_> {
                 self.chunked(&mut header, datatype, chunks, *kind, filters, fill.as_deref());
             }
             Storage::OneChunk { datatype, grid, filters, chunk } => {
-                let mut chunks = ChunkMap::new((*grid).clone());
+                let mut chunks = ChunkMap::new((*grid).clone(), !filters.is_empty());
                 let record = ChunkRecord { address: self.image.append(chunk), size: chunk.len() as u64, mask: 0 };
                 chunks.set(&vec![0; grid.rank()], record);
                 self.chunked(&mut header, datatype, &chunks, grid.index_kind(), filters, None);
@@ -204,7 +204,7 @@ impl TreeWriter<'_> {
         header.message(message::DATASPACE, &message::dataspace(grid.dims(), Some(grid.max())));
         header.message(message::DATATYPE, &datatype.encode());
         header.message(message::FILL_VALUE, &message::fill_value(allocation, fill));
-        header.message(message::LAYOUT, &index::encode(self.image, kind, chunks, !filters.is_empty()));
+        header.message(message::LAYOUT, &index::encode(self.image, kind, chunks));
         if !filters.is_empty() {
             header.message(message::FILTERS, &filter::encode(filters));
         }

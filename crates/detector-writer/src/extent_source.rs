@@ -112,11 +112,12 @@ impl Own {
     }
 
     /// Frees ranges below `end` that are reserved but unused, or that no entry refers to. For use after the last
-    /// commit.
-    pub(super) fn give_back(&self, file: &File, end: u64) -> io::Result<()> {
+    /// commit. Returns the bytes that other processes have not used.
+    pub(super) fn give_back(&self, file: &File, end: u64) -> io::Result<u64> {
         let unnamed = self.unnamed.lock();
         let mut free = self.room.lock().rest().into_iter().chain(unnamed.below(end));
-        free.try_for_each(|range| punch(file, range.start..range.end.min(end)).map(|_| ()))
+        free.try_for_each(|range| punch(file, range.start..range.end.min(end)).map(|_| ()))?;
+        Ok(unnamed.below(end).map(|range| range.end - range.start).sum())
     }
 
     /// Records in the journal that others may write below `end`, for a later recovery.

@@ -51,6 +51,7 @@ use varve_detector_dataset::catalog::Catalog;
 use varve_detector_dataset::dataset_spec::DatasetSpec;
 use varve_detector_dataset::journal_entry::JournalEntry;
 use varve_detector_file::allocate::Allocator;
+use varve_detector_file::compact;
 use varve_detector_file::journal::Journal;
 use varve_detector_file::length::{self, Length};
 use varve_detector_file::run_files::{self, give_name, remove_journal, sync_directory, unnamed};
@@ -148,7 +149,8 @@ impl Writer {
         file.set_len(bytes).map_err(io)?;
         let length = Length::new(bytes);
         let mut catalog = Catalog::new(description.clone());
-        let own = Own::new(allocator, length, journal, SpaceReservation::new(&mut catalog));
+        let room = SpaceReservation::new(&mut catalog).for_readers_of(settings.reader_age);
+        let own = Own::new(allocator, length, journal, room);
         let mut committed = CommitterState::new(catalog);
         committed.publish(&file, &own).map_err(|error| io(error.into()))?;
         give_name(&made, path).map_err(|source| match source.kind() {
@@ -205,10 +207,16 @@ impl Writer {
         committed.catalog.keep_rows();
         let file = &self.shared.file;
         let end = committed.publish(file, self.shared.own()).map_err(|error| io(error.into()))?;
-        self.shared.own().give_back(file, end).map_err(io)?;
+        let holes = self.shared.own().give_back(file, end).map_err(io)?;
         file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
-        remove_journal(&self.shared.path).map_err(io)?;
-        Ok(Finished { counts: committed.catalog.counts(), file_bytes: end, dropped: progress.dropped })
+        let path = &self.shared.path;
+        let copied = match self.shared.settings.replaces_file {
+            true => compact::copy_if_possible(path, file, &mut committed.catalog, (end, holes)),
+            false => None,
+        };
+        remove_journal(path).map_err(io)?;
+        let file_bytes = compact::take_name_if_possible(copied, path, file).unwrap_or(end);
+        Ok(Finished { counts: committed.catalog.counts(), file_bytes, dropped: progress.dropped })
     }
 
     /// Writes, syncs and publishes all frames taken, and leaves the run unfinished for [`Writer::resume`].

@@ -53,7 +53,8 @@ impl Writer {
         let free = found.used(&entries).map_err(io)?.max(found.granted().unwrap_or(bytes));
         let journal = rewrite(path, &found, (&entries, free), (&damage, restored)).map_err(io)?;
         let allocator = Allocator::new(free);
-        let own = Own::new(allocator, Length::new(bytes), journal, SpaceReservation::new(&mut catalog));
+        let room = SpaceReservation::new(&mut catalog).for_readers_of(settings.reader_age);
+        let own = Own::new(allocator, Length::new(bytes), journal, room);
         let in_file = |frame: &u64| !matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
         let frames: Ranges = (0..catalog.frames()).filter(in_file).collect();
         let counts = catalog.counts();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 use varve_detector_dataset::advice::Advice;
 use varve_detector_dataset::frame::AckLevel;
+use varve_detector_file::space_reservation::READER_AGE;
 
 /// How a run is written, independent of its dataset spec.
 #[derive(Clone, Debug)]
@@ -20,6 +21,10 @@ pub struct Settings {
     /// When taken but not durable frames exceed this many plain bytes and a client waits for them, the commit does not
     /// wait for its interval, because the client keeps its copies until then and has limited memory.
     pub pressing_bytes: u64,
+    /// For so long space of an earlier commit is kept for readers that opened the file before.
+    pub reader_age: Duration,
+    /// Whether a smaller copy may replace the file at its end. Its journal does not describe that copy.
+    pub replaces_file: bool,
 }
 
 impl Default for Settings {
@@ -32,6 +37,8 @@ impl Default for Settings {
             extent_bytes: 64 << 20,
             commit_interval: Duration::from_millis(500),
             pressing_bytes: 32 << 20,
+            reader_age: READER_AGE,
+            replaces_file: true,
         }
     }
 }

@@ -90,7 +90,7 @@ fn write(directory: &Path, name: &str, case: &Case) {
     let size = case.element.size();
     let max = case.dims.iter().zip(&case.unlimited).map(|(dim, open)| (!open).then_some(dim + case.slack)).collect();
     let grid = Grid::new(case.dims.clone(), max, case.chunk.clone(), size);
-    let mut chunks = ChunkMap::new(grid);
+    let mut chunks = ChunkMap::new(grid, !case.filter.is_raw());
     let fill: Option<Vec<u8>> = case.fill.then(|| (0..size as u8).map(|byte| byte + 7).collect());
     let elements = case.dims.iter().product::<u64>() as usize;
     let mut plain = fill.clone().unwrap_or_else(|| vec![0; size]).repeat(elements);
@@ -279,7 +279,7 @@ fn implicit_index_is_read_back_equal() {
     let mut file = vec![0; 512];
     file.extend_from_slice(&plain);
     let grid = Grid::new(case.dims.clone(), vec![Some(50), Some(4)], case.chunk.clone(), 4);
-    let chunks = ChunkMap::new(grid);
+    let chunks = ChunkMap::new(grid, false);
     let mut root = Group::default();
     let storage = Storage::Chunked {
         datatype: Datatype::Number(ElementType::F32),

@@ -2,8 +2,9 @@
 
 use super::outcome::RecoverError;
 use super::without_journal::{self, Alone, NoJournal};
+use crate::compact;
 use crate::journal::{self, Contents, Damage, Journal};
-use crate::run_files::{self, remove_unnamed};
+use crate::run_files::{self, remove_if_there, remove_unnamed};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -30,7 +31,11 @@ pub(super) fn hold(path: &Path) -> Result<Journal, RecoverError> {
         // A missing file must be reported as missing, not as finished.
         let path = path.to_owned();
         return Err(match without_journal::look(&path).map_err(io)? {
-            Alone::Finished => RecoverError::NothingToDo { path },
+            Alone::Finished => {
+                // Left behind if the run was killed just before its copy took the file's name.
+                remove_if_there(&run_files::compacted(&path)).map_err(io)?;
+                RecoverError::NothingToDo { path }
+            }
             Alone::Unfinished(left) => NoJournal { path, journal: beside, left }.into(),
             Alone::Foreign(why) => RecoverError::Foreign { path, why },
         });
@@ -71,6 +76,13 @@ impl UnfinishedRun {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
         let file = WrittenFile::new(file).map_err(io)?;
         let (head, bytes) = (head(&file).map_err(io)?, file.metadata().map_err(io)?.len());
+        if compact::is_copy(&file).map_err(io)? {
+            let why = format!(
+                "it is finished, and a smaller copy of the file that its journal describes: remove the journal {}",
+                run_files::journal_of(path).display()
+            );
+            return Err(RecoverError::Foreign { path: path.to_owned(), why });
+        }
         let entries = &contents.entries[..synced(&contents)];
         if bytes < entries.iter().map(JournalEntry::end).max().unwrap_or(0) && Superblock::decode(&head).is_none() {
             let why = format!(

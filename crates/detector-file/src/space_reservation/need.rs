@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use varve_detector_dataset::catalog::Catalog;
 use varve_detector_dataset::column::CHUNK_ROWS;
 use varve_detector_dataset::dataset_spec::DatasetSpec;
-use varve_detector_hdf5::index::IndexKind;
+use varve_detector_hdf5::index::{Element, IndexKind, NODE_BYTES, NodeShape};
 
-/// Growth of the tree without indexes and new columns between two commits: counts and times in attributes.
+/// Growth of the tree without new columns between two commits: counts and times in attributes.
 const TREE_GROWTH_BYTES: u64 = 1 << 10;
 /// Size of an index of a few elements, and of the first blocks of every column's index.
 const INDEX_BYTES_MIN: u64 = 512;
@@ -14,6 +14,10 @@ const INDEX_BYTES_MIN: u64 = 512;
 const ELEMENT_BYTES: u64 = 20;
 /// Arrays with more elements are divided into pages.
 const PAGE_ELEMENTS: u64 = 1 << 10;
+/// Levels of a small B-tree; and bits of the number of frames for which a larger one has one more level, since a node has
+/// eight children at least on average.
+const LEVELS_MIN: u64 = 2;
+const LEVEL_BITS: u64 = 3;
 /// Header, messages and link of a column's dataset, without its name.
 pub(super) const COLUMN_BYTES: u64 = 2 << 10;
 
@@ -27,11 +31,16 @@ pub(super) struct Shape {
     pub fixed: u64,
     /// Whether the fixed array has been written.
     pub has_fixed: bool,
-    pub rank: u64,
+    /// Records of a leaf of a B-tree.
+    pub leaf: u64,
+    /// Levels of a B-tree at most.
+    pub levels: u64,
     /// Number of chunks that a frame has or shares.
     pub chunks: u64,
-    /// Whether the array's elements are in the order of frames without gaps.
+    /// Whether the index's elements are in the order of frames without gaps.
     pub dense: bool,
+    /// Whether no frame shares chunks with another.
+    pub alone: bool,
     pub columns: u64,
     /// Total for all columns.
     pub row_bytes: u64,
@@ -39,8 +48,10 @@ pub(super) struct Shape {
     pub counts_all: bool,
     /// One past the highest frame.
     pub frames: u64,
-    /// Bytes of the last commit without its columns.
+    /// Bytes of the last commit's tree.
     pub tree: u64,
+    /// Bytes of the indexes of the last commit, without the nodes of a B-tree.
+    pub indexes: u64,
 }
 
 /// The frames of a commit.
@@ -84,44 +95,76 @@ impl Shape {
     pub fn of(catalog: &mut Catalog) -> Shape {
         let widths = catalog.widths();
         let description = &catalog.description;
+        let element = Element::new(!description.is_unfiltered(), description.chunk_bytes() as u64);
+        let nodes = NodeShape::new(&element, catalog.chunks.grid().rank());
         Shape {
             goes_on: true,
             index: description.index_kind(),
             fixed: catalog.chunks.grid().chunks_max().into_iter().map(|count| count.unwrap_or(0)).product(),
             has_fixed: false,
-            rank: catalog.chunks.grid().rank() as u64,
+            leaf: nodes.leaf_records(),
+            levels: nodes.levels_max(catalog.chunks.count()),
             chunks: description.chunks_per_frame(),
             dense: is_dense(description),
+            alone: description.chunk_group_frames() == 1,
             columns: widths.len() as u64,
             row_bytes: widths.into_iter().sum(),
             counts_all: catalog.layout.is_some(),
             frames: catalog.frames(),
             tree: 0,
+            indexes: 0,
         }
     }
 
-    pub fn columns_bytes(&self, brought: &CommitInput) -> u64 {
-        const ALIGN: u64 = 8;
-        brought.frames.len() as u64 * (CHUNK_ROWS * self.row_bytes + ALIGN * self.columns)
+    /// The shape after a commit with this input.
+    pub fn after(&self, brought: &CommitInput) -> Shape {
+        let indexes = self.indexes + self.index_growth(brought);
+        Shape { tree: self.tree_bytes(brought), indexes, has_fixed: self.has_fixed | brought.chunks, ..*self }
     }
 
-    /// Upper limit for the tree with its indexes. It grows in steps, so that not every frame needs a slightly larger
-    /// reservation.
+    /// Upper limit for the tree.
     pub fn tree_bytes(&self, brought: &CommitInput) -> u64 {
+        self.tree + TREE_GROWTH_BYTES + brought.columns
+    }
+
+    /// Upper limit for the chunks of columns and the indexes that a commit writes.
+    pub fn data_bytes(&self, brought: &CommitInput) -> u64 {
+        const ALIGN: u64 = 8;
+        let columns = brought.frames.len() as u64 * (CHUNK_ROWS * self.row_bytes + ALIGN * self.columns);
+        columns + self.indexes + self.index_growth(brought) + self.node_bytes(brought)
+    }
+
+    /// Upper limit for the growth of the indexes, without the nodes of a B-tree. It grows in steps, so that not every
+    /// frame needs a slightly larger reservation.
+    fn index_growth(&self, brought: &CommitInput) -> u64 {
         let touched = brought.frames.len() as u64;
-        let frames: u64 = brought.frames.values().map(|frames| step(*frames)).sum();
         let index = match self.index {
-            IndexKind::Implicit { .. } => 0,
-            // Keys have eight bytes per side, and nodes are half empty at worst.
-            IndexKind::BtreeV2 => 2 * frames * self.chunks * (ELEMENT_BYTES + 8 + 8 * self.rank),
+            IndexKind::Implicit { .. } | IndexKind::BtreeV2 => 0,
             IndexKind::FixedArray if self.has_fixed || !brought.chunks => 0,
             IndexKind::FixedArray => ELEMENT_BYTES * self.fixed,
             IndexKind::ExtensibleArray => ELEMENT_BYTES * self.elements(brought),
         };
         // The columns have indexes as well; a chunk adds at most one block.
         let blocks = touched * self.columns * ELEMENT_BYTES * widest_block(self.frames / CHUNK_ROWS);
-        let least = INDEX_BYTES_MIN * (1 + self.columns.min(touched * self.columns));
-        self.tree + TREE_GROWTH_BYTES + brought.columns + index + index / 16 + blocks + least
+        let least = INDEX_BYTES_MIN * (1 + self.columns);
+        index + index / 16 + blocks + least
+    }
+
+    /// Upper limit for the nodes of a B-tree that this input changes.
+    fn node_bytes(&self, brought: &CommitInput) -> u64 {
+        if self.index != IndexKind::BtreeV2 {
+            return 0;
+        }
+        let levels = self.levels.max(LEVELS_MIN) + u64::from(step(self.frames).ilog2()) / LEVEL_BITS;
+        // The records of a frame are neighbours. Each split of a node changes two, and one in each level above.
+        let frame = 2 * (2 * self.chunks / self.leaf + 3) + 2 * levels;
+        // A leaf is at least half full, or the neighbour of a full one.
+        let together = 5 * CHUNK_ROWS * self.chunks / self.leaf + 4 + 2 * levels;
+        let of = |frames: &u64| match self.dense && self.alone {
+            true => (step(*frames) * frame).min(together),
+            false => step(*frames) * frame,
+        };
+        NODE_BYTES as u64 * (1 + brought.frames.values().map(of).sum::<u64>())
     }
 
     /// Upper limit for the elements that this input adds to an extensible array.

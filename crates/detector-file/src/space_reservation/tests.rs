@@ -19,6 +19,7 @@ fn descriptions() -> Vec<DatasetSpec> {
     vec![
         with(&|_| {}),
         with(&|run| run.scan = vec![Some(4000)]),
+        with(&|run| (run.scan, run.chunk) = (vec![Some(4000)], Some(vec![4, 8, 6]))),
         with(&|run| run.scan = vec![Some(2000), Some(10)]),
         with(&|run| run.scan = vec![None, Some(7)]),
         with(&|run| run.chunk = Some(vec![2, 3])),
@@ -63,7 +64,7 @@ fn commit_reserves_space_for_the_next_one() {
     let tree_of = |room: &SpaceReservation, brought: &CommitInput, before: u64| {
         Shape { tree: before, ..room.shape }.tree_bytes(brought)
     };
-    let next_columns = rounded(room.shape.columns_bytes(&room.pending));
+    let next_columns = rounded(room.shape.after(&room.applied).data_bytes(&room.pending));
     let grown = tree_of(&room, &room.applied, 0) + tree_of(&room, &room.pending, 0);
     room.shape.tree = (next_columns - grown) / 8 * 8 - 64;
     let tree = room.shape.tree_bytes(&room.applied);
@@ -77,7 +78,7 @@ fn commit_reserves_space_for_the_next_one() {
     let full = std::fs::File::open(&path).expect("the file");
     let space = Space { file: &full, ..space };
     let place = room.begin(space, columns).expect("there is room for both");
-    assert!(place.columns.end <= place.tree.start || place.tree.end <= place.columns.start, "{place:?}");
+    assert!(place.data.end <= place.tree.start || place.tree.end <= place.data.start, "{place:?}");
     room.apply();
     room.begin(space, next_columns).expect("as was found when the first began");
     assert_eq!(room.free, []);
@@ -89,7 +90,7 @@ proptest! {
     /// For any frames in any order, space is reserved for their commit before it begins.
     #[test]
     fn commit_stays_within_its_reservation(
-        which in 0..10_usize,
+        which in 0..11_usize,
         rounds in prop::collection::vec((prop::collection::vec((0..700_u64, 0..8_u8), 0..60), 0..4_u64, 0..60_usize), 1..6),
     ) {
         let description = descriptions().swap_remove(which);
@@ -116,14 +117,15 @@ proptest! {
             room.expect(space, pending).expect("room");
             applied.iter().for_each(|entry| catalog.apply(entry, 2));
             let columns = catalog.changed_bytes();
-            let expected = room.shape.columns_bytes(&room.applied);
+            let expected = room.shape.data_bytes(&room.applied);
             prop_assert!(columns <= expected, "{columns} bytes of columns with room for {expected}");
             let place = room.begin(space, columns).expect("room");
-            catalog.store(place.columns.start);
+            let stored = catalog.store(place.data.start).block.len() as u64;
+            prop_assert!(stored <= columns, "{stored} bytes of columns instead of {columns}");
             let bytes = image(&catalog, 0).expect("a tree").0.len() as u64;
             let tree = place.tree.end - place.tree.start;
             prop_assert!(bytes <= tree, "{bytes} bytes of a tree with room for {tree}");
-            room.settle(space, place.tree, bytes).expect("room");
+            room.settle(space, place.tree, (bytes, catalog.index_bytes())).expect("room");
             room.apply();
             pending.iter().for_each(|entry| catalog.apply(entry, 2));
         }

@@ -37,6 +37,15 @@ impl Array {
         std::mem::replace(&mut stretch[at], record)
     }
 
+    /// All present records.
+    pub fn present(&self) -> impl Iterator<Item = &ChunkRecord> {
+        self.stretches.values().flatten().filter(|record| !record.is_absent())
+    }
+
+    pub fn present_mut(&mut self) -> impl Iterator<Item = &mut ChunkRecord> {
+        self.stretches.values_mut().flatten().filter(|record| !record.is_absent())
+    }
+
     /// Returns `count` records from number `first` on.
     pub fn run(&self, first: u64, count: u64) -> impl Iterator<Item = ChunkRecord> {
         let (mut at, mut stretch) = (None, None);

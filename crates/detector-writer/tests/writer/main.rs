@@ -4,6 +4,7 @@
 mod common;
 mod crash;
 mod damage;
+mod dead_space;
 mod forms;
 mod full_disk;
 mod headless;
@@ -26,6 +27,8 @@ fn settings() -> Settings {
         stripe_bytes: 16 << 10,
         extent_bytes: 64 << 10,
         commit_interval: Duration::from_millis(5),
+        // Tests put journals back.
+        replaces_file: false,
         ..Settings::default()
     }
 }

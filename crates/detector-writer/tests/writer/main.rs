@@ -5,6 +5,7 @@ mod common;
 mod crash;
 mod damage;
 mod dead_space;
+mod follow;
 mod forms;
 mod full_disk;
 mod headless;

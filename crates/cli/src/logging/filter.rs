@@ -10,11 +10,11 @@ const NEXT: &str = "Give off, error, warn, info, debug or trace, or a level for 
 /// so a misspelt level would silence the log.
 pub fn parse(text: &str) -> Result<EnvFilter> {
     let refused = || Problem::usage(format!("--log {text}")).next(NEXT);
-    let directives = || text.split(',').map(str::trim).filter(|directive| !directive.is_empty());
-    if directives().next().is_none() {
+    let directives: Vec<&str> = text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+    if directives.is_empty() {
         return Err(refused().because("it has no level"));
     }
-    let unknown = directives().find(|directive| {
+    let unknown = directives.iter().find(|directive| {
         let level = directive.rsplit('=').next().unwrap_or_default();
         !LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known))
     });
@@ -22,13 +22,13 @@ pub fn parse(text: &str) -> Result<EnvFilter> {
         let word = unknown.rsplit('=').next().unwrap_or_default();
         return Err(refused().because(format!("{word:?} is no level")));
     }
-    EnvFilter::builder().parse(in_our_words(text)).map_err(|error| refused().caused_by(&error))
+    EnvFilter::builder().parse(in_our_words(&directives.join(","))).map_err(|error| refused().caused_by(&error))
 }
 
 /// The database beneath the tables logs each failure in its own words, some of them several times. Varve logs the
 /// consequences itself, so the database's log appears only on request, or when the filter enables everything.
 fn in_our_words(filter: &str) -> String {
-    match filter.trim().to_ascii_lowercase().as_str() {
+    match filter.to_ascii_lowercase().as_str() {
         level @ ("error" | "warn" | "info") => format!("{level},slatedb=off"),
         _ => filter.to_owned(),
     }

@@ -1,7 +1,7 @@
 //! Sizes and durations are parsed as people write them, rejected with a hint, and printed in a form that can be parsed
 //! again.
 
-use super::{Bytes, Span};
+use super::{Bytes, Rounded, Span};
 use std::time::Duration;
 
 #[test]

@@ -178,7 +178,7 @@ fn server_that_left_is_forgotten() {
     });
 }
 
-/// Promise: a registry that lost its content says so to who knew it, and gives nobody a number after a lost one.
+/// Promise: the loss of a registry is noticed, and no number after a lost one is given.
 #[test]
 fn lost_content_is_noticed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -56,7 +56,7 @@ struct Rounds<'m> {
     failures: RateLimitedLog<Failing>,
 }
 
-/// What fails again and again while the registry does not answer.
+/// A call that fails again and again while the registry does not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Failing {
     Renewal,

@@ -20,7 +20,7 @@ pub enum SizeQuery {
     Sync,
 }
 
-/// What the file system knows of a file's content.
+/// The length and the time of modification of a file, as its file system knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CurrentSize {
     pub length: u64,

@@ -21,7 +21,7 @@ pub(super) struct Owing {
 }
 
 impl Owing {
-    /// What is said of the loss, if there is one. `found`: the last batch that the reopened shard holds.
+    /// The text about the loss, if there is one. `found`: the last batch that the reopened shard holds.
     fn loss(&self, found: u64) -> Option<&'static str> {
         match found < self.acknowledged {
             true => Some("are lost"),

@@ -23,6 +23,8 @@ pub const TOKEN_VARIABLE: &str = "VARVE_BENCH_TOKEN";
 
 /// An address of another network gives no answer at all.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// A rank whose signs of life are not acknowledged for so long has lost its coordinator, and ends.
+const UNREACHABLE_MAX_MS: u32 = 60_000;
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// How long a waiting rank takes to see a signal.
 const SIGNAL_TICK: Duration = Duration::from_millis(200);
@@ -59,6 +61,7 @@ fn connect(found: &Rendezvous, rank: usize) -> io::Result<TcpStream> {
         match TcpStream::connect_timeout(&address, CONNECT_MAX) {
             Ok(mut stream) => {
                 stream.set_nodelay(true)?;
+                rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREACHABLE_MAX_MS)?;
                 let (token, host) = (found.token.clone(), rendezvous::host_name());
                 send(&mut stream, &Hello { protocol: PROTOCOL, token, rank, host })?;
                 return Ok(stream);

@@ -1,6 +1,7 @@
 //! Workloads of ranks, as a user runs them: each does what it says, in threads, processes and under mpirun; after a failure
 //! the figures stay, and only the run's own directory is removed.
 
+use super::common::hosts::Network;
 use super::common::{LONG, run, scratch, until, varve, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -172,6 +173,63 @@ fn targets_with_files_and_the_root_are_refused() {
     assert!(outcome.stderr.contains("is the root of the system"), "{}", outcome.stderr);
 }
 
+/// A rank on a host of its own, as srun starts it.
+fn rank_on(network: &Network, rank: usize, bench: &mut Command) -> Command {
+    bench.env("SLURM_PROCID", rank.to_string()).env("SLURM_STEP_NUM_TASKS", "3");
+    bench.env("SLURM_JOB_ID", "7").env("SLURM_STEP_ID", "0");
+    let mut command = network.host(rank).connected(bench);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Promise: hosts without MPI measure together, and one that no longer answers is named.
+#[test]
+fn hosts_meet_over_tcp_and_a_silent_one_is_named() {
+    let Some(network) = Network::make(3) else { return };
+    let directory = scratch();
+    let ranks = |words: &[&str]| -> (Child, Vec<Child>) {
+        let mut all: Vec<Child> = (0..3)
+            .map(|rank| rank_on(&network, rank, &mut data(directory.path(), words)).spawn().expect("it starts"))
+            .collect();
+        (all.remove(0), all)
+    };
+    let saved = scratch();
+    let save = saved.path().join("run.json");
+    let save_word = save.to_str().expect("text");
+    let read = || serde_json::from_str::<Value>(&std::fs::read_to_string(&save).expect("it is saved")).expect("JSON");
+
+    let (mut first, others) = ranks(&["--verify", "--pattern", "n-1-strided", "--block", "64KiB", "--save", save_word]);
+    for rank in std::iter::once(&mut first).chain(&mut { others }) {
+        assert!(wait(rank, LONG).is_some_and(|status| status.success()));
+    }
+    let report = read();
+    assert_eq!(report["driven_by"], "processes of Slurm");
+    assert_eq!(report["entries"][0]["parameters"]["clients"], 3);
+    assert_eq!(metrics(&report), WRITTEN_AND_READ);
+    assert_eq!(entries(directory.path()), 0);
+
+    let endless = ["--write-only", "--repeat", "10000", "--rank-timeout", "2s", "--save", save_word];
+    let (mut first, mut others) = ranks(&endless);
+    // The file with the addresses, and the run's directory.
+    until("the ranks run", LONG, || entries(directory.path()) == 2);
+    std::thread::sleep(Duration::from_secs(1));
+    network.cut(0, 2);
+    let ended = wait(&mut first, LONG).expect("it ends by itself");
+    others.iter_mut().for_each(|rank| {
+        rank.kill().expect("its parent may kill it");
+        rank.wait().expect("a child");
+    });
+    assert_eq!(ended.code(), Some(1));
+    let report = read();
+    assert!(report["error"].as_str().is_some_and(|error| error.contains("rank 2 on")), "{}", report["error"]);
+    assert!(
+        report["error"].as_str().is_some_and(|error| error.contains("not answered for 2 s")),
+        "{}",
+        report["error"]
+    );
+    assert_eq!(entries(directory.path()), 0);
+}
+
 /// Bytes a second of fio, with the same calls.
 fn fio(directory: &Path) -> f64 {
     let mut fio = Command::new("fio");
@@ -190,32 +248,24 @@ fn fio(directory: &Path) -> f64 {
     report["jobs"][0]["write"]["bw_bytes"].as_f64().expect("a rate") / 1048576.0
 }
 
-/// Promise: a plain directory's figures agree with an independent program. The bounds allow for a busy machine and a debug
-/// build.
+/// Promise: a plain directory's figures agree with an independent program. Other load makes some passes slow, so the fastest
+/// ones are compared; the bounds allow for a debug build.
 #[test]
 fn write_rate_of_a_directory_agrees_with_fio() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("it is writable");
-    let mut ratios: Vec<f64> = (0..5)
-        .map(|_| {
-            let mut bench = varve();
-            bench.args([
-                "--json",
-                "bench",
-                "data",
-                "--bytes",
-                "64MiB",
-                "--clients",
-                "1",
-                "--repeat",
-                "1",
-                "--write-only",
-            ]);
-            let report = run(bench.args(["--via", &via(directory.path())]), LONG).succeeded("varve bench data").json();
-            let entries = report["entries"].as_array().expect("a list");
-            let drained = entries.iter().find(|entry| entry["metric"] == "write_drained").expect("it is measured");
-            drained["samples"][0].as_f64().expect("a number") / fio(directory.path())
-        })
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    assert!((0.4..2.5).contains(&ratios[2]), "{ratios:?}");
+    let fastest = |rates: Vec<f64>| rates.into_iter().fold(0.0, f64::max);
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
+    for _ in 0..3 {
+        let mut bench = varve();
+        bench.args(["--json", "bench", "data", "--bytes", "64MiB", "--clients", "1", "--repeat", "4", "--write-only"]);
+        let report = run(bench.args(["--via", &via(directory.path())]), LONG).succeeded("varve bench data").json();
+        let entries = report["entries"].as_array().expect("a list");
+        let drained = entries.iter().find(|entry| entry["metric"] == "write_drained").expect("it is measured");
+        ours.extend(drained["samples"].as_array().expect("a list").iter().filter_map(Value::as_f64));
+        theirs.extend((0..2).map(|_| fio(directory.path())));
+    }
+    let ratio = fastest(ours) / fastest(theirs);
+    println!("{ratio:.2} of fio's rate");
+    assert!((0.3..3.0).contains(&ratio), "{ratio}");
 }

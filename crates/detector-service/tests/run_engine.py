@@ -22,6 +22,7 @@ from ophyd_async.core import DetectorAcquireLogic, DetectorTriggerLogic, Trigger
 from varve_detector import Client, Refused  # noqa: E402
 from varve_detector_control import Control, FileTemplate  # noqa: E402
 from varve_detector_ophyd import TemplatePathProvider, VarveDetector  # noqa: E402
+from varve_follow import Follower  # noqa: E402
 
 SHAPE = (6, 8)
 SCALARS = ["angle", {"name": "pulse", "type": "u64"}, {"name": "note", "type": "text", "bytes": 8}]
@@ -142,6 +143,8 @@ def main():
         file = directory / "scan" / "today" / f"lyso_{number:03}.h5"
         check(documents, 3 if number == 7 else 5, file)
         assert control.status(f"lyso_{number:03}")["state"] == "finished"
+        with Follower(file) as run:
+            assert len(run.file["entry/data/data"]) == (3 if number == 7 else 5)
     assert files.number == 9 and [run["state"] for run in control.runs()] == ["finished"] * 2
     # A file that exists is never overwritten, and the plan fails with the service's words.
     files.number = 8

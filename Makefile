@@ -23,12 +23,15 @@ BLUESKY_VERSION := 1.15.1
 P4P_VERSION := 4.3.0
 PYTHON_LZ4_VERSION := 4.4.5
 SETUPTOOLS_VERSION := 84.2.1
+NXMX_VERSION := 0.0.8
+NXVALIDATE_VERSION := 0.3.5b3
 
 # Debian packages, each after a command or file that shows that it is installed. Builds and the demo need only the first list.
-# The second list is for tests: HDF5 tools, parallel HDF5, etcd, and the detector clients on Windows, built and run.
+# The second list is for tests: HDF5 tools and its C library, parallel HDF5, etcd, and the detector clients on Windows, built and run.
 BUILD_PACKAGES := cc:build-essential fusermount3:fuse3 mkfs.ext4:e2fsprogs
 TEST_PACKAGES := h5dump:hdf5-tools setfattr:attr setfacl:acl /usr/include/sys/acl.h:libacl1-dev rsync:rsync git:git \
   bindfs:bindfs ip:iproute2 etcd:etcd-server etcdctl:etcd-client openssl:openssl pkg-config:pkg-config mpirun:openmpi-bin strace:strace fio:fio \
+  /usr/include/hdf5/serial/hdf5.h:libhdf5-dev \
   /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi:python3-h5py-mpi \
   /usr/lib/python3/dist-packages/mpi4py:python3-mpi4py x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine wine:wine64 \
   promtool:prometheus man:man-db systemd-analyze:systemd
@@ -93,15 +96,17 @@ $(TOOLS)/bin/fsx-$(FSX_VERSION): | packages
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build --version =$(FSX_VERSION) fsx
 	touch $@
 
-# Python packages that read the detector service's files, send stream2 and EPICS arrays, and run the client in Bluesky.
-PYTHON_READY := venv/.h5py-$(H5PY_VERSION)-pyzmq-$(PYZMQ_VERSION)-ophyd-async-$(OPHYD_ASYNC_VERSION)-p4p-$(P4P_VERSION)
+# Python packages that read and validate the detector service's files, send stream2 and EPICS arrays, and run the client in
+# Bluesky.
+PYTHON_READY := venv/.h5py-$(H5PY_VERSION)-pyzmq-$(PYZMQ_VERSION)-ophyd-async-$(OPHYD_ASYNC_VERSION)-p4p-$(P4P_VERSION)-nxmx-$(NXMX_VERSION)-$(NXVALIDATE_VERSION)
 venv: $(PYTHON_READY)
 
 $(PYTHON_READY): | packages
 	python3 -m venv venv
 	venv/bin/pip install --quiet --disable-pip-version-check h5py==$(H5PY_VERSION) hdf5plugin==$(HDF5PLUGIN_VERSION) \
 	  pyzmq==$(PYZMQ_VERSION) cbor2==$(CBOR2_VERSION) ophyd-async==$(OPHYD_ASYNC_VERSION) bluesky==$(BLUESKY_VERSION) \
-	  p4p==$(P4P_VERSION) lz4==$(PYTHON_LZ4_VERSION) setuptools==$(SETUPTOOLS_VERSION)
+	  p4p==$(P4P_VERSION) lz4==$(PYTHON_LZ4_VERSION) setuptools==$(SETUPTOOLS_VERSION) \
+	  nxmx==$(NXMX_VERSION) nxvalidate==$(NXVALIDATE_VERSION)
 	touch $@
 
 # The Python client as a package: target/wheel/varve_detector-VERSION-py3-none-any.whl. It is built from a copy, because the

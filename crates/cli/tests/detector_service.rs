@@ -1,6 +1,8 @@
 //! The detector service as processes: commands, kill -9 of the service and of joined processes, many writers into one
 //! file, readers during the run, a full disk. h5py reads the files back (`make setup` installs it).
 
+#[path = "detector_service/beamline.rs"]
+mod beamline;
 mod common;
 #[path = "detector_service/simulator.rs"]
 mod simulator;

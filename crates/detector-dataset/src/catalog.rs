@@ -7,7 +7,6 @@ use crate::frame::{FrameCounts, FrameStatus, Times};
 use crate::geometry::unravel;
 use crate::journal_entry::{ChunkGroupEntry, FrameEntry, JournalEntry};
 use crate::layout_columns::LayoutColumns;
-use crate::mask::Mask;
 use crate::time::Nanoseconds;
 use std::collections::BTreeSet;
 use varve_detector_hdf5::{ChunkMap, ChunkRecord, Datatype, ElementType, index};
@@ -23,8 +22,6 @@ pub struct Catalog {
     pub scalars: Vec<(ScalarColumn, Column)>,
     /// Columns that a layout file may request for every frame.
     pub layout: Option<LayoutColumns>,
-    /// Pixel mask for NXmx.
-    pub mask: Option<Mask>,
     /// When the first and the last frame were taken.
     span: Option<(Nanoseconds, Nanoseconds)>,
     /// One past the highest frame number received. For a complete run: all frames of a bounded scan.
@@ -44,11 +41,9 @@ impl Catalog {
         let chunks = ChunkMap::new(description.grid(0), !description.is_unfiltered());
         let status = Datatype::Enumeration(FrameStatus::NAMES.to_vec());
         let time = |_| Column::new(Datatype::Number(ElementType::U64), vec![0; 8]);
-        let nxmx = description.nxmx.as_ref().filter(|nxmx| !nxmx.pixel_mask.is_empty());
         let laid_out = matches!(description.structure, Structure::Layout(_));
         let mut catalog = Catalog {
             layout: laid_out.then(LayoutColumns::new),
-            mask: nxmx.map(|nxmx| Mask::new(&description.frame, &nxmx.pixel_mask)),
             span: None,
             chunks,
             status: Column::new(status, vec![FrameStatus::Missing as u8]),

@@ -3,9 +3,12 @@
 
 mod fill;
 pub mod nxmx;
+mod run_value;
 mod scalar;
+pub mod static_array;
 
 pub use fill::Fill;
+pub use run_value::RunValue;
 pub use scalar::{Scalar, ScalarColumn, ScalarKind, TEXT_BYTES_MAX};
 
 use crate::advice::Advice;
@@ -13,10 +16,11 @@ use crate::geometry::{ravel, unravel};
 use crate::layout::Layout;
 use nxmx::Nxmx;
 use serde::{Deserialize, Serialize};
+use static_array::StaticArray;
 use std::collections::BTreeMap;
 use varve_detector_filters::{Filter, FilterRegistration, PluginChoice};
 use varve_detector_hdf5::index::Element;
-use varve_detector_hdf5::{ElementType, FilterMessage, Grid, IndexKind, superblock};
+use varve_detector_hdf5::{ElementType, FilterMessage, Grid, IndexKind};
 
 /// Array indexes have 32-bit element numbers.
 pub const PLACES_MAX: u64 = u32::MAX as u64;
@@ -41,6 +45,9 @@ pub struct DatasetSpec {
     /// unlimited side.
     #[serde(default = "endless")]
     pub scan: Vec<Option<u64>>,
+    /// Number of the first frame, for detectors that count on from run to run. The other frames follow it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub first_frame: u64,
     /// Limits to which the sides of the scan may be extended after the run; `null`: unlimited. Absent: `scan`. With
     /// several unlimited sides the index of the file is a B-tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +80,9 @@ pub struct DatasetSpec {
     /// Metadata for NXmx, for the structure `nexus`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nxmx: Option<Nxmx>,
+    /// Arrays of the whole run, for the structure `nexus`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arrays: Vec<StaticArray>,
     #[serde(default)]
     pub allocate: Allocate,
     /// The advice that chunk, filter, writers and alignment come from; it is stored in the file.
@@ -82,6 +92,10 @@ pub struct DatasetSpec {
 
 fn endless() -> Vec<Option<u64>> {
     vec![None]
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn bslz4() -> Filter {
@@ -109,15 +123,6 @@ pub enum Structure {
     Layout(Layout),
 }
 
-/// A value that holds for the whole run unless a frame overrides it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a value of `values` must be an integer, a number or a text")]
-pub enum RunValue {
-    Integer(i64),
-    Float(f64),
-    Text(String),
-}
-
 /// How chunks get their addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -139,6 +144,7 @@ impl DatasetSpec {
             element,
             frame,
             scan: endless(),
+            first_frame: 0,
             scan_max: None,
             chunk: None,
             sources: Vec::new(),
@@ -149,6 +155,7 @@ impl DatasetSpec {
             scalars: Vec::new(),
             values: BTreeMap::new(),
             nxmx: None,
+            arrays: Vec::new(),
             allocate: Allocate::default(),
             advice: None,
         }
@@ -351,16 +358,6 @@ impl DatasetSpec {
     /// Address of chunk number `chunk` when addresses follow from numbers.
     pub fn implicit_address(&self, chunk: u64) -> u64 {
         IMPLICIT_BASE + chunk * self.chunk_bytes() as u64
-    }
-
-    /// First address that the allocator hands out.
-    pub fn first_address(&self) -> u64 {
-        match self.allocate {
-            Allocate::Implicit => {
-                self.implicit_address(self.frames_max().expect("checked: the scan ends") * self.chunks_per_frame())
-            }
-            Allocate::Packed | Allocate::Sparse => superblock::LENGTH as u64,
-        }
     }
 
     /// The kind of chunk index of the dataset.

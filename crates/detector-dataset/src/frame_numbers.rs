@@ -4,7 +4,7 @@ use crate::dataset_spec::{DatasetSpec, NUMBERS_A_FRAME, PLACES_FREE, PLACES_MAX}
 
 /// Maximum distance of a frame's number above all earlier ones. A corrupted number must not create tables of that
 /// length.
-const JUMP_MAX: u64 = 1 << 22;
+pub const JUMP_MAX: u64 = 1 << 22;
 
 /// `taken`: number of frames taken so far.
 pub fn density(number: u64, taken: u64) -> Result<(), String> {
@@ -35,7 +35,10 @@ pub fn near(number: u64, highest: u64) -> Result<(), String> {
     let most = highest.saturating_add(JUMP_MAX);
     match number <= most {
         true => Ok(()),
-        false => Err(format!("a number above {most} counts as damaged until a frame with a nearer number arrives")),
+        false => Err(format!(
+            "a number above {most} counts as damaged until a frame with a nearer number arrives; a run whose first frame \
+            has such a number is started with it as `first_frame`"
+        )),
     }
 }
 

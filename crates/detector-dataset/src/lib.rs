@@ -5,6 +5,7 @@
 //!   parses a layout file. `spec_check` refuses specs that no file can be written from.
 //! - [`frame`], [`frame_numbers`], [`ranges`], [`geometry`], [`time`], [`half`]: frames, the numbers that a run accepts,
 //!   sets of numbers, and arithmetic.
+//! - [`run_metadata`]: metadata that a user gives for a run, or for all runs of a service.
 //! - [`journal_entry`]: the events of a run.
 //! - [`catalog`]: the state of a run's frames, built from those events, in [`column`]s; [`structure`] arranges it in
 //!   groups and datasets. [`commit_data`]: the bytes by which a commit differs from the one before.
@@ -27,6 +28,7 @@ mod layout_columns;
 pub mod limits;
 mod mask;
 pub mod ranges;
+pub mod run_metadata;
 mod spec_check;
 pub mod structure;
 pub mod time;

@@ -1,45 +1,38 @@
-//! The pixel mask. It is built and compressed once, and written with every commit.
+//! The pixel mask of a run, from its regions.
 
 use crate::dataset_spec::nxmx::MaskRegion;
-use varve_detector_filters::{Encoder, Filter};
-use varve_detector_hdf5::{Dataset, Datatype, ElementType, Grid, Storage};
+use crate::dataset_spec::static_array::{ARRAY_BYTES_MAX, PIXEL_MASK, SPECIFIC, StaticArray};
+use crate::dataset_spec::{DatasetSpec, Structure};
+use varve_detector_hdf5::ElementType;
 
 const ELEMENT: ElementType = ElementType::U32;
 
-#[derive(Debug)]
-pub struct Mask {
-    /// A grid of one chunk.
-    grid: Grid,
-    chunk: Vec<u8>,
+impl DatasetSpec {
+    /// Turns the regions of a pixel mask, which were checked, into an array. Readers of DECTRIS files do not open a file
+    /// without a mask: a run that has none gets one of zeros, which takes no space, where only those readers look.
+    pub fn complete_arrays(&mut self) {
+        if !self.arrays.is_empty() {
+            self.nxmx.get_or_insert_default();
+        }
+        let Some(nxmx) = self.nxmx.as_mut().filter(|_| self.structure == Structure::Nexus) else { return };
+        let regions = std::mem::take(&mut nxmx.pixel_mask);
+        if !regions.is_empty() {
+            let bytes = mask(&self.frame, &regions);
+            self.arrays.push(StaticArray::named(PIXEL_MASK, ELEMENT, self.frame.clone(), bytes));
+        }
+        let path = format!("{SPECIFIC}/{PIXEL_MASK}");
+        let bytes = self.frame.iter().product::<u64>() * ELEMENT.size() as u64;
+        let has_one = self.array(PIXEL_MASK).is_some() || self.array(&path).is_some();
+        if self.frame.len() == 2 && !has_one && bytes <= ARRAY_BYTES_MAX {
+            self.arrays.push(StaticArray { path, element: ELEMENT, shape: self.frame.clone(), data: None });
+        }
+    }
 }
 
-impl Mask {
-    /// Builds the mask from regions that were checked to lie within `frame`.
-    ///
-    /// # Panics
-    /// If the mask exceeds the size of a chunk, which is checked as well.
-    pub fn new(frame: &[u64], regions: &[MaskRegion]) -> Mask {
-        let max = frame.iter().map(|side| Some(*side)).collect();
-        let grid = Grid::new(frame.to_vec(), max, frame.to_vec(), ELEMENT.size());
-        let mut bytes = vec![0; grid.chunk_bytes() as usize];
-        for region in regions {
-            mark(&mut bytes, frame, region);
-        }
-        let mut chunk = Vec::new();
-        let mut encoder = Encoder::new(Filter::BSLZ4, ELEMENT.size()).expect("bitshuffle takes 4 bytes");
-        encoder.encode(&bytes, &mut chunk).expect("LZ4 takes any chunk");
-        Mask { grid, chunk }
-    }
-
-    pub fn dataset(&self) -> Dataset<'_> {
-        let storage = Storage::OneChunk {
-            datatype: Datatype::Number(ELEMENT),
-            grid: &self.grid,
-            filters: Filter::BSLZ4.messages(ELEMENT.size(), self.grid.chunk_bytes()),
-            chunk: &self.chunk,
-        };
-        Dataset { attributes: Vec::new(), storage }
-    }
+fn mask(frame: &[u64], regions: &[MaskRegion]) -> Vec<u8> {
+    let mut bytes = vec![0; frame.iter().product::<u64>() as usize * ELEMENT.size()];
+    regions.iter().for_each(|region| mark(&mut bytes, frame, region));
+    bytes
 }
 
 /// Adds a region's bits, row by row along the fastest side.

@@ -1,9 +1,7 @@
 //! Checks whether a run can be written as specified. These errors would otherwise occur later, when frames have
 //! arrived.
 
-use crate::dataset_spec::{
-    Allocate, DatasetSpec, Fill, PLACES_FREE, Region, RunValue, ScalarKind, Structure, TEXT_BYTES_MAX,
-};
+use crate::dataset_spec::{Allocate, DatasetSpec, Fill, PLACES_FREE, Region, ScalarKind, Structure, TEXT_BYTES_MAX};
 use crate::journal_entry::{ChunkGroupEntry, RECORD_BYTES_MAX};
 use crate::layout_columns::NUMBERED_MAX;
 use crate::limits::{BadDatasetSpec, CHUNK_BYTES_MAX, VALUE_BYTES_MAX, is_name};
@@ -42,7 +40,17 @@ impl DatasetSpec {
         }
         let chunk_group: Vec<u64> = self.chunk_scan().into_iter().chain(self.frame.clone()).collect();
         if bytes(&chunk_group).is_none_or(|bytes| bytes > CHUNK_BYTES_MAX) {
-            return bad(format!("frames that share chunks, {chunk_group:?}, have more than {CHUNK_BYTES_MAX} bytes"));
+            return bad(match self.chunk_group_frames() {
+                1 => format!(
+                    "a frame of {:?} {} has more than {CHUNK_BYTES_MAX} bytes, the limit for one frame whatever its \
+                    chunks; send parts of it as frames of a scan with one more side",
+                    self.frame, self.element
+                ),
+                frames => format!(
+                    "{frames} frames that share chunks, {chunk_group:?}, have more than {CHUNK_BYTES_MAX} bytes; give \
+                    smaller sides of the scan in `chunk`"
+                ),
+            });
         }
         let scan_max = self.scan_max.as_ref().unwrap_or(&self.scan);
         let cells = |sides: &[Option<u64>]| {
@@ -64,6 +72,10 @@ impl DatasetSpec {
                 return bad("`nxmx` needs the structure `nexus`; a layout file defines its own datasets".into());
             }
         }
+        if !self.arrays.is_empty() && self.structure != Structure::Nexus {
+            return bad("`arrays` need the structure `nexus`".into());
+        }
+        self.check_arrays()?;
         structure::check(self).map_err(|why| BadDatasetSpec(why.to_string()))
     }
 
@@ -289,13 +301,12 @@ impl DatasetSpec {
             }
         }
         for (name, value) in &self.values {
-            let long = matches!(value, RunValue::Text(text) if text.len() > VALUE_BYTES_MAX);
-            if !is_name(name) || self.scalars.iter().any(|column| column.name == *name) || long {
+            if !is_name(name) || self.scalars.iter().any(|column| column.name == *name) {
                 return bad(format!(
-                    "the value `{name}` has a name that is empty, too long, a scalar's, `.` or `..`, or contains `/`; \
-                     or a text of more than {VALUE_BYTES_MAX} bytes"
+                    "the value `{name}` has a name that is empty, too long, a scalar's, `.` or `..`, or contains `/`"
                 ));
             }
+            value.check().map_err(|why| BadDatasetSpec(format!("the value `{name}` {why}")))?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::catalog::Catalog;
 use crate::column::Column;
 use crate::dataset_spec::{DatasetSpec, ScalarColumn, Structure};
 use crate::layout::BadLayout;
-use parts::{class, frames, run_value, status_and_times, text, whole};
+use parts::{class, frames, status_and_times, text, whole};
 use varve_detector_hdf5::{Attribute, Group, TreeNode, Value};
 
 /// The root's attribute with the run's advice.
@@ -64,12 +64,16 @@ fn nexus(catalog: &Catalog) -> Group<'_> {
         Group { attributes: class("NXdata"), members: vec![("data".into(), TreeNode::HardLink(FRAMES.into()))] };
     data.attributes.push(text("signal", "data"));
     let mut axes = vec!["."; catalog.chunks.grid().rank()];
-    let axis = nxmx.and_then(|nxmx| nxmx.goniometer.as_ref()).filter(|_| catalog.description.scan.len() == 1);
+    let axis = nxmx.and_then(nxmx::moving_axis).filter(|_| catalog.description.scan.len() == 1);
     if let Some(axis) = axis {
         axes[0] = &axis.name;
         data.members.push((axis.name.clone(), TreeNode::HardLink(nxmx::path_of(axis))));
     }
     data.attributes.push(Attribute { name: "axes".into(), value: Value::texts(&axes) });
+    // Programs for DECTRIS files look for the frames there.
+    if nxmx.is_some() && catalog.chunks.grid().rank() == 3 {
+        data.members.push(("data_000001".into(), TreeNode::HardLink(FRAMES.into())));
+    }
     let mut entry = Group { attributes: class("NXentry"), members: Vec::new() };
     entry.attributes.push(text("default", "data"));
     entry.members.extend(nxmx.map(|nxmx| nxmx::entry(nxmx, catalog)).unwrap_or_default());
@@ -93,7 +97,7 @@ fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>)
     }
     if !catalog.description.values.is_empty() {
         let values =
-            catalog.description.values.iter().map(|(name, value)| (name.clone(), whole(run_value(value), Vec::new())));
+            catalog.description.values.iter().map(|(name, value)| (name.clone(), whole(value.value(), Vec::new())));
         let values = Group { attributes: collection("NXcollection"), members: values.collect() };
         members.push(("values".to_owned(), TreeNode::Group(values)));
     }

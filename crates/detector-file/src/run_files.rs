@@ -2,8 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use varve_detector_dataset::dataset_spec::DatasetSpec;
 
 /// `FILE.journal`.
 pub fn journal_of(file: &Path) -> PathBuf {
@@ -87,6 +89,19 @@ pub fn give_name(made: &Path, path: &Path) -> io::Result<()> {
         Err(_) if path.symlink_metadata().is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
         Err(_) => std::fs::rename(made, path),
     }
+}
+
+/// Writes the arrays of the whole run to a new file. The run's first commit syncs them. Blocks of zeros stay holes.
+pub fn write_arrays(file: &File, description: &DatasetSpec, data: &[Option<Arc<Vec<u8>>>]) -> io::Result<()> {
+    const BLOCK: usize = 64 << 10;
+    for (address, data) in description.array_addresses().into_iter().zip(data) {
+        for (number, block) in data.iter().flat_map(|data| data.chunks(BLOCK)).enumerate() {
+            if block.iter().any(|byte| *byte != 0) {
+                file.write_all_at(block, address + (number * BLOCK) as u64)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 pub fn sync_directory(path: &Path) -> io::Result<()> {

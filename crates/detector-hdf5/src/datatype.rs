@@ -81,6 +81,8 @@ pub enum Datatype {
     Number(ElementType),
     /// UTF-8, padded with zero bytes to this length.
     Text(usize),
+    /// ASCII of this length with a terminating zero, as the type `H5T_C_S1` of C programs.
+    Ascii(usize),
     /// Named byte values, as used for the frame status.
     Enumeration(Vec<(&'static str, u8)>),
 }
@@ -97,7 +99,7 @@ impl Datatype {
     pub fn size(&self) -> usize {
         match self {
             Datatype::Number(element) => element.size(),
-            Datatype::Text(length) => *length,
+            Datatype::Text(length) | Datatype::Ascii(length) => *length,
             Datatype::Enumeration(_) => 1,
         }
     }
@@ -109,6 +111,10 @@ impl Datatype {
             // Null-padded, UTF-8.
             Datatype::Text(length) => {
                 block.byte(VERSION << 4 | CLASS_STRING).bytes(&[0x11, 0, 0]).word(*length as u32);
+            }
+            // Null-terminated, ASCII. The library has no conversion from UTF-8 to the ASCII that C programs ask for.
+            Datatype::Ascii(length) => {
+                block.byte(VERSION << 4 | CLASS_STRING).bytes(&[0x00, 0, 0]).word(*length as u32);
             }
             Datatype::Enumeration(members) => {
                 block.byte(VERSION_ENUMERATION << 4 | CLASS_ENUMERATION).short(members.len() as u16).byte(0).word(1);

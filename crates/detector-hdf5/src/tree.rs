@@ -2,7 +2,7 @@
 
 use super::datatype::{Datatype, ElementType};
 use super::filter::{self, FilterMessage};
-use super::index::{self, ChunkMap, ChunkRecord, Grid, IndexKind};
+use super::index::{self, ChunkMap, IndexKind};
 use super::message::{self, AllocationTime};
 use super::object::{self, ObjectHeader};
 use super::{FileImage, bytes::Block};
@@ -19,25 +19,32 @@ pub struct Value {
 }
 
 impl Value {
+    /// ASCII with a terminating zero if the text is ASCII, else UTF-8.
     pub fn text(text: &str) -> Value {
-        // HDF5 has no datatype of zero bytes.
-        let mut data = text.as_bytes().to_vec();
-        data.resize(data.len().max(1), 0);
-        Value { datatype: Datatype::Text(data.len()), dims: Vec::new(), data }
+        Value { dims: Vec::new(), ..Value::texts(&[text]) }
     }
 
+    /// See [`Value::text`].
     pub fn texts(texts: &[&str]) -> Value {
-        let width = texts.iter().map(|text| text.len()).max().unwrap_or(0).max(1);
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+        let is_ascii = texts.iter().all(|text| text.is_ascii());
+        // HDF5 has no datatype of zero bytes.
+        let width = if is_ascii { longest + 1 } else { longest };
+        let datatype = if is_ascii { Datatype::Ascii(width) } else { Datatype::Text(width) };
         let mut data = Vec::with_capacity(width * texts.len());
         for (number, text) in texts.iter().enumerate() {
             data.extend_from_slice(text.as_bytes());
             data.resize((number + 1) * width, 0);
         }
-        Value { datatype: Datatype::Text(width), dims: vec![texts.len() as u64], data }
+        Value { datatype, dims: vec![texts.len() as u64], data }
     }
 
     pub fn integer(value: i64) -> Value {
         Value { datatype: Datatype::Number(ElementType::I64), dims: Vec::new(), data: value.to_le_bytes().to_vec() }
+    }
+
+    pub fn unsigned(value: u64) -> Value {
+        Value { datatype: Datatype::Number(ElementType::U64), dims: Vec::new(), data: value.to_le_bytes().to_vec() }
     }
 
     pub fn float(value: f64) -> Value {
@@ -89,8 +96,8 @@ pub enum Storage<'a> {
         /// One element; `None` reads as zero.
         fill: Option<Vec<u8>>,
     },
-    /// One chunk, already filtered, written with the tree.
-    OneChunk { datatype: Datatype, grid: &'a Grid, filters: Vec<FilterMessage>, chunk: &'a [u8] },
+    /// Contiguous plain elements that lie in the file already.
+    Placed { datatype: Datatype, dims: Vec<u64>, address: u64 },
 }
 
 /// A hard link of the tree has no target.
@@ -177,6 +184,13 @@ impl TreeWriter<'_> {
                 chunks.set(&vec![0; grid.rank()], record);
                 self.chunked(&mut header, datatype, &chunks, grid.index_kind(), filters, None);
             }
+            Storage::Placed { datatype, dims, address } => {
+                header.message(message::DATASPACE, &message::dataspace(dims, None));
+                header.message(message::DATATYPE, &datatype.encode());
+                header.message(message::FILL_VALUE, &message::fill_value(AllocationTime::Late, None));
+                let bytes = dims.iter().product::<u64>() * datatype.size() as u64;
+                header.message(message::LAYOUT, &contiguous(*address, bytes));
+            }
         }
         for (kind, data) in attributes(&dataset.attributes) {
             header.message(kind, &data);
@@ -216,8 +230,7 @@ impl TreeWriter<'_> {
         if data.len() <= COMPACT_MAX {
             block.byte(3).byte(0).short(data.len() as u16).bytes(data);
         } else {
-            let address = self.image.append(data);
-            block.byte(3).byte(1).long(address).long(data.len() as u64);
+            return contiguous(self.image.append(data), data.len() as u64);
         }
         block.into_bytes()
     }
@@ -279,6 +292,13 @@ impl TreeWriter<'_> {
         }
         Ok(messages)
     }
+}
+
+/// Data layout, version 3: contiguous.
+fn contiguous(address: u64, bytes: u64) -> Vec<u8> {
+    let mut block = Block::new();
+    block.byte(3).byte(1).long(address).long(bytes);
+    block.into_bytes()
 }
 
 /// Messages for an object's attributes, preceded by the attribute info message.

@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use varve_detector_dataset::dataset_spec::DatasetSpec;
 use varve_detector_dataset::frame::{AckLevel, FrameStatus};
 use varve_detector_dataset::ranges::Ranges;
 use varve_detector_file::recover::{self, RecoverError};
@@ -20,7 +21,10 @@ use varve_detector_stream::{ErrorCode, FinishedHead, StreamRefusal};
 use varve_detector_writer::{Settings, WriteError, Writer, WriterProgress};
 
 impl ServiceShared {
-    pub(super) fn create(&self, record: RunRecord, path: PathBuf) -> Result<Arc<Run>, StreamRefusal> {
+    pub(super) fn create(&self, mut record: RunRecord, path: PathBuf) -> Result<Arc<Run>, StreamRefusal> {
+        // The record and the run name the arrays only. Their elements go to the file.
+        let whole = record.request.description.clone();
+        record.request.description.take_array_data();
         let request = &record.request;
         // Checked before the record is written; otherwise a restart after a crash would take up a file that is not this
         // run's.
@@ -40,7 +44,7 @@ impl ServiceShared {
         let keep =
             |error: io::Error| StreamRefusal::new(ErrorCode::Failed, format!("cannot store the run's record: {error}"));
         self.home.keep(&record).map_err(keep)?;
-        match self.open(&record, &path) {
+        match self.open(&record, whole, &path) {
             Ok(run) => Ok(run),
             Err(error) => {
                 if let Err(error) = self.home.forget(&request.name) {
@@ -55,12 +59,17 @@ impl ServiceShared {
         }
     }
 
-    fn open(&self, record: &RunRecord, path: &Path) -> Result<Arc<Run>, WriteError> {
+    /// `description`: that of the record, with the elements of its arrays.
+    fn open(&self, record: &RunRecord, description: DatasetSpec, path: &Path) -> Result<Arc<Run>, WriteError> {
         let request = &record.request;
+        let description = match &self.config.metadata {
+            Some(metadata) => metadata.complete(&request.name, &description),
+            None => description,
+        };
         let sets = vec![Ranges::default(); request.sets()];
         let board = Arc::new(ProgressBoard::with(sets));
         let settings = self.settings(request);
-        let writer = Writer::create(path, request.description.clone(), settings, board.clone())?;
+        let writer = Writer::create(path, description, settings, board.clone())?;
         let record = RunRecord { begun: true, ..record.clone() };
         if let Err(error) = self.home.keep(&record) {
             tracing::warn!(run = request.name, "cannot record that the run's file was created: {error}");
@@ -176,7 +185,15 @@ impl ServiceShared {
             } else if record.begun {
                 return Ok(None);
             }
-            let run = self.open(record, path)?;
+            let mut description = request.description.clone();
+            if !description.arrays.is_empty() {
+                description.arrays.clear();
+                tracing::error!(
+                    run = request.name,
+                    "the run's arrays (masks, flatfields) were lost: the service ended before the run's file was made"
+                );
+            }
+            let run = self.open(record, description, path)?;
             if record.by_client {
                 run.clients.lock().await_return();
             }

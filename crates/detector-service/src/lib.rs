@@ -35,7 +35,7 @@ mod tries;
 mod writer_share;
 
 pub use board::ProgressBoard;
-pub use config::{Config, Joining, Protection, ServiceError};
+pub use config::{Config, Joining, MetadataSource, Protection, ServiceError};
 pub use http::OPENAPI;
 pub use pva::{PvaServer, PvaTarget};
 pub use records::{EndKind, RunEnd};
@@ -122,6 +122,7 @@ impl Service {
             home,
             runs: Mutex::default(),
             images_passed_over: AtomicU64::new(0),
+            fields_unknown: AtomicU64::new(0),
             beginning: Mutex::default(),
             connections: AtomicUsize::new(0),
             turned_away: AtomicUsize::new(0),

@@ -39,6 +39,7 @@ const GAUGES: [Metric<f64>; 3] = [
 const RUNS: &str = "varve_record_runs";
 const OPEN_CONNECTIONS: &str = "varve_record_open_connections";
 const IMAGES_PASSED_OVER: &str = "varve_record_images_passed_over_total";
+const FIELDS_UNKNOWN: &str = "varve_record_stream2_fields_unknown_total";
 
 pub fn text(shared: &ServiceShared) -> String {
     // A recorder of this request alone: series of forgotten runs end with it.
@@ -55,6 +56,11 @@ fn record(shared: &ServiceShared) {
     gauge!(OPEN_CONNECTIONS).set(shared.connections() as f64);
     describe_counter!(IMAGES_PASSED_OVER, "Images of stream2 and PVs that no run has kept");
     counter!(IMAGES_PASSED_OVER).absolute(shared.images_passed_over.load(Relaxed));
+    describe_counter!(
+        FIELDS_UNKNOWN,
+        "Fields of stream2 that its description does not have, or that could not be kept"
+    );
+    counter!(FIELDS_UNKNOWN).absolute(shared.fields_unknown.load(Relaxed));
     for (name, help, value) in COUNTERS {
         describe_counter!(name, help);
         runs.iter().for_each(|run| counter!(name, "run" => run.name.clone()).absolute(value(run)));

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use varve_detector_dataset::dataset_spec::Allocate;
 use varve_detector_dataset::frame::AckLevel;
 use varve_detector_file::journal;
+use varve_detector_stream::answers::NO_FRAME;
 use varve_detector_stream::link::{Incoming, LinkError, hold_little, send_to_client};
 use varve_detector_stream::{
     ErrorCode, FinishedHead, FromService, Header, ShareHead, Socket, StreamHello, StreamRefusal, StreamRole,
@@ -224,7 +225,10 @@ impl FrameConnection<'_> {
             version: self.hello.agreed(),
             idle: self.shared.config.idle,
             body_bytes_max,
-            frames: self.run.board.end(AckLevel::Memory),
+            frames: match self.run.board.end(AckLevel::Memory) {
+                0 => 0,
+                end => end + self.first_frame(),
+            },
         };
         send_to_client(&mut socket, &FromService::Welcome(welcome))?;
         if self.hello.role == StreamRole::Writer {
@@ -235,7 +239,8 @@ impl FrameConnection<'_> {
         }
         self.run.board.attach(self.outbox);
         let (outbox, out) = (Arc::clone(self.outbox), socket);
-        let telling = named("tell", move || send_all_messages(&outbox, out))?;
+        let first = self.first_frame();
+        let telling = named("tell", move || send_all_messages(&outbox, out, first))?;
         let feeding = match self.hello.role {
             StreamRole::Frames => CountGuard::enter(self.run, |run| &run.feeders, usize::MAX),
             _ => None,
@@ -255,6 +260,14 @@ impl FrameConnection<'_> {
             tracing::error!("a thread that sends to a client panicked");
         }
         received
+    }
+
+    /// The number that the client has for the run's first frame. Joined processes report places in the file.
+    fn first_frame(&self) -> u64 {
+        match self.hello.role {
+            StreamRole::Writer => 0,
+            StreamRole::Frames | StreamRole::Scalars => self.run.request.description.first_frame,
+        }
     }
 
     fn body_bytes_max(&self) -> u64 {
@@ -395,8 +408,9 @@ impl FrameConnection<'_> {
 }
 
 /// The sending thread of a connection.
-fn send_all_messages(outbox: &Outbox, mut socket: Socket) {
-    while let Some(messages) = outbox.take() {
+fn send_all_messages(outbox: &Outbox, mut socket: Socket, first_frame: u64) {
+    while let Some(mut messages) = outbox.take() {
+        messages.iter_mut().for_each(|message| number_from(message, first_frame));
         let reported = messages.iter().try_for_each(|message| send_to_client(&mut socket, message));
         if let Err(error) = reported {
             tracing::debug!("cannot send to a client: {error}");
@@ -406,6 +420,19 @@ fn send_all_messages(outbox: &Outbox, mut socket: Socket) {
     linger(&socket);
     // The receiving thread may be waiting for data. If the connection is already closed, so is its wait.
     let _ = socket.shutdown(Shutdown::Both);
+}
+
+/// Turns the numbers of frames in the run into those of the client.
+fn number_from(message: &mut FromService, first_frame: u64) {
+    match message {
+        FromService::Ack(ack) => ack.frames.iter_mut().for_each(|range| {
+            *range = range.start.wrapping_add(first_frame)..range.end.wrapping_add(first_frame);
+        }),
+        FromService::Notice(notice) if notice.frame != NO_FRAME => {
+            notice.frame = notice.frame.wrapping_add(first_frame);
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]

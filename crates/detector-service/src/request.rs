@@ -78,6 +78,17 @@ impl StartRequest {
         }
     }
 
+    /// Whether both requests begin the same run. The elements of arrays are not compared: the service keeps them only in
+    /// the run's file.
+    pub fn is_same(&self, other: &StartRequest) -> bool {
+        let bare = |request: &StartRequest| {
+            let mut request = request.clone();
+            request.description.take_array_data();
+            request
+        };
+        bare(self) == bare(other)
+    }
+
     /// Whether each source sends a region of every frame.
     pub fn has_regions(&self) -> bool {
         !self.description.sources.is_empty()

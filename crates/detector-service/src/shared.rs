@@ -32,6 +32,8 @@ pub struct ServiceShared {
     pub(super) runs: Mutex<BTreeMap<String, Arc<Run>>>,
     /// Images of detectors that no run has kept.
     pub(super) images_passed_over: AtomicU64,
+    /// Fields in messages of detectors that are not in the format's description, or could not be kept.
+    pub(super) fields_unknown: AtomicU64,
     /// Held while a run begins.
     pub(super) beginning: Mutex<()>,
     pub(super) connections: AtomicUsize,
@@ -103,6 +105,7 @@ impl ServiceShared {
     pub(super) fn begin_for(&self, request: StartRequest, asker: &Asker<'_>) -> Result<Arc<Run>, StreamRefusal> {
         let bad = |text: String| StreamRefusal::new(ErrorCode::Description, text);
         request.check().map_err(bad)?;
+        let request = self.with_plugin_path(request);
         if self.is_stopping() {
             return Err(StreamRefusal::new(ErrorCode::Stopping, "the service is stopping"));
         }
@@ -110,7 +113,7 @@ impl ServiceShared {
         // store that hangs then blocks only the beginning of runs.
         let _beginning = self.beginning.lock();
         if let Some(run) = self.run(&request.name) {
-            let (same, ended) = (run.request == request, run.ended_as());
+            let (same, ended) = (run.request.is_same(&request), run.ended_as());
             let hears_the_end = matches!(asker, Asker::Client(client) if run.had(client));
             match ended {
                 None if !same => {
@@ -145,6 +148,18 @@ impl ServiceShared {
         Ok(run)
     }
 
+    /// Completes the bare name of a plug-in that lies in the directory for plug-ins.
+    fn with_plugin_path(&self, mut request: StartRequest) -> StartRequest {
+        let directory = self.config.plugins.as_ref().and_then(|directory| directory.canonicalize().ok());
+        if let (Some(plugin), Some(directory)) = (&mut request.description.plugin, directory)
+            && plugin.library.components().count() == 1
+            && directory.join(&plugin.library).is_file()
+        {
+            plugin.library = directory.join(&plugin.library);
+        }
+        request
+    }
+
     /// Refuses plug-ins outside the configured directory. Loading a library runs its code as the service's user, and
     /// the initiator of a run may be another user.
     fn check_plugin(&self, request: &StartRequest) -> Result<(), String> {
@@ -163,7 +178,8 @@ impl ServiceShared {
             return Ok(());
         }
         Err(format!(
-            "`library` {shown} is not in {}, the only directory for filter plug-ins of this service; put it there",
+            "`library` {shown} is not in {}, the only directory for filter plug-ins of this service; put it there, and \
+            give its name or its absolute path",
             directory.display()
         ))
     }

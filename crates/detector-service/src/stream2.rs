@@ -1,12 +1,18 @@
 //! Reception from DECTRIS detectors: a PULL socket that connects to the detector, and one run for each series. The
 //! socket provides back-pressure: while a run's queue is full, the detector keeps its images for as long as it can.
 
+mod images;
+mod patient;
+
 use super::records::{EndKind, TakenSeries};
 use super::request::StartRequest;
 use super::run::Run;
 use super::shared::{Asker, ServiceShared};
 use super::threads::named;
-use std::io::{self, Read, Write};
+use images::{is_complete, take};
+use patient::Patient;
+use std::collections::BTreeSet;
+use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,10 +20,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use varve_detector_dataset::dataset_spec::{DatasetSpec, Structure};
-use varve_detector_dataset::frame::{Frame, Payload};
 use varve_detector_filters::Filter;
 use varve_detector_hdf5::ElementType;
-use varve_detector_stream::{NoticeCode, StreamRefusal};
+use varve_detector_stream2::series::scalars;
 use varve_detector_stream2::zmtp::{Received, ZmtpRole, handshake, receive};
 use varve_detector_stream2::{SeriesStart, Stream2Image, Stream2Message, Stream2Series};
 use varve_detector_writer::WaitPolicy;
@@ -35,6 +40,9 @@ const MESSAGE_BYTES_MAX: u64 = 4 << 30;
 const ITS_OWN: WaitPolicy = WaitPolicy::Within(Duration::from_secs(365 * 86400));
 /// After this many consecutive images of another series, the current series is over.
 const ASTRAY_MAX: u32 = 16;
+/// Limit for the names of unknown fields that are logged.
+const TOLD_FIELDS_MAX: usize = 64;
+const ENDED: &str = "the detector ended the series";
 /// Only one of this many consecutive connection failures is logged.
 const TOLD: u64 = 60;
 
@@ -43,7 +51,8 @@ pub fn start(shared: &Arc<ServiceShared>, address: String) -> io::Result<JoinHan
     let mine = Arc::clone(shared);
     named("stream2", move || {
         let Some(series) = taken_up(&mine, &address) else { return };
-        Intake { shared: mine, address, series, passed_over: None, astray: 0 }.run();
+        Intake { shared: mine, address, series, passed_over: None, astray: 0, lowest: None, told: BTreeSet::new() }
+            .run();
     })
 }
 
@@ -66,6 +75,9 @@ fn taken_up(shared: &ServiceShared, address: &str) -> Option<SeriesState> {
     None
 }
 
+/// How long after the end of a series its images may still arrive, as from a sender with several sockets.
+const OVERTAKEN: Duration = Duration::from_secs(2);
+
 enum SeriesState {
     Idle,
     /// The start message has arrived; the first image has the remaining information.
@@ -73,6 +85,12 @@ enum SeriesState {
     Running {
         series: Box<Stream2Series>,
         run: Arc<Run>,
+    },
+    /// The end of the series has arrived before all of its images. At this time it is over.
+    Ending {
+        series: Box<Stream2Series>,
+        run: Arc<Run>,
+        until: Instant,
     },
     /// A series that cannot be kept; its images are skipped.
     Refused(u64),
@@ -86,12 +104,17 @@ struct Intake {
     passed_over: Option<u64>,
     /// Number of consecutive images of other series.
     astray: u32,
+    /// Lowest number of an image since the series was announced, readable or not.
+    lowest: Option<u64>,
+    /// Unknown fields of images and ends that were logged.
+    told: BTreeSet<String>,
 }
 
 impl Intake {
     fn run(mut self) {
         let mut failures = 0_u64;
         while !self.shared.is_stopping() {
+            self.end_in_time();
             match self.connect() {
                 Ok(stream) => {
                     failures = 0;
@@ -115,6 +138,19 @@ impl Intake {
             while Instant::now() < until && !self.shared.is_stopping() {
                 std::thread::sleep(GLANCE);
             }
+        }
+        if let SeriesState::Ending { run, .. } = &self.series {
+            run.end(EndKind::Finished, ENDED);
+        }
+    }
+
+    /// Ends a series whose end has arrived, once its images have had time to arrive.
+    fn end_in_time(&mut self) {
+        if let SeriesState::Ending { series, run, until } = &self.series
+            && (is_complete(series, run) || Instant::now() >= *until)
+        {
+            run.end(EndKind::Finished, ENDED);
+            self.series = SeriesState::Idle;
         }
     }
 
@@ -143,6 +179,9 @@ impl Intake {
         let (mut message, mut legacy) = (Vec::new(), false);
         loop {
             patient.heard = None;
+            while matches!(self.series, SeriesState::Ending { .. }) && !patient.has_data()? {
+                self.end_in_time();
+            }
             if receive(&mut patient, &mut message, MESSAGE_BYTES_MAX)? == Received::Parts {
                 // Logged once per connection, because such a detector sends many of these messages.
                 if !legacy {
@@ -158,7 +197,10 @@ impl Intake {
             match Stream2Message::decode(&message) {
                 Ok(Stream2Message::Start(start)) => self.announce(*start),
                 Ok(Stream2Message::Image(image)) => self.image(&image),
-                Ok(Stream2Message::End { series }) => self.end(series),
+                Ok(Stream2Message::End { series, unknown }) => {
+                    self.tell_unknown(series, unknown.iter().map(String::as_str));
+                    self.end(series);
+                }
                 Err(error) => {
                     tracing::error!(address = self.address, "message of the detector refused: {error}");
                     self.unreadable(&message);
@@ -169,8 +211,15 @@ impl Intake {
 
     /// Handles an image whose message cannot be fully parsed. If series and number are readable, its readable channels
     /// are kept.
-    fn unreadable(&self, message: &[u8]) {
-        if let (SeriesState::Running { series, run }, Some(image)) = (&self.series, Stream2Image::salvage(message))
+    fn unreadable(&mut self, message: &[u8]) {
+        if let SeriesState::Announced(start) = &self.series
+            && let Some(image) = Stream2Image::salvage(message)
+            && start.has(&image)
+        {
+            self.lowest = Some(self.lowest.unwrap_or(image.number).min(image.number));
+        }
+        if let Some((series, run)) = self.series.running()
+            && let Some(image) = Stream2Image::salvage(message)
             && series.has(&image)
         {
             self.take(series, run, &image);
@@ -185,16 +234,29 @@ impl Intake {
         }
     }
 
+    /// Counts fields that the format's description does not have. Each is logged once.
+    fn tell_unknown<'f>(&mut self, series: u64, fields: impl Iterator<Item = &'f str>) {
+        for field in fields {
+            self.shared.fields_unknown.fetch_add(1, Relaxed);
+            if self.told.len() < TOLD_FIELDS_MAX && self.told.insert(field.to_owned()) {
+                let field: String = field.chars().take(64).flat_map(char::escape_default).collect();
+                tracing::warn!(series, "unknown field `{field}` of the detector's stream; recorded by its name");
+            }
+        }
+    }
+
     fn announce(&mut self, start: SeriesStart) {
-        if let SeriesState::Running { run, .. } = &self.series {
+        if let Some((_, run)) = self.series.running() {
             run.end(EndKind::Finished, "the detector started another series");
         }
+        self.tell_unknown(start.series, start.unknown.iter().map(String::as_str));
+        self.shared.fields_unknown.fetch_add(start.passed_over.len() as u64, Relaxed);
         tracing::info!(series = start.series, images = start.images, "the detector started a series");
         for what in &start.passed_over {
             tracing::warn!(series = start.series, "series recorded without {what}");
         }
         self.series = SeriesState::Announced(Box::new(start));
-        self.passed_over = None;
+        (self.passed_over, self.lowest) = (None, None);
     }
 
     /// Skips an image that no run keeps. Images of another series end the current series only if no image of the
@@ -210,7 +272,7 @@ impl Intake {
         }
         self.astray += 1;
         if self.astray >= ASTRAY_MAX
-            && let SeriesState::Running { run, .. } = &self.series
+            && let Some((_, run)) = self.series.running()
         {
             run.end(EndKind::Finished, "the detector started another series, whose start was not received");
             self.series = SeriesState::Refused(image.series);
@@ -221,6 +283,7 @@ impl Intake {
         if let SeriesState::Announced(start) = &self.series
             && start.has(image)
         {
+            self.lowest = Some(self.lowest.unwrap_or(image.number).min(image.number));
             if image.channels.is_empty() {
                 let why =
                     image.unreadable.first().map_or_else(|| "it has no channel".into(), |(_, why)| why.to_string());
@@ -244,6 +307,14 @@ impl Intake {
             SeriesState::Running { series, run } if series.has(image) => {
                 self.astray = 0;
                 self.take(series, run, image);
+                self.tell_unknown(image.series, image.unknown.iter().copied());
+            }
+            SeriesState::Ending { series, run, until } if series.has(image) => {
+                self.take(series, run, image);
+                if is_complete(series, run) || Instant::now() >= *until {
+                    run.end(EndKind::Finished, ENDED);
+                    self.series = SeriesState::Idle;
+                }
             }
             SeriesState::Refused(series) if *series == image.series => {
                 self.shared.images_passed_over.fetch_add(1, Relaxed);
@@ -262,9 +333,23 @@ impl Intake {
         let taken = |name: &String| self.shared.run(name).is_some();
         let name = (0..u32::MAX).map(numbered).find(|name| !taken(name)).expect("no service has so many runs");
         let series = Stream2Series::begin(start, image, Filter::BSLZ4).map_err(|error| error.to_string())?;
+        let series = series.with_image(self.lowest.unwrap_or(image.number));
         let mut base = DatasetSpec::new(ElementType::U8, vec![1]);
         base.structure = Structure::Nexus;
-        let description = series.describe(base);
+        let mut description = series.describe(base.clone());
+        if let Some(metadata) = &self.shared.config.metadata {
+            // Directions of axes come from these metadata, their angles from the detector.
+            let beside = metadata.complete(&name, &description);
+            let described = series.describe(DatasetSpec { nxmx: beside.nxmx, ..base });
+            if described.check().is_ok() {
+                description.nxmx = described.nxmx;
+            }
+        }
+        description.scalars = scalars(image).into_iter().map(|(column, _)| column).collect();
+        description.values.retain(|name, _| !description.scalars.iter().any(|column| column.name == *name));
+        if series.first() > 0 {
+            tracing::info!(series = series.start.series, "the detector numbers its images from {}", series.first());
+        }
         // A detector restarts its numbering when it is restarted.
         let free = |tries: u32| {
             let suffix = if tries == 0 { String::new() } else { format!("-{tries}") };
@@ -283,7 +368,11 @@ impl Intake {
     fn end(&mut self, series: u64) {
         match std::mem::replace(&mut self.series, SeriesState::Idle) {
             SeriesState::Running { series: mine, run } if mine.start.series == series => {
-                run.end(EndKind::Finished, "the detector ended the series");
+                if is_complete(&mine, &run) {
+                    run.end(EndKind::Finished, ENDED);
+                } else {
+                    self.series = SeriesState::Ending { series: mine, run, until: Instant::now() + OVERTAKEN };
+                }
             }
             SeriesState::Announced(start) => {
                 tracing::warn!(series = start.series, "the series ended without an image, no file created");
@@ -293,100 +382,12 @@ impl Intake {
     }
 }
 
-/// Marks the image in the file; the series continues.
-fn damaged(run: &Run, image: &Stream2Image<'_>) {
-    if let Err(refusal) = run.damaged(0, std::iter::once(image.number)) {
-        tracing::error!(series = image.series, image = image.number, "{}", refusal.text);
-    }
-}
-
-/// Takes an image. Each channel is kept separately. The image is partial if a channel is missing or cannot be kept, and
-/// damaged if none can be kept. Lost channels are counted, and the series continues.
-///
-/// # Errors
-/// If the run accepts nothing any more.
-fn take(series: &Stream2Series, run: &Run, image: &Stream2Image<'_>) -> Result<(), StreamRefusal> {
-    // A run without regions is a series of one channel, or was begun by an earlier service that kept only whole images.
-    let bytes = image.channels.iter().map(|channel| channel.bytes.len() as u64).sum();
-    run.tallies.received_bytes.fetch_add(bytes, Relaxed);
-    let parts = if run.request.has_regions() { series.channels(image) } else { vec![series.payload(image)] };
-    let (all, mut kept) = (parts.len(), 0);
-    for (source, part) in parts.into_iter().enumerate() {
-        let why = match part {
-            Ok(payload) => keep(run, source as u16, image, payload)?,
-            Err(error) => {
-                run.tallies.refused.fetch_add(1, Relaxed);
-                Some(error.to_string())
-            }
-        };
-        match why {
-            None => kept += 1,
-            Some(why) => {
-                tracing::error!(series = image.series, image = image.number, "part of an image not recorded: {why}")
-            }
+impl SeriesState {
+    /// The series whose images are taken, and its run.
+    fn running(&self) -> Option<(&Stream2Series, &Arc<Run>)> {
+        match self {
+            SeriesState::Running { series, run } | SeriesState::Ending { series, run, .. } => Some((series, run)),
+            _ => None,
         }
-    }
-    if kept == 0 {
-        damaged(run, image);
-    } else if kept < all {
-        // The file records which channels are missing.
-        run.tallies.damaged.fetch_add(1, Relaxed);
-    }
-    Ok(())
-}
-
-/// Returns the reason if the payload is not kept. Other notices are counted and logged.
-///
-/// # Errors
-/// If the run accepts nothing any more.
-fn keep(run: &Run, source: u16, image: &Stream2Image<'_>, payload: Payload) -> Result<Option<String>, StreamRefusal> {
-    let frame = Frame { number: image.number, taken: image.taken(), payload };
-    match run.take(source, frame, || false, ITS_OWN)? {
-        Ok(()) => {}
-        Err(notice) if matches!(notice.code, NoticeCode::Refused | NoticeCode::Dropped) => {
-            return Ok(Some(notice.text));
-        }
-        Err(notice) => tracing::warn!(series = image.series, image = image.number, "{}", notice.text),
-    }
-    Ok(None)
-}
-
-/// A stream whose reads wait without limit between messages, until the service stops.
-struct Patient<'s> {
-    stream: TcpStream,
-    shared: &'s ServiceShared,
-    /// When bytes of the current message last arrived.
-    heard: Option<Instant>,
-}
-
-impl Read for Patient<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self.stream.read(buffer) {
-                Ok(count) => {
-                    self.heard = Some(Instant::now());
-                    return Ok(count);
-                }
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    if self.shared.is_stopping() {
-                        return Err(io::Error::other("the service is stopping"));
-                    }
-                    if self.heard.is_some_and(|heard| heard.elapsed() > SILENCE) {
-                        return Err(io::Error::new(io::ErrorKind::TimedOut, "a message ended early"));
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-impl Write for Patient<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
     }
 }

@@ -30,6 +30,7 @@ fn config(root: &Path, listen: &str, token: Option<&str>) -> Config {
         token: token.map(str::to_owned),
         protection: Protection::default(),
         plugins: None,
+        metadata: None,
         settings: Settings { queue_bytes: 1 << 20, commit_interval: Duration::from_millis(20), ..Settings::default() },
         runs_max: 8,
         connections_max: 16,

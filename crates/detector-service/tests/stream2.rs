@@ -24,6 +24,7 @@ fn config(root: &std::path::Path) -> Config {
         token: None,
         protection: Protection::default(),
         plugins: None,
+        metadata: None,
         settings: Settings { threads: 2, ..Settings::default() },
         runs_max: 4,
         connections_max: 4,
@@ -87,11 +88,12 @@ fn image(number: u64, compression: Stream2Compression, change: fn(Vec<u8>) -> Ve
         height: 48,
         width: 64,
         element: ElementType::U16,
+        big_endian: false,
         compression,
         bytes: &blobs[at],
     };
     let channels = vec![channel(0), channel(1)];
-    Stream2Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }
+    Stream2Image { series: 9, unique: "series", number, began: None, start: None, channels, ..Stream2Image::default() }
         .encode()
 }
 
@@ -103,6 +105,7 @@ fn send_image_of(push: &mut Push, unique: &str, number: u64) {
         height: 48,
         width: 64,
         element: ElementType::U16,
+        big_endian: false,
         compression: Stream2Compression::BitshuffleLz4,
         bytes: &blobs[at],
     };
@@ -114,7 +117,7 @@ fn send_image_of(push: &mut Push, unique: &str, number: u64) {
         began: Some(1_000_000_000_000),
         start: Some(number * 1000),
         channels,
-        unreadable: Vec::new(),
+        ..Stream2Image::default()
     };
     push.send(&image.encode()).expect("sent");
 }
@@ -325,13 +328,13 @@ fn lacking(number: u64, change: impl FnOnce(&mut Channel<'_>) -> bool) -> Vec<u8
     let blobs = [0, 1].map(|channel| blob(&pixels(number, channel)));
     let channel = |name, bytes| {
         let (element, compression) = (ElementType::U16, Stream2Compression::BitshuffleLz4);
-        Channel { name, height: 48, width: 64, element, compression, bytes }
+        Channel { name, height: 48, width: 64, element, big_endian: false, compression, bytes }
     };
     let mut channels = vec![channel("threshold_1", &blobs[0][..]), channel("threshold_2", &blobs[1][..])];
     if !change(&mut channels[1]) {
         channels.pop();
     }
-    Stream2Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }
+    Stream2Image { series: 9, unique: "series", number, began: None, start: None, channels, ..Stream2Image::default() }
         .encode()
 }
 

@@ -6,7 +6,7 @@ use minicbor::Decoder;
 use minicbor::data::Token;
 
 /// stream2 messages nest four levels deep; user data may nest deeper, up to this limit.
-const DEPTH_MAX: usize = 32;
+pub(crate) const DEPTH_MAX: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
@@ -45,6 +45,11 @@ impl<'m> CborReader<'m> {
 
     pub fn at_end(&self) -> bool {
         self.0.position() == self.0.input().len()
+    }
+
+    /// Position in the message.
+    pub fn at(&self) -> usize {
+        self.0.position()
     }
 
     pub fn bad<T>(&self, what: &'static str) -> Result<T, BadCbor> {

@@ -1,19 +1,30 @@
 //! The three messages of stream2. Image data are borrowed from the message; unused fields are skipped.
 
+mod any;
 mod encode;
+mod start;
 
 use super::cbor::{BadCbor, CborItem, CborReader};
 use super::date;
+use any::{any, scalar};
 use serde::{Deserialize, Serialize};
+use start::{start, wanted};
 use std::borrow::Cow;
+use varve_detector_dataset::dataset_spec::{RunValue, Scalar};
 use varve_detector_hdf5::ElementType;
 
 /// Tag of a row-major array (RFC 8746, 3.1.1).
 const MULTI_DIMENSIONAL: u64 = 40;
+/// Tag of a date as text.
+const DATE: u64 = 0;
 /// Tag of `[algorithm, modifier, bytes]`, in place of a byte string.
 const DECTRIS_COMPRESSION: u64 = 56500;
 /// Detectors have up to four thresholds and their difference.
 const CHANNELS_MAX: usize = 16;
+/// More fields than a message has.
+const OTHERS_MAX: usize = 64;
+/// Limit for user data and unknown fields; the limit of a text in the file.
+const OTHER_BYTES_MAX: usize = varve_detector_dataset::limits::VALUE_BYTES_MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadStream2Message {
@@ -31,7 +42,11 @@ fn bad<T>(text: impl Into<String>) -> Result<T, BadStream2Message> {
 pub enum Stream2Message<'m> {
     Start(Box<SeriesStart>),
     Image(Stream2Image<'m>),
-    End { series: u64 },
+    End {
+        series: u64,
+        /// Keys that are not in the format's description.
+        unknown: Vec<String>,
+    },
 }
 
 /// The start message of a series.
@@ -65,9 +80,48 @@ pub struct SeriesStart {
     /// In electronvolts, by channel.
     #[serde(default)]
     pub threshold_energy: Vec<(String, f64)>,
+    /// Whether the detector applied these corrections.
+    #[serde(default)]
+    pub countrate_correction_enabled: Option<bool>,
+    #[serde(default)]
+    pub flatfield_enabled: Option<bool>,
+    #[serde(default)]
+    pub pixel_mask_enabled: Option<bool>,
+    #[serde(default)]
+    pub virtual_pixel_interpolation_enabled: Option<bool>,
+    #[serde(default)]
+    pub arm_date: Option<String>,
+    /// In metres.
+    #[serde(default)]
+    pub detector_translation: Vec<f64>,
+    /// Start and increment of each axis, in degrees.
+    #[serde(default)]
+    pub goniometer: Vec<(String, f64, f64)>,
+    /// User data, and fields that are not in the format's description.
+    #[serde(default)]
+    pub others: Vec<(String, RunValue)>,
+    /// Masks, flatfields and the table of the countrate correction. The file has them before its first image.
+    #[serde(skip)]
+    pub arrays: Vec<StartArray>,
+    /// Names of fields that are not in the format's description.
+    #[serde(skip)]
+    pub unknown: Vec<String>,
     /// Optional fields that could not be read, with the reasons.
     #[serde(skip)]
     pub passed_over: Vec<String>,
+}
+
+/// An array of the start message, as it came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartArray {
+    /// `NAME`, or `CHANNEL/NAME`.
+    pub name: String,
+    /// Rows first.
+    pub shape: Vec<u64>,
+    pub element: ElementType,
+    pub big_endian: bool,
+    pub compression: Stream2Compression,
+    pub bytes: Vec<u8>,
 }
 
 impl SeriesStart {
@@ -80,7 +134,7 @@ impl SeriesStart {
 }
 
 /// One exposure.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stream2Image<'m> {
     pub series: u64,
     /// Distinguishes series of the same number; empty if the detector does not send it.
@@ -93,6 +147,10 @@ pub struct Stream2Image<'m> {
     pub channels: Vec<Channel<'m>>,
     /// Channels whose data could not be parsed, with the reasons.
     pub unreadable: Vec<(&'m str, BadStream2Message)>,
+    /// Times in seconds, user data, and fields that are not in the format's description.
+    pub others: Vec<(&'m str, Scalar)>,
+    /// Names of the latter, and of what is too long to be kept.
+    pub unknown: Vec<&'m str>,
 }
 
 /// One threshold of an exposure.
@@ -102,6 +160,8 @@ pub struct Channel<'m> {
     pub height: u64,
     pub width: u64,
     pub element: ElementType,
+    /// Whether the elements, before compression, are in the byte order that HDF5 files do not have.
+    pub big_endian: bool,
     pub compression: Stream2Compression,
     pub bytes: &'m [u8],
 }
@@ -143,125 +203,6 @@ fn shown(text: &str) -> Cow<'_, str> {
     text.chars().take(64).flat_map(char::escape_default).collect::<String>().into()
 }
 
-fn start(mut reader: CborReader<'_>) -> Result<SeriesStart, BadStream2Message> {
-    let mut start = SeriesStart::default();
-    let (mut images, mut passed_over) = (None, Vec::new());
-    reader.map(|key, value| {
-        match key {
-            "series_id" => start.series = value.unsigned()?,
-            "series_unique_id" => {
-                start.unique = wanted(key, value, &mut passed_over, optional_text)?.unwrap_or_default();
-            }
-            "number_of_images" => images = Some(value.unsigned()?),
-            "image_size_x" => start.width = value.unsigned()?,
-            "image_size_y" => start.height = value.unsigned()?,
-            "channels" => start.channels = channel_names(value)?,
-            "count_time" => start.count_time = wanted(key, value, &mut passed_over, float)?,
-            "frame_time" => start.frame_time = wanted(key, value, &mut passed_over, float)?,
-            "incident_energy" => start.incident_energy = wanted(key, value, &mut passed_over, float)?,
-            "incident_wavelength" => start.incident_wavelength = wanted(key, value, &mut passed_over, float)?,
-            "beam_center_x" => start.beam_center_x = wanted(key, value, &mut passed_over, float)?,
-            "beam_center_y" => start.beam_center_y = wanted(key, value, &mut passed_over, float)?,
-            "pixel_size_x" => start.pixel_size_x = wanted(key, value, &mut passed_over, float)?,
-            "pixel_size_y" => start.pixel_size_y = wanted(key, value, &mut passed_over, float)?,
-            "sensor_thickness" => start.sensor_thickness = wanted(key, value, &mut passed_over, float)?,
-            "sensor_material" => start.sensor_material = wanted(key, value, &mut passed_over, optional_text)?,
-            "detector_description" => start.detector_description = wanted(key, value, &mut passed_over, optional_text)?,
-            "detector_serial_number" => {
-                start.detector_serial_number = wanted(key, value, &mut passed_over, optional_text)?
-            }
-            "saturation_value" => start.saturation_value = wanted(key, value, &mut passed_over, optional_unsigned)?,
-            "threshold_energy" => {
-                start.threshold_energy = wanted(key, value, &mut passed_over, energies)?.unwrap_or_default();
-            }
-            _ => value.skip()?,
-        }
-        Ok::<(), BadStream2Message>(())
-    })?;
-    let Some(images) = images else { return bad("the start of a series has no `number_of_images`") };
-    (start.images, start.passed_over) = (images, passed_over);
-    if start.width == 0 || start.height == 0 || start.channels.is_empty() {
-        return bad("the start of a series has no `image_size_x`, `image_size_y` or `channels`");
-    }
-    Ok(start)
-}
-
-/// Reads an optional field. If that fails, the field is skipped and recorded in `passed_over`.
-fn wanted<'m, T>(
-    key: &str,
-    reader: &mut CborReader<'m>,
-    passed_over: &mut Vec<String>,
-    read: impl FnOnce(&mut CborReader<'m>) -> Result<Option<T>, BadStream2Message>,
-) -> Result<Option<T>, BadStream2Message> {
-    let before = reader.clone();
-    match read(reader) {
-        Ok(value) => Ok(value),
-        Err(error) => {
-            *reader = before;
-            reader.skip()?;
-            passed_over.push(format!("`{key}`: {error}"));
-            Ok(None)
-        }
-    }
-}
-
-fn channel_names(reader: &mut CborReader<'_>) -> Result<Vec<String>, BadStream2Message> {
-    let CborItem::Array(Some(count)) = reader.item()? else { return bad("`channels` is not an array") };
-    if count > CHANNELS_MAX as u64 {
-        return bad(format!("a series has {count} channels; at most {CHANNELS_MAX} are allowed"));
-    }
-    let mut names: Vec<String> = Vec::new();
-    for _ in 0..count {
-        let name = reader.text()?;
-        if names.iter().any(|known| known == name) {
-            return bad(format!("duplicate channel `{}`", shown(name)));
-        }
-        names.push(name.to_owned());
-    }
-    Ok(names)
-}
-
-fn float(reader: &mut CborReader<'_>) -> Result<Option<f64>, BadStream2Message> {
-    match reader.item()? {
-        CborItem::Float(value) => Ok(Some(value)),
-        CborItem::Unsigned(value) => Ok(Some(value as f64)),
-        CborItem::Negative(value) => Ok(Some(value as f64)),
-        CborItem::Simple => Ok(None),
-        _ => bad("expected a number"),
-    }
-}
-
-/// One energy for each channel that has one.
-fn energies(reader: &mut CborReader<'_>) -> Result<Option<Vec<(String, f64)>>, BadStream2Message> {
-    let mut energies = Vec::new();
-    reader.map(|name, value| {
-        if energies.len() == CHANNELS_MAX {
-            return bad(format!("there are more than {CHANNELS_MAX}"));
-        }
-        // JSON, the format of the run's record, has no NaN or infinity.
-        let energy = float(value)?.filter(|energy| energy.is_finite());
-        energies.extend(energy.map(|energy| (name.to_owned(), energy)));
-        Ok(())
-    })?;
-    Ok(Some(energies))
-}
-
-fn optional_text(reader: &mut CborReader<'_>) -> Result<Option<String>, BadStream2Message> {
-    match reader.item()? {
-        CborItem::Text(text) => Ok(Some(text.to_owned())),
-        CborItem::Simple => Ok(None),
-        _ => bad("expected a text"),
-    }
-}
-
-fn optional_unsigned(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
-    match reader.item()? {
-        CborItem::Unsigned(value) => Ok(Some(value)),
-        CborItem::Simple => Ok(None),
-        _ => bad("expected an unsigned number"),
-    }
-}
-
 fn image(reader: CborReader<'_>) -> Result<Stream2Image<'_>, BadStream2Message> {
     let (image, number, read) = read_image(reader);
     read?;
@@ -274,8 +215,7 @@ fn image(reader: CborReader<'_>) -> Result<Stream2Image<'_>, BadStream2Message> 
 
 /// Returns the readable parts of an image, its number, and whether parsing succeeded.
 fn read_image(mut reader: CborReader<'_>) -> (Stream2Image<'_>, Option<u64>, Result<(), BadStream2Message>) {
-    let (channels, unreadable) = (Vec::new(), Vec::new());
-    let mut image = Stream2Image { series: 0, unique: "", number: 0, began: None, start: None, channels, unreadable };
+    let mut image = Stream2Image::default();
     let (mut number, mut passed_over) = (None, Vec::new());
     let read = reader.map(|key, value| {
         match key {
@@ -287,6 +227,11 @@ fn read_image(mut reader: CborReader<'_>) -> (Stream2Image<'_>, Option<u64>, Res
             "image_id" => number = Some(value.unsigned()?),
             "series_date" => image.began = wanted(key, value, &mut passed_over, date)?,
             "start_time" => image.start = wanted(key, value, &mut passed_over, rational)?,
+            "real_time" | "stop_time" => {
+                let time = wanted(key, value, &mut passed_over, rational)?;
+                image.others.extend(time.map(|time| (key, Scalar::Float(time as f64 / 1e9))));
+            }
+            "type" => value.skip()?,
             "data" => {
                 (image.channels, image.unreadable) = (Vec::new(), Vec::new());
                 value.map(|name, value| {
@@ -305,7 +250,16 @@ fn read_image(mut reader: CborReader<'_>) -> (Stream2Image<'_>, Option<u64>, Res
                     Ok(())
                 })?;
             }
-            _ => value.skip()?,
+            _ => {
+                let before = passed_over.len();
+                let other = wanted(key, value, &mut passed_over, any)?.and_then(scalar);
+                if key != "user_data" || passed_over.len() > before {
+                    image.unknown.push(key);
+                }
+                if image.others.len() < OTHERS_MAX {
+                    image.others.extend(other.map(|other| (key, other)));
+                }
+            }
         }
         Ok::<(), BadStream2Message>(())
     });
@@ -314,7 +268,6 @@ fn read_image(mut reader: CborReader<'_>) -> (Stream2Image<'_>, Option<u64>, Res
 
 /// Reads a text with or without the date tag; an invalid date is treated as missing.
 fn date(reader: &mut CborReader<'_>) -> Result<Option<u64>, BadStream2Message> {
-    const DATE: u64 = 0;
     match reader.item()? {
         CborItem::Tag(DATE) => Ok(date::parse(reader.text()?)),
         CborItem::Text(text) => Ok(date::parse(text)),
@@ -338,11 +291,22 @@ fn channel<'m>(name: &'m str, reader: &mut CborReader<'m>) -> Result<Channel<'m>
     reader.array(2)?;
     reader.array(2)?;
     let (height, width) = (reader.unsigned()?, reader.unsigned()?);
+    let TypedArray { element, big_endian, compression, bytes } = typed_array(name, reader)?;
+    Ok(Channel { name, height, width, element, big_endian, compression, bytes })
+}
+
+struct TypedArray<'m> {
+    element: ElementType,
+    big_endian: bool,
+    compression: Stream2Compression,
+    bytes: &'m [u8],
+}
+
+fn typed_array<'m>(name: &str, reader: &mut CborReader<'m>) -> Result<TypedArray<'m>, BadStream2Message> {
     let tag = reader.tag()?;
-    let Some(element) = element_of(tag) else {
+    let Some((element, big_endian)) = element_of(tag) else {
         return bad(format!(
-            "the data of channel `{}` are of type {tag} (RFC 8746); only little-endian numbers of 8 to 64 bits are \
-            supported",
+            "the data of channel `{}` are of type {tag} (RFC 8746); only numbers of 8 to 64 bits are supported",
             shown(name)
         ));
     };
@@ -351,7 +315,7 @@ fn channel<'m>(name: &'m str, reader: &mut CborReader<'m>) -> Result<Channel<'m>
         CborItem::Tag(DECTRIS_COMPRESSION) => compressed(name, element, reader)?,
         _ => return bad(format!("the data of channel `{}` are not bytes", shown(name))),
     };
-    Ok(Channel { name, height, width, element, compression, bytes })
+    Ok(TypedArray { element, big_endian, compression, bytes })
 }
 
 fn compressed<'m>(
@@ -376,7 +340,8 @@ fn compressed<'m>(
     }
 }
 
-/// Tags of typed arrays whose elements have the byte order of the HDF5 file (RFC 8746, 2.1).
+/// Tags of typed arrays with little-endian elements (RFC 8746, 2.1). The tag of the same type with big-endian elements
+/// is lower by [`BIG_ENDIAN`].
 const TYPES: [(u64, ElementType); 12] = [
     (64, ElementType::U8),
     (69, ElementType::U16),
@@ -392,22 +357,29 @@ const TYPES: [(u64, ElementType); 12] = [
     // Clamped arithmetic; the bytes are the same.
     (68, ElementType::U8),
 ];
+const BIG_ENDIAN: u64 = 4;
 
-fn element_of(tag: u64) -> Option<ElementType> {
-    TYPES.iter().find(|(known, _)| *known == tag).map(|(_, element)| *element)
+/// The type of elements, and whether they are big-endian.
+fn element_of(tag: u64) -> Option<(ElementType, bool)> {
+    let of = |tag: u64| TYPES.iter().find(|(known, _)| *known == tag).map(|(_, element)| *element);
+    let swapped = || tag.checked_add(BIG_ENDIAN).and_then(of).filter(|element| element.size() > 1);
+    of(tag).map(|element| (element, false)).or_else(|| swapped().map(|element| (element, true)))
 }
 
 fn end(mut reader: CborReader<'_>) -> Result<Stream2Message<'_>, BadStream2Message> {
-    let mut series = 0;
+    let (mut series, mut unknown) = (0, Vec::new());
     reader.map(|key, value| {
-        if key == "series_id" {
-            series = value.unsigned()?;
-            Ok(())
-        } else {
-            value.skip()
+        match key {
+            "series_id" => series = value.unsigned()?,
+            "type" | "series_unique_id" => value.skip()?,
+            _ => {
+                unknown.push(key.to_owned());
+                value.skip()?;
+            }
         }
+        Ok::<(), BadCbor>(())
     })?;
-    Ok(Stream2Message::End { series })
+    Ok(Stream2Message::End { series, unknown })
 }
 
 impl<'m> Stream2Image<'m> {

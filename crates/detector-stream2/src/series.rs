@@ -2,12 +2,16 @@
 //! frames. Several channels form the first dimension of a frame, with one chunk per channel, so that compressed data
 //! are stored as they arrive.
 
+mod metadata;
+
+pub use metadata::scalars;
+
 use super::message::{BadStream2Message, Channel, SeriesStart, Stream2Compression, Stream2Image};
 use serde::{Deserialize, Serialize};
-use varve_detector_dataset::dataset_spec::nxmx::{Nxmx, TEXT_BYTES_MAX};
 use varve_detector_dataset::dataset_spec::{DatasetSpec, Region, Structure};
 use varve_detector_dataset::frame::Payload;
-use varve_detector_filters::{Compression as Codec, Decoder, Filter};
+use varve_detector_dataset::frame_numbers::JUMP_MAX;
+use varve_detector_filters::{Compression as Codec, Decoder, Filter, FilterError};
 use varve_detector_hdf5::ElementType;
 
 /// Limit for bounded scans, whatever number of images was announced. Every commit writes the index of a bounded scan as
@@ -19,6 +23,19 @@ pub struct Stream2Series {
     pub start: SeriesStart,
     element: ElementType,
     filter: Filter,
+    /// Number of the first image: 0, unless the detector counts from 1, or on from series to series.
+    #[serde(default)]
+    first: u64,
+    /// Start of the series as the first image states it, in nanoseconds since 1970.
+    #[serde(default)]
+    began: Option<u64>,
+}
+
+/// The number of the first image of a series, of which this is the lowest number that arrived. Images come in order on one
+/// connection, so a series that begins with image 1 has no image 0. Numbers that a run would refuse are those of a
+/// detector that counts on from series to series.
+fn numbering(lowest: u64) -> u64 {
+    if lowest == 1 || lowest > JUMP_MAX { lowest } else { 0 }
 }
 
 fn bad<T>(text: String) -> Result<T, BadStream2Message> {
@@ -48,14 +65,31 @@ impl Stream2Series {
             Stream2Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
             Stream2Compression::BitshuffleLz4 => Filter::BSLZ4,
         };
-        let series = Stream2Series { start, element: channel.element, filter };
+        let numbering = numbering(first.number);
+        let series = Stream2Series { start, element: channel.element, filter, first: numbering, began: first.began };
         series.channel(first, channel.name)?;
         Ok(series)
+    }
+
+    /// The series, of which an image with this number has arrived, too.
+    pub fn with_image(self, number: u64) -> Stream2Series {
+        let first = self.first.min(numbering(number));
+        Stream2Series { first, ..self }
     }
 
     /// See [`SeriesStart::has`].
     pub fn has(&self, image: &Stream2Image<'_>) -> bool {
         self.start.has(image)
+    }
+
+    /// The frame of an image; `None` if the image comes before the first one of the series.
+    pub fn frame(&self, image: &Stream2Image<'_>) -> Option<u64> {
+        image.number.checked_sub(self.first)
+    }
+
+    /// Number of the first image.
+    pub fn first(&self) -> u64 {
+        self.first
     }
 
     /// Adds what the detector sent about the run to `description`. The caller chooses the structure.
@@ -70,39 +104,12 @@ impl Stream2Series {
         let sources = if channels.len() == 1 { Vec::new() } else { (0..channels.len()).map(region).collect() };
         // A detector that is triggered without limit announces no images, or more than it will take.
         let known = (1..=SCAN_IMAGES_MAX).contains(images).then_some(*images);
-        // The other structures cannot store it.
-        let nxmx = (description.structure == Structure::Nexus).then(|| self.known());
         let (element, filter) = (self.element, self.filter);
-        DatasetSpec { element, frame, chunk, scan: vec![known], filter, nxmx, sources, ..description }
-    }
-
-    /// Metadata of the measurement from the detector. Invalid numbers count as unknown.
-    fn known(&self) -> Nxmx {
-        let SeriesStart { pixel_size_x, pixel_size_y, beam_center_x, beam_center_y, .. } = &self.start;
-        let number = |value: Option<f64>| value.filter(|value| value.is_finite() && *value > 0.0);
-        let pair = |x: Option<f64>, y: Option<f64>| number(x).zip(number(y)).map(|(x, y)| [x, y]);
-        let fits = |text: &String| (1..=TEXT_BYTES_MAX).contains(&text.len()) && !text.contains('\0');
-        let text = |text: &Option<String>| text.clone().filter(fits);
-        let channels = &self.start.channels;
-        let energy = |channel: &String| {
-            let known = self.start.threshold_energy.iter().find(|(name, _)| name == channel);
-            known.map(|(_, energy)| *energy).filter(|energy| energy.is_finite())
-        };
-        let named = channels.len() > 1 && channels.iter().all(fits);
-        Nxmx {
-            wavelength: number(self.start.incident_wavelength),
-            description: text(&self.start.detector_description),
-            serial_number: text(&self.start.detector_serial_number),
-            beam_center: pair(*beam_center_x, *beam_center_y),
-            pixel_size: pair(*pixel_size_x, *pixel_size_y),
-            sensor_material: text(&self.start.sensor_material),
-            sensor_thickness: number(self.start.sensor_thickness),
-            count_time: number(self.start.count_time),
-            frame_time: number(self.start.frame_time),
-            saturation_value: self.start.saturation_value.and_then(|value| i64::try_from(value).ok()),
-            threshold_energy: channels.iter().map(energy).collect::<Option<_>>().unwrap_or_default(),
-            channel_names: if named { channels.clone() } else { Vec::new() },
-            ..Nxmx::default()
+        let described = DatasetSpec { element, frame, chunk, scan: vec![known], filter, sources, ..description };
+        // The other structures cannot store it.
+        match described.structure {
+            Structure::Nexus => self.add_metadata(described),
+            _ => described,
         }
     }
 
@@ -159,6 +166,7 @@ impl Stream2Series {
 
     fn fits(&self, channel: &Channel<'_>) -> bool {
         match channel.compression {
+            _ if channel.big_endian => false,
             Stream2Compression::None => false,
             Stream2Compression::Lz4 => self.filter.compression == Codec::Lz4 && !self.filter.shuffle,
             Stream2Compression::BitshuffleLz4 => self.filter == Filter::BSLZ4,
@@ -167,13 +175,26 @@ impl Stream2Series {
 
     fn plain(&self, image: &Stream2Image<'_>, channel: &Channel<'_>) -> Result<Vec<u8>, BadStream2Message> {
         let length = self.start.height as usize * self.start.width as usize * self.element.size();
-        let filter = match channel.compression {
-            Stream2Compression::None => Filter::RAW,
-            Stream2Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
-            Stream2Compression::BitshuffleLz4 => Filter::BSLZ4,
-        };
-        let decoder = Decoder { filter, element_bytes: self.element.size() };
-        let decoded = decoder.decode(channel.bytes, length);
+        let decoded = plain((channel.compression, channel.big_endian), self.element, channel.bytes, length);
         decoded.or_else(|error| bad(format!("channel `{}` of image {}: {error}", channel.name, image.number)))
     }
+}
+
+/// Decompresses `bytes` to `length` little-endian bytes.
+fn plain(
+    (compression, big_endian): (Stream2Compression, bool),
+    element: ElementType,
+    bytes: &[u8],
+    length: usize,
+) -> Result<Vec<u8>, FilterError> {
+    let filter = match compression {
+        Stream2Compression::None => Filter::RAW,
+        Stream2Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
+        Stream2Compression::BitshuffleLz4 => Filter::BSLZ4,
+    };
+    let mut plain = Decoder { filter, element_bytes: element.size() }.decode(bytes, length)?;
+    if big_endian {
+        plain.chunks_exact_mut(element.size()).for_each(<[u8]>::reverse);
+    }
+    Ok(plain)
 }

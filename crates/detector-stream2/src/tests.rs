@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use varve_detector_dataset::dataset_spec::DatasetSpec;
+use varve_detector_dataset::dataset_spec::{DatasetSpec, RunValue};
 use varve_detector_dataset::frame::Payload;
 use varve_detector_filters::{Encoder, Filter};
 use varve_detector_hdf5::ElementType;
@@ -29,7 +29,7 @@ fn pixels(seed: u8) -> Vec<u8> {
 }
 
 fn channel<'m>(name: &'m str, compression: Stream2Compression, bytes: &'m [u8]) -> Channel<'m> {
-    Channel { name, height: 6, width: 8, element: ElementType::U16, compression, bytes }
+    Channel { name, height: 6, width: 8, element: ElementType::U16, big_endian: false, compression, bytes }
 }
 
 fn shuffled(plain: &[u8]) -> Vec<u8> {
@@ -66,7 +66,7 @@ fn overlong_series_is_unlimited() {
             began: None,
             start: None,
             channels,
-            unreadable: Vec::new(),
+            ..Stream2Image::default()
         };
         let series = Stream2Series::begin(start, &image, Filter::BSLZ4).unwrap();
         series.describe(DatasetSpec::new(ElementType::U8, vec![1])).scan
@@ -79,7 +79,7 @@ fn overlong_series_is_unlimited() {
 fn messages_round_trip() {
     let start = start(&["threshold_1", "threshold_2"]);
     assert_eq!(Stream2Message::decode(&start.encode()), Ok(Stream2Message::Start(Box::new(start.clone()))));
-    assert_eq!(Stream2Message::decode(&start.encode_end()), Ok(Stream2Message::End { series: 7 }));
+    assert_eq!(Stream2Message::decode(&start.encode_end()), Ok(Stream2Message::End { series: 7, unknown: Vec::new() }));
     let plain = pixels(3);
     for compression in [Stream2Compression::None, Stream2Compression::Lz4, Stream2Compression::BitshuffleLz4] {
         let channels = vec![channel("threshold_1", compression, &plain), channel("threshold_2", compression, &[1])];
@@ -90,7 +90,7 @@ fn messages_round_trip() {
             began: Some(1_661_425_924_333_000_000),
             start: Some(80_000_000),
             channels,
-            unreadable: Vec::new(),
+            ..Stream2Image::default()
         };
         assert_eq!(Stream2Message::decode(&image.encode()), Ok(Stream2Message::Image(image)));
     }
@@ -108,6 +108,29 @@ fn other_encoders_are_read() {
     };
     assert_eq!((start.series, start.images, start.width, start.height), (42, 65536, 1030, 514));
     assert_eq!((start.frame_time, start.count_time), (Some(1.0), None));
+    let data = RunValue::Text("[1,[false,true]]".into());
+    assert_eq!((start.arm_date.as_deref(), &start.others[..]), (Some("2022"), &[("user_data".to_owned(), data)][..]));
+}
+
+/// Big-endian elements arrive as little-endian ones, and unknown fields by their names.
+#[test]
+fn big_endian_images_are_swapped() {
+    let swapped: Vec<u8> = pixels(3).chunks(2).flat_map(|element| [element[1], element[0]]).collect();
+    for (compression, bytes) in
+        [(Stream2Compression::None, swapped.clone()), (Stream2Compression::BitshuffleLz4, shuffled(&swapped))]
+    {
+        let channels = vec![Channel { big_endian: true, ..channel("threshold_1", compression, &bytes) }];
+        let image = Stream2Image { series: 7, unique: "01H", channels, ..Stream2Image::default() };
+        let series = Stream2Series::begin(start(&["threshold_1"]), &image, Filter::BSLZ4).unwrap();
+        let Payload::Plain(plain) = series.payload(&image).unwrap() else { panic!("filtered") };
+        assert_eq!(plain, pixels(3));
+    }
+    let mut message = b"\xa5\x64type\x65image\x69series_id\x07\x68image_id\x01\x64data\xa1\x61t".to_vec();
+    // Tag 65: big-endian, 16 bits.
+    message.extend(b"\xd8\x28\x82\x82\x01\x02\xd8\x41\x44\x01\x02\x03\x04\x64mode\xa1\x61a\xf5");
+    let Stream2Message::Image(image) = Stream2Message::decode(&message).unwrap() else { panic!("no image") };
+    assert!(image.channels[0].big_endian && image.channels[0].element == ElementType::U16);
+    assert_eq!((&image.unknown[..], &image.others[..]), (&["mode"][..], &[("mode", r#"{"a":true}"#.into())][..]));
 }
 
 #[test]
@@ -125,7 +148,7 @@ fn thresholds_become_a_dimension_with_unchanged_blobs() {
         began: None,
         start: None,
         channels,
-        unreadable: Vec::new(),
+        ..Stream2Image::default()
     };
     let series = Stream2Series::begin(start(&["threshold_1", "threshold_2"]), &image, Filter::RAW).unwrap();
     let description = series.describe(DatasetSpec::new(ElementType::U8, vec![1]));
@@ -148,7 +171,7 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
         began: None,
         start: None,
         channels: vec![channel("threshold_1", compression, bytes)],
-        unreadable: Vec::new(),
+        ..Stream2Image::default()
     };
     let first = one(Stream2Compression::None, &plain);
     let series = Stream2Series::begin(start(&["threshold_1"]), &first, Filter::RAW).unwrap();
@@ -169,7 +192,7 @@ fn images_that_do_not_fit_are_refused_with_the_reason() {
         began: None,
         start: None,
         channels,
-        unreadable: Vec::new(),
+        ..Stream2Image::default()
     };
     let series = Stream2Series::begin(start(&["threshold_1"]), &image(vec![sound.clone()]), Filter::RAW).unwrap();
     for (changed, words) in [
@@ -195,7 +218,7 @@ proptest! {
             began: Some(5),
             start: Some(1),
             channels: vec![channel("threshold_1", Stream2Compression::BitshuffleLz4, &plain)],
-            unreadable: Vec::new(),
+            ..Stream2Image::default()
         };
         for mut message in [image.encode(), start(&["a", "b"]).encode()] {
             let kept = cut.index(message.len());

@@ -2,6 +2,7 @@
 //!
 //! - [`simulator`]: simulated detector frames; [`replay`]: frames of an existing series; [`cbf`]: miniCBF images.
 //! - [`weld`]: one file from several and their virtual dataset, chunk by chunk.
+//! - [`metadata`]: metadata files of users, with arrays from HDF5, npy and TIFF files.
 //! - [`advise`]: recommended settings, measured on the target directory. Entry: [`advise::advise`].
 
 #![allow(
@@ -12,6 +13,7 @@
 
 pub mod advise;
 pub mod cbf;
+pub mod metadata;
 pub mod replay;
 pub mod simulator;
 pub mod weld;

@@ -2,11 +2,14 @@
 
 mod error;
 mod hdf5_series;
+mod linked_files;
 
 pub use error::ReplayError;
 pub(crate) use hdf5_series::element;
 
 use crate::cbf;
+pub use hdf5_series::hdf5_array;
+
 use error::unfit;
 use hdf5_series::Hdf5Series;
 use std::path::{Path, PathBuf};

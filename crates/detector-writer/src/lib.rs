@@ -111,6 +111,8 @@ impl Writer {
                 ));
             }
         }
+        description.complete_arrays();
+        let arrays = description.take_array_data();
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let parent = run_files::parent(path);
         if !parent.is_dir() {
@@ -147,6 +149,7 @@ impl Writer {
         // No reader has opened it before, so its first length needs no delay.
         let bytes = description.first_address() + length::STEP_BYTES;
         file.set_len(bytes).map_err(io)?;
+        run_files::write_arrays(&file, &description, &arrays).map_err(io)?;
         let length = Length::new(bytes);
         let mut catalog = Catalog::new(description.clone());
         let room = SpaceReservation::new(&mut catalog).for_readers_of(settings.reader_age);

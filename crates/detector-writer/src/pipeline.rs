@@ -158,6 +158,11 @@ impl Pipeline {
         Ok(rows.columns.len() as u32 - 1)
     }
 
+    /// The columns of scalars so far. A column's position is its number.
+    pub fn columns(&self) -> Vec<ScalarColumn> {
+        self.shared.rows.lock().columns.clone()
+    }
+
     /// Submits scalars of a frame, by column. They may come before the frame, after it, or without it, until the run is
     /// finished.
     ///

@@ -15,13 +15,10 @@ pub use advise::read as advice;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use clap::{Args, Subcommand};
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::Path;
-use varve_detector_dataset::dataset_spec::nxmx::Nxmx;
-use varve_detector_dataset::dataset_spec::{DatasetSpec, RunValue, Structure};
+use varve_detector_dataset::dataset_spec::Structure;
 use varve_detector_dataset::layout::Layout;
-use varve_env::toml_text;
+use varve_detector_dataset::run_metadata::RunMetadata;
 
 /// Record runs of detectors, and maintain their files
 #[derive(Debug, Args)]
@@ -74,30 +71,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     }
 }
 
-/// The content of the `--metadata` file: metadata of the whole run.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Metadata {
-    #[serde(default)]
-    values: BTreeMap<String, RunValue>,
-    nxmx: Option<Nxmx>,
-}
-
-impl Metadata {
-    /// Reads JSON from a `.json` file, else TOML.
-    pub fn read(path: &Path) -> Result<Metadata> {
-        let cannot = |what: &str| Problem::usage(format!("cannot {what} the metadata {}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
-        if path.extension().is_some_and(|extension| extension == "json") {
-            return serde_json::from_str(&text).map_err(|error| cannot("understand").caused_by(&error));
-        }
-        toml::from_str(&text).map_err(|error| cannot("understand").because(toml_text::reason(&text, &error)))
-    }
-
-    pub fn add_to(self, description: &mut DatasetSpec) {
-        description.values.extend(self.values);
-        description.nxmx = self.nxmx.or(description.nxmx.take());
-    }
+/// Reads the file of `--metadata`.
+pub fn metadata(path: &Path) -> Result<RunMetadata> {
+    varve_detector_tools::metadata::read(path).map_err(|error| {
+        Problem::usage("--metadata")
+            .caused_by(&error)
+            .next("Its tables are `values`, `nxmx` and `arrays`; see formats/nexus.md.")
+    })
 }
 
 /// The structure that `--layout` names: a built-in one, or a layout file. A file with the name of a built-in one needs

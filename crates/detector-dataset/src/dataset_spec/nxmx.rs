@@ -1,11 +1,15 @@
 //! Metadata of a measurement for NeXus' application definition NXmx, as far as they are known.
 
-use crate::limits::{BadDatasetSpec, CHUNK_BYTES_MAX, is_name};
-use serde::{Deserialize, Serialize};
+use super::static_array::ARRAY_BYTES_MAX;
+use crate::limits::{BadDatasetSpec, is_name};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
 
 /// Limit for the rectangles of a pixel mask; enough for every bad pixel of a large detector.
 const REGIONS_MAX: usize = 100_000;
 const MASK_ELEMENT_BYTES: u64 = 4;
+/// More axes than any goniometer has.
+const AXES_MAX: usize = 8;
 pub const TEXT_BYTES_MAX: usize = 1024;
 
 /// Values are in SI units and pixels unless the field's name or comment says otherwise. Absent fields are not written.
@@ -25,6 +29,9 @@ pub struct Nxmx {
     /// Wavelength of the beam in ångström.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wavelength: Option<f64>,
+    /// Energy of the beam's particles in electronvolts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incident_energy: Option<f64>,
     /// Photons per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_flux: Option<f64>,
@@ -77,6 +84,9 @@ pub struct Nxmx {
     /// Names of the entries along the frame's first side, if that side enumerates thresholds or other channels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub channel_names: Vec<String>,
+    /// Threshold energies of the channels that have one, in electronvolts.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub channel_energy: BTreeMap<String, f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain_setting: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,12 +95,15 @@ pub struct Nxmx {
     pub countrate_correction_applied: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pixel_mask_applied: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub virtual_pixel_interpolation_applied: Option<bool>,
     /// Regions of abnormal pixels; the bits of overlapping regions are combined.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pixel_mask: Vec<MaskRegion>,
-    /// The axis that rotates the sample from frame to frame.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub goniometer: Option<Goniometer>,
+    /// The axes that rotate the sample, one or a list. The first one stands on the floor and carries the next; the last
+    /// one carries the sample.
+    #[serde(deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub goniometer: Vec<Goniometer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,18 +118,51 @@ pub struct MaskRegion {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object with `vector`, `start`, `increment` and perhaps `name`")]
+#[serde(deny_unknown_fields, expecting = "an object with `name`, `vector`, `start` and `increment`")]
 pub struct Goniometer {
     #[serde(default = "omega")]
     pub name: String,
-    pub vector: [f64; 3],
+    /// Absent: that of [`Goniometer::direction`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vector: Option<[f64; 3]>,
     /// Angle in degrees at the first frame; `increment` is the step per frame.
+    #[serde(default)]
     pub start: f64,
+    #[serde(default)]
     pub increment: f64,
 }
 
 fn omega() -> String {
     "omega".into()
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Goniometer>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "an axis with `name`, `vector`, `start` and `increment`, or a list of them")]
+    enum OneOrMany {
+        One(Goniometer),
+        Many(Vec<Goniometer>),
+    }
+    Ok(match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::One(axis) => vec![axis],
+        OneOrMany::Many(axes) => axes,
+    })
+}
+
+impl Goniometer {
+    /// The axis's direction in NeXus' coordinate system. Without a vector, that of the usual horizontal spindle with
+    /// its chi. `None` if the direction is unknown.
+    pub fn direction(&self) -> Option<[f64; 3]> {
+        self.vector.or(match self.name.as_str() {
+            "omega" | "phi" => Some([-1.0, 0.0, 0.0]),
+            "chi" => Some([0.0, 0.0, 1.0]),
+            _ => None,
+        })
+    }
+
+    pub fn moves(&self) -> bool {
+        self.increment != 0.0
+    }
 }
 
 impl Nxmx {
@@ -134,6 +180,7 @@ impl Nxmx {
         let number = |value: &Option<f64>| value.is_none_or(|value| value.is_finite() && value >= 0.0);
         let numbers = [
             ("wavelength", &self.wavelength),
+            ("incident_energy", &self.incident_energy),
             ("total_flux", &self.total_flux),
             ("distance", &self.distance),
             ("sensor_thickness", &self.sensor_thickness),
@@ -152,6 +199,7 @@ impl Nxmx {
             return bad("`wavelength` and `pixel_size` must be above 0".into());
         }
         let finite = self.beam_center.iter().chain(&self.beam_size).flatten().chain(&self.threshold_energy);
+        let finite = finite.chain(self.channel_energy.values());
         if finite.into_iter().any(|value| !value.is_finite()) {
             return bad("`beam_center`, `beam_size` and `threshold_energy` must be numbers".into());
         }
@@ -161,9 +209,9 @@ impl Nxmx {
         if self.channel_names.iter().any(|name| !(1..=TEXT_BYTES_MAX).contains(&name.len()) || name.contains('\0')) {
             return bad(format!("each of `channel_names` has 1 to {TEXT_BYTES_MAX} bytes, none of them 0"));
         }
-        let goniometer = self.goniometer.as_ref();
-        let vectors = [self.fast_direction, self.slow_direction, goniometer.map(|axis| axis.vector)];
-        if vectors.iter().flatten().any(|vector| unit(*vector).is_none()) {
+        let axes = self.goniometer.iter().map(|axis| axis.vector);
+        let mut vectors = [self.fast_direction, self.slow_direction].into_iter().chain(axes).flatten();
+        if vectors.any(|vector| unit(vector).is_none()) {
             return bad("a direction has length 0, or is not a number".into());
         }
         if let (Some(fast), Some(slow)) = (self.fast_direction.and_then(unit), self.slow_direction.and_then(unit))
@@ -171,11 +219,7 @@ impl Nxmx {
         {
             return bad("`fast_direction` and `slow_direction` are parallel".into());
         }
-        if let Some(axis) = goniometer
-            && (!is_name(&axis.name) || axis.name == "data" || !axis.start.is_finite() || !axis.increment.is_finite())
-        {
-            return bad(format!("the goniometer's axis `{}` needs a name, a start and an increment", axis.name));
-        }
+        self.check_goniometer()?;
         let texts = [
             &self.title,
             &self.instrument,
@@ -193,12 +237,34 @@ impl Nxmx {
         self.check_mask(frame)
     }
 
+    fn check_goniometer(&self) -> Result<(), BadDatasetSpec> {
+        let bad = |what: String| Err(BadDatasetSpec(format!("nxmx: {what}")));
+        if self.goniometer.len() > AXES_MAX {
+            return bad(format!("the goniometer has {} axes; {AXES_MAX} at most", self.goniometer.len()));
+        }
+        for (number, axis) in self.goniometer.iter().enumerate() {
+            let name = &axis.name;
+            let is_taken = self.goniometer[..number].iter().any(|other| other.name == *name);
+            // Names of other members of the group for the data, which links to the axis.
+            if !is_name(name) || is_taken || name.starts_with("data") {
+                return bad(format!("the goniometer's axis `{name}` needs a name of its own"));
+            }
+            if !axis.start.is_finite() || !axis.increment.is_finite() {
+                return bad(format!("the goniometer's axis `{name}` needs numbers as start and increment"));
+            }
+            if axis.direction().is_none() {
+                return bad(format!("the direction of the goniometer's axis `{name}` is unknown; give its `vector`"));
+            }
+        }
+        Ok(())
+    }
+
     fn check_mask(&self, frame: &[u64]) -> Result<(), BadDatasetSpec> {
         if self.pixel_mask.len() > REGIONS_MAX {
             return Err(BadDatasetSpec(format!("nxmx: `pixel_mask` has more than {REGIONS_MAX} regions")));
         }
         let bytes = frame.iter().try_fold(MASK_ELEMENT_BYTES, |bytes, side| bytes.checked_mul(*side));
-        if !self.pixel_mask.is_empty() && bytes.is_none_or(|bytes| bytes > CHUNK_BYTES_MAX) {
+        if !self.pixel_mask.is_empty() && bytes.is_none_or(|bytes| bytes > ARRAY_BYTES_MAX) {
             return Err(BadDatasetSpec(format!("nxmx: frames of {frame:?} are too large for a `pixel_mask`")));
         }
         let outside = |region: &&MaskRegion| {

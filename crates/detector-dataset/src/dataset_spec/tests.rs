@@ -39,7 +39,7 @@ fn messages_expose_no_internal_names() {
         }
     };
     for (more, words) in [
-        (serde_json::json!({"values": {"a": [1]}}), "an integer, a number or a text"),
+        (serde_json::json!({"values": {"a": {"b": 1}}}), "a number, a text, true or false, or a list"),
         (serde_json::json!({"plugin": "bzip2"}), "an object with `library`"),
         (serde_json::json!({"structure": "nexsus"}), "`raw`, `nexus`"),
         (serde_json::json!({"allocate": "spare"}), "`packed`, `sparse`, `implicit`"),

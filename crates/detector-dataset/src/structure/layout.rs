@@ -1,6 +1,6 @@
 //! Builds the file's groups and datasets from a layout's nodes and the run's state.
 
-use super::parts::{frames, run_value, status_and_times, text, time_units, whole};
+use super::parts::{frames, status_and_times, text, time_units, whole};
 use crate::catalog::Catalog;
 use crate::frame::{FrameStatus, Times};
 use crate::layout::{
@@ -188,7 +188,7 @@ impl<'a> Builder<'a> {
     /// A single value of the run or of one of its frames.
     fn single(&self, named: &ConditionalName, at: SourcePosition) -> Result<Value> {
         if let Some(value) = self.catalog.description.values.get(&named.name) {
-            return Ok(run_value(value));
+            return Ok(value.value());
         }
         let values = self.per_frame(&named.name).ok_or_else(|| BadLayout {
             at,

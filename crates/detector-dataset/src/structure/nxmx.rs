@@ -1,8 +1,13 @@
 //! NXmx additions to the built-in NeXus structure.
 
+mod specific;
+
 use super::parts::{class, text};
 use crate::catalog::Catalog;
 use crate::dataset_spec::nxmx::{Goniometer, Nxmx, unit};
+use crate::dataset_spec::static_array::{CHANNEL_SUFFIX, PIXEL_MASK, StaticArray};
+use crate::limits::is_name;
+use std::collections::BTreeSet;
 use varve_detector_hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Storage, TreeNode, Value};
 
 const DETECTOR: &str = "/entry/instrument/detector";
@@ -16,6 +21,11 @@ type Members<'a> = Vec<(String, TreeNode<'a>)>;
 /// Path of the angles of a goniometer's axis.
 pub fn path_of(axis: &Goniometer) -> String {
     format!("/entry/sample/transformations/{}", axis.name)
+}
+
+/// The axis whose angle changes from frame to frame.
+pub fn moving_axis(nxmx: &Nxmx) -> Option<&Goniometer> {
+    nxmx.goniometer.iter().find(|axis| axis.moves())
 }
 
 /// Members of the entry: description of the measurement.
@@ -34,13 +44,16 @@ pub fn entry<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
     }
     let mut sample = Members::new();
     push_text(&mut sample, "name", nxmx.sample.as_deref());
-    match &nxmx.goniometer {
-        Some(axis) => {
-            sample.push(field("depends_on", Value::text(&path_of(axis)), None));
-            let angles = rotation(axis, catalog.frames());
-            sample.push(group("transformations", "NXtransformations", vec![(axis.name.clone(), angles)]));
-        }
-        None => sample.push(field("depends_on", Value::text("."), None)),
+    let carrier = nxmx.goniometer.last().map_or_else(|| ".".to_owned(), path_of);
+    sample.push(field("depends_on", Value::text(&carrier), None));
+    if !nxmx.goniometer.is_empty() {
+        let mut before = ".".to_owned();
+        let axis = |axis: &Goniometer| {
+            let angles = rotation(axis, catalog.frames(), &std::mem::replace(&mut before, path_of(axis)));
+            (axis.name.clone(), angles)
+        };
+        let axes = nxmx.goniometer.iter().map(axis).collect();
+        sample.push(group("transformations", "NXtransformations", axes));
     }
     members.push(group("sample", "NXsample", sample));
     members
@@ -52,6 +65,7 @@ pub fn instrument<'a>(nxmx: &Nxmx) -> Members<'a> {
     push_text(&mut members, "name", nxmx.instrument.as_deref());
     let mut beam = Members::new();
     push_float(&mut beam, "incident_wavelength", nxmx.wavelength, "angstrom");
+    push_float(&mut beam, "incident_energy", nxmx.incident_energy, "eV");
     push_float(&mut beam, "total_flux", nxmx.total_flux, "Hz");
     if let Some(size) = nxmx.beam_size {
         beam.push(field("incident_beam_size", Value::floats(&size), Some("m")));
@@ -98,6 +112,7 @@ pub fn detector<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
         ("flatfield_applied", flag(nxmx.flatfield_applied)),
         ("countrate_correction_applied", flag(nxmx.countrate_correction_applied)),
         ("pixel_mask_applied", flag(nxmx.pixel_mask_applied)),
+        ("virtual_pixel_interpolation_applied", flag(nxmx.virtual_pixel_interpolation_applied)),
     ];
     for (name, value) in integers {
         members.extend(value.map(|value| field(name, Value::integer(value), None)));
@@ -109,9 +124,42 @@ pub fn detector<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
         let names: Vec<&str> = nxmx.channel_names.iter().map(String::as_str).collect();
         members.push(field("channel_names", Value::texts(&names), None));
     }
-    members.extend(catalog.mask.as_ref().map(|mask| ("pixel_mask".to_owned(), TreeNode::Dataset(mask.dataset()))));
+    members.extend(arrays(catalog, ""));
+    // The mask of the first channel stands for all, as in files of one threshold.
+    let mask = specific::mask_path(nxmx, catalog).filter(|path| path.contains('/'));
+    members.extend(mask.map(|path| (PIXEL_MASK.to_owned(), TreeNode::HardLink(format!("{DETECTOR}/{path}")))));
+    members.extend(channels(nxmx, catalog));
     members.extend(geometry(nxmx, &catalog.description.frame));
+    members.push(group("detectorSpecific", "NXcollection", specific::members(nxmx, catalog)));
     members
+}
+
+/// The arrays in a group below the detector's; the detector's own group is empty.
+fn arrays<'a>(catalog: &Catalog, group: &str) -> Members<'a> {
+    let description = &catalog.description;
+    let placed = description.arrays.iter().zip(description.array_addresses());
+    let lies = |array: &StaticArray| array.path.rsplit_once('/').map_or("", |(group, _)| group) == group;
+    let node = |(array, address): (&StaticArray, u64)| {
+        let (datatype, dims) = (Datatype::Number(array.element), array.shape.clone());
+        let storage = Storage::Placed { datatype, dims, address };
+        (array.name().to_owned(), TreeNode::Dataset(Dataset { attributes: Vec::new(), storage }))
+    };
+    placed.filter(|(array, _)| lies(array)).map(node).collect()
+}
+
+/// A group for each channel, for example a threshold: its energy and its arrays.
+fn channels<'a>(nxmx: &Nxmx, catalog: &Catalog) -> Members<'a> {
+    let named = nxmx.channel_names.iter().map(|name| format!("{name}{CHANNEL_SUFFIX}"));
+    let of_arrays = catalog.description.arrays.iter().filter_map(|array| array.path.rsplit_once('/'));
+    let of_arrays = of_arrays.map(|(group, _)| group).filter(|group| group.ends_with(CHANNEL_SUFFIX));
+    let names: BTreeSet<String> = named.chain(of_arrays.map(str::to_owned)).collect();
+    let channel = |name: String| {
+        let mut members = arrays(catalog, &name);
+        let energy = nxmx.channel_energy.get(name.trim_end_matches(CHANNEL_SUFFIX)).copied();
+        push_float(&mut members, "threshold_energy", energy, "eV");
+        group(&name, "NXdetector_channel", members)
+    };
+    names.into_iter().filter(|name| is_name(name)).map(channel).collect()
 }
 
 /// Positions of the pixels: from the sample along the beam, then to the first pixel, then from pixel to pixel.
@@ -162,9 +210,11 @@ fn translation<'a>(length: f64, vector: [f64; 3], depends_on: &str) -> TreeNode<
     TreeNode::Dataset(Dataset { attributes, storage: Storage::Whole(Value::float(length)) })
 }
 
-fn rotation<'a>(axis: &Goniometer, frames: u64) -> TreeNode<'a> {
+fn rotation<'a>(axis: &Goniometer, frames: u64, depends_on: &str) -> TreeNode<'a> {
+    let frames = if axis.moves() { frames } else { 1 };
     let angles: Vec<f64> = (0..frames).map(|frame| axis.start + frame as f64 * axis.increment).collect();
-    let attributes = transformation("rotation", axis.vector, "degree", ".");
+    let vector = axis.direction().expect("checked: its direction is known");
+    let attributes = transformation("rotation", vector, "degree", depends_on);
     TreeNode::Dataset(Dataset { attributes, storage: Storage::Whole(Value::floats(&angles)) })
 }
 

@@ -1,7 +1,6 @@
 //! Objects that every structure has.
 
 use crate::catalog::Catalog;
-use crate::dataset_spec::RunValue;
 use crate::frame::Times;
 use varve_detector_hdf5::{Attribute, Dataset, Datatype, Group, Storage, TreeNode, Value};
 
@@ -29,16 +28,10 @@ pub fn status_and_times(catalog: &Catalog, attributes: Vec<Attribute>) -> Vec<(S
     let times = Times::NAMES.iter().zip(&catalog.times);
     let times = times.map(|(name, column)| ((*name).to_owned(), TreeNode::Dataset(column.dataset(time_units()))));
     let times = Group { attributes, members: times.collect() };
-    let status = TreeNode::Dataset(catalog.status.dataset(Vec::new()));
+    let first = catalog.description.first_frame;
+    let numbering = (first > 0).then(|| Attribute { name: "first_frame".into(), value: Value::unsigned(first) });
+    let status = TreeNode::Dataset(catalog.status.dataset(numbering.into_iter().collect()));
     vec![("frame_status".to_owned(), status), ("times".to_owned(), TreeNode::Group(times))]
-}
-
-pub fn run_value(value: &RunValue) -> Value {
-    match value {
-        RunValue::Integer(value) => Value::integer(*value),
-        RunValue::Float(value) => Value::float(*value),
-        RunValue::Text(value) => Value::text(value),
-    }
 }
 
 pub fn whole<'a>(value: Value, attributes: Vec<Attribute>) -> TreeNode<'a> {

@@ -23,6 +23,8 @@ use axum::{Json, Router};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
 use varve_detector_stream::ErrorCode;
 use varve_detector_stream::hello::check_run_name;
 use varve_env::process_metrics;
@@ -31,6 +33,12 @@ const DESCRIPTION_PATH: &str = "/openapi.json";
 pub const OPENAPI: &str = include_str!("../../../../docs/record-service.openapi.json");
 /// Same limit as for the head of a HELLO, which may contain the same request.
 const BODY_BYTES_MAX: usize = 1 << 20;
+/// Limit for a request with arrays: masks and flatfields of the largest detectors, compressed.
+const LARGE_BODY_BYTES_MAX: usize = 256 << 20;
+/// Time for the body of such a request.
+const LARGE_BODY_WAIT: Duration = Duration::from_secs(120);
+/// Such requests are read one at a time, which bounds the memory for them.
+static LARGE_BODY: Semaphore = Semaphore::const_new(1);
 
 /// The service, and one connection to it.
 #[derive(Clone)]
@@ -80,12 +88,23 @@ fn token(headers: &HeaderMap) -> &str {
 /// Reads the request to its end, checks the run's name, and limits the requests in progress.
 async fn complete(State(peer): State<HttpPeer>, request: Request, next: Next) -> Answer<Response> {
     check_name(request.uri().path())?;
-    if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
-        return Err(too_large());
-    }
+    let bytes = request.body().size_hint().lower();
     let (head, body) = request.into_parts();
     let is_start = head.method == Method::POST && head.uri.path() == "/runs";
-    let body = if is_start { whole(body).await? } else { Bytes::new() };
+    let limit = if is_start { LARGE_BODY_BYTES_MAX } else { BODY_BYTES_MAX };
+    if bytes > limit as u64 {
+        return Err(too_large(limit));
+    }
+    // A body without a length is a small one.
+    let _one_at_a_time = match bytes > BODY_BYTES_MAX as u64 {
+        true => LARGE_BODY.acquire().await.ok(),
+        false => None,
+    };
+    let (limit, wait) = match bytes > BODY_BYTES_MAX as u64 {
+        true => (LARGE_BODY_BYTES_MAX, LARGE_BODY_WAIT),
+        false => (BODY_BYTES_MAX, HEAD_WAIT),
+    };
+    let body = if is_start { whole(body, limit, wait).await? } else { Bytes::new() };
     let Some(_in_progress) = peer.place.asked() else {
         let text = format!("{ANSWERING_MAX} requests are in progress, the limit of this service; retry later");
         return Err(HttpError::of(ErrorCode::Limit, text));
@@ -103,17 +122,17 @@ fn check_name(path: &str) -> Answer<()> {
     check_run_name(name).map_err(|error| HttpError::of(ErrorCode::Description, error.to_string()))
 }
 
-fn too_large() -> HttpError {
-    let text = format!("the request's body exceeds the limit of {BODY_BYTES_MAX} bytes");
+fn too_large(limit: usize) -> HttpError {
+    let text = format!("the request's body exceeds the limit of {limit} bytes");
     HttpError::of(ErrorCode::Limit, text).with_status(StatusCode::PAYLOAD_TOO_LARGE)
 }
 
-async fn whole(body: Body) -> Answer<Bytes> {
+async fn whole(body: Body, limit: usize, wait: Duration) -> Answer<Bytes> {
     let bad = |text: String| HttpError::of(ErrorCode::Description, text);
-    let body = tokio::time::timeout(HEAD_WAIT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+    let body = tokio::time::timeout(wait, Limited::new(body, limit).collect()).await;
     match body.map_err(|_| bad("timeout reading the request's body".into()))? {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large(limit)),
         Err(error) => Err(bad(format!("cannot read the request's body: {error}"))),
     }
 }
@@ -136,7 +155,7 @@ async fn begin(State(peer): State<HttpPeer>, body: Bytes) -> Answer<impl IntoRes
     let wish = StartRequest::from_json(&body).map_err(|text| HttpError::of(ErrorCode::Description, text))?;
     blocking(move || {
         let name = wish.name.clone();
-        if peer.shared.run(&name).is_some_and(|run| run.request == wish && run.ended_as().is_none()) {
+        if peer.shared.run(&name).is_some_and(|run| run.request.is_same(&wish) && run.ended_as().is_none()) {
             let text = format!(
                 "run `{name}` is already running with these parameters: send frames to it; or stop it first, and start \
                 another with another name and file"

@@ -61,9 +61,12 @@ impl FrameConnection<'_> {
     pub(super) fn frames(
         &mut self,
         header: &Header,
-        head: FrameHead,
+        mut head: FrameHead,
         again: bool,
     ) -> Result<Result<(), StreamRefusal>, LinkError> {
+        let (sent, first) = (head.number, self.first_frame());
+        // The outbox adds the first frame's number again.
+        head.number = sent.wrapping_sub(first);
         let (whole, came) = self.frames_body(header, &head)?;
         self.run.tallies.received_bytes.fetch_add(header.body_bytes, Relaxed);
         if self.hello.role != StreamRole::Frames {
@@ -73,8 +76,12 @@ impl FrameConnection<'_> {
             )));
         }
         // The sender may have used a negative number. Only this message is refused.
-        let Some(end) = head.number.checked_add(head.frames.into()) else {
-            let text = format!("{} is not a frame number; is it a negative number, read as unsigned?", head.number);
+        let end = head.number.checked_add(head.frames.into()).filter(|_| sent >= first);
+        let Some(end) = end else {
+            let text = match sent < first {
+                true => format!("the first frame of the run has the number {first}"),
+                false => format!("{sent} is not a frame number; is it a negative number, read as unsigned?"),
+            };
             self.run.tallies.refused.fetch_add(u64::from(head.frames), Relaxed);
             self.outbox.notice(NoticeCode::Refused.of(head.number, &text));
             return Ok(Ok(()));
@@ -243,6 +250,7 @@ impl FrameConnection<'_> {
             columns.push(column.map(|column| column as u32));
         }
         for (number, values) in head.rows(&body) {
+            let number = number.wrapping_sub(self.first_frame());
             let reported = columns.iter().zip(values).filter_map(|(column, value)| Some(((*column)?, value?)));
             let row: Vec<(u32, Scalar)> = reported.collect();
             if !row.is_empty()

@@ -20,6 +20,7 @@ fn panicking_connection_thread_frees_its_slot() {
         token: None,
         protection: Protection::default(),
         plugins: None,
+        metadata: None,
         settings: Settings::default(),
         runs_max: 4,
         connections_max: 16,

@@ -77,9 +77,13 @@ impl Run {
             duplicate: tallied.duplicate,
             refused: tallied.refused,
             received_bytes: tallied.received_bytes,
-            latest_durable: self.board.end(AckLevel::Durable).checked_sub(1),
             readable: self.board.first_gap(AckLevel::Durable),
             datasets: self.datasets.clone(),
+            latest_durable: self
+                .board
+                .end(AckLevel::Durable)
+                .checked_sub(1)
+                .map(|latest| latest + self.request.description.first_frame),
             finished: ended.map(|ended| ended.finished),
         }
     }

@@ -148,6 +148,10 @@ fn filters_are_loaded_from_one_directory_alone() {
     }
     let run = service.shared().begin(request(&inside)).expect("a run");
     service.shared().end(&run, EndKind::Finished);
+    // The name alone stands for the library in that directory.
+    let by_name = StartRequest { name: "named".into(), file: "named.h5".into(), ..request(Path::new("bzip2.so")) };
+    let run = service.shared().begin(by_name).expect("a run");
+    service.shared().end(&run, EndKind::Finished);
     service.stop();
 }
 
@@ -169,7 +173,7 @@ fn oversized_bodies_are_refused_immediately() {
     let service = Service::start(config(directory.path())).expect("a service");
     let (status, text) =
         exchange(&service, "POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
-    assert!(status == 413 && text.contains("exceeds the limit of 1048576 bytes"), "{status} {text}");
+    assert!(status == 413 && text.contains("exceeds the limit of 268435456 bytes"), "{status} {text}");
     let chunk = format!("{:x}\r\n{}\r\n", 64 << 10, " ".repeat(64 << 10));
     let head = "POST /runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     let (status, text) = exchange(&service, &format!("{head}{}1\r\n \r\n", chunk.repeat(16)));

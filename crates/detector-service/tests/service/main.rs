@@ -38,6 +38,7 @@ fn config(root: &Path) -> Config {
         token: None,
         protection: Protection::default(),
         plugins: None,
+        metadata: None,
         settings: settings(),
         runs_max: 4,
         connections_max: 16,

@@ -2,12 +2,11 @@
 //! any of the older layouts and with any of the filters that detectors use.
 
 use super::error::{ReplayError, unfit};
-use hdf5_reader::{
-    ByteOrder, Dataset, Datatype, FilesystemExternalLinkResolver, FilterRegistry, Hdf5File, OpenOptions, SliceInfo,
-    SliceInfoElem,
-};
+use super::linked_files::LinkedFiles;
+use hdf5_reader::{ByteOrder, Dataset, Datatype, FilterRegistry, Hdf5File, OpenOptions, SliceInfo, SliceInfoElem};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use varve_detector_dataset::dataset_spec::static_array::ARRAY_BYTES_MAX;
 use varve_detector_dataset::frame::FrameStatus;
 use varve_detector_dataset::geometry::unravel;
 use varve_detector_filters::{Compression, Decoder, Filter};
@@ -32,18 +31,12 @@ type Opened = (Hdf5Series, ElementType, Vec<u64>, u64);
 
 impl Hdf5Series {
     pub fn open(path: &Path, dataset: Option<&str>) -> Result<Opened, ReplayError> {
-        let beside = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let options = OpenOptions::default()
-            .with_filter_registry(filters())
-            .with_external_link_resolver(Arc::new(FilesystemExternalLinkResolver::new(beside)));
-        let file = Hdf5File::open_with_options(path, options).or_else(|error| unfit(path, error))?;
+        let file = open(path).or_else(|error| unfit(path, error))?;
         let found = match dataset {
             Some(name) => vec![file.dataset(name).or_else(|error| unfit(path, format!("{name}: {error}")))?],
-            None => find(&file),
+            None => find(&file).or_else(|error| unfit(path, error))?,
         };
-        let Some(first) = found.first() else {
-            return unfit(path, format!("no frames at {}; give their dataset", PLACES.join(", ")));
-        };
+        let Some(first) = found.first() else { return unfit(path, "it has no frames") };
         let (shape, datatype) = (first.shape().to_vec(), first.dtype().clone());
         let Some(element) = element(&datatype) else {
             return unfit(path, "the dataset's elements are no little-endian integers or floats");
@@ -109,11 +102,44 @@ impl Hdf5Series {
     }
 }
 
-fn find(file: &Hdf5File) -> Vec<Dataset> {
-    if let Some(found) = PLACES.iter().find_map(|place| file.dataset(place).ok()) {
-        return vec![found];
+fn open(path: &Path) -> Result<Hdf5File, hdf5_reader::error::Error> {
+    let options = OpenOptions::default()
+        .with_filter_registry(filters())
+        .with_external_link_resolver(Arc::new(LinkedFiles::beside(path)));
+    Hdf5File::open_with_options(path, options)
+}
+
+/// A whole dataset: type, shape, and its elements as little-endian bytes.
+///
+/// # Errors
+/// If it cannot be read, or is too large. The error says why.
+pub fn hdf5_array(path: &Path, dataset: &str) -> Result<(ElementType, Vec<u64>, Vec<u8>), String> {
+    let text = |error: hdf5_reader::error::Error| error.to_string();
+    let found = open(path).and_then(|file| file.dataset(dataset)).map_err(text)?;
+    let element = element(found.dtype()).ok_or("its elements are no little-endian integers or floats")?;
+    let shape = found.shape().to_vec();
+    let bytes = shape.iter().try_fold(element.size() as u64, |bytes, side| bytes.checked_mul(*side));
+    if bytes.is_none_or(|bytes| bytes > ARRAY_BYTES_MAX) {
+        return Err(format!("the dataset {dataset} of {shape:?} has more than {ARRAY_BYTES_MAX} bytes"));
     }
-    (1..=PARTS_MAX).map_while(|part| file.dataset(&format!("/entry/data/data_{part:06}")).ok()).collect()
+    Ok((element, shape, found.read_raw_bytes().map_err(text)?))
+}
+
+/// The parts of a DECTRIS master file, which may have a virtual dataset of them besides, or the frames' dataset.
+fn find(file: &Hdf5File) -> Result<Vec<Dataset>, String> {
+    let part = |part: u32| file.dataset(&format!("/entry/data/data_{part:06}"));
+    let parts: Vec<Dataset> = (1..=PARTS_MAX).map_while(|number| part(number).ok()).collect();
+    if !parts.is_empty() {
+        return Ok(parts);
+    }
+    match (PLACES.iter().find_map(|place| file.dataset(place).ok()), part(1)) {
+        (Some(whole), _) => Ok(vec![whole]),
+        (None, Ok(first)) => Ok(vec![first]),
+        (None, Err(error)) => {
+            let places = PLACES.join(", ");
+            Err(format!("no frames at {places}; give their dataset; /entry/data/data_000001: {error}"))
+        }
+    }
 }
 
 /// The frame status in files of this project: beside the frames' dataset, or in the detector's group.
@@ -140,7 +166,7 @@ pub fn element(datatype: &Datatype) -> Option<ElementType> {
 }
 
 /// Filters of detector files that HDF5 readers do not have by default.
-fn filters() -> FilterRegistry {
+pub fn filters() -> FilterRegistry {
     let mut registry = FilterRegistry::new();
     let mut add = |id: u16, compression: Compression| {
         registry.register(

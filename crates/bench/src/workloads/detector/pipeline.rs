@@ -204,6 +204,7 @@ pub fn config(directory: &Path) -> Config {
         token: None,
         protection: Protection::default(),
         plugins: None,
+        metadata: None,
         settings: Settings { threads: processors(), ..Settings::default() },
         runs_max: 8,
         connections_max: 64,

@@ -6,7 +6,7 @@ mod stop;
 mod stream;
 mod stream2;
 
-use crate::commands::record::{Metadata, advice as advice_of, structure, validators};
+use crate::commands::record::{advice as advice_of, metadata as metadata_of, structure, validators};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -113,6 +113,9 @@ trait FrameSink {
 
     /// Takes the frame out of `frame`. Returns `false` if it drops the frame.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool>;
+
+    /// Notes a frame that the detector dropped because it could not be delivered in time.
+    fn dropped(&mut self) {}
 
     /// Ends the series and returns its final counts. If not `complete`, frames at its end are missing.
     fn finish(self: Box<Self>, complete: bool) -> Result<Option<Finished>>;
@@ -251,7 +254,7 @@ fn description(arguments: &Arguments, series: &SeriesInfo) -> Result<DatasetSpec
     description.filter = arguments.filter;
     description.structure = structure(&arguments.layout)?;
     if let Some(metadata) = &arguments.metadata {
-        Metadata::read(metadata)?.add_to(&mut description);
+        metadata_of(metadata)?.add_to(&mut description);
     }
     if let Some(advice) = &arguments.advice {
         description.follow(&advice_of(advice)?).map_err(|why| Problem::usage("--advice").because(why))?;
@@ -290,6 +293,7 @@ fn play(
         }
         if series.rate.is_some() && start.elapsed() > due + MEMORY {
             played.dropped += 1;
+            sink.dropped();
             continue;
         }
         match source {

@@ -1,6 +1,5 @@
 //! `varve record start|stop|abort|status|watch`: requests to the service over HTTP.
 
-use super::Metadata;
 use super::protection::Asking;
 use super::validators::{self, HttpPlace};
 use crate::output::{Output, columns};
@@ -65,6 +64,9 @@ pub struct StartArguments {
     /// Sides of the scan, the slowest first; `-` as the first: without end
     #[arg(long, value_name = "NxM", default_value = "-", allow_hyphen_values = true)]
     scan: String,
+    /// Number of the first frame, of a detector that counts on from run to run
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    first_frame: u64,
     /// Sides of a chunk within a frame [default: the frame]
     #[arg(long, value_name = "HxW")]
     chunk: Option<String>,
@@ -74,7 +76,8 @@ pub struct StartArguments {
     /// Groups and datasets of the file: raw, nexus, or an XML layout file
     #[arg(long, value_name = "NAME|FILE")]
     layout: Option<PathBuf>,
-    /// Metadata of the whole run, in JSON or TOML
+    /// Metadata of the whole run, in JSON or TOML: tables `values`, `nxmx`, and `arrays` with the files of masks and
+    /// flatfields (HDF5, npy, TIFF)
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
     /// Name of a scalar that each frame has; may be repeated
@@ -170,7 +173,10 @@ impl StartArguments {
             description.structure = super::structure(layout)?;
         }
         if let Some(metadata) = &self.metadata {
-            Metadata::read(metadata)?.add_to(&mut description);
+            super::metadata(metadata)?.add_to(&mut description);
+        }
+        if self.first_frame > 0 {
+            description.first_frame = self.first_frame;
         }
         description.scalars.extend(self.scalar.iter().map(|name| name.as_str().into()));
         let regions: Result<Vec<Region>> = self.region.iter().map(|text| region(text)).collect();
@@ -260,14 +266,17 @@ pub fn watch(arguments: &RunArguments, output: &Output) -> Result<Exit> {
     const WAIT_S: u64 = 20;
     let control = arguments.service.control()?;
     let mut seen = None;
+    let mut is_first = true;
     loop {
         let after = seen.map_or(String::new(), |frame: u64| format!("&after={frame}"));
-        let path = format!("/runs/{}/latest?wait_s={WAIT_S}{after}", arguments.name);
+        // The first line appears at once, also before the first frame.
+        let wait_s = if is_first { 0 } else { WAIT_S };
+        let path = format!("/runs/{}/latest?wait_s={wait_s}{after}", arguments.name);
         let status = control.get(&path, LOOK_WAIT);
         let status = status.map_err(|error| asked(&format!("cannot watch run `{}`", arguments.name), &error))?;
         let latest = status["latest_durable"].as_u64();
         let ended = !matches!(status["state"].as_str(), Some("waiting" | "running" | "ending"));
-        if latest > seen || ended {
+        if std::mem::take(&mut is_first) || latest > seen || ended {
             let read = output.one_of_many("record watch", &status, line)?;
             if !read {
                 return Ok(Exit::Done);

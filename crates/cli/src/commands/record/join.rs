@@ -88,6 +88,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         token: Some(token.clone()),
         protection,
         plugins: None,
+        metadata: None,
         settings,
         runs_max: 0,
         connections_max: 256,

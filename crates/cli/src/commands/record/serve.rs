@@ -14,7 +14,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use varve_detector_service::{Config, PvaServer, PvaTarget, Service, ServiceError, Unfinished};
+use varve_detector_service::{Config, MetadataSource, PvaServer, PvaTarget, Service, ServiceError, Unfinished};
 use varve_detector_writer::Settings;
 use varve_env::service_manager::{self, ServiceState};
 
@@ -72,6 +72,9 @@ pub struct Arguments {
     /// Finish the run of a PV that has sent no frame for this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = Span::of_some_length)]
     pva_idle: Span,
+    /// Metadata for every run that lacks them, in JSON or TOML as for `record start`; read again when a run starts
+    #[arg(long, value_name = "FILE")]
+    metadata: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -94,6 +97,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     // were read before that.
     let cannot = || Problem::new("cannot start the detector service");
     identity::take(&arguments.directory, Work::Detector, cannot)?;
+    // A mistake in the file appears at once, not at the first run.
+    arguments.metadata.as_deref().map(super::metadata).transpose()?;
     let tls = protection.tls.is_some();
     let defaults = Settings::default();
     let settings = Settings {
@@ -111,6 +116,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         token: Some(token),
         protection,
         plugins: arguments.plugins.clone(),
+        metadata: arguments.metadata.clone().map(|path| {
+            MetadataSource::new(move || varve_detector_tools::metadata::read(&path).map_err(|error| error.to_string()))
+        }),
         settings,
         runs_max: arguments.runs_max,
         connections_max: arguments.connections_max,

@@ -16,8 +16,11 @@ fn impossible_values_are_refused() {
     assert!(refusal(|nxmx| nxmx.beam_center = Some([f64::INFINITY, 0.0])).contains("`beam_center`"));
     assert!(refusal(|nxmx| nxmx.fast_direction = Some([0.0; 3])).contains("direction"));
     assert!(refusal(|nxmx| nxmx.title = Some("x".repeat(2000))).contains("a text"));
-    let axis = |name: &str| Goniometer { name: name.into(), vector: [1.0, 0.0, 0.0], start: 0.0, increment: 0.1 };
-    assert!(refusal(|nxmx| nxmx.goniometer = Some(axis("a/b"))).contains("axis `a/b`"));
+    let axis = |name: &str| Goniometer { name: name.into(), vector: Some([1.0, 0.0, 0.0]), start: 0.0, increment: 0.1 };
+    assert!(refusal(|nxmx| nxmx.goniometer = vec![axis("a/b")]).contains("axis `a/b`"));
+    assert!(refusal(|nxmx| nxmx.goniometer = vec![axis("a"), axis("a")]).contains("a name of its own"));
+    let unknown = Goniometer { vector: None, ..axis("kappa") };
+    assert!(refusal(|nxmx| nxmx.goniometer = vec![unknown]).contains("give its `vector`"));
     let region =
         |offset: [u64; 2], shape: [u64; 2]| MaskRegion { value: 1, offset: offset.into(), shape: shape.into() };
     for (offset, shape) in [([0, 0], [101, 1]), ([0, 199], [1, 2]), ([u64::MAX, 0], [1, 1])] {

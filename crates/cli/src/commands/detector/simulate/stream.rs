@@ -249,6 +249,11 @@ impl FrameSink for StreamSink {
         Ok(whole)
     }
 
+    /// The service counts it when the run ends.
+    fn dropped(&mut self) {
+        self.sources.iter().for_each(|source| source.client.lost(1));
+    }
+
     fn finish(self: Box<Self>, _complete: bool) -> Result<Option<Finished>> {
         self.settle()?;
         let StreamSink { sources, url, timeout, leave, .. } = *self;

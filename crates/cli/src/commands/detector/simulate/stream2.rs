@@ -89,6 +89,7 @@ impl FrameSink for Stream2Sink {
             height: self.start.height,
             width: self.start.width,
             element: self.element,
+            big_endian: false,
             compression: Stream2Compression::BitshuffleLz4,
             bytes: &self.chunk,
         };
@@ -102,7 +103,7 @@ impl FrameSink for Stream2Sink {
             began,
             start,
             channels: vec![channel],
-            unreadable: Vec::new(),
+            ..Stream2Image::default()
         };
         let message = image.encode();
         self.send(&message)?;

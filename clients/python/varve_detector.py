@@ -293,7 +293,13 @@ class Client:
         """The frame's bytes, with shape and element."""
         interface = getattr(frame, "__array_interface__", None)
         if interface is not None:
-            order, kind, size = interface["typestr"][0], interface["typestr"][1], int(interface["typestr"][2:])
+            if getattr(frame, "mask", False) is not False and getattr(frame, "filled", None) is not None and frame.mask.any():
+                raise ValueError("elements are masked, and a frame has no mask: give frame.filled(VALUE)")
+            order, kind = interface["typestr"][0], interface["typestr"][1]
+            if kind not in "iufb" or not interface["typestr"][2:].isdigit():
+                raise ValueError(f"elements of type {interface['typestr']} are no integers or floats: give frame.astype(TYPE), "
+                                 "for times frame.astype('int64')")
+            kind, size = kind.replace("b", "u"), int(interface["typestr"][2:])
             shape, element = shape or interface["shape"], element or f"{kind}{8 * size}"
             if order == ">":
                 raise ValueError("the elements are big-endian: give frame.astype(frame.dtype.newbyteorder('<'))")

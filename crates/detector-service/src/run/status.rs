@@ -32,7 +32,7 @@ pub struct RunStatus {
     pub received_bytes: u64,
     /// The highest durable frame, if any.
     pub latest_durable: Option<u64>,
-    /// Readers find all frames below this number. A lost frame stops it, unlike `latest_durable`.
+    /// Readers find so many frames at the beginning of the dataset. A lost frame stops it, unlike `latest_durable`.
     pub readable: u64,
     /// The datasets of the frames and of the scalars with which the run began.
     pub datasets: Vec<DatasetPlace>,

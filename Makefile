@@ -27,9 +27,9 @@ NXMX_VERSION := 0.0.8
 NXVALIDATE_VERSION := 0.3.5b3
 
 # Debian packages, each after a command or file that shows that it is installed. Builds and the demo need only the first list.
-# The second list is for tests: HDF5 tools and its C library, parallel HDF5, etcd, and the detector clients on Windows, built and run.
+# The second list is for tests: HDF5 tools and its C library, parallel HDF5, a browser for reports, etcd, and the detector clients on Windows, built and run.
 BUILD_PACKAGES := cc:build-essential fusermount3:fuse3 mkfs.ext4:e2fsprogs
-TEST_PACKAGES := h5dump:hdf5-tools setfattr:attr setfacl:acl /usr/include/sys/acl.h:libacl1-dev rsync:rsync git:git \
+TEST_PACKAGES := h5dump:hdf5-tools chromium:chromium setfattr:attr setfacl:acl /usr/include/sys/acl.h:libacl1-dev rsync:rsync git:git \
   bindfs:bindfs ip:iproute2 etcd:etcd-server etcdctl:etcd-client openssl:openssl pkg-config:pkg-config mpirun:openmpi-bin strace:strace fio:fio \
   /usr/include/hdf5/serial/hdf5.h:libhdf5-dev \
   /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi:python3-h5py-mpi \
@@ -53,7 +53,7 @@ DEMO_DIR ?= $(or $(TMPDIR),/tmp)
 UNIT_LIMIT ?= 45m
 SUITE_LIMIT ?= 25m
 SOAK_LIMIT ?= 4h
-SUITES := cli operate servers hosts profile readme conformance realwork crash trouble million
+SUITES := cli operate servers hosts profile report readme conformance realwork crash trouble million
 # The suites that run longer with VARVE_SOAK=1.
 SOAK_SUITES := membership volume power writer readers kill detector_service detector_long decoders conformance realwork hosts crash trouble repair dump million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that cargo builds each

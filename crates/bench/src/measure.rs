@@ -10,7 +10,7 @@ mod timeline;
 
 pub(crate) use cpu::{cpu_seconds, cpu_seconds_of};
 pub use gate::Gate;
-pub use interval::{Interval, PAIRS_FOR_INTERVAL, paired_ratios};
+pub use interval::{Interval, PAIRS_FOR_INTERVAL, median_interval, paired_ratios};
 pub use latency::{Latencies, Percentiles};
 pub use timeline::Timeline;
 

@@ -3,10 +3,10 @@
 
 mod answer;
 mod build;
-mod chart;
+pub(crate) mod chart;
 mod compare;
 pub(crate) mod numbers;
-mod page;
+pub(crate) mod page;
 #[cfg(test)]
 mod tests;
 mod text;

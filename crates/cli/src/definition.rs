@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
     about = "A parallel file system layered on the storage you already have",
     long_about = "Varve layers a parallel file system on the storage you already have: a directory of any POSIX file \
                   system becomes a volume whose directories scale over shards. Format one, mount it, measure it.",
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but degraded, 130 interrupted (fsck has \
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but degraded, 10 assertion refuted, 130 interrupted (fsck has \
                   fsck(8)'s own).\n\
                   Every flag can be set in the environment (VARVE_SERVE_WORKERS for serve --workers) and in \
                   ~/.config/varve/config.toml ([serve] workers = 4), but for those that destroy something: --force, \
@@ -82,6 +82,8 @@ pub enum Command {
     Cluster(commands::cluster::Arguments),
     Volume(commands::volume::Arguments),
     Bench(commands::bench::Arguments),
+    Report(commands::report::Arguments),
+    Plan(commands::plan::Arguments),
     Record(commands::record::Arguments),
     Detector(commands::detector::Arguments),
     Completions(commands::completions::Arguments),

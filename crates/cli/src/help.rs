@@ -103,6 +103,16 @@ const SCREENS: &[Screen] = &[
     screen("bench scale", &["varve bench scale /scratch --servers 1,2,4"], &[]),
     screen("bench stream", &["varve bench stream --via path:/scratch/dir --via mount:/mnt/v"], &["compare"]),
     screen("bench tree", &["varve bench tree /scratch/dir /mnt/v --repeat 10"], &[]),
+    screen(
+        "bench suite",
+        &["varve bench suite quick --target native=path:/scratch/dir --target varve=mount:/mnt/v --save run.json"],
+        &[],
+    ),
+    screen("report", &["varve report run.json -o report.html"], &[]),
+    screen("report assert", &["varve report assert run.json 'create.ops>3.5*native.create.ops'"], &[]),
+    screen("report compare", &["varve report compare before.json after.json"], &[]),
+    screen("report import", &["varve report import mdtest.out --label lustre -o lustre.json"], &[]),
+    screen("plan", &["varve plan run.json --detector eiger16m@100 --hours 24 --files per-frame"], &[]),
     screen("record", &["varve record serve /data", "varve record start scan-1 scan-1.h5 --frame 2527x2463"], &[]),
     screen(
         "record serve",

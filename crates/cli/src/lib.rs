@@ -147,6 +147,8 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Key(arguments) => commands::key::run(arguments, &output),
         Command::Cluster(arguments) => commands::cluster::run(arguments, &output),
         Command::Bench(arguments) => commands::bench::run(arguments, &output),
+        Command::Report(arguments) => commands::report::run(arguments, &output),
+        Command::Plan(arguments) => commands::plan::run(arguments, &output),
         Command::Record(arguments) => commands::record::run(arguments, &output),
         Command::Detector(arguments) => commands::detector::run(arguments, &output),
         Command::Completions(arguments) => commands::completions::run(arguments),

@@ -15,6 +15,8 @@ pub enum Exit {
     Usage,
     /// The command succeeded, but something that belongs to its result is missing: a result with a warning.
     Degraded,
+    /// `report assert`: the run does not fulfil the assertion.
+    Refuted,
     /// A signal interrupted the command, which ended in good order. The code is that of a shell for a program that
     /// SIGINT has killed.
     BrokenOff,
@@ -28,6 +30,7 @@ impl Exit {
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::Degraded => 3,
+            Exit::Refuted => 10,
             Exit::BrokenOff => 130,
             Exit::Fsck(code) => code,
         }

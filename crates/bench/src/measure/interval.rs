@@ -26,10 +26,12 @@ pub fn paired_ratios(these: &[f64], those: &[f64]) -> Option<(Spread, Option<Int
 }
 
 fn interval(ratios: &[f64]) -> Option<Interval> {
-    if ratios.len() < PAIRS_FOR_INTERVAL {
-        return None;
-    }
-    let mut sorted = ratios.to_vec();
+    if ratios.len() < PAIRS_FOR_INTERVAL { None } else { median_interval(ratios) }
+}
+
+/// The interval of the median of any values. `None` with fewer than six, which give no interval of 95%.
+pub fn median_interval(values: &[f64]) -> Option<Interval> {
+    let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (k, confidence) = (1..=sorted.len() / 2)
         .map(|k| (k, 1.0 - 2.0 * binomial_tail(sorted.len(), k - 1)))

@@ -33,8 +33,8 @@ pub const TARGETS: [RGBColor; 6] = [
     RGBColor(0x7a, 0x68, 0xc4),
     RGBColor(0x8a, 0x8f, 0x3c),
 ];
-const INK: RGBColor = RGBColor(0x1b, 0x1c, 0x1e);
-const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xdf);
+pub const INK: RGBColor = RGBColor(0x1b, 0x1c, 0x1e);
+pub const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xdf);
 const CEILING: RGBColor = RGBColor(0xc4, 0x44, 0x2f);
 
 type Plot<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<LogCoord<f64>, RangedCoordf64>>;

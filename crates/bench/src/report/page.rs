@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::chart::{self, colour, escape};
 use super::{BenchReport, CeilingResult, PhaseResult, numbers, text};
+use crate::environment::Environment;
 use crate::workloads::mdtest::Phase;
 use std::fmt::Write;
 
@@ -30,10 +31,15 @@ pub fn render_all(reports: &[(String, BenchReport)], ratios: &str) -> String {
 }
 
 fn begun(title: &str) -> String {
+    begun_with(title, "")
+}
+
+/// The head of a page, with rules after those that all pages share.
+pub fn begun_with(title: &str, style: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+         <style>\n{STYLE}{style}</style>\n</head>\n<body>\n<main>\n",
         escape(title)
     )
 }
@@ -119,7 +125,7 @@ fn details(report: &BenchReport, page: &mut String) {
 }
 
 /// The command line in a form that can be typed again.
-fn command_line(arguments: &[String]) -> String {
+pub fn command_line(arguments: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     let quoted = |argument: &String| {
         if !argument.is_empty() && argument.chars().all(plain) {
@@ -313,12 +319,20 @@ fn method(report: &BenchReport, page: &mut String) {
 }
 
 fn environment(report: &BenchReport, page: &mut String) {
-    let environment = &report.environment;
+    let mut rows = environment_rows(&report.environment);
+    rows.extend(report.settings.iter().map(|(name, value)| (name.replace('_', " "), value.to_string())));
     page.push_str("<h2>Environment</h2>\n<div class=\"table\"><table>\n<tbody>\n");
-    let mut line = |name: &str, value: String| {
-        let (name, value) = (escape(name), escape(&value));
+    for (name, value) in rows {
+        let (name, value) = (escape(&name), escape(&value));
         let _ = writeln!(page, "<tr><td class=\"name soft\">{name}</td><td class=\"name wrap\">{value}</td></tr>");
-    };
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+/// The facts about the machine and its file systems: names and values.
+pub fn environment_rows(environment: &Environment) -> Vec<(String, String)> {
+    let mut rows = Vec::new();
+    let mut line = |name: &str, value: String| rows.push((name.to_owned(), value));
     let build = if environment.debug_build { " (debug build)" } else { "" };
     line("Varve", format!("{}{build}", environment.varve_version));
     line("Begun", format!("{}, took {:.1} s", environment.date, environment.duration_s));
@@ -341,8 +355,5 @@ fn environment(report: &BenchReport, page: &mut String) {
             ),
         );
     }
-    for (name, value) in &report.settings {
-        line(&name.replace('_', " "), value.to_string());
-    }
-    page.push_str("</tbody></table></div>\n");
+    rows
 }

@@ -17,6 +17,7 @@ mod profile;
 mod scale;
 mod servers;
 mod stream;
+mod suite;
 mod tree;
 mod work;
 
@@ -59,6 +60,7 @@ enum Workload {
     #[command(hide = true)]
     ScaleClient(scale::ClientArguments),
     Stream(stream::Arguments),
+    Suite(suite::Arguments),
     Tree(tree::Arguments),
 }
 
@@ -97,6 +99,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Workload::Scale(arguments) => scale::run(arguments, output),
         Workload::ScaleClient(arguments) => scale::run_client(arguments),
         Workload::Stream(arguments) => stream::run(arguments, output),
+        Workload::Suite(arguments) => suite::run(arguments, output),
         Workload::Tree(arguments) => tree::run(arguments, output),
     }
 }

@@ -103,11 +103,7 @@ const SCREENS: &[Screen] = &[
     screen("bench scale", &["varve bench scale /scratch --servers 1,2,4"], &[]),
     screen("bench stream", &["varve bench stream --via path:/scratch/dir --via mount:/mnt/v"], &["compare"]),
     screen("bench tree", &["varve bench tree /scratch/dir /mnt/v --repeat 10"], &[]),
-    screen(
-        "bench suite",
-        &["varve bench suite quick --target native=path:/scratch/dir --target varve=mount:/mnt/v --save run.json"],
-        &[],
-    ),
+    screen("bench suite", &["varve bench suite quick --target a=path:/scratch/dir --target b=mount:/mnt/v"], &[]),
     screen("report", &["varve report run.json -o report.html"], &[]),
     screen("report assert", &["varve report assert run.json 'create.ops>3.5*native.create.ops'"], &[]),
     screen("report compare", &["varve report compare before.json after.json"], &[]),

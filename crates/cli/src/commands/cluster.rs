@@ -26,7 +26,7 @@ use varve_types::{AckLevel, ShardId};
 /// How long the command waits for the server: a move flushes tables first, and the server gives up after 15 s.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Show the servers of a volume and which worker has each shard, move shards, and remove servers
+/// Show a volume's servers and shards; move shards, and remove servers
 ///
 /// A server has several workers, each with shards of the volume. A moved shard is away for less than half a second;
 /// calls for it wait meanwhile, and none fails. The server assigns the shards anew when it starts. The commands prove

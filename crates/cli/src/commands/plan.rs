@@ -7,9 +7,9 @@ use clap::Args;
 use std::path::PathBuf;
 use varve_bench::load_plan::{DetectorLoad, LoadPlan, PlanRequest, PlannedFiles, plan};
 
-/// Tell from a run file whether storage carries an experiment, with what margin, and what limits first
+/// Tell from a run file whether storage carries an experiment
 ///
-/// Figures count at the low end of their intervals. The exit code is 3 if no target carries the load, or the run does not
+/// It names the margin, the limit that comes first, and the change that would help. Figures count at the low end of their intervals. The exit code is 3 if no target carries the load, or the run does not
 /// tell.
 #[derive(Debug, Args)]
 pub struct Arguments {

@@ -16,9 +16,9 @@ use varve_bench::run_report::published::{COLLECTIONS, Published};
 use varve_bench::run_report::{self, MergedRuns, csv, figures};
 use varve_env::disk;
 
-/// Show run files of `varve bench suite` as one page without scripts or links
+/// Show run files of benchmarks as one page
 ///
-/// The page begins with the answer in words, as far as the intervals allow, and has figures, tables and the environment.
+/// The page has no scripts and no links. It begins with the answer in words, as far as the intervals allow, and has figures, tables and the environment.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {

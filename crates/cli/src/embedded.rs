@@ -28,10 +28,6 @@ impl InProcessSession for EmbeddedSession {
         self.0.embedded()
     }
 
-    fn rouse(&self, worker: usize) {
-        self.0.rouse(worker);
-    }
-
     fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>) {
         self.0.ask(worker, request, answered);
     }

@@ -9,7 +9,6 @@
 //! since: stale attributes must not hide this client's own changes, and fstat(2) must not see them. Directories are not
 //! cached here: they are leased, and operations that create names in them do not increment the counter of changes.
 
-use crate::async_ops::waiting;
 use crate::{FileSystem, NodeInfo, Operation, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -60,8 +59,7 @@ impl FileSystem {
     /// [`FileSystem::lookup`] for a kernel thread that may request the attributes next.
     pub async fn lookup_by(&self, thread: u32, caller: &Credentials, parent: InodeId, name: &Name) -> Result<NodeInfo> {
         if self.has_missed(thread) {
-            // The lookup may open the file's backing file.
-            return Box::pin(waiting(self.lookup_pinned(caller, parent, name))).await;
+            return Box::pin(self.lookup_pinned(caller, parent, name)).await;
         }
         let (asked, changes) = (self.core.clock.monotonic(), self.changes.load(Relaxed));
         let node = self.lookup(caller, parent, name).await?;

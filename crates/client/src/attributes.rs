@@ -1,6 +1,5 @@
 //! Operations on attributes and extended attributes.
 
-use crate::async_ops::waiting;
 use crate::files::FetchTicket;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Handle, NodeInfo, Operation, Result, XattrMode};
@@ -71,8 +70,7 @@ impl FileSystem {
     /// row's.
     pub(crate) async fn file_row(&self, caller: &Credentials, inode: InodeId) -> Result<NodeInfo> {
         if let Some(open) = self.files.find(inode) {
-            // It may write back first.
-            return waiting(self.open_attributes(caller, &open)).await;
+            return self.open_attributes(caller, &open).await;
         }
         let reply = self.get_attributes(caller, inode).await?;
         Ok(self.node(&reply, Duration::ZERO))
@@ -84,7 +82,7 @@ impl FileSystem {
         let inode = InodeId(reply.inode);
         match self.files.find(inode) {
             Some(open) if !open.quiet(&self.files) || !self.embedded() && !open.confirmed_by(&reply) => {
-                Box::pin(waiting(self.open_attributes(&Credentials::root(), &open))).await
+                Box::pin(self.open_attributes(&Credentials::root(), &open)).await
             }
             _ if self.files.is_outdated(inode, asked) => Box::pin(self.file_row(&Credentials::root(), inode)).await,
             _ => Ok(self.node(&reply, Duration::ZERO)),

@@ -1,13 +1,11 @@
 //! Background work. One thread sends releases within a second, drops lookup pins, writes small files back within the
 //! volume's sync interval, and keeps in touch with the server. Syncing large files has a thread of its own, because the
 //! store is slow. Registering open files late has its own thread as well, because a shard that is still opening is
-//! slow, and so has the search for newer shard maps, because a server may hang. A further thread drives asynchronous
-//! operations and never blocks.
+//! slow, and so has the search for newer shard maps, because a server may hang. Each has the event loop of its thread.
 
 use crate::{Failure, FileSystem, Result, block_on};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
-use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,21 +25,13 @@ pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// The wait of a background thread between two rounds.
 #[derive(Default)]
 struct Rest {
-    state: Mutex<Resting>,
+    stopped: Mutex<bool>,
     changed: Condvar,
-}
-
-#[derive(Default)]
-struct Resting {
-    called: bool,
-    stopped: bool,
 }
 
 #[derive(Default)]
 pub(crate) struct BackgroundThreads {
     rest: Arc<Rest>,
-    /// Of the thread that drives asynchronous operations, which can be woken.
-    async_ops_rest: Arc<Rest>,
     /// The number of requests at the last check, and the time since when it has been the same; with several servers,
     /// the time of the last check.
     asked: Mutex<Option<(u64, Instant)>>,
@@ -52,65 +42,44 @@ pub(crate) struct BackgroundThreads {
 impl BackgroundThreads {
     /// Starts the threads for `file_system`; they do not keep it alive.
     pub fn start(file_system: &Arc<FileSystem>) -> Result<()> {
-        let BackgroundThreads { rest, async_ops_rest, .. } = &file_system.background;
-        fn ticking(work: impl Future<Output = ()>) -> Duration {
-            block_on(work);
-            TICK
-        }
-        let spawn = |name, rest, look| BackgroundThreads::spawn(name, file_system, rest, look);
-        spawn("varve-background", rest, |file_system| ticking(file_system.tick()))?;
-        spawn("varve-async-ops", async_ops_rest, FileSystem::drive_async_ops)?;
-        spawn("varve-servers", rest, |file_system| ticking(file_system.watch_servers()))?;
-        spawn("varve-register", rest, |file_system| ticking(file_system.register_late()))?;
-        spawn("varve-settle", rest, |file_system| ticking(file_system.record_closed_sizes()))
+        let spawn = |name, work| BackgroundThreads::spawn(name, file_system, work);
+        spawn("varve-background", |file_system| block_on(file_system.tick()))?;
+        spawn("varve-servers", |file_system| block_on(file_system.watch_servers()))?;
+        spawn("varve-register", |file_system| block_on(file_system.register_late()))?;
+        spawn("varve-settle", |file_system| block_on(file_system.record_closed_sizes()))
     }
 
-    /// `look` does one round and returns the time to wait after it.
-    fn spawn(
-        name: &str,
-        file_system: &Arc<FileSystem>,
-        rest: &Arc<Rest>,
-        look: fn(&FileSystem) -> Duration,
-    ) -> Result<()> {
-        let (rest, weak) = (Arc::clone(rest), Arc::downgrade(file_system));
-        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || work(&rest, &weak, look));
+    /// Does `work` in each interval.
+    fn spawn(name: &str, file_system: &Arc<FileSystem>, work: fn(&FileSystem)) -> Result<()> {
+        let (rest, weak) = (Arc::clone(&file_system.background.rest), Arc::downgrade(file_system));
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || tick(&rest, &weak, work));
         let failed = |error| Failure::new(Errno::EAGAIN, format!("cannot start the client's thread: {error}"));
         spawned.map(drop).map_err(failed)
     }
 
     pub fn is_stopped(&self) -> bool {
-        self.rest.state.lock().stopped
+        *self.rest.stopped.lock()
     }
 
     pub fn stop(&self) {
-        for rest in [&self.rest, &self.async_ops_rest] {
-            rest.state.lock().stopped = true;
-            rest.changed.notify_all();
-        }
-    }
-
-    /// Wakes the thread that drives asynchronous operations.
-    pub fn wake_async_op_driver(&self) {
-        self.async_ops_rest.state.lock().called = true;
-        self.async_ops_rest.changed.notify_all();
+        *self.rest.stopped.lock() = true;
+        self.rest.changed.notify_all();
     }
 }
 
 impl Rest {
-    /// Waits at most `length`. Returns `false` when the thread must stop.
-    fn take(&self, length: Duration) -> bool {
-        let mut state = self.state.lock();
-        self.changed.wait_while_for(&mut state, |state| !state.called && !state.stopped, length);
-        state.called = false;
-        !state.stopped
+    /// Waits for an interval. Returns `false` when the thread must stop.
+    fn take(&self) -> bool {
+        let mut stopped = self.stopped.lock();
+        self.changed.wait_while_for(&mut stopped, |stopped| !*stopped, TICK);
+        !*stopped
     }
 }
 
-fn work(rest: &Rest, file_system: &Weak<FileSystem>, look: fn(&FileSystem) -> Duration) {
-    let mut length = TICK;
-    while rest.take(length) {
+fn tick(rest: &Rest, file_system: &Weak<FileSystem>, work: fn(&FileSystem)) {
+    while rest.take() {
         let Some(file_system) = file_system.upgrade() else { return };
-        length = look(&file_system);
+        work(&file_system);
     }
 }
 

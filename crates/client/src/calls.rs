@@ -4,9 +4,7 @@
 mod servers;
 
 use self::servers::KnownServers;
-use crate::async_ops::{self, waiting};
 use crate::inodes::Inodes;
-use crate::reactor::Reactor;
 use crate::registrations::SessionRegistrations;
 use crate::routing::Routing;
 use crate::session::{ClientSession, SlotGuard, TakenBack};
@@ -89,7 +87,6 @@ pub(crate) struct Core {
     pub counters: Counters,
     /// Errors that calls of users can cause, by kind of message.
     pub error_log: RateLimitedLog<(&'static str, Errno)>,
-    pub reactor: Arc<Reactor>,
     pub transport: Box<dyn Transport>,
     servers: KnownServers,
     pub(crate) registrations: SessionRegistrations,
@@ -104,7 +101,6 @@ impl Core {
         settings: VolumeSettings,
         clock: Arc<dyn Clock>,
         session: ClientSession,
-        reactor: Arc<Reactor>,
         transport: Box<dyn Transport>,
     ) -> Result<Core> {
         let deadline = clock.monotonic().after(config.deadline);
@@ -126,7 +122,6 @@ impl Core {
             unknown_outcomes: UnknownOutcomes::default(),
             counters: Counters::default(),
             error_log: RateLimitedLog::default(),
-            reactor,
             servers: KnownServers::new(welcome),
             registrations: SessionRegistrations::default(),
             closed: AtomicBool::new(false),
@@ -198,12 +193,8 @@ impl Core {
         Err(Failure::new(Errno::ETIMEDOUT, format!("gave up after {:?}: {why}", self.config.deadline)))
     }
 
-    /// Runs on a thread that may block.
     pub async fn pause(&self, wait: Duration) {
-        if !async_ops::leaves() {
-            self.reactor.hand_off_reactor();
-        }
-        waiting(self.transport.pause(wait)).await;
+        self.transport.pause(wait).await;
     }
 
     /// The shard to ask for the inode or entry that `at` locates.
@@ -302,7 +293,7 @@ impl Calling<'_> {
                     // A server that has ended may still be in the server record; then it is found and lost again at
                     // once.
                     core.check_deadline(self.deadline, &why)?;
-                    Box::pin(waiting(core.find_again(server, changes, self.deadline, &why))).await?;
+                    Box::pin(core.find_again(server, changes, self.deadline, &why)).await?;
                     core.pause(lost_wait.next()).await;
                     RetryCause::Lost
                 }

@@ -1,6 +1,5 @@
 //! A connected volume, and how a client connects to it.
 
-use crate::async_ops::AsyncOps;
 use crate::attribute_cache::AttributeCache;
 use crate::background::BackgroundThreads;
 use crate::block_on;
@@ -11,11 +10,10 @@ use crate::directory_cache::{DirectoryCache, PendingChange};
 use crate::files::{FetchTicket, FileTable, backing_blocks};
 use crate::lookup_pins::LookupPins;
 use crate::metrics_text;
-use crate::reactor::Reactor;
 use crate::session::ClientSession;
 use crate::transport::Transport;
-use crate::transport::blocking::BlockingTransport;
 use crate::transport::in_process::{InProcessServer, InProcessTransport};
+use crate::transport::remote::RemoteTransport;
 use crate::{ClientConfig, Counters, Failure, Operation, OperationOutcome, Result};
 use futures::FutureExt;
 use std::future::Future;
@@ -69,7 +67,6 @@ pub struct FileSystem {
     pub(crate) directory_cache: DirectoryCache,
     pub(crate) attribute_cache: AttributeCache,
     pub(crate) lookup_pins: LookupPins,
-    pub(crate) async_ops: AsyncOps,
     pub(crate) searches: Searches,
     /// Counts operations that may change names or attributes of files, except creations and writes; instead of writes,
     /// it counts opens for writing.
@@ -109,7 +106,6 @@ impl FileSystem {
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         // 0 is never a session id.
         let session = SessionId(random::number().max(1));
-        let reactor = Arc::new(Reactor::default());
         let (purpose, own_clock) = (config.purpose, Arc::clone(&clock));
         let transport: Box<dyn Transport> = match in_process_server {
             Some(in_process_server) => {
@@ -117,12 +113,11 @@ impl FileSystem {
             }
             None => {
                 let key = key_of(&config, &settings)?;
-                let reactor = Arc::clone(&reactor);
-                Box::new(BlockingTransport::new(&config, &settings, key, session, own_clock, reactor))
+                Box::new(RemoteTransport::new(&config, &settings, key, session, own_clock))
             }
         };
         let session = ClientSession::new(session, settings.shards);
-        let core = block_on(Core::start(config, settings, clock, session, reactor, transport))?;
+        let core = block_on(Core::start(config, settings, clock, session, transport))?;
         let file_system = Arc::new(FileSystem {
             files: FileTable::new(&core.settings),
             directories: Directories::new(core.config.cookies),
@@ -130,7 +125,6 @@ impl FileSystem {
             directory_cache: DirectoryCache::default(),
             attribute_cache: AttributeCache::default(),
             lookup_pins: LookupPins::default(),
-            async_ops: AsyncOps::default(),
             searches: Searches::default(),
             changes: AtomicU64::new(0),
             lease_ms: AtomicU64::new(0),

@@ -1,6 +1,5 @@
 //! Operations on names.
 
-use crate::async_ops::waiting;
 use crate::calls::Core;
 use crate::directory_cache::{Delta, PendingChange};
 use crate::inodes::ObservedInode;
@@ -123,8 +122,7 @@ impl FileSystem {
                 Err(failure) if failure.errno == Errno::EEXIST && !flags.exclusive => {}
                 Err(failure) => return Err(failure),
             }
-            // Opening an existing file may do file I/O.
-            match waiting(self.lookup_and_open(caller, parent, name, flags)).await {
+            match self.lookup_and_open(caller, parent, name, flags).await {
                 Err(failure) if matches!(failure.errno, Errno::ENOENT | Errno::ESTALE) => {}
                 result => return result,
             }

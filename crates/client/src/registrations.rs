@@ -4,7 +4,6 @@
 //! before the first call to a shard there, the client registers the shard's files, many in a message. Calls to other shards go on meanwhile, and
 //! a background thread registers at the shards that no call asks ([`crate::FileSystem::register_late`]).
 
-use crate::async_ops::waiting;
 use crate::calls::{BUSY_WAIT, Core};
 use crate::transport::CallError;
 use parking_lot::Mutex;
@@ -200,7 +199,7 @@ impl Core {
         let written = written_by(&request.call).map(InodeId::shard);
         let shards = [Some(ShardId(request.shard)), written.filter(|shard| shard.0 != request.shard)];
         for shard in shards.into_iter().flatten() {
-            Box::pin(waiting(self.register_at_shard(shard, deadline, LostShard::Waits))).await?;
+            Box::pin(self.register_at_shard(shard, deadline, LostShard::Waits)).await?;
         }
         Ok(())
     }

@@ -1,15 +1,12 @@
 //! Sends requests to the workers of the servers of a volume.
 //!
-//! [`Transport`] is the boundary: over sockets it blocks ([`blocking`]); in a simulated cluster it will wait on the
-//! simulated network. The layers above (sessions, retries, routing) do not distinguish them.
+//! [`Transport`] is the boundary: [`remote`] has a connection of each calling thread to each worker, [`in_process`]
+//! passes requests as they are. The layers above (sessions, retries, routing) do not distinguish them.
 
-pub mod blocking;
-mod connection;
 pub mod in_process;
-mod reply_slot;
+pub mod remote;
 
-use futures::future::BoxFuture;
-use std::task::Waker;
+use futures::future::LocalBoxFuture;
 use std::time::Duration;
 use varve_env::clock::Instant;
 use varve_proto::{Request, Response};
@@ -53,13 +50,14 @@ pub enum CallError {
     Unsendable(String),
 }
 
+/// All threads share a transport. A future that it returns is polled by the loop of the thread that has asked for it.
 pub trait Transport: Send + Sync {
     /// Finds a server of the volume, by the records in the store, and performs the handshake.
-    fn find(&self) -> BoxFuture<'_, Result<ServerWelcome, FindError>>;
+    fn find(&self) -> LocalBoxFuture<'_, Result<ServerWelcome, FindError>>;
 
     /// Performs the handshake with the server that listens at the addresses of `server`: another one may have taken its
     /// place.
-    fn greet<'a>(&'a self, server: &'a MapServer) -> BoxFuture<'a, Result<ServerWelcome, FindError>>;
+    fn greet<'a>(&'a self, server: &'a MapServer) -> LocalBoxFuture<'a, Result<ServerWelcome, FindError>>;
 
     /// From now on calls go to the servers of `map`. Connections to other servers are given up.
     fn follow(&self, map: &ShardMap);
@@ -73,37 +71,16 @@ pub trait Transport: Send + Sync {
         to: WorkerPlace,
         request: &'a Request,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<Response, CallError>>;
+    ) -> LocalBoxFuture<'a, Result<Response, CallError>>;
 
     /// Waits for the time `wait`.
-    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()>;
-
-    /// Announces a request that will follow soon, probably to the last used worker. Does not block.
-    fn rouse(&self) {}
+    fn pause(&self, wait: Duration) -> LocalBoxFuture<'_, ()>;
 
     /// Ends all connections; no other method is called afterwards.
     fn close(&self);
-
-    /// Number of calls in progress without a waiting thread, whose replies must be [polled
-    /// for](Transport::bring_answers).
-    fn awaited(&self) -> usize {
-        0
-    }
-
-    /// Resumes the asynchronous operations whose replies have arrived; returns their number. Does not block.
-    fn bring_answers(&self, _take_up: fn(Waker)) -> usize {
-        0
-    }
-
-    /// Ends the calls without a waiting thread whose deadline has passed, or whose server has left the map. Does not
-    /// block.
-    fn end_late(&self) {}
 
     /// Whether a call has waited for a second or longer since this was last asked.
     fn any_waited(&self) -> bool {
         false
     }
-
-    /// Closes connections that were not needed for a while, if the transport has any.
-    fn close_surplus(&self) {}
 }

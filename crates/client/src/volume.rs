@@ -194,7 +194,6 @@ impl FileSystem {
             self.background.stop();
             return Ok(());
         }
-        self.finish_async_ops().await;
         self.background.stop();
         let written = self.write_back_all().await;
         if written.as_ref().is_err_and(|failure| failure.errno == Errno::ETIMEDOUT) {

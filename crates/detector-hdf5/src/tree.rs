@@ -178,12 +178,6 @@ impl TreeWriter<'_> {
             Storage::Chunked { datatype, chunks, kind, filters, fill } => {
                 self.chunked(&mut header, datatype, chunks, *kind, filters, fill.as_deref());
             }
-            Storage::OneChunk { datatype, grid, filters, chunk } => {
-                let mut chunks = ChunkMap::new((*grid).clone(), !filters.is_empty());
-                let record = ChunkRecord { address: self.image.append(chunk), size: chunk.len() as u64, mask: 0 };
-                chunks.set(&vec![0; grid.rank()], record);
-                self.chunked(&mut header, datatype, &chunks, grid.index_kind(), filters, None);
-            }
             Storage::Placed { datatype, dims, address } => {
                 header.message(message::DATASPACE, &message::dataspace(dims, None));
                 header.message(message::DATATYPE, &datatype.encode());

@@ -222,6 +222,14 @@ pub fn end_output(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?)
 }
 
+/// Ends the stream in both directions, whatever threads use it.
+///
+/// # Errors
+/// If the connection is gone.
+pub fn sever(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::shutdown(socket, rustix::net::Shutdown::Both)?)
+}
+
 /// Appends what has arrived to `input`, at most `wanted` bytes. Returns how many those were, 0 at the end of the
 /// stream; `None` if nothing has arrived.
 ///

@@ -1,20 +1,19 @@
-//! Memory that a server shares with the client of one connection on the same host, for one request and its reply: while
-//! both sides poll, neither makes a system call.
+//! Memory that a server shares with the client of one connection on the same host, for requests and replies: while both
+//! sides poll, neither makes a system call.
 //!
-//! A slot has one region for a request and one for a reply. The word of each region holds its state. A sender hands over a message by one compare-and-swap from the state in which the
+//! A slot has one region for requests and one for replies. The word of each region holds its state. A sender hands over a message by one compare-and-swap from the state in which the
 //! receiver polls. If the receiver no longer polls, the compare-and-swap fails and the sender uses the socket, on which
 //! the receiver sleeps:
 //!
 //! ```text
 //! request   ASLEEP ⇄ POLLING (server) → POSTED (client) → POLLING or ASLEEP (server, when it has taken it)
-//! reply     WAITING or SLEEPING (client, before it sends a request); WAITING → SLEEPING (client)
+//! reply     SLEEPING ⇄ WAITING (client)
 //!           WAITING → ANSWERED (server: it is in the slot), WAITING → BY_SOCKET (server: it is too long)
 //! ```
 //!
-//! A connection that carries one call at a time uses [`ClientSide::ask`], which opens the reply region anew for each
-//! request. One with many calls in flight uses [`ClientSide::post`] and [`ClientSide::listen`]: requests leave the reply
-//! region alone, and the client opens it again only after it has taken a reply out. Each region then carries several
-//! whole messages at a time, and whatever does not fit or comes too soon goes by the socket.
+//! A connection has many calls in flight: requests leave the reply region alone, and the client opens it again only after
+//! it has taken a reply out. Each region carries several whole messages at a time, and whatever does not fit or comes too
+//! soon goes by the socket.
 //!
 //! The memory can neither shrink nor grow, and each side limits the other's words and lengths to possible values: a
 //! side that writes nonsense there garbles only its own messages, which then fail their checksums.
@@ -212,15 +211,6 @@ impl ServerSide {
 /// The client's side of a slot.
 pub struct ClientSide(SlotMemory);
 
-/// State of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotReply {
-    Awaited,
-    Here,
-    /// The reply comes, or has come, by the socket.
-    BySocket,
-}
-
 impl ClientSide {
     /// # Errors
     /// If `shared` is not a shared-memory slot.
@@ -230,18 +220,6 @@ impl ClientSide {
             return Err(io::Error::other("the server passed a descriptor that is not a shared-memory slot"));
         }
         SlotMemory::map(shared).map(ClientSide)
-    }
-
-    /// Posts a request if the server polls; else it must go by the socket (`false`). `waits`: the client polls here for
-    /// the reply, whichever way the request goes, until [`ClientSide::sleep`].
-    pub fn ask(&self, request: &[u8], waits: bool) -> bool {
-        self.0.word(ANSWER).store(if waits { WAITING } else { SLEEPING }, Release);
-        let word = self.0.word(REQUEST);
-        if request.len() > PLACE_BYTES || word.load(Acquire) != POLLING {
-            return false;
-        }
-        self.0.lay(REQUEST, request);
-        word.compare_exchange(POLLING, POSTED, AcqRel, Relaxed).is_ok()
     }
 
     /// Posts requests if the server polls and has taken the last ones; else they must go by the socket (`false`). Leaves
@@ -281,16 +259,7 @@ impl ClientSide {
         true
     }
 
-    pub fn answer(&self) -> SlotReply {
-        match self.0.word(ANSWER).load(Acquire) {
-            WAITING => SlotReply::Awaited,
-            ANSWERED => SlotReply::Here,
-            _ => SlotReply::BySocket,
-        }
-    }
-
-    /// Appends the reply in the slot to `out`.
-    pub fn take(&self, out: &mut Vec<u8>) {
+    fn take(&self, out: &mut Vec<u8>) {
         let length = self.0.held(ANSWER);
         out.reserve(length);
         self.0.copy(ANSWER, 0, &mut out.spare_capacity_mut()[..length]);
@@ -323,10 +292,10 @@ mod tests {
         out[..count].iter().map(|byte| unsafe { byte.assume_init() }).collect()
     }
 
-    fn answered(asking: &ClientSide) -> Vec<u8> {
+    /// The reply in the slot, which is open for the next one then.
+    fn answered(asking: &ClientSide) -> Option<Vec<u8>> {
         let mut out = b"before".to_vec();
-        asking.take(&mut out);
-        out.split_off(6)
+        asking.take_posted(&mut out).then(|| out.split_off(6))
     }
 
     /// Promise: two polling sides exchange messages unchanged, repeatedly, and a message may be taken in parts.
@@ -334,16 +303,17 @@ mod tests {
     fn polling_side_receives_the_message() {
         let (asked, asking) = both();
         asked.spin();
+        assert!(!asking.listen());
         for length in [0, 1, 4095, PLACE_BYTES] {
             let request: Vec<u8> = (0..length).map(|at| at as u8).collect();
-            assert!(asking.ask(&request, true) && asked.is_posted());
+            assert!(asking.post(&request) && asked.is_posted());
             let first = taken(&asked, 1000);
             assert_eq!(asked.is_posted(), length > 1000);
             assert_eq!([first, taken(&asked, PLACE_BYTES)].concat(), request);
             assert!(!asked.is_posted() && taken(&asked, 10).is_empty());
-            assert_eq!(asking.answer(), SlotReply::Awaited);
+            assert_eq!(answered(&asking), None);
             assert!(asked.answer(&request));
-            assert_eq!((asking.answer(), answered(&asking)), (SlotReply::Here, request));
+            assert_eq!(answered(&asking), Some(request));
         }
     }
 
@@ -376,8 +346,8 @@ mod tests {
         let (asked, asking) = both();
         asked.spin();
         let (request, answer) = (vec![1; PLACE_BYTES], vec![2; PLACE_BYTES]);
-        assert!(asking.ask(&request, true) && asked.answer(&answer));
-        assert_eq!((taken(&asked, PLACE_BYTES), answered(&asking)), (request, answer));
+        assert!(!asking.listen() && asking.post(&request) && asked.answer(&answer));
+        assert_eq!((taken(&asked, PLACE_BYTES), answered(&asking)), (request, Some(answer)));
     }
 
     /// Promise: a sleeping side gets no message through the slot, nor is a message sent that is too long; the sender
@@ -386,21 +356,21 @@ mod tests {
     fn sleeping_side_is_served_by_socket() {
         let (asked, asking) = both();
         let long = vec![0; PLACE_BYTES + 1];
-        assert!(!asking.ask(b"nobody has promised to look", false));
-        assert!(!asked.answer(b"it sleeps from the beginning") && asking.answer() == SlotReply::BySocket);
+        assert!(!asking.post(b"nobody has promised to look"));
+        assert!(!asked.answer(b"it sleeps from the beginning") && answered(&asking).is_none());
         asked.spin();
         assert!(asked.sleep());
-        assert!(!asking.ask(b"it sleeps again", true));
+        assert!(!asking.listen() && !asking.post(b"it sleeps again"));
         assert!(asking.sleep() && !asked.answer(b"it sleeps now"));
         asked.spin();
-        assert!(!asking.ask(&long, true) && !asked.is_posted());
-        assert!(!asked.answer(&long) && asking.answer() == SlotReply::BySocket);
+        assert!(!asking.listen() && !asking.post(&long) && !asked.is_posted());
+        assert!(!asked.answer(&long) && asking.listen() && answered(&asking).is_none(), "a long one is announced");
         // A message that came before is noticed by the side that is about to sleep.
-        assert!(asking.ask(b"first", true) && !asked.sleep());
+        assert!(asking.post(b"first") && !asked.sleep());
         assert_eq!(taken(&asked, 10), b"first");
-        assert!(!asking.ask(b"the promise was taken back", true));
+        assert!(!asking.post(b"the promise was taken back"));
         assert!(asked.answer(b"answer") && !asking.sleep());
-        assert_eq!(answered(&asking), b"answer");
+        assert_eq!(answered(&asking).as_deref(), Some(&b"answer"[..]));
     }
 
     /// Promise: impossible words and lengths are limited to possible values.
@@ -420,7 +390,8 @@ mod tests {
         asking.0.word(ANSWER).store(77, Release);
         assert!(!asked.answer(b"answer"));
         asked.memory.length(ANSWER).store(u32::MAX, Relaxed);
-        assert_eq!(answered(&asking).len(), PLACE_BYTES);
+        asking.0.word(ANSWER).store(ANSWERED, Release);
+        assert_eq!(answered(&asking).map(|reply| reply.len()), Some(PLACE_BYTES));
     }
 
     /// Promise: a file without the seals is not mapped.
@@ -468,19 +439,21 @@ mod tests {
         let mut here = 0;
         for call in 0..CALLS {
             let spins = call % 5;
-            if !asking.ask(&call.to_le_bytes(), spins > 0) {
+            // A client that waits elsewhere has said so before.
+            let listens = spins > 0 && !asking.listen();
+            if !asking.post(&call.to_le_bytes()) {
                 to_server.send(call).unwrap();
             }
-            let waits = (0..spins * 70).any(|_| {
+            let found = (0..spins * 70).any(|_| {
                 std::thread::yield_now();
-                asking.answer() != SlotReply::Awaited
+                listens && asking.listen()
             });
-            let by_socket = if waits { asking.answer() == SlotReply::BySocket } else { asking.sleep() };
-            let answer = match by_socket {
-                true => client.recv_timeout(std::time::Duration::from_secs(10)).unwrap(),
-                false => {
+            let in_slot = if found || !asking.sleep() { answered(&asking) } else { None };
+            let answer = match in_slot {
+                None => client.recv_timeout(std::time::Duration::from_secs(10)).unwrap(),
+                Some(reply) => {
                     here += 1;
-                    u32::from_le_bytes(answered(&asking).try_into().unwrap())
+                    u32::from_le_bytes(reply.try_into().unwrap())
                 }
             };
             assert_eq!(answer, call + 1);

@@ -2,11 +2,10 @@
 //! either.
 
 use std::ffi::OsStr;
-use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
-use varve_client::{Failure, FileSystem, Result};
+use varve_client::{Failure, Result};
 use varve_env::clock::{Clock, RealClock};
 use varve_env::rate_limited_log::{RateLimitedLog, Suppressed};
 use varve_env::stages::{self, Stage};
@@ -27,21 +26,6 @@ pub(crate) fn answer<T>(what: &'static str, call: impl FnOnce() -> Result<T>) ->
             Err(fuser::Errno::EIO)
         }
     }
-}
-
-/// [`answer`] for a request that may complete later, on another thread, which passes the result to `done`. If `work` or
-/// `done` panics, the reply that `done` owns is dropped, which replies EIO.
-pub(crate) fn answer_later<T: 'static>(
-    fs: &FileSystem,
-    what: &'static str,
-    work: impl Future<Output = Result<T>> + Send + 'static,
-    done: impl FnOnce(std::result::Result<T, fuser::Errno>) + Send + 'static,
-) {
-    let frontend = stages::enter(Stage::Frontend);
-    fs.async_op(work, move |result| {
-        drop(frontend);
-        done(result.map_err(|failure| refused(what, &failure)));
-    });
 }
 
 /// The errno for the kernel. A failure with a message beyond its errno is logged.

@@ -80,7 +80,7 @@ impl FuseFrontend {
         FuseFrontend { fs, numbers, files, passthrough_wanted, closed, callers, for_everyone, kills_set_id, calls }
     }
 
-    /// Counts the calls about an inode.
+    /// Counts the calls for whose replies most programs wait.
     pub fn calls(&self) -> &CallsInProgress {
         &self.calls
     }
@@ -97,8 +97,13 @@ impl FuseFrontend {
         ino: INodeNo,
         call: impl FnOnce() -> varve_client::Result<T>,
     ) -> Result<T, Errno> {
+        self.answer_waited(what, || self.fs.noticed(request.pid(), self.inode(ino), call()))
+    }
+
+    /// [`answer`] for a request that is counted.
+    fn answer_waited<T>(&self, what: &'static str, call: impl FnOnce() -> varve_client::Result<T>) -> Result<T, Errno> {
         let _call = self.calls.enter();
-        answer(what, || self.fs.noticed(request.pid(), self.inode(ino), call()))
+        answer(what, call)
     }
 }
 
@@ -161,28 +166,24 @@ impl Filesystem for FuseFrontend {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _reactor_turn = self.fs.reactor_turn();
         if let Some(of) = handles::LookupByNumber::of(name) {
             return self.look_up_by_number(of, self.inode(parent), reply);
         }
-        let (fs, numbers) = (Arc::clone(&self.fs), self.numbers);
-        let (parent, absent) = (self.inode(parent), name.to_owned());
-        self.look_up_by(request, parent, name, move |result| match result {
+        let parent = self.inode(parent);
+        match self.answer_waited("lookup", || self.look_up_by(request, parent, name)) {
             Err(Errno::ENOENT) => {
-                let ttl = kernel_ttl(fs.absent_ttl(parent, absent.as_bytes()));
+                let ttl = kernel_ttl(self.fs.absent_ttl(parent, name.as_bytes()));
                 match ttl.is_zero() {
                     true => reply.error(Errno::ENOENT),
                     // Inode 0 makes the kernel cache for `ttl` that the name does not exist.
                     false => reply.entry(&ttl, &bare_attr(0, FileType::RegularFile), GENERATION),
                 }
             }
-            result => entry(numbers, result, reply),
-        });
+            result => entry(self.numbers, result, reply),
+        }
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
-        // The kernel forgets many inodes at a time.
-        let _reactor_turn = self.fs.reactor_turn_of_part();
         // Forget has no reply that could carry a failure; a panic is logged.
         let _ = answer("forget", || {
             self.fs.forget(self.inode(ino), nlookup);
@@ -191,21 +192,17 @@ impl Filesystem for FuseFrontend {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let _reactor_turn = self.fs.reactor_turn();
         let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), self.inode(ino)));
         attributes(self.numbers, self.answer_of(request, "getattr", ino, asked), reply);
-        self.fs.kernel_has_attributes(self.inode(ino));
     }
 
     /// Requested by a statx(2) that asks for the birth time; the reply has all attributes.
     fn statx(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, _mask: u32, reply: ReplyStatx) {
-        let _reactor_turn = self.fs.reactor_turn();
         let asked = || block_on(self.fs.attributes_by(request.pid(), &identity(request), self.inode(ino)));
         match self.answer_of(request, "statx", ino, asked) {
             Ok(node) => reply.statx(&kernel_ttl(node.attributes_ttl), &file_attr(self.numbers, &node)),
             Err(errno) => reply.error(errno),
         }
-        self.fs.kernel_has_attributes(self.inode(ino));
     }
 
     fn setattr(
@@ -226,7 +223,6 @@ impl Filesystem for FuseFrontend {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let _reactor_turn = self.fs.reactor_turn();
         let set = varve_types::SetAttributes {
             mode: mode.map(varve_types::Mode::new),
             uid,
@@ -241,7 +237,6 @@ impl Filesystem for FuseFrontend {
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        let _reactor_turn = self.fs.reactor_turn();
         match self
             .answer_of(request, "readlink", ino, || block_on(self.fs.read_link(&identity(request), self.inode(ino))))
         {
@@ -251,7 +246,6 @@ impl Filesystem for FuseFrontend {
     }
 
     fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
-        let _reactor_turn = self.fs.reactor_turn();
         let result = answer("mknod", || {
             let node = convert::new_node(mode, rdev)?;
             let make = |caller: &Credentials| self.make_node(caller, self.inode(parent), name, mode, node.clone());
@@ -264,24 +258,21 @@ impl Filesystem for FuseFrontend {
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let _reactor_turn = self.fs.reactor_turn();
         let make = |caller: &Credentials| self.make_directory(caller, self.inode(parent), name, mode);
         entry(self.numbers, answer("mkdir", || self.callers.run(request, make)), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _reactor_turn = self.fs.reactor_turn();
-        self.unlink(request, self.inode(parent), name, |result| done(result, reply));
+        let unlink = |caller: &Credentials| self.unlink(caller, self.inode(parent), name);
+        done(self.answer_waited("unlink", || self.callers.run(request, unlink)), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _reactor_turn = self.fs.reactor_turn();
         let remove = |caller: &Credentials| self.remove_directory(caller, self.inode(parent), name);
         done(answer("rmdir", || self.callers.run(request, remove)), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let _reactor_turn = self.fs.reactor_turn();
         let make = |caller: &Credentials| self.make_symlink(caller, self.inode(parent), name, target);
         entry(self.numbers, answer("symlink", || self.callers.run(request, make)), reply);
     }
@@ -296,7 +287,6 @@ impl Filesystem for FuseFrontend {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let _reactor_turn = self.fs.reactor_turn();
         let result = answer("rename", || {
             let (from, to) = ((self.inode(parent), name), (self.inode(newparent), newname));
             self.callers.run(request, |caller| self.rename(caller, from, to, flags))
@@ -305,7 +295,6 @@ impl Filesystem for FuseFrontend {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let _reactor_turn = self.fs.reactor_turn();
         let link = |caller: &Credentials| self.link(caller, self.inode(ino), self.inode(newparent), newname);
         let linked = || self.callers.run(request, link);
         let result = self.answer_of(request, "link", ino, linked);
@@ -313,7 +302,6 @@ impl Filesystem for FuseFrontend {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let _reactor_turn = self.fs.reactor_turn();
         let opened = || self.open(request, self.inode(ino), flags.0, |file| reply.open_backing(file));
         match self.answer_of(request, "open", ino, opened) {
             Ok(files::OpenReply { handle, flags, backing: Some(backing) }) => {
@@ -334,15 +322,11 @@ impl Filesystem for FuseFrontend {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let _reactor_turn = self.fs.reactor_turn();
-        let (files, numbers) = (Arc::clone(&self.files), self.numbers);
-        self.create(request, self.inode(parent), name, mode, flags, move |result| {
-            files::created(numbers, &files, result, reply)
-        });
+        let create = || self.create(request, self.inode(parent), name, mode, flags);
+        files::created(self.numbers, &self.files, self.answer_waited("create", create), reply);
     }
 
     fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        let _reactor_turn = self.fs.reactor_turn();
         let make = |caller: &Credentials| self.create_unnamed(caller, self.inode(parent), mode, flags);
         let result = answer("tmpfile", || match convert::sets_group_id(mode) {
             true => make(&self.callers.with_capabilities(request)),
@@ -362,7 +346,6 @@ impl Filesystem for FuseFrontend {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _reactor_turn = self.fs.reactor_turn_for(size as usize);
         files::with_buffer(size as usize, |buffer| {
             match answer("read", || self.read(files::handle(fh), offset, buffer, owner.is_none())) {
                 Ok(length) => reply.data(&buffer[..length]),
@@ -383,7 +366,6 @@ impl Filesystem for FuseFrontend {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _reactor_turn = self.fs.reactor_turn_for(data.len());
         let written = answer("write", || self.write(request, files::handle(fh), offset, data, write_flags, flags));
         match written {
             Ok(written) => reply.written(written as u32),
@@ -392,12 +374,10 @@ impl Filesystem for FuseFrontend {
     }
 
     fn flush(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        let _reactor_turn = self.fs.reactor_turn();
         done(answer("flush", || block_on(self.fs.flush(files::handle(fh)))), reply);
     }
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
         done(answer("fsync", || block_on(self.fs.fsync(files::handle(fh), datasync))), reply);
     }
 
@@ -411,12 +391,10 @@ impl Filesystem for FuseFrontend {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let _reactor_turn = self.fs.reactor_turn();
         done(answer("release", || self.release(files::handle(fh))), reply);
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _reactor_turn = self.fs.reactor_turn();
         let open = |caller: &Credentials| block_on(self.fs.open_directory_cached(caller, self.inode(ino)));
         match answer("opendir", || self.callers.run(request, open)) {
             Ok((handle, listing)) => reply.opened(FileHandle(handle.0), directories::open_flags(listing)),
@@ -425,7 +403,6 @@ impl Filesystem for FuseFrontend {
     }
 
     fn readdir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let _reactor_turn = self.fs.reactor_turn();
         match answer("readdir", || self.list(fh, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
@@ -440,7 +417,6 @@ impl Filesystem for FuseFrontend {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let _reactor_turn = self.fs.reactor_turn();
         match answer("readdirplus", || self.list_plus(self.inode(ino), fh, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
@@ -448,7 +424,6 @@ impl Filesystem for FuseFrontend {
     }
 
     fn releasedir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        let _reactor_turn = self.fs.reactor_turn();
         let result = answer("releasedir", || {
             self.fs.close_directory(directories::handle(fh));
             Ok(())
@@ -457,12 +432,10 @@ impl Filesystem for FuseFrontend {
     }
 
     fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
         done(answer("fsyncdir", || block_on(self.fs.fsync_directory(self.inode(ino)))), reply);
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let _reactor_turn = self.fs.reactor_turn();
         match answer("statfs", || block_on(self.fs.statistics())) {
             Ok(of) => reply.statfs(
                 of.blocks,
@@ -488,32 +461,27 @@ impl Filesystem for FuseFrontend {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let _reactor_turn = self.fs.reactor_turn();
         let set = || self.callers.run(request, |caller| self.set_xattr(caller, self.inode(ino), name, value, flags));
         done(self.answer_of(request, "setxattr", ino, set), reply);
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let _reactor_turn = self.fs.reactor_turn();
         let got = || self.get_xattr(request, self.inode(ino), name);
         value(self.answer_of(request, "getxattr", ino, got), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let _reactor_turn = self.fs.reactor_turn();
         let listed = || self.list_xattrs(&self.callers.identified(request), self.inode(ino));
         value(self.answer_of(request, "listxattr", ino, listed), size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _reactor_turn = self.fs.reactor_turn();
         let removed = || self.remove_xattr(request, self.inode(ino), name);
         done(self.answer_of(request, "removexattr", ino, removed), reply);
     }
 
     /// Never called: the kernel checks permissions itself (`default_permissions`).
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        let _reactor_turn = self.fs.reactor_turn();
         reply.error(Errno::ENOSYS);
     }
 
@@ -528,7 +496,6 @@ impl Filesystem for FuseFrontend {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        let _reactor_turn = self.fs.reactor_turn();
         reply.error(Errno::ENOTTY);
     }
 
@@ -543,7 +510,6 @@ impl Filesystem for FuseFrontend {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        let _reactor_turn = self.fs.reactor_turn();
         reply.error(Errno::ENOSYS);
     }
 
@@ -557,12 +523,10 @@ impl Filesystem for FuseFrontend {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
         done(answer("fallocate", || block_on(self.fs.allocate(files::handle(fh), mode, offset, length))), reply);
     }
 
     fn lseek(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let _reactor_turn = self.fs.reactor_turn();
         match answer("lseek", || self.seek(files::handle(fh), offset, whence)) {
             Ok(position) => reply.offset(position),
             Err(errno) => reply.error(errno),
@@ -582,7 +546,6 @@ impl Filesystem for FuseFrontend {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let _reactor_turn = self.fs.reactor_turn_for(usize::MAX);
         let result = answer("copy_file_range", || {
             let length = len.min(files::COPY_BYTES_MAX);
             block_on(self.fs.copy_range(files::handle(fh_in), offset_in, files::handle(fh_out), offset_out, length))

@@ -86,7 +86,7 @@ impl KernelInvalidator {
 /// caller keeps the mount busy. If there is one, the mount was taken away by force (`varve umount --force`): then the
 /// process does not wait for a server that is gone, as long as each of its calls would.
 fn end_if_forced(fs: &Arc<FileSystem>, calls: &CallsInProgress) {
-    if (calls.any() || fs.has_async_ops()) && !fs.embedded() && fs.give_up_unless_answered(ANSWER_MAX) {
+    if calls.any() && !fs.embedded() && fs.give_up_unless_answered(ANSWER_MAX) {
         tracing::warn!("the mount was taken away by force and its server does not answer: calls in progress fail");
     }
 }

@@ -14,7 +14,6 @@ use crate::unmount::MountHolder;
 use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::StatVfsMountFlags;
-use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::fs::File;
 use std::io;
@@ -25,7 +24,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use varve_client::FileSystem;
 
 /// A transport for requests between the kernel and a file system. It is created when the mount exists and the first
@@ -176,28 +174,7 @@ fn begin_beside(
     options: &MountOptions,
 ) -> io::Result<InvalidatorThread> {
     let numbers = NodeNumbers::of_mount(options.inode32, volume.settings().shards);
-    let invalidator = KernelInvalidator::of(volume, numbers).start(device.try_clone()?, calls)?;
-    if volume.embedded() {
-        return Ok(invalidator);
-    }
-    // With a separate server, a thread that waits for a reply also polls the device for requests. The reference is weak
-    // because the volume may outlive the mount, whose requests end when the last descriptor closes.
-    let at = Arc::downgrade(device);
-    volume.run_reactor_on(options.threads, move |wait| {
-        at.upgrade().is_none_or(|device| is_readable_within(&device, wait))
-    });
-    Ok(invalidator)
-}
-
-/// Waits at most `wait` for a request on the device, or for the end of the connection.
-fn is_readable_within(device: &OwnedFd, wait: Duration) -> bool {
-    let mut watched = [PollFd::new(device, PollFlags::IN)];
-    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-    match rustix::event::poll(&mut watched, Some(&timeout)) {
-        Ok(0) | Err(Errno::INTR) => false,
-        // If poll fails, the caller reads the device, which reports the error.
-        Ok(_) | Err(_) => true,
-    }
+    KernelInvalidator::of(volume, numbers).start(device.try_clone()?, calls)
 }
 
 impl MountSession {

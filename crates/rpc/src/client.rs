@@ -9,10 +9,13 @@ use crate::port::{Port, Served};
 use crate::wire::BODY_BYTES_MAX;
 use bytes::Bytes;
 use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use varve_env::clock::Instant;
+use varve_env::net;
 
 impl Served for ClientHalf {}
 
@@ -41,6 +44,14 @@ impl Connection {
         Call { port: Rc::clone(&self.port), stage: Stage::Waiting { ticket: None, request }, timer }
     }
 
+    /// Ends the connection from other threads; `None` within a process.
+    ///
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub fn severer(&self) -> io::Result<Option<Severer>> {
+        Ok(self.port.clone_socket()?.map(Severer))
+    }
+
     /// Ends the connection, and with it its calls.
     pub fn close(&self) {
         self.port.end(LinkError::ClosedHere);
@@ -64,6 +75,17 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// The right to end a connection whose loop may not run now.
+pub struct Severer(OwnedFd);
+
+impl Severer {
+    /// Both sides find the end of the connection: the server at once, this one when its loop runs.
+    pub fn sever(&self) {
+        // A connection that has ended already has no ends left to close.
+        let _ = net::sever(&self.0);
     }
 }
 

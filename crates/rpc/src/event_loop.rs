@@ -49,6 +49,9 @@ const LOOKS_WITHOUT_EVENTS: u32 = 16;
 /// uses the descriptor meanwhile. A connection that is used every few milliseconds stays.
 const LOOKS_IN_VAIN_MAX: u32 = 4096;
 
+/// A sleep counts as this many looks in vain: a loop that does not spin leaves memory that is not used, too.
+const LOOKS_OF_A_SLEEP: u32 = 256;
+
 /// Spinning time of this machine: none with one processor, where it would only delay the thread that it waits for.
 pub fn default_spin() -> Duration {
     match std::thread::available_parallelism() {
@@ -80,6 +83,8 @@ struct Inner {
     spin_budget: RefCell<SpinBudget>,
     watched: RefCell<HashMap<u64, Rc<Readiness>, KeyHashing>>,
     looks: RefCell<BTreeMap<u64, LookedInto>>,
+    /// Looks while it span, over all waits: most end before the kernel would be asked.
+    spins: Cell<u32>,
     timers: RefCell<BTreeMap<(Instant, u64), Waker>>,
     /// The last number of a descriptor, a look or a timer.
     numbered: Cell<u64>,
@@ -125,12 +130,18 @@ impl ArcWake for Woken {
     }
 }
 
-/// Ends the turn of the loop's owner, also by a panic.
-struct Running<'a>(&'a Inner);
+/// A root future within another one, as of a callback, takes the wake-ups of both: the outer one is polled again.
+struct Rooted<'a> {
+    event_loop: &'a Inner,
+    is_within: bool,
+}
 
-impl Drop for Running<'_> {
+impl Drop for Rooted<'_> {
     fn drop(&mut self) {
-        self.0.runs.set(false);
+        self.event_loop.runs.set(self.is_within);
+        if self.is_within {
+            self.event_loop.root.woken.store(true, SeqCst);
+        }
     }
 }
 
@@ -169,6 +180,7 @@ impl EventLoop {
             spin_budget: RefCell::default(),
             watched: RefCell::default(),
             looks: RefCell::default(),
+            spins: Cell::default(),
             timers: RefCell::default(),
             numbered: Cell::default(),
             tasks: RefCell::default(),
@@ -184,14 +196,14 @@ impl EventLoop {
         &self.0
     }
 
-    /// Runs the loop until `root` is done.
+    /// Runs the loop until `root` is done. A root future may do so again, for example within a callback.
     ///
     /// # Panics
-    /// If the loop runs already: a task must not wait for another one by blocking.
+    /// If a task of the loop calls it: a task must not wait for another one by blocking.
     pub fn block_on<F: Future>(&self, root: F) -> F::Output {
         let inner = &*self.0.0;
-        assert!(!inner.runs.replace(true), "a task has blocked on the loop that runs it");
-        let _running = Running(inner);
+        assert!(inner.tasks.try_borrow_mut().is_ok(), "a task has blocked on the loop that runs it");
+        let _rooted = Rooted { event_loop: inner, is_within: inner.runs.replace(true) };
         let mut root = pin!(root);
         let (root_waker, task_waker) = (waker(Arc::clone(&inner.root)), waker(Arc::clone(&inner.task)));
         inner.root.woken.store(true, SeqCst);
@@ -306,14 +318,15 @@ impl Inner {
             return false;
         }
         let Some(mut spin) = self.spin_budget.borrow_mut().spin_for(self.spin) else { return false };
-        let mut looks = 0_u32;
         loop {
             let memory = !self.looks.borrow().is_empty();
             let mut came = memory && self.look_into_memory();
-            if !memory || looks.is_multiple_of(LOOKS_WITHOUT_EVENTS) {
+            // A loop without descriptors is woken by other threads, which set a flag.
+            let only_descriptors = !memory && !self.watched.borrow().is_empty();
+            if only_descriptors || self.spins.get().is_multiple_of(LOOKS_WITHOUT_EVENTS) {
                 self.look_for_events();
             }
-            looks = looks.wrapping_add(1);
+            self.spins.set(self.spins.get().wrapping_add(1));
             came |= self.is_woken();
             if came {
                 let mut budget = self.spin_budget.borrow_mut();
@@ -336,31 +349,34 @@ impl Inner {
         self.each_look(|key, look| {
             let found = look.look();
             came |= found;
-            self.note_look(key, look, found);
+            let in_vain = if found { 0 } else { 1 };
+            if self.note_look(key, in_vain) && !look.sleep() {
+                // It moves, and so is wanted again.
+                look.look();
+            }
         });
         came
     }
 
-    fn note_look(&self, key: u64, look: &dyn Look, found: bool) {
+    /// Counts looks in vain, or something that came with 0. Returns whether the memory is looked into no more.
+    fn note_look(&self, key: u64, in_vain: u32) -> bool {
         let mut looks = self.looks.borrow_mut();
-        let Some(looked) = looks.get_mut(&key) else { return };
-        looked.in_vain = if found { 0 } else { looked.in_vain + 1 };
-        if looked.in_vain < LOOKS_IN_VAIN_MAX {
-            return;
+        let Some(looked) = looks.get_mut(&key) else { return false };
+        looked.in_vain = if in_vain == 0 { 0 } else { looked.in_vain + in_vain };
+        let leaves = looked.in_vain >= LOOKS_IN_VAIN_MAX;
+        if leaves {
+            looks.remove(&key);
         }
-        looks.remove(&key);
-        drop(looks);
-        if !look.sleep() {
-            // It moves, and so is wanted again.
-            look.look();
-        }
+        leaves
     }
 
     /// `false`: something came first, and was handled.
     fn announce_sleep(&self) -> bool {
         let mut sleeps = true;
-        self.each_look(|_, look| {
-            if !look.sleep() {
+        self.each_look(|key, look| {
+            if look.sleep() {
+                self.note_look(key, LOOKS_OF_A_SLEEP);
+            } else {
                 look.look();
                 sleeps = false;
             }

@@ -23,7 +23,7 @@ mod port;
 pub mod server;
 pub mod wire;
 
-pub use self::client::{Call, Connection};
+pub use self::client::{Call, Connection, Severer};
 pub use self::error::{CallError, Cause};
 pub use self::event_loop::{EventLoop, LoopHandle, Timer, Watched, default_spin, yield_now};
 pub use self::handshake::accept::{Admission, AdmitError, Listener, PeerOrigin, UnauthenticatedConnection};

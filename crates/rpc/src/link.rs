@@ -7,6 +7,7 @@ pub mod stream;
 
 use crate::wire::{Message, WireError};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
 use varve_proto::record::RecordError;
 
@@ -79,4 +80,9 @@ pub trait Link {
 
     /// Whether there is memory to look into.
     fn has_memory(&self) -> bool;
+
+    /// The socket, if it is one.
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }

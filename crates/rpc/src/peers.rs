@@ -127,7 +127,9 @@ impl PeerInner {
             *state = down(if steady { 0 } else { *failures }, now, last);
         }
         match &*state {
-            LinkState::Down { next, last: Some(DialError::Refused(why)), .. } if now < *next => {
+            LinkState::Down { next, last: Some(DialError::Refused(why) | DialError::Untrusted(why)), .. }
+                if now < *next =>
+            {
                 return Err(Cause::Refused(why.clone()));
             }
             LinkState::Down { failures, next, last } => {

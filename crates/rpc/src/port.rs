@@ -7,6 +7,8 @@ use crate::mux::Half;
 use crate::wire::Message;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -83,6 +85,13 @@ impl<H: Served> Port<H> {
     pub fn wake_driver(&self) {
         let driver = self.driver.take();
         driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Another descriptor of the socket, if there is one.
+    pub fn clone_socket(&self) -> io::Result<Option<OwnedFd>> {
+        let state = self.state.borrow();
+        let socket = state.link.as_ref().and_then(|link| link.socket());
+        socket.map(|socket| socket.try_clone_to_owned()).transpose()
     }
 
     /// Ends the connection, if it has not ended.

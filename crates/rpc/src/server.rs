@@ -14,13 +14,15 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Waker;
-use varve_env::clock::Instant;
+use std::time::Instant;
+use varve_env::clock;
+use varve_env::stages::{self, Stage};
 
 /// A request of a client.
 pub struct IncomingCall {
     pub request: Bytes,
     /// The caller waits until then, on this side's clock.
-    pub deadline: Instant,
+    pub deadline: clock::Instant,
     /// Tells when the caller does not wait any more. The call may go on: a change of several parts must not be dropped
     /// half way.
     pub cancel: CancelToken,
@@ -69,7 +71,8 @@ pub async fn serve(
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) -> LinkError {
-    let half = Serving { mux: ServerHalf::new(limits), handler, link_bytes: Cell::new(0) };
+    let (link_bytes, read_at, ready_at) = Default::default();
+    let half = Serving { mux: ServerHalf::new(limits), handler, link_bytes, read_at, ready_at };
     let port = Port::new(event_loop.clone(), half, Box::new(link), limits);
     let _ends = EndGuard(&port);
     match select(pin!(port.drive()), pin!(stop)).await {
@@ -95,11 +98,18 @@ struct Serving {
     handler: Rc<dyn Handler>,
     /// Bytes of replies that the link has not sent.
     link_bytes: Cell<usize>,
+    /// While stages are measured: when the requests at hand were read, and since when a reply waits to be sent.
+    read_at: Option<Instant>,
+    ready_at: Cell<Option<Instant>>,
 }
 
 impl Serving {
     fn answer(port: &Port<Serving>, number: u64, body: Bytes) {
-        if let Err(error) = port.with(|half| half.mux.answer(number, body)) {
+        let answered = port.with(|half| {
+            half.ready_at.set(half.ready_at.get().or_else(stages::begin));
+            half.mux.answer(number, body)
+        });
+        if let Err(error) = answered {
             port.end(error);
         }
     }
@@ -107,9 +117,11 @@ impl Serving {
 
 impl Served for Serving {
     fn handle(port: &Rc<Port<Serving>>) -> bool {
-        let (received, handler) = port.with(|half| (half.mux.take_received(), Rc::clone(&half.handler)));
+        let (received, read_at, handler) =
+            port.with(|half| (half.mux.take_received(), half.read_at.take(), Rc::clone(&half.handler)));
         let any = !received.is_empty();
         for ReceivedCall { number, body, deadline, cancel } in received {
+            stages::end(Stage::Queue, read_at);
             match handler.handle(IncomingCall { request: body, deadline, cancel }) {
                 Answer::Now(body) => Serving::answer(port, number, body),
                 Answer::Violation(why) => {
@@ -142,7 +154,8 @@ impl Half for Serving {
         }
     }
 
-    fn received(&mut self, message: Message, now: Instant) -> Result<(), LinkError> {
+    fn received(&mut self, message: Message, now: clock::Instant) -> Result<(), LinkError> {
+        self.read_at = self.read_at.or_else(stages::begin);
         self.mux.received(message, now)
     }
 
@@ -168,7 +181,11 @@ impl Half for Serving {
 
     fn unsent(&self, link_bytes: usize) {
         self.link_bytes.set(link_bytes);
-        self.handler.replies_held(self.mux.queued_bytes() + link_bytes);
+        let unsent = self.mux.queued_bytes() + link_bytes;
+        if unsent == 0 {
+            stages::end(Stage::Reply, self.ready_at.take());
+        }
+        self.handler.replies_held(unsent);
     }
 
     fn take_woken(&mut self) -> Vec<Waker> {

@@ -4,7 +4,7 @@ use super::*;
 use crate::registrations::{OPENED_MAX, REGISTERED_MAX};
 use crate::transport::ServerWelcome;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::{LocalBoxFuture, ready};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use varve_env::volume_dir::VolumeDir;
@@ -63,7 +63,7 @@ fn start(transport: impl Transport + 'static, clock: &Arc<ManualClock>) -> Resul
     };
     let session = ClientSession::new(SessionId(7), settings.shards);
     let config = ClientConfig::new(VolumeDir::new("/nowhere"));
-    let core = Core::start(config, settings, clock.clone(), session, Arc::default(), Box::new(transport));
+    let core = Core::start(config, settings, clock.clone(), session, Box::new(transport));
     crate::block_on(core)
 }
 
@@ -86,12 +86,12 @@ struct OpeningServer {
 const ANSWERED_BUSY: Duration = Duration::from_secs(5);
 
 impl Transport for OpeningServer {
-    fn find(&self) -> BoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
+    fn find(&self) -> LocalBoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
         let server = self.found.fetch_add(1, Relaxed) + 1;
         ready(Ok(welcome(server, map(server, 1, [0; 4])))).boxed()
     }
 
-    fn greet<'a>(&'a self, _: &'a MapServer) -> BoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
+    fn greet<'a>(&'a self, _: &'a MapServer) -> LocalBoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
         ready(nobody()).boxed()
     }
 
@@ -104,7 +104,7 @@ impl Transport for OpeningServer {
         to: WorkerPlace,
         request: &'a Request,
         deadline: Instant,
-    ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
+    ) -> LocalBoxFuture<'a, std::result::Result<Response, CallError>> {
         let answer = |result| Ok(Response { id: request.id, result });
         let mut now = self.clock.0.lock();
         let answered = if to.server == 1 {
@@ -125,7 +125,7 @@ impl Transport for OpeningServer {
         ready(answered).boxed()
     }
 
-    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
+    fn pause(&self, wait: Duration) -> LocalBoxFuture<'_, ()> {
         let mut now = self.clock.0.lock();
         *now = now.after(wait);
         ready(()).boxed()
@@ -188,11 +188,11 @@ struct MovedServer {
 }
 
 impl Transport for MovedServer {
-    fn find(&self) -> BoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
+    fn find(&self) -> LocalBoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
         ready(Ok(welcome(1, map(1, 1, [0; 4])))).boxed()
     }
 
-    fn greet<'a>(&'a self, _: &'a MapServer) -> BoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
+    fn greet<'a>(&'a self, _: &'a MapServer) -> LocalBoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
         ready(nobody()).boxed()
     }
 
@@ -205,7 +205,7 @@ impl Transport for MovedServer {
         to: WorkerPlace,
         request: &'a Request,
         _deadline: Instant,
-    ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
+    ) -> LocalBoxFuture<'a, std::result::Result<Response, CallError>> {
         let mut asked = self.asked.lock();
         asked.push((to.worker, request.id));
         let map = match asked.len() > self.before {
@@ -217,7 +217,7 @@ impl Transport for MovedServer {
         ready(Ok(Response { id: request.id, result })).boxed()
     }
 
-    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
+    fn pause(&self, wait: Duration) -> LocalBoxFuture<'_, ()> {
         let mut now = self.clock.0.lock();
         *now = now.after(wait);
         ready(()).boxed()
@@ -255,13 +255,13 @@ struct Beginning {
 }
 
 impl Transport for Beginning {
-    fn find(&self) -> BoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
+    fn find(&self) -> LocalBoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
         let next = self.looks.lock().pop();
-        ready(next.map_or_else(|| Ok(welcome(1, map(1, 1, [0; 4]))), Err)).boxed()
+        ready(next.map_or_else(|| Ok(welcome(1, map(1, 1, [0; 4]))), Err)).boxed_local()
     }
 
-    fn greet<'a>(&'a self, _: &'a MapServer) -> BoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
-        ready(nobody()).boxed()
+    fn greet<'a>(&'a self, _: &'a MapServer) -> LocalBoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
+        ready(nobody()).boxed_local()
     }
 
     fn follow(&self, _: &ShardMap) {}
@@ -273,14 +273,14 @@ impl Transport for Beginning {
         _: WorkerPlace,
         _: &'a Request,
         _: Instant,
-    ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
-        ready(Err(CallError::Deadline)).boxed()
+    ) -> LocalBoxFuture<'a, std::result::Result<Response, CallError>> {
+        ready(Err(CallError::Deadline)).boxed_local()
     }
 
-    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
+    fn pause(&self, wait: Duration) -> LocalBoxFuture<'_, ()> {
         let mut now = self.clock.0.lock();
         *now = now.after(wait);
-        ready(()).boxed()
+        ready(()).boxed_local()
     }
 
     fn close(&self) {}

@@ -38,7 +38,6 @@ pub(crate) fn stat(file: &File) -> Result<BackingStat> {
 /// The blocks of 512 bytes that the backing file of `inode` occupies. `None`: the store does not report them; only
 /// du(1) needs them.
 pub(crate) fn blocks(core: &Core, inode: InodeId) -> Option<u64> {
-    core.reactor.hand_off_reactor();
     core.config.store.backing_file(inode).metadata().ok().map(|metadata| metadata.blocks())
 }
 

@@ -10,7 +10,6 @@
 use super::content::ContentState;
 use super::{OpenInode, backing};
 use crate::FileSystem;
-use crate::async_ops::waiting;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -134,7 +133,7 @@ impl FileSystem {
             return false;
         }
         content.writer = caller.clone();
-        match waiting(self.promote(open, content, 0)).await {
+        match self.promote(open, content, 0).await {
             Ok(()) => open.backing.read().size_stale,
             Err(failure) => {
                 tracing::debug!(inode = %open.inode, "a new file stays in its row: {failure}");

@@ -2,7 +2,6 @@
 
 use super::content::{ContentState, HandleCounts};
 use super::{FileTable, Handle, HandleIo, Io, OpenFlags, OpenHandle, OpenInode, OpenedFile};
-use crate::async_ops::waiting;
 use crate::locate::unexpected;
 use crate::transport::CallError;
 use crate::{Failure, FileSystem, OpenMode, Operation, Result};
@@ -10,7 +9,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use varve_proto::{Call, FileContent, NodeReply, Reply};
+use varve_proto::{Call, NodeReply, Reply};
 use varve_types::{Credentials, InodeId};
 
 impl FileSystem {
@@ -265,12 +264,7 @@ impl FileSystem {
         self.core.inodes.opened(inode);
         self.core.register(inode, flags.mode, None);
         let mut content = open.content.lock().await;
-        let mut take_in = || self.take_in(&open, &mut content, made, true);
-        let taken = match made.content {
-            // The backing file is opened, which may block.
-            FileContent::Backing(_) => waiting(async { take_in() }).await,
-            _ => take_in(),
-        };
+        let taken = self.take_in(&open, &mut content, made, true);
         let grows = flags.writable() && taken.is_ok();
         // A passthrough file keeps O_DIRECT even if its writer clears the flag for a partial last block.
         let passes = grows && !flags.direct;
@@ -286,7 +280,7 @@ impl FileSystem {
         };
         let handle = self.add_handle(&open, flags, caller, &io);
         if let Err(failure) = registered {
-            waiting(self.release(handle)).await;
+            self.release(handle).await;
             return Err(failure);
         }
         Ok(OpenedFile { handle, io })

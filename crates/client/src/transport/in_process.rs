@@ -1,28 +1,18 @@
-//! The transport to a server in the same process: a request is passed to its worker as it is, and the calling thread
-//! waits until the worker's thread has stored the reply. No thread waits for an [asynchronous
-//! operation](crate::async_ops): the worker's thread resumes it with the reply.
+//! The transport to a server in the same process: a request is passed to its worker as it is, and the worker's thread
+//! wakes the caller's loop with the reply.
 
-use super::reply_slot::ReplySlot;
 use super::{CallError, FindError, ServerWelcome, Transport};
-use crate::async_ops;
-use futures::future::{BoxFuture, FutureExt, ready};
+use crate::thread_loop::{self, unless_given_up};
+use futures::FutureExt;
+use futures::channel::oneshot;
+use futures::future::{LocalBoxFuture, ready};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use varve_env::clock::{Clock, Instant};
-use varve_env::key_hash::KeyHashing;
-use varve_env::spin::SpinBudget;
 use varve_proto::handshake::Purpose;
 use varve_proto::{Request, Response, WireShardMap};
 use varve_types::{InvalidShardMap, MapServer, SessionId, ShardCount, ShardMap, WorkerPlace};
-
-/// How often a waiting thread checks its deadline.
-const WAIT_SLICE: Duration = Duration::from_secs(1);
 
 /// A server in this process, which the caller has started.
 pub trait InProcessServer: Send + Sync {
@@ -35,9 +25,8 @@ pub trait InProcessSession: Send + Sync {
     /// The present shard map, which names only the server in this process.
     fn map(&self) -> WireShardMap;
     fn embedded(&self) -> bool;
-    /// Announces that a worker will get a request soon: it may keep polling. Does not block.
-    fn rouse(&self, worker: usize);
-    /// Passes a request to a worker. `answered` is called once, on any thread, or dropped if there will be no reply.
+    /// Passes a request to a worker. Waits while the worker has too many. `answered` is called once, on any thread, or
+    /// dropped if there will be no reply.
     fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>);
 }
 
@@ -47,19 +36,6 @@ pub struct InProcessTransport {
     purpose: Purpose,
     clock: Arc<dyn Clock>,
     in_process_session: Mutex<Option<Arc<dyn InProcessSession>>>,
-    /// Shared by all waiting threads.
-    spin_budget: Mutex<SpinBudget>,
-    awaited: Awaiteds,
-    /// The worker that was used last.
-    last: AtomicUsize,
-}
-
-/// Replies without a waiting thread, by number, with their deadlines, which the driver of asynchronous operations
-/// checks.
-#[derive(Default)]
-struct Awaiteds {
-    made: AtomicU64,
-    places: Mutex<HashMap<u64, (Instant, Arc<ReplySlot>), KeyHashing>>,
 }
 
 impl InProcessTransport {
@@ -69,20 +45,10 @@ impl InProcessTransport {
         purpose: Purpose,
         clock: Arc<dyn Clock>,
     ) -> InProcessTransport {
-        let (in_process_session, spin_budget, awaited, last) = Default::default();
-        InProcessTransport {
-            in_process_server,
-            session,
-            purpose,
-            clock,
-            in_process_session,
-            spin_budget,
-            awaited,
-            last,
-        }
+        InProcessTransport { in_process_server, session, purpose, clock, in_process_session: Mutex::default() }
     }
 
-    fn find_blocking(&self) -> Result<ServerWelcome, FindError> {
+    fn join(&self) -> Result<ServerWelcome, FindError> {
         let mut in_process_session = self.in_process_session.lock();
         // The old session is dropped first: otherwise the server would have two connections of it.
         *in_process_session = None;
@@ -97,52 +63,26 @@ impl InProcessTransport {
         Ok(ServerWelcome { server, map, embedded })
     }
 
-    /// Passes a request to its worker. Returns the reply slot; `waker` is woken if no thread waits.
-    fn ask(&self, to: WorkerPlace, request: &Request, waker: Option<Waker>) -> Result<Arc<ReplySlot>, CallError> {
-        let Some(in_process_session) = self.in_process_session.lock().clone() else {
-            return Err(CallError::Lost { server: to.server, why: "it was closed".into() });
-        };
-        self.last.store(to.worker, Relaxed);
-        let place = Arc::new(ReplySlot::new(waker));
-        let laid = Laying { server: to.server, place: Arc::clone(&place) };
-        in_process_session.ask(to.worker, request.clone(), Box::new(move |response| laid.down(response)));
-        Ok(place)
-    }
-
-    fn call_blocking(&self, to: WorkerPlace, request: &Request, deadline: Instant) -> Result<Response, CallError> {
-        let place = self.ask(to, request, None)?;
-        self.spin(&place);
-        loop {
-            if let Some(ended) = place.wait_for(WAIT_SLICE) {
-                return ended;
-            }
-            if self.clock.monotonic() >= deadline {
-                return Err(CallError::Deadline);
-            }
-        }
-    }
-
-    /// Spins for the reply for a short time, within the spin budget.
-    fn spin(&self, place: &ReplySlot) {
-        let Some(mut spin) = self.spin_budget.lock().spin() else { return };
-        loop {
-            if place.is_laid() {
-                return self.spin_budget.lock().succeeded();
-            }
-            if !spin.again() {
-                return self.spin_budget.lock().failed();
-            }
-        }
+    async fn call_worker(&self, to: WorkerPlace, request: &Request, deadline: Instant) -> Result<Response, CallError> {
+        let lost = |why: &str| CallError::Lost { server: to.server, why: why.into() };
+        let session = self.in_process_session.lock().clone().ok_or_else(|| lost("it was closed"))?;
+        let (reply, response) = oneshot::channel();
+        // The caller may have left before the reply.
+        session.ask(to.worker, request.clone(), Box::new(move |response| drop(reply.send(response))));
+        let wait = deadline.since(self.clock.monotonic());
+        let late = || (self.clock.monotonic() >= deadline).then_some(CallError::Deadline);
+        let response = unless_given_up(response, wait, late).await?;
+        response.map_err(|_| lost("the server in this process has ended"))
     }
 }
 
 impl Transport for InProcessTransport {
-    fn find(&self) -> BoxFuture<'_, Result<ServerWelcome, FindError>> {
-        ready(self.find_blocking()).boxed()
+    fn find(&self) -> LocalBoxFuture<'_, Result<ServerWelcome, FindError>> {
+        ready(self.join()).boxed_local()
     }
 
-    fn greet<'a>(&'a self, _server: &'a MapServer) -> BoxFuture<'a, Result<ServerWelcome, FindError>> {
-        ready(Err(FindError::Absent("only one server is in this process".into()))).boxed()
+    fn greet<'a>(&'a self, _server: &'a MapServer) -> LocalBoxFuture<'a, Result<ServerWelcome, FindError>> {
+        ready(Err(FindError::Absent("only one server is in this process".into()))).boxed_local()
     }
 
     fn follow(&self, _map: &ShardMap) {}
@@ -154,101 +94,22 @@ impl Transport for InProcessTransport {
         to: WorkerPlace,
         request: &'a Request,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<Response, CallError>> {
-        if !async_ops::leaves() {
-            return ready(self.call_blocking(to, request, deadline)).boxed();
-        }
-        async move { PendingCall::begin(self, to, request, deadline).await?.await }.boxed()
+    ) -> LocalBoxFuture<'a, Result<Response, CallError>> {
+        self.call_worker(to, request, deadline).boxed_local()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "callers pause between looks at what cannot call back")]
-    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
-        std::thread::sleep(wait);
-        ready(()).boxed()
-    }
-
-    fn rouse(&self) {
-        if let Some(in_process_session) = self.in_process_session.lock().clone() {
-            in_process_session.rouse(self.last.load(Relaxed));
-        }
+    fn pause(&self, wait: Duration) -> LocalBoxFuture<'_, ()> {
+        thread_loop::pause(wait).boxed_local()
     }
 
     fn close(&self) {
         *self.in_process_session.lock() = None;
-    }
-
-    fn end_late(&self) {
-        let now = self.clock.monotonic();
-        let late = |(deadline, _): &(Instant, _)| *deadline <= now;
-        let places: Vec<_> = self.awaited.places.lock().extract_if(|_, waits| late(waits)).collect();
-        for (_, (_, place)) in places {
-            place.lay(Err(CallError::Deadline), async_ops::elsewhere);
-        }
-    }
-}
-
-/// A pending call of an asynchronous operation.
-struct PendingCall<'a> {
-    awaited: &'a Awaiteds,
-    number: u64,
-    place: Arc<ReplySlot>,
-}
-
-impl<'a> PendingCall<'a> {
-    async fn begin(
-        transport: &'a InProcessTransport,
-        to: WorkerPlace,
-        request: &Request,
-        deadline: Instant,
-    ) -> Result<PendingCall<'a>, CallError> {
-        // The worker's inbox may be full, which blocks.
-        async_ops::own_thread().await;
-        let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-        let place = transport.ask(to, request, Some(waker))?;
-        let awaited = &transport.awaited;
-        let number = awaited.made.fetch_add(1, Relaxed);
-        awaited.places.lock().insert(number, (deadline, Arc::clone(&place)));
-        Ok(PendingCall { awaited, number, place })
-    }
-}
-
-impl Future for PendingCall<'_> {
-    type Output = Result<Response, CallError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.place.poll(context)
-    }
-}
-
-impl Drop for PendingCall<'_> {
-    fn drop(&mut self) {
-        self.awaited.places.lock().remove(&self.number);
-    }
-}
-
-/// The right to store the reply; if it is dropped unused, there will be no reply.
-struct Laying {
-    server: u64,
-    place: Arc<ReplySlot>,
-}
-
-impl Laying {
-    fn down(self, response: Response) {
-        self.place.lay(Ok(Box::new(response)), async_ops::bring);
-    }
-}
-
-impl Drop for Laying {
-    fn drop(&mut self) {
-        let why = "the server in this process has ended".into();
-        self.place.lay(Err(CallError::Lost { server: self.server, why }), async_ops::bring);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
     use varve_env::clock::RealClock;
     use varve_proto::handshake::Purpose;
     use varve_proto::{Call, CallId, Reply, WireCredentials};
@@ -270,8 +131,6 @@ mod tests {
             let server = MapServer { number: 1, boot_id: String::new(), workers };
             WireShardMap::from(&ShardMap::of_one_server(server, 1).unwrap())
         }
-
-        fn rouse(&self, _worker: usize) {}
 
         fn embedded(&self) -> bool {
             true
@@ -309,12 +168,12 @@ mod tests {
 
     /// Promise: a call ends with its reply, at its deadline, or when there will be no reply.
     #[test]
-    fn blocking_call_completes() {
+    fn in_process_call_completes() {
         let clock = Arc::new(RealClock::new());
         let transport = transport(&clock);
         let request = request();
         let soon = clock.monotonic().after(Duration::from_millis(10));
-        let ask = |worker| transport.call_blocking(place(worker), &request, soon);
+        let ask = |worker| crate::block_on(transport.call(place(worker), &request, soon));
         assert_eq!(ask(0).unwrap().result, Ok(Reply::Done));
         assert_eq!(ask(1).unwrap_err(), CallError::Deadline);
         assert!(matches!(ask(2), Err(CallError::Lost { .. })));
@@ -322,30 +181,20 @@ mod tests {
         assert!(matches!(ask(0), Err(CallError::Lost { .. })));
     }
 
-    /// Promise: the same holds for a call without a waiting thread.
+    /// Promise: calls of one thread wait at the same time, and each ends by itself.
     #[test]
-    fn async_call_completes() {
+    fn calls_of_a_thread_wait_together() {
         let clock = Arc::new(RealClock::new());
-        let transport = Arc::new(transport(&clock));
-        let ask = |worker| {
-            let (transport, (tell, ended)) = (Arc::clone(&transport), channel());
-            let deadline = clock.monotonic().after(Duration::from_secs(3600));
-            let whole = async move {
-                let ended = transport.call(place(worker), &request(), deadline).await;
-                tell.send(ended.map(|response| response.result)).unwrap();
-            };
-            async_ops::begin(whole, async_ops::Here::Leaves);
-            ended
-        };
-        let long = Duration::from_secs(60);
-        assert_eq!(ask(0).recv_timeout(long).unwrap(), Ok(Ok(Reply::Done)));
-        assert!(matches!(ask(2).recv_timeout(long).unwrap(), Err(CallError::Lost { .. })));
-        let unanswered = ask(1);
-        transport.end_late();
-        assert!(unanswered.try_recv().is_err(), "there is time yet");
-        transport.awaited.places.lock().values_mut().for_each(|(deadline, _)| *deadline = clock.monotonic());
-        transport.end_late();
-        assert_eq!(unanswered.recv_timeout(long).unwrap(), Err(CallError::Deadline));
-        assert!(transport.awaited.places.lock().is_empty());
+        let (transport, request) = (transport(&clock), request());
+        let soon = clock.monotonic().after(Duration::from_millis(50));
+        let all = futures::future::join3(
+            transport.call(place(1), &request, soon),
+            transport.call(place(0), &request, soon),
+            transport.call(place(2), &request, soon),
+        );
+        let (late, answered, dropped) = crate::block_on(all);
+        assert_eq!(late, Err(CallError::Deadline));
+        assert_eq!(answered.unwrap().result, Ok(Reply::Done));
+        assert!(matches!(dropped, Err(CallError::Lost { .. })));
     }
 }

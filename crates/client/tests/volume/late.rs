@@ -82,10 +82,6 @@ impl InProcessSession for LateSession {
         self.0.embedded()
     }
 
-    fn rouse(&self, worker: usize) {
-        self.0.rouse(worker);
-    }
-
     fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>) {
         let id = request.id;
         let failed = Err(CallFailure::Server { errno: libc::EIO, message: "the store is in trouble".into() });

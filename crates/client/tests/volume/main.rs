@@ -1,6 +1,5 @@
 //! Tests of the client with a real server in this process, over real sockets and a real directory.
 
-mod async_ops;
 mod exercise;
 mod files;
 mod followed;
@@ -17,5 +16,6 @@ mod shared;
 mod site;
 mod size_check;
 mod size_recording;
+mod threads;
 mod times;
 mod unknown_outcomes;

@@ -2,12 +2,11 @@
 
 use super::FuseFrontend;
 use super::convert::sets_group_id;
-use crate::errno::{answer, answer_later, name as parse};
+use crate::errno::name as parse;
 use fuser::{RenameFlags as KernelFlags, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use varve_client::{NewNode, NodeInfo, OpenFlags, OpenedFile, RenameFlags, Result, block_on};
 use varve_types::{Credentials, Errno, InodeId, Mode};
 
@@ -19,33 +18,13 @@ impl FuseFrontend {
         block_on(self.fs.lookup(caller, parent, &parse(name)?))
     }
 
-    /// Looks a name up for a thread that may request the attributes next. `done` may run later, on another thread.
-    pub(super) fn look_up_by(
-        &self,
-        request: &Request,
-        parent: InodeId,
-        name: &OsStr,
-        done: impl FnOnce(std::result::Result<NodeInfo, fuser::Errno>) + Send + 'static,
-    ) {
-        let (fs, name) = (Arc::clone(&self.fs), parse(name));
-        let (callers, thread, caller) = (self.callers, request.pid(), self.callers.caller(request));
-        let looked_up = async move {
-            let name = name?;
-            let result = fs.lookup_by(thread, &caller, parent, &name).await;
-            match callers.after_refusal(thread, &caller, &result) {
-                Some(capable) => Box::pin(fs.lookup_by(thread, &capable, parent, &name)).await,
-                None => result,
-            }
-        };
-        match self.fs.embedded() {
-            // A lookup may read the size of a large file from the store; the worker that delivers the reply must not
-            // block on that.
-            true => done(answer("lookup", || block_on(looked_up))),
-            false => answer_later(&self.fs, "lookup", looked_up, done),
-        }
+    /// Looks a name up for a thread that may request the attributes next.
+    pub(super) fn look_up_by(&self, request: &Request, parent: InodeId, name: &OsStr) -> Result<NodeInfo> {
+        let name = parse(name)?;
+        let look_up = |caller: &Credentials| block_on(self.fs.lookup_by(request.pid(), caller, parent, &name));
+        self.callers.run(request, look_up)
     }
 
-    /// `done` may run later, on another thread.
     pub(super) fn create(
         &self,
         request: &Request,
@@ -53,25 +32,15 @@ impl FuseFrontend {
         name: &OsStr,
         mode: u32,
         flags: i32,
-        done: impl FnOnce(std::result::Result<(NodeInfo, OpenFlags, OpenedFile), fuser::Errno>) + Send + 'static,
-    ) {
-        let (fs, name) = (Arc::clone(&self.fs), parse(name));
-        let (callers, pid) = (self.callers, request.pid());
-        let caller = match sets_group_id(mode) {
-            true => callers.with_capabilities(request),
-            false => callers.caller(request),
-        };
-        let created = async move {
-            let (name, mode) = (name?, Mode::new(mode));
-            let flags = OpenFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-            let result = fs.create(&caller, parent, &name, mode, flags).await;
-            let (node, opened) = match callers.after_refusal(pid, &caller, &result) {
-                Some(capable) => Box::pin(fs.create(&capable, parent, &name, mode, flags)).await?,
-                None => result?,
-            };
-            Ok((node, flags, opened))
-        };
-        answer_later(&self.fs, "create", created, done);
+    ) -> Result<(NodeInfo, OpenFlags, OpenedFile)> {
+        let (name, bits) = (parse(name)?, Mode::new(mode));
+        let flags = OpenFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+        let create = |caller: &Credentials| block_on(self.fs.create(caller, parent, &name, bits, flags));
+        let (node, opened) = match sets_group_id(mode) {
+            true => create(&self.callers.with_capabilities(request)),
+            false => self.callers.run(request, create),
+        }?;
+        Ok((node, flags, opened))
     }
 
     pub(super) fn create_unnamed(
@@ -118,25 +87,8 @@ impl FuseFrontend {
         self.make_node(caller, parent, name, SYMLINK_MODE, NewNode::Symlink { target })
     }
 
-    /// `done` may run later, on another thread.
-    pub(super) fn unlink(
-        &self,
-        request: &Request,
-        parent: InodeId,
-        name: &OsStr,
-        done: impl FnOnce(std::result::Result<(), fuser::Errno>) + Send + 'static,
-    ) {
-        let (fs, name) = (Arc::clone(&self.fs), parse(name));
-        let (callers, pid, caller) = (self.callers, request.pid(), self.callers.caller(request));
-        let unlinked = async move {
-            let name = name?;
-            let result = fs.unlink(&caller, parent, &name).await;
-            match callers.after_refusal(pid, &caller, &result) {
-                Some(capable) => Box::pin(fs.unlink(&capable, parent, &name)).await,
-                None => result,
-            }
-        };
-        answer_later(&self.fs, "unlink", unlinked, done);
+    pub(super) fn unlink(&self, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<()> {
+        block_on(self.fs.unlink(caller, parent, &parse(name)?))
     }
 
     pub(super) fn remove_directory(&self, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<()> {

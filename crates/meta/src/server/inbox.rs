@@ -48,8 +48,6 @@ pub enum WorkerMessage {
     EndSession { session: SessionId, done: oneshot::Sender<()> },
     /// A request of a client in this process.
     LocalCall(LocalCall),
-    /// A client in this process is about to send a request.
-    Rouse,
 }
 
 /// A command of the server to all its workers. Each may follow any earlier one.
@@ -170,8 +168,6 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<WorkerMessage
             varve_rpc::yield_now().await;
         }
         match message {
-            // The loop is awake, and spins for the request.
-            WorkerMessage::Rouse => {}
             WorkerMessage::EndSession { session, done } => {
                 worker.end_session(session);
                 // The server may be stopping.

@@ -66,13 +66,6 @@ impl LocalSession {
         self.shared.embedded
     }
 
-    /// Tells a worker that it is about to be asked something. One that has much to do need not hear it.
-    pub fn rouse(&self, worker: usize) {
-        if let Some(inbox) = self.inboxes.get(worker) {
-            let _ = inbox.try_send(WorkerMessage::Rouse);
-        }
-    }
-
     /// Has a worker answer a request. Waits while its inbox is full; to be called on no thread of the server's.
     pub fn ask(&self, worker: usize, request: Request, answered: ReplyCallback) {
         let Some(inbox) = self.inboxes.get(worker) else { return };

@@ -158,8 +158,28 @@ fn dropped_loop_drops_its_tasks() {
 #[test]
 #[should_panic(expected = "a task has blocked on the loop that runs it")]
 fn nested_block_on_panics() {
-    let event_loop = new_loop(Duration::ZERO);
-    event_loop.block_on(async { event_loop.block_on(async {}) });
+    let event_loop = Rc::new(new_loop(Duration::ZERO));
+    let task = Rc::clone(&event_loop);
+    event_loop.handle().spawn(async move { task.block_on(async {}) });
+    event_loop.block_on(yield_now());
+}
+
+/// Promise: a callback of the root future may block on the loop, whose tasks go on meanwhile, and loses no wake-up.
+#[test]
+fn callback_of_the_root_may_block() {
+    for event_loop in loops() {
+        let (wake, woken) = oneshot::channel();
+        let timer = after(event_loop.handle(), 5);
+        event_loop.handle().spawn(async move {
+            timer.await;
+            wake.send(7).unwrap();
+        });
+        let whole = futures::future::join(woken, async {
+            event_loop.block_on(after(event_loop.handle(), 20));
+            event_loop.block_on(async { 8 })
+        });
+        assert_eq!(event_loop.block_on(whole), (Ok(7), 8));
+    }
 }
 
 /// Promise: the work before each wait comes after all woken tasks, and its own wake-ups are seen before the loop sleeps.

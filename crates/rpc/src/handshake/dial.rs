@@ -31,9 +31,18 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DialError {
+    /// Nobody accepts connections at the address.
+    #[error("{1}")]
+    NotConnected(io::ErrorKind, String),
     /// The server may come back.
     #[error("{0}")]
     Unreachable(String),
+    /// A server lives and takes no client now: it is at a limit, its lease is late, or it is stopping.
+    #[error("{0}")]
+    Unready(String),
+    /// The process at the address may not serve the volume. Nothing was sent to it.
+    #[error("{0}")]
+    Untrusted(String),
     /// The server refuses this client, or is not the expected one.
     #[error("{0}")]
     Refused(String),
@@ -78,7 +87,7 @@ impl Dialer {
     /// # Errors
     /// If there is no server, or the two do not accept each other.
     pub async fn dial(&self) -> Result<(Connection, Welcome), DialError> {
-        let at = |error: io::Error| DialError::Unreachable(format!("{}: {error}", self.place()));
+        let at = |error: io::Error| DialError::NotConnected(error.kind(), format!("{}: {error}", self.place()));
         let socket = match &self.address {
             ServerAddress::Unix(path) => {
                 let socket = self.connect(&SocketPlace::Unix(path.clone())).await.map_err(at)?;
@@ -92,7 +101,7 @@ impl Dialer {
         let (welcome, records, slot) = shaken.unwrap_or_else(|error| Err(broken(&error)))?;
         match &welcome {
             Welcome::Refused { reason } => return Err(DialError::Refused(printable(reason))),
-            Welcome::Crowded { reason } => return Err(DialError::Unreachable(printable(reason))),
+            Welcome::Crowded { reason } => return Err(DialError::Unready(printable(reason))),
             Welcome::Accepted { .. } | Welcome::Peer => {}
         }
         let records = (self.channel() == Channel::Network).then_some(records);
@@ -146,7 +155,7 @@ impl Dialer {
         if !is_nobody(uid) && self.identity.trusted.contains(&uid) {
             return Ok(());
         }
-        Err(DialError::Refused(format!(
+        Err(DialError::Untrusted(format!(
             "the process that listens at {} runs as user {uid}, which may not serve the volume: nothing was sent to it",
             self.place()
         )))
@@ -177,7 +186,7 @@ impl Dialer {
         let (welcome, records) = match answer {
             Answer::Sealed(sealed) => initiator.finish(&sealed).map_err(unproved)?,
             Answer::Refused { reason } => return Err(DialError::Refused(printable(&reason))),
-            Answer::Crowded { reason } => return Err(DialError::Unreachable(printable(&reason))),
+            Answer::Crowded { reason } => return Err(DialError::Unready(printable(&reason))),
         };
         let slot = if offer.shm_slot { incoming.descriptor.and_then(opened) } else { None };
         Ok((welcome, records, slot))
@@ -218,16 +227,18 @@ fn unproved(error: ExchangeError) -> DialError {
     })
 }
 
+/// An incomplete handshake. A server closes the connection if it may not reply, because its lease is late.
 fn broken(error: &io::Error) -> DialError {
-    DialError::Unreachable(match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            "the server closed the connection before the handshake was done: it is stopping, or has too many \
-             unauthenticated connections"
-                .into()
-        }
-        io::ErrorKind::TimedOut => {
-            format!("the server has not answered the handshake within {} s", HANDSHAKE_TIME.as_secs())
-        }
-        _ => format!("the handshake failed: {error}"),
-    })
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => DialError::Unready(
+            "the server closed the connection before the handshake was done: it is stopping, its lease is late, or it has \
+             too many unauthenticated connections"
+                .into(),
+        ),
+        io::ErrorKind::TimedOut => DialError::Unreachable(format!(
+            "the server has not answered the handshake within {} s",
+            HANDSHAKE_TIME.as_secs()
+        )),
+        _ => DialError::Unreachable(format!("the handshake failed: {error}")),
+    }
 }

@@ -5,6 +5,7 @@ use super::slot::Slot;
 use super::{Link, LinkError};
 use crate::event_loop::Watched;
 use crate::wire::{BUFFER_BYTES_KEPT, Decoder, Message};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll};
 use varve_env::net;
 use varve_proto::record::Records;
@@ -180,5 +181,9 @@ impl Link for StreamLink {
 
     fn has_memory(&self) -> bool {
         self.slot.is_some()
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 }

@@ -6,9 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use varve_env::net::SocketPlace;
+use varve_env::readiness::Watch;
 use varve_proto::frame;
 use varve_proto::handshake::{Answer, Greeting, KeyId, Purpose, VolumeKey};
-use varve_rpc::{CallError, Cause, DialError, Dialer, Limits};
+use varve_rpc::{CallError, Cause, Connection, DialError, Dialer, Limits, StreamLink};
 
 const STREAMS: [Transport; 2] = [Transport::Unix, Transport::Tcp];
 
@@ -42,7 +43,8 @@ fn both_sides_authenticate_each_other() {
 #[test]
 fn process_of_another_user_is_not_trusted() {
     let server = Server::start(Transport::Unix, Limits::default());
-    refused(dialled(&server, |dialer| dialer.identity.trusted = vec![99_999]), "may not serve the volume");
+    let ended = dialled(&server, |dialer| dialer.identity.trusted = vec![99_999]);
+    assert!(matches!(&ended, Err(DialError::Untrusted(why)) if why.contains("may not serve the volume")), "{ended:?}");
 }
 
 /// Promise: nobody there is an error of its own, at once.
@@ -53,7 +55,7 @@ fn absent_server_is_unreachable() {
         server.kill();
         let begun = Instant::now();
         let ended = dialled(&server, |_| {});
-        assert!(matches!(ended, Err(DialError::Unreachable(_))), "{ended:?}");
+        assert!(matches!(ended, Err(DialError::NotConnected(..))), "{ended:?}");
         assert!(begun.elapsed() < Duration::from_secs(2));
     }
 }
@@ -131,4 +133,22 @@ fn changed_bytes_end_a_tcp_connection() {
         drop(event_loop);
         relaying.join().unwrap();
     }
+}
+
+/// Promise: a connection can be ended from elsewhere while its loop does not run: the server learns it at once, and calls
+/// on it fail.
+#[test]
+fn severed_connection_ends_on_both_sides() {
+    let (own, mut peer) = UnixStream::pair().unwrap();
+    peer.set_read_timeout(Some(SOON)).unwrap();
+    let event_loop = Transport::Unix.new_loop();
+    let watched = event_loop.handle().watch(own.into(), Watch::InputAndRoom).unwrap();
+    let link = StreamLink::new(watched, None, None);
+    let connection = Connection::new(event_loop.handle(), link, Limits::default());
+    let severer = connection.severer().unwrap().expect("it is a socket");
+    std::thread::spawn(move || severer.sever()).join().unwrap();
+    assert_eq!(peer.read(&mut [0; 8]).unwrap(), 0);
+    let ended = event_loop.block_on(connection.call(Ask::Echo(1).bytes(), deadline(event_loop.handle(), SOON)));
+    let lost = matches!(&ended, Err(CallError::Unknown(Cause::Lost(_)) | CallError::NotSent(Cause::Lost(_))));
+    assert!(lost && connection.is_lost(), "{ended:?}");
 }

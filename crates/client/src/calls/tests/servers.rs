@@ -69,13 +69,13 @@ impl ClusterTransport {
 }
 
 impl Transport for ClusterTransport {
-    fn find(&self) -> BoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
+    fn find(&self) -> LocalBoxFuture<'_, std::result::Result<ServerWelcome, FindError>> {
         let mut cluster = self.0.lock();
         let living = cluster.map.servers().iter().map(|server| server.number).find(|one| !cluster.dead.contains(one));
         ready(living.map_or_else(nobody, |server| cluster.greet(server))).boxed()
     }
 
-    fn greet<'a>(&'a self, server: &'a MapServer) -> BoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
+    fn greet<'a>(&'a self, server: &'a MapServer) -> LocalBoxFuture<'a, std::result::Result<ServerWelcome, FindError>> {
         ready(self.0.lock().greet(server.number)).boxed()
     }
 
@@ -90,11 +90,11 @@ impl Transport for ClusterTransport {
         to: WorkerPlace,
         request: &'a Request,
         _: Instant,
-    ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
+    ) -> LocalBoxFuture<'a, std::result::Result<Response, CallError>> {
         ready(self.0.lock().answer(to, request)).boxed()
     }
 
-    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
+    fn pause(&self, wait: Duration) -> LocalBoxFuture<'_, ()> {
         let mut cluster = self.0.lock();
         let now = cluster.clock.monotonic().after(wait);
         *cluster.clock.0.lock() = now;

@@ -167,7 +167,7 @@ impl Outgoing {
             let (dialer, refusals, event_loop) = (dialer.clone(), Rc::clone(&refusals), event_loop.clone());
             async move {
                 let dialled = connect(dialer).await;
-                if let Err(DialError::Refused(why)) = &dialled
+                if let Err(DialError::Refused(why) | DialError::Untrusted(why)) = &dialled
                     && let Some(suppressed) = refusals.due(server, event_loop.now())
                 {
                     tracing::warn!("no connection to server {server:016x}{suppressed}: {why}");

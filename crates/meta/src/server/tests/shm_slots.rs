@@ -6,7 +6,7 @@ use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use varve_env::shm_slot::{ClientSide, SlotReply};
+use varve_env::shm_slot::ClientSide;
 use varve_proto::handshake::{self, Greeting, Offer};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,22 +52,20 @@ impl Poster {
 
     fn call(&mut self, call: Call) -> Result<Reply, CallFailure> {
         let bytes = self.framed(1, call);
-        match self.shm_slot.ask(&bytes, true) {
+        self.shm_slot.listen();
+        match self.shm_slot.post(&bytes) {
             true => self.posted += 1,
             false => self.stream.write_all(&bytes).unwrap(),
         }
         let begun = Instant::now();
-        loop {
-            match self.shm_slot.answer() {
-                SlotReply::Awaited if begun.elapsed() > PATIENCE => panic!("no answer"),
-                SlotReply::Awaited => std::thread::yield_now(),
-                SlotReply::BySocket => return reply(&mut self.stream).result,
-                SlotReply::Here => {
-                    let mut bytes = Vec::new();
-                    self.shm_slot.take(&mut bytes);
-                    return decoded(&bytes).result;
-                }
-            }
+        while !self.shm_slot.listen() {
+            assert!(begun.elapsed() < PATIENCE, "no answer");
+            std::thread::yield_now();
+        }
+        let mut bytes = Vec::new();
+        match self.shm_slot.take_posted(&mut bytes) {
+            true => decoded(&bytes).result,
+            false => reply(&mut self.stream).result,
         }
     }
 
@@ -75,7 +73,7 @@ impl Poster {
     fn post(&mut self, other: &mut Poster, bytes: &[u8]) -> bool {
         (0..100).any(|_| {
             other.ping();
-            self.shm_slot.ask(bytes, false)
+            self.shm_slot.sleep() && self.shm_slot.post(bytes)
         })
     }
 

@@ -86,7 +86,7 @@ fn is_worth_it(file: &File, catalog: &mut Catalog, end: u64) -> io::Result<bool>
     if catalog.description.allocate != Allocate::Packed || chunks > CHUNKS_MAX {
         return Ok(false);
     }
-    let used = superblock::LENGTH as u64 + catalog.stored_bytes() + image(catalog, 0)?.0.len() as u64;
+    let used = first(catalog) + catalog.stored_bytes() + image(catalog, 0)?.0.len() as u64;
     // A hard link, or an attribute that somebody set, belongs to the old file.
     Ok(used <= BYTES_MAX
         && end.saturating_sub(used) > (end / LOSS_PART).max(LOSS_BYTES_MIN)
@@ -119,7 +119,8 @@ fn write(made: &Path, file: &File, catalog: &mut Catalog) -> io::Result<u64> {
     let mut chunks: Vec<ChunkRecord> = catalog.chunks.present().copied().collect();
     chunks.sort_unstable_by_key(|chunk| chunk.address);
     copy.write_all_at(&MARK, superblock::LENGTH as u64)?;
-    let first = (superblock::LENGTH + MARK.len()) as u64;
+    copy_arrays(file, &copy, catalog)?;
+    let first = first(catalog);
     let mut starts = Vec::with_capacity(chunks.len());
     let mut at = first;
     for chunk in &chunks {
@@ -141,6 +142,33 @@ fn write(made: &Path, file: &File, catalog: &mut Catalog) -> io::Result<u64> {
     copy.write_all_at(&Superblock { root, end }.encode(), 0)?;
     copy.sync_all()?;
     Ok(end)
+}
+
+/// First address of the copy's chunks, behind its mark and the run's arrays.
+fn first(catalog: &Catalog) -> u64 {
+    let behind_mark = (superblock::LENGTH + MARK.len()) as u64;
+    match catalog.description.arrays.is_empty() {
+        true => behind_mark,
+        false => behind_mark.max(catalog.description.first_address()),
+    }
+}
+
+/// Copies the arrays of the whole run, whose addresses follow from its spec. Blocks of zeros stay holes.
+fn copy_arrays(file: &File, copy: &File, catalog: &Catalog) -> io::Result<()> {
+    const BLOCK: u64 = 64 << 10;
+    let description = &catalog.description;
+    let Some(mut at) = description.array_addresses().first().copied() else { return Ok(()) };
+    let end = description.first_address();
+    let mut block = Vec::new();
+    while at < end {
+        block.resize(BLOCK.min(end - at) as usize, 0);
+        file.read_exact_at(&mut block, at)?;
+        if block.iter().any(|byte| *byte != 0) {
+            copy.write_all_at(&block, at)?;
+        }
+        at += block.len() as u64;
+    }
+    Ok(())
 }
 
 /// Copies chunks one after the other to `at`. Neighbours are copied together.

@@ -67,7 +67,7 @@ fn numpy(datatype: &Datatype) -> String {
     match datatype {
         Datatype::Number(element @ (ElementType::U8 | ElementType::I8)) => format!("|{}1", &element.name()[..1]),
         Datatype::Number(element) => format!("<{}{}", &element.name()[..1], element.size()),
-        Datatype::Text(bytes) => format!("|S{bytes}"),
+        Datatype::Text(bytes) | Datatype::Ascii(bytes) => format!("|S{bytes}"),
         Datatype::Enumeration(_) => "|u1".into(),
     }
 }

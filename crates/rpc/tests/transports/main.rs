@@ -1,6 +1,7 @@
 //! One suite that every transport passes, and what each of them does about peers that break the rules.
 
 mod cost;
+mod false_servers;
 mod fixture;
 mod handshakes;
 mod hostile;

@@ -22,6 +22,7 @@ fn service(root: &Path) -> Service {
         runs_max: 4,
         connections_max: 8,
         idle: Duration::from_secs(60),
+        metadata: None,
     };
     Service::start(config).expect("a service")
 }

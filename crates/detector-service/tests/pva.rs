@@ -27,6 +27,7 @@ fn service(root: &Path, server: PvaServer, idle: Duration) -> Service {
         runs_max: 4,
         connections_max: 4,
         idle: PATIENCE,
+        metadata: None,
     };
     let mut service = Service::start(config).expect("a service");
     service.take_pva(PvaTarget { pv: PV.into(), server, idle }).expect("a thread");

@@ -1,4 +1,4 @@
-use super::{Metadata, structure};
+use super::{metadata, structure};
 use std::path::{Path, PathBuf};
 use varve_detector_dataset::dataset_spec::DatasetSpec;
 use varve_detector_hdf5::ElementType;
@@ -10,7 +10,7 @@ fn example_layout_and_metadata_are_accepted() {
     let pilatus = || DatasetSpec::new(ElementType::I32, vec![2527, 2463]);
     let mut described = pilatus();
     described.structure = structure(Path::new("nexus")).expect("built in");
-    Metadata::read(&example("beamline.toml")).expect("metadata").add_to(&mut described);
+    metadata(&example("beamline.toml")).expect("metadata").add_to(&mut described);
     assert_eq!(described.check(), Ok(()));
     assert!(described.nxmx.is_some() && described.values.len() == 2, "{described:?}");
     let mut laid_out = pilatus();

@@ -1,6 +1,5 @@
 //! `varve record weld MASTER OUT`: one file from the files that a virtual dataset shows.
 
-use super::Metadata;
 use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
@@ -39,7 +38,7 @@ struct WeldOutput {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let structure = super::structure(&arguments.layout)?;
-    let metadata = arguments.metadata.as_deref().map(Metadata::read).transpose()?;
+    let metadata = arguments.metadata.as_deref().map(super::metadata).transpose()?;
     let failed = || Problem::new(format!("cannot weld the files of {}", arguments.master.display()));
     // Root has the rights of the user whose directory the new file is in, who could put a link in its place.
     let absolute = std::path::absolute(&arguments.out).map_err(|error| failed().caused_by(&error))?;

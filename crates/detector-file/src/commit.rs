@@ -1,4 +1,4 @@
-//! Publication of a commit. What changed since the commit before is written to unused space and synced; then the
+//! Publication of a commit. A commit writes its changes to unused space and syncs them; then the
 //! superblock that refers to it is written and synced. Nothing that the superblock refers to changes, so a reader that
 //! opens the file at any time finds a complete file. Metadata are written to space reserved in advance
 //! ([`crate::space_reservation`]). Space that only earlier commits refer to is reused when their readers are gone.

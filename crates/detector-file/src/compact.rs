@@ -171,7 +171,7 @@ fn copy_arrays(file: &File, copy: &File, catalog: &Catalog) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies chunks one after the other to `at`. Neighbours are copied together.
+/// Copies chunks one after the other to `at`. Adjacent ones are copied together.
 fn copy_chunks(file: &File, copy: &File, chunks: &[ChunkRecord], mut at: u64) -> io::Result<()> {
     let mut buffer = Vec::new();
     for together in chunks.chunk_by(|one, next| one.address + one.size == next.address) {

@@ -156,9 +156,9 @@ impl Shape {
             return 0;
         }
         let levels = self.levels.max(LEVELS_MIN) + u64::from(step(self.frames).ilog2()) / LEVEL_BITS;
-        // The records of a frame are neighbours. Each split of a node changes two, and one in each level above.
+        // The records of a frame are adjacent. Each split of a node changes two, and one in each level above.
         let frame = 2 * (2 * self.chunks / self.leaf + 3) + 2 * levels;
-        // A leaf is at least half full, or the neighbour of a full one.
+        // A leaf is at least half full, or adjacent to a full one.
         let together = 5 * CHUNK_ROWS * self.chunks / self.leaf + 4 + 2 * levels;
         let of = |frames: &u64| match self.dense && self.alone {
             true => (step(*frames) * frame).min(together),

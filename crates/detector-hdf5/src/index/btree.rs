@@ -56,7 +56,7 @@ impl NodeShape {
     }
 
     /// Upper limit for the number of levels of a tree with `records` records: all nodes but the root are half full, or
-    /// are the neighbour of a full one.
+    /// are adjacent to a full one.
     pub fn levels_max(&self, records: u64) -> u64 {
         let mut nodes = 4 * records / self.levels[0].records_max + 1;
         let mut levels = 1;

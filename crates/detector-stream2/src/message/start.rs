@@ -211,8 +211,11 @@ fn floats(reader: &mut CborReader<'_>) -> Result<Option<Vec<f64>>, BadStream2Mes
     Ok(Some(values))
 }
 
+/// Name, start and increment of an axis.
+type Axis = (String, f64, f64);
+
 /// The axes of a goniometer, each a map of numbers.
-fn axes(reader: &mut CborReader<'_>) -> Result<Option<Vec<(String, f64, f64)>>, BadStream2Message> {
+fn axes(reader: &mut CborReader<'_>) -> Result<Option<Vec<Axis>>, BadStream2Message> {
     let mut axes = Vec::new();
     reader.map(|name, value| {
         if axes.len() == AXES_MAX {
@@ -230,7 +233,7 @@ fn axes(reader: &mut CborReader<'_>) -> Result<Option<Vec<(String, f64, f64)>>, 
         if !start.is_finite() || !increment.is_finite() {
             return bad("expected numbers");
         }
-        if !axes.iter().any(|(axis, ..): &(String, f64, f64)| axis == name) {
+        if !axes.iter().any(|(axis, ..): &Axis| axis == name) {
             axes.push((name.to_owned(), start, increment));
         }
         Ok(())

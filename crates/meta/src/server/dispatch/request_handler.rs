@@ -197,11 +197,11 @@ impl RequestHandler<'_> {
                 Err(failure) => return Err(failure),
             }
         }
-        if let Call::SetAttributes { set, .. } = call {
-            if set.mtime.is_some() {
-                let mtime = Attributes::from(node.attributes).mtime;
-                effects.push(Effect::Touch { inode, mtime });
-            }
+        if let Call::SetAttributes { set, .. } = call
+            && set.mtime.is_some()
+        {
+            let mtime = Attributes::from(node.attributes).mtime;
+            effects.push(Effect::Touch { inode, mtime });
         }
         if let Call::MarkSizeStale { .. } = call {
             effects.push(Effect::SizeStale(inode));

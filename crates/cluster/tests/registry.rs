@@ -178,12 +178,15 @@ fn server_that_left_is_forgotten() {
     });
 }
 
+/// Removes the content of a registry.
+type Lose<'a> = &'a dyn Fn();
+
 /// Promise: the loss of a registry is noticed, and no number after a lost one is given.
 #[test]
 fn lost_content_is_noticed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (store, etcd) = (Store::new(), Etcd::start());
-    let registries: [(Arc<dyn Registry>, &dyn Fn()); 2] =
+    let registries: [(Arc<dyn Registry>, Lose<'_>); 2] =
         [(store.side(), &|| store.lose()), (etcd.side(), &|| etcd.lose())];
     for (registry, lose) in registries {
         runtime.block_on(async {

@@ -58,6 +58,7 @@ impl Superseded {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "the arrays have ranges as their elements")]
 mod tests {
     use super::*;
 

@@ -215,7 +215,7 @@ fn shard_that_comes_back_has_its_open_files() {
         slot.move_away(at(3));
         slot.set_gate(Gate::Given);
         assert!(slot.begin_ownership(term, Duration::ZERO, at(5)));
-        assert_eq!(slot.open_files.as_ref().unwrap().len() > 0, kept, "{term:?}");
+        assert_eq!(!slot.open_files.as_ref().unwrap().is_empty(), kept, "{term:?}");
     }
 }
 

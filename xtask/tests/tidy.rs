@@ -242,7 +242,7 @@ fn retired_words_elsewhere_pass() {
     let code = "fn f<'a>(at: &'a str, rest: char) {\n    g(at, rest, '\"', \"a mailbox // desk\");\n    \
                 h(r#\"slab \" // doubt\"#, \"\\\" errand\");\n}\n/// A hyperslab of a desktop.\nconst STRANGERS: u8 = 1;\n";
     write(tree.path(), "crates/client/src/a.rs", code);
-    write(tree.path(), "crates/client/src/reactor/a.rs", "// What an errand is.\n");
+    write(tree.path(), "crates/meta/src/server/local_session.rs", "// What an errand is.\n");
     write(tree.path(), "STYLE.md", "An errand.\n");
     assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
 }

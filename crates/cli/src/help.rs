@@ -234,9 +234,7 @@ fn with_examples(command: Command, screen: &Screen) -> Command {
         None => examples.trim_end().to_owned(),
     };
     let more = match screen.command {
-        "" => "Every option of a command: varve help COMMAND. Messages: --log info. Exit codes,\n\
-               settings by environment and file: varve help."
-            .to_owned(),
+        "" => "All options: varve help COMMAND. Messages, settings, exit codes: varve help".to_owned(),
         command => format!("Every option, with details: varve help {command}"),
     };
     command.after_help(format!("{examples}\n{more}")).after_long_help(whole)

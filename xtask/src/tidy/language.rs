@@ -43,17 +43,9 @@ const HASH_NAMES: [&str; 2] = ["Makefile", "run"];
 const REPLACED: &str = "the request path that replaces this code deletes it";
 
 /// Exempt files, or directories if the path ends with `/`, and the reason.
-pub const EXEMPT: [(&str, &str); 11] = [
+pub const EXEMPT: [(&str, &str); 3] = [
     ("STYLE.md", "lists the retired words and shows bad sentences"),
     ("docs/internals/renames.md", "lists the retired names"),
-    ("crates/client/src/async_ops.rs", REPLACED),
-    ("crates/client/src/async_ops/", REPLACED),
-    ("crates/client/src/block_on.rs", REPLACED),
-    ("crates/client/src/reactor.rs", REPLACED),
-    ("crates/client/src/reactor/", REPLACED),
-    ("crates/client/src/transport/reply_slot.rs", REPLACED),
-    ("crates/client/src/transport/blocking/awaited.rs", REPLACED),
-    ("crates/client/src/transport/blocking/pool.rs", REPLACED),
     ("crates/meta/src/server/local_session.rs", REPLACED),
 ];
 

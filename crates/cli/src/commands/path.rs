@@ -18,7 +18,7 @@ use varve_env::store_url::StoreUrl;
 use varve_env::volume_dir::{LockError, VolumeDir};
 use varve_types::InodeId;
 
-/// Show the paths of an inode number, also while the volume is served
+/// Show the paths of an inode number
 ///
 /// Messages, `varve fsck` and `ls -i` name inodes by number. The command reads all names of the volume, which takes as long
 /// as a dump without small files. It exits with 1 if no name leads to the inode.

@@ -10,6 +10,7 @@ source=$(cd "$(dirname "$0")/.." && pwd)
 
 put() { # put MODE FILE DIRECTORY
   install -D -m "$1" "$2" "$root$3/$(basename "$2")"
+  echo "$root$3/$(basename "$2")"
 }
 
 work=$(mktemp -d)
@@ -17,7 +18,8 @@ trap 'rm -rf "$work"' EXIT
 
 # Debug information is a file of its own, which `make dist` keeps beside the packages.
 cp "$program" "$work/varve"
-strip --strip-debug "$work/varve"
+# A package is stripped already, and a host without a toolchain has no strip.
+if command -v strip >/dev/null; then strip --strip-debug "$work/varve"; fi
 put 755 "$work/varve" "$prefix/bin"
 
 "$program" man "$work/man" >/dev/null
@@ -50,7 +52,7 @@ helpers=/sbin
 if [[ -n $root || -w $helpers ]]; then
   mkdir -p "$root$helpers"
   ln -sfn "$prefix/bin/varve" "$root$helpers/mount.fuse.varve"
+  echo "$root$helpers/mount.fuse.varve"
 else
   echo "install: $helpers cannot be written, so mount(8) and fstab(5) do not find varve; varve mount works without that"
 fi
-echo "install: $root$prefix/bin/varve"

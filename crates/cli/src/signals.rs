@@ -101,7 +101,9 @@ impl Signals {
             }
         };
         runtime.block_on(async {
+            // Of signals that have come together, the log is renewed before others are noted in it.
             tokio::select! {
+                biased;
                 signal = terminate.recv() => signal.map(|()| SignalEvent::Stop),
                 signal = interrupt.recv() => signal.map(|()| SignalEvent::Stop),
                 signal = hangup.recv() => signal.map(|()| SignalEvent::Renew),

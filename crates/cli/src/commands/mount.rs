@@ -19,9 +19,9 @@ use crate::server::{self, ServerFlags};
 use crate::signals::{self, Signals, StopReason};
 use clap::Args;
 use options::FstabOptions;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat2};
 use serde::Serialize;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ use varve_client::{ClientConfig, CookieWidth, FileSystem};
 use varve_env::identity::as_process_user;
 use varve_env::service_manager::{self, ServiceState};
 use varve_env::store_url::StoreUrl;
+use varve_env::trusted_path;
 use varve_env::volume_dir::VolumeDir;
 use varve_fuse::MountSession;
 use varve_meta::server::{Server, ServerConfig, ServerError};
@@ -153,8 +154,8 @@ fn remount(options: &FstabOptions, arguments: &Arguments) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Makes the mount point if it is missing and the directory around it belongs to this user: nobody else can then put a
-/// link in its place.
+/// Makes the mount point if it is missing and the directory around it belongs to this user. Links of other users on the way
+/// there are not followed, so nobody can lead root to another place.
 fn make_directory(directory: &Path) -> Result<()> {
     let failed = |error: &dyn std::error::Error| {
         Problem::new(format!("cannot make the mount point {}", directory.display())).caused_by(error)
@@ -162,11 +163,17 @@ fn make_directory(directory: &Path) -> Result<()> {
     if directory.symlink_metadata().is_ok() {
         return Ok(());
     }
-    let made = as_process_user(|| {
-        let around = directory.parent().unwrap_or(Path::new("/"));
-        match std::fs::metadata(around) {
-            Ok(found) if found.uid() == rustix::process::geteuid().as_raw() => std::fs::create_dir(directory),
-            // The mount reports what is missing.
+    let made = as_process_user(|| -> io::Result<()> {
+        // The mount reports what is missing or refused.
+        let (Some(around), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(()) };
+        let around = if around.as_os_str().is_empty() { Path::new(".") } else { around };
+        let Ok(place) = trusted_path::resolve(around) else { return Ok(()) };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat2(CWD, &place, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        match opened.and_then(|opened| Ok((fstat(&opened)?.st_uid, opened))) {
+            Ok((owner, opened)) if owner == rustix::process::geteuid().as_raw() => {
+                Ok(mkdirat(&opened, name, Mode::from_raw_mode(0o777))?)
+            }
             _ => Ok(()),
         }
     });

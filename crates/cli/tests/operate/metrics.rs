@@ -3,17 +3,21 @@
 use super::common::{SHORT, Server, Volume, run, until};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(name)
 }
 
-/// A loopback address that was free a moment ago.
+/// An address of the loopback that no other process uses, so that nobody takes the port before the program listens.
 fn free_address() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+    static ADDRESSES: AtomicU8 = AtomicU8::new(1);
+    let [.., second, first] = std::process::id().to_be_bytes();
+    let own = Ipv4Addr::new(127, 64 | (second & 63), first, ADDRESSES.fetch_add(1, Relaxed));
+    let free = TcpListener::bind((own, 0)).and_then(|free| free.local_addr()).expect("a free port");
     free.to_string()
 }
 

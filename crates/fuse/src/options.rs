@@ -42,8 +42,11 @@ pub struct MountOptions {
     pub direct_io: Option<bool>,
 }
 
-/// With fewer threads, one slow fsync would delay every other call.
-const THREADS_MIN: usize = 4;
+/// A thread waits while its call is with a server or the store. With fewer threads, some calls to a server that hangs would
+/// delay every other call.
+const THREADS_MIN: usize = 16;
+/// By default. Each thread has a connection to each worker that it calls, and servers limit connections.
+const THREADS_DEFAULT_MAX: usize = 32;
 /// More threads only add memory (each has a request buffer) and contention on /dev/fuse.
 pub const THREADS_MAX: usize = 256;
 /// The kernel never reads less than a page.
@@ -150,8 +153,7 @@ impl MountOptions {
             auto_unmount: false,
             max_read: None,
             inode32: false,
-            // A thread blocks while its call is with the server, so there are more threads than processors.
-            threads: (2 * processors).clamp(THREADS_MIN, THREADS_MAX),
+            threads: (2 * processors).clamp(THREADS_MIN, THREADS_DEFAULT_MAX),
             passthrough: true,
             direct_io: None,
         }

@@ -21,8 +21,8 @@ pub const HEADER_BYTES: usize = 24;
 /// The largest request or reply, as of the frames without a header for calls.
 pub const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX;
 
-/// A buffer that grew beyond this is freed when it is empty.
-pub const BUFFER_BYTES_KEPT: usize = 256 * 1024;
+/// A buffer that grew beyond this is freed when it is empty: a server has a thousand connections, with three each.
+pub const BUFFER_BYTES_KEPT: usize = 32 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {

@@ -1,7 +1,7 @@
 //! The servers that a client knows: its shard map, newer maps, and the search for servers that were lost.
 
 use super::{BUSY_WAIT, Core, SERVER_WAIT};
-use crate::transport::{FindError, ServerWelcome};
+use crate::transport::{CallError, FindError, ServerWelcome};
 use crate::{Failure, Result};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
@@ -107,9 +107,14 @@ impl Core {
         let request =
             Request { id: id.id(), shard: none.0, credentials, released: Vec::new(), call: Call::LocateShard };
         let response = self.transport.call(place, &request, deadline).await;
-        if let Ok(Response { result: Err(CallFailure::NotOwner { map }), .. }) = response {
-            let learned = self.learn(&map, none, place);
-            learned.map_or_else(|error| tracing::debug!("{error}"), drop);
+        match response {
+            Ok(Response { result: Err(CallFailure::NotOwner { map }), .. }) => {
+                let learned = self.learn(&map, none, place);
+                learned.map_or_else(|error| tracing::debug!("{error}"), drop);
+            }
+            // The server may have ended the session, and no other thread may notice.
+            Err(CallError::Lost { server, .. }) => self.lose_registrations_at(server),
+            _ => {}
         }
     }
 

@@ -187,10 +187,11 @@ mod tests {
         let clock = Arc::new(RealClock::new());
         let (transport, request) = (transport(&clock), request());
         let soon = clock.monotonic().after(Duration::from_millis(50));
+        let later = clock.monotonic().after(Duration::from_secs(60));
         let all = futures::future::join3(
             transport.call(place(1), &request, soon),
-            transport.call(place(0), &request, soon),
-            transport.call(place(2), &request, soon),
+            transport.call(place(0), &request, later),
+            transport.call(place(2), &request, later),
         );
         let (late, answered, dropped) = crate::block_on(all);
         assert_eq!(late, Err(CallError::Deadline));

@@ -25,11 +25,15 @@ use varve_env::identity::NOBODY;
 use varve_env::volume_dir::{VolumeDir, boot_id};
 use varve_proto::handshake::{KeyId, VolumeKey, Welcome};
 use varve_proto::{CallId, Request, Response, frame};
-use varve_rpc::{BlockingPool, CallError as RpcError, Cause, Identity, NotBegun};
+use varve_rpc::{BlockingPool, CallError as RpcError, Cause, DialError, Identity, NotBegun};
 use varve_types::{MapServer, SessionId, ShardCount, ShardMap, VolumeSettings, WorkerPlace};
 
 /// How long a handshake with one of several servers may take. If the server hangs, another one may have its shards.
 const GREETED_MAX: Duration = Duration::from_secs(3);
+
+/// How often, and after which pauses, a thread asks a server again that is at a limit while other threads are connected.
+const UNREADY_TRIES: u32 = 20;
+const UNREADY_WAIT: Duration = Duration::from_millis(50);
 
 /// Threads that look names of hosts up, and lookups that wait for one.
 const LOOKUP_THREADS: usize = 2;
@@ -93,8 +97,14 @@ impl RemoteTransport {
         let connected = unless_given_up(self.connected(&known, worker), wait(), given_up).await??;
         let end = thread_loop::current().now().after(wait());
         let call = connected.connection.call(body.into(), end);
-        let ended = unless_given_up(call, thread_loop::WAIT_SLICE, given_up).await?;
-        let body = ended.map_err(|error| self.failed(server, deadline, error))?;
+        let ended = unless_given_up(call, thread_loop::WAIT_SLICE, given_up).await;
+        let ended = ended.and_then(|ended| ended.map_err(|error| self.failed(server, deadline, error)));
+        if let Err(CallError::Deadline) = ended {
+            // The reply may still come. Nobody reads it before this thread's next call, and the connection would be taken
+            // for a silent one then.
+            connections::line(&known, worker).connected.lock().await.take();
+        }
+        let body = ended?;
         let response = frame::decode_body(&body)
             .map_err(|error| CallError::Lost { server, why: format!("its reply cannot be read: {error}") })?;
         check_answers(response, request.id, server)
@@ -115,8 +125,17 @@ impl RemoteTransport {
             Some(connected) => return Ok(Rc::clone(connected)),
             None => {}
         }
-        let dialled = self.dial(&known.workers[worker], known.local, worker).await;
-        let (connection, welcome) = dialled.map_err(|error| lost(error.to_string()))?;
+        let mut tries = 0;
+        let (connection, welcome) = loop {
+            match self.dial(&known.workers[worker], known.local, worker).await {
+                // The server lives: the loss of it would end the connections of the other threads.
+                Err(DialError::Unready(_)) if tries < UNREADY_TRIES && known.is_connected() => {
+                    tries += 1;
+                    thread_loop::pause(UNREADY_WAIT).await;
+                }
+                dialled => break dialled.map_err(|error| lost(error.to_string()))?,
+            }
+        };
         match welcome {
             // It replaced the other server at this address, and must first learn which files are open here.
             Welcome::Accepted { server: other, .. } if other != server => {

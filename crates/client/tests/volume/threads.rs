@@ -76,7 +76,7 @@ fn all_threads_find_the_next_server() {
 fn calls_of_all_threads_end_at_their_deadline() {
     let site = Site::new(4);
     let server = site.serve();
-    let fs = FileSystem::connect(ClientConfig { deadline: Duration::from_secs(1), ..site.config() }).unwrap();
+    let fs = FileSystem::connect(ClientConfig { deadline: Duration::from_secs(5), ..site.config() }).unwrap();
     make_file(&fs, ROOT, "f");
     let callers = callers(&fs);
     server.stop(STOP).unwrap();

@@ -32,6 +32,11 @@ impl KnownServer {
         Arc::new(KnownServer { identity, number, workers, local, connections: Mutex::default() })
     }
 
+    /// Whether a thread is connected.
+    pub fn is_connected(&self) -> bool {
+        self.connections.lock().iter().any(|severer| severer.strong_count() > 0)
+    }
+
     /// Takes a connection in, to end it with this server.
     pub fn keep(&self, connection: Connection) -> io::Result<Rc<Connected>> {
         let severer = connection.severer()?.map(Arc::new);

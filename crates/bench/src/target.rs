@@ -7,9 +7,11 @@ mod directory;
 mod library;
 #[cfg(test)]
 mod tests;
+mod trusted;
 
 pub use directory::DirectoryTarget;
 pub use library::LibraryTarget;
+pub(crate) use trusted::{check_for_root, check_trusted};
 
 use crate::{Error, Result};
 use std::fmt;
@@ -123,8 +125,9 @@ pub trait TargetClient {
     fn remove_tree(&mut self, path: &str) -> io::Result<()>;
 }
 
-/// Opens the target that `via` names and checks that it is of the stated kind.
+/// Opens the target that `via` names and checks that it is of the stated kind, and that root may use it.
 pub fn open(via: &Via) -> Result<Box<dyn BenchTarget>> {
+    check_trusted(via)?;
     match via {
         Via::Library(store) => Ok(Box::new(LibraryTarget::open(store)?)),
         Via::Mount(dir) => {
@@ -148,8 +151,8 @@ pub fn open(via: &Via) -> Result<Box<dyn BenchTarget>> {
 /// second.
 const IGNORED_NAMES: [&str; 2] = ["lost+found", crate::ranks::RENDEZVOUS_NAME];
 
-/// Refuses a directory that has files, and the root of the system: a run removes what it makes, and must never be near
-/// other files. `kept` is the directory that an earlier run left for this one.
+/// Refuses a directory that has files, the root of the system, and for root a directory of another user: a run removes what
+/// it makes, and must never be near other files. `kept` is the directory that an earlier run left for this one.
 ///
 /// # Errors
 /// [`Error::Usage`], with the advice to make an empty directory.
@@ -158,6 +161,10 @@ pub fn check_fresh(via: &Via, kept: Option<&str>) -> Result<()> {
     let resolved = directory.canonicalize().map_err(Error::io(via.to_string()))?;
     if resolved.parent().is_none() {
         return Err(Error::Usage(format!("{via} is the root of the system: make an empty directory and give that")));
+    }
+    check_trusted(via)?;
+    if let Some(kept) = kept.map(|kept| directory.join(kept)).filter(|kept| kept.symlink_metadata().is_ok()) {
+        check_for_root(&kept.display().to_string(), &kept)?;
     }
     for entry in std::fs::read_dir(&resolved).map_err(Error::io(via.to_string()))? {
         let name = entry.map_err(Error::io(via.to_string()))?.file_name();

@@ -5,7 +5,7 @@ use super::{PlannedStep, Suite, SuiteTarget};
 use crate::environment::{Environment, mount_of};
 use crate::interrupt::{self, Interrupt};
 use crate::run_file::{RUN_SCHEMA_VERSION, RunFile, RunStep, RunTarget, marks};
-use crate::target::Via;
+use crate::target::{self, Via};
 use crate::{Error, Result};
 use std::io::IsTerminal;
 use std::os::unix::fs::MetadataExt;
@@ -154,6 +154,7 @@ impl SuiteConfig {
             if !directory.is_dir() {
                 return Err(Error::Usage(format!("{target} is no directory: make it, or mount the volume")));
             }
+            target::check_trusted(&target.via)?;
         }
         Ok(())
     }

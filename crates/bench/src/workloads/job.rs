@@ -3,7 +3,7 @@
 use super::{data, images, mdtest_tree, mixed, small_files};
 use crate::Result;
 use crate::ranks::RankContext;
-use crate::target::Via;
+use crate::target::{self, Via};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,6 +33,8 @@ impl Job {
 
 /// Runs one rank's part of a job.
 pub(crate) fn execute(job: &Job, context: &RankContext<'_>) -> Result<()> {
+    // On another host, the path can lead elsewhere.
+    target::check_trusted(&job.target()?)?;
     match &job.work {
         RankWork::Mdtest(options) => mdtest_tree::run_rank(job, options, context),
         RankWork::Data(options) => data::run_rank(job, options, context),

@@ -18,7 +18,7 @@ use super::{REPEAT_MAX, Workplace};
 use crate::environment::Environment;
 use crate::interrupt::{self, Interrupt};
 use crate::progress::{ProgressDisplay, STRIDE};
-use crate::target::{BenchTarget, DirectoryTarget, TargetClient, Via};
+use crate::target::{self, BenchTarget, DirectoryTarget, TargetClient, Via};
 use crate::{Error, Result};
 use programs::{FILES, LINKED, NAMES};
 use std::path::PathBuf;
@@ -54,6 +54,7 @@ impl TreeConfig {
             return fail("nothing to measure: give at least one directory".to_owned());
         }
         super::check_each_once(&self.via())?;
+        self.via().iter().try_for_each(target::check_trusted)?;
         if self.repeat == 0 || self.repeat > REPEAT_MAX {
             return fail(format!("the number of repeats goes from 1 to {REPEAT_MAX}"));
         }

@@ -100,7 +100,8 @@ impl TreeProgram {
         self.command()[0]
     }
 
-    /// The program and its arguments, for a working directory that has the run's files.
+    /// The program and its arguments, for a working directory that has the run's files. Python is isolated (`-I`), or it
+    /// would import its own modules from that directory.
     pub fn command(self) -> &'static [&'static str] {
         match self {
             TreeProgram::ListNames | TreeProgram::ListChanged => &["ls", "-f", NAMES],
@@ -112,8 +113,8 @@ impl TreeProgram {
             TreeProgram::GitAdd => &["git", "-C", FILES, "add", "."],
             TreeProgram::GitClone => &["git", "clone", "-q", "--no-hardlinks", FILES, COPY],
             TreeProgram::GitStatus => &["git", "-C", FILES, "status", "--porcelain"],
-            TreeProgram::PythonEnvironment => &[PYTHON, "-m", "venv", "--without-pip", COPY],
-            TreeProgram::ImportStorm => &[PYTHON, "-c", IMPORT_MODULES],
+            TreeProgram::PythonEnvironment => &[PYTHON, "-I", "-m", "venv", "--without-pip", COPY],
+            TreeProgram::ImportStorm => &[PYTHON, "-I", "-c", IMPORT_MODULES],
             TreeProgram::Copy => &["cp", "-a", FILES, COPY],
             TreeProgram::Remove => &["rm", "-r", COPY],
             TreeProgram::Link => &["cp", "-al", LINKED, COPY],
@@ -163,7 +164,7 @@ impl TreeProgram {
                 &[&["git", "init", "-q", FILES], &["git", "-C", FILES, "add", "."], COMMIT]
             }
             TreeProgram::Unpack => &[&["tar", "-cf", ARCHIVE, FILES], &["mkdir", UNPACKED]],
-            TreeProgram::ImportStorm => &[&[PYTHON, "-c", MAKE_MODULES]],
+            TreeProgram::ImportStorm => &[&[PYTHON, "-I", "-c", MAKE_MODULES]],
             TreeProgram::Remove => &[&["cp", "-a", FILES, COPY]],
             _ => &[],
         };

@@ -46,7 +46,32 @@ fn python_environment_and_import_storm_are_timed() {
     config.repeat = 1;
     let report = run(&config).unwrap();
     assert!(report.results.iter().all(|result| result.via[0].seconds.min > 0.0));
-    assert_eq!(report.results[1].command, "python3 -c SCRIPT");
+    assert_eq!(report.results[1].command, "python3 -I -c SCRIPT");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// Promise: Python takes no module from the measured directory.
+#[test]
+fn python_ignores_modules_of_the_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    for module in ["venv", "compileall", "subprocess"] {
+        std::fs::write(directory.path().join(format!("{module}.py")), "raise SystemExit(3)").unwrap();
+    }
+    for program in [TreeProgram::PythonEnvironment, TreeProgram::ImportStorm] {
+        assert!(program.run(directory.path()).unwrap().is_some(), "{program}");
+    }
+}
+
+#[test]
+fn root_refuses_the_directory_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it needs root to give a directory to another user");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(directory.path(), Some(65_534), None).unwrap();
+    let refused = run(&config(&[directory.path()])).unwrap_err().to_string();
+    assert!(refused.contains("run it as the user who owns the directory"), "{refused}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 

@@ -36,6 +36,10 @@ pub const SHIPPED: [(&str, &str); 6] = [
 pub const STEPS_MAX: usize = 500;
 /// A page with more targets cannot be read, and has no more colours.
 pub const TARGETS_MAX: usize = 12;
+/// Options of a workload that a suite may not give: a suite comes from other people, and these write files, or name places
+/// other than the targets.
+const REFUSED_OPTIONS: [&str; 11] =
+    ["save", "page", "csv", "compare", "via", "dir", "rendezvous", "config", "json", "log", "store"];
 /// A label is a column's title.
 const LABEL_CHARS_MAX: usize = 40;
 
@@ -231,6 +235,9 @@ fn option_words(name: &str, options: &Options) -> Result<Vec<String>> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if !option.starts_with(|c: char| c.is_ascii_lowercase()) || !option.chars().all(plain) {
             return fail("is no option: write a long option without its dashes");
+        }
+        if REFUSED_OPTIONS.contains(&option.as_str()) {
+            return fail("is not for suites: it names a file or a target, or changes the output");
         }
         let value = match value {
             Value::Boolean(false) => continue,

@@ -58,6 +58,20 @@ fn mistakes_in_suites_are_named() {
     refused(&format!("{head}[[step]]\nrun='mdtest'\neach={{x=[]}}"), "no values");
 }
 
+/// Promise: a suite of other people writes no file of its choice and measures nothing but the targets.
+#[test]
+fn suite_cannot_name_files_or_targets() {
+    for option in REFUSED_OPTIONS {
+        for place in ["options", "each"] {
+            let value = if place == "each" { "['/x']" } else { "'/x'" };
+            let text = format!("title='t'\nabout='a'\n[[step]]\nrun='mdtest'\n{place}={{{option}={value}}}");
+            let planned = Suite::from_toml("mine", &text).unwrap().plan(&targets(&["a=path:/x"]), None);
+            let error = planned.unwrap_err().to_string();
+            assert!(error.contains(&format!("option {option:?} is not for suites")), "{error}");
+        }
+    }
+}
+
 #[test]
 fn targets_have_plain_and_different_labels() {
     for bad in ["=path:/x", "a b=path:/x", "<b>=path:/x", "a=/x", "a=path:"] {

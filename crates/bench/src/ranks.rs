@@ -11,6 +11,8 @@
 
 mod coordinator;
 mod detect;
+mod greeting;
+mod hearing;
 mod launcher;
 pub(crate) mod link;
 mod message;
@@ -24,7 +26,8 @@ pub use detect::Launched;
 pub use launcher::{JobOutcome, Launcher, LauncherConfig};
 pub use part::{PhasePart, PhaseRecord};
 pub(crate) use rendezvous::FILE_NAME as RENDEZVOUS_NAME;
-pub use serve::{HUB_VARIABLE, RANK_VARIABLE, TOKEN_VARIABLE, serve_child, serve_rank};
+pub use rendezvous::Secrets;
+pub use serve::{ANSWER_VARIABLE, HUB_VARIABLE, RANK_VARIABLE, TOKEN_VARIABLE, serve_child, serve_rank};
 
 use crate::measure::{Latencies, Timeline};
 use crate::{Error, Result, interrupt};

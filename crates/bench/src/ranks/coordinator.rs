@@ -1,26 +1,27 @@
 //! The coordinator of ranks that are processes: it gives them jobs, releases their barriers, collects their parts, and finds
 //! ranks that died or fell silent.
 
-use super::message::{Ending, FromRank, HELLO_MAX, Hello, LINE_MAX, PROTOCOL, ToRank, receive, send};
+use super::greeting::{Greeted, Greetings};
+use super::hearing::Hearing;
+use super::message::{Ending, FromRank, Input, LINE_MAX, ToRank, receive, send};
 use super::part::PhasePart;
+use super::rendezvous::Secrets;
 use crate::progress::ProgressDisplay;
 use crate::workloads::Job;
 use crate::{Error, Result, interrupt};
 use std::io::{self, BufReader};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// A process that connects says at once who it is.
-const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
 const ACCEPT_EVERY: Duration = Duration::from_millis(5);
 /// Interval of the check for silent ranks and for a signal.
 const TICK: Duration = Duration::from_millis(200);
 /// After a failure, the other ranks stop at their next operation; one that waits for a file system that does not answer
 /// takes longer, and is left behind.
 const STOP_MAX: Duration = Duration::from_secs(20);
-/// A rank that reads nothing for so long has died without closing its connection.
-const SEND_MAX: Duration = Duration::from_secs(20);
+/// Messages that are handled before the next check: ranks that send without end must not put it off for ever.
+const DRAINED_MAX: usize = 10_000;
 
 pub(super) struct Coordinator {
     ranks: Vec<Connected>,
@@ -33,9 +34,9 @@ pub(super) struct Coordinator {
 
 const ENDED: &str = "its process ended";
 
-struct Connected {
-    stream: TcpStream,
-    host: String,
+pub(super) struct Connected {
+    pub stream: TcpStream,
+    pub host: String,
 }
 
 enum Event {
@@ -43,53 +44,30 @@ enum Event {
     Gone(String),
 }
 
-/// State of a rank in a job.
-struct Member {
-    heard: Instant,
-    ended: bool,
-}
-
 impl Coordinator {
     /// Waits until all ranks have connected. `check` fails if one of them cannot come any more.
     pub(super) fn gather(
         listener: &TcpListener,
         ranks: usize,
-        token: &str,
+        secrets: &Secrets,
         (wait_max, silence_max): (Duration, Duration),
-        mut check: impl FnMut() -> Result<()>,
+        check: impl FnMut() -> Result<()>,
     ) -> Result<Coordinator> {
-        let failed = || Error::io("cannot wait for the ranks");
-        listener.set_nonblocking(true).map_err(failed())?;
-        let (sender, events) = channel();
-        let mut found: Vec<Option<Connected>> = (0..ranks).map(|_| None).collect();
-        let end = Instant::now() + wait_max;
-        while found.iter().any(Option::is_none) {
-            interrupt::check()?;
-            match listener.accept() {
-                Ok((stream, _)) => {
-                    // A connection that is no rank of this run is closed; a port scanner must not end the run.
-                    if let Ok((rank, connected, input)) = greet(stream, token, ranks)
-                        && found[rank].is_none()
-                    {
-                        start_reader(rank, input, sender.clone())?;
-                        found[rank] = Some(connected);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    check()?;
-                    if Instant::now() > end {
-                        let missing: Vec<String> =
-                            (0..ranks).filter(|rank| found[*rank].is_none()).map(|rank| rank.to_string()).collect();
-                        let what =
-                            format!("ranks {} did not start within {} s", missing.join(", "), wait_max.as_secs());
-                        return Err(Error::RanksMissing(what));
-                    }
-                    std::thread::sleep(ACCEPT_EVERY);
-                }
-                Err(error) => return Err(failed()(error)),
+        let mut found: Vec<Option<Greeted>> = (0..ranks).map(|_| None).collect();
+        if let Err(error) = collect(listener, secrets, &mut found, wait_max, check) {
+            for greeted in found.iter_mut().flatten() {
+                // A rank that is gone needs no word.
+                let _ = send(&mut greeted.connected.stream, &ToRank::Finish);
             }
+            return Err(error);
         }
-        Ok(Coordinator { ranks: found.into_iter().flatten().collect(), events, silence_max, broken: false })
+        let (sender, events) = channel();
+        let mut ranks = Vec::with_capacity(found.len());
+        for Greeted { rank, connected, input } in found.into_iter().flatten() {
+            start_reader(rank, input, sender.clone())?;
+            ranks.push(connected);
+        }
+        Ok(Coordinator { ranks, events, silence_max, broken: false })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -105,7 +83,8 @@ impl Coordinator {
     ) -> (Vec<PhasePart>, Option<Error>) {
         let mut running = Running {
             ranks: &mut self.ranks[..ranks],
-            members: (0..ranks).map(|_| Member { heard: Instant::now(), ended: false }).collect(),
+            ended: vec![false; ranks],
+            hearing: Hearing::new(ranks, Instant::now()),
             arrived: 0,
             parts: Vec::new(),
             failure: self.broken.then(|| Error::RanksMissing("an earlier job lost one".to_owned())),
@@ -114,11 +93,15 @@ impl Coordinator {
         };
         if running.failure.is_none() {
             running.start(job);
-            while running.members.iter().any(|member| !member.ended) {
-                match self.events.recv_timeout(TICK) {
-                    Ok((rank, _)) if rank >= ranks => {}
-                    Ok((rank, event)) => running.handle(rank, event),
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            while running.ended.contains(&false) {
+                // A rank whose messages wait here is not silent.
+                let first = self.events.recv_timeout(TICK).ok();
+                for (rank, event) in first.into_iter().chain(self.events.try_iter()).take(DRAINED_MAX) {
+                    // Later jobs would wait for a rank that has gone, even if its part of this one is over.
+                    self.broken |= matches!(event, Event::Gone(_));
+                    if rank < ranks {
+                        running.handle(rank, event);
+                    }
                 }
                 if !running.look(self.silence_max) {
                     self.broken = true;
@@ -142,7 +125,9 @@ impl Coordinator {
 
 struct Running<'a> {
     ranks: &'a mut [Connected],
-    members: Vec<Member>,
+    /// The ranks whose part of the job is over.
+    ended: Vec<bool>,
+    hearing: Hearing,
     arrived: usize,
     parts: Vec<PhasePart>,
     failure: Option<Error>,
@@ -159,7 +144,7 @@ impl Running<'_> {
 
     fn send_all(&mut self, message: &ToRank) {
         for rank in 0..self.ranks.len() {
-            if !self.members[rank].ended
+            if !self.ended[rank]
                 && let Err(error) = send(&mut self.ranks[rank].stream, message)
             {
                 self.lose(rank, format!("cannot send to it: {error}"));
@@ -168,7 +153,7 @@ impl Running<'_> {
     }
 
     fn handle(&mut self, rank: usize, event: Event) {
-        self.members[rank].heard = Instant::now();
+        self.hearing.hears(rank, Instant::now());
         match event {
             Event::Message(FromRank::Arrived) => self.arrived += 1,
             Event::Message(FromRank::Part(part)) if part.rank == rank && part.timeline.is_sound() => {
@@ -177,7 +162,7 @@ impl Running<'_> {
             Event::Message(FromRank::Part(part)) => self.lose(rank, format!("its report of {} is damaged", part.phase)),
             Event::Message(FromRank::Alive(operations)) => self.progress.advance(operations),
             Event::Message(FromRank::Ended(ending)) => {
-                self.members[rank].ended = true;
+                self.ended[rank] = true;
                 match ending {
                     Ending::Done | Ending::Stopped => {}
                     Ending::Interrupted => self.fail(Error::Interrupted),
@@ -189,7 +174,7 @@ impl Running<'_> {
             }
             Event::Gone(reason) => self.lose(rank, reason),
         }
-        let ended = self.members.iter().filter(|member| member.ended).count();
+        let ended = self.ended.iter().filter(|ended| **ended).count();
         if self.failure.is_none() && self.arrived == self.ranks.len() {
             self.arrived = 0;
             self.send_all(&ToRank::Release);
@@ -205,19 +190,17 @@ impl Running<'_> {
         if interrupt::raised() {
             self.fail(Error::Interrupted);
         }
-        for rank in 0..self.members.len() {
-            if !self.members[rank].ended && now - self.members[rank].heard > silence_max {
-                self.lose(rank, format!("it has not answered for {} s", silence_max.as_secs()));
-            }
+        for rank in self.hearing.silent(now, silence_max) {
+            self.lose(rank, format!("it has not answered for {} s", silence_max.as_secs()));
         }
         self.stop_by.is_none_or(|stop_by| now < stop_by)
     }
 
     fn lose(&mut self, rank: usize, reason: String) {
-        if self.members[rank].ended {
+        if self.ended[rank] {
             return;
         }
-        self.members[rank].ended = true;
+        self.ended[rank] = true;
         self.fail(Error::RankLost { rank, host: self.ranks[rank].host.clone(), reason });
     }
 
@@ -233,21 +216,47 @@ impl Running<'_> {
     }
 }
 
-fn greet(stream: TcpStream, token: &str, ranks: usize) -> io::Result<(usize, Connected, BufReader<TcpStream>)> {
-    stream.set_nonblocking(false)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(HELLO_TIME_MAX))?;
-    stream.set_write_timeout(Some(SEND_MAX))?;
-    let mut input = BufReader::new(stream.try_clone()?);
-    let hello: Hello = receive(&mut input, HELLO_MAX)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-    if hello.protocol != PROTOCOL || hello.token != token || hello.rank >= ranks {
-        return Err(io::Error::other("it is no rank of this run"));
+fn collect(
+    listener: &TcpListener,
+    secrets: &Secrets,
+    found: &mut [Option<Greeted>],
+    wait_max: Duration,
+    mut check: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let failed = || Error::io("cannot wait for the ranks");
+    listener.set_nonblocking(true).map_err(failed())?;
+    let mut greetings = Greetings::new(secrets, found.len());
+    let end = Instant::now() + wait_max;
+    while found.iter().any(Option::is_none) {
+        interrupt::check()?;
+        // Before anything else: unauthenticated connections must not keep the run from its end.
+        if Instant::now() > end {
+            let missing = (0..found.len()).filter(|rank| found[*rank].is_none()).map(|rank| rank.to_string());
+            let missing = missing.collect::<Vec<_>>().join(", ");
+            return Err(Error::RanksMissing(format!("ranks {missing} did not start within {} s", wait_max.as_secs())));
+        }
+        while let Some(greeted) = greetings.next() {
+            let rank = greeted.rank;
+            // A rank that connects again has lost its first connection.
+            found[rank] = Some(greeted);
+        }
+        if !greetings.is_full() {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    greetings.start(stream)?;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(failed()(error)),
+            }
+        }
+        check()?;
+        std::thread::sleep(ACCEPT_EVERY);
     }
-    stream.set_read_timeout(None)?;
-    Ok((hello.rank, Connected { stream, host: hello.host }, input))
+    Ok(())
 }
 
-fn start_reader(rank: usize, mut input: BufReader<TcpStream>, sender: Sender<(usize, Event)>) -> Result<()> {
+fn start_reader(rank: usize, mut input: BufReader<Input>, sender: Sender<(usize, Event)>) -> Result<()> {
     let read = move || {
         loop {
             let event = match receive(&mut input, LINE_MAX) {

@@ -5,10 +5,11 @@ use super::coordinator::Coordinator;
 use super::detect::Launched;
 use super::link::ThreadLink;
 use super::part::PhaseRecord;
-use super::rendezvous::{self, Published, Rendezvous, START_MAX};
-use super::serve::{self, HUB_VARIABLE, RANK_VARIABLE, TOKEN_VARIABLE};
+use super::rendezvous::{self, Published, Rendezvous, START_MAX, Secrets};
+use super::serve::{self, ANSWER_VARIABLE, HUB_VARIABLE, RANK_VARIABLE, TOKEN_VARIABLE};
 use super::{RANKS_MAX, RankContext};
 use crate::progress::ProgressDisplay;
+use crate::target;
 use crate::workloads::{self, Job, panicked};
 use crate::{Error, Result};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
@@ -73,21 +74,22 @@ impl Launcher {
         if launched.ranks > RANKS_MAX {
             return Err(Error::Usage(format!("{} ranks are more than {RANKS_MAX}", launched.ranks)));
         }
+        target::check_for_root(&config.rendezvous.display().to_string(), &config.rendezvous)?;
         let failed = || Error::io("cannot listen for the other ranks");
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
             .map_err(failed())?;
         let port = listener.local_addr().map_err(failed())?.port();
-        let token = rendezvous::new_token();
-        let rendezvous = Rendezvous { addresses: rendezvous::addresses(port), token: token.clone() };
+        let secrets = Secrets::new();
+        let rendezvous = Rendezvous { addresses: rendezvous::addresses(port), secrets: secrets.clone() };
         let published = Published::publish(&rendezvous::file_of(&config.rendezvous, &launched.job), &rendezvous)?;
-        let own_token = token.clone();
+        let own_secrets = secrets.clone();
         let own = std::thread::Builder::new()
             .name("rank 0".to_owned())
-            .spawn(move || serve::serve_at(&format!("127.0.0.1:{port}"), &own_token, 0))
+            .spawn(move || serve::serve_at(&format!("127.0.0.1:{port}"), &own_secrets, 0))
             .map_err(Error::io("cannot start a thread for rank 0"))?;
         let times = (START_MAX, config.silence_max);
-        let coordinator = Coordinator::gather(&listener, launched.ranks, &token, times, || Ok(()))?;
+        let coordinator = Coordinator::gather(&listener, launched.ranks, &secrets, times, || Ok(()))?;
         Ok(Launcher {
             coordinator: Some(coordinator),
             children: Vec::new(),
@@ -100,13 +102,14 @@ impl Launcher {
         let failed = || Error::io("cannot listen for the client processes");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?.to_string();
-        let token = rendezvous::new_token();
+        let secrets = Secrets::new();
         let mut launcher = Launcher { coordinator: None, children: Vec::new(), own: None, _published: None };
         let (program, arguments) = &config.program;
         for rank in 0..ranks {
             let mut command = Command::new(program);
             command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
-            command.env(RANK_VARIABLE, rank.to_string()).env(HUB_VARIABLE, &address).env(TOKEN_VARIABLE, &token);
+            command.env(RANK_VARIABLE, rank.to_string()).env(HUB_VARIABLE, &address);
+            command.env(TOKEN_VARIABLE, &secrets.token).env(ANSWER_VARIABLE, &secrets.answer);
             // SIGINT on the terminal is for the benchmark, which ends the clients itself.
             let child = command.process_group(0).spawn();
             launcher.children.push(child.map_err(Error::io(format!("cannot start {}", program.display())))?);
@@ -122,7 +125,7 @@ impl Launcher {
             Ok(())
         };
         let times = (CHILD_START_MAX, config.silence_max);
-        launcher.coordinator = Some(Coordinator::gather(&listener, ranks, &token, times, check)?);
+        launcher.coordinator = Some(Coordinator::gather(&listener, ranks, &secrets, times, check)?);
         Ok(launcher)
     }
 

@@ -4,10 +4,12 @@ use super::part::PhasePart;
 use crate::workloads::Job;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// Changes with the messages: all ranks must be of one version.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// A part with two full histograms is below 2 MiB.
 pub(super) const LINE_MAX: u64 = 16 << 20;
@@ -20,6 +22,12 @@ pub(super) struct Hello {
     pub token: String,
     pub rank: usize,
     pub host: String,
+}
+
+/// The reply to a valid [`Hello`]. A rank takes jobs only from a coordinator that knows the answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Welcome {
+    pub answer: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,6 +61,38 @@ pub(super) enum ToRank {
     Stop,
     /// No more jobs.
     Finish,
+}
+
+/// A connection from which one reads. Until its peer has proved itself, all that it sends must come before one deadline.
+pub(super) struct Input {
+    stream: TcpStream,
+    deadline: Option<Instant>,
+}
+
+impl Input {
+    pub(super) fn new(stream: &TcpStream, time_max: Duration) -> io::Result<BufReader<Input>> {
+        let deadline = Some(Instant::now() + time_max);
+        Ok(BufReader::new(Input { stream: stream.try_clone()?, deadline }))
+    }
+
+    /// The peer has proved itself: later messages have no deadline.
+    pub(super) fn trust(&mut self) -> io::Result<()> {
+        self.deadline = None;
+        self.stream.set_read_timeout(None)
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        self.stream.read(buffer)
+    }
 }
 
 pub(super) fn send<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {

@@ -1,5 +1,7 @@
 //! How the ranks of other hosts find the coordinator: a file in a directory that all hosts share has its addresses and a
-//! token. Only the user of the run can read the file, so only that user's processes know the token.
+//! two secrets. Only the user of the run can read the file, so only that user's processes know them: a rank proves itself
+//! with the token, and the coordinator with the answer. An address such as 127.0.0.1 or that of a bridge can lead to another
+//! program on the rank's own host.
 
 use crate::{Error, Result, interrupt};
 use serde::{Deserialize, Serialize};
@@ -21,12 +23,24 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rendezvous {
     pub addresses: Vec<String>,
-    pub token: String,
+    #[serde(flatten)]
+    pub secrets: Secrets,
 }
 
-/// A token that another process cannot guess.
-pub(super) fn new_token() -> String {
-    varve_env::random::bytes::<16>().iter().map(|byte| format!("{byte:02x}")).collect()
+/// Texts that another process cannot guess.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secrets {
+    /// A rank sends it first.
+    pub token: String,
+    /// The coordinator's reply to the token.
+    pub answer: String,
+}
+
+impl Secrets {
+    pub(super) fn new() -> Secrets {
+        let random = || varve_env::random::bytes::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
+        Secrets { token: random(), answer: random() }
+    }
 }
 
 pub(super) fn file_of(directory: &Path, job: &str) -> PathBuf {
@@ -43,7 +57,10 @@ impl Published {
     pub(super) fn publish(file: &Path, rendezvous: &Rendezvous) -> Result<Published> {
         let failed = || Error::io(format!("cannot write {} for the other ranks", file.display()));
         let json = serde_json::to_string(rendezvous)?;
-        let unfinished = file.with_extension("new");
+        // The whole name: each job has an unfinished file of its own.
+        let mut unfinished = file.as_os_str().to_owned();
+        unfinished.push(".new");
+        let unfinished = PathBuf::from(unfinished);
         let _ = std::fs::remove_file(&unfinished);
         let mut written =
             std::fs::File::options().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(failed())?;

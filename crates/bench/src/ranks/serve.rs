@@ -2,9 +2,9 @@
 
 use super::RankContext;
 use super::link::Link;
-use super::message::{Ending, FromRank, Hello, LINE_MAX, PROTOCOL, ToRank, receive, send};
+use super::message::{Ending, FromRank, HELLO_MAX, Hello, Input, LINE_MAX, PROTOCOL, ToRank, Welcome, receive, send};
 use super::part::PhasePart;
-use super::rendezvous::{self, Rendezvous};
+use super::rendezvous::{self, Rendezvous, Secrets};
 use crate::interrupt::Interrupt;
 use crate::workloads::{self, Job};
 use crate::{Error, Result, interrupt};
@@ -15,14 +15,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use varve_detector_stream::token;
 
 /// Environment of a rank that the benchmark itself starts.
 pub const RANK_VARIABLE: &str = "VARVE_BENCH_RANK";
 pub const HUB_VARIABLE: &str = "VARVE_BENCH_COORDINATOR";
 pub const TOKEN_VARIABLE: &str = "VARVE_BENCH_TOKEN";
+pub const ANSWER_VARIABLE: &str = "VARVE_BENCH_ANSWER";
 
 /// An address of another network gives no answer at all.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// Another program at an address of the list may take a connection and never answer. The next address has its turn then.
+const WELCOME_MAX: Duration = Duration::from_secs(5);
+/// The benchmark that started this process has one address, and answers when it has started all its processes.
+const OWN_WELCOME_MAX: Duration = Duration::from_secs(30);
 /// A rank whose signs of life are not acknowledged for so long has lost its coordinator, and ends.
 const UNREACHABLE_MAX_MS: u32 = 60_000;
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
@@ -36,40 +42,61 @@ const SIGNAL_TICK: Duration = Duration::from_millis(200);
 pub fn serve_rank(directory: &Path, job: &str, rank: usize) -> Result<()> {
     let _interrupt = Interrupt::listen();
     let file = rendezvous::file_of(directory, job);
-    let stream = rendezvous::wait_for(&file, |found| connect(found, rank))?;
-    serve(stream, rank)
+    let (stream, input) = rendezvous::wait_for(&file, |found| connect(found, rank, WELCOME_MAX))?;
+    serve(stream, input, rank)
 }
 
 /// Runs the jobs of the benchmark that started this process.
 ///
 /// # Errors
 /// As [`serve_rank`].
-pub fn serve_child(address: &str, token: &str, rank: usize) -> Result<()> {
+pub fn serve_child(address: &str, secrets: &Secrets, rank: usize) -> Result<()> {
     let _interrupt = Interrupt::listen();
-    serve_at(address, token, rank)
+    serve_at(address, secrets, rank)
 }
 
-pub(super) fn serve_at(address: &str, token: &str, rank: usize) -> Result<()> {
-    let found = Rendezvous { addresses: vec![address.to_owned()], token: token.to_owned() };
-    let stream = connect(&found, rank).map_err(Error::io(format!("cannot reach the benchmark at {address}")))?;
-    serve(stream, rank)
+pub(super) fn serve_at(address: &str, secrets: &Secrets, rank: usize) -> Result<()> {
+    let found = Rendezvous { addresses: vec![address.to_owned()], secrets: secrets.clone() };
+    let connected = connect(&found, rank, OWN_WELCOME_MAX);
+    let (stream, input) = connected.map_err(Error::io(format!("cannot reach the benchmark at {address}")))?;
+    serve(stream, input, rank)
 }
 
-fn connect(found: &Rendezvous, rank: usize) -> io::Result<TcpStream> {
+/// Connects to the first address at which the coordinator proves itself within `welcome_max`.
+pub(super) fn connect(
+    found: &Rendezvous,
+    rank: usize,
+    welcome_max: Duration,
+) -> io::Result<(TcpStream, BufReader<Input>)> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in found.addresses.iter().flat_map(|address| address.to_socket_addrs().into_iter().flatten()) {
-        match TcpStream::connect_timeout(&address, CONNECT_MAX) {
-            Ok(mut stream) => {
-                stream.set_nodelay(true)?;
-                rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREACHABLE_MAX_MS)?;
-                let (token, host) = (found.token.clone(), rendezvous::host_name());
-                send(&mut stream, &Hello { protocol: PROTOCOL, token, rank, host })?;
-                return Ok(stream);
-            }
+        let connected = TcpStream::connect_timeout(&address, CONNECT_MAX);
+        match connected.and_then(|stream| introduce(stream, &found.secrets, rank, welcome_max)) {
+            Ok(welcomed) => return Ok(welcomed),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Sends the token, and waits until the coordinator has proved that it knows the answer.
+fn introduce(
+    mut stream: TcpStream,
+    secrets: &Secrets,
+    rank: usize,
+    welcome_max: Duration,
+) -> io::Result<(TcpStream, BufReader<Input>)> {
+    stream.set_nodelay(true)?;
+    rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREACHABLE_MAX_MS)?;
+    let mut input = Input::new(&stream, welcome_max)?;
+    let host = rendezvous::host_name();
+    send(&mut stream, &Hello { protocol: PROTOCOL, token: secrets.token.clone(), rank, host })?;
+    let welcome: Welcome = receive(&mut input, HELLO_MAX)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    if !token::matches(&secrets.answer, &welcome.answer) {
+        return Err(io::Error::other("it is not the benchmark of this run"));
+    }
+    input.get_mut().trust()?;
+    Ok((stream, input))
 }
 
 /// The link of a rank to its coordinator.
@@ -81,6 +108,8 @@ struct RemoteLink {
     stopped: AtomicBool,
     operations: AtomicU64,
     finished: AtomicBool,
+    /// The coordinator said that there are no more jobs.
+    dismissed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -132,9 +161,7 @@ impl Link for RemoteLink {
     }
 }
 
-fn serve(stream: TcpStream, rank: usize) -> Result<()> {
-    let failed = || Error::io("cannot use the connection to rank 0");
-    let input = BufReader::new(stream.try_clone().map_err(failed())?);
+fn serve(stream: TcpStream, input: BufReader<Input>, rank: usize) -> Result<()> {
     let link = RemoteLink {
         rank,
         stream: Mutex::new(stream),
@@ -143,6 +170,7 @@ fn serve(stream: TcpStream, rank: usize) -> Result<()> {
         stopped: AtomicBool::new(false),
         operations: AtomicU64::new(0),
         finished: AtomicBool::new(false),
+        dismissed: AtomicBool::new(false),
     };
     let (jobs, next) = channel();
     std::thread::scope(|scope| {
@@ -158,7 +186,7 @@ fn serve(stream: TcpStream, rank: usize) -> Result<()> {
 }
 
 /// Reads the coordinator's messages. At the end of the connection, the rank stops.
-fn follow(link: &RemoteLink, mut input: BufReader<TcpStream>, jobs: Sender<(Job, usize)>) {
+fn follow(link: &RemoteLink, mut input: BufReader<Input>, jobs: Sender<(Job, usize)>) {
     loop {
         match receive(&mut input, LINE_MAX) {
             Ok(Some(ToRank::Run { job, ranks })) => {
@@ -173,7 +201,12 @@ fn follow(link: &RemoteLink, mut input: BufReader<TcpStream>, jobs: Sender<(Job,
                 link.changed.notify_all();
             }
             Ok(Some(ToRank::Stop)) => link.stop(),
-            Ok(Some(ToRank::Finish) | None) | Err(_) => {
+            Ok(end @ (Some(ToRank::Finish) | None)) => {
+                link.dismissed.store(end.is_some(), Relaxed);
+                link.stop();
+                return;
+            }
+            Err(_) => {
                 link.stop();
                 return;
             }
@@ -205,5 +238,12 @@ fn run_jobs(link: &RemoteLink, next: &Receiver<(Job, usize)>) -> Result<()> {
         };
         link.send(&FromRank::Ended(ending))?;
     }
-    Ok(())
+    if link.dismissed.load(Relaxed) {
+        return Ok(());
+    }
+    Err(Error::RankLost {
+        rank: 0,
+        host: String::new(),
+        reason: "it closed the connection before the run was over".to_owned(),
+    })
 }

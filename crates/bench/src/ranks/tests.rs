@@ -2,12 +2,14 @@
 //! the job with its figures.
 
 use super::coordinator::Coordinator;
-use super::message::{Ending, FromRank, Hello, PROTOCOL, ToRank, receive, send};
+use super::hearing::Hearing;
+use super::message::{Ending, FromRank, Hello, PROTOCOL, ToRank, Welcome, receive, send};
+use super::rendezvous::{Published, Rendezvous};
 use super::*;
 use crate::progress::ProgressDisplay;
 use crate::workloads::data::{DataOptions, DataPattern};
 use crate::workloads::{Job, RankWork};
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Mutex;
@@ -28,6 +30,10 @@ fn job(directory: &Path) -> Job {
     Job { via, directory: String::new(), seed: 1, work: RankWork::Data(options) }
 }
 
+fn secrets() -> Secrets {
+    Secrets { token: "secret".to_owned(), answer: "reply".to_owned() }
+}
+
 struct Site {
     listener: TcpListener,
     address: String,
@@ -41,7 +47,7 @@ impl Site {
     }
 
     fn gather(&self, ranks: usize, silence: Duration) -> Coordinator {
-        Coordinator::gather(&self.listener, ranks, "secret", (Duration::from_secs(20), silence), || Ok(())).unwrap()
+        Coordinator::gather(&self.listener, ranks, &secrets(), (Duration::from_secs(20), silence), || Ok(())).unwrap()
     }
 
     /// A rank that does what the test says.
@@ -49,6 +55,7 @@ impl Site {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let hello = Hello { protocol: PROTOCOL, token: token.to_owned(), rank, host: "puppet".to_owned() };
         send(&mut stream, &hello).unwrap();
+        send(&mut stream, &FromRank::Alive(0)).unwrap();
         let input = BufReader::new(stream.try_clone().unwrap());
         (stream, input)
     }
@@ -61,7 +68,7 @@ fn remote_ranks_run_jobs_and_their_parts_are_merged() {
     std::thread::scope(|scope| {
         let address = &site.address;
         let ranks: Vec<_> =
-            (0..3).map(|rank| scope.spawn(move || serve::serve_at(address, "secret", rank).unwrap())).collect();
+            (0..3).map(|rank| scope.spawn(move || serve::serve_at(address, &secrets(), rank).unwrap())).collect();
         let mut coordinator = site.gather(3, Duration::from_secs(20));
         for ranks in [3, 2] {
             let dir = tempfile::tempdir().unwrap();
@@ -85,10 +92,12 @@ fn rank_that_dies_ends_the_job_with_a_clear_error() {
     let (site, dir) = (Site::new(), tempfile::tempdir().unwrap());
     std::thread::scope(|scope| {
         let address = &site.address;
-        let alive = scope.spawn(move || serve::serve_at(address, "secret", 0).unwrap());
+        let alive = scope.spawn(move || serve::serve_at(address, &secrets(), 0).unwrap());
         let (mut puppet, mut input) = site.puppet(1, "secret");
         let mut coordinator = site.gather(2, Duration::from_secs(20));
         let puppet = scope.spawn(move || {
+            let welcome: Option<Welcome> = receive(&mut input, 1 << 20).unwrap();
+            assert_eq!(welcome.unwrap().answer, "reply");
             let run: Option<ToRank> = receive(&mut input, 1 << 20).unwrap();
             assert!(matches!(run, Some(ToRank::Run { ranks: 2, .. })));
             send(&mut puppet, &FromRank::Arrived).unwrap();
@@ -138,6 +147,99 @@ fn strangers_and_damaged_reports_are_refused() {
     drop((stranger, outside));
 }
 
+/// Promise: an unauthenticated connection that sends a byte now and then does not keep a run from its end.
+#[test]
+fn slow_stranger_does_not_hold_the_start() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let site = Site::new();
+    let mut stranger = TcpStream::connect(&site.address).unwrap();
+    std::thread::scope(|scope| {
+        // It ends when the coordinator closes the connection, or at its last byte.
+        scope.spawn(move || {
+            for _ in 0..600 {
+                if stranger.write_all(b" ").is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let times = (Duration::from_millis(300), Duration::from_secs(20));
+        let gathered = Coordinator::gather(&site.listener, 1, &secrets(), times, || Ok(()));
+        assert!(gathered.err().unwrap().to_string().contains("ranks 0 did not start"));
+    });
+}
+
+/// Promise: a rank takes jobs only from the coordinator that its user named.
+#[test]
+fn rank_passes_over_impostors() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (liar, mute, site) = (Site::new(), Site::new(), Site::new());
+    let dir = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = liar.listener.accept().unwrap();
+            send(&mut stream, &Welcome { answer: "secret".to_owned() }).unwrap();
+            // The rank closes the connection.
+            send(&mut stream, &ToRank::Run { job: job(dir.path()), ranks: 1 }).unwrap_or_default();
+        });
+        let addresses = [&liar, &mute, &site].map(|site| site.address.clone()).to_vec();
+        let found = Rendezvous { addresses, secrets: secrets() };
+        // The third address answers while it gathers. Its connection is closed, as it gets no sign of life.
+        let gathering = scope.spawn(|| {
+            let times = (Duration::from_secs(20), Duration::from_secs(20));
+            Coordinator::gather(&site.listener, 1, &secrets(), times, || Ok(())).map(drop)
+        });
+        let (mut stream, _input) = serve::connect(&found, 0, Duration::from_secs(2)).unwrap();
+        assert_eq!(stream.peer_addr().unwrap().to_string(), site.address);
+        send(&mut stream, &FromRank::Alive(0)).unwrap();
+        gathering.join().unwrap().unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the impostor's job does not run");
+    });
+}
+
+#[test]
+fn end_of_the_coordinator_fails_its_ranks() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let site = Site::new();
+    std::thread::scope(|scope| {
+        let rank = scope.spawn(|| serve::serve_at(&site.address, &secrets(), 0));
+        drop(site.gather(1, Duration::from_secs(20)));
+        let error = rank.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("rank 0 is lost: it closed the connection"), "{error}");
+    });
+}
+
+#[test]
+fn own_pause_is_no_silence_of_the_ranks() {
+    let begun = Instant::now();
+    let after = |ms| begun + Duration::from_millis(ms);
+    let silence_max = Duration::from_secs(5);
+    let mut hearing = Hearing::new(2, begun);
+    for ms in (0..=4000).step_by(200) {
+        assert!(hearing.silent(after(ms), silence_max).is_empty());
+    }
+    // The process stands still for a minute. Rank 0 is heard soon after that, and rank 1 is not.
+    assert!(hearing.silent(after(64_000), silence_max).is_empty());
+    hearing.hears(0, after(64_500));
+    let silent: Vec<_> = (64_200..66_000).step_by(200).map(|ms| hearing.silent(after(ms), silence_max)).collect();
+    assert_eq!(silent.iter().flatten().copied().collect::<std::collections::BTreeSet<_>>(), [1].into());
+}
+
+#[test]
+fn jobs_in_one_directory_do_not_share_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let publish = |job: &str| {
+        let rendezvous = Rendezvous { addresses: vec![format!("of {job}")], secrets: secrets() };
+        Published::publish(&rendezvous::file_of(dir.path(), job), &rendezvous).unwrap()
+    };
+    let published = ["new", "7", "8"].map(publish);
+    for job in ["new", "7", "8"] {
+        assert_eq!(rendezvous::read(&rendezvous::file_of(dir.path(), job)).unwrap().addresses, [format!("of {job}")]);
+    }
+    drop(published);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn ranks_find_the_coordinator_through_a_shared_directory() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -177,10 +279,10 @@ fn rendezvous_that_others_could_have_written_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let file = rendezvous::file_of(dir.path(), "7");
-    std::fs::write(&file, r#"{"addresses":["127.0.0.1:1"],"token":"x"}"#).unwrap();
+    std::fs::write(&file, r#"{"addresses":["127.0.0.1:1"],"token":"x","answer":"y"}"#).unwrap();
     let permit = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     permit(0o600);
-    assert_eq!(rendezvous::read(&file).unwrap().token, "x");
+    assert_eq!(rendezvous::read(&file).unwrap().secrets.token, "x");
     permit(0o666);
     assert!(rendezvous::read(&file).unwrap_err().to_string().contains("belong to this user alone"));
     permit(0o600);

@@ -5,7 +5,7 @@ use super::common::hosts::Network;
 use super::common::{LONG, run, scratch, until, varve, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ fn mdtest_makes_the_calls_that_it_counts() {
 /// A benchmark with client processes that runs until something ends it.
 fn endless(directory: &Path, save: &Path) -> Child {
     let mut bench = data(directory, &["--clients", "3", "--repeat", "10000", "--write-only", "--processes"]);
-    bench.args(["--rank-timeout", "2s", "--save"]).arg(save);
+    bench.args(["--rank-timeout", "5s", "--save"]).arg(save);
     bench.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("varve starts")
 }
 
@@ -112,15 +112,53 @@ fn children(parent: u32) -> Vec<i32> {
     listed.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
+/// The pass whose files are being written, if one is: the ones before it have figures.
+fn pass(directory: &Path) -> u64 {
+    let below = |directory: &Path| -> Vec<PathBuf> {
+        // A pass may end meanwhile, and its directory is removed.
+        let entries = std::fs::read_dir(directory).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+    };
+    let named = |path: &Path, prefix: &str| -> Option<String> {
+        Some(path.file_name()?.to_str()?.strip_prefix(prefix)?.to_owned())
+    };
+    let passes = below(directory).into_iter().flat_map(|run| below(&run));
+    let written = passes.filter(|pass| below(pass).iter().any(|file| named(file, "data.").is_some()));
+    written.filter_map(|pass| named(&pass, "pass.")?.parse().ok()).max().unwrap_or(0)
+}
+
+/// Promise: the ranks of a benchmark that was stopped for a while (Ctrl-Z) are not lost.
+#[test]
+fn stopped_benchmark_goes_on_with_its_ranks() {
+    let (directory, saved) = (scratch(), scratch());
+    let save = saved.path().join("run.json");
+    let mut bench = endless(directory.path(), &save);
+    until("the clients write", LONG, || pass(directory.path()) >= 2);
+    let process = Pid::from_child(&bench);
+    kill_process(process, Signal::STOP).expect("it is alive");
+    // Longer than the ranks may be silent.
+    std::thread::sleep(Duration::from_secs(6));
+    let before = pass(directory.path());
+    kill_process(process, Signal::CONT).expect("it is alive");
+    until("it goes on", LONG, || {
+        assert_eq!(bench.try_wait().expect("a child"), None);
+        pass(directory.path()) > before + 2
+    });
+    kill_process(process, Signal::INT).expect("it is alive");
+    wait(&mut bench, LONG).expect("it ends by itself");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&save).expect("it is saved")).expect("JSON");
+    assert_eq!(report["error"], "interrupted");
+    assert_eq!(entries(directory.path()), 0);
+}
+
 /// Promise: a rank that is killed or falls silent ends the run with an error; its figures are kept and marked.
 #[test]
 fn lost_rank_ends_the_run_and_its_figures_stay() {
     let (directory, saved) = (scratch(), scratch());
-    for (signal, reason) in [(Signal::KILL, "its process ended"), (Signal::STOP, "it has not answered for 2 s")] {
+    for (signal, reason) in [(Signal::KILL, "its process ended"), (Signal::STOP, "it has not answered for 5 s")] {
         let save = saved.path().join("run.json");
         let mut bench = endless(directory.path(), &save);
-        until("the clients run", LONG, || children(bench.id()).len() == 3 && entries(directory.path()) == 1);
-        std::thread::sleep(Duration::from_secs(1));
+        until("the clients write", LONG, || children(bench.id()).len() == 3 && pass(directory.path()) >= 2);
         let rank = Pid::from_raw(children(bench.id())[1]).expect("a number");
         kill_process(rank, signal).expect("it is alive");
         let status = wait(&mut bench, LONG).expect("it ends by itself");
@@ -208,11 +246,9 @@ fn hosts_meet_over_tcp_and_a_silent_one_is_named() {
     assert_eq!(metrics(&report), WRITTEN_AND_READ);
     assert_eq!(entries(directory.path()), 0);
 
-    let endless = ["--write-only", "--repeat", "10000", "--rank-timeout", "2s", "--save", save_word];
+    let endless = ["--write-only", "--repeat", "10000", "--rank-timeout", "5s", "--save", save_word];
     let (mut first, mut others) = ranks(&endless);
-    // The file with the addresses, and the run's directory.
-    until("the ranks run", LONG, || entries(directory.path()) == 2);
-    std::thread::sleep(Duration::from_secs(1));
+    until("the ranks write", LONG, || pass(directory.path()) >= 2);
     network.cut(0, 2);
     let ended = wait(&mut first, LONG).expect("it ends by itself");
     others.iter_mut().for_each(|rank| {
@@ -223,7 +259,7 @@ fn hosts_meet_over_tcp_and_a_silent_one_is_named() {
     let report = read();
     assert!(report["error"].as_str().is_some_and(|error| error.contains("rank 2 on")), "{}", report["error"]);
     assert!(
-        report["error"].as_str().is_some_and(|error| error.contains("not answered for 2 s")),
+        report["error"].as_str().is_some_and(|error| error.contains("not answered for 5 s")),
         "{}",
         report["error"]
     );

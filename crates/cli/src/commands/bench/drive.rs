@@ -8,7 +8,8 @@ use crate::quantity::Span;
 use clap::Args;
 use std::path::PathBuf;
 use varve_bench::ranks::{
-    HUB_VARIABLE, Launched, LauncherConfig, RANK_VARIABLE, TOKEN_VARIABLE, serve_child, serve_rank,
+    ANSWER_VARIABLE, HUB_VARIABLE, Launched, LauncherConfig, RANK_VARIABLE, Secrets, TOKEN_VARIABLE, serve_child,
+    serve_rank,
 };
 use varve_bench::results::RunResults;
 use varve_bench::target::Via;
@@ -41,7 +42,8 @@ pub fn run_rank(_arguments: &RankArguments) -> Result<Exit> {
     };
     let rank = variable(RANK_VARIABLE)?.parse();
     let rank = rank.map_err(|_| Problem::usage(format!("{RANK_VARIABLE} is no number")))?;
-    serve_child(&variable(HUB_VARIABLE)?, &variable(TOKEN_VARIABLE)?, rank).map_err(|error| explain(&error))?;
+    let secrets = Secrets { token: variable(TOKEN_VARIABLE)?, answer: variable(ANSWER_VARIABLE)? };
+    serve_child(&variable(HUB_VARIABLE)?, &secrets, rank).map_err(|error| explain(&error))?;
     Ok(Exit::Done)
 }
 

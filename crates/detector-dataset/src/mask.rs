@@ -5,7 +5,7 @@ use crate::dataset_spec::static_array::{ARRAY_BYTES_MAX, PIXEL_MASK, SPECIFIC, S
 use crate::dataset_spec::{DatasetSpec, Structure};
 use varve_detector_hdf5::ElementType;
 
-const ELEMENT: ElementType = ElementType::U32;
+pub(crate) const ELEMENT: ElementType = ElementType::U32;
 
 impl DatasetSpec {
     /// Turns the regions of a pixel mask, which were checked, into an array. Readers of DECTRIS files do not open a file
@@ -29,7 +29,7 @@ impl DatasetSpec {
     }
 }
 
-fn mask(frame: &[u64], regions: &[MaskRegion]) -> Vec<u8> {
+pub(crate) fn mask(frame: &[u64], regions: &[MaskRegion]) -> Vec<u8> {
     let mut bytes = vec![0; frame.iter().product::<u64>() as usize * ELEMENT.size()];
     regions.iter().for_each(|region| mark(&mut bytes, frame, region));
     bytes

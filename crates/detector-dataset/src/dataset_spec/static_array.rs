@@ -24,6 +24,8 @@ const NXMX: [&str; 6] = [
     "angular_calibration",
     "countrate_correction_lookup_table",
 ];
+/// The dataset that the run writes into the group of a channel.
+pub(crate) const CHANNEL_ENERGY: &str = "threshold_energy";
 /// Mask, flatfield and a table for each of sixteen channels.
 const ARRAYS_MAX: usize = 64;
 /// Limit for one array before compression; a flatfield of the largest detectors has 72 MB.
@@ -113,8 +115,12 @@ impl StaticArray {
     fn check(&self, frame: &[u64]) -> Result<(), String> {
         let (path, shape) = (&self.path, &self.shape);
         let names: Vec<&str> = path.split('/').collect();
+        // Two members of a group with one name would hide one of them: the frames, or their status.
         let lies = match names[..] {
-            [name] => is_name(name),
+            [name] => NXMX.contains(&name),
+            [group, CHANNEL_ENERGY] if group.ends_with(CHANNEL_SUFFIX) => {
+                return Err(format!("the array `{path}` has the name of the channel's energy; give it another name"));
+            }
             [group, name] => {
                 let is_group = group == SPECIFIC || group.ends_with(CHANNEL_SUFFIX);
                 is_group && is_name(group) && is_name(name)
@@ -122,7 +128,10 @@ impl StaticArray {
             _ => false,
         };
         if !lies {
-            return Err(format!("the array `{path}` needs a name, or CHANNEL/NAME"));
+            return Err(format!(
+                "the array `{path}` has no place: give `{SPECIFIC}/NAME`, `CHANNEL{CHANNEL_SUFFIX}/NAME`, or one of {}",
+                NXMX.join(", ")
+            ));
         }
         if shape.is_empty() || shape.len() > RANK_MAX || shape.contains(&0) {
             return Err(format!("the array `{path}` has the shape {shape:?}; give 1 to {RANK_MAX} sides above 0"));

@@ -4,9 +4,11 @@ mod specific;
 
 use super::parts::{class, text};
 use crate::catalog::Catalog;
+use crate::dataset_spec::DatasetSpec;
 use crate::dataset_spec::nxmx::{Goniometer, Nxmx, unit};
-use crate::dataset_spec::static_array::{CHANNEL_SUFFIX, PIXEL_MASK, StaticArray};
+use crate::dataset_spec::static_array::{CHANNEL_ENERGY, CHANNEL_SUFFIX, PIXEL_MASK, StaticArray};
 use crate::limits::is_name;
+use crate::mask;
 use std::collections::BTreeSet;
 use varve_detector_hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Storage, TreeNode, Value};
 
@@ -125,6 +127,7 @@ pub fn detector<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
         members.push(field("channel_names", Value::texts(&names), None));
     }
     members.extend(arrays(catalog, ""));
+    members.extend(mask_of_regions(nxmx, &catalog.description));
     // The mask of the first channel stands for all, as in files of one threshold.
     let mask = specific::mask_path(nxmx, catalog).filter(|path| path.contains('/'));
     members.extend(mask.map(|path| (PIXEL_MASK.to_owned(), TreeNode::HardLink(format!("{DETECTOR}/{path}")))));
@@ -147,6 +150,16 @@ fn arrays<'a>(catalog: &Catalog, group: &str) -> Members<'a> {
     placed.filter(|(array, _)| lies(array)).map(node).collect()
 }
 
+/// The mask of a run that an earlier build began: its spec still has the regions, and its file has no room for an array.
+fn mask_of_regions<'a>(nxmx: &Nxmx, description: &DatasetSpec) -> Option<(String, TreeNode<'a>)> {
+    if nxmx.pixel_mask.is_empty() || description.array(PIXEL_MASK).is_some() {
+        return None;
+    }
+    let datatype = Datatype::Number(mask::ELEMENT);
+    let data = mask::mask(&description.frame, &nxmx.pixel_mask);
+    Some(field(PIXEL_MASK, Value { datatype, dims: description.frame.clone(), data }, None))
+}
+
 /// A group for each channel, for example a threshold: its energy and its arrays.
 fn channels<'a>(nxmx: &Nxmx, catalog: &Catalog) -> Members<'a> {
     let named = nxmx.channel_names.iter().map(|name| format!("{name}{CHANNEL_SUFFIX}"));
@@ -156,7 +169,7 @@ fn channels<'a>(nxmx: &Nxmx, catalog: &Catalog) -> Members<'a> {
     let channel = |name: String| {
         let mut members = arrays(catalog, &name);
         let energy = nxmx.channel_energy.get(name.trim_end_matches(CHANNEL_SUFFIX)).copied();
-        push_float(&mut members, "threshold_energy", energy, "eV");
+        push_float(&mut members, CHANNEL_ENERGY, energy, "eV");
         group(&name, "NXdetector_channel", members)
     };
     names.into_iter().filter(|name| is_name(name)).map(channel).collect()

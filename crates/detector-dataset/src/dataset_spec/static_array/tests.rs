@@ -42,7 +42,14 @@ fn impossible_arrays_are_refused() {
     assert!(refusal(|spec| spec.arrays[0].element = ElementType::I32).contains("a mask has u32"));
     assert!(refusal(|spec| spec.arrays[0].shape = vec![8, 6]).contains("the images have [6, 8]"));
     assert!(refusal(|spec| spec.arrays[1].shape = vec![6]).contains("does not have 24 bytes"));
-    assert!(refusal(|spec| spec.arrays[1].path = "a/b/c".into()).contains("needs a name"));
+    assert!(refusal(|spec| spec.arrays[1].path = "a/b/c".into()).contains("has no place"));
+    for name in ["data", "times", "frame_status", "values", "distance", "table"] {
+        let mut spec = spec();
+        spec.arrays[1].path = name.into();
+        let refused = spec.check().expect_err(name).to_string();
+        assert!(refused.contains("give `detectorSpecific/NAME`"), "{refused}");
+    }
+    assert!(refusal(|spec| spec.arrays[1].path = "a_channel/threshold_energy".into()).contains("the channel's energy"));
     assert!(refusal(|spec| spec.arrays[1] = spec.arrays[0].clone()).contains("given twice"));
     assert!(refusal(|spec| spec.structure = Default::default()).contains("the structure `nexus`"));
 }

@@ -13,7 +13,8 @@ const TRIGGERS: u64 = 1;
 pub fn mask_path(nxmx: &Nxmx, catalog: &Catalog) -> Option<String> {
     let of_channels = nxmx.channel_names.iter().map(|name| format!("{name}{CHANNEL_SUFFIX}/{PIXEL_MASK}"));
     let mut paths = std::iter::once(PIXEL_MASK.to_owned()).chain(of_channels);
-    paths.find(|path| catalog.description.array(path).is_some())
+    let has_regions = !nxmx.pixel_mask.is_empty();
+    paths.find(|path| catalog.description.array(path).is_some() || (has_regions && path == PIXEL_MASK))
 }
 
 pub fn members<'a>(nxmx: &Nxmx, catalog: &Catalog) -> Members<'a> {
@@ -32,7 +33,11 @@ pub fn members<'a>(nxmx: &Nxmx, catalog: &Catalog) -> Members<'a> {
         members.push((PIXEL_MASK.to_owned(), TreeNode::HardLink(format!("{DETECTOR}/{path}"))));
     }
     if nxmx.pixel_size.is_some() {
-        members.extend(["x_pixel_size", "y_pixel_size"].map(link));
+        for name in ["x_pixel_size", "y_pixel_size"] {
+            if !members.iter().any(|(known, _)| known == name) {
+                members.push(link(name));
+            }
+        }
     }
     let numbers = [("nimages", catalog.frames()), ("ntrigger", TRIGGERS)];
     let sides = ["x_pixels_in_detector", "y_pixels_in_detector"].into_iter();

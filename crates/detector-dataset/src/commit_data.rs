@@ -34,11 +34,39 @@ impl CommitData {
     /// Appends the changed parts of an index.
     pub fn append_index(&mut self, kind: IndexKind, chunks: &mut ChunkMap) {
         index::store(kind, chunks, self.base, &mut self.block);
-        self.superseded.extend(chunks.take_superseded());
+        self.superseded.extend(chunks.take_superseded().into_iter().map(aligned));
     }
 
     /// Notes that the chunk at `record` is replaced by another one.
     pub fn supersede(&mut self, record: &ChunkRecord) {
-        self.superseded.push(record.address..record.address + record.size);
+        self.superseded.push(aligned(record.address..record.address + record.size));
+    }
+}
+
+/// A block with the bytes up to the next one, so that adjacent blocks merge when they are free.
+fn aligned(block: Range<u64>) -> Range<u64> {
+    block.start..block.end.next_multiple_of(ALIGN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use varve_detector_hdf5::Grid;
+
+    /// Adjacent superseded blocks have no bytes between them, so that their space merges.
+    #[test]
+    fn superseded_blocks_include_their_padding() {
+        let mut chunks = ChunkMap::new(Grid::new(vec![100], vec![Some(100)], vec![1], 8), true);
+        let mut superseded = Vec::new();
+        for number in 0..3 {
+            let mut data = CommitData::new(4096 * (number + 1));
+            data.append(&[0; 8]);
+            chunks.set(&[number], ChunkRecord { address: 1 << 20, size: 5, mask: 0 });
+            data.append_index(chunks.grid().index_kind(), &mut chunks);
+            assert_ne!(data.block.len() % ALIGN as usize, 0, "an index that needs padding");
+            superseded.extend(data.superseded);
+        }
+        assert_eq!(superseded.len(), 2);
+        assert!(superseded.iter().all(|block| block.start % ALIGN == 0 && block.end % ALIGN == 0), "{superseded:?}");
     }
 }

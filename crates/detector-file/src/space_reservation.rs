@@ -129,9 +129,8 @@ impl SpaceReservation {
         if !self.shape.goes_on {
             return Ok(CommitExtent { data: self.take(space, data)?, tree: 0..0 });
         }
-        for unused in self.superseded.release(Instant::now()) {
-            self.give_back(unused);
-        }
+        let unused = self.superseded.release(Instant::now());
+        self.give_back_all(unused);
         let tree = self.shape.tree_bytes(&self.applied);
         let mut sizes = vec![data, tree];
         if !self.pending.is_empty() {
@@ -188,11 +187,17 @@ impl SpaceReservation {
     }
 
     fn give_back(&mut self, range: Range<u64>) {
-        if range.is_empty() {
+        self.give_back_all(vec![range]);
+    }
+
+    /// Sorts and merges once for all pieces, which may be a million.
+    fn give_back_all(&mut self, mut ranges: Vec<Range<u64>>) {
+        ranges.retain(|range| !range.is_empty());
+        if ranges.is_empty() {
             return;
         }
-        let at = self.free.partition_point(|free| free.start < range.start);
-        self.free.insert(at, range);
+        self.free.append(&mut ranges);
+        self.free.sort_by_key(|free| free.start);
         self.free.dedup_by(|after, before| {
             let touch = before.end == after.start;
             if touch {

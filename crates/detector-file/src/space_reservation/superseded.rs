@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// For so long a reader finds all metadata of the commit with which it opened the file.
 pub const READER_AGE: Duration = Duration::from_secs(60);
+/// A copy of the file reads at least so much in a second. It reads the metadata of its commit until its end.
+const COPY_BYTES_A_SECOND: u64 = 50 << 20;
 /// Superseded space is reused if it exceeds this part of the file.
 const FILE_PART: u64 = 32;
 /// Limit for remembered ranges. Beyond it, the oldest are never reused.
@@ -41,9 +43,10 @@ impl Superseded {
 
     /// The ranges that no reader needs.
     pub fn release(&mut self, now: Instant) -> Vec<Range<u64>> {
+        let age = self.age.max(Duration::from_secs(self.end / COPY_BYTES_A_SECOND));
         let mut released = Vec::new();
         while self.bytes > self.end / FILE_PART
-            && self.ranges.front().is_some_and(|(since, _)| now.duration_since(*since) >= self.age)
+            && self.ranges.front().is_some_and(|(since, _)| now.duration_since(*since) >= age)
         {
             released.extend(self.pop());
         }
@@ -75,5 +78,14 @@ mod tests {
         assert!(superseded.release(after(500)).is_empty(), "a small part of the file");
         superseded.add(after(500), [1024..66_000], 1 << 20);
         assert_eq!(superseded.release(after(559)), [0..10]);
+    }
+
+    #[test]
+    fn superseded_space_outlasts_a_copy_of_a_large_file() {
+        const END: u64 = 100 * COPY_BYTES_A_SECOND;
+        let (begin, mut superseded) = (Instant::now(), Superseded::new(READER_AGE));
+        superseded.add(begin, [0..END / 16], END);
+        assert!(superseded.release(begin + Duration::from_secs(99)).is_empty(), "a copy may have 1 s to go");
+        assert_eq!(superseded.release(begin + Duration::from_secs(100)), [0..END / 16]);
     }
 }

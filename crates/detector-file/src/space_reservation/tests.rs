@@ -84,6 +84,14 @@ fn commit_reserves_space_for_the_next_one() {
     assert_eq!(room.free, []);
 }
 
+#[test]
+fn freed_pieces_merge_in_any_order() {
+    let mut room = SpaceReservation::new(&mut Catalog::new(descriptions().swap_remove(0)));
+    room.free = vec![100..108, 200..208];
+    room.give_back_all(vec![208..216, 116..124, 300..300, 108..116, 96..100]);
+    assert_eq!(room.free, [96..124, 200..216]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -5,7 +5,7 @@
 //! the run's journal does not describe it.
 
 use crate::commit::image;
-use crate::run_files::{self, is_same_file, remove_if_there, sync_directory};
+use crate::run_files::{self, remove_if_there, sync_directory};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -24,6 +24,8 @@ const MARK: [u8; 8] = *b"VARVECPY";
 /// Limit for the bytes to copy: the end of a run waits for them. Unused space is reused while a run lasts, and exceeds
 /// [`LOSS_PART`] only in files that are small.
 const BYTES_MAX: u64 = 1 << 30;
+/// Bytes that a copy leaves free in the file system, for other runs.
+const FREE_BYTES_MIN: u64 = 1 << 30;
 /// Limit for the chunks, whose addresses are sorted in memory.
 const CHUNKS_MAX: u64 = 1 << 24;
 /// Bytes that are copied at once.
@@ -61,7 +63,7 @@ pub fn take_name_if_possible(copied: Option<Copied>, path: &Path, file: &File) -
 pub fn copy(path: &Path, file: &File, catalog: &mut Catalog, (end, holes): (u64, u64)) -> io::Result<Option<Copied>> {
     let made = run_files::compacted(path);
     remove_if_there(&made)?;
-    if !is_worth_it(file, catalog, end - holes)? {
+    if !has_name(file, path)? || !is_worth_it(file, catalog, end - holes)? {
         return Ok(None);
     }
     let copied = write(&made, file, catalog);
@@ -91,7 +93,19 @@ fn is_worth_it(file: &File, catalog: &mut Catalog, end: u64) -> io::Result<bool>
     Ok(used <= BYTES_MAX
         && end.saturating_sub(used) > (end / LOSS_PART).max(LOSS_BYTES_MIN)
         && file.metadata()?.nlink() == 1
-        && !has_attributes(file))
+        && !has_attributes(file)
+        && has_space(used, rustix::fs::fstatvfs(file).map(|store| store.f_bavail.saturating_mul(store.f_frsize))?))
+}
+
+/// Whether a copy of `used` bytes fits `free` ones twice, because other runs write meanwhile.
+fn has_space(used: u64, free: u64) -> bool {
+    free > 2 * used + FREE_BYTES_MIN
+}
+
+/// Whether the name itself, and not a symbolic link of that name, refers to this file. A rename would replace the link.
+fn has_name(file: &File, path: &Path) -> io::Result<bool> {
+    let (own, there) = (file.metadata()?, path.symlink_metadata()?);
+    Ok((own.dev(), own.ino()) == (there.dev(), there.ino()))
 }
 
 /// Whether the file has extended attributes besides a label of the system.
@@ -111,6 +125,10 @@ fn has_attributes(file: &File) -> bool {
 fn write(made: &Path, file: &File, catalog: &mut Catalog) -> io::Result<u64> {
     let metadata = file.metadata()?;
     let copy = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(made)?;
+    // For example a default ACL of the directory, which the file does not have.
+    if has_attributes(&copy) {
+        return Err(io::Error::other("its directory gives new files extended attributes that it does not have"));
+    }
     let own = copy.metadata()?;
     if (own.uid(), own.gid()) != (metadata.uid(), metadata.gid()) {
         std::os::unix::fs::fchown(&copy, Some(metadata.uid()), Some(metadata.gid()))?;
@@ -195,15 +213,25 @@ impl Copied {
     /// # Errors
     /// If the copy cannot be renamed; the file is as it was.
     pub fn take_name(self, path: &Path, file: &File) -> io::Result<Option<u64>> {
-        if !is_same_file(file, path)? {
+        let named = has_name(file, path)
+            .and_then(|is_ours| if is_ours { std::fs::rename(&self.path, path).map(|()| true) } else { Ok(false) });
+        if !matches!(named, Ok(true)) {
             remove_if_there(&self.path)?;
-            return Ok(None);
-        }
-        if let Err(error) = std::fs::rename(&self.path, path) {
-            remove_if_there(&self.path)?;
-            return Err(error);
+            return named.map(|_| None);
         }
         sync_directory(path)?;
         Ok(Some(self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copy_leaves_space_for_other_runs() {
+        assert!(has_space(100, FREE_BYTES_MIN + 201));
+        assert!(!has_space(100, FREE_BYTES_MIN + 200));
+        assert!(!has_space(BYTES_MAX, 2 * BYTES_MAX));
     }
 }

@@ -83,6 +83,46 @@ fn finished_file_has_little_dead_space() {
     assert!(std::fs::read(&path).expect("the file") == before);
 }
 
+/// Gives the directory a default ACL with an entry for a user; prints whether it takes one.
+const SET_DEFAULT_ACL: &str = "import os, struct, sys\n\
+    entries = ((1, 6, -1), (2, 4, 1), (4, 4, -1), (16, 4, -1), (32, 4, -1))\n\
+    acl = struct.pack('<I', 2) + b''.join(struct.pack('<HHi', *entry) for entry in entries)\n\
+    try: os.setxattr(sys.argv[1], 'system.posix_acl_default', acl)\n\
+    except OSError: print('no')\n";
+
+/// Promise: a file is not replaced if its name is a symbolic link, or if the copy would get attributes of its own.
+#[test]
+fn linked_file_and_file_of_other_attributes_are_kept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = |name: &str| {
+        std::fs::create_dir(directory.path().join(name)).expect("a directory");
+        directory.path().join(name).join("run.h5")
+    };
+    let ended = |path: &Path, change: &dyn Fn()| {
+        let writer = writer(path, Duration::from_secs(3600));
+        (0..100).for_each(|number| frame(&writer, number));
+        let number = std::fs::metadata(path).expect("the file").ino();
+        change();
+        assert_eq!(writer.give_up().expect("a run finished").file_bytes, bytes(path));
+        assert!(siblings(path).is_empty(), "{:?}", siblings(path));
+        std::fs::metadata(path).expect("the file").ino() == number
+    };
+    assert!(!ended(&place("replaced"), &|| ()), "a copy is worth it");
+    let (path, real) = (place("linked"), directory.path().join("real.h5"));
+    let kept = ended(&path, &|| {
+        std::fs::rename(&path, &real).expect("moved");
+        std::os::unix::fs::symlink(&real, &path).expect("a link");
+    });
+    assert!(kept && path.is_symlink());
+    let (path, has_acls) = (place("attributes"), AtomicBool::new(true));
+    let kept = ended(&path, &|| {
+        let mut python = Command::new(common::interpreter());
+        let answer = common::printed(python.args(["-c", SET_DEFAULT_ACL]).arg(path.parent().expect("a directory")));
+        has_acls.store(answer.trim() != "no", Relaxed);
+    });
+    assert_eq!(kept, has_acls.into_inner(), "without ACLs the file is replaced");
+}
+
 /// Promise: while a run lasts, space that no reader needs is reused. Another run keeps it, until that takes much.
 #[test]
 fn dead_space_is_reused_during_a_run() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_detector_dataset::dataset_spec::DatasetSpec;
 use varve_detector_dataset::frame::{Frame, Payload};
 use varve_detector_file::recover::recover;
@@ -17,8 +17,8 @@ use varve_detector_writer::{Settings, Writer};
 
 const SCALARS: u32 = 100;
 const SCAN: u64 = 1_000_000;
-/// As a reader that takes longer than any copy here.
-const READER_AGE: Duration = Duration::from_millis(500);
+/// Copies that take longer are not valid, and are removed.
+const READER_AGE: Duration = Duration::from_secs(2);
 
 fn writer(path: &Path, reader_age: Duration) -> Writer {
     let mut description = DatasetSpec::new(ElementType::U16, vec![32, 32]);
@@ -56,7 +56,11 @@ fn finished_file_has_little_dead_space() {
             let (path, copies, over) = (&path, &copies, &over);
             scope.spawn(move || {
                 for number in (0..).take_while(|_| !over.load(Relaxed)) {
-                    std::fs::copy(path, copies.join(format!("{reader}-{number}.h5"))).expect("a copy");
+                    let (copy, began) = (copies.join(format!("{reader}-{number}.h5")), Instant::now());
+                    std::fs::copy(path, &copy).expect("a copy");
+                    if began.elapsed() >= READER_AGE {
+                        std::fs::remove_file(&copy).expect("removed");
+                    }
                     thread::sleep(Duration::from_millis(150));
                 }
             });
